@@ -1,0 +1,15 @@
+//! Compiles the proto files with a compiler written in Rust, so that no `protoc` is needed.
+
+use prost::Message as _;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=telexec");
+    let descriptors = protox::compile(["telexec/v1/execution.proto"], ["."])?;
+    let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
+    std::fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
+    tonic_prost_build::configure()
+        // chunks travel from the pipe to the wire without a copy
+        .bytes(".telexec.v1")
+        .compile_fds(descriptors)?;
+    Ok(())
+}

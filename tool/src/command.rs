@@ -1,0 +1,375 @@
+//! A command to run: valid by construction, so that nothing behind it has anything left to check.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::id::matches_name_grammar;
+use crate::{ExecutionId, InvalidCommand};
+
+/// A command to run. Made by [`Command::shell`] or [`Command::argv`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Command {
+    program: Program,
+    options: Options,
+}
+
+/// What a command runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// Text for a shell: `shell -c text`.
+    Shell {
+        /// The text.
+        text: String,
+        /// A name or a path; `None`: the executor's default, usually `bash`.
+        shell: Option<String>,
+        /// Run it as a login shell.
+        login: bool,
+    },
+    /// A program and its arguments, verbatim. Not empty.
+    Argv(Vec<String>),
+}
+
+/// What a normal exit does to processes that the command leaves behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Descendants {
+    /// They run on.
+    #[default]
+    Keep,
+    /// They are ended before the exit is told.
+    Kill,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Options {
+    working_directory: Option<String>,
+    environment: BTreeMap<String, String>,
+    clear_environment: bool,
+    timeout: Option<Duration>,
+    deadline: Option<Instant>,
+    kill_grace: Option<Duration>,
+    stdin: Bytes,
+    execution_id: Option<ExecutionId>,
+    max_output_bytes: u64,
+    labels: BTreeMap<String, String>,
+    report_working_directory: bool,
+    descendants: Descendants,
+    identity: String,
+}
+
+impl Command {
+    /// Shell text, to be run as `shell -c text`.
+    pub fn shell(text: impl Into<String>) -> CommandBuilder {
+        CommandBuilder::new(Program::Shell { text: text.into(), shell: None, login: false })
+    }
+
+    /// A program and its arguments, without a shell.
+    pub fn argv(argv: impl IntoIterator<Item = impl Into<String>>) -> CommandBuilder {
+        CommandBuilder::new(Program::Argv(argv.into_iter().map(Into::into).collect()))
+    }
+
+    /// What it runs.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// What it runs as one text, for rules and for people: the shell text, or the arguments joined by spaces.
+    pub fn text(&self) -> String {
+        match &self.program {
+            Program::Shell { text, .. } => text.clone(),
+            Program::Argv(argv) => argv.join(" "),
+        }
+    }
+
+    /// An absolute path; `None`: the executor's default.
+    pub fn working_directory(&self) -> Option<&str> {
+        self.options.working_directory.as_deref()
+    }
+
+    /// Added to the executor's base environment.
+    pub fn environment(&self) -> &BTreeMap<String, String> {
+        &self.options.environment
+    }
+
+    /// Start from an empty environment instead of the base environment.
+    pub fn clear_environment(&self) -> bool {
+        self.options.clear_environment
+    }
+
+    /// From its start until it is ended with [`crate::ExitCause::TimedOut`]; `None`: the executor's default.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.options.timeout
+    }
+
+    /// When it is ended with [`crate::ExitCause::DeadlineExceeded`]; `None`: never.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.options.deadline
+    }
+
+    /// From SIGTERM to SIGKILL; zero: SIGKILL at once; `None`: the executor's default.
+    pub fn kill_grace(&self) -> Option<Duration> {
+        self.options.kill_grace
+    }
+
+    /// Written to standard input, then its end; empty: standard input is `/dev/null`.
+    pub fn stdin(&self) -> &Bytes {
+        &self.options.stdin
+    }
+
+    /// Chosen by the caller; `None`: the executor makes one.
+    pub fn execution_id(&self) -> Option<&ExecutionId> {
+        self.options.execution_id.as_ref()
+    }
+
+    /// For each stream, in bytes; 0: the executor's default.
+    pub fn max_output_bytes(&self) -> u64 {
+        self.options.max_output_bytes
+    }
+
+    /// For the caller's own use.
+    pub fn labels(&self) -> &BTreeMap<String, String> {
+        &self.options.labels
+    }
+
+    /// Report where the shell stood when it ended.
+    pub fn report_working_directory(&self) -> bool {
+        self.options.report_working_directory
+    }
+
+    /// What a normal exit does to processes left behind.
+    pub fn descendants(&self) -> Descendants {
+        self.options.descendants
+    }
+
+    /// Who asked for it; empty: this process itself.
+    pub fn identity(&self) -> &str {
+        &self.options.identity
+    }
+
+    /// The same command, asked for by `identity`. Set by whoever authenticated the caller, never by the caller.
+    pub fn with_identity(mut self, identity: impl Into<String>) -> Self {
+        self.options.identity = identity.into();
+        self
+    }
+
+    /// The same command with at most `limit` bytes of each stream told, or fewer if it asked for fewer.
+    pub fn with_output_limit(mut self, limit: u64) -> Self {
+        self.options.max_output_bytes = match self.options.max_output_bytes {
+            0 => limit,
+            asked => asked.min(limit),
+        };
+        self
+    }
+}
+
+/// Collects what a [`Command`] is to be; [`build`](CommandBuilder::build) checks it.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct CommandBuilder {
+    program: Program,
+    shell: Option<String>,
+    login: bool,
+    options: Options,
+}
+
+impl CommandBuilder {
+    fn new(program: Program) -> Self {
+        Self { program, shell: None, login: false, options: Options::default() }
+    }
+
+    /// The shell for shell text: a name or a path.
+    pub fn shell(mut self, shell: impl Into<String>) -> Self {
+        self.shell = Some(shell.into());
+        self
+    }
+
+    /// Run the shell as a login shell.
+    pub fn login(mut self, login: bool) -> Self {
+        self.login = login;
+        self
+    }
+
+    /// An absolute path.
+    pub fn working_directory(mut self, path: impl Into<String>) -> Self {
+        self.options.working_directory = Some(path.into());
+        self
+    }
+
+    /// Adds a variable to the environment.
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.options.environment.insert(name.into(), value.into());
+        self
+    }
+
+    /// Adds variables to the environment.
+    pub fn envs(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
+        self.options.environment.extend(variables);
+        self
+    }
+
+    /// Start from an empty environment.
+    pub fn clear_environment(mut self, clear: bool) -> Self {
+        self.options.clear_environment = clear;
+        self
+    }
+
+    /// See [`Command::timeout`].
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.options.timeout = Some(timeout);
+        self
+    }
+
+    /// See [`Command::deadline`].
+    pub fn deadline(mut self, deadline: Instant) -> Self {
+        self.options.deadline = Some(deadline);
+        self
+    }
+
+    /// See [`Command::kill_grace`].
+    pub fn kill_grace(mut self, grace: Duration) -> Self {
+        self.options.kill_grace = Some(grace);
+        self
+    }
+
+    /// See [`Command::stdin`].
+    pub fn stdin(mut self, stdin: impl Into<Bytes>) -> Self {
+        self.options.stdin = stdin.into();
+        self
+    }
+
+    /// See [`Command::execution_id`].
+    pub fn execution_id(mut self, id: ExecutionId) -> Self {
+        self.options.execution_id = Some(id);
+        self
+    }
+
+    /// See [`Command::max_output_bytes`].
+    pub fn max_output_bytes(mut self, bytes: u64) -> Self {
+        self.options.max_output_bytes = bytes;
+        self
+    }
+
+    /// Adds labels. Keys match the grammar of [`ExecutionId`]; values have at most 256 bytes.
+    pub fn labels(mut self, labels: impl IntoIterator<Item = (String, String)>) -> Self {
+        self.options.labels.extend(labels);
+        self
+    }
+
+    /// See [`Command::report_working_directory`].
+    pub fn report_working_directory(mut self, report: bool) -> Self {
+        self.options.report_working_directory = report;
+        self
+    }
+
+    /// See [`Command::descendants`].
+    pub fn descendants(mut self, descendants: Descendants) -> Self {
+        self.options.descendants = descendants;
+        self
+    }
+
+    /// The command.
+    ///
+    /// # Errors
+    /// The first field that is malformed.
+    pub fn build(self) -> Result<Command, InvalidCommand> {
+        let Self { mut program, shell, login, options } = self;
+        match &mut program {
+            Program::Shell { text, shell: chosen, login: as_login } => {
+                check_text("command", text)?;
+                check(!text.is_empty(), "command", "is empty")?;
+                if let Some(shell) = &shell {
+                    check_text("shell", shell)?;
+                    check(!shell.is_empty(), "shell", "is empty")?;
+                }
+                *chosen = shell;
+                *as_login = login;
+            }
+            Program::Argv(argv) => {
+                check_argv(argv)?;
+                check(shell.is_none(), "shell", "goes with command, not with argv")?;
+                check(!login, "login", "goes with command, not with argv")?;
+                let report = options.report_working_directory;
+                check(!report, "report_working_directory", "goes with command, not with argv")?;
+            }
+        }
+        options.check()?;
+        Ok(Command { program, options })
+    }
+}
+
+impl Options {
+    fn check(&self) -> Result<(), InvalidCommand> {
+        if let Some(path) = &self.working_directory {
+            check_text("working_directory", path)?;
+            check(path.starts_with('/'), "working_directory", "is not an absolute path")?;
+        }
+        for (name, value) in &self.environment {
+            check_text("environment", name)?;
+            check(!name.is_empty(), "environment", "has an empty name")?;
+            check(!name.contains('='), "environment", "has a name with '='")?;
+            check_text("environment", value)?;
+        }
+        check(self.timeout != Some(Duration::ZERO), "timeout", "is not positive")?;
+        for (key, value) in &self.labels {
+            check(matches_name_grammar(key), "labels", "has a key that does not match [A-Za-z0-9][A-Za-z0-9._-]{0,127}")?;
+            check(value.len() <= 256, "labels", "has a value of more than 256 bytes")?;
+        }
+        Ok(())
+    }
+}
+
+fn check_argv(argv: &[String]) -> Result<(), InvalidCommand> {
+    check(argv.first().is_some_and(|program| !program.is_empty()), "argv", "names no program")?;
+    match argv.iter().position(|argument| argument.contains('\0')) {
+        Some(at) => Err(InvalidCommand::new(format!("argv[{at}]"), "contains a NUL byte")),
+        None => Ok(()),
+    }
+}
+
+fn check_text(field: &'static str, text: &str) -> Result<(), InvalidCommand> {
+    check(!text.contains('\0'), field, "contains a NUL byte")
+}
+
+fn check(holds: bool, field: &'static str, reason: &'static str) -> Result<(), InvalidCommand> {
+    if holds { Ok(()) } else { Err(InvalidCommand::new(field, reason)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn malformed_commands_name_their_field() {
+        let cases = [
+            (Command::shell(""), "command"),
+            (Command::shell("a\0"), "command"),
+            (Command::shell("a").shell(""), "shell"),
+            (Command::argv([""; 0]), "argv"),
+            (Command::argv([""]), "argv"),
+            (Command::argv(["a", "b\0"]), "argv[1]"),
+            (Command::argv(["a"]).shell("sh"), "shell"),
+            (Command::argv(["a"]).login(true), "login"),
+            (Command::argv(["a"]).report_working_directory(true), "report_working_directory"),
+            (Command::shell("a").working_directory("b"), "working_directory"),
+            (Command::shell("a").working_directory("/\0"), "working_directory"),
+            (Command::shell("a").env("", "b"), "environment"),
+            (Command::shell("a").env("A=", "b"), "environment"),
+            (Command::shell("a").env("A", "\0"), "environment"),
+            (Command::shell("a").timeout(Duration::ZERO), "timeout"),
+            (Command::shell("a").labels([("/".into(), String::new())]), "labels"),
+            (Command::shell("a").labels([("a".into(), "x".repeat(257))]), "labels"),
+        ];
+        for (builder, field) in cases {
+            assert_eq!(builder.clone().build().unwrap_err().field, field, "{builder:?}");
+        }
+    }
+
+    #[test]
+    fn the_lower_output_limit_holds() {
+        let limited = |asked| Command::shell("a").max_output_bytes(asked).build().unwrap().with_output_limit(10);
+        assert_eq!(limited(0).max_output_bytes(), 10);
+        assert_eq!(limited(5).max_output_bytes(), 5);
+        assert_eq!(limited(50).max_output_bytes(), 10);
+    }
+}

@@ -1,0 +1,225 @@
+//! What can go wrong, named by who failed.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use crate::ExecutionId;
+
+type Source = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why an executor could not run a command, or could not follow it to its end.
+///
+/// A command that ran is never an error, whatever its exit code.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExecutorError {
+    /// The request is malformed; nothing ran.
+    #[error(transparent)]
+    Invalid(#[from] InvalidCommand),
+    /// The command could not be started; nothing ran.
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+    /// A rule says no; nothing ran.
+    #[error("{reason}")]
+    Denied {
+        /// Which rule, in words for the caller.
+        reason: String,
+    },
+    /// Too much is going on; nothing ran.
+    #[error("{reason}")]
+    Exhausted {
+        /// What there is too much of, in words for the caller.
+        reason: String,
+        /// When to try again, if that is known.
+        retry_after: Option<Duration>,
+    },
+    /// There is no such execution, or it is someone else's.
+    #[error("no execution {0}")]
+    NotFound(ExecutionId),
+    /// The id was used before; nothing ran.
+    #[error("execution {0} exists already; choose another execution_id, or ask what became of that one")]
+    AlreadyExists(ExecutionId),
+    /// The deadline passed before the end could be reported.
+    #[error("the deadline passed before the command's end was reported")]
+    DeadlineExceeded,
+    /// The executor is shutting down; nothing ran.
+    #[error("shutting down")]
+    ShuttingDown,
+    /// The executor could not be reached; nothing ran.
+    #[error("{endpoint} is unreachable")]
+    Unreachable {
+        /// What was to be reached.
+        endpoint: String,
+        /// The cause.
+        source: Source,
+    },
+    /// This side and the executor did not agree on who they are (TLS); nothing ran.
+    #[error("{endpoint} and this side do not trust each other")]
+    Untrusted {
+        /// What was to be reached.
+        endpoint: String,
+        /// The cause.
+        source: Source,
+    },
+    /// The connection broke while the command ran. It is ended there, unless the executor is gone.
+    #[error("the connection to {endpoint} was lost")]
+    Lost {
+        /// What had been reached.
+        endpoint: String,
+        /// The cause.
+        source: Source,
+    },
+    /// The executor itself failed, or did not keep to the protocol.
+    #[error("{0}")]
+    Internal(String),
+}
+
+/// A malformed field of a request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {reason}")]
+pub struct InvalidCommand {
+    /// The field, as the proto names it, such as `argv[1]`.
+    pub field: Cow<'static, str>,
+    /// What is wrong with it.
+    pub reason: Cow<'static, str>,
+}
+
+impl InvalidCommand {
+    /// `field` is wrong because of `reason`.
+    pub fn new(field: impl Into<Cow<'static, str>>, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { field: field.into(), reason: reason.into() }
+    }
+}
+
+/// A command that could not be started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot {stage} {subject}: {}", self.cause())]
+pub struct SpawnError {
+    /// The step that failed.
+    pub stage: SpawnStage,
+    /// What it failed on: a program, a directory.
+    pub subject: String,
+    /// The system's error number, as Linux counts them.
+    pub errno: i32,
+    /// The program is there, but the interpreter that its first line or its format names is not.
+    pub missing_interpreter: bool,
+}
+
+impl SpawnError {
+    fn cause(&self) -> Cow<'static, str> {
+        if self.missing_interpreter {
+            return "its interpreter is missing".into();
+        }
+        match std::io::Error::from_raw_os_error(self.errno).to_string() {
+            text if text.ends_with(')') => text.split(" (os error").next().unwrap_or_default().to_lowercase().into(),
+            text => text.into(),
+        }
+    }
+
+    /// The name of the error number, such as `ENOENT`; the number itself if it has no common name.
+    pub fn errno_name(&self) -> Cow<'static, str> {
+        ERRNO_NAMES
+            .iter()
+            .find(|(number, _)| *number == self.errno)
+            .map_or_else(|| self.errno.to_string().into(), |(_, name)| Cow::Borrowed(*name))
+    }
+
+    /// The error number with this name (or this text as a number), as Linux counts them.
+    pub fn errno_from_name(name: &str) -> Option<i32> {
+        let known = ERRNO_NAMES.iter().find(|(_, known)| *known == name).map(|(number, _)| *number);
+        known.or_else(|| name.parse().ok())
+    }
+
+    /// The program, shell or directory does not exist (rather than: cannot be used).
+    pub fn is_not_found(&self) -> bool {
+        matches!(self.errno, ENOENT | ENOTDIR) && !self.missing_interpreter
+    }
+
+    /// The machine is out of processes, memory or descriptors.
+    pub fn is_exhausted(&self) -> bool {
+        matches!(self.errno, EAGAIN | ENOMEM | ENFILE | EMFILE)
+    }
+}
+
+// Linux's numbers: a client on another system reads them too
+const ENOENT: i32 = 2;
+const EAGAIN: i32 = 11;
+const ENOMEM: i32 = 12;
+const ENOTDIR: i32 = 20;
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+
+/// The errors of execve(2), chdir(2), clone(2), pipe(2).
+const ERRNO_NAMES: [(i32, &str); 21] = [
+    (1, "EPERM"),
+    (ENOENT, "ENOENT"),
+    (5, "EIO"),
+    (7, "E2BIG"),
+    (8, "ENOEXEC"),
+    (EAGAIN, "EAGAIN"),
+    (ENOMEM, "ENOMEM"),
+    (13, "EACCES"),
+    (14, "EFAULT"),
+    (ENOTDIR, "ENOTDIR"),
+    (21, "EISDIR"),
+    (22, "EINVAL"),
+    (ENFILE, "ENFILE"),
+    (EMFILE, "EMFILE"),
+    (26, "ETXTBSY"),
+    (28, "ENOSPC"),
+    (36, "ENAMETOOLONG"),
+    (38, "ENOSYS"),
+    (40, "ELOOP"),
+    (80, "ELIBBAD"),
+    (116, "ESTALE"),
+];
+
+/// The steps of starting a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SpawnStage {
+    /// Making the pipes and files that it is connected to.
+    Prepare,
+    /// Making the process: clone(2).
+    Clone,
+    /// Making its session: setsid(2).
+    Setsid,
+    /// Connecting its standard streams: dup2(2).
+    Dup,
+    /// Closing every other file: close_range(2).
+    CloseRange,
+    /// Entering the working directory: chdir(2).
+    Chdir,
+    /// Becoming the program: execve(2).
+    Exec,
+}
+
+impl SpawnStage {
+    const ALL: [Self; 7] =
+        [Self::Prepare, Self::Clone, Self::Setsid, Self::Dup, Self::CloseRange, Self::Chdir, Self::Exec];
+
+    /// Its name, such as `exec`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Prepare => "prepare",
+            Self::Clone => "clone",
+            Self::Setsid => "setsid",
+            Self::Dup => "dup",
+            Self::CloseRange => "close_range",
+            Self::Chdir => "chdir",
+            Self::Exec => "exec",
+        }
+    }
+
+    /// The stage with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|stage| stage.as_str() == name)
+    }
+}
+
+impl fmt::Display for SpawnStage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,130 @@
+//! What an execution tells while it runs.
+
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+
+use crate::{ExecutionId, Signal};
+
+/// One step of an execution: [`Started`](Event::Started) first, [`Exited`](Event::Exited) last and once.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The command runs.
+    Started(Started),
+    /// It wrote something.
+    Output(Output),
+    /// It has ended, and all its output was told.
+    Exited(Exited),
+}
+
+/// A command has started.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Started {
+    /// Names the execution.
+    pub id: ExecutionId,
+    /// The main process, as its own machine sees it.
+    pub pid: u32,
+    /// By that machine's clock.
+    pub start_time: SystemTime,
+}
+
+/// A chunk of output: exact bytes, in order for each stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Which stream it was written to.
+    pub stream: OutputStream,
+    /// What was written.
+    pub data: Bytes,
+    /// Bytes of both streams before this chunk.
+    pub position: u64,
+}
+
+/// One of the two streams that a command writes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OutputStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Exited {
+    /// Why it ended, with the exit code or the signal where there is one.
+    pub cause: ExitCause,
+    /// The signal that ended the main process, if one did, whatever the cause.
+    pub signal: Option<Signal>,
+    /// The main process left a core dump.
+    pub core_dumped: bool,
+    /// From the start of the command to the end of its main process.
+    pub wall_time: Duration,
+    /// Processor time in user mode, of the main process and the descendants that were waited for.
+    pub user_time: Duration,
+    /// Processor time in kernel mode, likewise.
+    pub system_time: Duration,
+    /// The largest resident set of any one of these processes, in bytes.
+    pub max_rss_bytes: u64,
+    /// What was read from standard output.
+    pub stdout: StreamTotals,
+    /// What was read from standard error.
+    pub stderr: StreamTotals,
+    /// Processes that were left running.
+    pub surviving_processes: u32,
+    /// Where the shell stood when it ended, if that was asked for and is known.
+    pub working_directory: Option<String>,
+    /// By the clock of the machine that it ran on.
+    pub end_time: SystemTime,
+}
+
+impl Exited {
+    /// The exit code, or -1 where there is none (a signal, a timeout, a cancel).
+    pub fn exit_code(&self) -> i32 {
+        match self.cause {
+            ExitCause::Exited(code) => i32::from(code),
+            _ => -1,
+        }
+    }
+}
+
+/// Why a command ended. The first cause wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExitCause {
+    /// The main process exited with this code.
+    Exited(u8),
+    /// A signal ended the main process, sent by anyone.
+    Signaled,
+    /// Its timeout ran out.
+    TimedOut,
+    /// The caller cancelled it, or vanished.
+    Cancelled,
+    /// The deadline of the call ran out.
+    DeadlineExceeded,
+    /// The executor shut down.
+    Shutdown,
+}
+
+impl ExitCause {
+    /// A word for it, such as `timed_out`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exited(_) => "exited",
+            Self::Signaled => "signaled",
+            Self::TimedOut => "timed_out",
+            Self::Cancelled => "cancelled",
+            Self::DeadlineExceeded => "deadline_exceeded",
+            Self::Shutdown => "agent_shutdown",
+        }
+    }
+}
+
+/// The sum of one output stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamTotals {
+    /// All bytes read from the command, told or dropped.
+    pub bytes: u64,
+    /// Of these, how many were dropped (`max_output_bytes`).
+    pub dropped_bytes: u64,
+    /// A survivor still held the stream open when reading stopped.
+    pub incomplete: bool,
+}

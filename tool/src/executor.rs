@@ -1,0 +1,177 @@
+//! The trait everything turns on.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use futures_util::Stream;
+
+use crate::{Command, Event, ExecutionId, ExecutorError, Exited, Program, Signal, Started};
+
+/// Somewhere commands can run.
+///
+/// Behaviour is added by wrapping an executor in an executor; see [`crate::guard`].
+#[async_trait]
+pub trait Executor: Send + Sync {
+    /// Starts a command. When this returns, it runs.
+    ///
+    /// Dropping the future ends the command, if it was started already.
+    ///
+    /// # Errors
+    /// Any [`ExecutorError`]: the command did not run.
+    async fn execute(&self, command: Command) -> Result<Execution, ExecutorError>;
+
+    /// Sends a signal to every process of an execution. `KILL` ends it, as a timeout would, without grace. To one that
+    /// has ended it does nothing. Returns the execution just after the signal.
+    ///
+    /// # Errors
+    /// [`ExecutorError::NotFound`], or the executor could not be asked.
+    async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError>;
+
+    /// Describes an execution.
+    ///
+    /// # Errors
+    /// [`ExecutorError::NotFound`], or the executor could not be asked.
+    async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError>;
+
+    /// Lists executions, oldest first.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Invalid`] for a page token that this executor did not make, or it could not be asked.
+    async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError>;
+}
+
+#[async_trait]
+impl<E: Executor + ?Sized> Executor for std::sync::Arc<E> {
+    async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
+        (**self).execute(command).await
+    }
+
+    async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
+        (**self).signal(id, signal).await
+    }
+
+    async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
+        (**self).get(id).await
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError> {
+        (**self).list(query).await
+    }
+}
+
+type EventStream = Pin<Box<dyn Stream<Item = Result<Event, ExecutorError>> + Send>>;
+
+/// A command that was started: the stream of its [`Event`]s.
+///
+/// The stream begins with [`Event::Started`] and ends after [`Event::Exited`], or after the first error (the command
+/// could no longer be followed). A reader that lags behind slows the command down.
+///
+/// Dropping it before the end cancels the command: all its processes are ended, in the background.
+pub struct Execution {
+    started: Started,
+    told: bool,
+    events: EventStream,
+}
+
+impl Execution {
+    /// An execution whose remaining events come from `events`; dropping those must end the command.
+    pub fn new(started: Started, events: impl Stream<Item = Result<Event, ExecutorError>> + Send + 'static) -> Self {
+        Self { started, told: false, events: Box::pin(events) }
+    }
+
+    /// How it started; the same as its first event.
+    pub fn started(&self) -> &Started {
+        &self.started
+    }
+
+    /// Its name.
+    pub fn id(&self) -> &ExecutionId {
+        &self.started.id
+    }
+}
+
+impl Stream for Execution {
+    type Item = Result<Event, ExecutorError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if !self.told {
+            self.told = true;
+            return Poll::Ready(Some(Ok(Event::Started(self.started.clone()))));
+        }
+        self.events.as_mut().poll_next(cx)
+    }
+}
+
+impl fmt::Debug for Execution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Execution").field("started", &self.started).finish_non_exhaustive()
+    }
+}
+
+/// An execution as it was asked for, and how it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExecutionInfo {
+    /// Names it.
+    pub id: ExecutionId,
+    /// What it runs.
+    pub program: Program,
+    /// Where it was started.
+    pub working_directory: String,
+    /// The name of the user that it runs as.
+    pub user: String,
+    /// Who started it; empty: this process itself.
+    pub identity: String,
+    /// As given at its start.
+    pub labels: BTreeMap<String, String>,
+    /// What it does now.
+    pub state: ExecutionState,
+    /// The main process, also after its end.
+    pub pid: u32,
+    /// By the clock of its machine.
+    pub start_time: SystemTime,
+    /// Bytes of both streams read so far.
+    pub position: u64,
+    /// How its main process ended, once it has.
+    pub exited: Option<Exited>,
+    /// Its live processes, counted for this answer.
+    pub processes: u32,
+}
+
+/// The states of an execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExecutionState {
+    /// Its main process runs, or its output is still being delivered.
+    Running,
+    /// Its main process has exited, and processes that it left behind run on.
+    Lingering,
+    /// No process of it is left.
+    Exited,
+}
+
+/// Which executions to list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListQuery {
+    /// Only those of this identity; `None`: of anyone.
+    pub identity: Option<String>,
+    /// Include those that have ended and are still remembered.
+    pub include_exited: bool,
+    /// Only those that carry all these labels.
+    pub labels: BTreeMap<String, String>,
+    /// The most to return; 0: 100. More than 1,000 is cut to 1,000.
+    pub page_size: u32,
+    /// [`ListPage::next_page_token`] of the page before; empty: the first page.
+    pub page_token: String,
+}
+
+/// Some executions.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ListPage {
+    /// Oldest first.
+    pub executions: Vec<ExecutionInfo>,
+    /// For the next page; empty: this was the last.
+    pub next_page_token: String,
+}

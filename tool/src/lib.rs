@@ -1,0 +1,28 @@
+//! The heart of telexec: what it means to run a command, whoever runs it and wherever.
+//!
+//! - [`Executor`]: somewhere commands can run. [`local::LocalExecutor`] is this machine; `RemoteExecutor`, in the crate
+//!   `telexec-client`, is a machine behind gRPC. Behaviour is added by wrapping one executor in another ([`guard`]).
+//! - [`Tool`]: what an AI orchestrator calls. [`BashTool`] is written once, over any executor.
+//!
+//! This crate knows nothing of gRPC.
+
+pub mod bash;
+mod command;
+mod error;
+mod event;
+mod executor;
+pub mod guard;
+mod id;
+#[cfg(target_os = "linux")]
+pub mod local;
+mod signal;
+mod tool;
+
+pub use bash::BashTool;
+pub use command::{Command, CommandBuilder, Descendants, Program};
+pub use error::{ExecutorError, InvalidCommand, SpawnError, SpawnStage};
+pub use event::{Event, ExitCause, Exited, Output, OutputStream, Started, StreamTotals};
+pub use executor::{Execution, ExecutionInfo, ExecutionState, Executor, ListPage, ListQuery};
+pub use id::ExecutionId;
+pub use signal::Signal;
+pub use tool::{Content, Tool, ToolContext, ToolDefinition, ToolError, ToolResult};

@@ -1,0 +1,276 @@
+//! This machine: the engine that starts commands, carries their output, and ends all of their processes.
+//!
+//! Only this module spawns, signals and reaps. The way of one command: [`resolve`] makes one process's specification of
+//! it, [`spawn`] starts that, [`supervise`] follows it to its end with [`pump`] for its output and [`containment`] for
+//! its processes, and [`registry`] remembers it.
+
+mod containment;
+mod process;
+mod processes;
+mod pump;
+mod registry;
+mod resolve;
+mod spawn;
+mod supervise;
+mod vfork;
+mod working_directory;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::Stream;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+use tracing::{Instrument, debug, info_span};
+
+use self::registry::Registry;
+pub use self::registry::Retention;
+use self::resolve::Defaults;
+use self::spawn::{DirectSpawner, Spawner};
+use self::supervise::Supervisor;
+use crate::{
+    Command, Event, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, ListPage, ListQuery, Signal,
+};
+
+/// How a [`LocalExecutor`] runs commands.
+#[derive(Clone, Debug)]
+pub struct LocalConfig {
+    /// The shell for shell text that names none. Default `bash`.
+    pub shell: String,
+    /// Where commands start that name no directory. Default: the home of the user that this process runs as.
+    pub working_directory: Option<String>,
+    /// Added to the base environment of every command; PATH here is also where programs are looked up.
+    pub environment: BTreeMap<String, String>,
+    /// From SIGTERM to SIGKILL, for commands that do not say. Default 2 s.
+    pub kill_grace: Duration,
+    /// For commands that do not say. Default: none.
+    pub default_timeout: Option<Duration>,
+    /// Longer timeouts, and none, are cut to this. Default: no limit.
+    pub max_timeout: Option<Duration>,
+    /// For each stream of commands that do not say, in bytes. Default 0: no limit.
+    pub max_output_bytes: u64,
+    /// How long ended executions are remembered.
+    pub retention: Retention,
+    /// For small files while commands run; nobody else may write to it. Default: a temporary one.
+    pub state_dir: Option<PathBuf>,
+    /// Log the text of commands at info level instead of debug. Default: no.
+    pub log_commands: bool,
+}
+
+impl Default for LocalConfig {
+    fn default() -> Self {
+        Self {
+            shell: "bash".into(),
+            working_directory: None,
+            environment: BTreeMap::new(),
+            kill_grace: Duration::from_secs(2),
+            default_timeout: None,
+            max_timeout: None,
+            max_output_bytes: 0,
+            retention: Retention::default(),
+            state_dir: None,
+            log_commands: false,
+        }
+    }
+}
+
+/// Runs commands on this machine, as the user of this process.
+///
+/// A command starts clean: file descriptors 0 to 2 only, a session of its own, default signal dispositions, umask 022,
+/// and none of this process's environment. Ending one ends all of its processes.
+///
+/// Clones share one engine. Dropping the last one ends nothing by itself: every [`Execution`] ends its own command when
+/// it is dropped. It needs a Tokio runtime with I/O and time enabled.
+#[derive(Clone)]
+pub struct LocalExecutor {
+    shared: Arc<Shared>,
+}
+
+/// What all executions of one engine share.
+struct Shared {
+    defaults: Defaults,
+    spawner: Box<dyn Spawner>,
+    registry: Registry,
+    kill_grace: Duration,
+    default_timeout: Option<Duration>,
+    max_timeout: Option<Duration>,
+    max_output_bytes: u64,
+    state_dir: PathBuf,
+    log_commands: bool,
+    tracker: TaskTracker,
+    /// Ends what runs, and refuses what comes.
+    shutdown: CancellationToken,
+    /// Cuts every grace short.
+    hurry: CancellationToken,
+    /// Removes the temporary state directory, if there is one, with the engine.
+    _temporary: Option<tempfile::TempDir>,
+}
+
+impl Shared {
+    fn timeout(&self, command: &Command) -> Option<Duration> {
+        let asked = command.timeout().or(self.default_timeout);
+        match (asked, self.max_timeout) {
+            (Some(asked), Some(most)) => Some(asked.min(most)),
+            (asked, most) => asked.or(most),
+        }
+    }
+}
+
+impl LocalExecutor {
+    /// An engine on this machine.
+    ///
+    /// # Errors
+    /// The state directory cannot be made or used, or `/dev/null` cannot be opened.
+    pub fn new(config: LocalConfig) -> io::Result<Self> {
+        let temporary = match config.state_dir {
+            Some(_) => None,
+            None => Some(tempfile::Builder::new().prefix("telexec-").tempdir()?),
+        };
+        let state_dir = match (&config.state_dir, &temporary) {
+            (Some(path), _) => own_directory(path)?,
+            (None, Some(temporary)) => temporary.path().to_owned(),
+            (None, None) => return Err(io::ErrorKind::NotFound.into()),
+        };
+        Ok(Self {
+            shared: Arc::new(Shared {
+                defaults: Defaults::new(&config),
+                spawner: Box::new(DirectSpawner::new()?),
+                registry: Registry::new(config.retention),
+                kill_grace: config.kill_grace,
+                default_timeout: config.default_timeout,
+                max_timeout: config.max_timeout,
+                max_output_bytes: config.max_output_bytes,
+                state_dir,
+                log_commands: config.log_commands,
+                tracker: TaskTracker::new(),
+                shutdown: CancellationToken::new(),
+                hurry: CancellationToken::new(),
+                _temporary: temporary,
+            }),
+        })
+    }
+
+    /// How the processes of an execution are kept together, such as `process-group`.
+    pub fn containment(&self) -> &'static str {
+        containment::NAME
+    }
+
+    /// How many executions run now.
+    pub fn running(&self) -> usize {
+        self.shared.registry.running()
+    }
+
+    /// Returns once no execution runs. Does not keep new ones from starting.
+    pub async fn idle(&self) {
+        self.shared.tracker.close();
+        self.shared.tracker.wait().await;
+    }
+
+    /// Refuses new commands and ends those that run, with [`crate::ExitCause::Shutdown`]; returns when none of their
+    /// processes is left. No grace is longer than [`LocalConfig::kill_grace`] from now on. Processes that an earlier
+    /// exit left behind on purpose stay.
+    pub async fn shutdown(&self) {
+        self.shared.shutdown.cancel();
+        if tokio::time::timeout(self.shared.kill_grace, self.idle()).await.is_err() {
+            self.shared.hurry.cancel();
+            self.idle().await;
+        }
+    }
+
+    fn log_request(&self, command: &Command) {
+        let text = command.text();
+        match self.shared.log_commands {
+            true => tracing::info!(command = text, "requested"),
+            false => debug!(command = text, "requested"),
+        }
+    }
+}
+
+#[async_trait]
+impl Executor for LocalExecutor {
+    async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
+        let tracked = self.shared.tracker.token();
+        if self.shared.shutdown.is_cancelled() {
+            return Err(ExecutorError::ShuttingDown);
+        }
+        let defaults = &self.shared.defaults;
+        let record = self.shared.registry.reserve(
+            &command,
+            defaults.program(&command),
+            defaults.working_directory(&command),
+            defaults.account.name.clone(),
+        )?;
+        let span = info_span!("execution", id = %record.id, identity = command.identity());
+        span.in_scope(|| self.log_request(&command));
+
+        let (events, receiver) = mpsc::channel(pump::QUEUE);
+        let (started, start) = oneshot::channel();
+        let cancel = CancellationToken::new();
+        let guard = cancel.clone().drop_guard();
+        let supervisor = Supervisor { shared: Arc::clone(&self.shared), record, command, events, cancel, tracked };
+        // a task of its own: the command is ended in an orderly way also when nobody waits for this any more
+        tokio::spawn(supervisor.run(started).instrument(span));
+
+        let started = start.await.map_err(|_| ExecutorError::Internal("the command's task ended early".into()))??;
+        Ok(Execution::new(started, Events { receiver, _guard: guard }))
+    }
+
+    async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
+        let record = self.shared.registry.get(id)?;
+        if signal == Signal::KILL {
+            record.kill.cancel();
+        }
+        if let Some(containment) = record.containment() {
+            containment.signal(signal).await;
+        }
+        record.info().await.ok_or_else(|| ExecutorError::NotFound(id.clone()))
+    }
+
+    async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
+        let record = self.shared.registry.get(id)?;
+        record.info().await.ok_or_else(|| ExecutorError::NotFound(id.clone()))
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError> {
+        let (records, next_page_token) = self.shared.registry.list(&query)?;
+        let mut executions = Vec::with_capacity(records.len());
+        for record in records {
+            executions.extend(record.info().await);
+        }
+        Ok(ListPage { executions, next_page_token })
+    }
+}
+
+/// The events of one execution; dropping it cancels the command.
+struct Events {
+    receiver: mpsc::Receiver<Event>,
+    _guard: DropGuard,
+}
+
+impl Stream for Events {
+    type Item = Result<Event, ExecutorError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.receiver.poll_recv(cx).map(|event| event.map(Ok))
+    }
+}
+
+/// A directory that only this user can use, made if it is not there.
+fn own_directory(path: &Path) -> io::Result<PathBuf> {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_dir() || metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
+        let name = path.display();
+        return Err(io::Error::other(format!("{name} must be a directory of this user that no one else can write to")));
+    }
+    std::path::absolute(path)
+}

@@ -1,0 +1,86 @@
+//! One process by its descriptor: waiting for its end, taking it from the process table, signalling it.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::process::Pid;
+use tokio::io::unix::AsyncFd;
+
+use crate::Signal;
+
+/// How a child ended and what it used.
+#[derive(Clone, Debug)]
+pub(super) struct Reaped {
+    pub(super) status: Status,
+    pub(super) core_dumped: bool,
+    pub(super) user_time: Duration,
+    pub(super) system_time: Duration,
+    pub(super) max_rss_bytes: u64,
+}
+
+impl Reaped {
+    /// Of a child that someone else has reaped.
+    pub(super) fn unknown() -> Self {
+        let none = Duration::ZERO;
+        Self { status: Status::Signal(None), core_dumped: false, user_time: none, system_time: none, max_rss_bytes: 0 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    Code(u8),
+    Signal(Option<Signal>),
+}
+
+/// Waits until the process has ended; it is not reaped, so its id stays its own. See pidfd_open(2).
+pub(super) async fn ended(pidfd: &AsyncFd<OwnedFd>) {
+    // an error here can only be that the runtime is shutting down, and with it this task
+    if pidfd.readable().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Takes the ended child from the process table. See wait4(2).
+///
+/// # Errors
+/// `WouldBlock` if it has not ended; ECHILD if someone else in this process has reaped it.
+pub(super) fn reap(pid: Pid) -> io::Result<Reaped> {
+    let mut status = 0;
+    // SAFETY: rusage is plain data, for which zeroes are a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are valid and exclusive for the call.
+    let reaped = unsafe { libc::wait4(pid.as_raw_nonzero().get(), &mut status, libc::WNOHANG, &mut usage) };
+    match reaped {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Err(io::ErrorKind::WouldBlock.into()),
+        _ => Ok(Reaped {
+            status: match libc::WIFEXITED(status) {
+                true => Status::Code(u8::try_from(libc::WEXITSTATUS(status)).unwrap_or(u8::MAX)),
+                false => Status::Signal(Signal::from_number(libc::WTERMSIG(status))),
+            },
+            core_dumped: libc::WIFSIGNALED(status) && libc::WCOREDUMP(status),
+            user_time: duration(usage.ru_utime),
+            system_time: duration(usage.ru_stime),
+            max_rss_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0).saturating_mul(1024),
+        }),
+    }
+}
+
+/// Sends a signal to exactly this process. See pidfd_send_signal(2).
+///
+/// # Errors
+/// ESRCH if it has ended, EPERM if this process may not signal it.
+pub(super) fn send(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
+    let no_info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: a system call on a valid descriptor; a null siginfo means: as kill(2) would.
+    // rustix's wrapper knows no real-time signals
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal.number(), no_info, 0) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0))
+        + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
+}

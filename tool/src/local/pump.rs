@@ -1,0 +1,208 @@
+//! Carrying output from the pipes to the reader: exact bytes, in order, as they arrive.
+//!
+//! A place in the reader's queue is taken before a pipe is read, so what cannot be told yet stays in the pipe and slows
+//! the command down: memory is bounded, whatever it prints.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use rustix::io::ioctl_fionread;
+use rustix::pipe::fcntl_setpipe_size;
+use tokio::net::unix::pipe;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Event, Output, OutputStream, StreamTotals};
+
+/// Events between the pump and its reader. With [`CHUNK_BYTES`], the bound of an execution's memory: 2 MiB.
+pub(super) const QUEUE: usize = 8;
+/// The most that is read at once.
+const CHUNK_BYTES: usize = 256 * 1024;
+/// A pipe that holds so much is busy: most of the default size.
+const BUSY_BYTES: usize = 32 * 1024;
+/// What a busy pipe is enlarged to; see pipe(7).
+const BUSY_PIPE_BYTES: usize = 1024 * 1024;
+/// A chunk of less is small.
+const SMALL_BYTES: usize = 4096;
+/// Small chunks in a row are read no more often than this: a flood of tiny HTTP/2 frames would end a connection.
+const SMALL_PAUSE: Duration = Duration::from_millis(1);
+/// After the exit, while a survivor holds a pipe: how long it may be quiet before reading stops.
+const TAIL_QUIET: Duration = Duration::from_millis(50);
+/// After the exit, while a survivor holds a pipe: how long it is read at the most.
+const TAIL_LIMIT: Duration = Duration::from_millis(500);
+
+/// Both output streams of one execution.
+pub(super) struct Pump<'a> {
+    /// Gets the output; when it is closed, the output is dropped.
+    pub(super) events: &'a mpsc::Sender<Event>,
+    /// Counts the bytes of both streams.
+    pub(super) position: &'a AtomicU64,
+    /// For each stream: what follows is dropped. 0: unlimited.
+    pub(super) max_output_bytes: u64,
+    /// Cancelled when no more output is to be waited for.
+    pub(super) exited: &'a CancellationToken,
+}
+
+/// A stream that was read to its end, or as far as it was worth waiting for.
+pub(super) struct Pumped {
+    pub(super) totals: StreamTotals,
+    /// Set if the stream is incomplete: closing it would break whoever still writes to it.
+    pub(super) rest: Option<pipe::Receiver>,
+}
+
+impl Pump<'_> {
+    /// Reads a stream until its end, or, once `exited`, for a short bounded time.
+    pub(super) async fn run(&self, fd: OwnedFd, stream: OutputStream) -> Pumped {
+        let mut totals = StreamTotals::default();
+        let Ok(pipe) = pipe::Receiver::from_owned_fd(fd) else {
+            return Pumped { totals: StreamTotals { incomplete: true, ..totals }, rest: None };
+        };
+        let mut source = Source { pipe, enlarged: false };
+        let mut tail = None;
+        let mut pace = Pace::default();
+        loop {
+            let dropping = self.events.is_closed() || self.is_over(&totals);
+            let place = if dropping { None } else { self.events.reserve().await.ok() };
+            pace.wait(self.exited).await;
+            if !self.wait_readable(&source.pipe, &mut tail).await {
+                return Pumped { totals: StreamTotals { incomplete: true, ..totals }, rest: Some(source.pipe) };
+            }
+            let chunk = match source.read() {
+                Ok(chunk) if chunk.is_empty() => return Pumped { totals, rest: None },
+                Ok(chunk) => chunk,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
+                Err(_) => return Pumped { totals: StreamTotals { incomplete: true, ..totals }, rest: None },
+            };
+            pace.note(chunk.len());
+            if let Some(tail) = &mut tail {
+                tail.note(chunk.len());
+            }
+            self.tell(place, chunk, stream, &mut totals);
+        }
+    }
+
+    fn is_over(&self, totals: &StreamTotals) -> bool {
+        self.max_output_bytes != 0 && totals.bytes >= self.max_output_bytes
+    }
+
+    /// Counts a chunk and puts what the limit leaves of it into its place in the queue.
+    fn tell(
+        &self,
+        place: Option<mpsc::Permit<'_, Event>>,
+        mut chunk: Bytes,
+        stream: OutputStream,
+        totals: &mut StreamTotals,
+    ) {
+        let length = chunk.len() as u64;
+        if self.max_output_bytes != 0 {
+            let left = self.max_output_bytes.saturating_sub(totals.bytes);
+            chunk.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+        }
+        totals.bytes += length;
+        let position = self.position.fetch_add(length, Ordering::Relaxed);
+        match place {
+            Some(place) if !chunk.is_empty() => {
+                totals.dropped_bytes += length - chunk.len() as u64;
+                place.send(Event::Output(Output { stream, data: chunk, position }));
+            }
+            _ => totals.dropped_bytes += length,
+        }
+    }
+
+    /// False: the main process has exited, and enough was waited for those who still hold the pipe.
+    async fn wait_readable(&self, pipe: &pipe::Receiver, tail: &mut Option<Tail>) -> bool {
+        if tail.is_none() {
+            tokio::select! {
+                biased;
+                ready = pipe.readable() => return ready.is_ok(),
+                () = self.exited.cancelled() => {}
+            }
+        }
+        let tail = tail.get_or_insert_with(|| Tail::new(ioctl_fionread(pipe).unwrap_or(0)));
+        match tail.patience() {
+            None => pipe.readable().await.is_ok(),
+            Some(until) => tokio::time::timeout_at(until, pipe.readable()).await.is_ok_and(|ready| ready.is_ok()),
+        }
+    }
+}
+
+/// One pipe.
+struct Source {
+    pipe: pipe::Receiver,
+    enlarged: bool,
+}
+
+impl Source {
+    /// Reads what is there, into a buffer of just that size; empty: the end.
+    fn read(&mut self) -> std::io::Result<Bytes> {
+        let ready = usize::try_from(ioctl_fionread(&self.pipe).unwrap_or(0)).unwrap_or(0);
+        if ready >= BUSY_BYTES && !self.enlarged {
+            // best effort: the pipes of a user are limited together
+            let _ = fcntl_setpipe_size(&self.pipe, BUSY_PIPE_BYTES);
+            self.enlarged = true;
+        }
+        let mut chunk = BytesMut::with_capacity(ready.clamp(64, CHUNK_BYTES));
+        self.pipe.try_read_buf(&mut chunk)?;
+        Ok(chunk.freeze())
+    }
+}
+
+/// Reads and discards what survivors still write, so that writing does not end them; returns when none holds the pipe.
+pub(super) async fn discard(pipe: pipe::Receiver) {
+    let mut source = Source { pipe, enlarged: true };
+    while source.pipe.readable().await.is_ok() {
+        match source.read() {
+            Ok(chunk) if chunk.is_empty() => return,
+            Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => return,
+            // whoever floods nobody need not cost a processor
+            _ => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+}
+
+/// What is read of a stream after the main process has exited.
+struct Tail {
+    /// What was in the pipe at the exit: the command itself wrote it, so it is read however long the reader takes.
+    owed: u64,
+    quiet_until: Instant,
+    until: Instant,
+}
+
+impl Tail {
+    fn new(owed: u64) -> Self {
+        let now = Instant::now();
+        Self { owed, quiet_until: now + TAIL_QUIET, until: now + TAIL_LIMIT }
+    }
+
+    fn note(&mut self, length: usize) {
+        self.owed = self.owed.saturating_sub(length as u64);
+        self.quiet_until = Instant::now() + TAIL_QUIET;
+    }
+
+    /// How long to wait for more; `None`: as long as it takes.
+    fn patience(&self) -> Option<Instant> {
+        (self.owed == 0).then(|| self.quiet_until.min(self.until))
+    }
+}
+
+/// Keeps small chunks apart, so that they gather in the pipe.
+#[derive(Default)]
+struct Pace {
+    last_small: Option<Instant>,
+}
+
+impl Pace {
+    fn note(&mut self, length: usize) {
+        self.last_small = (length < SMALL_BYTES).then(Instant::now);
+    }
+
+    async fn wait(&self, exited: &CancellationToken) {
+        let Some(last) = self.last_small else { return };
+        if last.elapsed() < SMALL_PAUSE && !exited.is_cancelled() {
+            let _ = tokio::time::timeout_at(last + SMALL_PAUSE, exited.cancelled()).await;
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Learning where a shell stood when it ended: it writes that to a file from an EXIT trap.
+//!
+//! The kernel forgets a process's directory before anyone can ask, and the file descriptors of a command are its own.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::ExecutionId;
+
+/// A file that waits for a shell's last directory. Removed when dropped.
+pub(super) struct Report {
+    path: PathBuf,
+}
+
+impl Report {
+    /// A new empty file in `directory`, which must be a trusted one.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(super) fn new(directory: &Path) -> io::Result<Self> {
+        // a name of this process's own making: a request's id never becomes a path
+        let path = directory.join(format!("cwd-{}", ExecutionId::generate()));
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        Ok(Self { path })
+    }
+
+    /// The text, made to report where it ended. Its lines keep their numbers.
+    pub(super) fn wrap(&self, text: &str) -> String {
+        let report = format!("pwd -P 2>/dev/null >|{}", quote(&self.path.to_string_lossy()));
+        format!("trap {} EXIT; {text}", quote(&report))
+    }
+
+    /// What the shell reported; `None`: nothing, or no absolute path.
+    pub(super) fn read(&self) -> Option<String> {
+        let mut text = String::new();
+        // as long as the longest path (PATH_MAX) and the newline
+        fs::File::open(&self.path).ok()?.take(4097).read_to_string(&mut text).ok()?;
+        text.strip_suffix('\n').filter(|path| path.starts_with('/')).map(str::to_owned)
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// One word for a POSIX shell.
+fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
