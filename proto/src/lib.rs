@@ -1,1 +1,14 @@
-//! x
+//! telexec's wire: the types and stubs made from `telexec/v1/execution.proto`, which is the specification, and their
+//! conversion from and to the types of `telexec-tool`.
+
+pub mod convert;
+pub mod timeout;
+
+/// Types, clients and servers of the package `telexec.v1`; the proto file documents them.
+#[allow(missing_docs, clippy::all)]
+pub mod v1 {
+    tonic::include_proto!("telexec.v1");
+}
+
+/// The compiled proto files (a `google.protobuf.FileDescriptorSet`), for server reflection.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -1,1 +1,22 @@
-//! x
+//! telexec's agent as a library: [`serve`] answers gRPC on [`Listeners`] until it is told to stop.
+//!
+//! One call goes this way: `listen` accepts, `tls` and `identity` say who is there, `connection` speaks HTTP/2,
+//! `execution_service` turns the wire into a command, `stack` puts limits and ownership before the engine of
+//! `telexec-tool`.
+
+mod agent_service;
+pub mod args;
+mod config;
+mod connection;
+mod execution_service;
+mod identity;
+mod listen;
+pub mod logging;
+mod run;
+mod serve;
+mod stack;
+mod tls;
+
+pub use config::{Config, ConfigError, LogFormat};
+pub use listen::{BindError, Listen, Listeners};
+pub use serve::{ServeError, serve};

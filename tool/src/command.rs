@@ -152,15 +152,6 @@ impl Command {
         self.options.identity = identity.into();
         self
     }
-
-    /// The same command with at most `limit` bytes of each stream told, or fewer if it asked for fewer.
-    pub fn with_output_limit(mut self, limit: u64) -> Self {
-        self.options.max_output_bytes = match self.options.max_output_bytes {
-            0 => limit,
-            asked => asked.min(limit),
-        };
-        self
-    }
 }
 
 /// Collects what a [`Command`] is to be; [`build`](CommandBuilder::build) checks it.
@@ -312,7 +303,11 @@ impl Options {
         }
         check(self.timeout != Some(Duration::ZERO), "timeout", "is not positive")?;
         for (key, value) in &self.labels {
-            check(matches_name_grammar(key), "labels", "has a key that does not match [A-Za-z0-9][A-Za-z0-9._-]{0,127}")?;
+            check(
+                matches_name_grammar(key),
+                "labels",
+                "has a key that does not match [A-Za-z0-9][A-Za-z0-9._-]{0,127}",
+            )?;
             check(value.len() <= 256, "labels", "has a value of more than 256 bytes")?;
         }
         Ok(())
@@ -363,13 +358,5 @@ mod tests {
         for (builder, field) in cases {
             assert_eq!(builder.clone().build().unwrap_err().field, field, "{builder:?}");
         }
-    }
-
-    #[test]
-    fn the_lower_output_limit_holds() {
-        let limited = |asked| Command::shell("a").max_output_bytes(asked).build().unwrap().with_output_limit(10);
-        assert_eq!(limited(0).max_output_bytes(), 10);
-        assert_eq!(limited(5).max_output_bytes(), 5);
-        assert_eq!(limited(50).max_output_bytes(), 10);
     }
 }

@@ -14,32 +14,24 @@ const BEFORE_A_COMMAND: [&str; 22] = [
 
 /// Whether `sudo`, by any path, is the name of a command in this text.
 pub(super) fn calls_sudo(text: &str) -> bool {
-    let mut chars = text.chars().peekable();
-    // the texts around a substitution or a subshell; not recursive, so no text is too deep
-    let mut outer = Vec::new();
-    let mut at = Place::default();
-    while let Some(c) = chars.next() {
-        match c {
-            '\\' => at.word.extend(chars.next().filter(|c| *c != '\n')),
-            '"' => at.quoted = !at.quoted,
-            '$' if chars.next_if_eq(&'(').is_some() => outer.push(mem::take(&mut at)),
-            '`' if !at.in_backticks => {
-                outer.push(mem::replace(&mut at, Place { in_backticks: true, ..Place::default() }));
-            }
-            '`' => {
-                if at.leave(&mut outer) {
-                    return true;
-                }
-            }
-            c if at.quoted => at.word.push(c),
-            c => {
-                if at.unquoted(c, &mut chars, &mut outer) {
-                    return true;
-                }
-            }
-        }
+    let mut scan = Scan { chars: text.chars().peekable(), at: Place::default(), outer: Vec::new(), found: false };
+    while let Some(c) = scan.chars.next() {
+        scan.take(c);
     }
-    at.end_word() || outer.iter_mut().any(Place::end_word)
+    // what is left open is taken as closed here
+    while !scan.outer.is_empty() {
+        scan.leave();
+    }
+    scan.end_word();
+    scan.found
+}
+
+struct Scan<'a> {
+    chars: Peekable<Chars<'a>>,
+    at: Place,
+    /// The texts around a substitution or a subshell; not recursive, so no text is too deep.
+    outer: Vec<Place>,
+    found: bool,
 }
 
 /// Where in a command the scan stands.
@@ -48,7 +40,7 @@ struct Place {
     word: String,
     /// Inside double quotes.
     quoted: bool,
-    /// Between backticks rather than `$(` and `)`.
+    /// Between backticks rather than `(` and `)`.
     in_backticks: bool,
     /// The command's name is over.
     in_arguments: bool,
@@ -56,63 +48,65 @@ struct Place {
     redirected: bool,
 }
 
-impl Place {
-    /// Takes a character outside quotes; tells whether it ended a call of sudo.
-    fn unquoted(&mut self, c: char, chars: &mut Peekable<Chars<'_>>, outer: &mut Vec<Self>) -> bool {
+impl Scan<'_> {
+    fn take(&mut self, c: char) {
         match c {
-            '\'' => self.word.extend(chars.by_ref().take_while(|c| *c != '\'')),
-            '#' if self.word.is_empty() => while chars.next_if(|c| *c != '\n').is_some() {},
+            '\\' => self.at.word.extend(self.chars.next().filter(|c| *c != '\n')),
+            '"' => self.at.quoted = !self.at.quoted,
+            '$' if self.chars.next_if_eq(&'(').is_some() => self.enter(false),
+            '`' if self.at.in_backticks => self.leave(),
+            '`' => self.enter(true),
+            c if self.at.quoted => self.at.word.push(c),
+            '\'' => self.at.word.extend(self.chars.by_ref().take_while(|c| *c != '\'')),
+            '#' if self.at.word.is_empty() => while self.chars.next_if(|c| *c != '\n').is_some() {},
             '(' => {
-                let found = self.end_word();
-                outer.push(mem::take(self));
-                return found;
+                self.end_word();
+                self.enter(false);
             }
-            ')' => return self.leave(outer),
-            ';' | '|' | '&' | '\n' => return self.end_command(),
-            '<' | '>' => return self.redirect(chars),
-            c if c.is_whitespace() => return self.end_word(),
-            c => self.word.push(c),
+            ')' => self.leave(),
+            '<' | '>' => self.redirect(),
+            ';' | '|' | '&' | '\n' => {
+                self.end_word();
+                self.at.in_arguments = false;
+                self.at.redirected = false;
+            }
+            c if c.is_whitespace() => self.end_word(),
+            c => self.at.word.push(c),
         }
-        false
     }
 
-    /// Ends the word; tells whether it is a call of sudo.
-    fn end_word(&mut self) -> bool {
-        let word = mem::take(&mut self.word);
-        if word.is_empty() || mem::take(&mut self.redirected) {
-            return false;
-        }
-        if word == "{" {
-            self.in_arguments = false;
-        }
-        let is_name = !self.in_arguments;
-        self.in_arguments |= !may_precede_a_command(&word);
-        is_name && word.rsplit('/').next() == Some("sudo")
-    }
-
-    fn end_command(&mut self) -> bool {
-        let found = self.end_word();
-        self.in_arguments = false;
-        self.redirected = false;
-        found
+    fn enter(&mut self, in_backticks: bool) {
+        self.outer.push(mem::replace(&mut self.at, Place { in_backticks, ..Place::default() }));
     }
 
     /// Goes back to the text around; a `)` that ends a pattern of `case` has none, and a command follows it.
-    fn leave(&mut self, outer: &mut Vec<Self>) -> bool {
-        let found = self.end_word();
-        *self = outer.pop().unwrap_or_default();
-        found
+    fn leave(&mut self) {
+        self.end_word();
+        self.at = self.outer.pop().unwrap_or_default();
     }
 
     /// In `2>&1` neither the number nor the `&` is what it is elsewhere.
-    fn redirect(&mut self, chars: &mut Peekable<Chars<'_>>) -> bool {
-        if self.word.chars().all(|c| c.is_ascii_digit()) {
-            self.word.clear();
+    fn redirect(&mut self) {
+        if self.at.word.chars().all(|c| c.is_ascii_digit()) {
+            self.at.word.clear();
         }
-        let found = self.end_word();
-        chars.next_if(|c| matches!(c, '&' | '|'));
-        self.redirected = true;
-        found
+        self.end_word();
+        self.chars.next_if(|c| matches!(c, '&' | '|'));
+        self.at.redirected = true;
+    }
+
+    fn end_word(&mut self) {
+        let word = mem::take(&mut self.at.word);
+        if word.is_empty() || mem::take(&mut self.at.redirected) {
+            return;
+        }
+        if word == "{" {
+            self.at.in_arguments = false;
+        }
+        if !self.at.in_arguments {
+            self.found |= word.rsplit('/').next() == Some("sudo");
+            self.at.in_arguments = !may_precede_a_command(&word);
+        }
     }
 }
 

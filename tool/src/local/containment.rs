@@ -12,10 +12,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tokio::io::unix::AsyncFd;
 
-use super::processes::{self, Process};
 use super::process;
+use super::processes::{self, Process};
 use crate::{ExecutionId, Signal};
 
 /// The name of this back end.
@@ -143,10 +142,7 @@ impl Containment {
     }
 
     /// Reading /proc takes milliseconds on a busy machine.
-    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&Inner) -> T + Send + 'static) -> T
-    where
-        T: Default,
-    {
+    async fn blocking<T: Default + Send + 'static>(&self, work: impl FnOnce(&Inner) -> T + Send + 'static) -> T {
         let inner = Arc::clone(&self.inner);
         tokio::task::spawn_blocking(move || work(&inner)).await.unwrap_or_default()
     }
@@ -191,9 +187,9 @@ impl Inner {
         let all = processes::snapshot(self.start_ticks);
         let numbers_are_ours = match &*self.leader.lock().unwrap_or_else(PoisonError::into_inner) {
             Leader::Held => true,
-            Leader::Reaped { survivors } => all.iter().any(|process| {
-                self.has_our_number(process) && survivors.contains(&process.key())
-            }),
+            Leader::Reaped { survivors } => {
+                all.iter().any(|process| self.has_our_number(process) && survivors.contains(&process.key()))
+            }
         };
         with_descendants(all, self.start_ticks, |process| self.is_root(process, numbers_are_ours))
     }
@@ -249,7 +245,7 @@ fn open(process: &Process) -> Option<OwnedFd> {
 /// Waits for the ends of all of these.
 async fn all_ended(pidfds: Vec<OwnedFd>) {
     join_all(pidfds.into_iter().map(|pidfd| async {
-        match AsyncFd::register_with_interest(pidfd, tokio::io::Interest::READABLE) {
+        match process::watch(pidfd) {
             Ok(pidfd) => process::ended(&pidfd).await,
             // out of descriptors: look again soon
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,

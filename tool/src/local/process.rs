@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::process::Pid;
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::Signal;
@@ -32,6 +33,15 @@ impl Reaped {
 pub(super) enum Status {
     Code(u8),
     Signal(Option<Signal>),
+}
+
+/// Makes a process's descriptor one that [`ended`] can wait for.
+///
+/// # Errors
+/// The runtime cannot watch another descriptor.
+pub(super) fn watch(pidfd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the descriptor is owned by the value, so it stays open, and the same, for as long as it is watched.
+    unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }.map_err(Into::into)
 }
 
 /// Waits until the process has ended; it is not reaped, so its id stays its own. See pidfd_open(2).

@@ -94,7 +94,6 @@ fn error(spec: &SpawnSpec, stage: SpawnStage, errno: Errno) -> SpawnError {
     };
     // execve(2) answers ENOENT for a missing interpreter too
     let exists = |path: &CString| Path::new(directory.as_ref()).join(path.to_string_lossy().as_ref()).is_file();
-    let missing_interpreter =
-        stage == SpawnStage::Exec && errno == Errno::NOENT && spec.candidates.iter().any(exists);
+    let missing_interpreter = stage == SpawnStage::Exec && errno == Errno::NOENT && spec.candidates.iter().any(exists);
     SpawnError { stage, subject, errno: errno.raw_os_error(), missing_interpreter }
 }

@@ -21,7 +21,8 @@ use super::registry::Record;
 use super::spawn::Child;
 use super::working_directory::Report;
 use crate::{
-    Command, Descendants, Event, ExitCause, Exited, ExecutorError, OutputStream, Signal, SpawnError, SpawnStage, Started,
+    Command, Descendants, Event, ExecutorError, ExitCause, Exited, OutputStream, Signal, SpawnError, SpawnStage,
+    Started,
 };
 
 /// What one execution is made of.
@@ -88,7 +89,7 @@ impl Supervisor {
         let child: Child = child.map_err(|error| ExecutorError::Internal(error.to_string()))??;
         let started = Instant::now();
         let containment = Containment::new(child.pid, self.record.id.clone());
-        let pidfd = match AsyncFd::register_with_interest(child.pidfd, tokio::io::Interest::READABLE) {
+        let pidfd = match process::watch(child.pidfd) {
             Ok(pidfd) => pidfd,
             Err(error) => {
                 containment.end(Duration::ZERO, std::future::pending()).await;
@@ -175,10 +176,7 @@ impl Supervisor {
             exited,
         };
         let output = async {
-            tokio::join!(
-                pump.run(pipes.stdout, OutputStream::Stdout),
-                pump.run(pipes.stderr, OutputStream::Stderr)
-            )
+            tokio::join!(pump.run(pipes.stdout, OutputStream::Stdout), pump.run(pipes.stderr, OutputStream::Stderr))
         };
         let input = async {
             feed(pipes.stdin, self.command.stdin().clone()).await;

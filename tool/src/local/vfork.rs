@@ -131,12 +131,10 @@ unsafe fn become_program(shared: &Shared) -> (SpawnStage, c_int) {
             return (SpawnStage::Setsid, errno());
         }
         libc::umask(0o022);
-        let mut number = 0;
-        for stream in shared.streams {
+        for (number, stream) in (0..).zip(shared.streams) {
             if libc::dup2(stream, number) < 0 {
                 return (SpawnStage::Dup, errno());
             }
-            number += 1;
         }
         if libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) < 0 {
             return (SpawnStage::CloseRange, errno());

@@ -1,0 +1,112 @@
+//! `ExecutionEvent` and [`Event`].
+
+use telexec_tool::{Event, ExecutorError, ExitCause, Exited, Output, OutputStream, Signal, Started, StreamTotals};
+
+use super::time::{duration_to_wire, reported_duration, reported_time};
+use super::unexpected;
+use crate::v1::{self, ExecutionEvent, execution_event};
+
+/// An event as it travels.
+pub fn event_to_wire(event: Event) -> ExecutionEvent {
+    let mut position = 0;
+    let event = match event {
+        Event::Started(started) => execution_event::Event::Started(v1::Started {
+            execution_id: started.id.to_string(),
+            pid: started.pid,
+            start_time: Some(started.start_time.into()),
+        }),
+        Event::Output(output) => {
+            position = output.position;
+            match output.stream {
+                OutputStream::Stdout => execution_event::Event::Stdout(output.data),
+                OutputStream::Stderr => execution_event::Event::Stderr(output.data),
+            }
+        }
+        Event::Exited(exited) => execution_event::Event::Exited(exited_to_wire(exited)),
+    };
+    ExecutionEvent { event: Some(event), position }
+}
+
+/// An event that arrived.
+///
+/// # Errors
+/// The agent sent what this side does not understand.
+pub fn event_from_wire(wire: ExecutionEvent) -> Result<Event, ExecutorError> {
+    let position = wire.position;
+    let output = |stream, data| Event::Output(Output { stream, data, position });
+    match wire.event.ok_or_else(|| unexpected("an empty event"))? {
+        execution_event::Event::Started(started) => Ok(Event::Started(Started {
+            id: started.execution_id.parse().map_err(|_| unexpected("a malformed execution_id"))?,
+            pid: started.pid,
+            start_time: reported_time(started.start_time),
+        })),
+        execution_event::Event::Stdout(data) => Ok(output(OutputStream::Stdout, data)),
+        execution_event::Event::Stderr(data) => Ok(output(OutputStream::Stderr, data)),
+        execution_event::Event::Exited(exited) => exited_from_wire(exited).map(Event::Exited),
+    }
+}
+
+/// An exit record as it travels.
+pub fn exited_to_wire(exited: Exited) -> v1::Exited {
+    let cause = match exited.cause {
+        ExitCause::Exited(_) => v1::ExitCause::Exited,
+        ExitCause::Signaled => v1::ExitCause::Signaled,
+        ExitCause::TimedOut => v1::ExitCause::TimedOut,
+        ExitCause::Cancelled => v1::ExitCause::Cancelled,
+        ExitCause::DeadlineExceeded => v1::ExitCause::DeadlineExceeded,
+        ExitCause::Shutdown => v1::ExitCause::AgentShutdown,
+    };
+    v1::Exited {
+        exit_code: exited.exit_code(),
+        cause: cause.into(),
+        signal: exited.signal.map_or(0, Signal::number),
+        signal_name: exited.signal.map(|signal| signal.to_string()).unwrap_or_default(),
+        core_dumped: exited.core_dumped,
+        wall_time: Some(duration_to_wire(exited.wall_time)),
+        user_time: Some(duration_to_wire(exited.user_time)),
+        system_time: Some(duration_to_wire(exited.system_time)),
+        max_rss_bytes: exited.max_rss_bytes,
+        stdout: Some(totals_to_wire(exited.stdout)),
+        stderr: Some(totals_to_wire(exited.stderr)),
+        surviving_processes: exited.surviving_processes,
+        working_directory: exited.working_directory.unwrap_or_default(),
+        end_time: Some(exited.end_time.into()),
+    }
+}
+
+pub(super) fn exited_from_wire(wire: v1::Exited) -> Result<Exited, ExecutorError> {
+    let cause = match v1::ExitCause::try_from(wire.cause) {
+        Ok(v1::ExitCause::Exited) => {
+            ExitCause::Exited(u8::try_from(wire.exit_code).map_err(|_| unexpected("an exit code out of range"))?)
+        }
+        Ok(v1::ExitCause::Signaled) => ExitCause::Signaled,
+        Ok(v1::ExitCause::TimedOut) => ExitCause::TimedOut,
+        Ok(v1::ExitCause::Cancelled) => ExitCause::Cancelled,
+        Ok(v1::ExitCause::DeadlineExceeded) => ExitCause::DeadlineExceeded,
+        Ok(v1::ExitCause::AgentShutdown) => ExitCause::Shutdown,
+        Ok(v1::ExitCause::Unspecified) | Err(_) => return Err(unexpected("an unknown cause of an exit")),
+    };
+    Ok(Exited {
+        cause,
+        signal: Signal::from_number(wire.signal),
+        core_dumped: wire.core_dumped,
+        wall_time: reported_duration(wire.wall_time),
+        user_time: reported_duration(wire.user_time),
+        system_time: reported_duration(wire.system_time),
+        max_rss_bytes: wire.max_rss_bytes,
+        stdout: totals_from_wire(wire.stdout),
+        stderr: totals_from_wire(wire.stderr),
+        surviving_processes: wire.surviving_processes,
+        working_directory: Some(wire.working_directory).filter(|path| !path.is_empty()),
+        end_time: reported_time(wire.end_time),
+    })
+}
+
+fn totals_to_wire(totals: StreamTotals) -> v1::StreamTotals {
+    v1::StreamTotals { bytes: totals.bytes, dropped_bytes: totals.dropped_bytes, incomplete: totals.incomplete }
+}
+
+fn totals_from_wire(wire: Option<v1::StreamTotals>) -> StreamTotals {
+    let wire = wire.unwrap_or_default();
+    StreamTotals { bytes: wire.bytes, dropped_bytes: wire.dropped_bytes, incomplete: wire.incomplete }
+}

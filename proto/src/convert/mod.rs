@@ -1,0 +1,21 @@
+//! Between the wire and the domain: the only place that names both.
+
+mod command;
+mod event;
+mod execution;
+mod status;
+mod time;
+
+pub use command::{command_from_wire, command_to_wire};
+pub use event::{event_from_wire, event_to_wire, exited_to_wire};
+pub use execution::{
+    execution_from_wire, execution_to_wire, page_from_wire, page_to_wire, query_from_wire, query_to_wire,
+};
+pub use status::{error_from_status, error_to_status};
+
+use telexec_tool::ExecutorError;
+
+/// The other side did not keep to the protocol.
+fn unexpected(what: &str) -> ExecutorError {
+    ExecutorError::Internal(format!("the agent's answer is not understood: {what}"))
+}

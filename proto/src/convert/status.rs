@@ -1,0 +1,166 @@
+//! `google.rpc.Status` with its details, and [`ExecutorError`].
+
+use std::collections::HashMap;
+
+use telexec_tool::{ExecutorError, InvalidCommand, SpawnError, SpawnStage};
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+/// The domain of our `google.rpc.ErrorInfo`s.
+const DOMAIN: &str = "telexec";
+/// Statuses travel in headers, which have a limit.
+const MAX_TEXT_BYTES: usize = 1024;
+
+const SPAWN_FAILED: &str = "SPAWN_FAILED";
+const POLICY_DENIED: &str = "POLICY_DENIED";
+const EXECUTION_NOT_FOUND: &str = "EXECUTION_NOT_FOUND";
+const EXECUTION_EXISTS: &str = "EXECUTION_EXISTS";
+const SHUTTING_DOWN: &str = "SHUTTING_DOWN";
+
+/// An error as it travels.
+pub fn error_to_status(error: &ExecutorError) -> Status {
+    let (code, details) = match error {
+        ExecutorError::Invalid(InvalidCommand { field, reason }) => {
+            (Code::InvalidArgument, ErrorDetails::with_bad_request_violation(cut(field), cut(reason)))
+        }
+        ExecutorError::Spawn(error) => (spawn_code(error), info(SPAWN_FAILED, spawn_metadata(error))),
+        ExecutorError::Denied { .. } => (Code::PermissionDenied, info(POLICY_DENIED, [])),
+        ExecutorError::Exhausted { retry_after, .. } => {
+            (Code::ResourceExhausted, ErrorDetails::with_retry_info(*retry_after))
+        }
+        ExecutorError::NotFound(id) => (Code::NotFound, info(EXECUTION_NOT_FOUND, [("execution_id", id.to_string())])),
+        ExecutorError::AlreadyExists(id) => {
+            (Code::AlreadyExists, info(EXECUTION_EXISTS, [("execution_id", id.to_string())]))
+        }
+        ExecutorError::DeadlineExceeded => (Code::DeadlineExceeded, ErrorDetails::new()),
+        ExecutorError::ShuttingDown => (Code::Unavailable, info(SHUTTING_DOWN, [])),
+        ExecutorError::Unreachable { .. } | ExecutorError::Untrusted { .. } | ExecutorError::Lost { .. } => {
+            (Code::Unavailable, ErrorDetails::new())
+        }
+        _ => (Code::Internal, ErrorDetails::new()),
+    };
+    Status::with_error_details(code, cut(&error.to_string()), details)
+}
+
+/// An error that an agent answered.
+pub fn error_from_status(status: &Status) -> ExecutorError {
+    let details = status.get_error_details();
+    let info = details.error_info();
+    let reason = info.map_or("", |info| info.reason.as_str());
+    let metadata = |key: &str| info.and_then(|info| info.metadata.get(key)).map_or("", String::as_str);
+    let message = || status.message().to_owned();
+    match (status.code(), reason) {
+        (_, SPAWN_FAILED) => spawn_from_metadata(metadata).map_or_else(|| other(status), ExecutorError::Spawn),
+        (Code::NotFound, EXECUTION_NOT_FOUND) => {
+            metadata("execution_id").parse().map_or_else(|_| other(status), ExecutorError::NotFound)
+        }
+        (Code::AlreadyExists, EXECUTION_EXISTS) => {
+            metadata("execution_id").parse().map_or_else(|_| other(status), ExecutorError::AlreadyExists)
+        }
+        (Code::InvalidArgument, _) => ExecutorError::Invalid(invalid_from_details(&details, status.message())),
+        (Code::PermissionDenied | Code::Unauthenticated, _) => ExecutorError::Denied { reason: message() },
+        (Code::ResourceExhausted, _) => ExecutorError::Exhausted {
+            reason: message(),
+            retry_after: details.retry_info().and_then(|retry| retry.retry_delay),
+        },
+        (Code::DeadlineExceeded, _) => ExecutorError::DeadlineExceeded,
+        (Code::Unavailable, SHUTTING_DOWN) => ExecutorError::ShuttingDown,
+        _ => other(status),
+    }
+}
+
+fn other(status: &Status) -> ExecutorError {
+    ExecutorError::Internal(format!("{} ({})", status.message(), status.code()))
+}
+
+fn spawn_code(error: &SpawnError) -> Code {
+    if error.is_not_found() {
+        Code::NotFound
+    } else if error.is_exhausted() {
+        Code::ResourceExhausted
+    } else {
+        Code::FailedPrecondition
+    }
+}
+
+fn spawn_metadata(error: &SpawnError) -> [(&'static str, String); 4] {
+    [
+        ("stage", error.stage.to_string()),
+        ("errno", error.errno_name().into_owned()),
+        ("subject", cut(&error.subject)),
+        ("missing_interpreter", error.missing_interpreter.to_string()),
+    ]
+}
+
+fn spawn_from_metadata<'a>(metadata: impl Fn(&str) -> &'a str) -> Option<SpawnError> {
+    Some(SpawnError {
+        stage: SpawnStage::from_name(metadata("stage"))?,
+        errno: SpawnError::errno_from_name(metadata("errno"))?,
+        subject: metadata("subject").to_owned(),
+        missing_interpreter: metadata("missing_interpreter") == "true",
+    })
+}
+
+fn invalid_from_details(details: &ErrorDetails, message: &str) -> InvalidCommand {
+    let violation = details.bad_request().and_then(|bad| bad.field_violations.first());
+    match violation {
+        Some(violation) => InvalidCommand::new(violation.field.clone(), violation.description.clone()),
+        None => InvalidCommand::new("request", message.to_owned()),
+    }
+}
+
+fn info<const N: usize>(reason: &str, metadata: [(&'static str, String); N]) -> ErrorDetails {
+    let metadata: HashMap<String, String> = metadata.map(|(key, value)| (key.to_owned(), value)).into();
+    ErrorDetails::with_error_info(reason, DOMAIN, metadata)
+}
+
+/// The text, or as much of it as fits.
+fn cut(text: &str) -> String {
+    let end = text.floor_char_boundary(MAX_TEXT_BYTES);
+    text.get(..end).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn errors_survive_the_wire() {
+        let spawn = |errno, missing_interpreter| {
+            let subject = "/bin/x".to_owned();
+            ExecutorError::Spawn(SpawnError { stage: SpawnStage::Exec, subject, errno, missing_interpreter })
+        };
+        let id = || "some-id".parse().unwrap();
+        let cases = [
+            (ExecutorError::Invalid(InvalidCommand::new("argv[1]", "is bad")), Code::InvalidArgument),
+            (spawn(2, false), Code::NotFound),
+            (spawn(20, false), Code::NotFound),
+            (spawn(2, true), Code::FailedPrecondition),
+            (spawn(13, false), Code::FailedPrecondition),
+            (spawn(7, false), Code::FailedPrecondition),
+            (spawn(11, false), Code::ResourceExhausted),
+            (ExecutorError::Denied { reason: "no".into() }, Code::PermissionDenied),
+            (
+                ExecutorError::Exhausted { reason: "full".into(), retry_after: Some(Duration::from_secs(1)) },
+                Code::ResourceExhausted,
+            ),
+            (ExecutorError::NotFound(id()), Code::NotFound),
+            (ExecutorError::AlreadyExists(id()), Code::AlreadyExists),
+            (ExecutorError::DeadlineExceeded, Code::DeadlineExceeded),
+            (ExecutorError::ShuttingDown, Code::Unavailable),
+        ];
+        for (error, code) in cases {
+            let status = error_to_status(&error);
+            assert_eq!(status.code(), code, "{error:?}");
+            assert_eq!(format!("{:?}", error_from_status(&status)), format!("{error:?}"));
+        }
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let status = error_to_status(&ExecutorError::Denied { reason: "aé".repeat(5000) });
+        assert!(status.message().len() <= MAX_TEXT_BYTES && status.message().len() > MAX_TEXT_BYTES - 4);
+    }
+}

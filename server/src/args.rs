@@ -1,0 +1,83 @@
+//! The command line of `telexecd`. A flag goes before its environment variable, and that before the file.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use crate::config::{Config, ConfigError, LogFormat};
+use crate::listen::Listen;
+
+/// The agent of telexec: runs commands on this machine for those who may ask, over gRPC
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "Every flag is also a key of the configuration file (with _ for -), and an environment \
+variable TELEXECD_…; a flag goes before the environment, and that before the file.\n\n\
+Examples:\n  \
+telexecd --listen unix:///run/telexec/agent.sock\n  \
+telexecd --listen tcp://0.0.0.0:7443 --tls-cert web1.pem --tls-key web1.key --client-ca ca.pem"
+)]
+pub struct Args {
+    /// Configuration file (TOML)
+    #[arg(long, value_name = "FILE", env = "TELEXECD_CONFIG")]
+    config: Option<PathBuf>,
+    /// Where to listen: unix:///path.sock or tcp://host:port; may be repeated
+    #[arg(long, value_name = "URI", env = "TELEXECD_LISTEN", value_delimiter = ',')]
+    listen: Vec<Listen>,
+    /// The agent's certificate chain, for tcp://
+    #[arg(long, value_name = "PEM", env = "TELEXECD_TLS_CERT")]
+    tls_cert: Option<PathBuf>,
+    /// The agent's private key
+    #[arg(long, value_name = "PEM", env = "TELEXECD_TLS_KEY")]
+    tls_key: Option<PathBuf>,
+    /// The authorities whose certificates callers must show
+    #[arg(long, value_name = "PEM", env = "TELEXECD_CLIENT_CA")]
+    client_ca: Option<PathBuf>,
+    /// Allow tcp:// without TLS, on loopback addresses only
+    #[arg(long, env = "TELEXECD_INSECURE")]
+    insecure: bool,
+    /// Directory for the agent's own files [default: a temporary one]
+    #[arg(long, value_name = "DIR", env = "TELEXECD_STATE_DIR")]
+    state_dir: Option<PathBuf>,
+    /// What log lines look like [default: text]
+    #[arg(long, value_name = "FORMAT", env = "TELEXECD_LOG_FORMAT")]
+    log_format: Option<LogFormat>,
+    /// error, warn, info, debug, trace, or filter directives [default: info]
+    #[arg(long, value_name = "LEVEL", env = "TELEXECD_LOG_LEVEL")]
+    log_level: Option<String>,
+    /// Check the configuration and the certificates, then exit with 0 or 78
+    #[arg(long, env = "TELEXECD_CHECK_CONFIG")]
+    pub check_config: bool,
+}
+
+impl Args {
+    /// The configuration that the file, the environment and the flags come to.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn config(&self) -> Result<Config, ConfigError> {
+        let mut config = match &self.config {
+            Some(path) => Config::from_file(path)?,
+            None => Config::default(),
+        };
+        if !self.listen.is_empty() {
+            config.listen.clone_from(&self.listen);
+        }
+        config.insecure |= self.insecure;
+        replace_some(&mut config.tls_cert, &self.tls_cert);
+        replace_some(&mut config.tls_key, &self.tls_key);
+        replace_some(&mut config.client_ca, &self.client_ca);
+        replace_some(&mut config.state_dir, &self.state_dir);
+        config.log_format = self.log_format.unwrap_or(config.log_format);
+        if let Some(level) = &self.log_level {
+            config.log_level.clone_from(level);
+        }
+        Ok(config)
+    }
+}
+
+fn replace_some<T: Clone>(value: &mut Option<T>, by: &Option<T>) {
+    if by.is_some() {
+        value.clone_from(by);
+    }
+}

@@ -1,0 +1,208 @@
+//! The agent's configuration: the keys of `telexecd.toml`, and what makes them valid together.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use telexec_tool::local::{LocalConfig, Retention};
+use telexec_tool::{Command, InvalidCommand};
+
+use crate::listen::Listen;
+use crate::tls::{self, TlsError};
+
+/// How an agent is configured. `deploy/telexecd.toml` is the commented example.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where to listen. At least one.
+    pub listen: Vec<Listen>,
+    /// The agent's certificate chain (PEM), for TCP.
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key (PEM).
+    pub tls_key: Option<PathBuf>,
+    /// The authorities whose certificates callers must show (PEM).
+    pub client_ca: Option<PathBuf>,
+    /// Allow TCP without TLS, on loopback addresses only. Default: no.
+    pub insecure: bool,
+    /// For the agent's own files; made with mode 0700. Default: a temporary directory.
+    pub state_dir: Option<PathBuf>,
+    /// Default `text`.
+    pub log_format: LogFormat,
+    /// A level or filter directives of `tracing`. Default `info`.
+    pub log_level: String,
+    /// Log the text of commands at info level instead of debug. Default: no, since texts may hold secrets.
+    pub log_commands: bool,
+    /// The shell for commands that name none. Default `bash`.
+    pub shell: String,
+    /// An absolute path where commands start that name none. Default: the agent's user's home.
+    pub working_directory: Option<String>,
+    /// Added to the environment of every command; PATH here is also where programs are looked up.
+    pub environment: BTreeMap<String, String>,
+    /// What the agent says of itself in `GetAgent`.
+    pub labels: BTreeMap<String, String>,
+    /// For commands that do not say. Default 2 s.
+    #[serde(with = "humantime_serde")]
+    pub kill_grace: Duration,
+    /// For commands that do not say. Default: none.
+    #[serde(with = "humantime_serde")]
+    pub default_timeout: Option<Duration>,
+    /// Longer timeouts, and none, are cut to this. Default: no limit.
+    #[serde(with = "humantime_serde")]
+    pub max_timeout: Option<Duration>,
+    /// For each stream of commands that do not say, in bytes; 0: unlimited. Default 0.
+    pub max_output_bytes: u64,
+    /// How many executions may run at once. Default 4,096.
+    pub max_executions: u32,
+    /// How long ended executions are remembered. Default 1 h.
+    #[serde(with = "humantime_serde")]
+    pub retention_age: Duration,
+    /// How many ended executions are remembered. Default 1,000.
+    pub retention_count: usize,
+    /// On shutdown: how long running commands may go on before they are ended. Default 10 s.
+    #[serde(with = "humantime_serde")]
+    pub shutdown_grace: Duration,
+    /// Offer gRPC server reflection. Default: yes.
+    pub reflection: bool,
+}
+
+/// What log lines look like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The file is not what a configuration looks like.
+    #[error("{path} is not a valid configuration")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: Box<toml::de::Error>,
+    },
+    /// Keys do not go together.
+    #[error("{0}")]
+    Invalid(String),
+    /// A value that commands start from is malformed.
+    #[error("a default for commands is malformed")]
+    Command(#[from] InvalidCommand),
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let local = LocalConfig::default();
+        Self {
+            listen: Vec::new(),
+            tls_cert: None,
+            tls_key: None,
+            client_ca: None,
+            insecure: false,
+            state_dir: None,
+            log_format: LogFormat::Text,
+            log_level: "info".into(),
+            log_commands: false,
+            shell: local.shell,
+            working_directory: None,
+            environment: BTreeMap::new(),
+            labels: BTreeMap::new(),
+            kill_grace: local.kill_grace,
+            default_timeout: None,
+            max_timeout: None,
+            max_output_bytes: 0,
+            max_executions: 4096,
+            retention_age: local.retention.age,
+            retention_count: local.retention.count,
+            shutdown_grace: Duration::from_secs(10),
+            reflection: true,
+        }
+    }
+}
+
+impl Config {
+    /// Reads a TOML file.
+    ///
+    /// # Errors
+    /// It cannot be read, or holds a key or value that is not known.
+    pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        toml::from_str(&text).map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })
+    }
+
+    /// Checks everything that can be checked without binding a socket, certificates included.
+    ///
+    /// # Errors
+    /// The first fault found.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let invalid = |text: &str| Err(ConfigError::Invalid(text.into()));
+        if self.listen.is_empty() {
+            return invalid("nowhere to listen: give --listen, or set `listen` in the configuration");
+        }
+        if self.max_executions == 0 {
+            return invalid("max_executions is 0: nothing could run");
+        }
+        if self.default_timeout == Some(Duration::ZERO) || self.max_timeout == Some(Duration::ZERO) {
+            return invalid("default_timeout and max_timeout must be positive; leave them out for none");
+        }
+        let tls = self.tls()?.is_some();
+        if !tls && !self.insecure && self.listen.iter().any(|listen| matches!(listen, Listen::Tcp(_))) {
+            return invalid(
+                "tcp:// needs --tls-cert, --tls-key and --client-ca; on a loopback address --insecure does without",
+            );
+        }
+        let mut probe = Command::shell("true").shell(&self.shell).envs(self.environment.clone());
+        if let Some(path) = &self.working_directory {
+            probe = probe.working_directory(path);
+        }
+        probe.build()?;
+        Ok(())
+    }
+
+    /// What TLS on TCP needs; `None`: no certificates are configured.
+    ///
+    /// # Errors
+    /// Only some of the three files are given, or one cannot be used.
+    pub(crate) fn tls(&self) -> Result<Option<rustls::ServerConfig>, ConfigError> {
+        match (&self.tls_cert, &self.tls_key, &self.client_ca) {
+            (Some(cert), Some(key), Some(ca)) => Ok(Some(tls::server_config(cert, key, ca)?)),
+            (None, None, None) => Ok(None),
+            _ => Err(ConfigError::Invalid("--tls-cert, --tls-key and --client-ca go together".into())),
+        }
+    }
+
+    /// The engine's part of it.
+    pub(crate) fn local(&self) -> LocalConfig {
+        LocalConfig {
+            shell: self.shell.clone(),
+            working_directory: self.working_directory.clone(),
+            environment: self.environment.clone(),
+            kill_grace: self.kill_grace,
+            default_timeout: self.default_timeout,
+            max_timeout: self.max_timeout,
+            max_output_bytes: self.max_output_bytes,
+            retention: Retention { age: self.retention_age, count: self.retention_count },
+            state_dir: self.state_dir.clone(),
+            log_commands: self.log_commands,
+        }
+    }
+}

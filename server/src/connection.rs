@@ -1,0 +1,112 @@
+//! One connection: who is there, then HTTP/2 until it ends.
+
+use std::io;
+use std::time::Duration;
+
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tower::ServiceExt;
+use tracing::debug;
+
+use crate::identity::Identity;
+use crate::listen::Accepted;
+
+/// From the accepted connection to an identity; a caller that takes longer is dropped.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A peer that could not say who it is.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HandshakeError {
+    #[error("it took longer than {} s", HANDSHAKE_TIMEOUT.as_secs())]
+    Timeout,
+    #[error("TLS: {0}")]
+    Tls(io::Error),
+    #[error("its certificate names nobody")]
+    Nameless,
+    #[error("its user is neither root nor the agent's own")]
+    ForeignUser,
+    #[error("its credentials cannot be read: {0}")]
+    Credentials(io::Error),
+}
+
+/// Someone that is known.
+pub(crate) struct Peer {
+    identity: Identity,
+    io: Box<dyn Stream>,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Finds out who is there.
+pub(crate) async fn handshake(accepted: Accepted) -> Result<Peer, HandshakeError> {
+    let handshake = async {
+        match accepted {
+            Accepted::Unix(stream) => {
+                let credentials = stream.peer_cred().map_err(HandshakeError::Credentials)?;
+                let identity = Identity::from_credentials(&credentials).ok_or(HandshakeError::ForeignUser)?;
+                Ok(Peer { identity, io: Box::new(stream) })
+            }
+            Accepted::Tcp(stream, None) => Ok(Peer { identity: Identity::anonymous(), io: Box::new(stream) }),
+            Accepted::Tcp(stream, Some(acceptor)) => {
+                let stream = acceptor.accept(stream).await.map_err(HandshakeError::Tls)?;
+                let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+                let identity = certificate.and_then(Identity::from_certificate).ok_or(HandshakeError::Nameless)?;
+                Ok(Peer { identity, io: Box::new(stream) })
+            }
+        }
+    };
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await.unwrap_or(Err(HandshakeError::Timeout))
+}
+
+/// Answers the peer's calls until it leaves, or until `goaway` and then the end of the calls that run.
+pub(crate) async fn serve(peer: Peer, routes: Routes, goaway: CancellationToken) {
+    let identity = peer.identity;
+    let service = routes.map_request(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(identity.clone());
+        request
+    });
+    let connection = http2().serve_connection(TokioIo::new(peer.io), TowerToHyperService::new(service));
+    tokio::pin!(connection);
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        () = goaway.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = result {
+        debug!(%error, "connection ended");
+    }
+}
+
+/// HTTP/2 with every limit said; the peer is authenticated.
+fn http2() -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        // calls at once on one connection; the number of executions has its own limit
+        .max_concurrent_streams(1024)
+        // requests are small, but for input
+        .initial_stream_window_size(1024 * 1024)
+        .initial_connection_window_size(8 * 1024 * 1024)
+        .adaptive_window(false)
+        .max_frame_size(64 * 1024)
+        .max_send_buf_size(1024 * 1024)
+        .max_header_list_size(32 * 1024)
+        .header_table_size(4096)
+        // an orchestrator may cancel many calls in a row
+        .max_pending_accept_reset_streams(512)
+        .max_local_error_reset_streams(512)
+        // a peer that vanished is noticed in 30 s, and what it ran is ended
+        .keep_alive_interval(Duration::from_secs(20))
+        .keep_alive_timeout(Duration::from_secs(10))
+        .auto_date_header(false);
+    builder
+}

@@ -1,0 +1,20 @@
+//! The log, on standard error.
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
+
+use crate::config::{Config, LogFormat};
+
+/// Starts logging as configured.
+///
+/// # Errors
+/// `log_level` is neither a level nor filter directives.
+pub fn start(config: &Config) -> Result<(), ParseError> {
+    let filter = EnvFilter::builder().parse(&config.log_level)?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match config.log_format {
+        LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
+        LogFormat::Json => builder.json().flatten_event(true).init(),
+    }
+    Ok(())
+}

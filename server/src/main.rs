@@ -1,0 +1,61 @@
+//! `telexecd`: the agent.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use telexec_server::args::Args;
+use telexec_server::{Config, Listeners, logging, serve};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// As sysexits.h calls it: EX_CONFIG.
+const BAD_CONFIG: u8 = 78;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let config = match args.config().and_then(|config| config.check().map(|()| config)) {
+        Ok(config) => config,
+        Err(error) => return fail(&error, BAD_CONFIG),
+    };
+    if let Err(error) = logging::start(&config) {
+        return fail(&error, BAD_CONFIG);
+    }
+    if args.check_config {
+        eprintln!("telexecd: the configuration is valid");
+        return ExitCode::SUCCESS;
+    }
+    match run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(error.as_ref(), 1),
+    }
+}
+
+#[tokio::main]
+async fn run(config: Config) -> Result<(), Box<dyn std::error::Error>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let listeners = Listeners::bind(&config).await?;
+    for address in listeners.addresses() {
+        eprintln!("listening on {address}");
+    }
+    sd_notify::notify(&[sd_notify::NotifyState::Ready])?;
+    let shutdown = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    };
+    Ok(serve(config, listeners, shutdown).await?)
+}
+
+/// Says what failed and why, one line.
+fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    eprintln!("telexecd: {text}");
+    ExitCode::from(code)
+}

@@ -1,0 +1,184 @@
+//! The agent's life: accept, answer, drain, end.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use telexec_proto::FILE_DESCRIPTOR_SET;
+use telexec_proto::v1::agent_service_server::AgentServiceServer;
+use telexec_proto::v1::execution_service_server::ExecutionServiceServer;
+use telexec_tool::local::LocalExecutor;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::service::Routes;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+use tracing::{debug, info, warn};
+
+use crate::agent_service::Agent;
+use crate::config::{Config, ConfigError};
+use crate::connection;
+use crate::execution_service::Executions;
+use crate::listen::{Listener, Listeners};
+use crate::stack::Stack;
+
+/// Connections that may be in their handshake at once.
+const MAX_HANDSHAKES: usize = 256;
+/// After the last execution has ended: how long its end may take to reach its caller.
+const FLUSH_TIME: Duration = Duration::from_secs(1);
+
+/// An agent that could not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The engine cannot be made.
+    #[error("cannot run commands on this machine")]
+    Engine(#[source] io::Error),
+    /// The descriptors for reflection are broken.
+    #[error("cannot offer reflection")]
+    Reflection(#[source] tonic_reflection::server::Error),
+}
+
+/// Answers calls until `shutdown` completes; then lets commands go on for the configured `shutdown_grace`, ends those
+/// that still run, and returns. It returns in bounded time, whatever peers and commands do.
+///
+/// Dropping the future closes all connections, which ends what they run, in the background.
+///
+/// # Errors
+/// The agent could not start; nothing was served.
+pub async fn serve(
+    config: Config,
+    listeners: Listeners,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), ServeError> {
+    config.check()?;
+    let engine = LocalExecutor::new(config.local()).map_err(ServeError::Engine)?;
+    let stack = Stack::new(engine.clone(), config.max_executions);
+    let health = HealthReporter::new();
+    let routes = routes(&config, &engine, &stack, &health).await?;
+    let connections = Connections::new(routes);
+    let mut accepting = JoinSet::new();
+    for listener in listeners.all {
+        accepting.spawn(connections.clone().accept(listener));
+    }
+    info!(containment = engine.containment(), max_executions = config.max_executions, "ready");
+
+    shutdown.await;
+
+    info!("shutting down");
+    accepting.shutdown().await;
+    not_serving(&health).await;
+    stack.close();
+    connections.goaway.cancel();
+    if tokio::time::timeout(config.shutdown_grace, engine.idle()).await.is_err() {
+        warn!(running = engine.running(), "ending what still runs");
+    }
+    engine.shutdown().await;
+    connections.close().await;
+    Ok(())
+}
+
+async fn routes(
+    config: &Config,
+    engine: &LocalExecutor,
+    stack: &Stack,
+    health: &HealthReporter,
+) -> Result<Routes, ServeError> {
+    let agent = Agent::new(engine.clone(), config.max_executions, config.labels.clone().into_iter().collect());
+    health.set_serving::<ExecutionServiceServer<Executions>>().await;
+    health.set_serving::<AgentServiceServer<Agent>>().await;
+    let health = tonic_health::server::HealthService::from_health_reporter(health.clone());
+    let mut routes = Routes::new(ExecutionServiceServer::new(Executions { stack: stack.clone() }))
+        .add_service(AgentServiceServer::new(agent))
+        .add_service(tonic_health::pb::health_server::HealthServer::new(health));
+    if config.reflection {
+        let reflection = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        routes = routes
+            .add_service(reflection().build_v1().map_err(ServeError::Reflection)?)
+            .add_service(reflection().build_v1alpha().map_err(ServeError::Reflection)?);
+    }
+    Ok(routes.prepare())
+}
+
+/// Every service, and the empty name that stands for the whole agent.
+async fn not_serving(health: &HealthReporter) {
+    let names = [
+        "",
+        telexec_proto::v1::execution_service_server::SERVICE_NAME,
+        telexec_proto::v1::agent_service_server::SERVICE_NAME,
+    ];
+    for name in names {
+        health.set_service_status(name, ServingStatus::NotServing).await;
+    }
+}
+
+/// All open connections.
+#[derive(Clone)]
+struct Connections {
+    routes: Routes,
+    handshakes: Arc<Semaphore>,
+    /// Calls that run may end; new ones are refused.
+    goaway: CancellationToken,
+    /// Everything ends.
+    close: CancellationToken,
+    tracker: TaskTracker,
+}
+
+impl Connections {
+    fn new(routes: Routes) -> Self {
+        Self {
+            routes,
+            handshakes: Arc::new(Semaphore::new(MAX_HANDSHAKES)),
+            goaway: CancellationToken::new(),
+            close: CancellationToken::new(),
+            tracker: TaskTracker::new(),
+        }
+    }
+
+    /// Accepts for ever.
+    async fn accept(self, listener: Listener) {
+        loop {
+            let Ok(permit) = Arc::clone(&self.handshakes).acquire_owned().await else { return };
+            match listener.accept().await {
+                Ok((accepted, from)) => {
+                    let this = self.clone();
+                    self.tracker.spawn(async move {
+                        let peer = connection::handshake(accepted).await;
+                        drop(permit);
+                        match peer {
+                            Ok(peer) => {
+                                let serve = connection::serve(peer, this.routes, this.goaway);
+                                this.close.run_until_cancelled(serve).await;
+                            }
+                            Err(reason) => info!(from, %reason, "turned a peer away"),
+                        }
+                    });
+                }
+                Err(error) => {
+                    // out of descriptors, most likely: some will be closed soon
+                    debug!(%error, "cannot accept");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+    }
+
+    /// Lets the last answers out, then closes what is still open.
+    async fn close(self) {
+        self.tracker.close();
+        if tokio::time::timeout(FLUSH_TIME, self.tracker.wait()).await.is_err() {
+            self.close.cancel();
+            self.tracker.wait().await;
+        }
+    }
+}
