@@ -1,1 +1,62 @@
-//! x
+//! The operator's command, `telexec`: parse, connect, do, exit code.
+//!
+//! `args` is what can be typed; every other module is one subcommand or one thing that they share.
+
+mod advice;
+mod args;
+mod certs;
+mod connect;
+mod describe;
+mod duration;
+mod exec;
+mod exit;
+mod failure;
+mod json;
+mod local;
+mod output;
+mod signals;
+mod tool;
+
+use std::future::Future;
+
+use clap::CommandFactory;
+
+pub use self::args::Cli;
+use self::args::Subcommand;
+use self::failure::Failure;
+
+/// Does what was asked and returns the exit code.
+pub fn run(cli: Cli) -> u8 {
+    let done = match cli.subcommand {
+        Subcommand::Exec(args) => connected(args.connect.log_level, exec::run(args)),
+        Subcommand::Tool(args) => connected(args.connect.log_level, tool::run(args)),
+        Subcommand::Ping(args) => connected(args.connect.log_level, describe::ping(args)),
+        Subcommand::Info(args) => connected(args.connect.log_level, describe::info(args)),
+        Subcommand::Certs(args) => certs::run(args.action).map(|()| 0),
+        Subcommand::Completions { shell } => completions(shell).map(|()| 0),
+    };
+    done.unwrap_or_else(|failure| {
+        failure.print();
+        failure.code
+    })
+}
+
+/// Runs what needs the network, with logging.
+fn connected(
+    level: tracing_subscriber::filter::LevelFilter,
+    work: impl Future<Output = Result<u8, Failure>>,
+) -> Result<u8, Failure> {
+    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).init();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(exit::LOST, &error).during("cannot start"))?;
+    let done = runtime.block_on(work);
+    // a thread that waits for standard input must not hold up the exit
+    runtime.shutdown_background();
+    done
+}
+
+fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "telexec", &mut script);
+    output::print(&script)
+}

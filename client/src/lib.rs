@@ -1,1 +1,41 @@
-//! x
+//! Runs commands on other machines: a thin client of telexec's agents.
+//!
+//! [`Agent`] is a connection to one agent. [`Agent::executor`] is that machine as an
+//! [`Executor`](telexec_tool::Executor): a [`BashTool`](telexec_tool::BashTool) over it is the remote tool.
+//!
+//! ```no_run
+//! use futures_util::StreamExt;
+//! use telexec_client::{Agent, ConnectOptions, TlsOptions};
+//! use telexec_tool::{Command, Event, Executor};
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let tls = TlsOptions::new("me.pem", "me.key", "ca.pem");
+//! let options = ConnectOptions { tls: Some(tls), ..Default::default() };
+//! let agent = Agent::connect(&"build-7:7443".parse()?, options).await?;
+//! let mut execution = agent.executor().execute(Command::shell("uname -a").build()?).await?;
+//! while let Some(event) = execution.next().await {
+//!     match event? {
+//!         Event::Output(output) => print!("{}", String::from_utf8_lossy(&output.data)),
+//!         Event::Exited(exited) => println!("exit code {}", exited.exit_code()),
+//!         Event::Started(_) => {}
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod agent;
+mod connector;
+mod error;
+mod executor;
+mod following;
+mod target;
+mod tls;
+
+pub use agent::{Agent, ConnectOptions, Ping};
+pub use error::{Cause, ConnectError};
+pub use executor::RemoteExecutor;
+pub use target::{InvalidTarget, Target};
+/// What an agent says about itself and its machine.
+pub use telexec_proto::v1::GetAgentResponse as AgentInfo;
+pub use tls::TlsOptions;

@@ -64,6 +64,9 @@ pub struct Config {
     pub shutdown_grace: Duration,
     /// Offer gRPC server reflection. Default: yes.
     pub reflection: bool,
+    /// Threads that carry requests and output. Default 1: on a small machine more of them only get in the way of the
+    /// commands; an agent that streams a lot to many callers at once wants some.
+    pub worker_threads: usize,
 }
 
 /// What log lines look like.
@@ -134,6 +137,7 @@ impl Default for Config {
             retention_count: local.retention.count,
             shutdown_grace: Duration::from_secs(10),
             reflection: true,
+            worker_threads: 1,
         }
     }
 }
@@ -157,6 +161,9 @@ impl Config {
         let invalid = |text: &str| Err(ConfigError::Invalid(text.into()));
         if self.listen.is_empty() {
             return invalid("nowhere to listen: give --listen, or set `listen` in the configuration");
+        }
+        if !(1..=1024).contains(&self.worker_threads) {
+            return invalid("worker_threads must be 1 to 1024");
         }
         if self.max_executions == 0 {
             return invalid("max_executions is 0: nothing could run");

@@ -29,8 +29,16 @@ fn main() -> ExitCode {
     }
 }
 
-#[tokio::main]
-async fn run(config: Config) -> Result<(), Box<dyn std::error::Error>> {
+fn run(config: Config) -> Result<(), Box<dyn std::error::Error>> {
+    let threads = config.worker_threads;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    let result = runtime.block_on(serve_until_signalled(config));
+    // a thread that is stuck in the kernel, on a dead network file system, does not keep the agent
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error::Error>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let listeners = Listeners::bind(&config).await?;

@@ -1,1 +1,24 @@
-//! x
+//! What telexec's tests share: real agents with throwaway certificates, and ways to wait for what they do.
+//!
+//! Every wait here ends by itself, with a panic that says what was waited for, so no test needs a limit of its own.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests fail so")]
+
+mod agent;
+mod certs;
+mod files;
+mod grpcurl;
+mod outcome;
+mod places;
+mod processes;
+mod wait;
+mod wire;
+
+pub use agent::{Agent, AgentBuilder, Refused, program, telexecd};
+pub use certs::{Authority, Certs, Leaf, Pair};
+pub use files::{executable, lines};
+pub use grpcurl::{Answer, Grpcurl};
+pub use outcome::{Outcome, collect, run, until_told};
+pub use places::{Place, at};
+pub use processes::{MARK, Process, marker, processes_with};
+pub use wait::{until, within};
+pub use wire::{Followed, Stream, Wire, follow};

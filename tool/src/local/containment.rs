@@ -73,7 +73,7 @@ impl Containment {
 
     /// How many members live.
     pub(super) async fn count(&self) -> u32 {
-        self.blocking(|inner| u32::try_from(inner.members().len()).unwrap_or(u32::MAX)).await
+        self.blocking(|inner| u32::try_from(inner.members(|_| {}).len()).unwrap_or(u32::MAX)).await
     }
 
     /// Sends a signal to every live member.
@@ -136,7 +136,7 @@ impl Containment {
     pub(super) async fn leader_goes(&self, survivors: u32) {
         let survivors = match survivors {
             0 => HashSet::new(),
-            _ => self.blocking(|inner| inner.members().iter().map(Process::key).collect()).await,
+            _ => self.blocking(|inner| inner.members(|_| {}).iter().map(Process::key).collect()).await,
         };
         *self.inner.leader.lock().unwrap_or_else(PoisonError::into_inner) = Leader::Reaped { survivors };
     }
@@ -155,13 +155,14 @@ impl Inner {
             if signal == Signal::KILL {
                 self.kill_group();
             }
-            let members = self.members();
-            let mut fresh = false;
-            for process in &members {
-                fresh |= !done.contains_key(&process.key());
+            let before = done.len();
+            let mut deliver = |process: &Process| {
                 done.entry(process.key()).or_insert_with(|| send(process, signal));
-            }
-            if !fresh {
+            };
+            // at once, since a process may live for less than a pass takes; then those that only their parents tell
+            let members = self.members(&mut deliver);
+            members.iter().for_each(deliver);
+            if done.len() == before {
                 let refused = |process: &&Process| done.get(&process.key()) == Some(&Delivery::Refused);
                 let (refused, live): (Vec<_>, Vec<_>) = members.iter().partition(refused);
                 let refused = u32::try_from(refused.len()).unwrap_or(u32::MAX);
@@ -179,19 +180,29 @@ impl Inner {
     }
 
     fn open_members(&self) -> Sweep {
-        Sweep { live: self.members().iter().filter_map(open).collect(), refused: 0 }
+        Sweep { live: self.members(|_| {}).iter().filter_map(open).collect(), refused: 0 }
     }
 
-    /// Live members, at this moment.
-    fn members(&self) -> Vec<Process> {
-        let all = processes::snapshot(self.start_ticks);
-        let numbers_are_ours = match &*self.leader.lock().unwrap_or_else(PoisonError::into_inner) {
-            Leader::Held => true,
-            Leader::Reaped { survivors } => {
-                all.iter().any(|process| self.has_our_number(process) && survivors.contains(&process.key()))
+    /// Live members, at this moment. `visit` sees those that are known without their parents as soon as they are found.
+    fn members(&self, mut visit: impl FnMut(&Process)) -> Vec<Process> {
+        let numbers_are_ours = self.numbers_are_ours();
+        let is_root = |process: &Process| self.is_root(process, numbers_are_ours);
+        let all = processes::snapshot(self.start_ticks, |process| {
+            if is_root(process) && process.start_ticks >= self.start_ticks && !process.zombie && !is_self(process) {
+                visit(process);
             }
-        };
-        with_descendants(all, self.start_ticks, |process| self.is_root(process, numbers_are_ours))
+        });
+        with_descendants(all, self.start_ticks, is_root)
+    }
+
+    /// The numbers of the session and group cannot have been given to a stranger.
+    fn numbers_are_ours(&self) -> bool {
+        match &*self.leader.lock().unwrap_or_else(PoisonError::into_inner) {
+            Leader::Held => true,
+            Leader::Reaped { survivors } => survivors.iter().any(|survivor| {
+                processes::read(survivor.0).is_some_and(|now| now.key() == *survivor && self.has_our_number(&now))
+            }),
+        }
     }
 
     fn has_our_number(&self, process: &Process) -> bool {
@@ -219,8 +230,7 @@ const FEW: i32 = 64;
 
 /// The live processes that are `roots` or descend from one, no older than `since`, this process excepted.
 fn with_descendants(all: Vec<Process>, since: u64, roots: impl Fn(&Process) -> bool) -> Vec<Process> {
-    let own = i32::try_from(std::process::id()).unwrap_or(0);
-    let young = |process: &&Process| process.start_ticks >= since && process.pid != own;
+    let young = |process: &&Process| process.start_ticks >= since && !is_self(process);
     let mut members: HashSet<i32> = all.iter().filter(young).filter(|p| roots(p)).map(|p| p.pid).collect();
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for process in all.iter().filter(young) {
@@ -232,6 +242,11 @@ fn with_descendants(all: Vec<Process>, since: u64, roots: impl Fn(&Process) -> b
         visit.extend(descendants.filter(|child| members.insert(**child)));
     }
     all.into_iter().filter(|process| !process.zombie && members.contains(&process.pid)).collect()
+}
+
+/// This process is never one of its own executions, whatever its environment says.
+fn is_self(process: &Process) -> bool {
+    u32::try_from(process.pid) == Ok(std::process::id())
 }
 
 /// A descriptor for exactly this process; `None`: it has ended.

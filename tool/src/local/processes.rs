@@ -27,17 +27,18 @@ impl Process {
     }
 }
 
-/// All processes that are no kernel threads. Environments are read only of those that started at `since` or later.
-pub(super) fn snapshot(since: u64) -> Vec<Process> {
+/// All processes that are no kernel threads; `visit` sees each as soon as it was read. Environments are read only of
+/// those that started at `since` or later.
+pub(super) fn snapshot(since: u64, mut visit: impl FnMut(&Process)) -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter_map(read)
-        .filter(|process| process.pid != KTHREADD && process.parent != KTHREADD)
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let processes = pids.filter_map(read).filter(|process| process.pid != KTHREADD && process.parent != KTHREADD);
+    processes
         .map(|mut process| {
             if process.start_ticks >= since && !process.zombie {
                 process.marker = read_marker(process.pid);
             }
+            visit(&process);
             process
         })
         .collect()
@@ -109,7 +110,7 @@ mod tests {
     #[test]
     fn this_process_is_there() {
         let pid = i32::try_from(std::process::id()).unwrap();
-        assert!(snapshot(u64::MAX).iter().any(|process| process.pid == pid));
+        assert!(snapshot(u64::MAX, |_| {}).iter().any(|process| process.pid == pid));
         assert!(last_pid().is_some());
     }
 }

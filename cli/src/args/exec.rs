@@ -1,0 +1,137 @@
+//! The command line of `telexec exec`.
+
+use std::time::Duration;
+
+use clap::{ArgGroup, Args};
+
+use super::{ConnectArgs, Destination};
+use crate::duration::{parse_duration, parse_timeout};
+
+#[derive(Debug, Args)]
+#[command(
+    group = ArgGroup::new("what").required(true).args(["command", "argv"]),
+    override_usage = "telexec exec [FLAGS] TARGET -c 'SHELL TEXT'\n       \
+                      telexec exec [FLAGS] TARGET -- PROGRAM [ARG]...",
+    after_help = "\
+Exit codes:
+  the command's own, or
+  124    it timed out
+  125    the agent refused it: policy, limits, bad request, no such directory
+  126    the program or shell cannot be invoked
+  127    it was not found
+  128+n  signal n ended it; 130 after Ctrl-C
+  255    the agent is unreachable, or the connection was lost
+
+DUR is a number of seconds, or such as 500ms, 10s, 5m, 1h30m.
+
+With --json, each line is one of these; times are in seconds:
+  {\"event\":\"started\",\"execution_id\":…,\"pid\":…,\"start_time\":…}
+  {\"event\":\"stdout\",\"position\":…,\"text\":…}     or \"base64\" in place of \"text\", if it is not UTF-8
+  {\"event\":\"stderr\",\"position\":…,\"text\":…}     likewise
+  {\"event\":\"exited\",\"cause\":…,\"exit_code\":…,\"signal\":…,\"wall_time\":…,…}
+
+Examples:
+  telexec exec local -c 'echo hello; echo oops >&2; exit 3'
+  telexec exec --timeout 30s -e LANG=C build-7:7443 -- make -j8 all
+  telexec exec -i unix:///run/telexec/agent.sock -- sha256sum < file"
+)]
+pub(crate) struct ExecArgs {
+    /// Where: local, unix:///PATH, HOST:PORT or tcp://HOST:PORT
+    pub(crate) target: Destination,
+    /// Run this text with the shell
+    #[arg(short = 'c', value_name = "TEXT", allow_hyphen_values = true)]
+    pub(crate) command: Option<String>,
+    /// Run this program with these arguments, without a shell
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub(crate) argv: Vec<String>,
+    /// Send standard input, all of it, at most 3 MiB
+    #[arg(short = 'i', long)]
+    pub(crate) stdin: bool,
+    /// Start in this directory
+    #[arg(short = 'w', long, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+    /// Set an environment variable; may be repeated
+    #[arg(short = 'e', long, value_name = "NAME=VALUE", value_parser = parse_variable)]
+    pub(crate) env: Vec<(String, String)>,
+    /// End it after so long
+    #[arg(long, value_name = "DUR", value_parser = parse_timeout)]
+    pub(crate) timeout: Option<Duration>,
+    /// When ending it: time from SIGTERM to SIGKILL [default: the agent's, 2s]
+    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
+    pub(crate) kill_grace: Option<Duration>,
+    /// Run the shell as a login shell
+    #[arg(long, conflicts_with = "argv")]
+    pub(crate) login: bool,
+    /// Run -c with this shell [default: the agent's, bash]
+    #[arg(long, value_name = "SHELL", conflicts_with = "argv")]
+    pub(crate) shell: Option<String>,
+    /// Print events as JSON lines
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) connect: ConnectArgs,
+}
+
+fn parse_variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        Some(_) => Err("the name is empty".to_owned()),
+        None => Err("give NAME=VALUE".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Subcommand};
+
+    fn exec(line: &[&str]) -> ExecArgs {
+        let line = ["telexec", "exec"].iter().chain(line);
+        match Cli::try_parse_from(line).unwrap().subcommand {
+            Subcommand::Exec(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn flags_stand_on_both_sides_of_the_target() {
+        for line in [
+            ["--timeout", "5", "local", "-c", "-x"],
+            ["local", "--timeout", "5", "-c", "-x"],
+            ["-c", "-x", "local", "--timeout", "5"],
+        ] {
+            let args = exec(&line);
+            assert_eq!(args.command.as_deref(), Some("-x"));
+            assert_eq!(args.timeout, Some(Duration::from_secs(5)));
+        }
+    }
+
+    #[test]
+    fn what_follows_two_dashes_is_verbatim() {
+        let args = exec(&["-e", "A=b=c", "h:1", "--", "-c", "--", "--json", ""]);
+        assert_eq!(args.argv, ["-c", "--", "--json", ""]);
+        assert_eq!(args.env, [("A".to_owned(), "b=c".to_owned())]);
+        assert!(!args.json);
+    }
+
+    #[test]
+    fn lines_that_make_no_sense_are_refused() {
+        for line in [
+            &["local"][..],
+            &["local", "--"],
+            &["local", "-c", "x", "--", "y"],
+            &["local", "x"],
+            &["nowhere", "-c", "x"],
+            &["local", "-e", "A", "-c", "x"],
+            &["local", "-e", "=b", "-c", "x"],
+            &["local", "--timeout", "0", "-c", "x"],
+            &["local", "--shell", "sh", "--", "x"],
+        ] {
+            let line = ["telexec", "exec"].iter().chain(line);
+            let refused = Cli::try_parse_from(line.clone()).is_err_and(|error| error.exit_code() == 2);
+            assert!(refused, "{line:?}");
+        }
+    }
+}

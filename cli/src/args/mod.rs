@@ -1,0 +1,147 @@
+//! What can be typed, and the help that tells of it.
+
+mod certs;
+mod exec;
+mod tool;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Parser};
+use telexec_client::{InvalidTarget, Target};
+use tracing_subscriber::filter::LevelFilter;
+
+pub(crate) use self::certs::{CertsAction, CertsArgs, CertsInitArgs, CertsIssueArgs};
+pub(crate) use self::exec::ExecArgs;
+pub(crate) use self::tool::{ToolArgs, ToolStyle};
+use crate::duration::parse_timeout;
+
+/// Run commands on other machines, through their telexec agents
+#[derive(Debug, Parser)]
+#[command(
+    name = "telexec",
+    version,
+    after_help = "\
+TARGET is one of:
+  local            an agent inside this process: nothing to set up
+  unix:///PATH     the Unix socket of an agent on this machine
+  HOST:PORT        an agent on TCP, over mutual TLS (also tcp://HOST:PORT)
+
+Examples:
+  telexec exec local -c 'echo hello'
+  telexec exec --cert me.pem --key me.key --ca ca.pem build-7:7443 -- uname -a"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub(crate) subcommand: Subcommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Subcommand {
+    /// Run a command and stream its output
+    Exec(ExecArgs),
+    /// Call a tool with JSON parameters, as an AI orchestrator does; or list the tools
+    Tool(ToolArgs),
+    /// Ask an agent whether it serves
+    Ping(PingArgs),
+    /// Describe an agent and its machine
+    Info(InfoArgs),
+    /// A private certificate authority, for trying things and for small fleets
+    Certs(CertsArgs),
+    /// Print a completion script for a shell
+    #[command(after_help = "\
+Example:
+  telexec completions bash > ~/.local/share/bash-completion/completions/telexec")]
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// `local`, or where an agent listens.
+#[derive(Clone, Debug)]
+pub(crate) enum Destination {
+    Local,
+    Agent(Target),
+}
+
+impl FromStr for Destination {
+    type Err = InvalidTarget;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "local" { Ok(Self::Local) } else { text.parse().map(Self::Agent) }
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local => f.write_str("local"),
+            Self::Agent(target) => target.fmt(f),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Connection")]
+pub(crate) struct ConnectArgs {
+    /// Own certificate
+    #[arg(long, value_name = "PEM", env = "TELEXEC_CERT", hide_env_values = true)]
+    pub(crate) cert: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "PEM", env = "TELEXEC_KEY", hide_env_values = true)]
+    pub(crate) key: Option<PathBuf>,
+    /// Authority that the agent's certificate must come from
+    #[arg(long, value_name = "PEM", env = "TELEXEC_CA", hide_env_values = true)]
+    pub(crate) ca: Option<PathBuf>,
+    /// Name in the agent's certificate [default: the target's host]
+    #[arg(long, value_name = "NAME", env = "TELEXEC_SERVER_NAME", hide_env_values = true)]
+    pub(crate) server_name: Option<String>,
+    /// Longest wait for the connection
+    #[arg(long, value_name = "DUR", default_value = "10s", value_parser = parse_timeout)]
+    pub(crate) connect_timeout: Duration,
+    /// Own log, on standard error: off, error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", env = "TELEXEC_LOG_LEVEL", hide_env_values = true, default_value = "error")]
+    pub(crate) log_level: LevelFilter,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 it serves, 1 it is shutting down, 255 it is unreachable.
+
+Example:
+  telexec ping unix:///run/telexec/agent.sock")]
+pub(crate) struct PingArgs {
+    /// Where: local, unix:///PATH, HOST:PORT or tcp://HOST:PORT
+    pub(crate) target: Destination,
+    #[command(flatten)]
+    pub(crate) connect: ConnectArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  telexec info --json local | jq -r .kernel")]
+pub(crate) struct InfoArgs {
+    /// Where: local, unix:///PATH, HOST:PORT or tcp://HOST:PORT
+    pub(crate) target: Destination,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) connect: ConnectArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,46 @@
+//! The command line of `telexec tool`.
+
+use clap::{Args, ValueEnum};
+
+use super::{ConnectArgs, Destination};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Styles:
+  plain       standard output; standard error and the exit code only if there is something to say
+  code-first  the exit code, then the output
+  sections    a section for each stream, then the exit code
+
+Exit codes: 0 a result, 1 an error, 255 the agent is unreachable or was lost.
+
+Examples:
+  telexec tool local
+  telexec tool local bash '{\"command\": \"ls -l\", \"timeout\": 10}'")]
+pub(crate) struct ToolArgs {
+    /// Where: local, unix:///PATH, HOST:PORT or tcp://HOST:PORT
+    pub(crate) target: Destination,
+    /// Tool to call; without it, the tools are listed
+    pub(crate) name: Option<String>,
+    /// Its parameters; - reads them from standard input
+    #[arg(value_name = "JSON", default_value = "{}", hide_default_value = true)]
+    pub(crate) params: String,
+    /// How it lays out its answer
+    #[arg(long, value_enum, default_value_t = ToolStyle::Plain)]
+    pub(crate) style: ToolStyle,
+    /// Show the command's output on standard error while it runs
+    #[arg(long)]
+    pub(crate) stream: bool,
+    /// Print the definitions, or the whole result, as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) connect: ConnectArgs,
+}
+
+// no doc comments on the values: they would stretch the help of every flag over several lines
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ToolStyle {
+    Plain,
+    CodeFirst,
+    Sections,
+}

@@ -1,0 +1,86 @@
+//! From a target and flags to a connected agent.
+
+use std::time::Duration;
+
+use telexec_client::{Agent, ConnectOptions, Target, TlsOptions};
+use telexec_tool::ExecutorError;
+
+use crate::advice::advice;
+use crate::args::{ConnectArgs, Destination};
+use crate::exit;
+use crate::failure::{Failure, with_causes};
+use crate::local::LocalAgent;
+
+/// For an agent to hear that its command is no longer wanted.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
+/// A connected agent, and the agent itself if it lives in this process.
+pub(crate) struct Session {
+    pub(crate) agent: Agent,
+    local: Option<LocalAgent>,
+}
+
+impl Session {
+    pub(crate) async fn open(target: &Destination, args: &ConnectArgs) -> Result<Self, Failure> {
+        let target = match target {
+            Destination::Agent(target) => target,
+            Destination::Local => {
+                let (agent, local) = LocalAgent::start().await.map_err(|failure| failure.during("local"))?;
+                return Ok(Self { agent, local: Some(local) });
+            }
+        };
+        let options = ConnectOptions { tls: tls(target, args)?, connect_timeout: args.connect_timeout };
+        match Agent::connect(target, options).await {
+            Ok(agent) => Ok(Self { agent, local: None }),
+            Err(error) => {
+                let text = with_causes(&error);
+                let advice = advice(&ExecutorError::from(error));
+                Err(Failure::text(exit::LOST, text).advice(advice))
+            }
+        }
+    }
+
+    /// Ends it. An agent in this process has ended everything that it ran when this returns.
+    ///
+    /// # Errors
+    /// The agent in this process had failed.
+    pub(crate) async fn close(self) -> Result<(), Failure> {
+        drop(self.agent);
+        match self.local {
+            Some(local) => local.stop().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Ends it when an execution was dropped: an answer to anything asked after that means that it was heard.
+    ///
+    /// # Errors
+    /// As [`close`](Self::close).
+    pub(crate) async fn abandon(self) -> Result<(), Failure> {
+        let _ = tokio::time::timeout(LAST_WORD, self.agent.ping()).await;
+        self.close().await
+    }
+}
+
+/// A failure of a call to an agent.
+pub(crate) fn call_failure(code: u8, target: &Destination, error: &ExecutorError) -> Failure {
+    let failure = Failure::new(code, error).advice(advice(error));
+    match error {
+        // these name it themselves
+        ExecutorError::Unreachable { .. } | ExecutorError::Untrusted { .. } | ExecutorError::Lost { .. } => failure,
+        _ => failure.during(target),
+    }
+}
+
+fn tls(target: &Target, args: &ConnectArgs) -> Result<Option<TlsOptions>, Failure> {
+    if let Target::Unix(_) = target {
+        return Ok(None);
+    }
+    match (&args.cert, &args.key, &args.ca) {
+        (None, None, None) => Ok(None),
+        (Some(cert), Some(key), Some(ca)) => {
+            Ok(Some(TlsOptions { server_name: args.server_name.clone(), ..TlsOptions::new(cert, key, ca) }))
+        }
+        _ => Err(Failure::text(exit::USAGE, "--cert, --key and --ca go together: give all three, or none")),
+    }
+}

@@ -1,0 +1,79 @@
+//! `telexec ping` and `telexec info`: what an agent says about itself.
+
+use std::time::SystemTime;
+
+use serde_json::json;
+use telexec_client::AgentInfo;
+use telexec_tool::ExecutorError;
+
+use crate::args::{Destination, InfoArgs, PingArgs};
+use crate::connect::{Session, call_failure};
+use crate::{Failure, exit, json, output};
+
+/// What a ping answers with if the agent does not serve.
+const NOT_SERVING: u8 = 1;
+
+pub(crate) async fn ping(args: PingArgs) -> Result<u8, Failure> {
+    let session = Session::open(&args.target, &args.connect).await?;
+    let ping = session.agent.ping().await;
+    session.close().await?;
+    let ping = ping.map_err(|error| failure(&args.target, &error))?;
+    let state = if ping.serving { "serving" } else { "not serving: it is shutting down" };
+    let millis = ping.round_trip.as_secs_f64() * 1000.0;
+    output::print(format!("{}: {state}, {millis:.1} ms\n", args.target).as_bytes())?;
+    Ok(if ping.serving { 0 } else { NOT_SERVING })
+}
+
+pub(crate) async fn info(args: InfoArgs) -> Result<u8, Failure> {
+    let session = Session::open(&args.target, &args.connect).await?;
+    let info = session.agent.info().await;
+    session.close().await?;
+    let info = info.map_err(|error| failure(&args.target, &error))?;
+    let text = if args.json { as_json(&info) } else { as_text(&info) };
+    output::print(text.as_bytes()).map(|()| 0)
+}
+
+fn failure(target: &Destination, error: &ExecutorError) -> Failure {
+    call_failure(exit::LOST, target, error)
+}
+
+fn start_time(info: &AgentInfo) -> Option<String> {
+    info.start_time.and_then(|time| SystemTime::try_from(time).ok()).and_then(json::time)
+}
+
+fn as_text(info: &AgentInfo) -> String {
+    let mut labels: Vec<String> = info.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    labels.sort();
+    let lines = [
+        ("version", info.version.clone()),
+        ("hostname", info.hostname.clone()),
+        ("os", info.os.clone()),
+        ("architecture", info.architecture.clone()),
+        ("kernel", info.kernel.clone()),
+        ("containment", info.containment.clone()),
+        ("executions", format!("{} running, at most {}", info.running_executions, info.max_executions)),
+        ("started", start_time(info).unwrap_or_default()),
+        ("labels", labels.join(" ")),
+        ("identity", info.identity.clone()),
+    ];
+    let shown = lines.into_iter().filter(|(_, value)| !value.is_empty());
+    // an agent's words must not move the cursor
+    shown.map(|(key, value)| format!("{:14}{}\n", format!("{key}:"), value.replace(char::is_control, " "))).collect()
+}
+
+fn as_json(info: &AgentInfo) -> String {
+    let object = json!({
+        "version": info.version,
+        "hostname": info.hostname,
+        "os": info.os,
+        "architecture": info.architecture,
+        "kernel": info.kernel,
+        "containment": info.containment,
+        "running_executions": info.running_executions,
+        "max_executions": info.max_executions,
+        "start_time": start_time(info),
+        "labels": info.labels,
+        "identity": info.identity,
+    });
+    format!("{object}\n")
+}

@@ -1,0 +1,145 @@
+//! Exit codes of `exec`: what a script can tell apart.
+
+use telexec_tool::{ExecutorError, ExitCause, Exited, SpawnStage};
+
+/// It timed out.
+pub(crate) const TIMED_OUT: u8 = 124;
+/// The agent refused it; nothing ran.
+pub(crate) const REFUSED: u8 = 125;
+/// The program or shell cannot be invoked.
+pub(crate) const NOT_INVOKABLE: u8 = 126;
+/// The program or shell was not found.
+pub(crate) const NOT_FOUND: u8 = 127;
+/// This plus n: signal n ended it.
+pub(crate) const SIGNAL_BASE: u8 = 128;
+/// Standard output was closed: as if SIGPIPE had ended this process.
+pub(crate) const BROKEN_PIPE: u8 = SIGNAL_BASE + 13;
+/// The agent is unreachable, or the command could not be followed to its end.
+pub(crate) const LOST: u8 = 255;
+/// The command line makes no sense; clap's code.
+pub(crate) const USAGE: u8 = 2;
+
+/// The code for a command that ran.
+pub(crate) fn of_exit(exited: &Exited) -> u8 {
+    match exited.cause {
+        ExitCause::Exited(code) => code,
+        ExitCause::Signaled => exited.signal.map_or(LOST, |signal| of_signal(signal.number())),
+        ExitCause::TimedOut | ExitCause::DeadlineExceeded => TIMED_OUT,
+        ExitCause::Cancelled | ExitCause::Shutdown => LOST,
+    }
+}
+
+/// The code after this signal.
+pub(crate) fn of_signal(number: i32) -> u8 {
+    u8::try_from(number).map_or(LOST, |number| SIGNAL_BASE.saturating_add(number))
+}
+
+/// What to say of an end that its code alone does not tell.
+pub(crate) fn remark(exited: &Exited) -> Option<String> {
+    let after = || humantime::format_duration(std::time::Duration::from_millis(exited.wall_time.as_millis() as u64));
+    match (exited.cause, exited.signal) {
+        (ExitCause::Exited(_), _) => None,
+        (ExitCause::Signaled, signal) => {
+            let signal = signal.map_or_else(|| "a signal".to_owned(), |signal| signal.to_string());
+            let core = if exited.core_dumped { " (core dumped)" } else { "" };
+            Some(format!("the command was ended by {signal}{core}"))
+        }
+        (ExitCause::TimedOut, _) => Some(format!("the command timed out and was ended after {}", after())),
+        (ExitCause::DeadlineExceeded, _) => {
+            Some(format!("the deadline passed; the command was ended after {}", after()))
+        }
+        (ExitCause::Cancelled, _) => Some("the command was cancelled".to_owned()),
+        (ExitCause::Shutdown, _) => Some("the agent shut down and ended the command".to_owned()),
+    }
+}
+
+/// The code for a command that ran, but could not be followed to its end.
+pub(crate) fn of_lost(error: &ExecutorError) -> u8 {
+    if matches!(error, ExecutorError::DeadlineExceeded) { TIMED_OUT } else { LOST }
+}
+
+/// The code for a command that did not run, or of which nothing is known.
+pub(crate) fn of_error(error: &ExecutorError) -> u8 {
+    match error {
+        ExecutorError::Spawn(error) if error.stage != SpawnStage::Exec || error.is_exhausted() => REFUSED,
+        ExecutorError::Spawn(error) if error.is_not_found() => NOT_FOUND,
+        ExecutorError::Spawn(_) => NOT_INVOKABLE,
+        ExecutorError::DeadlineExceeded => TIMED_OUT,
+        ExecutorError::Unreachable { .. } | ExecutorError::Untrusted { .. } | ExecutorError::Lost { .. } => LOST,
+        _ => REFUSED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use telexec_tool::{InvalidCommand, Signal, SpawnError, StreamTotals};
+
+    use super::*;
+
+    fn exited(cause: ExitCause, signal: Option<i32>) -> Exited {
+        Exited {
+            cause,
+            signal: signal.and_then(Signal::from_number),
+            core_dumped: false,
+            wall_time: Duration::ZERO,
+            user_time: Duration::ZERO,
+            system_time: Duration::ZERO,
+            max_rss_bytes: 0,
+            stdout: StreamTotals::default(),
+            stderr: StreamTotals::default(),
+            surviving_processes: 0,
+            working_directory: None,
+            end_time: SystemTime::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn every_end_has_its_code() {
+        for (cause, signal, code) in [
+            (ExitCause::Exited(0), None, 0),
+            (ExitCause::Exited(255), None, 255),
+            (ExitCause::Signaled, Some(9), 137),
+            (ExitCause::Signaled, Some(64), 192),
+            (ExitCause::Signaled, None, 255),
+            (ExitCause::TimedOut, Some(15), 124),
+            (ExitCause::DeadlineExceeded, Some(9), 124),
+            (ExitCause::Cancelled, Some(15), 255),
+            (ExitCause::Shutdown, Some(15), 255),
+        ] {
+            let exited = exited(cause, signal);
+            assert_eq!(of_exit(&exited), code, "{cause:?}");
+            assert_eq!(remark(&exited).is_none(), matches!(cause, ExitCause::Exited(_)));
+        }
+    }
+
+    #[test]
+    fn every_error_has_its_code() {
+        let spawn = |stage, errno, missing_interpreter| {
+            ExecutorError::Spawn(SpawnError { stage, subject: String::new(), errno, missing_interpreter })
+        };
+        let endpoint = || "x".to_owned();
+        for (error, code) in [
+            (spawn(SpawnStage::Exec, 2, false), 127),
+            (spawn(SpawnStage::Exec, 20, false), 127),
+            (spawn(SpawnStage::Exec, 2, true), 126),
+            (spawn(SpawnStage::Exec, 13, false), 126),
+            (spawn(SpawnStage::Exec, 8, false), 126),
+            (spawn(SpawnStage::Exec, 12, false), 125),
+            (spawn(SpawnStage::Chdir, 2, false), 125),
+            (spawn(SpawnStage::Clone, 11, false), 125),
+            (ExecutorError::Invalid(InvalidCommand::new("x", "y")), 125),
+            (ExecutorError::Denied { reason: String::new() }, 125),
+            (ExecutorError::Exhausted { reason: String::new(), retry_after: None }, 125),
+            (ExecutorError::ShuttingDown, 125),
+            (ExecutorError::Internal(String::new()), 125),
+            (ExecutorError::DeadlineExceeded, 124),
+            (ExecutorError::Unreachable { endpoint: endpoint(), source: "".into() }, 255),
+            (ExecutorError::Untrusted { endpoint: endpoint(), source: "".into() }, 255),
+            (ExecutorError::Lost { endpoint: endpoint(), source: "".into() }, 255),
+        ] {
+            assert_eq!(of_error(&error), code, "{error:?}");
+        }
+    }
+}

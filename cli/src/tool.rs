@@ -1,0 +1,129 @@
+//! `telexec tool`: the tools as an orchestrator calls them.
+
+use std::io::Read;
+
+use serde_json::{Value, json};
+use telexec_tool::bash::Style;
+use telexec_tool::{BashTool, ExecutorError, Tool, ToolContext, ToolError, ToolResult};
+use tokio::sync::mpsc;
+
+use crate::args::{ToolArgs, ToolStyle};
+use crate::connect::{Session, call_failure};
+use crate::output::{self, Output};
+use crate::signals::Signals;
+use crate::{Failure, exit};
+
+/// The tool answered with an error.
+const FAILED: u8 = 1;
+/// Chunks of streamed output between the tool and the terminal.
+const QUEUE: usize = 16;
+
+pub(crate) async fn run(args: ToolArgs) -> Result<u8, Failure> {
+    let mut signals = Signals::listen()?;
+    let params = match &args.name {
+        Some(_) => params(&args.params)?,
+        None => Value::Null,
+    };
+    let mut session = None;
+    let done = tokio::select! {
+        done = work(&args, params, &mut session) => done,
+        // this drops the call
+        code = signals.exit_code() => Err(Failure::silent(code)),
+    };
+    if let Some(session) = session {
+        match &done {
+            Ok(_) => session.close().await?,
+            Err(_) => session.abandon().await?,
+        }
+    }
+    done
+}
+
+async fn work(args: &ToolArgs, params: Value, session: &mut Option<Session>) -> Result<u8, Failure> {
+    let session = session.insert(Session::open(&args.target, &args.connect).await?);
+    let style = match args.style {
+        ToolStyle::Plain => Style::plain(),
+        ToolStyle::CodeFirst => Style::code_first(),
+        ToolStyle::Sections => Style::sections(),
+    };
+    let tools: [Box<dyn Tool>; 1] = [Box::new(BashTool::new(session.agent.executor()).style(style))];
+    let Some(name) = &args.name else {
+        // an agent that is not there has no tools
+        session.agent.ping().await.map_err(|error| call_failure(exit::LOST, &args.target, &error))?;
+        return list(&tools, args.json).map(|()| 0);
+    };
+    let tool = tools.iter().find(|tool| tool.definition().name == *name).ok_or_else(|| {
+        Failure::text(exit::USAGE, format!("no tool {name:?}"))
+            .advice(Some(format!("`telexec tool {}` lists the tools", args.target)))
+    })?;
+    let result = call(tool.as_ref(), params, args.stream).await;
+    show(result.map_err(|error| failure(args, &error))?, args.json)
+}
+
+/// Calls the tool, with its output on standard error meanwhile if that is wanted.
+async fn call(tool: &dyn Tool, params: Value, stream: bool) -> Result<ToolResult, ToolError> {
+    if !stream {
+        return tool.execute(params, ToolContext::default()).await;
+    }
+    let (output, mut chunks) = mpsc::channel::<telexec_tool::Output>(QUEUE);
+    let context = ToolContext { output: Some(output), ..ToolContext::default() };
+    let shown = async {
+        let Ok(mut writer) = Output::start() else { return };
+        while let Some(chunk) = chunks.recv().await {
+            if writer.write(telexec_tool::OutputStream::Stderr, chunk.data).await.is_err() {
+                return;
+            }
+        }
+        let _ = writer.finish().await;
+    };
+    tokio::join!(tool.execute(params, context), shown).0
+}
+
+fn list(tools: &[Box<dyn Tool>], as_json: bool) -> Result<(), Failure> {
+    let definitions: Vec<_> = tools.iter().map(|tool| tool.definition()).collect();
+    let text = match as_json {
+        true => format!("{}\n", json!(definitions)),
+        false => definitions.iter().map(|tool| format!("{}  {}\n", tool.name, tool.description)).collect(),
+    };
+    output::print(text.as_bytes())
+}
+
+fn show(result: ToolResult, as_json: bool) -> Result<u8, Failure> {
+    let text = result.as_text();
+    let code = if result.is_error { FAILED } else { 0 };
+    let shown = match as_json {
+        true => format!("{}\n", json!({ "text": text, "details": result.details, "is_error": result.is_error })),
+        false if text.ends_with('\n') => text,
+        false => text + "\n",
+    };
+    output::print(shown.as_bytes()).map(|()| code)
+}
+
+fn failure(args: &ToolArgs, error: &ToolError) -> Failure {
+    if let ToolError::Failed { source: Some(source), .. } = error
+        && let Some(error) = source.downcast_ref::<ExecutorError>()
+        && exit::of_error(error) == exit::LOST
+    {
+        return call_failure(exit::LOST, &args.target, error);
+    }
+    Failure::new(FAILED, error).during(&args.target)
+}
+
+fn params(text: &str) -> Result<Value, Failure> {
+    let mut input = String::new();
+    let text = match text {
+        "-" => {
+            let read = std::io::stdin().lock().read_to_string(&mut input);
+            read.map_err(|error| Failure::new(exit::USAGE, &error).during("cannot read standard input"))?;
+            &input
+        }
+        text => text,
+    };
+    let params: Value = serde_json::from_str(text)
+        .map_err(|error| Failure::new(exit::USAGE, &error).during("the parameters are not JSON"))?;
+    match params.is_object() {
+        true => Ok(params),
+        false => Err(Failure::text(exit::USAGE, "the parameters are not a JSON object")
+            .advice(Some("give such as '{\"command\": \"ls\"}'"))),
+    }
+}

@@ -1,0 +1,126 @@
+//! One agent, and the one connection to it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use telexec_proto::v1::GetAgentRequest;
+use telexec_proto::v1::agent_service_client::AgentServiceClient;
+use telexec_tool::ExecutorError;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+
+use crate::connector::Connector;
+use crate::{AgentInfo, ConnectError, RemoteExecutor, Target, TlsOptions, error};
+
+// An execution may fill its window without stalling the others; and many small chunks must not look like a flood.
+const STREAM_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 32 * 1024 * 1024;
+/// A whole chunk of output in one frame: twice as fast as in pieces of the default 16 KiB.
+const FRAME_BYTES: u32 = 1024 * 1024;
+/// How often a quiet connection is tried, and how long an answer may take.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How to reach an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// For targets on TCP; needed for all that are not on this machine. Default: none.
+    pub tls: Option<TlsOptions>,
+    /// Until the connection is ready, TLS included. Default: 10 s.
+    pub connect_timeout: Duration,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self { tls: None, connect_timeout: Duration::from_secs(10) }
+    }
+}
+
+/// A connection to an agent; its clones share it. When it has broken, the next call makes a new one.
+#[derive(Clone, Debug)]
+pub struct Agent {
+    channel: Channel,
+    endpoint: Arc<str>,
+}
+
+/// An agent's answer to a [`ping`](Agent::ping).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ping {
+    /// It takes commands; otherwise it is shutting down.
+    pub serving: bool,
+    /// From the question to the answer, on a connection that was there.
+    pub round_trip: Duration,
+}
+
+impl Agent {
+    /// Connects to the agent at `target`.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub async fn connect(target: &Target, options: ConnectOptions) -> Result<Self, ConnectError> {
+        let name: Arc<str> = target.to_string().into();
+        let scheme = if options.tls.is_some() && matches!(target, Target::Tcp { .. }) { "https" } else { "http" };
+        let endpoint = endpoint(scheme, &target.authority()).map_err(|error| error::connecting(error, &name))?;
+        let connector = Arc::new(Connector { target: target.clone(), options });
+        let service = tower::service_fn(move |_: Uri| {
+            let connector = Arc::clone(&connector);
+            async move { connector.connect().await }
+        });
+        match endpoint.connect_with_connector(service).await {
+            Ok(channel) => Ok(Self { channel, endpoint: name }),
+            Err(error) => Err(error::connecting(error, &name)),
+        }
+    }
+
+    /// The target that it was connected to.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// The agent's machine as somewhere commands can run.
+    pub fn executor(&self) -> RemoteExecutor {
+        RemoteExecutor::new(self.channel.clone(), Arc::clone(&self.endpoint))
+    }
+
+    /// Asks whether it serves.
+    ///
+    /// # Errors
+    /// It did not answer.
+    pub async fn ping(&self) -> Result<Ping, ExecutorError> {
+        let asked = Instant::now();
+        let answer = HealthClient::new(self.channel.clone()).check(HealthCheckRequest::default()).await;
+        let HealthCheckResponse { status } = answer.map_err(|status| self.failed(status))?.into_inner();
+        Ok(Ping { serving: status == i32::from(ServingStatus::Serving), round_trip: asked.elapsed() })
+    }
+
+    /// Asks what it is.
+    ///
+    /// # Errors
+    /// It did not answer.
+    pub async fn info(&self) -> Result<AgentInfo, ExecutorError> {
+        let answer = AgentServiceClient::new(self.channel.clone()).get_agent(GetAgentRequest {}).await;
+        answer.map(tonic::Response::into_inner).map_err(|status| self.failed(status))
+    }
+
+    fn failed(&self, status: tonic::Status) -> ExecutorError {
+        error::calling(status, &self.endpoint)
+    }
+}
+
+fn endpoint(scheme: &str, authority: &str) -> Result<Endpoint, tonic::transport::Error> {
+    let endpoint = Endpoint::from_shared(format!("http://{authority}"))?
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES)
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .keep_alive_while_idle(true)
+        .user_agent(concat!("telexec/", env!("CARGO_PKG_VERSION")))?;
+    // not as the endpoint itself: tonic would want to do TLS on its own
+    match Uri::builder().scheme(scheme).authority(authority).path_and_query("/").build() {
+        Ok(origin) => Ok(endpoint.origin(origin)),
+        Err(_) => Ok(endpoint),
+    }
+}

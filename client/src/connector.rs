@@ -1,0 +1,145 @@
+//! From a target to a connection that HTTP/2 can use.
+//!
+//! tonic calls this for the first connection, and again when that has broken.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, BufReader};
+use tokio::net::{TcpStream, lookup_host};
+
+use crate::error::{Source, find};
+use crate::{ConnectError, ConnectOptions, Target, TlsOptions, tls};
+
+/// Finds peers that vanished while a connection is quiet.
+const TCP_KEEPALIVE: TcpKeepalive =
+    TcpKeepalive::new().with_time(Duration::from_secs(20)).with_interval(Duration::from_secs(5));
+
+/// How long an agent on TCP without TLS may take to greet.
+const GREETING: Duration = Duration::from_secs(3);
+/// For the greeting. Reads that take more than this go past the buffer.
+const GREETING_BYTES: usize = 64;
+/// The type of the frame that a greeting is (RFC 9113, section 6.5).
+const SETTINGS: u8 = 4;
+
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+type Io = TokioIo<Box<dyn Duplex>>;
+
+/// Connects to one target, any number of times.
+pub(crate) struct Connector {
+    pub(crate) target: Target,
+    pub(crate) options: ConnectOptions,
+}
+
+impl Connector {
+    pub(crate) async fn connect(&self) -> Result<Io, ConnectError> {
+        let limit = self.options.connect_timeout;
+        match tokio::time::timeout(limit, self.dial()).await {
+            Ok(connected) => connected.map(TokioIo::new),
+            Err(_) => Err(self.unreachable(format!("no answer within {limit:?}"))),
+        }
+    }
+
+    async fn dial(&self) -> Result<Box<dyn Duplex>, ConnectError> {
+        match (&self.target, &self.options.tls) {
+            #[cfg(unix)]
+            (Target::Unix(path), _) => {
+                // whoever is silent here is slow: the time limit for the whole ends it
+                let stream = tokio::net::UnixStream::connect(path).await;
+                self.greeted(stream.map_err(|error| self.unreachable(error))?, Duration::MAX).await
+            }
+            #[cfg(not(unix))]
+            (Target::Unix(_), _) => Err(self.unreachable("this system has no Unix sockets")),
+            (Target::Tcp { host, port }, None) if self.target.is_local() => {
+                self.greeted(self.dial_tcp(host, *port).await?, GREETING).await
+            }
+            (Target::Tcp { .. }, None) => Err(ConnectError::TlsRequired { endpoint: self.target.to_string() }),
+            (Target::Tcp { host, port }, Some(tls)) => self.dial_tls(host, *port, tls).await,
+        }
+    }
+
+    /// Finds out, before anything is asked, that no agent listens there, or one that wants TLS or another user.
+    async fn greeted(
+        &self,
+        stream: impl Duplex + 'static,
+        patience: Duration,
+    ) -> Result<Box<dyn Duplex>, ConnectError> {
+        let mut stream = BufReader::with_capacity(GREETING_BYTES, stream);
+        match greeting(&mut stream, patience).await {
+            Ok(Some(SETTINGS)) => Ok(Box::new(stream)),
+            Ok(Some(_)) => Err(self.unreachable("what listens there is not an agent")),
+            Ok(None) => {
+                Err(self.untrusted(format!("no greeting within {patience:?}, as from an agent that wants TLS")))
+            }
+            Err(error) => Err(self.unreachable(error)),
+        }
+    }
+
+    async fn dial_tls(&self, host: &str, port: u16, tls: &TlsOptions) -> Result<Box<dyn Duplex>, ConnectError> {
+        let endpoint = || self.target.to_string();
+        let config = tls.load().map_err(|(path, source)| ConnectError::Credentials {
+            endpoint: endpoint(),
+            path,
+            source: source.into(),
+        })?;
+        let name = tls.server_name.as_deref().unwrap_or(host);
+        let name = ServerName::try_from(name.to_owned())
+            .map_err(|_| self.untrusted(format!("{name:?} cannot be the name in a certificate")))?;
+        let stream = self.dial_tcp(host, port).await?;
+        match tls::handshake(config, name, stream).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(error) => Err(match find::<rustls::Error>(&error).cloned() {
+                Some(error) => self.untrusted(error),
+                None => self.unreachable(error),
+            }),
+        }
+    }
+
+    async fn dial_tcp(&self, host: &str, port: u16) -> Result<TcpStream, ConnectError> {
+        let plain = self.options.tls.is_none();
+        let found = lookup_host((host, port)).await.map_err(|error| self.unreachable(error))?;
+        // a name such as localhost is only as local as its addresses
+        let addresses: Vec<SocketAddr> = found.filter(|address| !plain || address.ip().is_loopback()).collect();
+        let each = self.options.connect_timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);
+        let mut failure = self.unreachable("the name has no address that may be used");
+        for address in addresses {
+            match tokio::time::timeout(each, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => return self.tuned(stream),
+                Ok(Err(error)) => failure = self.unreachable(error),
+                Err(_) => failure = self.unreachable(format!("no answer from {address} within {each:?}")),
+            }
+        }
+        Err(failure)
+    }
+
+    fn tuned(&self, stream: TcpStream) -> Result<TcpStream, ConnectError> {
+        stream.set_nodelay(true).map_err(|error| self.unreachable(error))?;
+        SockRef::from(&stream).set_tcp_keepalive(&TCP_KEEPALIVE).map_err(|error| self.unreachable(error))?;
+        Ok(stream)
+    }
+
+    fn unreachable(&self, source: impl Into<Source>) -> ConnectError {
+        ConnectError::Unreachable { endpoint: self.target.to_string(), source: source.into().into() }
+    }
+
+    fn untrusted(&self, source: impl Into<Source>) -> ConnectError {
+        ConnectError::Untrusted { endpoint: self.target.to_string(), source: source.into().into() }
+    }
+}
+
+/// Waits for the settings that an agent sends first, and leaves them to be read; returns the type of that frame, or
+/// `None` if nothing came.
+pub(crate) async fn greeting(stream: &mut (impl AsyncBufRead + Unpin), patience: Duration) -> io::Result<Option<u8>> {
+    match tokio::time::timeout(patience, stream.fill_buf()).await {
+        Ok(Ok([])) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection without a word")),
+        Ok(Ok(first)) => Ok(Some(first.get(3).copied().unwrap_or(SETTINGS))),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Ok(None),
+    }
+}

@@ -1,0 +1,159 @@
+//! What can go wrong between this side and an agent, told apart once.
+//!
+//! A status that an agent answered has no source. A broken connection comes as a status of almost any code, made by
+//! tonic: what happened is in its chain of sources.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use telexec_proto::convert::error_from_status;
+use telexec_tool::ExecutorError;
+use tonic::{Code, Status, TimeoutExpired};
+
+pub(crate) type Source = Box<dyn Error + Send + Sync>;
+
+/// Why there is no connection to an agent. Nothing was asked of it.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Only what stays on this machine may travel in plain text.
+    #[error("{endpoint} is not on this machine, so it needs TLS: a certificate, its key and a CA")]
+    TlsRequired {
+        /// What was to be reached.
+        endpoint: String,
+    },
+    /// A file of the [`TlsOptions`](crate::TlsOptions) cannot be used.
+    #[error("cannot use {}", path.display())]
+    Credentials {
+        /// What was to be reached.
+        endpoint: String,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Cause,
+    },
+    /// Nothing answers there.
+    #[error("{endpoint} is unreachable")]
+    Unreachable {
+        /// What was to be reached.
+        endpoint: String,
+        /// The cause.
+        source: Cause,
+    },
+    /// This side refused the agent's certificate, or the agent this side's.
+    #[error("{endpoint} and this side do not trust each other")]
+    Untrusted {
+        /// What was to be reached.
+        endpoint: String,
+        /// The cause.
+        source: Cause,
+    },
+}
+
+/// A cause that several calls can be told of; its source is the error itself.
+#[derive(Clone, Debug)]
+pub struct Cause(Arc<dyn Error + Send + Sync>);
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for Cause {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.0)
+    }
+}
+
+impl From<Source> for Cause {
+    fn from(source: Source) -> Self {
+        Self(source.into())
+    }
+}
+
+impl From<ConnectError> for ExecutorError {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Unreachable { endpoint, source } => Self::Unreachable { endpoint, source: source.into() },
+            ConnectError::Untrusted { endpoint, source } => Self::Untrusted { endpoint, source: source.into() },
+            ConnectError::TlsRequired { ref endpoint } | ConnectError::Credentials { ref endpoint, .. } => {
+                Self::Untrusted { endpoint: endpoint.clone(), source: error.into() }
+            }
+        }
+    }
+}
+
+/// The first connection failed.
+pub(crate) fn connecting(error: tonic::transport::Error, endpoint: &str) -> ConnectError {
+    find::<ConnectError>(&error).cloned().unwrap_or_else(|| ConnectError::Unreachable {
+        endpoint: endpoint.to_owned(),
+        source: Source::from(root_cause(&error)).into(),
+    })
+}
+
+/// A call failed before its answer began.
+pub(crate) fn calling(status: Status, endpoint: &str) -> ExecutorError {
+    if let Some(error) = find::<ConnectError>(&status) {
+        return error.clone().into();
+    }
+    if find::<TimeoutExpired>(&status).is_some() {
+        return ExecutorError::DeadlineExceeded;
+    }
+    let endpoint = endpoint.to_owned();
+    if let Some(error) = find::<rustls::Error>(&status) {
+        return ExecutorError::Untrusted { endpoint, source: error.clone().into() };
+    }
+    // hyper's word for a request that was never handed to a connection
+    if find::<hyper::Error>(&status).is_some_and(hyper::Error::is_canceled) {
+        return ExecutorError::Unreachable { endpoint, source: root_cause(&status).into() };
+    }
+    following(status, &endpoint)
+}
+
+/// A call failed while its answer arrived.
+pub(crate) fn following(status: Status, endpoint: &str) -> ExecutorError {
+    if status.source().is_some() {
+        return lost(endpoint, root_cause(&status));
+    }
+    match error_from_status(&status) {
+        // not an agent's own word: something between it and this side
+        ExecutorError::Internal(_) if status.code() == Code::Unavailable => lost(endpoint, status.message()),
+        error => error,
+    }
+}
+
+/// The connection is gone.
+pub(crate) fn lost(endpoint: &str, source: impl Into<Source>) -> ExecutorError {
+    ExecutorError::Lost { endpoint: endpoint.to_owned(), source: source.into() }
+}
+
+/// The first error of this type in a chain of sources.
+pub(crate) fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
+    chain(error).find_map(|error| error.downcast_ref())
+}
+
+/// In words: the last error in the chain, since the libraries between have little to add.
+fn root_cause(error: &(dyn Error + 'static)) -> String {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    match find::<io::Error>(error).map(io::Error::kind) {
+        Some(BrokenPipe | ConnectionReset | UnexpectedEof) => "the other side closed it".to_owned(),
+        _ => chain(error).last().unwrap_or(error).to_string(),
+    }
+}
+
+fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| {
+        // these two do not answer what they wrap as their source
+        if let Some(error) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            return Some(error as &(dyn Error + 'static));
+        }
+        if let Some(error) = error.downcast_ref::<h2::Error>().and_then(h2::Error::get_io) {
+            return Some(error as &(dyn Error + 'static));
+        }
+        error.source()
+    })
+}

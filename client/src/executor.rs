@@ -1,0 +1,70 @@
+//! A machine behind gRPC, as somewhere commands can run.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use telexec_proto::convert;
+use telexec_proto::v1::execution_service_client::ExecutionServiceClient;
+use telexec_proto::v1::{GetExecutionRequest, SignalExecutionRequest};
+use telexec_tool::{Command, Event, Execution, ExecutionId, ExecutionInfo, Signal};
+use telexec_tool::{Executor, ExecutorError, ListPage, ListQuery};
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+
+use crate::error;
+use crate::following::Following;
+
+/// A page of executions is the largest answer.
+const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
+
+/// The machine of an [`Agent`](crate::Agent); its clones share the connection.
+#[derive(Clone, Debug)]
+pub struct RemoteExecutor {
+    client: ExecutionServiceClient<Channel>,
+    endpoint: Arc<str>,
+}
+
+impl RemoteExecutor {
+    pub(crate) fn new(channel: Channel, endpoint: Arc<str>) -> Self {
+        Self { client: ExecutionServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES), endpoint }
+    }
+
+    fn answer<T>(&self, result: Result<Response<T>, Status>) -> Result<T, ExecutorError> {
+        result.map(Response::into_inner).map_err(|status| error::calling(status, &self.endpoint))
+    }
+}
+
+#[async_trait]
+impl Executor for RemoteExecutor {
+    async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
+        let mut request = Request::new(convert::command_to_wire(&command));
+        if let Some(deadline) = command.deadline() {
+            let left = deadline.checked_duration_since(Instant::now()).ok_or(ExecutorError::DeadlineExceeded)?;
+            request.set_timeout(left);
+        }
+        let stream = self.answer(self.client.clone().execute(request).await)?;
+        let mut following = Following::new(stream, &command, Arc::clone(&self.endpoint));
+        match following.next().await? {
+            Event::Started(started) => Ok(Execution::new(started, following.into_stream())),
+            _ => Err(ExecutorError::Internal("the agent did not begin with how the command started".to_owned())),
+        }
+    }
+
+    async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
+        let request = SignalExecutionRequest { execution_id: id.to_string(), signal: signal.to_string() };
+        let answer = self.answer(self.client.clone().signal_execution(request).await)?;
+        convert::execution_from_wire(answer.execution)
+    }
+
+    async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
+        let request = GetExecutionRequest { execution_id: id.to_string() };
+        let answer = self.answer(self.client.clone().get_execution(request).await)?;
+        convert::execution_from_wire(answer.execution)
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError> {
+        let answer = self.client.clone().list_executions(convert::query_to_wire(query)).await;
+        convert::page_from_wire(self.answer(answer)?)
+    }
+}

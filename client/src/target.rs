@@ -1,0 +1,161 @@
+//! Where an agent listens, as people write it.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The address of an agent: `unix:///path`, `tcp://host:port`, or `host:port` for short. An IPv6 address stands in
+/// brackets: `[::1]:7443`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Target {
+    /// A Unix socket on this machine.
+    Unix(PathBuf),
+    /// A host by name or IP address (without brackets), and a port.
+    Tcp {
+        /// The host.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+}
+
+/// A text that is not a [`Target`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidTarget(String);
+
+const FORMS: &str = "give unix:///PATH, HOST:PORT or tcp://HOST:PORT";
+
+impl Target {
+    /// Whether it is on this machine for sure: a Unix socket, `localhost` or a loopback address.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Unix(_) => true,
+            Self::Tcp { host, .. } => host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()),
+        }
+    }
+
+    /// `host:port` as a URI has it; a Unix socket has no such name, and HTTP/2 no place for its path.
+    pub(crate) fn authority(&self) -> String {
+        match self {
+            Self::Unix(_) => "localhost".to_owned(),
+            Self::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
+            Self::Tcp { host, port } => format!("{host}:{port}"),
+        }
+    }
+}
+
+impl FromStr for Target {
+    type Err = InvalidTarget;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once("://") {
+            None if text.starts_with("unix:/") => Err(invalid("a Unix socket has three slashes: unix:///PATH")),
+            None => tcp(text),
+            Some(("tcp", rest)) => tcp(rest),
+            Some(("unix", path)) if path.starts_with('/') && !path.contains('\0') => Ok(Self::Unix(path.into())),
+            Some(("unix", _)) => Err(invalid("a Unix socket needs an absolute path: unix:///PATH")),
+            Some(("vsock" | "vsock-uds", _)) => Err(invalid("vsock targets are not supported yet")),
+            Some((scheme, _)) => Err(InvalidTarget(format!("unknown scheme {scheme:?}: {FORMS}"))),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
+            Self::Tcp { .. } => write!(f, "tcp://{}", self.authority()),
+        }
+    }
+}
+
+fn tcp(text: &str) -> Result<Target, InvalidTarget> {
+    let (host, port) = match text.strip_prefix('[').map(|rest| rest.split_once("]:")) {
+        Some(Some((host, port))) => {
+            host.parse::<Ipv6Addr>().map_err(|_| invalid("in the brackets is no IPv6 address"))?;
+            (host, port)
+        }
+        Some(None) => return Err(invalid("after the bracket is no port: give [ADDRESS]:PORT")),
+        None => text.rsplit_once(':').ok_or_else(|| InvalidTarget(format!("no port: {FORMS}")))?,
+    };
+    if !text.starts_with('[') {
+        if host.contains(':') {
+            return Err(invalid("an IPv6 address stands in brackets: [ADDRESS]:PORT"));
+        }
+        if host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte)) {
+            return Err(InvalidTarget(format!("{host:?} is not a host: {FORMS}")));
+        }
+    }
+    match port.parse() {
+        Ok(port) if port != 0 => Ok(Target::Tcp { host: host.to_owned(), port }),
+        _ => Err(InvalidTarget(format!("{port:?} is not a port: give 1 to 65535"))),
+    }
+}
+
+fn invalid(reason: &str) -> InvalidTarget {
+    InvalidTarget(reason.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_read_back() {
+        for (text, shown) in [
+            ("unix:///run/telexec.sock", "unix:///run/telexec.sock"),
+            ("tcp://build-7:7443", "tcp://build-7:7443"),
+            ("build_7.example.org:1", "tcp://build_7.example.org:1"),
+            ("127.0.0.1:65535", "tcp://127.0.0.1:65535"),
+            ("[::1]:7443", "tcp://[::1]:7443"),
+            ("tcp://[fe80::1]:7443", "tcp://[fe80::1]:7443"),
+        ] {
+            let target: Target = text.parse().unwrap();
+            assert_eq!(target.to_string(), shown);
+            assert_eq!(shown.parse(), Ok(target));
+        }
+    }
+
+    #[test]
+    fn what_is_no_target_says_why() {
+        for (text, why) in [
+            ("", "no port"),
+            ("build-7", "no port"),
+            ("unix://run/x.sock", "absolute path"),
+            ("unix:/run/x.sock", "three slashes"),
+            ("vsock://3:7443", "not supported yet"),
+            ("https://build-7:7443", "unknown scheme"),
+            ("build-7:", "not a port"),
+            ("build-7:0", "not a port"),
+            ("build-7:65536", "not a port"),
+            ("build-7:http", "not a port"),
+            (":7443", "not a host"),
+            ("me@build-7:7443", "not a host"),
+            ("bücher:7443", "not a host"),
+            ("::1:7443", "in brackets"),
+            ("[::1]", "no port"),
+            ("[build-7]:1", "no IPv6 address"),
+        ] {
+            let error = text.parse::<Target>().unwrap_err();
+            assert!(error.0.contains(why), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn only_this_machine_is_local() {
+        for (text, local) in [
+            ("unix:///x", true),
+            ("localhost:1", true),
+            ("127.9.9.9:1", true),
+            ("[::1]:1", true),
+            ("localhost.example.org:1", false),
+            ("10.0.0.1:1", false),
+            ("0.0.0.0:1", false),
+        ] {
+            assert_eq!(text.parse::<Target>().unwrap().is_local(), local, "{text}");
+        }
+    }
+}

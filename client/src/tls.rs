@@ -1,0 +1,100 @@
+//! Mutual TLS: both sides show a certificate, and each trusts only its own certificate authorities.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::client::Resumption;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::connector::greeting;
+
+type Source = Box<dyn std::error::Error + Send + Sync>;
+
+/// How long the agent may take to greet; a proxy before it may not do so at all.
+const GREETING: Duration = Duration::from_secs(2);
+
+/// Who this side is, and whom it trusts. The files are read at every connect, so a renewed certificate is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// PEM: this side's certificate, and the intermediate ones after it.
+    pub cert: PathBuf,
+    /// PEM: its private key.
+    pub key: PathBuf,
+    /// PEM: the certificate authorities that an agent's certificate may come from. No others are trusted.
+    pub ca: PathBuf,
+    /// The name to look for in the agent's certificate. Default: the target's host.
+    pub server_name: Option<String>,
+}
+
+/// A file that cannot be used, and why.
+pub(crate) type BadFile = (PathBuf, Source);
+
+impl TlsOptions {
+    /// These files, and the target's host as the agent's name.
+    pub fn new(cert: impl Into<PathBuf>, key: impl Into<PathBuf>, ca: impl Into<PathBuf>) -> Self {
+        Self { cert: cert.into(), key: key.into(), ca: ca.into(), server_name: None }
+    }
+
+    /// Reads the files.
+    pub(crate) fn load(&self) -> Result<Arc<ClientConfig>, BadFile> {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&self.ca)? {
+            roots.add(certificate).map_err(|error| (self.ca.clone(), error.into()))?;
+        }
+        let chain = certificates(&self.cert)?;
+        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|error| (self.key.clone(), pem_error(error)))?;
+        let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+            .map_err(|error| (self.cert.clone(), error.into()))?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key)
+            .map_err(|error| (self.key.clone(), key_error(error)))?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        // the configuration lives for one connection: there is nothing to resume
+        config.resumption = Resumption::disabled();
+        Ok(Arc::new(config))
+    }
+}
+
+/// Makes `stream` a TLS connection to `name`, and sees that the agent accepts this side too.
+pub(crate) async fn handshake(
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+    stream: TcpStream,
+) -> io::Result<TlsStream<TcpStream>> {
+    let mut stream = TlsConnector::from(config).connect(name, stream).await?;
+    // In TLS 1.3 the client is done before the agent has seen its certificate. Next is the agent's greeting, or the
+    // alert that refuses; were anything sent before, a reset could overtake that alert.
+    greeting(&mut stream, GREETING).await?;
+    Ok(stream)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, BadFile> {
+    let bad = |source| (path.to_owned(), source);
+    let found = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| bad(pem_error(error)))?;
+    if found.is_empty() { Err(bad("it holds no certificate in PEM form".into())) } else { Ok(found) }
+}
+
+fn pem_error(error: pem::Error) -> Source {
+    match error {
+        pem::Error::Io(error) => error.into(),
+        pem::Error::NoItemsFound => "it holds no private key in PEM form".into(),
+        error => error.into(),
+    }
+}
+
+fn key_error(error: rustls::Error) -> Source {
+    match error {
+        rustls::Error::InconsistentKeys(_) => "this key does not belong to the certificate".into(),
+        error => error.into(),
+    }
+}

@@ -1,0 +1,153 @@
+//! What telexec costs over doing it here: `cargo bench -p telexec-tests`.
+//!
+//! Every figure stands beside its baseline, measured in the same run and taking turns with it, so that the ratios hold
+//! on a machine that is busy with other things. Arguments: the number of rounds (default 300) and the MiB of the
+//! throughput test (default 2048).
+
+use std::io::Read;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use telexec_client::{Agent, ConnectOptions};
+use telexec_tests::{Certs, TestAgent};
+use telexec_tool::local::{LocalConfig, LocalExecutor};
+use telexec_tool::{Command, CommandBuilder, Event, Executor};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Somewhere the same thing is done.
+struct Place {
+    name: &'static str,
+    executor: Box<dyn Executor>,
+}
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with('-'));
+    let rounds = arguments.next().map_or(Ok(300), |text| text.parse())?;
+    let mebibytes = arguments.next().map_or(Ok(2048), |text| text.parse())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(run(rounds, mebibytes))
+}
+
+async fn run(rounds: usize, mebibytes: u64) -> Result<()> {
+    let certs = Certs::new();
+    let unix = TestAgent::unix();
+    let mtls = TestAgent::mtls(&certs);
+    let tcp = TestAgent::tcp();
+    let places = [
+        Place { name: "engine, in this process", executor: Box::new(LocalExecutor::new(LocalConfig::default())?) },
+        Place { name: "Execute, unix socket", executor: connect(&unix, None).await? },
+        Place { name: "Execute, plaintext TCP", executor: connect(&tcp, None).await? },
+        Place { name: "Execute, mTLS", executor: connect(&mtls, Some(&certs)).await? },
+    ];
+    println!("latency, warm connection, {rounds} rounds; the baseline is tokio::process in this process");
+    for argv in [&["/bin/true"][..], &["bash", "-c", "true"]] {
+        latency(argv, rounds, &places).await?;
+    }
+    println!("\nthroughput of standard output, {mebibytes} MiB; the baseline is a pipe from the same command, read here");
+    throughput(mebibytes, &places).await
+}
+
+async fn connect(agent: &TestAgent, certs: Option<&Certs>) -> Result<Box<dyn Executor>> {
+    let options = ConnectOptions { tls: certs.map(Certs::client_options), ..Default::default() };
+    let agent = Agent::connect(&agent.target(), options).await?;
+    Ok(Box::new(agent.executor()))
+}
+
+async fn latency(argv: &[&str], rounds: usize, places: &[Place]) -> Result<()> {
+    let mut here = Vec::new();
+    let mut there = vec![Vec::new(); places.len()];
+    for round in 0..rounds + 20 {
+        let begin = Instant::now();
+        let program = argv.first().ok_or("no program")?;
+        tokio::process::Command::new(program).args(argv.get(1..).unwrap_or_default()).output().await?;
+        let spent = begin.elapsed();
+        // the first ones warm up
+        if round >= 20 {
+            here.push(spent);
+        }
+        for (place, times) in places.iter().zip(&mut there) {
+            let begin = Instant::now();
+            consume(place, Command::argv(argv.iter().copied())).await?;
+            if round >= 20 {
+                times.push(begin.elapsed());
+            }
+        }
+    }
+    println!("\n  {:<28} {:>9} {:>9} {:>7} {:>7}", argv.join(" "), "p50", "p99", "ratio", "p99");
+    let base = (percentile(&mut here, 50), percentile(&mut here, 99));
+    print_latency("tokio::process", base, base);
+    for (place, times) in places.iter().zip(&mut there) {
+        print_latency(place.name, (percentile(times, 50), percentile(times, 99)), base);
+    }
+    Ok(())
+}
+
+fn print_latency(name: &str, (p50, p99): (Duration, Duration), base: (Duration, Duration)) {
+    let ratio = |a: Duration, b: Duration| a.as_secs_f64() / b.as_secs_f64();
+    println!("  {name:<28} {:>6} us {:>6} us {:>6.2}x {:>6.2}x", p50.as_micros(), p99.as_micros(), ratio(p50, base.0), ratio(p99, base.1));
+}
+
+fn percentile(times: &mut [Duration], percent: usize) -> Duration {
+    times.sort_unstable();
+    times.get((times.len() * percent / 100).min(times.len().saturating_sub(1))).copied().unwrap_or_default()
+}
+
+async fn throughput(mebibytes: u64, places: &[Place]) -> Result<()> {
+    let bytes = mebibytes * 1024 * 1024;
+    let count = bytes.to_string();
+    let argv = ["head", "-c", count.as_str(), "/dev/zero"];
+    let mut best = vec![f64::MIN; places.len() + 1];
+    // the best of three: what the machine does else only ever takes away
+    for _ in 0..3 {
+        let speeds = &mut best.iter_mut();
+        let begin = Instant::now();
+        read_pipe(&argv)?;
+        note(speeds.next(), bytes, begin);
+        for place in places {
+            let begin = Instant::now();
+            let read = consume(place, Command::argv(argv)).await?;
+            if read != bytes {
+                return Err(format!("{}: {read} bytes of {bytes}", place.name).into());
+            }
+            note(speeds.next(), bytes, begin);
+        }
+    }
+    let base = best.first().copied().unwrap_or(1.0);
+    let names = ["local pipe"].into_iter().chain(places.iter().map(|place| place.name));
+    for (name, speed) in names.zip(&best) {
+        println!("  {name:<28} {:>7.0} MiB/s {:>6.2}x", speed / 1024.0 / 1024.0, speed / base);
+    }
+    Ok(())
+}
+
+fn note(best: Option<&mut f64>, bytes: u64, begin: Instant) {
+    if let Some(best) = best {
+        *best = best.max(bytes as f64 / begin.elapsed().as_secs_f64());
+    }
+}
+
+fn read_pipe(argv: &[&str]) -> Result<()> {
+    let mut child = std::process::Command::new(argv.first().ok_or("no program")?)
+        .args(argv.get(1..).unwrap_or_default())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut pipe = child.stdout.take().ok_or("no pipe")?;
+    let mut buffer = vec![0; 256 * 1024];
+    while pipe.read(&mut buffer)? > 0 {}
+    child.wait()?;
+    Ok(())
+}
+
+/// Runs it to its end; how many bytes it wrote to standard output.
+async fn consume(place: &Place, command: CommandBuilder) -> Result<u64> {
+    let mut execution = place.executor.execute(command.build()?).await?;
+    let mut bytes = 0;
+    while let Some(event) = execution.next().await {
+        if let Event::Output(output) = event? {
+            bytes += output.data.len() as u64;
+        }
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,336 @@
+//! A real agent: the program `telexecd`, on an address and in a directory of its own.
+
+use std::fmt;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use telexec_client::{ConnectOptions, RemoteExecutor, Target, TlsOptions};
+use tempfile::TempDir;
+
+use crate::wait::until_blocking;
+use crate::{Certs, Pair, until, within};
+
+/// How long an agent may take to say that it listens, or to end: far longer than it does.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A program of this workspace, beside the test program.
+///
+/// # Panics
+/// It is not built.
+pub fn program(name: &str) -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    // target/<profile>/deps/<test program>
+    let program = tests.parent().and_then(Path::parent).unwrap().join(name);
+    assert!(program.is_file(), "{} is not built: run tests/run, or cargo build --bins", program.display());
+    program
+}
+
+/// `telexecd`, with an environment that does not configure it.
+pub fn telexecd() -> Command {
+    let mut command = Command::new(program("telexecd"));
+    forget_environment(&mut command);
+    command
+}
+
+fn forget_environment(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("TELEXECD_") || name == "NOTIFY_SOCKET" {
+            command.env_remove(name);
+        }
+    }
+}
+
+/// An agent that is to be.
+#[derive(Default)]
+#[must_use = "nothing starts until `start`"]
+pub struct AgentBuilder {
+    through: Vec<String>,
+    args: Vec<String>,
+    listens: bool,
+    config: Option<String>,
+    environment: Vec<(String, String)>,
+    tls: Option<TlsOptions>,
+}
+
+impl AgentBuilder {
+    /// Listens on a loopback port without TLS, instead of on a Unix socket.
+    pub fn tcp(self) -> Self {
+        self.listen("tcp://127.0.0.1:0").args(["--insecure"])
+    }
+
+    /// Listens on a loopback port with mTLS, instead of on a Unix socket; [`Agent::connect`] is `certs.client`.
+    pub fn mtls(self, certs: &Certs) -> Self {
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let (cert, key, ca) = (text(&certs.agent.cert), text(&certs.agent.key), text(&certs.authority.cert()));
+        let this = self.listen("tcp://127.0.0.1:0");
+        let this = this.args(["--tls-cert", &cert, "--tls-key", &key, "--client-ca", &ca]);
+        Self { tls: Some(certs.options(&certs.client)), ..this }
+    }
+
+    /// Listens here, instead of on a Unix socket of its own.
+    pub fn listen(self, uri: &str) -> Self {
+        Self { listens: true, ..self.args(["--listen", uri]) }
+    }
+
+    /// Listens where its configuration or environment says.
+    pub fn listen_as_configured(self) -> Self {
+        Self { listens: true, ..self }
+    }
+
+    /// More arguments.
+    pub fn args(mut self, args: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// The text of its configuration file.
+    pub fn config(self, toml: impl Into<String>) -> Self {
+        Self { config: Some(toml.into()), ..self }
+    }
+
+    /// A variable of its own environment.
+    pub fn env(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.environment.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Starts it by another program that becomes it, such as `env --block-signal=TERM`.
+    pub fn through(mut self, argv: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.through.extend(argv.into_iter().map(Into::into));
+        self
+    }
+
+    /// Starts it from a shell that does this first, such as `umask 077`.
+    pub fn after(self, shell_text: &str) -> Self {
+        self.through(["sh", "-c", &format!("{shell_text}; exec \"$@\""), "sh"])
+    }
+
+    /// Starts it, and waits until it listens.
+    ///
+    /// # Panics
+    /// It does not.
+    pub fn start(self) -> Agent {
+        self.try_start().unwrap_or_else(|refused| panic!("telexecd does not start: {refused}"))
+    }
+
+    /// Starts it, and waits until it listens.
+    ///
+    /// # Errors
+    /// It ended instead.
+    ///
+    /// # Panics
+    /// It does neither.
+    pub fn try_start(mut self) -> Result<Agent, Refused> {
+        let directory = tempfile::Builder::new().prefix("telexec-agent-").tempdir().unwrap();
+        if !self.listens {
+            self = self.listen(&format!("unix://{}/agent.sock", directory.path().display()));
+        }
+        let mut child = self.command(directory.path()).spawn().expect("telexecd starts");
+        let log = Log::follow(child.stderr.take().unwrap());
+        let Some(address) = log.wait(|text| Some(text.split_once("listening on ")?.1.split_once('\n')?.0.to_owned()))
+        else {
+            let status = child.wait().unwrap();
+            return Err(Refused { status, log: log.text() });
+        };
+        Ok(Agent { child, log, address, tls: self.tls, directory })
+    }
+
+    fn command(&self, directory: &Path) -> Command {
+        let telexecd = program("telexecd").to_str().unwrap().to_owned();
+        let mut argv = self.through.iter().chain([&telexecd]).chain(&self.args);
+        let mut command = Command::new(argv.next().unwrap());
+        forget_environment(&mut command);
+        command.args(argv).arg("--state-dir").arg(directory.join("state"));
+        if let Some(toml) = &self.config {
+            let path = directory.join("telexecd.toml");
+            std::fs::write(&path, toml).unwrap();
+            command.arg("--config").arg(path);
+        }
+        command.envs(self.environment.iter().cloned());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    }
+}
+
+/// An agent that ended instead of listening.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// How.
+    pub status: ExitStatus,
+    /// What it wrote to standard error.
+    pub log: String,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n{}", self.status, self.log)
+    }
+}
+
+/// A running agent; ended when dropped.
+pub struct Agent {
+    child: Child,
+    log: Arc<Log>,
+    address: String,
+    tls: Option<TlsOptions>,
+    directory: TempDir,
+}
+
+impl Agent {
+    /// One on a Unix socket of its own.
+    pub fn start() -> Self {
+        Self::builder().start()
+    }
+
+    /// One that is told more.
+    pub fn builder() -> AgentBuilder {
+        AgentBuilder::default()
+    }
+
+    /// Where it listens first, such as `tcp://127.0.0.1:40123`.
+    pub fn uri(&self) -> &str {
+        &self.address
+    }
+
+    /// The path of its Unix socket, or its host and port.
+    pub fn address(&self) -> &str {
+        self.address.split_once("://").unwrap().1
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap()
+    }
+
+    /// A directory that is removed after it.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// What it has written to standard error.
+    pub fn log(&self) -> String {
+        self.log.text()
+    }
+
+    /// Connects to it, with the client's certificate if it wants one.
+    ///
+    /// # Panics
+    /// It does not answer.
+    pub async fn connect(&self) -> telexec_client::Agent {
+        self.connect_with(self.tls.clone()).await
+    }
+
+    /// Connects to it with this certificate of an authority that it trusts.
+    ///
+    /// # Panics
+    /// It does not answer.
+    pub async fn connect_as(&self, pair: &Pair) -> telexec_client::Agent {
+        let ca = self.tls.as_ref().expect("the agent has mTLS").ca.clone();
+        self.connect_with(Some(TlsOptions::new(&pair.cert, &pair.key, ca))).await
+    }
+
+    async fn connect_with(&self, tls: Option<TlsOptions>) -> telexec_client::Agent {
+        let target: Target = self.address.parse().unwrap();
+        let options = ConnectOptions { tls, ..Default::default() };
+        within(telexec_client::Agent::connect(&target, options)).await.expect("the agent answers")
+    }
+
+    /// Its machine, over a new connection.
+    pub async fn executor(&self) -> RemoteExecutor {
+        self.connect().await.executor()
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// It has ended.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.pid()).unwrap(), signal).unwrap();
+    }
+
+    /// Waits for its end.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let mut status = None;
+        until("the agent has ended", async || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        })
+        .await;
+        status.unwrap()
+    }
+
+    /// Ends it in an orderly way.
+    pub async fn terminate(&mut self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        self.ended().await
+    }
+
+    /// Ends it at once, as a power cut would; what it ran is left.
+    ///
+    /// # Panics
+    /// It has ended before.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            self.signal(Signal::TERM);
+            if !until_blocking(LIMIT, || !matches!(self.child.try_wait(), Ok(None))) {
+                self.kill();
+                eprintln!("the agent did not end by SIGTERM");
+            }
+        }
+        if std::thread::panicking() {
+            eprintln!("the agent's log:\n{}", self.log());
+        }
+    }
+}
+
+/// Standard error of an agent, as far as it was written.
+#[derive(Default)]
+struct Log {
+    state: Mutex<LogState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct LogState {
+    text: String,
+    ended: bool,
+}
+
+impl Log {
+    fn follow(pipe: impl std::io::Read + Send + 'static) -> Arc<Self> {
+        let log = Arc::new(Self::default());
+        let writer = Arc::clone(&log);
+        std::thread::spawn(move || {
+            for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+                writer.state.lock().unwrap().text += &format!("{}\n", String::from_utf8_lossy(&line));
+                writer.changed.notify_all();
+            }
+            writer.state.lock().unwrap().ended = true;
+            writer.changed.notify_all();
+        });
+        log
+    }
+
+    fn text(&self) -> String {
+        self.state.lock().unwrap().text.clone()
+    }
+
+    /// What `find` finds in the text, once it does; `None`: the log has ended without.
+    fn wait<T>(&self, find: impl Fn(&str) -> Option<T>) -> Option<T> {
+        let waiting = |state: &mut LogState| !state.ended && find(&state.text).is_none();
+        let (state, late) = self.changed.wait_timeout_while(self.state.lock().unwrap(), LIMIT, waiting).unwrap();
+        assert!(!late.timed_out(), "telexecd neither listens nor ends:\n{}", state.text);
+        find(&state.text)
+    }
+}

@@ -1,0 +1,199 @@
+//! Throwaway certificates.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    SanType, date_time_ymd,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+use telexec_client::TlsOptions;
+use tempfile::TempDir;
+
+/// A private authority with an agent's certificate and one client's. The files last as long as this.
+pub struct Certs {
+    /// Who signed both.
+    pub authority: Authority,
+    /// For an agent on this machine.
+    pub agent: Pair,
+    /// For the client called `client`.
+    pub client: Pair,
+}
+
+/// A certificate authority of its own.
+pub struct Authority {
+    directory: TempDir,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate and its key, as PEM files.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// The certificate.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+/// A certificate that is to be issued.
+pub struct Leaf {
+    params: CertificateParams,
+}
+
+impl Certs {
+    /// New ones.
+    pub fn new() -> Self {
+        let authority = Authority::new("telexec tests");
+        let agent = authority.issue(Leaf::server("localhost"));
+        let client = authority.issue(Leaf::client("client"));
+        Self { authority, agent, client }
+    }
+
+    /// What the holder of this certificate connects with.
+    pub fn options(&self, pair: &Pair) -> TlsOptions {
+        TlsOptions::new(&pair.cert, &pair.key, self.authority.cert())
+    }
+
+    /// The same for [`crate::Wire`]; `None`: it shows no certificate.
+    pub fn config(&self, pair: Option<&Pair>) -> Arc<ClientConfig> {
+        self.config_with_versions(pair, rustls::ALL_VERSIONS)
+    }
+
+    /// The same with these versions of TLS.
+    ///
+    /// # Panics
+    /// The files are gone.
+    pub fn config_with_versions(
+        &self,
+        pair: Option<&Pair>,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> Arc<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(self.authority.cert()).unwrap()).unwrap();
+        let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+            .with_protocol_versions(versions)
+            .unwrap()
+            .with_root_certificates(roots);
+        let mut config = match pair {
+            None => builder.with_no_client_auth(),
+            Some(Pair { cert, key }) => {
+                let chain = vec![CertificateDer::from_pem_file(cert).unwrap()];
+                builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap()).unwrap()
+            }
+        };
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Arc::new(config)
+    }
+}
+
+impl Default for Certs {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Authority {
+    /// A new one.
+    ///
+    /// # Panics
+    /// Its files cannot be written.
+    pub fn new(name: &str) -> Self {
+        let directory = tempfile::Builder::new().prefix("telexec-certs-").tempdir().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        std::fs::write(directory.path().join("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+        Self { directory, issuer: Issuer::new(params, key) }
+    }
+
+    /// Its own certificate.
+    pub fn cert(&self) -> PathBuf {
+        self.directory.path().join("ca.pem")
+    }
+
+    /// Where its files are.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Issues a certificate.
+    ///
+    /// # Panics
+    /// Its files cannot be written.
+    pub fn issue(&self, leaf: Leaf) -> Pair {
+        let key = KeyPair::generate().unwrap();
+        let cert = leaf.params.signed_by(&key, &self.issuer).unwrap();
+        let name = crate::marker();
+        let file = |extension: &str| self.directory.path().join(format!("{name}.{extension}"));
+        let pair = Pair { cert: file("pem"), key: file("key") };
+        std::fs::write(&pair.cert, cert.pem()).unwrap();
+        std::fs::write(&pair.key, key.serialize_pem()).unwrap();
+        pair
+    }
+}
+
+impl Leaf {
+    /// For a client with this common name.
+    pub fn client(common_name: &str) -> Self {
+        Self::new(common_name, ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
+    /// For an agent on this machine, by this name or by its address.
+    pub fn server(name: &str) -> Self {
+        let leaf = Self::new(name, ExtendedKeyUsagePurpose::ServerAuth).dns(name);
+        leaf.with(SanType::IpAddress([127, 0, 0, 1].into()))
+    }
+
+    fn new(common_name: &str, usage: ExtendedKeyUsagePurpose) -> Self {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![usage];
+        Self { params }
+    }
+
+    /// Names a host too.
+    ///
+    /// # Panics
+    /// It is no name.
+    pub fn dns(self, name: &str) -> Self {
+        self.with(SanType::DnsName(name.try_into().unwrap()))
+    }
+
+    /// Names a URI too.
+    ///
+    /// # Panics
+    /// It is no URI.
+    pub fn uri(self, uri: &str) -> Self {
+        self.with(SanType::URI(uri.try_into().unwrap()))
+    }
+
+    /// Names nobody at all.
+    pub fn nameless(mut self) -> Self {
+        self.params.distinguished_name = rcgen::DistinguishedName::new();
+        self
+    }
+
+    /// Its time is over.
+    pub fn expired(mut self) -> Self {
+        (self.params.not_before, self.params.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2001, 1, 1));
+        self
+    }
+
+    /// Its time has not come.
+    pub fn not_yet_valid(mut self) -> Self {
+        (self.params.not_before, self.params.not_after) = (date_time_ymd(3000, 1, 1), date_time_ymd(3001, 1, 1));
+        self
+    }
+
+    fn with(mut self, name: SanType) -> Self {
+        self.params.subject_alt_names.push(name);
+        self
+    }
+}

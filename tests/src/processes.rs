@@ -1,0 +1,47 @@
+//! Finding the processes of a command, without asking the agent.
+
+use std::fs;
+
+/// The variable that marks a command's processes: `command.env(MARK, &mark)`.
+pub const MARK: &str = "TELEXEC_TEST";
+
+/// A process that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its id.
+    pub pid: i32,
+    /// The name of its program, cut to 15 bytes.
+    pub name: String,
+    /// As ps(1) shows it: `S` sleeps, `T` is stopped.
+    pub state: char,
+    /// The id of its session.
+    pub session: i32,
+}
+
+/// A new value for [`MARK`].
+pub fn marker() -> String {
+    uuid::Uuid::now_v7().simple().to_string()
+}
+
+/// The processes that carry the mark in their environment or name it in their arguments.
+pub fn processes_with(mark: &str) -> Vec<Process> {
+    let variable = format!("{MARK}={mark}");
+    let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| carries(*pid, mark, &variable)).filter_map(read).collect()
+}
+
+fn carries(pid: i32, mark: &str, variable: &str) -> bool {
+    let file = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    file("environ").split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
+        || String::from_utf8_lossy(&file("cmdline")).contains(mark)
+}
+
+/// `None`: it has ended. See proc_pid_stat(5).
+fn read(pid: i32) -> Option<Process> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let state = fields.first()?.chars().next()?;
+    let session = fields.get(3)?.parse().ok()?;
+    (!"ZX".contains(state)).then(|| Process { pid, name: name.to_owned(), state, session })
+}

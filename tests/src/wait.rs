@@ -1,0 +1,49 @@
+//! Waiting for something to happen, rather than for some time to pass.
+
+use std::future::Future;
+use std::panic::Location;
+use std::time::{Duration, Instant};
+
+/// Far longer than anything takes: a test that waits so long hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Between two looks the machine belongs to what is waited for.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+
+/// Waits until `condition` holds; `what` names it.
+///
+/// # Panics
+/// It does not hold within a minute.
+pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition().await {
+        assert!(begin.elapsed() < LIMIT, "waited in vain until {what}");
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+    }
+}
+
+/// The same without a runtime, for what runs in a destructor.
+pub(crate) fn until_blocking(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let begin = Instant::now();
+    while !condition() {
+        if begin.elapsed() > limit {
+            return false;
+        }
+        std::thread::sleep(BETWEEN_LOOKS);
+    }
+    true
+}
+
+/// What `future` gives.
+///
+/// # Panics
+/// It hangs.
+#[track_caller]
+pub fn within<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    let here = Location::caller();
+    async move {
+        match tokio::time::timeout(LIMIT, future).await {
+            Ok(output) => output,
+            Err(_) => panic!("hangs: what is awaited at {here}"),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! A gRPC client with nothing between a test and the agent: one connection, no retry, and no clock of its own (tonic's
+//! channel keeps the deadline of a call too, so it cannot show who kept it).
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use http::{Request, Response, Uri};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use telexec_proto::v1::agent_service_client::AgentServiceClient;
+use telexec_proto::v1::execution_event::Event;
+use telexec_proto::v1::execution_service_client::ExecutionServiceClient;
+use telexec_proto::v1::{ExecutionEvent, Exited};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::task::AbortHandle;
+use tokio_rustls::TlsConnector;
+use tonic::body::Body;
+use tonic::{Status, Streaming};
+use tonic_health::pb::health_client::HealthClient;
+
+use crate::{Agent, within};
+
+/// Bytes to and from an agent.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// One HTTP/2 connection; its clones share it.
+#[derive(Clone, Debug)]
+pub struct Wire {
+    sender: SendRequest<Body>,
+    connection: AbortHandle,
+}
+
+impl Wire {
+    /// To this agent, in plain text.
+    ///
+    /// # Errors
+    /// The agent does not speak HTTP/2 with this side.
+    pub async fn connect(agent: &Agent) -> Result<Self, hyper::Error> {
+        Self::over(Self::dial(agent).await).await
+    }
+
+    /// To this agent, with TLS.
+    ///
+    /// # Errors
+    /// One side refuses the other.
+    pub async fn connect_tls(agent: &Agent, config: Arc<ClientConfig>) -> std::io::Result<Self> {
+        let name = ServerName::try_from("localhost").unwrap();
+        let stream = within(TlsConnector::from(config).connect(name, Self::dial(agent).await)).await?;
+        Self::over(Box::new(stream)).await.map_err(std::io::Error::other)
+    }
+
+    /// A connection that says nothing yet.
+    ///
+    /// # Panics
+    /// Nobody listens.
+    pub async fn dial(agent: &Agent) -> Box<dyn Stream> {
+        match agent.uri().starts_with("unix:") {
+            true => Box::new(within(UnixStream::connect(agent.address())).await.unwrap()),
+            false => Box::new(within(TcpStream::connect(agent.address())).await.unwrap()),
+        }
+    }
+
+    /// HTTP/2 over this.
+    ///
+    /// # Errors
+    /// The other side does not speak it.
+    pub async fn over(stream: Box<dyn Stream>) -> Result<Self, hyper::Error> {
+        let (sender, connection) = within(http2::handshake(TokioExecutor::new(), TokioIo::new(stream))).await?;
+        let connection = tokio::spawn(connection.map(drop)).abort_handle();
+        Ok(Self { sender, connection })
+    }
+
+    /// Closes the connection without a word, as the death of its process would.
+    pub fn cut(&self) {
+        self.connection.abort();
+    }
+
+    /// `telexec.v1.ExecutionService`.
+    pub fn executions(&self) -> ExecutionServiceClient<Self> {
+        ExecutionServiceClient::with_origin(self.clone(), origin())
+    }
+
+    /// `telexec.v1.AgentService`.
+    pub fn agent(&self) -> AgentServiceClient<Self> {
+        AgentServiceClient::with_origin(self.clone(), origin())
+    }
+
+    /// `grpc.health.v1.Health`.
+    pub fn health(&self) -> HealthClient<Self> {
+        HealthClient::with_origin(self.clone(), origin())
+    }
+}
+
+fn origin() -> Uri {
+    Uri::from_static("http://localhost")
+}
+
+impl tower::Service<Request<Body>> for Wire {
+    type Response = Response<Incoming>;
+    type Error = hyper::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Pin::new(&mut self.sender).poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        self.sender.send_request(request).boxed()
+    }
+}
+
+/// Everything that a call of Execute gave.
+#[derive(Clone, Debug)]
+pub struct Followed {
+    /// In their order.
+    pub events: Vec<ExecutionEvent>,
+    /// At the end.
+    pub status: Status,
+}
+
+/// Reads a call to its end.
+///
+/// # Panics
+/// It hangs.
+pub async fn follow(mut stream: Streaming<ExecutionEvent>) -> Followed {
+    let mut events = Vec::new();
+    let status = loop {
+        match within(stream.message()).await {
+            Ok(Some(event)) => events.push(event),
+            Ok(None) => break Status::ok(""),
+            Err(status) => break status,
+        }
+    };
+    Followed { events, status }
+}
+
+impl Followed {
+    /// All of standard output.
+    pub fn stdout(&self) -> Vec<u8> {
+        let chunks = self.events.iter().filter_map(|event| match &event.event {
+            Some(Event::Stdout(data)) => Some(&data[..]),
+            _ => None,
+        });
+        chunks.flatten().copied().collect()
+    }
+
+    /// The last event, if it is the end of the command.
+    pub fn exited(&self) -> Option<&Exited> {
+        match &self.events.last()?.event {
+            Some(Event::Exited(exited)) => Some(exited),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What a command writes.
+
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use telexec_tests::{collect, run, until_told};
+use telexec_tool::{Command, Event};
+
+use super::Machine;
+
+pub(super) async fn streams_are_kept_apart(machine: Machine) {
+    let outcome = run(&machine, Command::shell("echo out; echo err >&2")).await.unwrap();
+    assert_eq!((&outcome.stdout[..], &outcome.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
+}
+
+pub(super) async fn output_arrives_while_the_command_runs(machine: Machine) {
+    let mut execution = machine.execute(Command::shell("echo first; sleep 300").build().unwrap()).await.unwrap();
+    until_told(&mut execution, "first\n").await;
+}
+
+pub(super) async fn a_command_without_output_starts_and_exits(machine: Machine) {
+    let outcome = run(&machine, Command::argv(["true"])).await.unwrap();
+    assert!(matches!(outcome.events[..], [Event::Started(_), Event::Exited(_)]), "{:?}", outcome.events);
+    assert!(outcome.started.pid > 1);
+}
+
+pub(super) async fn all_256_bytes_arrive_as_they_are(machine: Machine) {
+    let bytes: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+    let outcome = run(&machine, Command::argv(["cat"]).stdin(bytes.clone())).await.unwrap();
+    assert!(outcome.stdout == bytes);
+}
+
+pub(super) async fn characters_that_are_written_in_pieces_arrive(machine: Machine) {
+    let text = r"for byte in 303 251 000 377 360 237; do printf \\$byte; done";
+    let outcome = run(&machine, Command::shell(text)).await.unwrap();
+    assert_eq!(outcome.stdout, b"\xc3\xa9\x00\xff\xf0\x9f");
+}
+
+pub(super) async fn alternating_lines_keep_their_order_in_each_stream(machine: Machine) {
+    let text = "for i in {1..500}; do echo $i; echo $i >&2; done";
+    let outcome = run(&machine, Command::shell(text)).await.unwrap();
+    let lines: String = (1..=500).map(|i| format!("{i}\n")).collect();
+    assert_eq!((outcome.text(), &outcome.stderr[..]), (&lines[..], lines.as_bytes()));
+}
+
+pub(super) async fn ten_megabytes_on_both_streams_arrive(machine: Machine) {
+    let text = "head -c 10000000 /dev/zero & head -c 10000000 /dev/zero | tr '\\0' x >&2; wait";
+    let outcome = run(&machine, Command::shell(text)).await.unwrap();
+    assert!(outcome.stdout == vec![0; 10_000_000] && outcome.stderr == vec![b'x'; 10_000_000]);
+    assert_eq!((outcome.exited.stdout.bytes, outcome.exited.stderr.bytes), (10_000_000, 10_000_000));
+}
+
+pub(super) async fn the_last_line_before_the_exit_arrives(machine: Machine) {
+    for round in 0..200 {
+        let text = format!("echo {round} >&2; exit 3");
+        let outcome = run(&machine, Command::shell(text).shell("sh")).await.unwrap();
+        assert_eq!(outcome.stderr, format!("{round}\n").into_bytes());
+    }
+}
+
+pub(super) async fn a_slow_reader_gets_every_byte(machine: Machine) {
+    let mut execution = machine.execute(Command::shell("seq 1 200000").build().unwrap()).await.unwrap();
+    let mut told = Vec::new();
+    let exited = loop {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        match execution.next().await.unwrap().unwrap() {
+            Event::Started(_) => {}
+            Event::Output(output) => told.extend_from_slice(&output.data),
+            Event::Exited(exited) => break exited,
+        }
+    };
+    let all: String = (1..=200_000).map(|i| format!("{i}\n")).collect();
+    assert!(told == all.as_bytes() && exited.exit_code() == 0, "{} of {} bytes", told.len(), all.len());
+}
+
+pub(super) async fn output_over_the_limit_is_counted_and_dropped(machine: Machine) {
+    let text = "head -c 5000000 /dev/zero; printf 123456 >&2";
+    let outcome = run(&machine, Command::shell(text).max_output_bytes(5)).await.unwrap();
+    assert_eq!((&outcome.stdout[..], &outcome.stderr[..]), (&[0; 5][..], &b"12345"[..]));
+    let (stdout, stderr) = (outcome.exited.stdout, outcome.exited.stderr);
+    assert_eq!((stdout.bytes, stdout.dropped_bytes), (5_000_000, 4_999_995));
+    assert_eq!((stderr.bytes, stderr.dropped_bytes), (6, 1));
+}
+
+pub(super) async fn output_at_the_limit_is_whole(machine: Machine) {
+    let outcome = run(&machine, Command::shell("printf 12345").max_output_bytes(5)).await.unwrap();
+    assert_eq!((outcome.text(), outcome.exited.stdout.dropped_bytes), ("12345", 0));
+}
+
+pub(super) async fn a_hundred_commands_at_once_keep_their_output_apart(machine: Machine) {
+    let one = async |i: usize| {
+        let command = Command::shell(format!("echo {i}; echo err {i} >&2; exit {i}")).shell("sh").build().unwrap();
+        collect(machine.execute(command).await.unwrap()).await.unwrap()
+    };
+    for (i, outcome) in join_all((0..100).map(one)).await.into_iter().enumerate() {
+        assert_eq!(outcome.text(), format!("{i}\n"));
+        assert_eq!(outcome.stderr, format!("err {i}\n").into_bytes());
+        assert_eq!(outcome.exited.exit_code(), i32::try_from(i).unwrap());
+    }
+}

@@ -1,0 +1,5 @@
+//! telexec's suites, by behaviour.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests fail so")]
+
+mod conformance;
+mod scratch;
