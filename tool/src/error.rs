@@ -44,7 +44,7 @@ pub enum ExecutorError {
     #[error("the deadline passed before the command's end was reported")]
     DeadlineExceeded,
     /// The executor is shutting down; nothing ran.
-    #[error("shutting down")]
+    #[error("the agent is shutting down; nothing ran")]
     ShuttingDown,
     /// The executor could not be reached; nothing ran.
     #[error("{endpoint} is unreachable")]

@@ -214,9 +214,21 @@ impl BashTool {
             }
             ExecutorError::Denied { reason } => Err(ToolError::failed(reason)),
             ExecutorError::Invalid(error) => Err(malformed(error)),
-            error => Err(ToolError::Failed { message: error.to_string(), source: Some(Box::new(error)) }),
+            error => Err(ToolError::failed(with_causes(&error))),
         }
     }
+}
+
+/// The error and why: a model sees no more of it than this text.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
 }
 
 /// A command that ran: how it ended, and what it wrote.

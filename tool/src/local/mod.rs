@@ -131,7 +131,7 @@ impl LocalExecutor {
     pub fn new(config: LocalConfig) -> io::Result<Self> {
         let temporary = match config.state_dir {
             Some(_) => None,
-            None => Some(tempfile::Builder::new().prefix("telexec-").tempdir()?),
+            None => Some(temporary_directory()?),
         };
         let state_dir = match (&config.state_dir, &temporary) {
             (Some(path), _) => own_directory(path)?,
@@ -260,6 +260,12 @@ impl Stream for Events {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.receiver.poll_recv(cx).map(|event| event.map(Ok))
     }
+}
+
+fn temporary_directory() -> io::Result<tempfile::TempDir> {
+    use std::os::unix::fs::PermissionsExt;
+
+    tempfile::Builder::new().prefix("telexec-").permissions(std::fs::Permissions::from_mode(0o700)).tempdir()
 }
 
 /// A directory that only this user can use, made if it is not there.
