@@ -2,4 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests fail so")]
 
 mod conformance;
+mod deadlines;
+mod grpcurl;
+mod refusals;
 mod scratch;

@@ -22,8 +22,12 @@ const STOPPED: &str = "sh -c 'kill -STOP $$' & echo ready; sleep 300";
 /// Not even the execution's id is in the environment of this child; its name is the test's mark.
 const EMPTY_ENVIRONMENT: &str =
     "env -i setsid bash -c \"exec -a $TELEXEC_TEST sleep 300\" & echo ready; sleep 300; sleep 300";
-/// Each of eight goes on in a child of its own, again and again.
-const RESPAWNING: &str = "f() { trap '' TERM; sleep 0.02; f & }; for i in {1..8}; do f & done; echo ready; sleep 300";
+/// Each of eight goes on in a child of its own, again and again, until the working directory is removed.
+const RESPAWNING: &str =
+    "f() { trap '' TERM; sleep 0.02; [ -e . ] && f & }; for i in {1..8}; do f & done; echo ready; sleep 300";
+/// The same, each in a session of its own.
+const RESPAWNING_SESSIONS: &str = "export F='trap \"\" TERM; sleep 0.02; [ -e . ] && setsid bash -c \"$F\" &'
+    for i in {1..8}; do setsid bash -c \"$F\" & done; echo ready; sleep 300";
 
 fn sleeps(count: usize) -> impl Fn(&[Process]) -> bool {
     move |processes| processes.iter().filter(|process| process.name == "sleep").count() >= count
@@ -31,7 +35,16 @@ fn sleeps(count: usize) -> impl Fn(&[Process]) -> bool {
 
 /// Starts a command with this mark, and waits until it says so and its processes are there.
 async fn running(machine: &Machine, text: &str, mark: &str, there: impl Fn(&[Process]) -> bool) -> Execution {
-    let command = Command::shell(text).env(MARK, mark).kill_grace(SHORT).build().unwrap();
+    started(machine, Command::shell(text).kill_grace(SHORT), mark, there).await
+}
+
+async fn started(
+    machine: &Machine,
+    command: CommandBuilder,
+    mark: &str,
+    there: impl Fn(&[Process]) -> bool,
+) -> Execution {
+    let command = command.env(MARK, mark).build().unwrap();
     let mut execution = machine.execute(command).await.unwrap();
     until_told(&mut execution, "ready\n").await;
     until("all processes run", async || there(&processes_with(mark))).await;
@@ -39,8 +52,9 @@ async fn running(machine: &Machine, text: &str, mark: &str, there: impl Fn(&[Pro
 }
 
 async fn cancel_leaves_nothing(machine: Machine, text: &str, there: impl Fn(&[Process]) -> bool) {
-    let mark = marker();
-    drop(running(&machine, text, &mark, there).await);
+    let (mark, directory) = (marker(), tempfile::tempdir().unwrap());
+    let command = Command::shell(text).kill_grace(SHORT).working_directory(directory.path().to_str().unwrap());
+    drop(started(&machine, command, &mark, there).await);
     until("nothing is left", async || processes_with(&mark).is_empty()).await;
 }
 
@@ -80,6 +94,10 @@ pub(super) async fn cancel_leaves_nothing_of_processes_that_respawn(machine: Mac
     cancel_leaves_nothing(machine, RESPAWNING, sleeps(4)).await;
 }
 
+pub(super) async fn cancel_leaves_nothing_of_sessions_that_respawn(machine: Machine) {
+    cancel_leaves_nothing(machine, RESPAWNING_SESSIONS, sleeps(4)).await;
+}
+
 async fn exited(machine: &Machine, execution: &Execution) -> impl AsyncFn() -> Option<Exited> + use<> {
     let (machine, id) = (Machine::clone(machine), execution.id().clone());
     async move || {
@@ -102,10 +120,8 @@ pub(super) async fn cancel_gives_the_grace(machine: Machine) {
     let directory = tempfile::tempdir().unwrap();
     let (mark, path) = (marker(), directory.path().to_str().unwrap());
     let text = "trap 'echo bye > bye; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
-    let command = Command::shell(text).env(MARK, &mark).kill_grace(ENDLESS).working_directory(path);
-    let mut execution = machine.execute(command.build().unwrap()).await.unwrap();
-    until_told(&mut execution, "ready\n").await;
-    drop(execution);
+    let command = Command::shell(text).kill_grace(ENDLESS).working_directory(path);
+    drop(started(&machine, command, &mark, |_| true).await);
     until("nothing is left", async || processes_with(&mark).is_empty()).await;
     assert_eq!(lines(&directory.path().join("bye")), ["bye"]);
 }
@@ -144,20 +160,26 @@ pub(super) async fn cancel_after_the_end_changes_nothing(machine: Machine) {
 
 /// The end of it is told only once nothing is left, so no time is given here.
 async fn ends_with_nothing_left(machine: &Machine, command: CommandBuilder) -> Exited {
-    let mark = marker();
-    let outcome = run(machine, command.env(MARK, &mark)).await.unwrap();
+    let (mark, directory) = (marker(), tempfile::tempdir().unwrap());
+    let command = command.env(MARK, &mark).working_directory(directory.path().to_str().unwrap());
+    let outcome = run(machine, command).await.unwrap();
     assert_eq!(processes_with(&mark), []);
     assert_eq!((outcome.text().lines().next(), outcome.exited.surviving_processes), (Some("ready"), 0));
     outcome.exited
 }
 
 pub(super) async fn a_timeout_keeps_the_output_and_leaves_nothing(machine: Machine) {
-    let trees = [GROUP, SESSION, DOUBLE_FORK, NOHUP, TERM_IGNORED, STOPPED, EMPTY_ENVIRONMENT, RESPAWNING];
-    let ends = trees.iter().map(|text| {
-        ends_with_nothing_left(&machine, Command::shell(*text).timeout(AMPLE).kill_grace(SHORT))
-    });
+    let trees = [GROUP, SESSION, DOUBLE_FORK, NOHUP, TERM_IGNORED, STOPPED, EMPTY_ENVIRONMENT];
+    let command = |text: &&str| Command::shell(*text).timeout(AMPLE).kill_grace(SHORT);
+    let ends = trees.iter().map(command).map(|command| ends_with_nothing_left(&machine, command));
     for (exited, text) in join_all(ends).await.iter().zip(trees) {
         assert_eq!((exited.cause, exited.exit_code()), (ExitCause::TimedOut, -1), "{text}");
+    }
+}
+
+pub(super) async fn a_timeout_leaves_nothing_of_processes_that_respawn(machine: Machine) {
+    for text in [RESPAWNING, RESPAWNING_SESSIONS] {
+        ends_with_nothing_left(&machine, Command::shell(text).timeout(AMPLE).kill_grace(SHORT)).await;
     }
 }
 

@@ -34,6 +34,16 @@ pub(super) async fn a_quiet_background_child_leaves_the_output_complete(machine:
     machine.signal(&outcome.started.id, Signal::KILL).await.unwrap();
 }
 
+/// The main process exits while the survivor is still on its way to its own program and session.
+pub(super) async fn a_survivor_is_counted_however_young_it_is(machine: Machine) {
+    for round in 0..50 {
+        let command = Command::shell("setsid sleep 300 >/dev/null 2>&1 &").shell("sh");
+        let outcome = run(&machine, command).await.unwrap();
+        assert_eq!(outcome.exited.surviving_processes, 1, "round {round}");
+        machine.signal(&outcome.started.id, Signal::KILL).await.unwrap();
+    }
+}
+
 /// Writing after the call must neither end it (SIGPIPE) nor block it, whatever it writes.
 pub(super) async fn a_survivor_that_writes_lives_on(machine: Machine) {
     let directory = tempfile::tempdir().unwrap();
