@@ -20,6 +20,9 @@ use crate::listen::Accepted;
 /// From the accepted connection to an identity; a caller that takes longer is dropped.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Encrypted at once for one write to the socket: a few chunks of output.
+const TLS_BUFFER_BYTES: usize = 256 * 1024;
+
 /// A peer that could not say who it is.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeError {
@@ -55,7 +58,8 @@ pub(crate) async fn handshake(accepted: Accepted) -> Result<Peer, HandshakeError
             }
             Accepted::Tcp(stream, None) => Ok(Peer { identity: Identity::anonymous(), io: Box::new(stream) }),
             Accepted::Tcp(stream, Some(acceptor)) => {
-                let stream = acceptor.accept(stream).await.map_err(HandshakeError::Tls)?;
+                let mut stream = acceptor.accept(stream).await.map_err(HandshakeError::Tls)?;
+                stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
                 let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
                 let identity = certificate.and_then(Identity::from_certificate).ok_or(HandshakeError::Nameless)?;
                 Ok(Peer { identity, io: Box::new(stream) })

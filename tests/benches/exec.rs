@@ -4,7 +4,6 @@
 //! on a machine that is busy with other things. Arguments: the number of rounds (default 300) and the MiB of the
 //! throughput test (default 2048).
 
-use std::io::Read;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -13,8 +12,13 @@ use telexec_client::{Agent, ConnectOptions};
 use telexec_tests::{Certs, TestAgent};
 use telexec_tool::local::{LocalConfig, LocalExecutor};
 use telexec_tool::{Command, CommandBuilder, Event, Executor};
+use tokio::io::AsyncReadExt;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Rounds in a row in one place.
+const BLOCK: usize = 50;
+const WARM_UP: usize = 5;
 
 /// Somewhere the same thing is done.
 struct Place {
@@ -45,7 +49,7 @@ async fn run(rounds: usize, mebibytes: u64) -> Result<()> {
     for argv in [&["/bin/true"][..], &["bash", "-c", "true"]] {
         latency(argv, rounds, &places).await?;
     }
-    println!("\nthroughput of standard output, {mebibytes} MiB; the baseline is a pipe from the same command, read here");
+    println!("\nthroughput of standard output, {mebibytes} MiB; the baseline is tokio::process's pipe from the same command");
     throughput(mebibytes, &places).await
 }
 
@@ -58,20 +62,19 @@ async fn connect(agent: &TestAgent, certs: Option<&Certs>) -> Result<Box<dyn Exe
 async fn latency(argv: &[&str], rounds: usize, places: &[Place]) -> Result<()> {
     let mut here = Vec::new();
     let mut there = vec![Vec::new(); places.len()];
-    for round in 0..rounds + 20 {
-        let begin = Instant::now();
-        let program = argv.first().ok_or("no program")?;
-        tokio::process::Command::new(program).args(argv.get(1..).unwrap_or_default()).output().await?;
-        let spent = begin.elapsed();
-        // the first ones warm up
-        if round >= 20 {
-            here.push(spent);
+    // in blocks, so that each is as warm as it would be in use; the first rounds of a block are not counted
+    for _ in 0..rounds.div_ceil(BLOCK) {
+        for round in 0..BLOCK + WARM_UP {
+            let begin = Instant::now();
+            let program = argv.first().ok_or("no program")?;
+            tokio::process::Command::new(program).args(argv.get(1..).unwrap_or_default()).output().await?;
+            here.extend((round >= WARM_UP).then(|| begin.elapsed()));
         }
         for (place, times) in places.iter().zip(&mut there) {
-            let begin = Instant::now();
-            consume(place, Command::argv(argv.iter().copied())).await?;
-            if round >= 20 {
-                times.push(begin.elapsed());
+            for round in 0..BLOCK + WARM_UP {
+                let begin = Instant::now();
+                consume(place, Command::argv(argv.iter().copied())).await?;
+                times.extend((round >= WARM_UP).then(|| begin.elapsed()));
             }
         }
     }
@@ -103,7 +106,7 @@ async fn throughput(mebibytes: u64, places: &[Place]) -> Result<()> {
     for _ in 0..3 {
         let speeds = &mut best.iter_mut();
         let begin = Instant::now();
-        read_pipe(&argv)?;
+        read_pipe(&argv).await?;
         note(speeds.next(), bytes, begin);
         for place in places {
             let begin = Instant::now();
@@ -115,7 +118,7 @@ async fn throughput(mebibytes: u64, places: &[Place]) -> Result<()> {
         }
     }
     let base = best.first().copied().unwrap_or(1.0);
-    let names = ["local pipe"].into_iter().chain(places.iter().map(|place| place.name));
+    let names = ["tokio::process"].into_iter().chain(places.iter().map(|place| place.name));
     for (name, speed) in names.zip(&best) {
         println!("  {name:<28} {:>7.0} MiB/s {:>6.2}x", speed / 1024.0 / 1024.0, speed / base);
     }
@@ -128,15 +131,15 @@ fn note(best: Option<&mut f64>, bytes: u64, begin: Instant) {
     }
 }
 
-fn read_pipe(argv: &[&str]) -> Result<()> {
-    let mut child = std::process::Command::new(argv.first().ok_or("no program")?)
+async fn read_pipe(argv: &[&str]) -> Result<()> {
+    let mut child = tokio::process::Command::new(argv.first().ok_or("no program")?)
         .args(argv.get(1..).unwrap_or_default())
         .stdout(Stdio::piped())
         .spawn()?;
     let mut pipe = child.stdout.take().ok_or("no pipe")?;
-    let mut buffer = vec![0; 256 * 1024];
-    while pipe.read(&mut buffer)? > 0 {}
-    child.wait()?;
+    let mut buffer = vec![0; 64 * 1024];
+    while pipe.read(&mut buffer).await? > 0 {}
+    child.wait().await?;
     Ok(())
 }
 

@@ -144,7 +144,10 @@ impl AgentBuilder {
         let mut argv = self.through.iter().chain([&telexecd]).chain(&self.args);
         let mut command = Command::new(argv.next().unwrap());
         forget_environment(&mut command);
-        command.args(argv).arg("--state-dir").arg(directory.join("state"));
+        command.args(argv);
+        if !self.args.iter().any(|arg| arg == "--state-dir") {
+            command.arg("--state-dir").arg(directory.join("state"));
+        }
         if let Some(toml) = &self.config {
             let path = directory.join("telexecd.toml");
             std::fs::write(&path, toml).unwrap();

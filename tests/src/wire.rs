@@ -2,7 +2,7 @@
 //! channel keeps the deadline of a call too, so it cannot show who kept it).
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use futures_util::FutureExt;
@@ -10,7 +10,8 @@ use futures_util::future::BoxFuture;
 use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper::rt::Executor;
+use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use telexec_proto::v1::agent_service_client::AgentServiceClient;
@@ -35,7 +36,17 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 #[derive(Clone, Debug)]
 pub struct Wire {
     sender: SendRequest<Body>,
-    connection: AbortHandle,
+    tasks: Tasks,
+}
+
+/// Everything that holds the connection open.
+#[derive(Clone, Debug, Default)]
+struct Tasks(Arc<Mutex<Vec<AbortHandle>>>);
+
+impl<F: Future<Output: Send> + Send + 'static> Executor<F> for Tasks {
+    fn execute(&self, task: F) {
+        self.0.lock().unwrap().push(tokio::spawn(task).abort_handle());
+    }
 }
 
 impl Wire {
@@ -73,34 +84,36 @@ impl Wire {
     /// # Errors
     /// The other side does not speak it.
     pub async fn over(stream: Box<dyn Stream>) -> Result<Self, hyper::Error> {
-        let (sender, connection) = within(http2::handshake(TokioExecutor::new(), TokioIo::new(stream))).await?;
-        let connection = tokio::spawn(connection.map(drop)).abort_handle();
-        Ok(Self { sender, connection })
+        let tasks = Tasks::default();
+        let (sender, connection) = within(http2::handshake(tasks.clone(), TokioIo::new(stream))).await?;
+        tasks.execute(connection.map(drop));
+        Ok(Self { sender, tasks })
     }
 
     /// Closes the connection without a word, as the death of its process would.
     pub fn cut(&self) {
-        self.connection.abort();
+        self.tasks.0.lock().unwrap().iter().for_each(AbortHandle::abort);
+    }
+
+    /// What clients of other services are to be made with.
+    pub fn origin() -> Uri {
+        Uri::from_static("http://localhost")
     }
 
     /// `telexec.v1.ExecutionService`.
     pub fn executions(&self) -> ExecutionServiceClient<Self> {
-        ExecutionServiceClient::with_origin(self.clone(), origin())
+        ExecutionServiceClient::with_origin(self.clone(), Self::origin())
     }
 
     /// `telexec.v1.AgentService`.
     pub fn agent(&self) -> AgentServiceClient<Self> {
-        AgentServiceClient::with_origin(self.clone(), origin())
+        AgentServiceClient::with_origin(self.clone(), Self::origin())
     }
 
     /// `grpc.health.v1.Health`.
     pub fn health(&self) -> HealthClient<Self> {
-        HealthClient::with_origin(self.clone(), origin())
+        HealthClient::with_origin(self.clone(), Self::origin())
     }
-}
-
-fn origin() -> Uri {
-    Uri::from_static("http://localhost")
 }
 
 impl tower::Service<Request<Body>> for Wire {

@@ -6,10 +6,6 @@ use telexec_tests::{Agent, Answer, Certs, Grpcurl, Wire, follow, marker, within}
 use tonic::Code;
 use tonic_reflection::pb::{v1, v1alpha};
 
-fn origin() -> http::Uri {
-    http::Uri::from_static("http://localhost")
-}
-
 const SERVICES: [&str; 3] = ["grpc.health.v1.Health", "telexec.v1.AgentService", "telexec.v1.ExecutionService"];
 
 async fn call(agent: &Agent, method: &str, request: Value) -> Answer {
@@ -54,7 +50,7 @@ async fn reflection_answers_in_both_versions() {
             use $version::server_reflection_response::MessageResponse;
             let ask = MessageRequest::ListServices(String::new());
             let request = $version::ServerReflectionRequest { message_request: Some(ask), ..Default::default() };
-            let mut client = $version::server_reflection_client::ServerReflectionClient::with_origin(wire.clone(), origin());
+            let mut client = $version::server_reflection_client::ServerReflectionClient::with_origin(wire.clone(), Wire::origin());
             let requests = futures_util::stream::iter([request]);
             let mut answers = client.server_reflection_info(requests).await.unwrap().into_inner();
             let answer = within(answers.message()).await.unwrap().unwrap().message_response;

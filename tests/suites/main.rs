@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests fail so")]
 
 mod conformance;
+mod daemon;
 mod deadlines;
 mod grpcurl;
 mod refusals;
+mod transport;
 mod scratch;

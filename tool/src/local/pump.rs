@@ -17,14 +17,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Event, Output, OutputStream, StreamTotals};
 
-/// Events between the pump and its reader. With [`CHUNK_BYTES`], the bound of an execution's memory: 2 MiB.
+/// Events between the pump and its reader. With [`CHUNK_BYTES`], the bound of an execution's memory: 512 KiB.
 pub(super) const QUEUE: usize = 8;
-/// The most that is read at once.
-const CHUNK_BYTES: usize = 256 * 1024;
+/// The most that is read at once: larger chunks leave the processor's caches before they are sent.
+const CHUNK_BYTES: usize = 64 * 1024;
 /// A pipe that holds so much is busy: most of the default size.
 const BUSY_BYTES: usize = 32 * 1024;
 /// What a busy pipe is enlarged to; see pipe(7).
-const BUSY_PIPE_BYTES: usize = 1024 * 1024;
+const BUSY_PIPE_BYTES: usize = 256 * 1024;
 /// A chunk of less is small.
 const SMALL_BYTES: usize = 4096;
 /// Small chunks in a row are read no more often than this: a flood of tiny HTTP/2 frames would end a connection.

@@ -1,0 +1,188 @@
+//! Flags, environment and file.
+
+use std::path::Path;
+
+use telexec_tests::{Agent, Authority, Certs, Leaf, collect, run};
+use telexec_tool::{Command, Executor, ExitCause};
+
+use super::telexecd;
+
+/// A private directory with a configuration file of this text.
+fn file(toml: &str) -> (tempfile::TempDir, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("telexecd.toml");
+    std::fs::write(&path, toml).unwrap();
+    (directory, path.to_str().unwrap().to_owned())
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_valid_configuration_is_checked_and_nothing_more() {
+    let certs = Certs::new();
+    let (directory, _) = file("");
+    let socket = directory.path().join("agent.sock");
+    let listen = format!("unix://{}", socket.display());
+    let (cert, key, ca) = (text(&certs.agent.cert), text(&certs.agent.key), certs.authority.cert());
+    let tls = ["--tls-cert", cert, "--tls-key", key, "--client-ca", text(&ca)];
+    for args in [&["--listen", &listen][..], &[&["--listen", "tcp://0.0.0.0:0"][..], &tls].concat()] {
+        let (code, log) = telexecd(&[&["--check-config"], args].concat(), &[]).await;
+        assert_eq!(code, 0, "{log}");
+        assert!(!log.contains("listening on"), "{log}");
+    }
+    assert!(!socket.exists());
+}
+
+async fn fault(toml: &str) -> String {
+    let (_directory, path) = file(toml);
+    let (code, log) = telexecd(&["--check-config", "--config", &path], &[]).await;
+    assert_eq!(code, 78, "{toml}: {log}");
+    log
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_of_the_file_are_named() {
+    const LISTEN: &str = "listen = [\"unix:///tmp/never.sock\"]\n";
+    for (toml, named) in [
+        ("colour = 1", "colour"),
+        ("listen =", "telexecd.toml"),
+        ("listen = [\"http://a:1\"]", "http://a:1"),
+        ("listen = [\"unix://relative.sock\"]", "relative.sock"),
+        ("", "nowhere to listen"),
+        ("listen = [\"tcp://0.0.0.0:0\"]", "--tls-cert"),
+        ("kill_grace = \"soon\"", "kill_grace"),
+        ("max_executions = 0", "max_executions"),
+        ("default_timeout = \"0s\"", "default_timeout"),
+        ("working_directory = \"relative\"", "working_directory"),
+        ("shell = \"\"", "shell"),
+        ("log_format = \"xml\"", "xml"),
+        ("log_level = \"a=b=c\"", "telexecd"),
+        ("[environment]\n\"A=B\" = \"c\"", "environment"),
+        ("tls_cert = \"/no/such.pem\"", "go together"),
+        ("tls_cert = \"/no/such.pem\"\ntls_key = \"/no/such.key\"\nclient_ca = \"/no/ca.pem\"", "/no/"),
+    ] {
+        let toml = if toml.contains("listen") || toml.is_empty() { toml.to_owned() } else { format!("{LISTEN}{toml}") };
+        let log = fault(&toml).await;
+        assert!(log.contains(named), "{toml}: {log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_of_flags_and_environment_are_faults_of_the_configuration() {
+    for (args, environment) in [
+        (&["--listen", "http://a:1"][..], &[][..]),
+        (&[], &[("TELEXECD_LISTEN", "http://a:1")]),
+        (&["--config", "/no/such/telexecd.toml"], &[]),
+    ] {
+        let (code, log) = telexecd(&[&["--check-config"], args].concat(), environment).await;
+        assert_eq!(code, 78, "{args:?} {environment:?}: {log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_of_certificates_are_named() {
+    let (certs, another) = (Certs::new(), Authority::new("another"));
+    let (ca, stranger) = (certs.authority.cert(), another.issue(Leaf::server("localhost")));
+    let empty = certs.authority.directory().join("empty.pem");
+    std::fs::write(&empty, "no certificate\n").unwrap();
+    for (cert, key, ca, named) in [
+        (&certs.agent.cert, &stranger.key, &ca, "together"),
+        (&empty, &certs.agent.key, &ca, "empty.pem"),
+        (&certs.agent.cert, &empty, &ca, "empty.pem"),
+        (&certs.agent.cert, &certs.agent.key, &empty, "empty.pem"),
+        (&certs.agent.key, &certs.agent.key, &ca, ".key"),
+    ] {
+        let toml = format!("listen = [\"tcp://0.0.0.0:0\"]\ntls_cert = {cert:?}\ntls_key = {key:?}\nclient_ca = {ca:?}");
+        let log = fault(&toml).await;
+        assert!(log.contains(named), "{named}: {log}");
+    }
+}
+
+#[test]
+fn a_flag_goes_before_the_environment_and_that_before_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let [file, environment, flag] =
+        ["file", "environment", "flag"].map(|name| format!("unix://{}/{name}.sock", directory.path().display()));
+    let of_file = || Agent::builder().listen_as_configured().config(format!("listen = [{file:?}]"));
+    assert_eq!(of_file().start().uri(), file);
+    assert_eq!(of_file().env("TELEXECD_LISTEN", &environment).start().uri(), environment);
+    assert_eq!(of_file().env("TELEXECD_LISTEN", &environment).listen(&flag).start().uri(), flag);
+}
+
+#[test]
+fn the_environment_can_switch_off_what_the_file_switches_on() {
+    let insecure = || Agent::builder().listen("tcp://127.0.0.1:0").config("insecure = true");
+    insecure().start();
+    let refused = insecure().env("TELEXECD_INSECURE", "false").try_start().err().expect("it does not listen");
+    assert!(refused.log.contains("--tls-cert"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_flag_has_its_variable() {
+    let certs = Certs::new();
+    let directory = tempfile::tempdir().unwrap();
+    let (config, state) = (directory.path().join("telexecd.toml"), directory.path().join("state"));
+    std::fs::write(&config, "max_executions = 7").unwrap();
+    let variables = [
+        ("CONFIG", text(&config)),
+        ("LISTEN", "tcp://127.0.0.1:0"),
+        ("TLS_CERT", text(&certs.agent.cert)),
+        ("TLS_KEY", text(&certs.agent.key)),
+        ("CLIENT_CA", text(&certs.authority.cert())),
+        ("STATE_DIR", text(&state)),
+        ("LOG_FORMAT", "json"),
+        ("LOG_LEVEL", "debug"),
+        ("CHECK_CONFIG", "true"),
+    ]
+    .map(|(name, value)| (format!("TELEXECD_{name}"), value.to_owned()));
+    let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (&name[..], &value[..])).collect();
+    let (code, log) = telexecd(&[], &variables).await;
+    assert_eq!(code, 0, "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_start_from_what_is_configured() {
+    let toml = "shell = \"sh\"\nworking_directory = \"/usr\"\n[environment]\nPATH = \"/bin:/usr/bin\"\nA = \"b c\"";
+    let agent = Agent::builder().config(toml).start();
+    let outcome = run(&agent.executor().await, Command::shell("echo $0 $PWD $PATH $A")).await.unwrap();
+    assert_eq!(outcome.text(), "sh /usr /bin:/usr/bin b c\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn timeouts_are_cut_to_the_longest() {
+    let agent = Agent::builder().config("max_timeout = \"300ms\"\nkill_grace = \"0s\"").start();
+    let executor = agent.executor().await;
+    let endless = || Command::argv(["sleep", "300"]);
+    for command in [endless(), endless().timeout(std::time::Duration::from_secs(300))] {
+        assert_eq!(run(&executor, command).await.unwrap().exited.cause, ExitCause::TimedOut);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn defaults_hold_for_commands_that_do_not_say() {
+    let agent = Agent::builder().config("default_timeout = \"300ms\"\nmax_output_bytes = 3").start();
+    let executor = agent.executor().await;
+    assert_eq!(run(&executor, Command::argv(["sleep", "300"])).await.unwrap().exited.cause, ExitCause::TimedOut);
+    let said = Command::shell("printf 12345").timeout(std::time::Duration::from_secs(300));
+    assert_eq!(run(&executor, said.clone()).await.unwrap().text(), "123");
+    assert_eq!(run(&executor, said.max_output_bytes(4)).await.unwrap().text(), "1234");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_oldest_ended_executions_are_forgotten() {
+    let agent = Agent::builder().config("retention_count = 2").start();
+    let executor = agent.executor().await;
+    let running = executor.execute(Command::argv(["sleep", "300"]).build().unwrap()).await.unwrap();
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        let execution = executor.execute(Command::argv(["true"]).build().unwrap()).await.unwrap();
+        ids.push(collect(execution).await.unwrap().started.id);
+    }
+    let mut known = Vec::new();
+    for id in ids.iter().chain([running.id()]) {
+        known.push(executor.get(id).await.is_ok());
+    }
+    assert_eq!(known, [false, false, true, true, true], "the last one still runs");
+}

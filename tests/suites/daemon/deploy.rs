@@ -1,0 +1,94 @@
+//! The files that are shipped beside the programs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use telexec_tests::Certs;
+
+use super::telexecd;
+
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("deploy")
+}
+
+/// The certificates that it names are not there yet, so others stand in for them.
+async fn check(config: &Path) -> (i32, String) {
+    let certs = Certs::new();
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let (cert, key, ca) = (text(&certs.agent.cert), text(&certs.agent.key), text(&certs.authority.cert()));
+    let tls = ["--tls-cert", &cert, "--tls-key", &key, "--client-ca", &ca];
+    telexecd(&[&["--check-config", "--config", config.to_str().unwrap()], &tls[..]].concat(), &[]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_configuration_is_valid() {
+    let (code, log) = check(&deploy().join("telexecd.toml")).await;
+    assert_eq!(code, 0, "{log}");
+}
+
+/// A line's key, if it sets one.
+fn key(line: &str) -> Option<&str> {
+    let (key, _) = line.split_once(" = ")?;
+    key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_').then_some(key)
+}
+
+/// What is commented out in it, `# key = value`, is no less true, and goes before what is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_configuration_is_valid_with_what_is_commented_out() {
+    let text = std::fs::read_to_string(deploy().join("telexecd.toml")).unwrap();
+    let mut lines: Vec<&str> = Vec::new();
+    for line in text.lines() {
+        let code = line.strip_prefix("# ").filter(|code| key(code).is_some()).unwrap_or(line);
+        lines.retain(|earlier| key(earlier).is_none() || key(earlier) != key(code));
+        lines.push(code);
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("telexecd.toml");
+    std::fs::write(&path, lines.join("\n")).unwrap();
+    let (code, log) = check(&path).await;
+    assert_eq!(code, 0, "{log}");
+}
+
+/// The agent names its keys when it is given one that it does not know.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_configuration_shows_every_key() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("telexecd.toml");
+    std::fs::write(&path, "colour = 1").unwrap();
+    let (_, log) = check(&path).await;
+    let keys = log.split_once("expected one of ").unwrap().1;
+    let keys: Vec<&str> = keys.split('`').skip(1).step_by(2).collect();
+    let example = std::fs::read_to_string(deploy().join("telexecd.toml")).unwrap();
+    let shown = |key: &&str| example.contains(&format!("{key} = ")) || example.contains(&format!("[{key}]"));
+    let missing: Vec<_> = keys.iter().filter(|key| !shown(key)).collect();
+    assert!(keys.len() > 20 && missing.is_empty(), "of {keys:?}: {missing:?}");
+}
+
+/// The unit names where packages put the program; a copy that names the one under test stands in for it.
+#[test]
+fn the_systemd_units_are_valid() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no systemd-analyze");
+        return;
+    }
+    let units = std::fs::read_dir(deploy()).unwrap().map(|entry| entry.unwrap().path());
+    let units: Vec<PathBuf> = units.filter(|path| path.extension().is_some_and(|name| name == "service")).collect();
+    assert!(!units.is_empty());
+    let directory = tempfile::tempdir().unwrap();
+    for unit in units {
+        let program = telexec_tests::program("telexecd");
+        let with_ours = |line: &str| match line.split_once('=') {
+            Some((key, command)) if key.starts_with("Exec") && command.contains("telexecd") => {
+                let rest = command.split_once(' ').map_or("", |(_, rest)| rest);
+                format!("{key}={} {rest}", program.display())
+            }
+            _ => line.to_owned(),
+        };
+        let text = std::fs::read_to_string(&unit).unwrap();
+        let copy = directory.path().join(unit.file_name().unwrap());
+        std::fs::write(&copy, text.lines().map(with_ours).collect::<Vec<_>>().join("\n")).unwrap();
+        let verified = Command::new("systemd-analyze").arg("verify").arg(&copy).output().unwrap();
+        let said = String::from_utf8_lossy(&verified.stderr);
+        assert!(verified.status.success() && !said.contains("telexecd"), "{}: {said}", unit.display());
+    }
+}

@@ -1,0 +1,199 @@
+//! Who gets through to the agent, and who it takes them to be.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::version::{TLS12, TLS13};
+use telexec_proto::v1::{ExecuteRequest, GetAgentRequest};
+use telexec_tests::{Agent, Authority, Certs, Leaf, MARK, Wire, marker, processes_with, until, within};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+async fn identity(wire: &Wire) -> Result<String, tonic::Status> {
+    Ok(within(wire.agent().get_agent(GetAgentRequest {})).await?.into_inner().identity)
+}
+
+/// Connects and asks who one is: in TLS 1.3 a refusal is only seen by who reads.
+async fn who_am_i(agent: &Agent, config: Arc<ClientConfig>) -> Result<String, String> {
+    let wire = Wire::connect_tls(agent, config).await.map_err(|error| error.to_string())?;
+    identity(&wire).await.map_err(|status| status.to_string())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_a_valid_certificate_of_the_authority_gets_in() {
+    let certs = Certs::new();
+    let agent = Agent::builder().mtls(&certs).start();
+    let namesake = Authority::new("telexec tests");
+    let issue = |leaf| Some(certs.authority.issue(leaf));
+    for (pair, why) in [
+        (None, "no certificate"),
+        (Some(namesake.issue(Leaf::client("client"))), "another authority of the same name"),
+        (issue(Leaf::client("client").expired()), "expired"),
+        (issue(Leaf::client("client").not_yet_valid()), "not yet valid"),
+        (issue(Leaf::server("client")), "for servers"),
+        (issue(Leaf::client("client").nameless()), "names nobody"),
+        (issue(Leaf::client("two\nlines")), "a name that would forge a log line"),
+    ] {
+        for version in [&TLS13, &TLS12] {
+            let answer = who_am_i(&agent, certs.config_with_versions(pair.as_ref(), &[version])).await;
+            assert!(answer.is_err(), "{why}: {answer:?}");
+        }
+    }
+    assert_eq!(agent.log().matches("turned a peer away").count(), 14, "{}", agent.log());
+    assert_eq!(who_am_i(&agent, certs.config(Some(&certs.client))).await.unwrap(), "client");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_versions_of_tls_are_spoken() {
+    let certs = Certs::new();
+    let agent = Agent::builder().mtls(&certs).start();
+    for version in [&TLS13, &TLS12] {
+        let config = certs.config_with_versions(Some(&certs.client), &[version]);
+        assert_eq!(who_am_i(&agent, config).await.unwrap(), "client");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plain_text_does_not_get_in_where_tls_is_spoken() {
+    let certs = Certs::new();
+    let agent = Agent::builder().mtls(&certs).start();
+    if let Ok(wire) = Wire::connect(&agent).await {
+        identity(&wire).await.unwrap_err();
+    }
+    until("the agent says so", async || agent.log().contains("turned a peer away")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_names_its_holder() {
+    let certs = Certs::new();
+    let agent = Agent::builder().mtls(&certs).start();
+    let spiffe = "spiffe://example.org/ci";
+    for (leaf, name) in [
+        (Leaf::client("common"), "common"),
+        (Leaf::client("common").dns("host.example.org"), "host.example.org"),
+        (Leaf::client("common").dns("host.example.org").uri(spiffe), spiffe),
+        (Leaf::client("common").uri("https://example.org"), "common"),
+    ] {
+        let pair = certs.authority.issue(leaf);
+        assert_eq!(who_am_i(&agent, certs.config(Some(&pair))).await.unwrap(), name);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_unix_socket_the_kernel_names_the_caller() {
+    let agent = Agent::start();
+    let own = format!("unix:uid={}", rustix::process::getuid().as_raw());
+    assert_eq!(identity(&Wire::connect(&agent).await.unwrap()).await.unwrap(), own);
+}
+
+/// What comes back from the agent's Unix socket to a thread of another user that speaks HTTP/2 to it.
+fn as_another_user(socket: String) -> std::io::Result<Vec<u8>> {
+    let thread = std::thread::spawn(move || {
+        let nobody = rustix::process::Uid::from_raw(65534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody)?;
+        let mut stream = std::os::unix::net::UnixStream::connect(socket)?;
+        let mut answer = Vec::new();
+        // the agent may have closed it by now
+        let _ = stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+        let _ = stream.read_to_end(&mut answer);
+        Ok(answer)
+    });
+    thread.join().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_user_is_turned_away() {
+    if !rustix::process::getuid().is_root() {
+        eprintln!("skipped: only root can be another user");
+        return;
+    }
+    let agent = Agent::start();
+    let open = |path: &str, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    open(agent.directory().to_str().unwrap(), 0o755);
+    let refused = as_another_user(agent.address().to_owned()).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied, "by the mode of the socket's file");
+
+    open(agent.address(), 0o666);
+    assert_eq!(as_another_user(agent.address().to_owned()).unwrap(), b"", "by the kernel's word");
+    until("the agent says so", async || agent.log().contains("neither root nor the agent's own")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_hold_up_nobody_and_are_closed() {
+    let certs = Certs::new();
+    let agent = Agent::builder().mtls(&certs).start();
+    let mut silent = Vec::new();
+    for i in 0..60 {
+        let mut stream = Wire::dial(&agent).await;
+        if i % 2 == 0 {
+            // the beginning of a ClientHello
+            stream.write_all(b"\x16\x03\x01\x02\x00\x01").await.unwrap();
+        }
+        silent.push(stream);
+    }
+    assert_eq!(who_am_i(&agent, certs.config(Some(&certs.client))).await.unwrap(), "client");
+    for mut stream in silent {
+        // an alert or nothing, then the end
+        let _ = within(stream.read_to_end(&mut Vec::new())).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_breaks_ends_its_commands() {
+    let certs = Certs::new();
+    let over_unix = Agent::start();
+    let over_tls = Agent::builder().mtls(&certs).start();
+    let wires = [
+        Wire::connect(&over_unix).await.unwrap(),
+        Wire::connect_tls(&over_tls, certs.config(Some(&certs.client))).await.unwrap(),
+    ];
+    for wire in wires {
+        let mark = marker();
+        let environment = [(MARK.to_owned(), mark.clone())].into();
+        let command = "setsid sleep 300 & yes".to_owned();
+        let request = ExecuteRequest { command, environment, ..Default::default() };
+        let stream = wire.executions().execute(request).await.unwrap();
+        until("it runs", async || processes_with(&mark).len() >= 2).await;
+        wire.cut();
+        until("nothing is left", async || processes_with(&mark).is_empty()).await;
+        drop(stream);
+    }
+}
+
+/// What tonic and h2 leave unlimited by default is limited, and said so.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_limits_of_a_connection_are_advertised() {
+    const MAX_CONCURRENT_STREAMS: u16 = 3;
+    const MAX_HEADER_LIST_SIZE: u16 = 6;
+    let agent = Agent::start();
+    let mut stream = Wire::dial(&agent).await;
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let mut head = [0; 9];
+    within(stream.read_exact(&mut head)).await.unwrap();
+    let [_, high, low, kind, ..] = head;
+    assert_eq!(kind, 4, "SETTINGS come first");
+    let mut settings = vec![0; usize::from(u16::from_be_bytes([high, low]))];
+    within(stream.read_exact(&mut settings)).await.unwrap();
+    let setting = |wanted: u16| {
+        let found = settings.chunks(6).find(|setting| setting[..2] == wanted.to_be_bytes());
+        found.map(|setting| u32::from_be_bytes(setting[2..].try_into().unwrap()))
+    };
+    assert!(setting(MAX_CONCURRENT_STREAMS).is_some_and(|streams| (100..=10_000).contains(&streams)));
+    assert!(setting(MAX_HEADER_LIST_SIZE).is_some_and(|bytes| bytes <= 64 * 1024));
+}
+
+#[test]
+fn without_tls_only_this_machine_is_listened_to() {
+    let certs = Certs::new();
+    for (listen, args, why) in [
+        ("tcp://0.0.0.0:0", &["--insecure"][..], "loopback"),
+        ("tcp://[::]:0", &["--insecure"], "loopback"),
+        ("tcp://127.0.0.1:0", &[], "--tls-cert"),
+        ("tcp://127.0.0.1:0", &["--tls-cert", certs.agent.cert.to_str().unwrap()], "go together"),
+    ] {
+        let refused = Agent::builder().listen(listen).args(args.to_vec()).try_start();
+        let refused = refused.err().expect("it does not listen");
+        assert!(!refused.status.success() && refused.log.contains(why), "{listen}: {refused}");
+    }
+}
