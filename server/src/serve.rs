@@ -27,6 +27,8 @@ use crate::stack::Stack;
 
 /// Connections that may be in their handshake at once.
 const MAX_HANDSHAKES: usize = 256;
+/// After SIGKILL: how long a process may take to end. One in an uninterruptible sleep takes for ever.
+const KILL_TIME: Duration = Duration::from_secs(5);
 /// After the last execution has ended: how long its end may take to reach its caller.
 const FLUSH_TIME: Duration = Duration::from_secs(1);
 
@@ -79,7 +81,10 @@ pub async fn serve(
     if tokio::time::timeout(config.shutdown_grace, engine.idle()).await.is_err() {
         warn!(running = engine.running(), "ending what still runs");
     }
-    engine.shutdown().await;
+    let limit = config.kill_grace.saturating_add(KILL_TIME);
+    if tokio::time::timeout(limit, engine.shutdown()).await.is_err() {
+        warn!(running = engine.running(), "gave up on processes that the kernel does not let end");
+    }
     connections.close().await;
     Ok(())
 }

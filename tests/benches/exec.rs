@@ -1,4 +1,4 @@
-//! What telexec costs over doing it here: `cargo bench -p telexec-tests`.
+//! What telexec costs over doing it here: `cargo build --release && cargo bench -p telexec-tests`.
 //!
 //! Every figure stands beside its baseline, measured in the same run and taking turns with it, so that the ratios hold
 //! on a machine that is busy with other things. Arguments: the number of rounds (default 300) and the MiB of the
@@ -8,8 +8,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use telexec_client::{Agent, ConnectOptions};
-use telexec_tests::{Certs, TestAgent};
+use telexec_tests::{Agent, Certs};
 use telexec_tool::local::{LocalConfig, LocalExecutor};
 use telexec_tool::{Command, CommandBuilder, Event, Executor};
 use tokio::io::AsyncReadExt;
@@ -36,14 +35,14 @@ fn main() -> Result<()> {
 
 async fn run(rounds: usize, mebibytes: u64) -> Result<()> {
     let certs = Certs::new();
-    let unix = TestAgent::unix();
-    let mtls = TestAgent::mtls(&certs);
-    let tcp = TestAgent::tcp();
+    let unix = Agent::start();
+    let tcp = Agent::builder().tcp().start();
+    let mtls = Agent::builder().mtls(&certs).start();
     let places = [
         Place { name: "engine, in this process", executor: Box::new(LocalExecutor::new(LocalConfig::default())?) },
-        Place { name: "Execute, unix socket", executor: connect(&unix, None).await? },
-        Place { name: "Execute, plaintext TCP", executor: connect(&tcp, None).await? },
-        Place { name: "Execute, mTLS", executor: connect(&mtls, Some(&certs)).await? },
+        Place { name: "Execute, unix socket", executor: Box::new(unix.executor().await) },
+        Place { name: "Execute, plaintext TCP", executor: Box::new(tcp.executor().await) },
+        Place { name: "Execute, mTLS", executor: Box::new(mtls.executor().await) },
     ];
     println!("latency, warm connection, {rounds} rounds; the baseline is tokio::process in this process");
     for argv in [&["/bin/true"][..], &["bash", "-c", "true"]] {
@@ -51,12 +50,6 @@ async fn run(rounds: usize, mebibytes: u64) -> Result<()> {
     }
     println!("\nthroughput of standard output, {mebibytes} MiB; the baseline is tokio::process's pipe from the same command");
     throughput(mebibytes, &places).await
-}
-
-async fn connect(agent: &TestAgent, certs: Option<&Certs>) -> Result<Box<dyn Executor>> {
-    let options = ConnectOptions { tls: certs.map(Certs::client_options), ..Default::default() };
-    let agent = Agent::connect(&agent.target(), options).await?;
-    Ok(Box::new(agent.executor()))
 }
 
 async fn latency(argv: &[&str], rounds: usize, places: &[Place]) -> Result<()> {
