@@ -48,7 +48,9 @@ async fn run(rounds: usize, mebibytes: u64) -> Result<()> {
     for argv in [&["/bin/true"][..], &["bash", "-c", "true"]] {
         latency(argv, rounds, &places).await?;
     }
-    println!("\nthroughput of standard output, {mebibytes} MiB; the baseline is tokio::process's pipe from the same command");
+    println!(
+        "\nthroughput of standard output, {mebibytes} MiB; the baseline is tokio::process's pipe from the same command"
+    );
     throughput(mebibytes, &places).await
 }
 
@@ -82,7 +84,13 @@ async fn latency(argv: &[&str], rounds: usize, places: &[Place]) -> Result<()> {
 
 fn print_latency(name: &str, (p50, p99): (Duration, Duration), base: (Duration, Duration)) {
     let ratio = |a: Duration, b: Duration| a.as_secs_f64() / b.as_secs_f64();
-    println!("  {name:<28} {:>6} us {:>6} us {:>6.2}x {:>6.2}x", p50.as_micros(), p99.as_micros(), ratio(p50, base.0), ratio(p99, base.1));
+    println!(
+        "  {name:<28} {:>6} us {:>6} us {:>6.2}x {:>6.2}x",
+        p50.as_micros(),
+        p99.as_micros(),
+        ratio(p50, base.0),
+        ratio(p99, base.1)
+    );
 }
 
 fn percentile(times: &mut [Duration], percent: usize) -> Duration {

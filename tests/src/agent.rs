@@ -50,7 +50,8 @@ fn forget_environment(command: &mut Command) {
 pub struct AgentBuilder {
     through: Vec<String>,
     args: Vec<String>,
-    listens: bool,
+    listens: usize,
+    user: Option<u32>,
     config: Option<String>,
     environment: Vec<(String, String)>,
     tls: Option<TlsOptions>,
@@ -71,14 +72,21 @@ impl AgentBuilder {
         Self { tls: Some(certs.options(&certs.client)), ..this }
     }
 
-    /// Listens here, instead of on a Unix socket of its own.
+    /// Listens here, instead of on a Unix socket of its own; may be repeated.
     pub fn listen(self, uri: &str) -> Self {
-        Self { listens: true, ..self.args(["--listen", uri]) }
+        Self { listens: self.listens + 1, ..self.args(["--listen", uri]) }
     }
 
-    /// Listens where its configuration or environment says.
+    /// Listens where its configuration or environment says, in one place.
     pub fn listen_as_configured(self) -> Self {
-        Self { listens: true, ..self }
+        Self { listens: 1, ..self }
+    }
+
+    /// Runs as this user; only root can do that.
+    pub fn user(self, uid: u32) -> Self {
+        let id = uid.to_string();
+        let this = self.through(["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"]);
+        Self { user: Some(uid), ..this }
     }
 
     /// More arguments.
@@ -126,17 +134,16 @@ impl AgentBuilder {
     /// It does neither.
     pub fn try_start(mut self) -> Result<Agent, Refused> {
         let directory = tempfile::Builder::new().prefix("telexec-agent-").tempdir().unwrap();
-        if !self.listens {
+        std::os::unix::fs::chown(directory.path(), self.user, self.user).unwrap();
+        if self.listens == 0 {
             self = self.listen(&format!("unix://{}/agent.sock", directory.path().display()));
         }
         let mut child = self.command(directory.path()).spawn().expect("telexecd starts");
         let log = Log::follow(child.stderr.take().unwrap());
-        let Some(address) = log.wait(|text| Some(text.split_once("listening on ")?.1.split_once('\n')?.0.to_owned()))
-        else {
-            let status = child.wait().unwrap();
-            return Err(Refused { status, log: log.text() });
-        };
-        Ok(Agent { child, log, address, tls: self.tls, directory })
+        match log.wait(|text| Some(addresses(text)).filter(|found| found.len() >= self.listens)) {
+            Some(addresses) => Ok(Agent { child, log, addresses, tls: self.tls, directory }),
+            None => Err(Refused { status: child.wait().unwrap(), log: log.text() }),
+        }
     }
 
     fn command(&self, directory: &Path) -> Command {
@@ -159,6 +166,12 @@ impl AgentBuilder {
     }
 }
 
+/// Where the log says that the agent listens.
+fn addresses(log: &str) -> Vec<String> {
+    let whole_lines = log.rsplit_once('\n').map_or("", |(lines, _)| lines);
+    whole_lines.lines().filter_map(|line| line.strip_prefix("listening on ")).map(str::to_owned).collect()
+}
+
 /// An agent that ended instead of listening.
 #[derive(Clone, Debug)]
 pub struct Refused {
@@ -178,7 +191,7 @@ impl fmt::Display for Refused {
 pub struct Agent {
     child: Child,
     log: Arc<Log>,
-    address: String,
+    addresses: Vec<String>,
     tls: Option<TlsOptions>,
     directory: TempDir,
 }
@@ -196,12 +209,17 @@ impl Agent {
 
     /// Where it listens first, such as `tcp://127.0.0.1:40123`.
     pub fn uri(&self) -> &str {
-        &self.address
+        &self.addresses[0]
+    }
+
+    /// Everywhere that it listens.
+    pub fn uris(&self) -> &[String] {
+        &self.addresses
     }
 
     /// The path of its Unix socket, or its host and port.
     pub fn address(&self) -> &str {
-        self.address.split_once("://").unwrap().1
+        self.uri().split_once("://").unwrap().1
     }
 
     /// Its process.
@@ -237,7 +255,7 @@ impl Agent {
     }
 
     async fn connect_with(&self, tls: Option<TlsOptions>) -> telexec_client::Agent {
-        let target: Target = self.address.parse().unwrap();
+        let target: Target = self.uri().parse().unwrap();
         let options = ConnectOptions { tls, ..Default::default() };
         within(telexec_client::Agent::connect(&target, options)).await.expect("the agent answers")
     }

@@ -50,7 +50,8 @@ async fn reflection_answers_in_both_versions() {
             use $version::server_reflection_response::MessageResponse;
             let ask = MessageRequest::ListServices(String::new());
             let request = $version::ServerReflectionRequest { message_request: Some(ask), ..Default::default() };
-            let mut client = $version::server_reflection_client::ServerReflectionClient::with_origin(wire.clone(), Wire::origin());
+            let mut client =
+                $version::server_reflection_client::ServerReflectionClient::with_origin(wire.clone(), Wire::origin());
             let requests = futures_util::stream::iter([request]);
             let mut answers = client.server_reflection_info(requests).await.unwrap().into_inner();
             let answer = within(answers.message()).await.unwrap().unwrap().message_response;
@@ -126,6 +127,8 @@ async fn a_running_execution_is_listed_and_signalled() {
 
     let listed = execution(&agent, "ListExecutions", json!({"labels": {"a": "b"}})).await.message();
     assert_eq!((&listed["executions"][0]["executionId"], &listed["executions"][1]), (&json!(id), &Value::Null));
+    let agent_now = call(&agent, "telexec.v1.AgentService/GetAgent", json!({})).await.message();
+    assert_eq!(agent_now["runningExecutions"], 1);
     let answer = execution(&agent, "SignalExecution", json!({"executionId": id, "signal": "SIGINT"})).await;
     assert_eq!(answer.message()["execution"]["executionId"], json!(id));
     assert_eq!(follow(stream).await.exited().unwrap().signal_name, "SIGINT");

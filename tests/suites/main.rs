@@ -1,10 +1,13 @@
 //! telexec's suites, by behaviour.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests fail so")]
 
+mod backpressure;
+mod bash_tool;
+mod cli;
 mod conformance;
 mod daemon;
 mod deadlines;
 mod grpcurl;
 mod refusals;
 mod transport;
-mod scratch;
+mod unprivileged;

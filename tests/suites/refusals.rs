@@ -110,7 +110,8 @@ async fn the_longest_id_is_taken() {
     let agent = Agent::start();
     let wire = Wire::connect(&agent).await.unwrap();
     let execution_id = format!("0{}", "a._-".repeat(32).split_off(1));
-    let request = ExecuteRequest { execution_id: execution_id.clone(), argv: vec!["true".into()], ..Default::default() };
+    let request =
+        ExecuteRequest { execution_id: execution_id.clone(), argv: vec!["true".into()], ..Default::default() };
     let stream = wire.executions().execute(request).await.unwrap().into_inner();
     assert_eq!(follow(stream).await.exited().unwrap().exit_code, 0);
     let request = GetExecutionRequest { execution_id: execution_id.clone() };
@@ -155,6 +156,19 @@ async fn a_failed_start_tells_stage_and_error_in_its_details() {
         assert_eq!(details.reason, "SPAWN_FAILED");
         assert_eq!((&details.metadata["stage"][..], &details.metadata["errno"][..]), (stage, errno));
     }
+}
+
+/// Statuses travel in headers, which have limits and their own alphabet.
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_about_long_and_odd_texts_arrive() {
+    let agent = Agent::start();
+    let wire = Wire::connect(&agent).await.unwrap();
+    let odd = "/é\n%00\r\u{1b}\"".repeat(20_000);
+    let program = ExecuteRequest { argv: vec![odd.clone()], ..Default::default() };
+    assert_eq!(execute(&wire, program).await.code(), Code::FailedPrecondition);
+    let status = execute(&wire, ExecuteRequest { working_directory: odd.clone(), ..echo() }).await;
+    assert_eq!(status.get_details_error_info().unwrap().metadata["stage"], "chdir");
+    assert_eq!(field(&execute(&wire, ExecuteRequest { execution_id: odd, ..echo() }).await), "execution_id");
 }
 
 /// Another's execution is not there: not by another code, text or detail than one that never was.

@@ -22,6 +22,9 @@ const STOPPED: &str = "sh -c 'kill -STOP $$' & echo ready; sleep 300";
 /// Not even the execution's id is in the environment of this child; its name is the test's mark.
 const EMPTY_ENVIRONMENT: &str =
     "env -i setsid bash -c \"exec -a $TELEXEC_TEST sleep 300\" & echo ready; sleep 300; sleep 300";
+/// The same, and it ignores the signal that ends its parent.
+const STUBBORN_EMPTY_ENVIRONMENT: &str =
+    "env -i setsid bash -c \"trap '' TERM; exec -a $TELEXEC_TEST sleep 300\" & echo ready; sleep 300; sleep 300";
 /// Each of eight goes on in a child of its own, again and again, until the working directory is removed.
 const RESPAWNING: &str =
     "f() { trap '' TERM; sleep 0.02; [ -e . ] && f & }; for i in {1..8}; do f & done; echo ready; sleep 300";
@@ -88,6 +91,10 @@ pub(super) async fn cancel_leaves_nothing_that_is_stopped(machine: Machine) {
 
 pub(super) async fn cancel_leaves_nothing_of_a_child_with_an_empty_environment(machine: Machine) {
     cancel_leaves_nothing(machine, EMPTY_ENVIRONMENT, sleeps(2)).await;
+}
+
+pub(super) async fn cancel_leaves_nothing_of_a_stubborn_child_with_an_empty_environment(machine: Machine) {
+    cancel_leaves_nothing(machine, STUBBORN_EMPTY_ENVIRONMENT, sleeps(2)).await;
 }
 
 pub(super) async fn cancel_leaves_nothing_of_processes_that_respawn(machine: Machine) {

@@ -1,9 +1,11 @@
 //! What a command writes.
 
+use std::time::Duration;
+
 use futures_util::StreamExt;
 use futures_util::future::join_all;
-use telexec_tests::{collect, run, until_told};
-use telexec_tool::{Command, Event};
+use telexec_tests::{collect, run, until, until_told, within};
+use telexec_tool::{Command, Event, Execution, ListQuery, Signal};
 
 use super::Machine;
 
@@ -47,6 +49,14 @@ pub(super) async fn ten_megabytes_on_both_streams_arrive(machine: Machine) {
     let outcome = run(&machine, Command::shell(text)).await.unwrap();
     assert!(outcome.stdout == vec![0; 10_000_000] && outcome.stderr == vec![b'x'; 10_000_000]);
     assert_eq!((outcome.exited.stdout.bytes, outcome.exited.stderr.bytes), (10_000_000, 10_000_000));
+}
+
+/// HTTP/2 takes a flood of small frames for an attack.
+pub(super) async fn a_flood_of_one_byte_writes_arrives(machine: Machine) {
+    let text =
+        "dd if=/dev/zero bs=1 count=200000 status=none & dd if=/dev/zero bs=1 count=200000 status=none >&2; wait";
+    let outcome = run(&machine, Command::shell(text)).await.unwrap();
+    assert_eq!((outcome.stdout.len(), outcome.stderr.len()), (200_000, 200_000));
 }
 
 pub(super) async fn the_last_line_before_the_exit_arrives(machine: Machine) {
@@ -97,5 +107,35 @@ pub(super) async fn a_hundred_commands_at_once_keep_their_output_apart(machine: 
         assert_eq!(outcome.text(), format!("{i}\n"));
         assert_eq!(outcome.stderr, format!("err {i}\n").into_bytes());
         assert_eq!(outcome.exited.exit_code(), i32::try_from(i).unwrap());
+    }
+}
+
+/// Commands whose output nobody reads, once they can write no more of it.
+async fn held_up(machine: &Machine, count: usize) -> Vec<Execution> {
+    let command = || Command::argv(["yes"]).kill_grace(Duration::ZERO).build().unwrap();
+    let executions = join_all((0..count).map(|_| machine.execute(command()))).await;
+    let executions: Vec<Execution> = executions.into_iter().collect::<Result<_, _>>().unwrap();
+    let (mut positions, mut looks) = (Vec::new(), 0);
+    until("they are held up", async || {
+        let infos = join_all(executions.iter().map(|execution| machine.get(execution.id()))).await;
+        let now: Vec<u64> = infos.into_iter().map(|info| info.unwrap().position).collect();
+        looks = if now == positions && !now.contains(&0) { looks + 1 } else { 0 };
+        positions = now;
+        looks > 20
+    })
+    .await;
+    executions
+}
+
+pub(super) async fn a_reader_that_stops_holds_up_no_other_reader(machine: Machine) {
+    let _unread = held_up(&machine, 1).await;
+    let outcome = run(&machine, Command::shell("head -c 50000000 /dev/zero")).await.unwrap();
+    assert_eq!(outcome.stdout.len(), 50_000_000);
+}
+
+pub(super) async fn readers_that_stop_hold_up_no_other_calls(machine: Machine) {
+    for execution in held_up(&machine, 8).await {
+        within(machine.list(ListQuery::default())).await.unwrap();
+        within(machine.signal(execution.id(), Signal::KILL)).await.unwrap();
     }
 }

@@ -44,10 +44,13 @@ fn any_input_comes_back_whatever_it_is_cut_into() {
 fn any_pieces_on_both_streams_arrive_in_their_order() {
     holds(vec((any::<bool>(), vec(any::<u8>(), 1..40)), 0..30), async |machine, pieces| {
         let octal = |bytes: &[u8]| bytes.iter().map(|byte| format!("\\{byte:03o}")).collect::<String>();
-        let print = |(err, bytes): &(bool, Vec<u8>)| format!("printf '{}'{}; ", octal(bytes), if *err { " >&2" } else { "" });
+        let print =
+            |(err, bytes): &(bool, Vec<u8>)| format!("printf '{}'{}; ", octal(bytes), if *err { " >&2" } else { "" });
         let text: String = pieces.iter().map(print).collect();
         let outcome = run(machine, Command::shell(format!("{text}true"))).await.unwrap();
-        let all = |stream| pieces.iter().filter(|(err, _)| *err == stream).flat_map(|(_, bytes)| bytes.clone()).collect::<Vec<u8>>();
+        let all = |stream| {
+            pieces.iter().filter(|(err, _)| *err == stream).flat_map(|(_, bytes)| bytes.clone()).collect::<Vec<u8>>()
+        };
         prop_assert_eq!((outcome.stdout, outcome.stderr), (all(false), all(true)));
         Ok(())
     });

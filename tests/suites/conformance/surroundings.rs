@@ -80,7 +80,8 @@ pub(super) async fn the_umask_is_022(machine: Machine) {
 
 pub(super) async fn signals_have_their_default_effect(machine: Machine) {
     let outcome = run(&machine, Command::argv(["cat", "/proc/self/status"])).await.unwrap();
-    let sets: Vec<&str> = outcome.text().lines().filter(|line| line.starts_with("Sig") && !line.contains('/')).collect();
+    let sets: Vec<&str> =
+        outcome.text().lines().filter(|line| line.starts_with("Sig") && !line.contains('/')).collect();
     let none = ["SigPnd", "SigBlk", "SigIgn", "SigCgt"].map(|set| format!("{set}:\t0000000000000000"));
     assert_eq!(sets, none);
 }

@@ -94,7 +94,8 @@ async fn faults_of_certificates_are_named() {
         (&certs.agent.cert, &certs.agent.key, &empty, "empty.pem"),
         (&certs.agent.key, &certs.agent.key, &ca, ".key"),
     ] {
-        let toml = format!("listen = [\"tcp://0.0.0.0:0\"]\ntls_cert = {cert:?}\ntls_key = {key:?}\nclient_ca = {ca:?}");
+        let toml =
+            format!("listen = [\"tcp://0.0.0.0:0\"]\ntls_cert = {cert:?}\ntls_key = {key:?}\nclient_ca = {ca:?}");
         let log = fault(&toml).await;
         assert!(log.contains(named), "{named}: {log}");
     }

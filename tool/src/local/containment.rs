@@ -86,7 +86,7 @@ impl Containment {
     pub(super) async fn end(&self, grace: Duration, hurry: impl Future<Output = ()>) -> u32 {
         if !grace.is_zero() {
             tokio::select! {
-                refused = self.ask_to_end() => return refused,
+                () = self.ask_to_end() => {}
                 () = tokio::time::sleep(grace) => {}
                 () = hurry => {}
             }
@@ -102,13 +102,13 @@ impl Containment {
     }
 
     /// Sends SIGTERM to every member once, also to those that appear meanwhile; returns when none is left.
-    async fn ask_to_end(&self) -> u32 {
+    async fn ask_to_end(&self) {
         let mut done = Done::new();
         loop {
             let left;
             (left, done) = self.blocking(move |inner| (inner.sweep(Signal::TERM, &mut done), done)).await;
             if left.live.is_empty() {
-                return left.refused;
+                return;
             }
             // a stopped process acts on SIGTERM once it goes on
             self.signal(Signal::CONT).await;

@@ -1,5 +1,6 @@
 //! The machine's processes, as /proc shows them (see proc(5)).
 
+use std::collections::BTreeMap;
 use std::fs;
 
 /// The variable that every process of an execution inherits.
@@ -29,19 +30,52 @@ impl Process {
 
 /// All processes that are no kernel threads; `visit` sees each as soon as it was read. Environments are read only of
 /// those that started at `since` or later.
+///
+/// A list of ids is old when it has been read: processes that replaced each other meanwhile would all be missed. So
+/// every id that was given out since the list was made is looked at too, until none is new.
 pub(super) fn snapshot(since: u64, mut visit: impl FnMut(&Process)) -> Vec<Process> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let processes = pids.filter_map(read).filter(|process| process.pid != KTHREADD && process.parent != KTHREADD);
-    processes
-        .map(|mut process| {
+    let mut found = BTreeMap::new();
+    let mut note = |pid: i32| {
+        let process = read(pid).filter(|process| process.pid != KTHREADD && process.parent != KTHREADD);
+        if let Some(mut process) = process {
             if process.start_ticks >= since && !process.zombie {
                 process.marker = read_marker(process.pid);
             }
             visit(&process);
-            process
-        })
-        .collect()
+            found.insert(pid, process);
+        }
+    };
+    let mut seen = last_pid();
+    listed().into_iter().for_each(&mut note);
+    for _ in 0..MAX_PASSES {
+        let last = last_pid();
+        match (seen, last) {
+            _ if seen == last => break,
+            (Some(seen), Some(last)) if (seen..=seen.saturating_add(MANY)).contains(&last) => {
+                (seen + 1..=last).filter(|pid| is_process(*pid)).for_each(&mut note);
+            }
+            // ids started again at the smallest, or too many are new
+            _ => listed().into_iter().for_each(&mut note),
+        }
+        seen = last;
+    }
+    found.into_values().collect()
+}
+
+/// New ids up to this many are looked at one by one.
+const MANY: i32 = 1000;
+/// Where processes are made so fast that a look never ends, the next one goes on.
+const MAX_PASSES: usize = 1000;
+
+fn listed() -> Vec<i32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Threads have an id, and files under it, but are not listed.
+fn is_process(pid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().find_map(|line| line.strip_prefix("Tgid:")).is_some_and(|id| id.trim().parse() == Ok(pid))
 }
 
 const KTHREADD: i32 = 2;

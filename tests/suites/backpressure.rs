@@ -1,0 +1,47 @@
+//! Commands that write more than anyone reads.
+
+use telexec_proto::v1::{ExecuteRequest, GetExecutionRequest, execution_event::Event};
+use telexec_tests::{Agent, MARK, Wire, marker, processes_with, until};
+
+/// What the agent's process holds in memory.
+fn resident_bytes(agent: &Agent) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// Starts a flood that nobody reads, and waits until the agent takes no more of it.
+async fn flood(wire: &Wire, mark: &str) -> tonic::Streaming<telexec_proto::v1::ExecutionEvent> {
+    let environment = [(MARK.to_owned(), mark.to_owned())].into();
+    let request = ExecuteRequest { command: "exec yes".into(), environment, ..Default::default() };
+    let mut stream = wire.executions().execute(request).await.unwrap().into_inner();
+    let Some(Event::Started(started)) = stream.message().await.unwrap().unwrap().event else { panic!("no start") };
+    let (mut position, mut looks) = (0, 0);
+    until("the command is held up", async || {
+        let request = GetExecutionRequest { execution_id: started.execution_id.clone() };
+        let now = wire.executions().get_execution(request).await.unwrap().into_inner().execution.unwrap().position;
+        looks = if now > 0 && now == position { looks + 1 } else { 0 };
+        position = now;
+        looks > 50
+    })
+    .await;
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_read_costs_bounded_memory_and_can_still_cancel() {
+    let agent = Agent::start();
+    let (wire, mark) = (Wire::connect(&agent).await.unwrap(), marker());
+    let before = resident_bytes(&agent);
+    let mut streams = Vec::new();
+    for _ in 0..4 {
+        let own = Wire::connect(&agent).await.unwrap();
+        streams.push(flood(&own, &mark).await);
+    }
+    let grown = resident_bytes(&agent).saturating_sub(before);
+    assert!(grown < 64 * 1024 * 1024, "by {grown} bytes for four floods");
+    assert_eq!(processes_with(&mark).len(), 4);
+    drop(streams);
+    until("nothing is left", async || processes_with(&mark).is_empty()).await;
+    drop(wire);
+}

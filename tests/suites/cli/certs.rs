@@ -1,0 +1,107 @@
+//! `telexec certs`.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use telexec_tests::lines;
+
+use super::{Said, Site, say, telexec};
+
+async fn certs(args: &[&str], directory: &Path) -> Said {
+    let mut command = telexec(["certs"].iter().chain(args));
+    command.arg("--dir").arg(directory);
+    Said::by(command).await
+}
+
+#[tokio::test]
+async fn keys_are_for_their_owner_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let certs_directory = directory.path().join("new/certs");
+    certs(&["init"], &certs_directory).await.answer();
+    certs(&["issue", "web-1"], &certs_directory).await.answer();
+    for (name, mode) in [("", 0o700), ("ca.key", 0o600), ("web-1.key", 0o600), ("ca.pem", 0o644), ("web-1.pem", 0o644)]
+    {
+        let file = certs_directory.join(name).metadata().unwrap();
+        assert_eq!(format!("{:o}", file.permissions().mode() & 0o777), format!("{mode:o}"), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn certificates_are_not_overwritten_unless_forced() {
+    let directory = tempfile::tempdir().unwrap();
+    let contents = || ["ca.pem", "ca.key", "a.pem", "a.key"].map(|name| lines(&directory.path().join(name)));
+    let both = [&["init"][..], &["issue", "a"]];
+    for line in both {
+        certs(line, directory.path()).await.answer();
+    }
+    let before = contents();
+    for line in both {
+        assert!(certs(line, directory.path()).await.failure(1).contains("--force"));
+    }
+    assert_eq!(contents(), before);
+    for line in both {
+        certs(&[line, &["--force"]].concat(), directory.path()).await.answer();
+    }
+    assert!(contents().iter().zip(&before).all(|(new, old)| new != old && !new.is_empty()));
+}
+
+#[tokio::test]
+async fn without_an_authority_nothing_is_issued() {
+    let directory = tempfile::tempdir().unwrap();
+    assert!(certs(&["issue", "a"], directory.path()).await.failure(1).contains("telexec certs init"));
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn certificates_are_kept_in_the_configuration_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    for (variable, path) in [("XDG_CONFIG_HOME", "telexec/certs"), ("HOME", ".config/telexec/certs")] {
+        let mut command = telexec(["certs", "init"]);
+        command.env_remove("XDG_CONFIG_HOME").env(variable, directory.path());
+        Said::by(command).await.answer();
+        assert!(directory.path().join(path).join("ca.key").is_file(), "{variable}");
+    }
+}
+
+#[tokio::test]
+async fn certificates_are_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    certs(&["init", "--name", "our machines"], directory.path()).await.answer();
+    let names = ["--dns", "web.example.org", "--ip", "10.0.0.7", "--uri", "spiffe://example.org/web"];
+    certs(&[&["issue", "web-1", "--server"], &names[..]].concat(), directory.path()).await.answer();
+    let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let said = say(&["certs", "show", &file("ca.pem"), &file("web-1.pem")]).await;
+    let shown: Vec<String> =
+        said.answer().lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    for line in [
+        "subject: CN=our machines",
+        "subject: CN=web-1",
+        "names: dns web.example.org, ip 10.0.0.7, uri spiffe://example.org/web",
+        "issuer: CN=our machines",
+    ] {
+        assert!(shown.iter().any(|shown| shown == line), "{line}: {shown:#?}");
+    }
+    assert_eq!(shown.iter().filter(|line| line.starts_with("validity: ") && line.ends_with("(valid now)")).count(), 2);
+    say(&["certs", "show", &file("ca.key")]).await.failure(1);
+    assert!(say(&["certs", "show", &file("none.pem")]).await.failure(1).contains("none.pem"));
+}
+
+#[tokio::test]
+async fn a_caller_whom_the_agent_cannot_trust_is_told_so() {
+    let site = Site::mtls().await;
+    let [.., address] = &site.target[..] else { panic!("{:?}", site.target) };
+    let said = say(&["exec", address, "--", "true"]).await;
+    assert!(said.failure(255).contains("--cert"), "{said:?}");
+
+    let other = tempfile::tempdir().unwrap();
+    for line in [&["init"][..], &["issue", "mallory", "--client"]] {
+        certs(line, other.path()).await.answer();
+    }
+    let file = |name: &str| other.path().join(name).to_str().unwrap().to_owned();
+    let ours = site.path().join("certs/ca.pem");
+    let cert = ["exec", "--cert", &file("mallory.pem"), "--key", &file("mallory.key"), "--ca"];
+    let said = say(&[&cert[..], &[ours.to_str().unwrap(), address, "--", "true"]].concat()).await;
+    assert!(said.failure(255).contains("refused --cert"), "{said:?}");
+    let said = say(&[&cert[..], &[&file("ca.pem"), address, "--", "true"]].concat()).await;
+    assert!(said.failure(255).contains("--ca"), "{said:?}");
+}

@@ -1,0 +1,247 @@
+//! `telexec exec`.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use telexec_tests::{Agent, MARK, executable, marker, processes_with, until, within};
+use tokio::io::{AsyncWriteExt, BufReader};
+
+use super::{Said, Site, interrupt, next_line, say, telexec};
+
+// its exit code
+
+pub(super) async fn the_commands_own_code_is_the_exit_code(site: Site) {
+    for code in [0, 1, 7, 124, 127, 255] {
+        let said = site.exec(&["-c", &format!("exit {code}")]).await;
+        assert_eq!((said.code, said.stdout(), said.stderr()), (code, "", ""));
+    }
+}
+
+pub(super) async fn a_timeout_is_124(site: Site) {
+    let said = site.exec(&["--timeout", "300ms", "--", "sleep", "300"]).await;
+    assert!(said.failure(124).contains("timed out"), "{said:?}");
+}
+
+pub(super) async fn a_refused_request_is_125(site: Site) {
+    assert!(site.exec(&["-c", ""]).await.failure(125).contains("command"));
+    assert!(site.exec(&["--", ""]).await.failure(125).contains("argv"));
+}
+
+pub(super) async fn a_bad_directory_is_125(site: Site) {
+    std::fs::write(site.path().join("file"), "").unwrap();
+    for name in ["missing", "file"] {
+        let directory = format!("{}/{name}", site.path().display());
+        let said = site.exec(&["-w", &directory, "-c", "echo ran"]).await;
+        assert!(said.failure(125).contains(&directory), "{said:?}");
+    }
+}
+
+pub(super) async fn a_program_that_is_not_executable_is_126(site: Site) {
+    let file = site.path().join("file");
+    std::fs::write(&file, "#!/bin/sh\n").unwrap();
+    let file = file.to_str().unwrap();
+    let missing = executable(site.path(), "script", "#!/no/such/interpreter\n");
+    for args in [&["--", file][..], &["--", missing.to_str().unwrap()], &["--shell", file, "-c", "true"]] {
+        site.exec(args).await.failure(126);
+    }
+}
+
+pub(super) async fn a_program_that_is_missing_is_127(site: Site) {
+    let missing = |name| [["--", name, ""], ["--shell", name, "-ctrue"]];
+    for name in ["no-such-program", "/no/such/program"] {
+        for args in missing(name) {
+            let said = site.exec(&args).await;
+            assert!(said.failure(127).contains(name), "{args:?}: {said:?}");
+        }
+    }
+}
+
+pub(super) async fn a_signal_is_128_and_its_number(site: Site) {
+    for (signal, code) in [("KILL", 137), ("TERM", 143), ("USR1", 138)] {
+        let said = site.exec(&["-c", &format!("echo out; kill -{signal} $$")]).await;
+        assert_eq!((said.code, said.stdout()), (code, "out\n"));
+        assert!(said.remark().contains(signal), "{said:?}");
+    }
+}
+
+pub(super) async fn ctrl_c_is_130_and_leaves_nothing(site: Site) {
+    let mark = marker();
+    let text = "setsid sleep 300 & sleep 300 & trap '' INT; echo ready; sleep 300";
+    let (child, _stdout) = site.running(&["-e", &format!("{MARK}={mark}"), "-c", text]).await;
+    interrupt(&child);
+    let said = Said::by_child(child).await;
+    assert_eq!((said.code, said.stderr()), (130, ""));
+    until("nothing is left", async || processes_with(&mark).is_empty()).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_reached_is_255() {
+    let directory = tempfile::tempdir().unwrap();
+    let nothing = format!("unix://{}/nothing.sock", directory.path().display());
+    // it was free a moment ago, and no one else takes a port of this address
+    let port = std::net::TcpListener::bind("127.83.19.7:0").unwrap().local_addr().unwrap();
+    for target in [&nothing, &format!("tcp://{port}")] {
+        for line in [&["exec", target, "--", "true"][..], &["ping", target], &["info", target], &["tool", target]] {
+            let said = say(line).await;
+            assert!(said.failure(255).contains(target.split_once("://").unwrap().1), "{line:?}: {said:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_is_killed_meanwhile_is_255() {
+    let mut site = Site::unix().await;
+    // killed, the agent cannot end it: it ends with its directory
+    let text = format!("echo ready; while [ -d {} ]; do sleep 0.05; done", site.path().display());
+    let (child, _stdout) = site.running(&["-c", &text]).await;
+    site.agent.as_mut().unwrap().kill();
+    Said::by_child(child).await.failure(255);
+}
+
+#[tokio::test]
+async fn an_agent_that_shuts_down_meanwhile_is_255() {
+    let mut site = Site::unix().await;
+    site.agent = Some(Agent::builder().config("shutdown_grace = \"0s\"\n").start());
+    site.target = vec![site.agent.as_ref().unwrap().uri().to_owned()];
+    let (child, _stdout) = site.running(&["-c", "echo ready; exec sleep 300"]).await;
+    site.agent.as_mut().unwrap().terminate().await;
+    assert!(Said::by_child(child).await.failure(255).contains("shut down"));
+}
+
+#[tokio::test]
+async fn a_line_that_makes_no_sense_is_2() {
+    for line in [
+        &[][..],
+        &["no-such-subcommand"],
+        &["exec"],
+        &["exec", "local"],
+        &["exec", "local", "--"],
+        &["exec", "local", "-c", "true", "--", "true"],
+        &["exec", "local", "-e", "NO_VALUE", "-c", "true"],
+        &["exec", "local", "-e", "=no-name", "-c", "true"],
+        &["exec", "local", "--timeout", "0", "-c", "true"],
+        &["exec", "local", "--no-such-flag", "-c", "true"],
+        &["exec", "no-such-target", "-c", "true"],
+        &["exec", "--cert", "a.pem", "localhost:1", "-c", "true"],
+        &["certs", "issue"],
+        &["certs", "issue", "../a"],
+        &["completions", "no-such-shell"],
+    ] {
+        let said = say(line).await;
+        assert_eq!((said.code, said.stdout(), said.stderr.is_empty()), (2, "", false), "{line:?}");
+    }
+}
+
+// what goes in and what comes out
+
+pub(super) async fn arguments_after_the_dashes_are_verbatim(site: Site) {
+    let args = ["", "a b", "*", "$HOME", "`id`", "'\"\\", "--json", "--", "-c", "é", "\n", "~"];
+    let said = site.exec(&[&["--", "printf", "<%s>"][..], &args].concat()).await;
+    assert_eq!(said.answer(), args.map(|arg| format!("<{arg}>")).concat());
+}
+
+pub(super) async fn bytes_are_exact_and_streams_are_kept_apart(site: Site) {
+    let all: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
+    std::fs::write(site.path().join("all"), &all).unwrap();
+    let directory = site.path().to_str().unwrap();
+    let said = site.exec(&["-w", directory, "-c", "tail -c 1000 all >&2; cat all"]).await;
+    assert!(said.code == 0 && said.stdout == all, "{} of {} bytes", said.stdout.len(), all.len());
+    assert!(said.stderr == all[all.len() - 1000..], "{:?}", said.stderr);
+}
+
+pub(super) async fn output_arrives_while_the_command_runs(site: Site) {
+    let text = "echo ready; until [ -e go ]; do sleep 0.01; done; printf 'no newline'; exit 3";
+    let (child, mut stdout) = site.running(&["-w", site.path().to_str().unwrap(), "-c", text]).await;
+    std::fs::write(site.path().join("go"), "").unwrap();
+    assert_eq!(next_line(&mut stdout).await, "no newline");
+    assert_eq!(Said::by_child(child).await.code, 3);
+}
+
+pub(super) async fn standard_input_is_sent_when_asked_for(site: Site) {
+    let all: Vec<u8> = (0..=255).cycle().take(300_000).collect();
+    for (flags, expected) in [(&["-i"][..], &all[..]), (&["--stdin"], &all), (&[], &[])] {
+        let mut command = site.telexec("exec", &[flags, &["--", "cat"]].concat());
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let all = all.clone();
+        // without -i nobody reads it
+        let feed = tokio::spawn(async move { stdin.write_all(&all).await });
+        let said = Said::by_child(child).await;
+        assert!(said.code == 0 && said.stdout == expected, "{flags:?}: {} bytes", said.stdout.len());
+        assert_eq!(within(feed).await.unwrap().is_ok(), !flags.is_empty());
+    }
+}
+
+pub(super) async fn environment_and_directory_are_set(site: Site) {
+    let directory = site.path().canonicalize().unwrap();
+    let directory = directory.to_str().unwrap();
+    let env = ["-e", "A=1", "--env", "B=x=y z", "-e", "C="];
+    let said = site.exec(&[&env[..], &["-w", directory, "-c", "echo \"$A|$B|${C-unset}\"; pwd"]].concat()).await;
+    assert_eq!(said.answer(), format!("1|x=y z|\n{directory}\n"));
+}
+
+pub(super) async fn json_lines_tell_the_events(site: Site) {
+    let said = site.exec(&["--json", "-c", "echo $$; printf '\\377\\0' >&2; exit 3"]).await;
+    assert_eq!((said.code, said.stderr()), (3, ""));
+    let events: Vec<Value> = said.stdout().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [started, chunks @ .., exited] = &events[..] else { panic!("{said:?}") };
+    assert_eq!(started["event"], "started");
+    assert!(!started["execution_id"].as_str().unwrap().is_empty());
+    let output = |name: &str| chunks.iter().find(|chunk| chunk["event"] == name).unwrap();
+    assert_eq!(output("stdout")["text"], format!("{}\n", started["pid"]));
+    assert_eq!(output("stderr")["base64"], "/wA=");
+    assert_eq!((&exited["event"], &exited["cause"]), (&json!("exited"), &json!("exited")));
+    assert_eq!((&exited["exit_code"], &exited["signal"]), (&json!(3), &json!(null)));
+    assert_eq!((&exited["stderr"]["bytes"], &exited["surviving_processes"]), (&json!(2), &json!(0)));
+}
+
+pub(super) async fn a_reader_that_leaves_ends_it_quietly(site: Site) {
+    let mark = marker();
+    let text = "echo ready; yes & yes";
+    let (child, stdout) = site.running(&["-e", &format!("{MARK}={mark}"), "-c", text]).await;
+    drop(stdout);
+    let said = Said::by_child(child).await;
+    assert_eq!(said.stderr(), "");
+    until("nothing is left", async || processes_with(&mark).is_empty()).await;
+}
+
+// the target `local`
+
+#[tokio::test]
+async fn local_starts_where_it_is_called_and_finds_what_its_caller_finds() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir(directory.path().join("sub")).unwrap();
+    executable(directory.path(), "where-am-i", "#!/bin/sh\npwd\n");
+    let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
+    let here = directory.path().canonicalize().unwrap();
+    for (flags, expected) in [(&[][..], here.clone()), (&["-w", "sub"], here.join("sub"))] {
+        let mut command = telexec([&["exec", "local"], flags, &["--", "where-am-i"]].concat());
+        command.current_dir(directory.path()).env("PATH", &path);
+        assert_eq!(Said::by(command).await.answer(), format!("{}\n", expected.display()));
+    }
+}
+
+#[tokio::test]
+async fn local_leaves_no_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = || std::fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().path()).collect::<Vec<_>>();
+    for line in [
+        &["exec", "local", "-c", "true"][..],
+        &["exec", "local", "--", "no-such-program"],
+        &["exec", "local", "-c", "kill -KILL $$"],
+        &["ping", "local"],
+        &["tool", "local", "bash", "{\"command\":\"cd /\"}"],
+    ] {
+        let mut command = telexec(line);
+        command.env("TMPDIR", directory.path());
+        Said::by(command).await;
+        assert_eq!(files(), [""; 0].map(PathBuf::from), "{line:?}");
+    }
+    let mut child = telexec(["exec", "local", "-c", "echo ready; sleep 300"]);
+    let mut child = child.env("TMPDIR", directory.path()).spawn().unwrap();
+    next_line(&mut BufReader::new(child.stdout.take().unwrap())).await;
+    interrupt(&child);
+    Said::by_child(child).await;
+    assert_eq!(files(), [""; 0].map(PathBuf::from));
+}

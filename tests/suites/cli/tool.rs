@@ -1,0 +1,100 @@
+//! `telexec ping`, `telexec info` and `telexec tool`.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use telexec_tests::until;
+use tokio::io::AsyncWriteExt;
+
+use super::{Said, Site, say, telexec};
+
+pub(super) async fn ping_tells_that_it_serves(site: Site) {
+    let said = Said::by(site.telexec("ping", &[])).await;
+    let target = site.target.last().unwrap();
+    let (shown, state) = said.answer().trim_end().split_once(": ").unwrap();
+    assert!(shown.contains(target.as_str()) && state.starts_with("serving, ") && state.ends_with(" ms"), "{said:?}");
+}
+
+pub(super) async fn info_describes_the_agent(site: Site) {
+    let said = Said::by(site.telexec("info", &["--json"])).await;
+    let info: Value = serde_json::from_str(said.answer()).unwrap();
+    assert_eq!((&info["version"], &info["os"]), (&json!(env!("CARGO_PKG_VERSION")), &json!("linux")));
+    assert_eq!(info["architecture"], std::env::consts::ARCH);
+    assert_eq!(info["running_executions"], 0);
+    let own = format!("unix:uid={}", rustix::process::geteuid().as_raw());
+    let identity = if site.target.len() > 1 { "alice" } else { &own };
+    assert_eq!(info["identity"], identity);
+    let text = Said::by(site.telexec("info", &[])).await;
+    for (key, value) in [("version:", env!("CARGO_PKG_VERSION")), ("identity:", identity)] {
+        let mut words = text.answer().lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        assert!(words.any(|words| words == [key, value]), "{text:?}");
+    }
+}
+
+pub(super) async fn the_tool_answers(site: Site) {
+    let call = async |args: &[&str]| Said::by(site.telexec("tool", &[&["bash"], args].concat())).await;
+    assert_eq!(call(&["{\"command\": \"echo hello\"}"]).await.answer(), "hello\n");
+    assert_eq!(call(&["{\"command\": \"exit 42\"}"]).await.answer(), "exit code: 42\n");
+    let both = "{\"command\": \"echo out; echo err >&2\"}";
+    let sections = "stdout:\nout\nstderr:\nerr\nexit code: 0\n";
+    assert_eq!(call(&["--style", "sections", both]).await.answer(), sections);
+    let code_first = "Exit code: 0\nSTDOUT:\nout\n\nSTDERR:\nerr\n";
+    assert_eq!(call(&["--style", "code-first", both]).await.answer(), code_first);
+    let result: Value = serde_json::from_str(call(&["--json", both]).await.answer()).unwrap();
+    let details = json!({ "exit_code": 0, "success": true });
+    assert_eq!(result, json!({ "text": "out\n\nstderr: err\n", "details": details, "is_error": false }));
+}
+
+#[tokio::test]
+async fn an_error_result_of_the_tool_is_1() {
+    let said = say(&["tool", "local", "bash", "{\"command\": \"sleep 300\", \"timeout\": 0.3}"]).await;
+    assert_eq!((said.code, said.stdout(), said.stderr()), (1, "command timed out after 0.3s\n", ""));
+}
+
+#[tokio::test]
+async fn a_failed_call_of_the_tool_is_1() {
+    say(&["tool", "local", "bash"]).await.failure(1);
+    let line = ["tool", "--style", "code-first", "local", "bash", "{\"command\": \"sleep 300\", \"timeout\": 0.3}"];
+    assert!(say(&line).await.failure(1).contains("Command timed out after 0.3s"));
+}
+
+#[tokio::test]
+async fn an_agent_that_is_killed_during_a_call_of_the_tool_is_255() {
+    let mut site = Site::unix().await;
+    let path = site.path().display();
+    let params = json!({ "command": format!("touch {path}/begun; while [ -d {path} ]; do sleep 0.05; done") });
+    let child = site.telexec("tool", &["bash", &params.to_string()]).spawn().unwrap();
+    until("the command runs", async || site.path().join("begun").exists()).await;
+    site.agent.as_mut().unwrap().kill();
+    Said::by_child(child).await.failure(255);
+}
+
+#[tokio::test]
+async fn parameters_of_the_tool_come_from_standard_input_too() {
+    let mut child = telexec(["tool", "local", "bash", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"{\"command\":\n\"echo hello\"}\n").await.unwrap();
+    assert_eq!(Said::by_child(child).await.answer(), "hello\n");
+}
+
+#[tokio::test]
+async fn odd_parameters_of_the_tool_are_2() {
+    for args in [&["bash", "{"][..], &["bash", "[]"], &["no-such-tool"]] {
+        Said::by(telexec([&["tool", "local"], args].concat())).await.failure(2);
+    }
+}
+
+#[tokio::test]
+async fn the_tool_streams_to_standard_error_when_asked_to() {
+    let line = ["tool", "--stream", "local", "bash", "{\"command\": \"echo out; exit 3\"}"];
+    let said = say(&line).await;
+    assert_eq!((said.code, said.stdout(), said.stderr()), (0, "out\n\nexit code: 3\n", "out\n"));
+}
+
+#[tokio::test]
+async fn tools_are_listed() {
+    let said = say(&["tool", "local"]).await;
+    assert!(said.answer().starts_with("bash  ") && said.answer().lines().count() == 1, "{said:?}");
+    let tools: Value = serde_json::from_str(say(&["tool", "--json", "local"]).await.answer()).unwrap();
+    assert_eq!((&tools[0]["name"], &tools[1]), (&json!("bash"), &Value::Null));
+    assert_eq!(tools[0]["inputSchema"]["required"], json!(["command"]));
+}
