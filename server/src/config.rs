@@ -52,7 +52,7 @@ pub struct Config {
     pub max_timeout: Option<Duration>,
     /// For each stream of commands that do not say, in bytes; 0: unlimited. Default 0.
     pub max_output_bytes: u64,
-    /// How many executions may run at once. Default 4,096.
+    /// How many executions may run or linger at once. Default 4,096.
     pub max_executions: u32,
     /// How long ended executions are remembered. Default 1 h.
     #[serde(with = "humantime_serde")]
@@ -132,7 +132,7 @@ impl Default for Config {
             default_timeout: None,
             max_timeout: None,
             max_output_bytes: 0,
-            max_executions: 4096,
+            max_executions: local.max_executions,
             retention_age: local.retention.age,
             retention_count: local.retention.count,
             shutdown_grace: Duration::from_secs(10),
@@ -207,6 +207,7 @@ impl Config {
             default_timeout: self.default_timeout,
             max_timeout: self.max_timeout,
             max_output_bytes: self.max_output_bytes,
+            max_executions: self.max_executions,
             retention: Retention { age: self.retention_age, count: self.retention_count },
             state_dir: self.state_dir.clone(),
             log_commands: self.log_commands,

@@ -79,8 +79,11 @@ impl Executions {
     }
 }
 
-/// Who calls; the connection noted it.
+/// Who calls; the connection noted it. Also checks the one header that all calls may have.
 pub(crate) fn caller<T>(request: &Request<T>) -> Result<&Identity, Status> {
+    if let Some(value) = request.metadata().get(timeout::HEADER) {
+        timeout::parse(value.as_bytes()).map_err(invalid)?;
+    }
     request.extensions().get().ok_or_else(|| Status::unauthenticated("the transport did not say who calls"))
 }
 

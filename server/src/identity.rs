@@ -15,7 +15,7 @@ pub(crate) struct Identity(Arc<str>);
 impl Identity {
     /// A caller of an unprotected listener: anyone on this machine.
     pub(crate) fn anonymous() -> Self {
-        Self("anonymous".into())
+        Self("tcp:anonymous".into())
     }
 
     /// The peer of a Unix socket: `unix:uid=N`. `None`: neither root nor the agent's own user, so not allowed in.
@@ -41,8 +41,10 @@ impl Identity {
                 _ => None,
             })
         };
+        // neither may look like a name of another kind, such as unix:uid=0
+        let plain = |name: &&str| !name.contains([':', '/']);
         let common_name = || certificate.subject().iter_common_name().find_map(|name| name.as_str().ok());
-        let name = spiffe.or_else(dns).or_else(common_name)?;
+        let name = spiffe.or_else(|| dns().or_else(common_name).filter(plain))?;
         // it goes into logs
         (!name.is_empty() && !name.contains(char::is_control)).then(|| Self(name.into()))
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ impl Listeners {
 
 /// One bound socket.
 pub(crate) enum Listener {
-    Unix { socket: UnixListener, path: PathBuf },
+    Unix { socket: UnixListener, path: PathBuf, inode: u64 },
     Tcp { socket: TcpListener, address: SocketAddr, tls: Option<TlsAcceptor> },
 }
 
@@ -136,7 +136,8 @@ impl Listener {
             _ => io(error),
         })?;
         let socket = UnixListener::bind(path).map_err(io)?;
-        let listener = Self::Unix { socket, path: path.to_owned() };
+        let inode = std::fs::symlink_metadata(path).map_err(io)?.ino();
+        let listener = Self::Unix { socket, path: path.to_owned(), inode };
         // until then others may connect, and are turned away by their credentials
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(io)?;
         Ok(listener)
@@ -166,7 +167,7 @@ impl Listener {
     /// The next connection, and where it comes from, for the log.
     pub(crate) async fn accept(&self) -> io::Result<(Accepted, String)> {
         match self {
-            Self::Unix { socket, path } => {
+            Self::Unix { socket, path, .. } => {
                 let from = format!("unix://{}", path.display());
                 Ok((Accepted::Unix(socket.accept().await?.0), from))
             }
@@ -181,7 +182,10 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Self::Unix { path, .. } = self {
+        // another agent may have put its own there since
+        if let Self::Unix { path, inode, .. } = self
+            && std::fs::symlink_metadata(&*path).is_ok_and(|now| now.ino() == *inode)
+        {
             let _ = std::fs::remove_file(path);
         }
     }

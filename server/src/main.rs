@@ -41,6 +41,10 @@ fn run(config: Config) -> Result<(), Box<dyn std::error::Error>> {
 async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error::Error>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    // nothing is reloaded yet; but a closed terminal does not end an agent either
+    let _hangup = signal(SignalKind::hangup())?;
+    // whoever started this may have had it ignored, and then the ends of children could not be told
+    let _child = signal(SignalKind::child())?;
     let listeners = Listeners::bind(&config).await?;
     for address in listeners.addresses() {
         eprintln!("listening on {address}");

@@ -9,20 +9,20 @@ use telexec_proto::FILE_DESCRIPTOR_SET;
 use telexec_proto::v1::agent_service_server::AgentServiceServer;
 use telexec_proto::v1::execution_service_server::ExecutionServiceServer;
 use telexec_tool::local::LocalExecutor;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use crate::agent_service::Agent;
 use crate::config::{Config, ConfigError};
 use crate::connection;
 use crate::execution_service::Executions;
-use crate::listen::{Listener, Listeners};
+use crate::listen::{Accepted, Listener, Listeners};
 use crate::stack::Stack;
 
 /// Connections that may be in their handshake at once.
@@ -61,10 +61,11 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     config.check()?;
     let engine = LocalExecutor::new(config.local()).map_err(ServeError::Engine)?;
-    let stack = Stack::new(engine.clone(), config.max_executions);
+    let stack = Stack { engine: engine.clone() };
     let health = HealthReporter::new();
     let routes = routes(&config, &engine, &stack, &health).await?;
     let connections = Connections::new(routes);
+    let _closes = connections.close.clone().drop_guard();
     let mut accepting = JoinSet::new();
     for listener in listeners.all {
         accepting.spawn(connections.clone().accept(listener));
@@ -76,14 +77,14 @@ pub async fn serve(
     info!("shutting down");
     accepting.shutdown().await;
     not_serving(&health).await;
-    stack.close();
+    engine.close();
     connections.goaway.cancel();
     if tokio::time::timeout(config.shutdown_grace, engine.idle()).await.is_err() {
         warn!(running = engine.running(), "ending what still runs");
     }
     let limit = config.kill_grace.saturating_add(KILL_TIME);
     if tokio::time::timeout(limit, engine.shutdown()).await.is_err() {
-        warn!(running = engine.running(), "gave up on processes that the kernel does not let end");
+        warn!(running = engine.running(), "gave up on processes that do not end");
     }
     connections.close().await;
     Ok(())
@@ -131,7 +132,6 @@ async fn not_serving(health: &HealthReporter) {
 #[derive(Clone)]
 struct Connections {
     routes: Routes,
-    handshakes: Arc<Semaphore>,
     /// Calls that run may end; new ones are refused.
     goaway: CancellationToken,
     /// Everything ends.
@@ -141,40 +141,41 @@ struct Connections {
 
 impl Connections {
     fn new(routes: Routes) -> Self {
-        Self {
-            routes,
-            handshakes: Arc::new(Semaphore::new(MAX_HANDSHAKES)),
-            goaway: CancellationToken::new(),
-            close: CancellationToken::new(),
-            tracker: TaskTracker::new(),
-        }
+        Self { routes, goaway: CancellationToken::new(), close: CancellationToken::new(), tracker: TaskTracker::new() }
     }
 
     /// Accepts for ever.
     async fn accept(self, listener: Listener) {
+        // for each listener: strangers on one do not keep callers from another
+        let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
+        let mut accepts = true;
         loop {
-            let Ok(permit) = Arc::clone(&self.handshakes).acquire_owned().await else { return };
-            match listener.accept().await {
-                Ok((accepted, from)) => {
-                    let this = self.clone();
-                    self.tracker.spawn(async move {
-                        let peer = connection::handshake(accepted).await;
-                        drop(permit);
-                        match peer {
-                            Ok(peer) => {
-                                let serve = connection::serve(peer, this.routes, this.goaway);
-                                this.close.run_until_cancelled(serve).await;
-                            }
-                            Err(reason) => info!(from, %reason, "turned a peer away"),
-                        }
-                    });
-                }
-                Err(error) => {
-                    // out of descriptors, most likely: some will be closed soon
-                    debug!(%error, "cannot accept");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
+            let Ok(permit) = Arc::clone(&handshakes).acquire_owned().await else { return };
+            let accepted = listener.accept().await;
+            if let Err(error) = &accepted
+                && accepts
+            {
+                warn!(%error, "cannot accept connections; trying again");
             }
+            accepts = accepted.is_ok();
+            match accepted {
+                Ok((accepted, from)) => {
+                    let close = self.close.clone();
+                    let answer = self.clone().answer(accepted, from, permit);
+                    self.tracker.spawn(async move { close.run_until_cancelled(answer).await });
+                }
+                // out of descriptors, most likely: some will be closed soon
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    }
+
+    async fn answer(self, accepted: Accepted, from: String, handshake: OwnedSemaphorePermit) {
+        let peer = connection::handshake(accepted).await;
+        drop(handshake);
+        match peer {
+            Ok(peer) => connection::serve(peer, self.routes, self.goaway).await,
+            Err(reason) => info!(from, %reason, "turned a peer away"),
         }
     }
 

@@ -6,17 +6,19 @@ use std::time::{Duration, Instant};
 
 /// Far longer than anything takes: a test that waits so long hangs.
 const LIMIT: Duration = Duration::from_secs(60);
+/// Sooner than the limit of what is around it, so that the failure says what was waited for.
+const CONDITION_LIMIT: Duration = Duration::from_secs(30);
 /// Between two looks the machine belongs to what is waited for.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
 /// Waits until `condition` holds; `what` names it.
 ///
 /// # Panics
-/// It does not hold within a minute.
+/// It does not come to hold.
 pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let begin = Instant::now();
     while !condition().await {
-        assert!(begin.elapsed() < LIMIT, "waited in vain until {what}");
+        assert!(begin.elapsed() < CONDITION_LIMIT, "waited in vain until {what}");
         tokio::time::sleep(BETWEEN_LOOKS).await;
     }
 }

@@ -302,6 +302,7 @@ impl Options {
             check_text("environment", value)?;
         }
         check(self.timeout != Some(Duration::ZERO), "timeout", "is not positive")?;
+        check(self.labels.len() <= 64, "labels", "are more than 64")?;
         for (key, value) in &self.labels {
             check(
                 matches_name_grammar(key),

@@ -94,7 +94,7 @@ impl InvalidCommand {
 
 /// A command that could not be started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cannot {stage} {subject}: {}", self.cause())]
+#[error("cannot {stage} {}: {}", printable(&self.subject), self.cause())]
 pub struct SpawnError {
     /// The step that failed.
     pub stage: SpawnStage,
@@ -133,13 +133,18 @@ impl SpawnError {
 
     /// The program, shell or directory does not exist (rather than: cannot be used).
     pub fn is_not_found(&self) -> bool {
-        matches!(self.errno, ENOENT | ENOTDIR) && !self.missing_interpreter
+        matches!(self.errno, ENOENT | ENOTDIR) && !self.missing_interpreter && self.stage != SpawnStage::Prepare
     }
 
     /// The machine is out of processes, memory or descriptors.
     pub fn is_exhausted(&self) -> bool {
         matches!(self.errno, EAGAIN | ENOMEM | ENFILE | EMFILE)
     }
+}
+
+/// The text on one line, without anything that moves a terminal's cursor.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
 // Linux's numbers: a client on another system reads them too

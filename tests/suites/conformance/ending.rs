@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use telexec_tests::{MARK, Process, collect, lines, marker, processes_with, run, until, until_told};
 use telexec_tool::{Command, CommandBuilder, Execution, ExecutionState, ExitCause, Exited, Signal};
+use tempfile::TempDir;
 
 use super::Machine;
 
@@ -25,15 +26,22 @@ const EMPTY_ENVIRONMENT: &str =
 /// The same, and it ignores the signal that ends its parent.
 const STUBBORN_EMPTY_ENVIRONMENT: &str =
     "env -i setsid bash -c \"trap '' TERM; exec -a $TELEXEC_TEST sleep 300\" & echo ready; sleep 300; sleep 300";
-/// Each of eight goes on in a child of its own, again and again, until the working directory is removed.
+/// Each of eight goes on in a child of its own, again and again, until `alive` is removed.
 const RESPAWNING: &str =
-    "f() { trap '' TERM; sleep 0.02; [ -e . ] && f & }; for i in {1..8}; do f & done; echo ready; sleep 300";
+    "f() { trap '' TERM; sleep 0.02; [ -e alive ] && f & }; for i in {1..8}; do f & done; echo ready; sleep 300";
 /// The same, each in a session of its own.
-const RESPAWNING_SESSIONS: &str = "export F='trap \"\" TERM; sleep 0.02; [ -e . ] && setsid bash -c \"$F\" &'
+const RESPAWNING_SESSIONS: &str = "export F='trap \"\" TERM; sleep 0.02; [ -e alive ] && setsid bash -c \"$F\" &'
     for i in {1..8}; do setsid bash -c \"$F\" & done; echo ready; sleep 300";
 
 fn sleeps(count: usize) -> impl Fn(&[Process]) -> bool {
     move |processes| processes.iter().filter(|process| process.name == "sleep").count() >= count
+}
+
+/// A directory for a command, with the file that keeps it respawning.
+fn alive() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("alive"), "").unwrap();
+    directory
 }
 
 /// Starts a command with this mark, and waits until it says so and its processes are there.
@@ -55,7 +63,7 @@ async fn started(
 }
 
 async fn cancel_leaves_nothing(machine: Machine, text: &str, there: impl Fn(&[Process]) -> bool) {
-    let (mark, directory) = (marker(), tempfile::tempdir().unwrap());
+    let (mark, directory) = (marker(), alive());
     let command = Command::shell(text).kill_grace(SHORT).working_directory(directory.path().to_str().unwrap());
     drop(started(&machine, command, &mark, there).await);
     until("nothing is left", async || processes_with(&mark).is_empty()).await;
@@ -167,7 +175,7 @@ pub(super) async fn cancel_after_the_end_changes_nothing(machine: Machine) {
 
 /// The end of it is told only once nothing is left, so no time is given here.
 async fn ends_with_nothing_left(machine: &Machine, command: CommandBuilder) -> Exited {
-    let (mark, directory) = (marker(), tempfile::tempdir().unwrap());
+    let (mark, directory) = (marker(), alive());
     let command = command.env(MARK, &mark).working_directory(directory.path().to_str().unwrap());
     let outcome = run(machine, command).await.unwrap();
     assert_eq!(processes_with(&mark), []);

@@ -214,7 +214,7 @@ impl BashTool {
             }
             ExecutorError::Denied { reason } => Err(ToolError::failed(reason)),
             ExecutorError::Invalid(error) => Err(malformed(error)),
-            error => Err(ToolError::failed(with_causes(&error))),
+            error => Err(ToolError::Failed { message: with_causes(&error), source: Some(Box::new(error)) }),
         }
     }
 }

@@ -3,22 +3,30 @@
 //! This is the "process-group" back end. Members are whatever is in the session or group of the main process, carries
 //! the execution's marker in its environment, or descends from such a process. A process that leaves the session, loses
 //! its parent and clears its environment, all three, is not found.
+//!
+//! The main process is not reaped before the last member has ended: so the numbers of its session and group cannot be
+//! given to strangers.
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::process;
-use super::processes::{self, Process};
+use super::processes::{self, Census, Process};
 use crate::{ExecutionId, Signal};
 
 /// The name of this back end.
 pub(super) const NAME: &str = "process-group";
+
+/// When descriptors or memory run out, or a process will not go: until the next look.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The processes of one execution.
 #[derive(Clone)]
@@ -27,20 +35,14 @@ pub(super) struct Containment {
 }
 
 struct Inner {
-    main: Pid,
+    main: i32,
     id: ExecutionId,
     /// No process of the execution is older than its main process.
     start_ticks: u64,
     started: Instant,
-    leader: Mutex<Leader>,
-}
-
-/// Whether the numbers of the session and group are known to be ours.
-enum Leader {
-    /// The main process is not reaped, so its id cannot be given to another.
-    Held,
-    /// It was reaped; a number that one of these still holds as its session or group is still ours.
-    Reaped { survivors: HashSet<(i32, u64)> },
+    census: Arc<Census>,
+    /// The main process is not reaped: the numbers of its session and group are its own.
+    held: Mutex<bool>,
 }
 
 /// Which processes, by id and start time, were sent a signal, and what came of it.
@@ -55,30 +57,32 @@ enum Delivery {
 }
 
 /// What one pass over the processes found.
-#[derive(Default)]
 struct Sweep {
-    /// Live members, each by a descriptor that can mean no other process.
-    live: Vec<OwnedFd>,
-    /// Live members that this process may not signal.
+    /// Members that live and can be signalled.
+    live: Vec<Process>,
+    /// Members that live and that this process may not signal.
     refused: u32,
 }
 
 impl Containment {
     /// The processes of the execution `id`, whose main process was just started.
-    pub(super) fn new(main: Pid, id: ExecutionId) -> Self {
-        let start_ticks = processes::read(main.as_raw_nonzero().get()).map_or(0, |process| process.start_ticks);
-        let leader = Mutex::new(Leader::Held);
-        Self { inner: Arc::new(Inner { main, id, start_ticks, started: Instant::now(), leader }) }
+    pub(super) fn new(main: Pid, id: ExecutionId, census: Arc<Census>) -> Self {
+        let main = main.as_raw_nonzero().get();
+        let start_ticks = processes::read(main).ok().flatten().map_or(0, |process| process.start_ticks);
+        Self {
+            inner: Arc::new(Inner { main, id, start_ticks, started: Instant::now(), census, held: Mutex::new(true) }),
+        }
     }
 
-    /// How many members live.
-    pub(super) async fn count(&self) -> u32 {
-        self.blocking(|inner| u32::try_from(inner.members(|_| {}).len()).unwrap_or(u32::MAX)).await
+    /// How many members live, looked at no earlier than `asked`.
+    pub(super) async fn count(&self, asked: Instant) -> u32 {
+        let count = self.look(move |inner| Ok(inner.members(asked, |_| {})?.len())).await;
+        u32::try_from(count).unwrap_or(u32::MAX)
     }
 
     /// Sends a signal to every live member.
     pub(super) async fn signal(&self, signal: Signal) {
-        self.blocking(move |inner| inner.sweep(signal, &mut Done::new())).await;
+        self.sweep(signal, Arc::default()).await;
     }
 
     /// Ends every member: SIGTERM, `grace` (cut short by `hurry`), SIGKILL. Returns once no process is left but those
@@ -92,21 +96,20 @@ impl Containment {
             }
         }
         loop {
-            let left = self.blocking(|inner| inner.sweep(Signal::KILL, &mut Done::new())).await;
+            let left = self.sweep(Signal::KILL, Arc::default()).await;
             if left.live.is_empty() {
                 return left.refused;
             }
             // a process in an uninterruptible sleep takes its time
-            let _ = tokio::time::timeout(Duration::from_millis(100), all_ended(left.live)).await;
+            let _ = tokio::time::timeout(5 * PAUSE, all_ended(left.live)).await;
         }
     }
 
-    /// Sends SIGTERM to every member once, also to those that appear meanwhile; returns when none is left.
+    /// Sends SIGTERM to every member once, and to those that they leave behind; returns when none is left.
     async fn ask_to_end(&self) {
-        let mut done = Done::new();
+        let done = Arc::default();
         loop {
-            let left;
-            (left, done) = self.blocking(move |inner| (inner.sweep(Signal::TERM, &mut done), done)).await;
+            let left = self.sweep(Signal::TERM, Arc::clone(&done)).await;
             if left.live.is_empty() {
                 return;
             }
@@ -118,110 +121,131 @@ impl Containment {
 
     /// How many members live, now that the main process has exited.
     pub(super) async fn survivors(&self) -> u32 {
-        if self.inner.surely_alone() { 0 } else { self.count().await }
+        if self.inner.surely_alone().unwrap_or(false) { 0 } else { self.count(Instant::now()).await }
     }
 
-    /// Waits until no member lives any more. The main process has been reaped.
+    /// Waits until no member lives any more.
     pub(super) async fn outlive(&self) {
         loop {
-            let left = self.blocking(Inner::open_members).await;
-            if left.live.is_empty() {
+            let asked = Instant::now();
+            let left = self.look(move |inner| inner.members(asked, |_| {})).await;
+            if left.is_empty() {
                 return;
             }
-            all_ended(left.live).await;
+            all_ended(left).await;
         }
     }
 
-    /// Notes what holds the numbers of the session and group from now on. Called before the main process is reaped.
-    pub(super) async fn leader_goes(&self, survivors: u32) {
-        let survivors = match survivors {
-            0 => HashSet::new(),
-            _ => self.blocking(|inner| inner.members(|_| {}).iter().map(Process::key).collect()).await,
-        };
-        *self.inner.leader.lock().unwrap_or_else(PoisonError::into_inner) = Leader::Reaped { survivors };
+    /// Takes the main process, the last one, from the process table; nothing is looked for or signalled from now on.
+    pub(super) fn release(&self) {
+        let mut held = self.inner.held();
+        if std::mem::replace(&mut *held, false)
+            && let Some(main) = Pid::from_raw(self.inner.main)
+        {
+            // it cannot fail but by someone else's having reaped it
+            let _ = process::reap(main);
+        }
     }
 
-    /// Reading /proc takes milliseconds on a busy machine.
-    async fn blocking<T: Default + Send + 'static>(&self, work: impl FnOnce(&Inner) -> T + Send + 'static) -> T {
-        let inner = Arc::clone(&self.inner);
-        tokio::task::spawn_blocking(move || work(&inner)).await.unwrap_or_default()
+    async fn sweep(&self, signal: Signal, done: Arc<Mutex<Done>>) -> Sweep {
+        self.look(move |inner| inner.sweep(signal, &mut done.lock().unwrap_or_else(PoisonError::into_inner))).await
+    }
+
+    /// Does what takes milliseconds on a busy machine, off the runtime's threads; again and again until it can be done.
+    async fn look<T: Send + 'static>(&self, work: impl Fn(&Inner) -> io::Result<T> + Send + Sync + 'static) -> T {
+        let work = Arc::new(work);
+        loop {
+            let (inner, work) = (Arc::clone(&self.inner), Arc::clone(&work));
+            if let Ok(Ok(result)) = tokio::task::spawn_blocking(move || work(&inner)).await {
+                return result;
+            }
+            // out of descriptors or memory: nothing may be concluded from that
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 }
 
 impl Inner {
-    /// Sends `signal` to every live member that is not `done`, until a pass finds nobody new.
-    fn sweep(&self, signal: Signal, done: &mut Done) -> Sweep {
+    /// Sends `signal` to every live member that is not `done`. SIGKILL is sent until a pass finds nobody new; any other
+    /// signal in one pass, since what a handler starts is not meant.
+    fn sweep(&self, signal: Signal, done: &mut Done) -> io::Result<Sweep> {
         loop {
             if signal == Signal::KILL {
                 self.kill_group();
             }
             let before = done.len();
-            let mut deliver = |process: &Process| {
-                done.entry(process.key()).or_insert_with(|| send(process, signal));
+            let mut failed = None;
+            let mut deliver = |process: &Process| match done.contains_key(&process.key()) {
+                true => {}
+                false => match send(process, signal) {
+                    Ok(delivery) => {
+                        done.insert(process.key(), delivery);
+                    }
+                    Err(error) => failed = Some(error),
+                },
             };
             // at once, since a process may live for less than a pass takes; then those that only their parents tell
-            let members = self.members(&mut deliver);
-            members.iter().for_each(deliver);
-            if done.len() == before {
-                let refused = |process: &&Process| done.get(&process.key()) == Some(&Delivery::Refused);
-                let (refused, live): (Vec<_>, Vec<_>) = members.iter().partition(refused);
-                let refused = u32::try_from(refused.len()).unwrap_or(u32::MAX);
-                return Sweep { live: live.into_iter().filter_map(open).collect(), refused };
+            let members = self.members(Instant::now(), &mut deliver)?;
+            members.iter().for_each(&mut deliver);
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            if signal != Signal::KILL || done.len() == before {
+                let refused = |process: &Process| done.get(&process.key()) == Some(&Delivery::Refused);
+                let (refused, live): (Vec<_>, Vec<_>) = members.into_iter().partition(refused);
+                return Ok(Sweep { live, refused: u32::try_from(refused.len()).unwrap_or(u32::MAX) });
             }
         }
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, bool> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reaches the whole group at once, so that none of it can fork out of the way.
     fn kill_group(&self) {
-        let leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(*leader, Leader::Held) {
-            let _ = rustix::process::kill_process_group(self.main, rustix::process::Signal::KILL);
+        let held = self.held();
+        if *held && let Some(main) = Pid::from_raw(self.main) {
+            let _ = rustix::process::kill_process_group(main, rustix::process::Signal::KILL);
         }
     }
 
-    fn open_members(&self) -> Sweep {
-        Sweep { live: self.members(|_| {}).iter().filter_map(open).collect(), refused: 0 }
-    }
-
-    /// Live members, at this moment. `visit` sees those that are known without their parents as soon as they are found.
-    fn members(&self, mut visit: impl FnMut(&Process)) -> Vec<Process> {
-        let numbers_are_ours = self.numbers_are_ours();
-        let is_root = |process: &Process| self.is_root(process, numbers_are_ours);
-        let all = processes::snapshot(self.start_ticks, |process| {
-            if is_root(process) && process.start_ticks >= self.start_ticks && !process.zombie && !is_self(process) {
+    /// Live members, looked at no earlier than `asked`. `visit` sees those that are known without their parents as soon
+    /// as they are found.
+    fn members(&self, asked: Instant, mut visit: impl FnMut(&Process)) -> io::Result<Vec<Process>> {
+        if !*self.held() {
+            return Ok(Vec::new());
+        }
+        let all = self.census.take(asked, |process| {
+            if self.is_root(process) && process.start_ticks >= self.start_ticks && !process.zombie && !is_self(process)
+            {
                 visit(process);
             }
-        });
-        with_descendants(all, self.start_ticks, is_root)
+        })?;
+        Ok(with_descendants(&all, self.start_ticks, |process| self.is_root(process)))
     }
 
-    /// The numbers of the session and group cannot have been given to a stranger.
-    fn numbers_are_ours(&self) -> bool {
-        match &*self.leader.lock().unwrap_or_else(PoisonError::into_inner) {
-            Leader::Held => true,
-            Leader::Reaped { survivors } => survivors.iter().any(|survivor| {
-                processes::read(survivor.0).is_some_and(|now| now.key() == *survivor && self.has_our_number(&now))
-            }),
-        }
-    }
-
-    fn has_our_number(&self, process: &Process) -> bool {
-        let main = self.main.as_raw_nonzero().get();
-        process.session == main || process.group == main
+    /// It is a member whatever its parents are.
+    fn is_root(&self, process: &Process) -> bool {
+        process.session == self.main
+            || process.group == self.main
+            || process.marker.as_deref() == Some(self.id.as_str())
     }
 
     /// Nothing that was born since the main process is a member, so it left none behind; cheap, and true only if it is
     /// certain. Process ids count up, and a young execution cannot have seen them go round.
-    fn surely_alone(&self) -> bool {
-        let main = self.main.as_raw_nonzero().get();
-        let Some(last) = processes::last_pid() else { return false };
-        self.started.elapsed() < Duration::from_millis(100)
-            && (0..=FEW).contains(&(last - main))
-            && (main + 1..=last).filter_map(processes::read_with_marker).all(|process| !self.is_root(&process, true))
-    }
-
-    fn is_root(&self, process: &Process, numbers_are_ours: bool) -> bool {
-        (numbers_are_ours && self.has_our_number(process)) || process.marker.as_deref() == Some(self.id.as_str())
+    fn surely_alone(&self) -> io::Result<bool> {
+        let last = processes::last_pid()?;
+        if self.started.elapsed() > Duration::from_millis(100) || !(0..=FEW).contains(&(last - self.main)) {
+            return Ok(false);
+        }
+        for pid in self.main + 1..=last {
+            if processes::read_with_marker(pid)?.is_some_and(|process| self.is_root(&process)) {
+                return Ok(false);
+            }
+        }
+        // one that ended before it was looked at could have left a younger one
+        Ok(processes::last_pid()? == last)
     }
 }
 
@@ -229,7 +253,7 @@ impl Inner {
 const FEW: i32 = 64;
 
 /// The live processes that are `roots` or descend from one, no older than `since`, this process excepted.
-fn with_descendants(all: Vec<Process>, since: u64, roots: impl Fn(&Process) -> bool) -> Vec<Process> {
+fn with_descendants(all: &[Process], since: u64, roots: impl Fn(&Process) -> bool) -> Vec<Process> {
     let young = |process: &&Process| process.start_ticks >= since && !is_self(process);
     let mut members: HashSet<i32> = all.iter().filter(young).filter(|p| roots(p)).map(|p| p.pid).collect();
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
@@ -241,7 +265,7 @@ fn with_descendants(all: Vec<Process>, since: u64, roots: impl Fn(&Process) -> b
         let descendants = children.get(&parent).into_iter().flatten();
         visit.extend(descendants.filter(|child| members.insert(**child)));
     }
-    all.into_iter().filter(|process| !process.zombie && members.contains(&process.pid)).collect()
+    all.iter().filter(|process| !process.zombie && members.contains(&process.pid)).cloned().collect()
 }
 
 /// This process is never one of its own executions, whatever its environment says.
@@ -250,30 +274,37 @@ fn is_self(process: &Process) -> bool {
 }
 
 /// A descriptor for exactly this process; `None`: it has ended.
-fn open(process: &Process) -> Option<OwnedFd> {
-    let pidfd = pidfd_open(Pid::from_raw(process.pid)?, PidfdFlags::empty()).ok()?;
+fn open(process: &Process) -> io::Result<Option<OwnedFd>> {
+    let Some(pid) = Pid::from_raw(process.pid) else { return Ok(None) };
+    let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(Errno::SRCH) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
     // its id may have been given to another between the look at it and the open
-    let still = processes::read(process.pid)?;
-    (still.start_ticks == process.start_ticks && !still.zombie).then_some(pidfd)
+    let now = processes::read(process.pid)?;
+    Ok(now.filter(|now| now.key() == process.key() && !now.zombie).map(|_| pidfd))
+}
+
+fn send(process: &Process, signal: Signal) -> io::Result<Delivery> {
+    let Some(pidfd) = open(process)? else { return Ok(Delivery::Made) };
+    match process::send(&pidfd, signal) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(Delivery::Refused),
+        _ => Ok(Delivery::Made),
+    }
 }
 
 /// Waits for the ends of all of these.
-async fn all_ended(pidfds: Vec<OwnedFd>) {
-    join_all(pidfds.into_iter().map(|pidfd| async {
-        match process::watch(pidfd) {
-            Ok(pidfd) => process::ended(&pidfd).await,
+async fn all_ended(processes: Vec<Process>) {
+    join_all(processes.iter().map(|process| async {
+        match open(process).and_then(|pidfd| pidfd.map(process::watch).transpose()) {
+            Ok(Some(pidfd)) => process::ended(&pidfd).await,
+            Ok(None) => {}
             // out of descriptors: look again soon
-            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            Err(_) => tokio::time::sleep(PAUSE).await,
         }
     }))
     .await;
-}
-
-fn send(process: &Process, signal: Signal) -> Delivery {
-    match open(process).map(|pidfd| super::process::send(&pidfd, signal)) {
-        Some(Err(error)) if error.raw_os_error() == Some(libc::EPERM) => Delivery::Refused,
-        _ => Delivery::Made,
-    }
 }
 
 #[cfg(test)]
@@ -284,24 +315,26 @@ mod tests {
         Process { pid, parent, group: session, session, zombie: false, start_ticks, marker: None }
     }
 
+    fn pids(members: &[Process]) -> Vec<i32> {
+        members.iter().map(|process| process.pid).collect()
+    }
+
     #[test]
     fn members_are_roots_and_their_descendants_and_nobody_older() {
-        let all = vec![
+        let all = [
             process(10, 1, 10, 100),
             process(11, 10, 11, 101),
             process(12, 11, 12, 102),
             process(13, 1, 10, 99),
             process(14, 1, 14, 103),
         ];
-        let members = with_descendants(all, 100, |p| p.session == 10);
-        assert_eq!(members.iter().map(|p| p.pid).collect::<Vec<_>>(), [10, 11, 12]);
+        assert_eq!(pids(&with_descendants(&all, 100, |p| p.session == 10)), [10, 11, 12]);
     }
 
     #[test]
     fn a_zombie_is_no_member_but_its_children_are() {
-        let mut all = vec![process(10, 1, 10, 100), process(11, 10, 11, 100)];
+        let mut all = [process(10, 1, 10, 100), process(11, 10, 11, 100)];
         all[0].zombie = true;
-        let members = with_descendants(all, 100, |p| p.pid == 10);
-        assert_eq!(members.iter().map(|p| p.pid).collect::<Vec<_>>(), [11]);
+        assert_eq!(pids(&with_descendants(&all, 100, |p| p.pid == 10)), [11]);
     }
 }

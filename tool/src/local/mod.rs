@@ -1,7 +1,7 @@
 //! This machine: the engine that starts commands, carries their output, and ends all of their processes.
 //!
 //! Only this module spawns, signals and reaps. The way of one command: [`resolve`] makes one process's specification of
-//! it, [`spawn`] starts that, [`supervise`] follows it to its end with [`pump`] for its output and [`containment`] for
+//! it, [`start`] and [`spawn`] start that, [`supervise`] follows it to its end with [`pump`] for its output and [`containment`] for
 //! its processes, and [`registry`] remembers it.
 
 mod containment;
@@ -11,6 +11,7 @@ mod pump;
 mod registry;
 mod resolve;
 mod spawn;
+mod start;
 mod supervise;
 mod vfork;
 mod working_directory;
@@ -21,15 +22,16 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::Stream;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, info_span};
 
+use self::processes::Census;
 use self::registry::Registry;
 pub use self::registry::Retention;
 use self::resolve::Defaults;
@@ -56,6 +58,8 @@ pub struct LocalConfig {
     pub max_timeout: Option<Duration>,
     /// For each stream of commands that do not say, in bytes. Default 0: no limit.
     pub max_output_bytes: u64,
+    /// How many executions may run or linger at once; more are [`ExecutorError::Exhausted`]. Default 4,096.
+    pub max_executions: u32,
     /// How long ended executions are remembered.
     pub retention: Retention,
     /// For small files while commands run; nobody else may write to it. Default: a temporary one.
@@ -74,6 +78,7 @@ impl Default for LocalConfig {
             default_timeout: None,
             max_timeout: None,
             max_output_bytes: 0,
+            max_executions: 4096,
             retention: Retention::default(),
             state_dir: None,
             log_commands: false,
@@ -87,7 +92,8 @@ impl Default for LocalConfig {
 /// and none of this process's environment. Ending one ends all of its processes.
 ///
 /// Clones share one engine. Dropping the last one ends nothing by itself: every [`Execution`] ends its own command when
-/// it is dropped. It needs a Tokio runtime with I/O and time enabled.
+/// it is dropped. It needs a Tokio runtime with I/O and time enabled, and a process that neither ignores SIGCHLD nor
+/// reaps children that it did not start.
 #[derive(Clone)]
 pub struct LocalExecutor {
     shared: Arc<Shared>,
@@ -104,6 +110,12 @@ struct Shared {
     max_output_bytes: u64,
     state_dir: PathBuf,
     log_commands: bool,
+    census: Arc<Census>,
+    max_executions: u32,
+    /// Closed when nothing new may start.
+    permits: Arc<Semaphore>,
+    /// Fewer than the blocking pool has threads: starts that hang must not keep others from being ended.
+    starts: Arc<Semaphore>,
     tracker: TaskTracker,
     /// Ends what runs, and refuses what comes.
     shutdown: CancellationToken,
@@ -149,6 +161,10 @@ impl LocalExecutor {
                 max_output_bytes: config.max_output_bytes,
                 state_dir,
                 log_commands: config.log_commands,
+                census: Arc::new(Census::new()),
+                max_executions: config.max_executions,
+                permits: Arc::new(Semaphore::new(config.max_executions as usize)),
+                starts: Arc::new(Semaphore::new(64)),
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),
                 hurry: CancellationToken::new(),
@@ -167,6 +183,11 @@ impl LocalExecutor {
         self.shared.registry.running()
     }
 
+    /// Refuses new commands from now on.
+    pub fn close(&self) {
+        self.shared.permits.close();
+    }
+
     /// Returns once no execution runs. Does not keep new ones from starting.
     pub async fn idle(&self) {
         self.shared.tracker.close();
@@ -177,11 +198,22 @@ impl LocalExecutor {
     /// processes is left. No grace is longer than [`LocalConfig::kill_grace`] from now on. Processes that an earlier
     /// exit left behind on purpose stay.
     pub async fn shutdown(&self) {
+        self.close();
         self.shared.shutdown.cancel();
         if tokio::time::timeout(self.shared.kill_grace, self.idle()).await.is_err() {
             self.shared.hurry.cancel();
             self.idle().await;
         }
+    }
+
+    fn permit(&self) -> Result<OwnedSemaphorePermit, ExecutorError> {
+        Arc::clone(&self.shared.permits).try_acquire_owned().map_err(|error| match error {
+            TryAcquireError::Closed => ExecutorError::ShuttingDown,
+            TryAcquireError::NoPermits => ExecutorError::Exhausted {
+                reason: format!("{} executions run already, which is the limit", self.shared.max_executions),
+                retry_after: Some(Duration::from_secs(1)),
+            },
+        })
     }
 
     fn log_request(&self, command: &Command) {
@@ -197,9 +229,7 @@ impl LocalExecutor {
 impl Executor for LocalExecutor {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
         let tracked = self.shared.tracker.token();
-        if self.shared.shutdown.is_cancelled() {
-            return Err(ExecutorError::ShuttingDown);
-        }
+        let permit = self.permit()?;
         let defaults = &self.shared.defaults;
         let record = self.shared.registry.reserve(
             &command,
@@ -214,7 +244,8 @@ impl Executor for LocalExecutor {
         let (started, start) = oneshot::channel();
         let cancel = CancellationToken::new();
         let guard = cancel.clone().drop_guard();
-        let supervisor = Supervisor { shared: Arc::clone(&self.shared), record, command, events, cancel, tracked };
+        let (shared, abandoned) = (Arc::clone(&self.shared), self.shared.hurry.child_token());
+        let supervisor = Supervisor { shared, record, command, events, cancel, abandoned, tracked, permit };
         // a task of its own: the command is ended in an orderly way also when nobody waits for this any more
         tokio::spawn(supervisor.run(started).instrument(span));
 
@@ -224,25 +255,26 @@ impl Executor for LocalExecutor {
 
     async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
         let record = self.shared.registry.get(id)?;
-        if signal == Signal::KILL {
-            record.kill.cancel();
-        }
         if let Some(containment) = record.containment() {
+            if signal == Signal::KILL {
+                record.kill.cancel();
+            }
             containment.signal(signal).await;
         }
-        record.info().await.ok_or_else(|| ExecutorError::NotFound(id.clone()))
+        record.info(Instant::now()).await.ok_or_else(|| ExecutorError::NotFound(id.clone()))
     }
 
     async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
         let record = self.shared.registry.get(id)?;
-        record.info().await.ok_or_else(|| ExecutorError::NotFound(id.clone()))
+        record.info(Instant::now()).await.ok_or_else(|| ExecutorError::NotFound(id.clone()))
     }
 
     async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError> {
         let (records, next_page_token) = self.shared.registry.list(&query)?;
         let mut executions = Vec::with_capacity(records.len());
+        let asked = Instant::now();
         for record in records {
-            executions.extend(record.info().await);
+            executions.extend(record.info(asked).await);
         }
         Ok(ListPage { executions, next_page_token })
     }

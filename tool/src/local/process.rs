@@ -13,7 +13,7 @@ use crate::Signal;
 
 /// How a child ended and what it used.
 #[derive(Clone, Debug)]
-pub(super) struct Reaped {
+pub(super) struct Ended {
     pub(super) status: Status,
     pub(super) core_dumped: bool,
     pub(super) user_time: Duration,
@@ -21,8 +21,8 @@ pub(super) struct Reaped {
     pub(super) max_rss_bytes: u64,
 }
 
-impl Reaped {
-    /// Of a child that someone else has reaped.
+impl Ended {
+    /// Of a child whose status is not to be had.
     pub(super) fn unknown() -> Self {
         let none = Duration::ZERO;
         Self { status: Status::Signal(None), core_dumped: false, user_time: none, system_time: none, max_rss_bytes: 0 }
@@ -52,29 +52,54 @@ pub(super) async fn ended(pidfd: &AsyncFd<OwnedFd>) {
     }
 }
 
-/// Takes the ended child from the process table. See wait4(2).
+/// How the ended child ended; it stays in the process table, so its id stays its own. See waitid(2).
 ///
 /// # Errors
 /// `WouldBlock` if it has not ended; ECHILD if someone else in this process has reaped it.
-pub(super) fn reap(pid: Pid) -> io::Result<Reaped> {
-    let mut status = 0;
-    // SAFETY: rusage is plain data, for which zeroes are a value.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are valid and exclusive for the call.
-    let reaped = unsafe { libc::wait4(pid.as_raw_nonzero().get(), &mut status, libc::WNOHANG, &mut usage) };
-    match reaped {
-        -1 => Err(io::Error::last_os_error()),
-        0 => Err(io::ErrorKind::WouldBlock.into()),
-        _ => Ok(Reaped {
-            status: match libc::WIFEXITED(status) {
-                true => Status::Code(u8::try_from(libc::WEXITSTATUS(status)).unwrap_or(u8::MAX)),
-                false => Status::Signal(Signal::from_number(libc::WTERMSIG(status))),
-            },
-            core_dumped: libc::WIFSIGNALED(status) && libc::WCOREDUMP(status),
-            user_time: duration(usage.ru_utime),
-            system_time: duration(usage.ru_stime),
-            max_rss_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0).saturating_mul(1024),
-        }),
+pub(super) fn look(pid: Pid) -> io::Result<Ended> {
+    // SAFETY: both are plain data, for which zeroes are a value.
+    let (mut info, mut usage): (libc::siginfo_t, libc::rusage) = unsafe { std::mem::zeroed() };
+    let options = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
+    // SAFETY: both pointers are valid and exclusive for the call; the system call, unlike the C function, has the fifth
+    // argument.
+    let result = unsafe {
+        let pid = pid.as_raw_nonzero().get();
+        libc::syscall(libc::SYS_waitid, libc::P_PID, pid, &raw mut info, options, &raw mut usage)
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: waitid filled in the fields of a child's state, or left them zero.
+    let (child, status) = unsafe { (info.si_pid(), info.si_status()) };
+    if child == 0 {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
+    Ok(Ended {
+        status: match info.si_code {
+            libc::CLD_EXITED => Status::Code(u8::try_from(status).unwrap_or(u8::MAX)),
+            _ => Status::Signal(Signal::from_number(status)),
+        },
+        core_dumped: info.si_code == libc::CLD_DUMPED,
+        user_time: duration(usage.ru_utime),
+        system_time: duration(usage.ru_stime),
+        max_rss_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0).saturating_mul(1024),
+    })
+}
+
+/// Takes the child from the process table, waiting for its end if need be. See waitpid(2).
+///
+/// # Errors
+/// ECHILD if someone else in this process has reaped it.
+pub(super) fn reap(pid: Pid) -> io::Result<()> {
+    loop {
+        // SAFETY: a null status is allowed.
+        if unsafe { libc::waitpid(pid.as_raw_nonzero().get(), std::ptr::null_mut(), 0) } >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
     }
 }
 

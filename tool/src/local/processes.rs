@@ -1,7 +1,9 @@
 //! The machine's processes, as /proc shows them (see proc(5)).
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use std::{fs, io};
 
 /// The variable that every process of an execution inherits.
 pub(super) const MARKER: &str = "TELEXEC_EXECUTION_ID";
@@ -13,7 +15,7 @@ pub(super) struct Process {
     pub(super) parent: i32,
     pub(super) group: i32,
     pub(super) session: i32,
-    /// It has ended, and waits to be reaped.
+    /// All its threads have ended; it waits to be reaped.
     pub(super) zombie: bool,
     /// Clock ticks after boot.
     pub(super) start_ticks: u64,
@@ -28,68 +30,119 @@ impl Process {
     }
 }
 
-/// All processes that are no kernel threads; `visit` sees each as soon as it was read. Environments are read only of
-/// those that started at `since` or later.
+/// Looks at all processes. Those who ask at the same time share one look.
+pub(super) struct Census {
+    /// Older processes are of no interest: their environments are not read.
+    since: u64,
+    latest: Mutex<Option<(Instant, Arc<[Process]>)>>,
+}
+
+impl Census {
+    /// For what starts from now on.
+    pub(super) fn new() -> Self {
+        let own = i32::try_from(std::process::id()).ok().and_then(|pid| read(pid).ok().flatten());
+        Self { since: own.map_or(0, |process| process.start_ticks), latest: Mutex::new(None) }
+    }
+
+    /// All processes, looked at no earlier than `asked`. If this call is the one to look, `visit` sees each process as
+    /// soon as it was read.
+    ///
+    /// # Errors
+    /// /proc cannot be read, for want of descriptors or memory.
+    pub(super) fn take(&self, asked: Instant, visit: impl FnMut(&Process)) -> io::Result<Arc<[Process]>> {
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((began, processes)) = &*latest
+            && *began >= asked
+        {
+            return Ok(Arc::clone(processes));
+        }
+        let began = Instant::now();
+        let processes: Arc<[Process]> = snapshot(self.since, visit)?.into();
+        *latest = Some((began, Arc::clone(&processes)));
+        Ok(processes)
+    }
+}
+
+/// All processes that are no kernel threads.
 ///
 /// A list of ids is old when it has been read: processes that replaced each other meanwhile would all be missed. So
 /// every id that was given out since the list was made is looked at too, until none is new.
-pub(super) fn snapshot(since: u64, mut visit: impl FnMut(&Process)) -> Vec<Process> {
+fn snapshot(since: u64, mut visit: impl FnMut(&Process)) -> io::Result<Vec<Process>> {
     let mut found = BTreeMap::new();
     let mut note = |pid: i32| {
-        let process = read(pid).filter(|process| process.pid != KTHREADD && process.parent != KTHREADD);
+        let process = read(pid)?.filter(|process| process.pid != KTHREADD && process.parent != KTHREADD);
         if let Some(mut process) = process {
             if process.start_ticks >= since && !process.zombie {
-                process.marker = read_marker(process.pid);
+                process.marker = read_marker(pid)?;
             }
             visit(&process);
             found.insert(pid, process);
         }
+        io::Result::Ok(())
     };
-    let mut seen = last_pid();
-    listed().into_iter().for_each(&mut note);
+    let mut seen = last_pid()?;
+    listed()?.into_iter().try_for_each(&mut note)?;
     for _ in 0..MAX_PASSES {
-        let last = last_pid();
-        match (seen, last) {
-            _ if seen == last => break,
-            (Some(seen), Some(last)) if (seen..=seen.saturating_add(MANY)).contains(&last) => {
-                (seen + 1..=last).filter(|pid| is_process(*pid)).for_each(&mut note);
-            }
+        let last = last_pid()?;
+        if last == seen {
+            break;
+        } else if (seen..=seen.saturating_add(MANY)).contains(&last) {
+            (seen + 1..=last).filter(|pid| is_process(*pid)).try_for_each(&mut note)?;
+        } else {
             // ids started again at the smallest, or too many are new
-            _ => listed().into_iter().for_each(&mut note),
+            listed()?.into_iter().try_for_each(&mut note)?;
         }
         seen = last;
     }
-    found.into_values().collect()
+    Ok(found.into_values().collect())
 }
 
+const KTHREADD: i32 = 2;
 /// New ids up to this many are looked at one by one.
 const MANY: i32 = 1000;
 /// Where processes are made so fast that a look never ends, the next one goes on.
 const MAX_PASSES: usize = 1000;
 
-fn listed() -> Vec<i32> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+fn listed() -> io::Result<Vec<i32>> {
+    let mut pids = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        pids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
+    }
+    Ok(pids)
 }
 
 /// Threads have an id, and files under it, but are not listed.
 fn is_process(pid: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    status.lines().find_map(|line| line.strip_prefix("Tgid:")).is_some_and(|id| id.trim().parse() == Ok(pid))
+    status.lines().find_map(|line| line.strip_prefix("Tgid:")).is_none_or(|id| id.trim().parse() == Ok(pid))
 }
 
-const KTHREADD: i32 = 2;
-
 /// One process, without its marker; `None`: there is none with this id.
-pub(super) fn read(pid: i32) -> Option<Process> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    parse_stat(pid, &stat)
+///
+/// # Errors
+/// It cannot be told, for want of descriptors or memory.
+pub(super) fn read(pid: i32) -> io::Result<Option<Process>> {
+    Ok(read_file(&format!("/proc/{pid}/stat"))?.and_then(|stat| parse_stat(pid, &stat)))
 }
 
 /// One process, with its marker.
-pub(super) fn read_with_marker(pid: i32) -> Option<Process> {
-    let process = read(pid)?;
-    Some(Process { marker: read_marker(pid), ..process })
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn read_with_marker(pid: i32) -> io::Result<Option<Process>> {
+    let Some(process) = read(pid)? else { return Ok(None) };
+    Ok(Some(Process { marker: read_marker(pid)?, ..process }))
+}
+
+/// The file of a process; `None`: the process is gone, or this one may not read it.
+fn read_file(path: &str) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EINTR | libc::EAGAIN) => Err(error),
+            _ => Ok(None),
+        },
+    }
 }
 
 fn parse_stat(pid: i32, stat: &[u8]) -> Option<Process> {
@@ -100,12 +153,15 @@ fn parse_stat(pid: i32, stat: &[u8]) -> Option<Process> {
     let parent = fields.next()?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
     let session = fields.next()?.parse().ok()?;
-    let start_ticks = fields.nth(15)?.parse().ok()?;
-    Some(Process { pid, parent, group, session, zombie: matches!(state, "Z" | "X"), start_ticks, marker: None })
+    let threads: u32 = fields.nth(13)?.parse().ok()?;
+    let start_ticks = fields.nth(1)?.parse().ok()?;
+    // the first thread may end before the others
+    let zombie = state == "X" || (state == "Z" && threads <= 1);
+    Some(Process { pid, parent, group, session, zombie, start_ticks, marker: None })
 }
 
-fn read_marker(pid: i32) -> Option<String> {
-    find_marker(&fs::read(format!("/proc/{pid}/environ")).ok()?)
+fn read_marker(pid: i32) -> io::Result<Option<String>> {
+    Ok(read_file(&format!("/proc/{pid}/environ"))?.and_then(|environ| find_marker(&environ)))
 }
 
 fn find_marker(environ: &[u8]) -> Option<String> {
@@ -115,23 +171,38 @@ fn find_marker(environ: &[u8]) -> Option<String> {
     })
 }
 
-/// The id that was given out last in this pid namespace; ids count up and start again at the largest.
-pub(super) fn last_pid() -> Option<i32> {
-    fs::read_to_string("/proc/loadavg").ok()?.split_ascii_whitespace().last()?.parse().ok()
+/// The id that was given out last in this pid namespace; ids count up and start again at the smallest.
+///
+/// # Errors
+/// /proc cannot be read.
+pub(super) fn last_pid() -> io::Result<i32> {
+    let load = fs::read_to_string("/proc/loadavg")?;
+    let last = load.split_ascii_whitespace().last().and_then(|last| last.parse().ok());
+    last.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn stat(state: &str, threads: u32) -> Option<Process> {
+        let text = format!("42 (a) Z 1 1 1 (x) {state} 7 8 9 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 {threads} 0 12345 1 1");
+        parse_stat(42, text.as_bytes())
+    }
+
     #[test]
     fn a_hostile_process_name_does_not_confuse() {
-        let stat = b"42 (a) Z 1 1 1 (\xff) S 7 8 9 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1";
-        let process = parse_stat(42, stat).unwrap();
+        let process = stat("S", 1).unwrap();
         assert_eq!((process.parent, process.group, process.session, process.zombie), (7, 8, 9, false));
         assert_eq!(process.start_ticks, 12345);
         assert_eq!(parse_stat(42, b"42 (a"), None);
         assert_eq!(parse_stat(42, b""), None);
+    }
+
+    #[test]
+    fn a_process_whose_first_thread_has_ended_lives() {
+        assert!(stat("Z", 1).unwrap().zombie);
+        assert!(!stat("Z", 2).unwrap().zombie);
     }
 
     #[test]
@@ -142,9 +213,13 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_there() {
+    fn a_look_is_shared_by_those_who_asked_before_it_began() {
+        let census = Census::new();
+        let asked = Instant::now();
+        let first = census.take(asked, |_| {}).unwrap();
         let pid = i32::try_from(std::process::id()).unwrap();
-        assert!(snapshot(u64::MAX, |_| {}).iter().any(|process| process.pid == pid));
-        assert!(last_pid().is_some());
+        assert!(first.iter().any(|process| process.pid == pid));
+        assert!(Arc::ptr_eq(&first, &census.take(asked, |_| {}).unwrap()));
+        assert!(!Arc::ptr_eq(&first, &census.take(Instant::now(), |_| {}).unwrap()));
     }
 }

@@ -44,6 +44,8 @@ pub(super) struct Pump<'a> {
     pub(super) max_output_bytes: u64,
     /// Cancelled when no more output is to be waited for.
     pub(super) exited: &'a CancellationToken,
+    /// Cancelled when the reader is no longer waited for: what it has not taken is dropped.
+    pub(super) abandoned: &'a CancellationToken,
 }
 
 /// A stream that was read to its end, or as far as it was worth waiting for.
@@ -64,8 +66,7 @@ impl Pump<'_> {
         let mut tail = None;
         let mut pace = Pace::default();
         loop {
-            let dropping = self.events.is_closed() || self.is_over(&totals);
-            let place = if dropping { None } else { self.events.reserve().await.ok() };
+            let place = self.place(&totals).await;
             pace.wait(self.exited).await;
             if !self.wait_readable(&source.pipe, &mut tail).await {
                 return Pumped { totals: StreamTotals { incomplete: true, ..totals }, rest: Some(source.pipe) };
@@ -82,6 +83,14 @@ impl Pump<'_> {
             }
             self.tell(place, chunk, stream, &mut totals);
         }
+    }
+
+    /// A place in the queue; `None`: what is read next is dropped.
+    async fn place(&self, totals: &StreamTotals) -> Option<mpsc::Permit<'_, Event>> {
+        if self.is_over(totals) {
+            return None;
+        }
+        self.abandoned.run_until_cancelled(self.events.reserve()).await?.ok()
     }
 
     fn is_over(&self, totals: &StreamTotals) -> bool {
@@ -114,7 +123,7 @@ impl Pump<'_> {
 
     /// False: the main process has exited, and enough was waited for those who still hold the pipe.
     async fn wait_readable(&self, pipe: &pipe::Receiver, tail: &mut Option<Tail>) -> bool {
-        if tail.is_none() {
+        if tail.is_none() && !self.exited.is_cancelled() {
             tokio::select! {
                 biased;
                 ready = pipe.readable() => return ready.is_ok(),
@@ -124,6 +133,8 @@ impl Pump<'_> {
         let tail = tail.get_or_insert_with(|| Tail::new(ioctl_fionread(pipe).unwrap_or(0)));
         match tail.patience() {
             None => pipe.readable().await.is_ok(),
+            // asked first: a pipe that is never empty is always readable
+            Some(until) if until <= Instant::now() => false,
             Some(until) => tokio::time::timeout_at(until, pipe.readable()).await.is_ok_and(|ready| ready.is_ok()),
         }
     }

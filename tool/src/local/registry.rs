@@ -12,6 +12,9 @@ use crate::{
     Command, ExecutionId, ExecutionInfo, ExecutionState, ExecutorError, Exited, InvalidCommand, ListQuery, Program,
 };
 
+/// A page of a list fits the 4 MiB that gRPC clients accept by default.
+const PAGE_BYTES: usize = 2 * 1024 * 1024;
+
 /// How long ended executions are remembered, and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
@@ -91,10 +94,12 @@ impl Record {
     }
 
     /// The execution now; `None` while it is starting.
-    pub(super) async fn info(&self) -> Option<ExecutionInfo> {
+    ///
+    /// Its processes are counted no earlier than `asked`.
+    pub(super) async fn info(&self, asked: Instant) -> Option<ExecutionInfo> {
         // counted first, so that no execution is told as ended with processes
         let processes = match self.containment() {
-            Some(containment) => containment.count().await,
+            Some(containment) => containment.count(asked).await,
             None => 0,
         };
         let (state, process, exited) = match lock(&self.state).clone() {
@@ -117,6 +122,16 @@ impl Record {
             exited,
             processes: if state == ExecutionState::Exited { 0 } else { processes },
         })
+    }
+
+    /// About how much it is as a message, in bytes.
+    fn size(&self) -> usize {
+        let program = match &self.program {
+            Program::Shell { text, .. } => text.len(),
+            Program::Argv(argv) => argv.iter().map(|argument| argument.len() + 4).sum(),
+        };
+        let labels: usize = self.labels.iter().map(|(key, value)| key.len() + value.len() + 8).sum();
+        program + labels + self.working_directory.len() + 512
     }
 
     fn matches(&self, query: &ListQuery) -> bool {
@@ -223,6 +238,13 @@ impl Registry {
         let mut found: Vec<_> =
             self.entries().by_id.values().filter(|r| r.sequence >= from && r.matches(query)).cloned().collect();
         found.sort_by_key(|record| record.sequence);
+        let mut bytes = 0;
+        let fits = found.iter().take_while(|record| {
+            bytes += record.size();
+            bytes <= PAGE_BYTES
+        });
+        // at least one, or there would be no end
+        let size = size.min(fits.count().max(1));
         let next = found.get(size).map(|record| record.sequence.to_string()).unwrap_or_default();
         found.truncate(size);
         Ok((found, next))

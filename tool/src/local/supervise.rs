@@ -8,22 +8,22 @@ use bytes::Bytes;
 use tokio::io::AsyncWriteExt;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{info, warn};
 
 use super::Shared;
 use super::containment::Containment;
-use super::process::{self, Reaped, Status};
+use super::process::{self, Ended, Status};
 use super::pump::{self, Pump, Pumped};
 use super::registry::Record;
-use super::spawn::Child;
+use super::start::{Main, Pipes};
 use super::working_directory::Report;
-use crate::{
-    Command, Descendants, Event, ExecutorError, ExitCause, Exited, OutputStream, Signal, SpawnError, SpawnStage,
-    Started,
-};
+use crate::{Command, Descendants, Event, ExecutorError, ExitCause, Exited, OutputStream, Signal, Started};
+
+/// After a call's deadline: how long its reader is waited for.
+const DELIVERY_TIME: Duration = Duration::from_secs(10);
 
 /// What one execution is made of.
 pub(super) struct Supervisor {
@@ -34,22 +34,18 @@ pub(super) struct Supervisor {
     pub(super) events: mpsc::Sender<Event>,
     /// Cancelled when the caller no longer wants it.
     pub(super) cancel: CancellationToken,
+    /// Cancelled when the caller is no longer waited for, also not to read its output.
+    pub(super) abandoned: CancellationToken,
     /// Held until no process is left that was not asked to stay.
     pub(super) tracked: TaskTrackerToken,
+    /// Held until no process is left.
+    pub(super) permit: OwnedSemaphorePermit,
 }
 
-/// A main process that runs.
-struct Main {
-    pid: rustix::process::Pid,
-    pidfd: AsyncFd<OwnedFd>,
-    containment: Containment,
-    started: Instant,
-}
-
-/// How it ended; the output may not have been read yet.
+/// How the main process ended; the output may not have been read yet.
 struct Ending {
     cause: ExitCause,
-    reaped: Reaped,
+    ended: Ended,
     wall_time: Duration,
     survivors: u32,
 }
@@ -60,7 +56,7 @@ impl Supervisor {
         let (main, pipes, report) = match self.start().await {
             Ok(parts) => parts,
             Err(error) => {
-                info!(%error, "not started");
+                log_failure(&error);
                 self.shared.registry.release(&self.record);
                 let _ = started.send(Err(error));
                 return;
@@ -73,63 +69,42 @@ impl Supervisor {
         let _ = started.send(Ok(Started { id: self.record.id.clone(), pid, start_time }));
 
         let exited = CancellationToken::new();
-        let (ending, [stdout, stderr]) = tokio::join!(self.follow(&main, &exited), self.carry(pipes, &exited));
-        self.finish(main, ending, [stdout, stderr], report).await;
-    }
-
-    async fn start(&self) -> Result<(Main, Pipes, Option<Report>), ExecutorError> {
-        let report = match self.command.report_working_directory() {
-            true => Some(Report::new(&self.shared.state_dir).map_err(prepare)?),
-            false => None,
-        };
-        let spec = self.shared.defaults.resolve(&self.command, &self.record.id, report.as_ref());
-        let shared = Arc::clone(&self.shared);
-        // entering a directory or loading a program may take long, on a network file system
-        let child = tokio::task::spawn_blocking(move || shared.spawner.spawn(&spec)).await;
-        let child: Child = child.map_err(|error| ExecutorError::Internal(error.to_string()))??;
-        let started = Instant::now();
-        let containment = Containment::new(child.pid, self.record.id.clone());
-        let pidfd = match process::watch(child.pidfd) {
-            Ok(pidfd) => pidfd,
-            Err(error) => {
-                containment.end(Duration::ZERO, std::future::pending()).await;
-                let _ = process::reap(child.pid);
-                return Err(prepare(error));
-            }
-        };
-        let main = Main { pid: child.pid, pidfd, containment, started };
-        Ok((main, Pipes { stdin: child.stdin, stdout: child.stdout, stderr: child.stderr }, report))
+        let (ending, output) = tokio::join!(self.follow(&main, &exited), self.carry(pipes, &exited));
+        self.finish(main.containment, ending, output, report).await;
     }
 
     /// From the start to the end of the processes. Cancels `exited` when no more output is to be waited for.
     async fn follow(&self, main: &Main, exited: &CancellationToken) -> Ending {
-        let (forced, mut survivors) = tokio::select! {
+        let containment = &main.containment;
+        let mut forced = tokio::select! {
             biased;
-            () = process::ended(&main.pidfd) => (None, None),
-            (cause, grace) = self.stop(main.started) => {
-                (Some(cause), Some(main.containment.end(grace, self.hurry()).await))
-            }
+            () = process::ended(&main.pidfd) => None,
+            stop = self.stop(main.started) => Some(stop),
         };
-        process::ended(&main.pidfd).await;
-        let wall_time = main.started.elapsed();
-        if forced.is_none() && self.command.descendants() == Descendants::Kill {
-            survivors = Some(main.containment.end(self.grace(), self.stop_now()).await);
+        // its end and the request to kill it were there at once: the request is what ended it
+        if forced.is_none() && self.record.kill.is_cancelled() {
+            forced = Some((ExitCause::Signaled, Duration::ZERO));
         }
-        exited.cancel();
-        let survivors = match survivors {
-            Some(survivors) => survivors,
-            None => main.containment.survivors().await,
+        let left = match forced {
+            Some((_, grace)) => Some(containment.end(grace, self.hurry()).await),
+            None if self.command.descendants() == Descendants::Kill => {
+                Some(containment.end(self.grace(), self.hurry()).await)
+            }
+            None => None,
         };
-        main.containment.leader_goes(survivors).await;
-        let reaped = process::reap(main.pid).unwrap_or_else(|error| {
-            warn!(%error, "the exit status was lost: something else in this process reaps its children");
-            Reaped::unknown()
-        });
-        let cause = forced.unwrap_or(match reaped.status {
-            Status::Code(code) => ExitCause::Exited(code),
-            Status::Signal(_) => ExitCause::Signaled,
-        });
-        Ending { cause, reaped, wall_time, survivors }
+        let wall_time = main.started.elapsed();
+        exited.cancel();
+        let survivors = match left {
+            Some(refused) => refused,
+            None => containment.survivors().await,
+        };
+        let ended = ended(&main.pidfd, main.pid, survivors).await;
+        let cause = match (forced, ended.status) {
+            (Some((cause, _)), _) => cause,
+            (None, Status::Code(code)) => ExitCause::Exited(code),
+            (None, Status::Signal(_)) => ExitCause::Signaled,
+        };
+        Ending { cause, ended, wall_time, survivors }
     }
 
     /// Waits for the first reason to end it, and says how long it may take to end by itself.
@@ -156,81 +131,101 @@ impl Supervisor {
         }
     }
 
-    /// A reason to cut short the grace of descendants after a normal exit.
-    async fn stop_now(&self) {
-        tokio::select! {
-            () = self.hurry() => {}
-            () = at(self.command.deadline()) => {}
-        }
-    }
-
     /// Carries input and output until `exited`, and what is left after it.
     async fn carry(&self, pipes: Pipes, exited: &CancellationToken) -> [Pumped; 2] {
-        let pump = Pump {
-            events: &self.events,
-            position: &self.record.position,
-            max_output_bytes: match self.command.max_output_bytes() {
-                0 => self.shared.max_output_bytes,
-                bytes => bytes,
-            },
-            exited,
+        let max_output_bytes = match self.command.max_output_bytes() {
+            0 => self.shared.max_output_bytes,
+            bytes => bytes,
         };
+        let (events, position, abandoned) = (&self.events, &self.record.position, &self.abandoned);
+        let pump = Pump { events, position, max_output_bytes, exited, abandoned };
         let output = async {
-            tokio::join!(pump.run(pipes.stdout, OutputStream::Stdout), pump.run(pipes.stderr, OutputStream::Stderr))
+            let pumped = tokio::join!(
+                pump.run(pipes.stdout, OutputStream::Stdout),
+                pump.run(pipes.stderr, OutputStream::Stderr),
+            );
+            // a command that has closed its output may still read its input
+            exited.cancelled().await;
+            pumped
         };
         let input = async {
             feed(pipes.stdin, self.command.stdin().clone()).await;
             std::future::pending().await
         };
+        let patience = async {
+            at(self.command.deadline().and_then(|deadline| deadline.checked_add(DELIVERY_TIME))).await;
+            abandoned.cancel();
+            std::future::pending().await
+        };
         tokio::select! {
             (stdout, stderr) = output => [stdout, stderr],
             never = input => never,
+            never = patience => never,
         }
     }
 
     /// Tells the end, and looks after what was left running.
-    async fn finish(self, main: Main, ending: Ending, [stdout, stderr]: [Pumped; 2], report: Option<Report>) {
-        let exited = Exited {
-            cause: ending.cause,
-            signal: match ending.reaped.status {
-                Status::Code(_) => None,
-                Status::Signal(signal) => signal,
-            },
-            core_dumped: ending.reaped.core_dumped,
-            wall_time: ending.wall_time,
-            user_time: ending.reaped.user_time,
-            system_time: ending.reaped.system_time,
-            max_rss_bytes: ending.reaped.max_rss_bytes,
-            stdout: stdout.totals,
-            stderr: stderr.totals,
-            surviving_processes: ending.survivors,
-            working_directory: report.and_then(|report| report.read()),
-            end_time: SystemTime::now(),
-        };
-        log_end(&exited);
+    async fn finish(self, containment: Containment, ending: Ending, output: [Pumped; 2], report: Option<Report>) {
+        let [stdout, stderr] = output;
         let lingers = ending.survivors > 0;
-        self.shared.registry.ended(&self.record, exited.clone(), lingers);
-        drop(self.tracked);
-        let _ = self.events.send(Event::Exited(exited)).await;
-        drop(self.events);
-        if lingers {
-            let rests = [stdout.rest, stderr.rest].into_iter().flatten().map(pump::discard);
-            let outlive = async {
-                tokio::join!(main.containment.outlive(), futures_util::future::join_all(rests));
-            };
-            tokio::select! {
-                () = outlive => self.shared.registry.outlived(&self.record),
-                // they were asked to stay; only this executor goes
-                () = self.shared.shutdown.cancelled() => {}
+        let exited = exit_record(ending, [&stdout, &stderr], report);
+        log_end(&exited);
+        let Self { shared, record, events, abandoned, tracked, permit, .. } = self;
+        shared.registry.ended(&record, exited.clone(), lingers);
+        drop(tracked);
+        let tell = async {
+            let _ = abandoned.run_until_cancelled(events.send(Event::Exited(exited))).await;
+            drop(events);
+        };
+        if !lingers {
+            containment.release();
+            drop(permit);
+            return tell.await;
+        }
+        let rests = [stdout.rest, stderr.rest].into_iter().flatten().map(pump::discard);
+        let outlive = async {
+            tokio::join!(tell, containment.outlive(), futures_util::future::join_all(rests));
+        };
+        tokio::select! {
+            () = outlive => {
+                shared.registry.outlived(&record);
+                containment.release();
             }
+            // they were asked to stay; only this executor goes
+            () = shared.shutdown.cancelled() => {}
         }
     }
 }
 
-struct Pipes {
-    stdin: Option<OwnedFd>,
-    stdout: OwnedFd,
-    stderr: OwnedFd,
+/// How the main process ended. Of one that goes on, since it may not be signalled, that is not known.
+async fn ended(pidfd: &AsyncFd<OwnedFd>, pid: rustix::process::Pid, survivors: u32) -> Ended {
+    if survivors == 0 {
+        process::ended(pidfd).await;
+    }
+    process::look(pid).unwrap_or_else(|error| {
+        warn!(%error, "how the main process ended is not known");
+        Ended::unknown()
+    })
+}
+
+fn exit_record(ending: Ending, [stdout, stderr]: [&Pumped; 2], report: Option<Report>) -> Exited {
+    Exited {
+        cause: ending.cause,
+        signal: match ending.ended.status {
+            Status::Code(_) => None,
+            Status::Signal(signal) => signal,
+        },
+        core_dumped: ending.ended.core_dumped,
+        wall_time: ending.wall_time,
+        user_time: ending.ended.user_time,
+        system_time: ending.ended.system_time,
+        max_rss_bytes: ending.ended.max_rss_bytes,
+        stdout: stdout.totals,
+        stderr: stderr.totals,
+        surviving_processes: ending.survivors,
+        working_directory: report.and_then(|report| report.read()),
+        end_time: SystemTime::now(),
+    }
 }
 
 /// Writes the input and its end; a command that reads no more is no error.
@@ -241,21 +236,21 @@ async fn feed(stdin: Option<OwnedFd>, input: Bytes) {
 }
 
 /// Never, if there is no such moment.
-async fn at(moment: Option<Instant>) {
+pub(super) async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment.into()).await,
         None => std::future::pending().await,
     }
 }
 
-fn prepare(error: std::io::Error) -> ExecutorError {
-    SpawnError {
-        stage: SpawnStage::Prepare,
-        subject: "the command's pipes and files".into(),
-        errno: error.raw_os_error().unwrap_or(libc::EIO),
-        missing_interpreter: false,
+/// Without the program's name: that is a piece of the command.
+fn log_failure(error: &ExecutorError) {
+    match error {
+        ExecutorError::Spawn(error) => {
+            info!(stage = error.stage.as_str(), errno = error.errno_name().as_ref(), "not started");
+        }
+        error => info!(error = error.to_string(), "not started"),
     }
-    .into()
 }
 
 fn log_end(exited: &Exited) {

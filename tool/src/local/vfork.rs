@@ -57,7 +57,7 @@ pub(super) fn spawn(image: &Image<'_>) -> Result<(Pid, OwnedFd), (SpawnStage, Er
     match shared.failure {
         None => Ok((pid, pidfd)),
         Some((stage, errno)) => {
-            // it has ended already: this only takes its entry from the process table
+            // it is ending: this takes its entry from the process table in a moment
             let _ = super::process::reap(pid);
             Err((stage, Errno::from_raw_os_error(errno)))
         }
@@ -179,7 +179,7 @@ unsafe fn exec_first(shared: &Shared) -> c_int {
             last = errno();
             match last {
                 libc::EACCES => denied = true,
-                libc::ENOENT | libc::ENOTDIR => {}
+                libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {}
                 _ => return last,
             }
             next = next.add(1);

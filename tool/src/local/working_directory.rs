@@ -4,7 +4,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::ExecutionId;
@@ -22,6 +22,8 @@ impl Report {
     pub(super) fn new(directory: &Path) -> io::Result<Self> {
         // a name of this process's own making: a request's id never becomes a path
         let path = directory.join(format!("cwd-{}", ExecutionId::generate()));
+        // those who clean temporary directories may have removed it
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         Ok(Self { path })
     }
@@ -34,9 +36,15 @@ impl Report {
 
     /// What the shell reported; `None`: nothing, or no absolute path.
     pub(super) fn read(&self) -> Option<String> {
+        // the command may have put anything in its place, such as a pipe that would never answer
+        let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(&self.path).ok()?;
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
         let mut text = String::new();
         // as long as the longest path (PATH_MAX) and the newline
-        fs::File::open(&self.path).ok()?.take(4097).read_to_string(&mut text).ok()?;
+        file.take(4097).read_to_string(&mut text).ok()?;
         text.strip_suffix('\n').filter(|path| path.starts_with('/')).map(str::to_owned)
     }
 }
