@@ -300,6 +300,12 @@ impl Agent {
     }
 }
 
+impl fmt::Debug for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Agent").field("addresses", &self.addresses).field("log", &self.log()).finish_non_exhaustive()
+    }
+}
+
 impl Drop for Agent {
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {

@@ -193,7 +193,7 @@ fn without_tls_only_this_machine_is_listened_to() {
         ("tcp://127.0.0.1:0", &["--tls-cert", certs.agent.cert.to_str().unwrap()], "go together"),
     ] {
         let refused = Agent::builder().listen(listen).args(args.to_vec()).try_start();
-        let refused = refused.err().expect("it does not listen");
+        let refused = refused.expect_err("it does not listen");
         assert!(!refused.status.success() && refused.log.contains(why), "{listen}: {refused}");
     }
 }

@@ -66,17 +66,17 @@ pub(super) async fn lists_are_filtered_by_labels_and_state(machine: Machine) {
     let running = labelled("sleep 300", [("kind", "a"), ("n", "2")]).build().unwrap();
     let running = machine.execute(running).await.unwrap();
     let other = run(&machine, labelled("true", [("kind", "b"), ("n", "1")])).await.unwrap().started.id;
-    let list = async |include_exited, labels: &[(&str, &str)]| -> Vec<ExecutionId> {
+    let list = async |include_exited, labels: &[(&str, &str)]| -> Vec<String> {
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let page = machine.list(ListQuery { include_exited, labels, ..Default::default() }).await.unwrap();
-        page.executions.into_iter().map(|info| info.id).collect()
+        page.executions.into_iter().map(|info| info.id.to_string()).collect()
     };
-    let running = running.id().clone();
-    assert_eq!(list(false, &[]).await, [running.clone()]);
-    assert_eq!(list(true, &[]).await, [ended.clone(), running.clone(), other.clone()]);
+    let [ended, running, other] = [ended.as_str(), running.id().as_str(), other.as_str()];
+    assert_eq!(list(false, &[]).await, [running]);
+    assert_eq!(list(true, &[]).await, [ended, running, other]);
     assert_eq!(list(true, &[("kind", "a")]).await, [ended, running]);
     assert_eq!(list(true, &[("kind", "b"), ("n", "1")]).await, [other]);
-    assert_eq!(list(true, &[("kind", "b"), ("n", "2")]).await, []);
+    assert!(list(true, &[("kind", "b"), ("n", "2")]).await.is_empty());
 }
 
 pub(super) async fn lists_come_in_pages(machine: Machine) {

@@ -106,17 +106,18 @@ fn a_flag_goes_before_the_environment_and_that_before_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let [file, environment, flag] =
         ["file", "environment", "flag"].map(|name| format!("unix://{}/{name}.sock", directory.path().display()));
-    let of_file = || Agent::builder().listen_as_configured().config(format!("listen = [{file:?}]"));
-    assert_eq!(of_file().start().uri(), file);
-    assert_eq!(of_file().env("TELEXECD_LISTEN", &environment).start().uri(), environment);
-    assert_eq!(of_file().env("TELEXECD_LISTEN", &environment).listen(&flag).start().uri(), flag);
+    let of_file = || Agent::builder().config(format!("listen = [{file:?}]"));
+    let of_environment = || of_file().env("TELEXECD_LISTEN", &environment);
+    assert_eq!(of_file().listen_as_configured().start().uris(), [file.as_str()]);
+    assert_eq!(of_environment().listen_as_configured().start().uris(), [environment.as_str()]);
+    assert_eq!(of_environment().listen(&flag).start().uris(), [flag]);
 }
 
 #[test]
 fn the_environment_can_switch_off_what_the_file_switches_on() {
     let insecure = || Agent::builder().listen("tcp://127.0.0.1:0").config("insecure = true");
     insecure().start();
-    let refused = insecure().env("TELEXECD_INSECURE", "false").try_start().err().expect("it does not listen");
+    let refused = insecure().env("TELEXECD_INSECURE", "false").try_start().expect_err("it does not listen");
     assert!(refused.log.contains("--tls-cert"), "{refused}");
 }
 

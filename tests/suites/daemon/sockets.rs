@@ -37,7 +37,7 @@ async fn one_that_is_in_use_is_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("agent.sock");
     let first = on(&path).start();
-    let refused = on(&path).try_start().err().expect("the socket is in use");
+    let refused = on(&path).try_start().expect_err("the socket is in use");
     assert!(!refused.status.success() && refused.log.contains("in use"), "{refused}");
     assert!(answers(&first).await);
 }
@@ -47,7 +47,7 @@ fn a_file_that_is_no_socket_is_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("agent.sock");
     std::fs::write(&path, "precious").unwrap();
-    let refused = on(&path).try_start().err().expect("there is a file");
+    let refused = on(&path).try_start().expect_err("there is a file");
     assert!(!refused.status.success() && refused.log.contains("not a socket"), "{refused}");
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
 }
