@@ -15,8 +15,8 @@ use crate::connector::Connector;
 use crate::{AgentInfo, ConnectError, RemoteExecutor, Target, TlsOptions, error};
 
 // An execution may fill its window without stalling the others; and many small chunks must not look like a flood.
-const STREAM_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
-const CONNECTION_WINDOW_BYTES: u32 = 32 * 1024 * 1024;
+const STREAM_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 64 * 1024 * 1024;
 /// A whole chunk of output in one frame: twice as fast as in pieces of the default 16 KiB.
 const FRAME_BYTES: u32 = 1024 * 1024;
 /// How often a quiet connection is tried, and how long an answer may take.

@@ -23,7 +23,7 @@ pub struct Args {
     config: Option<PathBuf>,
     /// Where to listen: unix:///path.sock or tcp://host:port; may be repeated
     #[arg(long, value_name = "URI", env = "TELEXECD_LISTEN", value_delimiter = ',')]
-    listen: Vec<Listen>,
+    listen: Vec<String>,
     /// The agent's certificate chain, for tcp://
     #[arg(long, value_name = "PEM", env = "TELEXECD_TLS_CERT")]
     tls_cert: Option<PathBuf>,
@@ -34,8 +34,8 @@ pub struct Args {
     #[arg(long, value_name = "PEM", env = "TELEXECD_CLIENT_CA")]
     client_ca: Option<PathBuf>,
     /// Allow tcp:// without TLS, on loopback addresses only
-    #[arg(long, env = "TELEXECD_INSECURE")]
-    insecure: bool,
+    #[arg(long, env = "TELEXECD_INSECURE", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL")]
+    insecure: Option<bool>,
     /// Directory for the agent's own files [default: a temporary one]
     #[arg(long, value_name = "DIR", env = "TELEXECD_STATE_DIR")]
     state_dir: Option<PathBuf>,
@@ -54,16 +54,17 @@ impl Args {
     /// The configuration that the file, the environment and the flags come to.
     ///
     /// # Errors
-    /// The file cannot be used.
+    /// The file, or an address to listen on, cannot be used.
     pub fn config(&self) -> Result<Config, ConfigError> {
         let mut config = match &self.config {
             Some(path) => Config::from_file(path)?,
             None => Config::default(),
         };
         if !self.listen.is_empty() {
-            config.listen.clone_from(&self.listen);
+            let listen = self.listen.iter().map(|uri| uri.parse::<Listen>().map_err(ConfigError::Invalid));
+            config.listen = listen.collect::<Result<_, _>>()?;
         }
-        config.insecure |= self.insecure;
+        config.insecure = self.insecure.unwrap_or(config.insecure);
         replace_some(&mut config.tls_cert, &self.tls_cert);
         replace_some(&mut config.tls_key, &self.tls_key);
         replace_some(&mut config.client_ca, &self.client_ca);

@@ -46,11 +46,13 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
     // whoever started this may have had it ignored, and then the ends of children could not be told
     let _child = signal(SignalKind::child())?;
     let listeners = Listeners::bind(&config).await?;
-    for address in listeners.addresses() {
-        eprintln!("listening on {address}");
-    }
-    sd_notify::notify(&[sd_notify::NotifyState::Ready])?;
+    let addresses = listeners.addresses();
     let shutdown = async move {
+        // this is asked for when the agent serves
+        for address in addresses {
+            eprintln!("listening on {address}");
+        }
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}

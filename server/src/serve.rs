@@ -48,7 +48,8 @@ pub enum ServeError {
 }
 
 /// Answers calls until `shutdown` completes; then lets commands go on for the configured `shutdown_grace`, ends those
-/// that still run, and returns. It returns in bounded time, whatever peers and commands do.
+/// that still run, and returns. It returns in bounded time, whatever peers and commands do. `shutdown` is first polled
+/// when the agent serves.
 ///
 /// Dropping the future closes all connections, which ends what they run, in the background.
 ///

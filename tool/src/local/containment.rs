@@ -1,8 +1,9 @@
 //! Keeping the processes of one execution together: finding, signalling and ending all of them.
 //!
 //! This is the "process-group" back end. Members are whatever is in the session or group of the main process, carries
-//! the execution's marker in its environment, or descends from such a process. A process that leaves the session, loses
-//! its parent and clears its environment, all three, is not found.
+//! the execution's marker in its environment, descends from such a process, or did so when it was last looked at. A
+//! process that leaves the session, loses its parent and clears its environment, all three between two looks, is not
+//! found.
 //!
 //! The main process is not reaped before the last member has ended: so the numbers of its session and group cannot be
 //! given to strangers.
@@ -41,6 +42,8 @@ struct Inner {
     start_ticks: u64,
     started: Instant,
     census: Arc<Census>,
+    /// Members at the last look: one stays a member whatever it does to hide.
+    known: Mutex<HashSet<(i32, u64)>>,
     /// The main process is not reaped: the numbers of its session and group are its own.
     held: Mutex<bool>,
 }
@@ -70,7 +73,15 @@ impl Containment {
         let main = main.as_raw_nonzero().get();
         let start_ticks = processes::read(main).ok().flatten().map_or(0, |process| process.start_ticks);
         Self {
-            inner: Arc::new(Inner { main, id, start_ticks, started: Instant::now(), census, held: Mutex::new(true) }),
+            inner: Arc::new(Inner {
+                main,
+                id,
+                start_ticks,
+                started: Instant::now(),
+                census,
+                known: Mutex::default(),
+                held: Mutex::new(true),
+            }),
         }
     }
 
@@ -169,6 +180,8 @@ impl Inner {
     /// Sends `signal` to every live member that is not `done`. SIGKILL is sent until a pass finds nobody new; any other
     /// signal in one pass, since what a handler starts is not meant.
     fn sweep(&self, signal: Signal, done: &mut Done) -> io::Result<Sweep> {
+        // before anyone is signalled: those that only their parents tell are known from now on
+        self.members(Instant::now(), |_| {})?;
         loop {
             if signal == Signal::KILL {
                 self.kill_group();
@@ -184,7 +197,7 @@ impl Inner {
                     Err(error) => failed = Some(error),
                 },
             };
-            // at once, since a process may live for less than a pass takes; then those that only their parents tell
+            // at once, since a process may live for less than a pass takes; then the others
             let members = self.members(Instant::now(), &mut deliver)?;
             members.iter().for_each(&mut deliver);
             if let Some(error) = failed {
@@ -222,7 +235,13 @@ impl Inner {
                 visit(process);
             }
         })?;
-        Ok(with_descendants(&all, self.start_ticks, |process| self.is_root(process)))
+        let members = with_descendants(&all, self.start_ticks, |process| self.is_root(process));
+        *self.known() = members.iter().map(Process::key).collect();
+        Ok(members)
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, HashSet<(i32, u64)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// It is a member whatever its parents are.
@@ -230,6 +249,7 @@ impl Inner {
         process.session == self.main
             || process.group == self.main
             || process.marker.as_deref() == Some(self.id.as_str())
+            || self.known().contains(&process.key())
     }
 
     /// Nothing that was born since the main process is a member, so it left none behind; cheap, and true only if it is

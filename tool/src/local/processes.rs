@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use std::{fs, io};
 
 /// The variable that every process of an execution inherits.
@@ -161,7 +161,15 @@ fn parse_stat(pid: i32, stat: &[u8]) -> Option<Process> {
 }
 
 fn read_marker(pid: i32) -> io::Result<Option<String>> {
-    Ok(read_file(&format!("/proc/{pid}/environ"))?.and_then(|environ| find_marker(&environ)))
+    let path = format!("/proc/{pid}/environ");
+    for _ in 0..10 {
+        match read_file(&path)? {
+            // in the midst of an execve(2); or it has none at all
+            Some(environ) if environ.is_empty() => std::thread::sleep(Duration::from_micros(50)),
+            environ => return Ok(environ.and_then(|environ| find_marker(&environ))),
+        }
+    }
+    Ok(None)
 }
 
 fn find_marker(environ: &[u8]) -> Option<String> {

@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use rustix::io::ioctl_fionread;
 use rustix::pipe::fcntl_setpipe_size;
 use tokio::net::unix::pipe;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -90,7 +90,10 @@ impl Pump<'_> {
         if self.is_over(totals) {
             return None;
         }
-        self.abandoned.run_until_cancelled(self.events.reserve()).await?.ok()
+        match self.events.try_reserve() {
+            Err(TrySendError::Full(())) => self.abandoned.run_until_cancelled(self.events.reserve()).await?.ok(),
+            place => place.ok(),
+        }
     }
 
     fn is_over(&self, totals: &StreamTotals) -> bool {

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use tokio::io::AsyncWriteExt;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{info, warn};
@@ -174,7 +175,9 @@ impl Supervisor {
         shared.registry.ended(&record, exited.clone(), lingers);
         drop(tracked);
         let tell = async {
-            let _ = abandoned.run_until_cancelled(events.send(Event::Exited(exited))).await;
+            if let Err(TrySendError::Full(exited)) = events.try_send(Event::Exited(exited)) {
+                abandoned.run_until_cancelled(events.send(exited)).await;
+            }
             drop(events);
         };
         if !lingers {

@@ -24,6 +24,8 @@ pub(super) struct Image<'a> {
     pub(super) streams: [RawFd; 3],
 }
 
+/// The kernel's signal set.
+const SIGNAL_SET_BYTES: usize = 8;
 /// The child's stack. It calls a dozen thin wrappers of system calls.
 const STACK_BYTES: usize = 64 * 1024;
 
@@ -155,8 +157,10 @@ unsafe fn become_program(shared: &Shared) -> (SpawnStage, c_int) {
 unsafe fn default_signals() {
     // SAFETY: plain system calls; the sets are valid. Signals that cannot be changed answer EINVAL, which is fine.
     unsafe {
+        // the kernel's own sigaction, since the C library keeps two signals from its callers: all zeroes is SIG_DFL
+        let default = [0_u64; 8];
         for signal in 1..=64 {
-            libc::signal(signal, libc::SIG_DFL);
+            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), ptr::null::<u64>(), SIGNAL_SET_BYTES);
         }
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut none);
