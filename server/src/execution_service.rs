@@ -1,7 +1,7 @@
 //! `telexec.v1.ExecutionService`: from the wire to the caller's executor and back.
 
 use std::pin::Pin;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::{Stream, StreamExt, stream};
 use telexec_proto::convert::{
@@ -13,7 +13,9 @@ use telexec_proto::v1::{
     ExecuteRequest, ExecutionEvent, GetExecutionRequest, GetExecutionResponse, ListExecutionsRequest,
     ListExecutionsResponse, RunResponse, SignalExecutionRequest, SignalExecutionResponse,
 };
-use telexec_tool::{Command, Event, ExecutionId, Executor, ExecutorError, ExitCause, InvalidCommand, Signal};
+use telexec_tool::{
+    Command, Event, Execution, ExecutionId, Executor, ExecutorError, ExitCause, InvalidCommand, Signal,
+};
 use tonic::{Request, Response, Status};
 
 use crate::identity::Identity;
@@ -32,7 +34,7 @@ impl ExecutionService for Executions {
         let executor = self.executor_for(&request)?;
         let execution = executor.execute(command(request)?).await.map_err(|error| error_to_status(&error))?;
         // dropping the stream, when the call is cancelled or its connection is lost, drops the execution
-        Ok(Response::new(execution.flat_map(|event| stream::iter(to_wire(event))).boxed()))
+        Ok(Response::new(gathered(execution).await.flat_map(|event| stream::iter(to_wire(event))).boxed()))
     }
 
     async fn run(&self, request: Request<ExecuteRequest>) -> Result<Response<RunResponse>, Status> {
@@ -77,6 +79,17 @@ impl Executions {
     fn executor_for<T>(&self, request: &Request<T>) -> Result<impl Executor + use<T>, Status> {
         Ok(self.stack.executor_for(caller(request)?))
     }
+}
+
+/// How long the start waits for company.
+const MOMENT: Duration = Duration::from_millis(2);
+
+/// The same events, after the first two are there or a moment has passed: the answer to a short command travels in one
+/// piece, and while it runs nobody is woken who would compete with it for a processor.
+async fn gathered(mut execution: Execution) -> impl Stream<Item = Result<Event, ExecutorError>> {
+    let started = execution.next().await;
+    let second = tokio::time::timeout(MOMENT, execution.next()).await.ok().flatten();
+    stream::iter([started, second].into_iter().flatten()).chain(execution)
 }
 
 /// Who calls; the connection noted it. Also checks the one header that all calls may have.

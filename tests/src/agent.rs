@@ -140,9 +140,13 @@ impl AgentBuilder {
         }
         let mut child = self.command(directory.path()).spawn().expect("telexecd starts");
         let log = Log::follow(child.stderr.take().unwrap());
-        match log.wait(|text| Some(addresses(text)).filter(|found| found.len() >= self.listens)) {
-            Some(addresses) => Ok(Agent { child, log, addresses, tls: self.tls, directory }),
-            None => Err(Refused { status: child.wait().unwrap(), log: log.text() }),
+        let mut agent = Agent { child, log, addresses: Vec::new(), tls: self.tls, directory };
+        match agent.log.wait(|text| Some(addresses(text)).filter(|found| found.len() >= self.listens)) {
+            Some(addresses) => {
+                agent.addresses = addresses;
+                Ok(agent)
+            }
+            None => Err(Refused { status: agent.child.wait().unwrap(), log: agent.log() }),
         }
     }
 

@@ -31,17 +31,16 @@ async fn flood(wire: &Wire, mark: &str) -> tonic::Streaming<telexec_proto::v1::E
 #[tokio::test(flavor = "multi_thread")]
 async fn who_does_not_read_costs_bounded_memory_and_can_still_cancel() {
     let agent = Agent::start();
-    let (wire, mark) = (Wire::connect(&agent).await.unwrap(), marker());
+    let mark = marker();
     let before = resident_bytes(&agent);
     let mut streams = Vec::new();
     for _ in 0..4 {
-        let own = Wire::connect(&agent).await.unwrap();
-        streams.push(flood(&own, &mark).await);
+        let wire = Wire::connect(&agent).await.unwrap();
+        streams.push(flood(&wire, &mark).await);
     }
     let grown = resident_bytes(&agent).saturating_sub(before);
     assert!(grown < 64 * 1024 * 1024, "by {grown} bytes for four floods");
     assert_eq!(processes_with(&mark).len(), 4);
     drop(streams);
     until("nothing is left", async || processes_with(&mark).is_empty()).await;
-    drop(wire);
 }

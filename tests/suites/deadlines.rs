@@ -82,11 +82,9 @@ async fn the_earlier_of_deadline_and_timeout_is_the_cause() {
 async fn a_command_within_its_deadline_is_not_touched() {
     let agent = Agent::start();
     let wire = Wire::connect(&agent).await.unwrap();
-    for timeout in ["60S", "1H", "99999999H", "60000m", "60000000u", "99999999n"] {
+    for timeout in ["60S", "1M", "1H", "99999999H", "99999m", "99999999u"] {
         let followed = execute(&wire, request("exit 3", ""), timeout).await.unwrap();
-        // the last one is 0.1 s, which may pass on a busy machine
-        let ended = (followed.exited().unwrap().exit_code, followed.status.code());
-        assert!(ended == (3, Code::Ok) || (timeout.ends_with('n') && ended.1 == Code::DeadlineExceeded), "{timeout}");
+        assert_eq!((followed.exited().unwrap().exit_code, followed.status.code()), (3, Code::Ok), "{timeout}");
     }
 }
 
