@@ -5,7 +5,8 @@ pub mod convert;
 pub mod timeout;
 
 /// Types, clients and servers of the package `telexec.v1`; the proto file documents them.
-#[allow(missing_docs, clippy::all)]
+// the comments are the proto file's, not rustdoc's
+#[allow(missing_docs, clippy::all, rustdoc::all)]
 pub mod v1 {
     tonic::include_proto!("telexec.v1");
 }

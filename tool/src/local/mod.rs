@@ -1,8 +1,8 @@
 //! This machine: the engine that starts commands, carries their output, and ends all of their processes.
 //!
-//! Only this module spawns, signals and reaps. The way of one command: [`resolve`] makes one process's specification of
-//! it, [`start`] and [`spawn`] start that, [`supervise`] follows it to its end with [`pump`] for its output and [`containment`] for
-//! its processes, and [`registry`] remembers it.
+//! Only this module spawns, signals and reaps. The way of one command: `resolve` makes one process's specification of
+//! it, `start` and `spawn` start that, `supervise` follows it to its end with `pump` for its output and `containment`
+//! for its processes, and `registry` remembers it.
 
 mod containment;
 mod process;
