@@ -25,8 +25,8 @@ use crate::execution_service::Executions;
 use crate::listen::{Accepted, Listener, Listeners};
 use crate::stack::Stack;
 
-/// Connections that may be in their handshake at once.
-const MAX_HANDSHAKES: usize = 256;
+/// Connections of one listener that may be in their handshake at once; more wait.
+const MAX_HANDSHAKES: usize = 1024;
 /// After SIGKILL: how long a process may take to end. One in an uninterruptible sleep takes for ever.
 const KILL_TIME: Duration = Duration::from_secs(5);
 /// After the last execution has ended: how long its end may take to reach its caller.
@@ -109,6 +109,8 @@ async fn routes(
             tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+                // for the details of errors
+                .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
         };
         routes = routes
             .add_service(reflection().build_v1().map_err(ServeError::Reflection)?)

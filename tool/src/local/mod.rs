@@ -250,7 +250,7 @@ impl Executor for LocalExecutor {
         tokio::spawn(supervisor.run(started).instrument(span));
 
         let started = start.await.map_err(|_| ExecutorError::Internal("the command's task ended early".into()))??;
-        Ok(Execution::new(started, Events { receiver, _guard: guard }))
+        Ok(Execution::new(started, Events { receiver, ended: false, _guard: guard }))
     }
 
     async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
@@ -283,6 +283,8 @@ impl Executor for LocalExecutor {
 /// The events of one execution; dropping it cancels the command.
 struct Events {
     receiver: mpsc::Receiver<Event>,
+    /// The end was told.
+    ended: bool,
     _guard: DropGuard,
 }
 
@@ -290,7 +292,12 @@ impl Stream for Events {
     type Item = Result<Event, ExecutorError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.receiver.poll_recv(cx).map(|event| event.map(Ok))
+        let event = std::task::ready!(self.receiver.poll_recv(cx));
+        let ended = std::mem::replace(&mut self.ended, !matches!(event, Some(Event::Started(_) | Event::Output(_))));
+        Poll::Ready(match event {
+            None if !ended => Some(Err(ExecutorError::Internal("the end was dropped, since it was not read".into()))),
+            event => event.map(Ok),
+        })
     }
 }
 

@@ -162,10 +162,10 @@ fn parse_stat(pid: i32, stat: &[u8]) -> Option<Process> {
 
 fn read_marker(pid: i32) -> io::Result<Option<String>> {
     let path = format!("/proc/{pid}/environ");
-    for _ in 0..10 {
+    for _ in 0..20 {
         match read_file(&path)? {
             // in the midst of an execve(2); or it has none at all
-            Some(environ) if environ.is_empty() => std::thread::sleep(Duration::from_micros(50)),
+            Some(environ) if environ.is_empty() => std::thread::sleep(Duration::from_micros(100)),
             environ => return Ok(environ.and_then(|environ| find_marker(&environ))),
         }
     }
