@@ -41,8 +41,35 @@ pub enum Descendants {
     Kill,
 }
 
+/// The most that the processes of an execution may use together; `None`: no limit of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ResourceLimits {
+    /// Memory in bytes, page cache and tmpfs included, as the kernel's controllers count it.
+    pub memory_bytes: Option<u64>,
+    /// Processes and threads at once.
+    pub max_processes: Option<u32>,
+    /// Processors' worth of time: 0.5 is half of one. From 0.01, the kernel's smallest quota, to 10,000.
+    pub cpus: Option<f64>,
+}
+
+impl ResourceLimits {
+    /// Nothing is limited.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn check(&self) -> Result<(), InvalidCommand> {
+        check(self.memory_bytes != Some(0), "limits.memory_bytes", "is not positive")?;
+        check(self.max_processes != Some(0), "limits.max_processes", "is not positive")?;
+        let cpus_in_range = self.cpus.is_none_or(|cpus| (0.01..=10_000.0).contains(&cpus));
+        check(cpus_in_range, "limits.cpus", "is not a number from 0.01 to 10000")
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Options {
+    user: Option<String>,
+    limits: ResourceLimits,
     working_directory: Option<String>,
     environment: BTreeMap<String, String>,
     clear_environment: bool,
@@ -80,6 +107,16 @@ impl Command {
             Program::Shell { text, .. } => text.clone(),
             Program::Argv(argv) => argv.join(" "),
         }
+    }
+
+    /// The name of the user that it runs as; `None`: the executor's own.
+    pub fn user(&self) -> Option<&str> {
+        self.options.user.as_deref()
+    }
+
+    /// The most that its processes may use together.
+    pub fn limits(&self) -> ResourceLimits {
+        self.options.limits
     }
 
     /// An absolute path; `None`: the executor's default.
@@ -178,6 +215,18 @@ impl CommandBuilder {
     /// Run the shell as a login shell.
     pub fn login(mut self, login: bool) -> Self {
         self.login = login;
+        self
+    }
+
+    /// See [`Command::user`].
+    pub fn user(mut self, name: impl Into<String>) -> Self {
+        self.options.user = Some(name.into());
+        self
+    }
+
+    /// See [`Command::limits`].
+    pub fn limits(mut self, limits: ResourceLimits) -> Self {
+        self.options.limits = limits;
         self
     }
 
@@ -291,6 +340,11 @@ impl CommandBuilder {
 
 impl Options {
     fn check(&self) -> Result<(), InvalidCommand> {
+        if let Some(name) = &self.user {
+            check_text("user", name)?;
+            check(!name.is_empty(), "user", "is empty")?;
+        }
+        self.limits.check()?;
         if let Some(path) = &self.working_directory {
             check_text("working_directory", path)?;
             check(path.starts_with('/'), "working_directory", "is not an absolute path")?;
@@ -336,7 +390,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn limits_reach_from_the_smallest_to_the_largest() {
+        let limits = |cpus| ResourceLimits { memory_bytes: Some(1), max_processes: Some(1), cpus: Some(cpus) };
+        for cpus in [0.01, 0.5, 10_000.0] {
+            assert_eq!(Command::shell("a").limits(limits(cpus)).build().unwrap().limits(), limits(cpus));
+        }
+        assert!(ResourceLimits::default().is_empty() && !limits(1.0).is_empty());
+    }
+
+    #[test]
     fn malformed_commands_name_their_field() {
+        let none = ResourceLimits::default();
+        let cpus = |cpus| Command::shell("a").limits(ResourceLimits { cpus: Some(cpus), ..none });
         let cases = [
             (Command::shell(""), "command"),
             (Command::shell("a\0"), "command"),
@@ -347,6 +412,16 @@ mod tests {
             (Command::argv(["a"]).shell("sh"), "shell"),
             (Command::argv(["a"]).login(true), "login"),
             (Command::argv(["a"]).report_working_directory(true), "report_working_directory"),
+            (Command::shell("a").user(""), "user"),
+            (Command::shell("a").user("a\0"), "user"),
+            (Command::shell("a").limits(ResourceLimits { memory_bytes: Some(0), ..none }), "limits.memory_bytes"),
+            (Command::shell("a").limits(ResourceLimits { max_processes: Some(0), ..none }), "limits.max_processes"),
+            (cpus(0.0), "limits.cpus"),
+            (cpus(0.009), "limits.cpus"),
+            (cpus(-1.0), "limits.cpus"),
+            (cpus(10_000.1), "limits.cpus"),
+            (cpus(f64::INFINITY), "limits.cpus"),
+            (cpus(f64::NAN), "limits.cpus"),
             (Command::shell("a").working_directory("b"), "working_directory"),
             (Command::shell("a").working_directory("/\0"), "working_directory"),
             (Command::shell("a").env("", "b"), "environment"),

@@ -19,7 +19,7 @@ mod signal;
 mod tool;
 
 pub use bash::BashTool;
-pub use command::{Command, CommandBuilder, Descendants, Program};
+pub use command::{Command, CommandBuilder, Descendants, Program, ResourceLimits};
 pub use error::{ExecutorError, InvalidCommand, SpawnError, SpawnStage};
 pub use event::{Event, ExitCause, Exited, Output, OutputStream, Started, StreamTotals};
 pub use executor::{Execution, ExecutionInfo, ExecutionState, Executor, ListPage, ListQuery};
