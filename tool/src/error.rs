@@ -20,6 +20,14 @@ pub enum ExecutorError {
     /// The command could not be started; nothing ran.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
+    /// The machine cannot do what a field of the request asks for; nothing ran.
+    #[error("{field}: {reason}")]
+    Unsupported {
+        /// The field, as the proto names it, such as `limits.cpus`.
+        field: Cow<'static, str>,
+        /// What the machine lacks, in words for the caller.
+        reason: String,
+    },
     /// A rule says no; nothing ran.
     #[error("{reason}")]
     Denied {
@@ -94,11 +102,12 @@ impl InvalidCommand {
 
 /// A command that could not be started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cannot {stage} {}: {}", printable(&self.subject), self.cause())]
+#[error("cannot {} {}: {}", self.stage.action(), printable(&self.subject), self.cause())]
 pub struct SpawnError {
     /// The step that failed.
     pub stage: SpawnStage,
-    /// What it failed on: a program, a directory.
+    /// What it failed on: the directory of [`SpawnStage::Chdir`]; the user of [`SpawnStage::User`],
+    /// [`SpawnStage::Setgroups`], [`SpawnStage::Setgid`] and [`SpawnStage::Setuid`]; otherwise the program.
     pub subject: String,
     /// The system's error number, as Linux counts them.
     pub errno: i32,
@@ -110,6 +119,9 @@ impl SpawnError {
     fn cause(&self) -> Cow<'static, str> {
         if self.missing_interpreter {
             return "its interpreter is missing".into();
+        }
+        if self.stage == SpawnStage::User && self.is_not_found() {
+            return "no such user".into();
         }
         match std::io::Error::from_raw_os_error(self.errno).to_string() {
             text if text.ends_with(')') => text.split(" (os error").next().unwrap_or_default().to_lowercase().into(),
@@ -131,9 +143,14 @@ impl SpawnError {
         known.or_else(|| name.parse().ok())
     }
 
-    /// The program, shell or directory does not exist (rather than: cannot be used).
+    /// The program, shell, user or directory does not exist (rather than: cannot be used).
     pub fn is_not_found(&self) -> bool {
-        matches!(self.errno, ENOENT | ENOTDIR) && !self.missing_interpreter && self.stage != SpawnStage::Prepare
+        match self.stage {
+            SpawnStage::User => self.errno == ENOENT,
+            SpawnStage::Chdir | SpawnStage::Exec => matches!(self.errno, ENOENT | ENOTDIR) && !self.missing_interpreter,
+            // what is missing here is the agent's own
+            _ => false,
+        }
     }
 
     /// The machine is out of processes, memory or descriptors.
@@ -155,17 +172,24 @@ const ENOTDIR: i32 = 20;
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
 
-/// The errors of execve(2), chdir(2), clone(2), pipe(2).
-const ERRNO_NAMES: [(i32, &str); 21] = [
+/// The errors of execve(2), chdir(2), clone(2), pipe(2), setrlimit(2), setgroups(2), setgid(2), setuid(2),
+/// getpwnam_r(3), and of making and entering a cgroup (cgroups(7)).
+const ERRNO_NAMES: [(i32, &str); 35] = [
     (1, "EPERM"),
     (ENOENT, "ENOENT"),
+    (3, "ESRCH"),
+    (4, "EINTR"),
     (5, "EIO"),
     (7, "E2BIG"),
     (8, "ENOEXEC"),
+    (9, "EBADF"),
     (EAGAIN, "EAGAIN"),
     (ENOMEM, "ENOMEM"),
     (13, "EACCES"),
     (14, "EFAULT"),
+    (16, "EBUSY"),
+    (17, "EEXIST"),
+    (19, "ENODEV"),
     (ENOTDIR, "ENOTDIR"),
     (21, "EISDIR"),
     (22, "EINVAL"),
@@ -173,11 +197,19 @@ const ERRNO_NAMES: [(i32, &str); 21] = [
     (EMFILE, "EMFILE"),
     (26, "ETXTBSY"),
     (28, "ENOSPC"),
+    (30, "EROFS"),
+    (31, "EMLINK"),
+    (34, "ERANGE"),
     (36, "ENAMETOOLONG"),
     (38, "ENOSYS"),
     (40, "ELOOP"),
     (80, "ELIBBAD"),
+    (87, "EUSERS"),
+    (95, "EOPNOTSUPP"),
+    (110, "ETIMEDOUT"),
+    (111, "ECONNREFUSED"),
     (116, "ESTALE"),
+    (122, "EDQUOT"),
 ];
 
 /// The steps of starting a command.
@@ -186,6 +218,10 @@ const ERRNO_NAMES: [(i32, &str); 21] = [
 pub enum SpawnStage {
     /// Making the pipes and files that it is connected to.
     Prepare,
+    /// Looking the user up: getpwnam_r(3), getgrouplist(3).
+    User,
+    /// Entering its cgroup, which is made for it.
+    Cgroup,
     /// Making the process: clone(2).
     Clone,
     /// Making its session: setsid(2).
@@ -194,6 +230,14 @@ pub enum SpawnStage {
     Dup,
     /// Closing every other file: close_range(2).
     CloseRange,
+    /// Setting its limits: setrlimit(2).
+    Rlimit,
+    /// Taking the user's groups: setgroups(2).
+    Setgroups,
+    /// Taking the user's own group: setgid(2).
+    Setgid,
+    /// Becoming the user: setuid(2).
+    Setuid,
     /// Entering the working directory: chdir(2).
     Chdir,
     /// Becoming the program: execve(2).
@@ -201,19 +245,57 @@ pub enum SpawnStage {
 }
 
 impl SpawnStage {
-    const ALL: [Self; 7] =
-        [Self::Prepare, Self::Clone, Self::Setsid, Self::Dup, Self::CloseRange, Self::Chdir, Self::Exec];
+    const ALL: [Self; 13] = [
+        Self::Prepare,
+        Self::User,
+        Self::Cgroup,
+        Self::Clone,
+        Self::Setsid,
+        Self::Dup,
+        Self::CloseRange,
+        Self::Rlimit,
+        Self::Setgroups,
+        Self::Setgid,
+        Self::Setuid,
+        Self::Chdir,
+        Self::Exec,
+    ];
 
     /// Its name, such as `exec`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Prepare => "prepare",
+            Self::User => "user",
+            Self::Cgroup => "cgroup",
             Self::Clone => "clone",
             Self::Setsid => "setsid",
             Self::Dup => "dup",
             Self::CloseRange => "close_range",
+            Self::Rlimit => "rlimit",
+            Self::Setgroups => "setgroups",
+            Self::Setgid => "setgid",
+            Self::Setuid => "setuid",
             Self::Chdir => "chdir",
             Self::Exec => "exec",
+        }
+    }
+
+    /// What could not be done, as it reads after "cannot" and before the subject.
+    fn action(self) -> &'static str {
+        match self {
+            Self::Prepare => "prepare",
+            Self::User => "look up the user",
+            Self::Cgroup => "enter the cgroup of",
+            Self::Clone => "make a process for",
+            Self::Setsid => "make a session for",
+            Self::Dup => "connect the standard streams of",
+            Self::CloseRange => "close the files that are not for",
+            Self::Rlimit => "set the limits of",
+            Self::Setgroups => "take the groups of the user",
+            Self::Setgid => "take the group of the user",
+            Self::Setuid => "become the user",
+            Self::Chdir => "enter the directory",
+            Self::Exec => "run",
         }
     }
 
@@ -226,5 +308,51 @@ impl SpawnStage {
 impl fmt::Display for SpawnStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(stage: SpawnStage, subject: &str, errno: i32) -> SpawnError {
+        SpawnError { stage, subject: subject.to_owned(), errno, missing_interpreter: false }
+    }
+
+    #[test]
+    fn failed_starts_read_as_sentences() {
+        for (error, text) in [
+            (error(SpawnStage::User, "nobody2", ENOENT), "cannot look up the user nobody2: no such user"),
+            (error(SpawnStage::Setuid, "nobody", 1), "cannot become the user nobody: operation not permitted"),
+            (error(SpawnStage::Chdir, "/a\n", ENOENT), "cannot enter the directory /a\\n: no such file or directory"),
+            (error(SpawnStage::Exec, "make", 13), "cannot run make: permission denied"),
+            (
+                SpawnError { missing_interpreter: true, ..error(SpawnStage::Exec, "a.sh", ENOENT) },
+                "cannot run a.sh: its interpreter is missing",
+            ),
+        ] {
+            assert_eq!(error.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn only_what_the_caller_named_can_be_not_found() {
+        for stage in SpawnStage::ALL {
+            let named = [SpawnStage::User, SpawnStage::Chdir, SpawnStage::Exec].contains(&stage);
+            assert_eq!(error(stage, "", ENOENT).is_not_found(), named, "{stage}");
+        }
+        assert!(!error(SpawnStage::User, "", 1).is_not_found());
+    }
+
+    #[test]
+    fn stages_and_error_numbers_read_back_from_their_names() {
+        for stage in SpawnStage::ALL {
+            assert_eq!(SpawnStage::from_name(stage.as_str()), Some(stage));
+        }
+        assert!(ERRNO_NAMES.is_sorted());
+        for (number, name) in ERRNO_NAMES {
+            assert_eq!(SpawnError::errno_from_name(name), Some(number));
+            assert_eq!(error(SpawnStage::Exec, "", number).errno_name(), name);
+        }
     }
 }

@@ -12,6 +12,7 @@ const DOMAIN: &str = "telexec";
 const MAX_TEXT_BYTES: usize = 1024;
 
 const SPAWN_FAILED: &str = "SPAWN_FAILED";
+const UNSUPPORTED: &str = "UNSUPPORTED";
 const POLICY_DENIED: &str = "POLICY_DENIED";
 const EXECUTION_NOT_FOUND: &str = "EXECUTION_NOT_FOUND";
 const EXECUTION_EXISTS: &str = "EXECUTION_EXISTS";
@@ -24,6 +25,9 @@ pub fn error_to_status(error: &ExecutorError) -> Status {
             (Code::InvalidArgument, ErrorDetails::with_bad_request_violation(cut(field), cut(reason)))
         }
         ExecutorError::Spawn(error) => (spawn_code(error), info(SPAWN_FAILED, spawn_metadata(error))),
+        ExecutorError::Unsupported { field, .. } => {
+            (Code::FailedPrecondition, info(UNSUPPORTED, [("field", cut(field))]))
+        }
         ExecutorError::Denied { .. } => (Code::PermissionDenied, info(POLICY_DENIED, [])),
         ExecutorError::Exhausted { retry_after, .. } => {
             (Code::ResourceExhausted, ErrorDetails::with_retry_info(*retry_after))
@@ -51,6 +55,7 @@ pub fn error_from_status(status: &Status) -> ExecutorError {
     let message = || status.message().to_owned();
     match (status.code(), reason) {
         (_, SPAWN_FAILED) => spawn_from_metadata(metadata).map_or_else(|| other(status), ExecutorError::Spawn),
+        (Code::FailedPrecondition, UNSUPPORTED) => unsupported(metadata("field"), status.message()),
         (Code::NotFound, EXECUTION_NOT_FOUND) => {
             metadata("execution_id").parse().map_or_else(|_| other(status), ExecutorError::NotFound)
         }
@@ -101,6 +106,12 @@ fn spawn_from_metadata<'a>(metadata: impl Fn(&str) -> &'a str) -> Option<SpawnEr
     })
 }
 
+/// The message is the field and the reason.
+fn unsupported(field: &str, message: &str) -> ExecutorError {
+    let reason = message.strip_prefix(field).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(message);
+    ExecutorError::Unsupported { field: field.to_owned().into(), reason: reason.to_owned() }
+}
+
 fn invalid_from_details(details: &ErrorDetails, message: &str) -> InvalidCommand {
     let violation = details.bad_request().and_then(|bad| bad.field_violations.first());
     match violation {
@@ -128,10 +139,11 @@ mod tests {
 
     #[test]
     fn errors_survive_the_wire() {
-        let spawn = |errno, missing_interpreter| {
+        let failed = |stage, errno, missing_interpreter| {
             let subject = "/bin/x".to_owned();
-            ExecutorError::Spawn(SpawnError { stage: SpawnStage::Exec, subject, errno, missing_interpreter })
+            ExecutorError::Spawn(SpawnError { stage, subject, errno, missing_interpreter })
         };
+        let spawn = |errno, missing_interpreter| failed(SpawnStage::Exec, errno, missing_interpreter);
         let id = || "some-id".parse().unwrap();
         let cases = [
             (ExecutorError::Invalid(InvalidCommand::new("argv[1]", "is bad")), Code::InvalidArgument),
@@ -141,6 +153,17 @@ mod tests {
             (spawn(13, false), Code::FailedPrecondition),
             (spawn(7, false), Code::FailedPrecondition),
             (spawn(11, false), Code::ResourceExhausted),
+            (failed(SpawnStage::User, 2, false), Code::NotFound),
+            (failed(SpawnStage::Cgroup, 2, false), Code::FailedPrecondition),
+            (failed(SpawnStage::Cgroup, 16, false), Code::FailedPrecondition),
+            (failed(SpawnStage::Rlimit, 1, false), Code::FailedPrecondition),
+            (failed(SpawnStage::Setgroups, 1, false), Code::FailedPrecondition),
+            (failed(SpawnStage::Setgid, 22, false), Code::FailedPrecondition),
+            (failed(SpawnStage::Setuid, 11, false), Code::ResourceExhausted),
+            (
+                ExecutorError::Unsupported { field: "limits.cpus".into(), reason: "no controller".into() },
+                Code::FailedPrecondition,
+            ),
             (ExecutorError::Denied { reason: "no".into() }, Code::PermissionDenied),
             (
                 ExecutorError::Exhausted { reason: "full".into(), retry_after: Some(Duration::from_secs(1)) },
