@@ -1,6 +1,6 @@
 //! Exit codes of `exec`: what a script can tell apart.
 
-use telexec_tool::{ExecutorError, ExitCause, Exited, SpawnStage};
+use telexec_tool::{ExecutorError, ExitCause, Exited, Signal, SpawnStage};
 
 /// It timed out.
 pub(crate) const TIMED_OUT: u8 = 124;
@@ -24,6 +24,8 @@ pub(crate) fn of_exit(exited: &Exited) -> u8 {
     match exited.cause {
         ExitCause::Exited(code) => code,
         ExitCause::Signaled => exited.signal.map_or(LOST, |signal| of_signal(signal.number())),
+        // SIGKILL is how the kernel ends it
+        ExitCause::OutOfMemory => of_signal(Signal::KILL.number()),
         ExitCause::TimedOut | ExitCause::DeadlineExceeded => TIMED_OUT,
         ExitCause::Cancelled | ExitCause::Shutdown => LOST,
     }
@@ -48,6 +50,7 @@ pub(crate) fn remark(exited: &Exited) -> Option<String> {
         (ExitCause::DeadlineExceeded, _) => {
             Some(format!("the deadline passed; the command was ended after {}", after()))
         }
+        (ExitCause::OutOfMemory, _) => Some("the command ran out of memory and was killed".to_owned()),
         (ExitCause::Cancelled, _) => Some("the command was cancelled".to_owned()),
         (ExitCause::Shutdown, _) => Some("the agent shut down and ended the command".to_owned()),
     }
@@ -74,7 +77,7 @@ pub(crate) fn of_error(error: &ExecutorError) -> u8 {
 mod tests {
     use std::time::{Duration, SystemTime};
 
-    use telexec_tool::{InvalidCommand, Signal, SpawnError, StreamTotals};
+    use telexec_tool::{InvalidCommand, SpawnError, StreamTotals};
 
     use super::*;
 
@@ -105,6 +108,8 @@ mod tests {
             (ExitCause::Signaled, None, 255),
             (ExitCause::TimedOut, Some(15), 124),
             (ExitCause::DeadlineExceeded, Some(9), 124),
+            (ExitCause::OutOfMemory, Some(9), 137),
+            (ExitCause::OutOfMemory, None, 137),
             (ExitCause::Cancelled, Some(15), 255),
             (ExitCause::Shutdown, Some(15), 255),
         ] {

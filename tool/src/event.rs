@@ -100,6 +100,8 @@ pub enum ExitCause {
     Cancelled,
     /// The deadline of the call ran out.
     DeadlineExceeded,
+    /// The kernel's OOM killer ended it: a memory limit was reached, or the machine's own memory ran out.
+    OutOfMemory,
     /// The executor shut down.
     Shutdown,
 }
@@ -113,6 +115,7 @@ impl ExitCause {
             Self::TimedOut => "timed_out",
             Self::Cancelled => "cancelled",
             Self::DeadlineExceeded => "deadline_exceeded",
+            Self::OutOfMemory => "out_of_memory",
             Self::Shutdown => "agent_shutdown",
         }
     }

@@ -54,6 +54,7 @@ pub fn exited_to_wire(exited: Exited) -> v1::Exited {
         ExitCause::TimedOut => v1::ExitCause::TimedOut,
         ExitCause::Cancelled => v1::ExitCause::Cancelled,
         ExitCause::DeadlineExceeded => v1::ExitCause::DeadlineExceeded,
+        ExitCause::OutOfMemory => v1::ExitCause::OutOfMemory,
         ExitCause::Shutdown => v1::ExitCause::AgentShutdown,
     };
     v1::Exited {
@@ -83,6 +84,7 @@ pub(super) fn exited_from_wire(wire: v1::Exited) -> Result<Exited, ExecutorError
         Ok(v1::ExitCause::TimedOut) => ExitCause::TimedOut,
         Ok(v1::ExitCause::Cancelled) => ExitCause::Cancelled,
         Ok(v1::ExitCause::DeadlineExceeded) => ExitCause::DeadlineExceeded,
+        Ok(v1::ExitCause::OutOfMemory) => ExitCause::OutOfMemory,
         Ok(v1::ExitCause::AgentShutdown) => ExitCause::Shutdown,
         Ok(v1::ExitCause::Unspecified) | Err(_) => return Err(unexpected("an unknown cause of an exit")),
     };
@@ -109,4 +111,41 @@ fn totals_to_wire(totals: StreamTotals) -> v1::StreamTotals {
 fn totals_from_wire(wire: Option<v1::StreamTotals>) -> StreamTotals {
     let wire = wire.unwrap_or_default();
     StreamTotals { bytes: wire.bytes, dropped_bytes: wire.dropped_bytes, incomplete: wire.incomplete }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    #[test]
+    fn every_cause_survives_the_wire() {
+        for cause in [
+            ExitCause::Exited(0),
+            ExitCause::Exited(255),
+            ExitCause::Signaled,
+            ExitCause::TimedOut,
+            ExitCause::Cancelled,
+            ExitCause::DeadlineExceeded,
+            ExitCause::OutOfMemory,
+            ExitCause::Shutdown,
+        ] {
+            let event = Event::Exited(Exited {
+                cause,
+                signal: Signal::from_number(9),
+                core_dumped: true,
+                wall_time: Duration::from_millis(1),
+                user_time: Duration::from_millis(2),
+                system_time: Duration::from_millis(3),
+                max_rss_bytes: 4,
+                stdout: StreamTotals { bytes: 5, dropped_bytes: 6, incomplete: true },
+                stderr: StreamTotals::default(),
+                surviving_processes: 7,
+                working_directory: Some("/".to_owned()),
+                end_time: SystemTime::UNIX_EPOCH,
+            });
+            assert_eq!(event_from_wire(event_to_wire(event.clone())).unwrap(), event);
+        }
+    }
 }

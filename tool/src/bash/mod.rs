@@ -190,12 +190,14 @@ impl BashTool {
         if let Some(path) = exited.working_directory {
             *self.moved_to() = Some(path);
         }
+        let ended =
+            || Ended { exit_code, stdout: stdout.into_text(exited.stdout), stderr: stderr.into_text(exited.stderr) };
         match exited.cause {
-            ExitCause::Exited(_) | ExitCause::Signaled => Ok((self.style.ended)(Ended {
-                exit_code,
-                stdout: stdout.into_text(exited.stdout),
-                stderr: stderr.into_text(exited.stderr),
-            })),
+            ExitCause::Exited(_) | ExitCause::Signaled => Ok((self.style.ended)(ended())),
+            // the code alone does not say why
+            ExitCause::OutOfMemory => {
+                Ok((self.style.ended)(ended().with_remark("Command was killed: it ran out of memory.")))
+            }
             ExitCause::TimedOut => (self.style.timed_out)(timeout),
             ExitCause::Cancelled => Err(ToolError::Cancelled),
             ExitCause::DeadlineExceeded => Err(ToolError::failed("Command was ended: the call's deadline ran out.")),

@@ -112,6 +112,15 @@ impl Ended {
     fn without_code(stderr: String) -> Self {
         Self { exit_code: -1, stdout: String::new(), stderr }
     }
+
+    /// Says more on a line of its own, after its standard error.
+    pub(super) fn with_remark(mut self, remark: &str) -> Self {
+        if !self.stderr.is_empty() && !self.stderr.ends_with('\n') {
+            self.stderr.push('\n');
+        }
+        self.stderr.push_str(remark);
+        self
+    }
 }
 
 /// The nearest timeout that a command can have.
@@ -184,6 +193,13 @@ mod tests {
             (ended(-1, "out\n", "err\n"), "out\n\nstderr: err\n\nexit code: -1"),
         ] {
             assert_eq!(plain(&ended), text);
+        }
+    }
+
+    #[test]
+    fn a_remark_has_a_line_of_its_own() {
+        for (stderr, text) in [("", "killed"), ("err", "err\nkilled"), ("err\n", "err\nkilled")] {
+            assert_eq!(ended(-1, "", stderr).with_remark("killed").stderr, text);
         }
     }
 
