@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use prost_types::Duration;
 use telexec_proto::v1::{
-    ExecuteRequest, GetExecutionRequest, ListExecutionsRequest, SignalExecutionRequest, execution_event::Event,
+    ExecuteRequest, GetExecutionRequest, ListExecutionsRequest, ResourceLimits, SignalExecutionRequest,
+    execution_event::Event,
 };
 use telexec_tests::{Agent, Certs, Leaf, Wire, follow, lines, marker, until, within};
 use tonic::{Code, Status};
@@ -40,6 +41,7 @@ async fn malformed_requests_name_their_field_and_run_nothing() {
     let wire = Wire::connect(&agent).await.unwrap();
     let time = |seconds, nanos| Some(Duration { seconds, nanos });
     let argv = |argv: &[&str]| argv.iter().map(|argument| (*argument).to_owned()).collect::<Vec<_>>();
+    let cpus = |cpus| Some(ResourceLimits { cpus, ..Default::default() });
     let none = || ExecuteRequest { command: String::new(), ..echo() };
     for (request, named) in [
         (none(), "command"),
@@ -61,6 +63,13 @@ async fn malformed_requests_name_their_field_and_run_nothing() {
         (ExecuteRequest { environment: one("A=B", "x".into()), ..echo() }, "environment"),
         (ExecuteRequest { environment: one("A\0", "x".into()), ..echo() }, "environment"),
         (ExecuteRequest { environment: one("A", "\0".into()), ..echo() }, "environment"),
+        (ExecuteRequest { user: "\0".into(), ..echo() }, "user"),
+        (ExecuteRequest { user: "root\0".into(), ..echo() }, "user"),
+        (ExecuteRequest { limits: cpus(-1.0), ..echo() }, "limits.cpus"),
+        (ExecuteRequest { limits: cpus(0.001), ..echo() }, "limits.cpus"),
+        (ExecuteRequest { limits: cpus(1e5), ..echo() }, "limits.cpus"),
+        (ExecuteRequest { limits: cpus(f64::NAN), ..echo() }, "limits.cpus"),
+        (ExecuteRequest { limits: cpus(f64::INFINITY), ..echo() }, "limits.cpus"),
         (ExecuteRequest { timeout: time(0, 0), ..echo() }, "timeout"),
         (ExecuteRequest { timeout: time(-1, 0), ..echo() }, "timeout"),
         (ExecuteRequest { timeout: time(1, -1), ..echo() }, "timeout"),

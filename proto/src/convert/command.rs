@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use telexec_tool::{Command, Descendants, InvalidCommand, Program};
+use telexec_tool::{Command, Descendants, InvalidCommand, Program, ResourceLimits};
 
 use super::time::{duration_from_wire, duration_to_wire};
-use crate::v1::{DescendantPolicy, ExecuteRequest};
+use crate::v1::{self, DescendantPolicy, ExecuteRequest};
 
 /// A command out of a request that must be answered before `deadline`.
 ///
@@ -25,6 +25,9 @@ pub fn command_from_wire(request: ExecuteRequest, deadline: Option<Instant>) -> 
     };
     if !request.shell.is_empty() {
         builder = builder.shell(request.shell);
+    }
+    if !request.user.is_empty() {
+        builder = builder.user(request.user);
     }
     if !request.working_directory.is_empty() {
         builder = builder.working_directory(request.working_directory);
@@ -47,6 +50,7 @@ pub fn command_from_wire(request: ExecuteRequest, deadline: Option<Instant>) -> 
         .clear_environment(request.clear_environment)
         .stdin(request.stdin)
         .max_output_bytes(request.max_output_bytes)
+        .limits(limits_from_wire(request.limits.unwrap_or_default()))
         .labels(request.labels)
         .report_working_directory(request.report_working_directory)
         .descendants(descendants)
@@ -68,6 +72,7 @@ pub fn command_to_wire(command: &Command) -> ExecuteRequest {
         argv,
         shell,
         login,
+        user: command.user().unwrap_or_default().to_owned(),
         working_directory: command.working_directory().unwrap_or_default().to_owned(),
         environment: command.environment().clone().into_iter().collect(),
         clear_environment: command.clear_environment(),
@@ -76,15 +81,33 @@ pub fn command_to_wire(command: &Command) -> ExecuteRequest {
         stdin: command.stdin().clone(),
         execution_id: command.execution_id().map(ToString::to_string).unwrap_or_default(),
         max_output_bytes: command.max_output_bytes(),
+        limits: limits_to_wire(command.limits()),
         labels: command.labels().clone().into_iter().collect(),
         report_working_directory: command.report_working_directory(),
         descendants: descendants.into(),
     }
 }
 
+fn limits_from_wire(wire: v1::ResourceLimits) -> ResourceLimits {
+    ResourceLimits {
+        memory_bytes: Some(wire.memory_bytes).filter(|bytes| *bytes != 0),
+        max_processes: Some(wire.max_processes).filter(|processes| *processes != 0),
+        cpus: Some(wire.cpus).filter(|cpus| *cpus != 0.0),
+    }
+}
+
+fn limits_to_wire(limits: ResourceLimits) -> Option<v1::ResourceLimits> {
+    (!limits.is_empty()).then(|| v1::ResourceLimits {
+        memory_bytes: limits.memory_bytes.unwrap_or_default(),
+        max_processes: limits.max_processes.unwrap_or_default(),
+        cpus: limits.cpus.unwrap_or_default(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use telexec_tool::CommandBuilder;
 
     use super::*;
 
@@ -98,7 +121,8 @@ mod tests {
     fn malformed_fields_are_named() {
         let seconds = |seconds, nanos| Some(prost_types::Duration { seconds, nanos });
         type Change = Box<dyn FnOnce(&mut ExecuteRequest)>;
-        let cases: [(Change, &str); 10] = [
+        let cpus = |cpus| Some(v1::ResourceLimits { cpus, ..Default::default() });
+        let cases: [(Change, &str); 16] = [
             (Box::new(|r| r.command.clear()), "command"),
             (Box::new(|r| r.argv.push("x".into())), "command"),
             (Box::new(|r| r.descendants = 3), "descendants"),
@@ -109,10 +133,28 @@ mod tests {
             (Box::new(move |r| r.kill_grace = seconds(0, 1_000_000_000)), "kill_grace"),
             (Box::new(|r| r.execution_id = "../x".into()), "execution_id"),
             (Box::new(|r| r.shell = "a\0".into()), "shell"),
+            (Box::new(|r| r.user = "a\0".into()), "user"),
+            (Box::new(move |r| r.limits = cpus(-0.5)), "limits.cpus"),
+            (Box::new(move |r| r.limits = cpus(0.001)), "limits.cpus"),
+            (Box::new(move |r| r.limits = cpus(10_001.0)), "limits.cpus"),
+            (Box::new(move |r| r.limits = cpus(f64::INFINITY)), "limits.cpus"),
+            (Box::new(move |r| r.limits = cpus(f64::NAN)), "limits.cpus"),
         ];
         for (change, field) in cases {
             assert_eq!(request(change).unwrap_err().field, field);
         }
+    }
+
+    #[test]
+    fn zero_is_no_limit() {
+        for limits in [None, Some(v1::ResourceLimits::default())] {
+            let command = request(|r| r.limits = limits).unwrap();
+            assert!(command.limits().is_empty());
+            assert_eq!(command_to_wire(&command).limits, None);
+        }
+        let memory = v1::ResourceLimits { memory_bytes: 1, ..Default::default() };
+        let limits = request(|r| r.limits = Some(memory)).unwrap().limits();
+        assert_eq!(limits, ResourceLimits { memory_bytes: Some(1), ..Default::default() });
     }
 
     proptest! {
@@ -122,8 +164,14 @@ mod tests {
             env in prop::collection::btree_map("[^\0=]{1,9}", "[^\0]{0,9}", 0..4),
             stdin in prop::collection::vec(any::<u8>(), 0..50),
             millis in 1..10_000_000u64,
+            user in prop::option::of("[^\0]{1,20}"),
+            memory_bytes in prop::option::of(1..=u64::MAX),
+            max_processes in prop::option::of(1..=u32::MAX),
+            cpus in prop::option::of(0.01..=10_000.0),
         ) {
-            let command = Command::argv(argv)
+            let command = user.into_iter().fold(Command::argv(argv), CommandBuilder::user);
+            let command = command
+                .limits(ResourceLimits { memory_bytes, max_processes, cpus })
                 .envs(env)
                 .stdin(stdin)
                 .timeout(std::time::Duration::from_millis(millis))
