@@ -4,7 +4,7 @@ use std::io::Read;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use telexec_tool::{Command, Event, Execution, Executor, Exited, OutputStream};
+use telexec_tool::{Command, Event, Execution, Executor, Exited, OutputStream, ResourceLimits};
 
 use crate::args::{Destination, ExecArgs};
 use crate::connect::{Session, call_failure};
@@ -75,6 +75,9 @@ async fn command(args: &ExecArgs) -> Result<Command, Failure> {
     if let Some(shell) = &args.shell {
         builder = builder.shell(shell);
     }
+    if let Some(user) = &args.user {
+        builder = builder.user(user);
+    }
     if let Some(directory) = &args.workdir {
         builder = builder.working_directory(directory_for(&args.target, directory)?);
     }
@@ -89,6 +92,7 @@ async fn command(args: &ExecArgs) -> Result<Command, Failure> {
     }
     builder
         .envs(args.env.iter().cloned())
+        .limits(ResourceLimits { memory_bytes: args.memory, max_processes: args.max_processes, cpus: args.cpus })
         .build()
         .map_err(|error| Failure::new(exit::REFUSED, &error).during(&args.target))
 }

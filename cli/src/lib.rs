@@ -15,6 +15,7 @@ mod json;
 mod local;
 mod output;
 mod signals;
+mod size;
 mod tool;
 
 use std::future::Future;

@@ -6,6 +6,7 @@ use clap::{ArgGroup, Args};
 
 use super::{ConnectArgs, Destination};
 use crate::duration::{parse_duration, parse_timeout};
+use crate::size::parse_size;
 
 #[derive(Debug, Args)]
 #[command(
@@ -16,13 +17,14 @@ use crate::duration::{parse_duration, parse_timeout};
 Exit codes:
   the command's own, or
   124    it timed out
-  125    the agent refused it: policy, limits, bad request, no such directory
+  125    the agent refused it: policy, limits, bad request, no such user or directory
   126    the program or shell cannot be invoked
   127    it was not found
   128+n  signal n ended it; 130 after Ctrl-C
   255    the agent is unreachable, or the connection was lost
 
 DUR is a number of seconds, or such as 500ms, 10s, 5m, 1h30m.
+SIZE is a number of bytes, or such as 512K, 256M, 2GiB; K is 1,024.
 
 With --json, each line is one of these; times are in seconds:
   {\"event\":\"started\",\"execution_id\":…,\"pid\":…,\"start_time\":…}
@@ -33,6 +35,7 @@ With --json, each line is one of these; times are in seconds:
 Examples:
   telexec exec local -c 'echo hello; echo oops >&2; exit 3'
   telexec exec --timeout 30s -e LANG=C build-7:7443 -- make -j8 all
+  telexec exec -u builder --memory 2G --cpus 1.5 build-7:7443 -- make check
   telexec exec -i unix:///run/telexec/agent.sock -- sha256sum < file"
 )]
 pub(crate) struct ExecArgs {
@@ -47,6 +50,9 @@ pub(crate) struct ExecArgs {
     /// Send standard input, all of it, at most 3 MiB
     #[arg(short = 'i', long)]
     pub(crate) stdin: bool,
+    /// Run as this user [default: the agent's own]
+    #[arg(short = 'u', long, value_name = "NAME")]
+    pub(crate) user: Option<String>,
     /// Start in this directory
     #[arg(short = 'w', long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
@@ -59,6 +65,15 @@ pub(crate) struct ExecArgs {
     /// When ending it: time from SIGTERM to SIGKILL [default: the agent's, 2s]
     #[arg(long, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) kill_grace: Option<Duration>,
+    /// Most memory, of all its processes together
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) memory: Option<u64>,
+    /// Most processes and threads at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_processes: Option<u32>,
+    /// Most processor time: 0.5 is half of one processor, 2 is two
+    #[arg(long, value_name = "N", value_parser = parse_cpus)]
+    pub(crate) cpus: Option<f64>,
     /// Run the shell as a login shell
     #[arg(long, conflicts_with = "argv")]
     pub(crate) login: bool,
@@ -70,6 +85,11 @@ pub(crate) struct ExecArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
+}
+
+fn parse_cpus(text: &str) -> Result<f64, String> {
+    let cpus = text.parse().ok().filter(|cpus: &f64| cpus.is_finite() && *cpus > 0.0);
+    cpus.ok_or_else(|| "give a number above 0, such as 0.5 or 2".to_owned())
 }
 
 fn parse_variable(text: &str) -> Result<(String, String), String> {
@@ -109,6 +129,14 @@ mod tests {
     }
 
     #[test]
+    fn user_and_limits_are_read() {
+        let line = ["-u", "nobody", "--memory", "1G", "--max-processes", "9", "--cpus", "0.5", "local", "-c", "x"];
+        let args = exec(&line);
+        assert_eq!(args.user.as_deref(), Some("nobody"));
+        assert_eq!((args.memory, args.max_processes, args.cpus), (Some(1 << 30), Some(9), Some(0.5)));
+    }
+
+    #[test]
     fn what_follows_two_dashes_is_verbatim() {
         let args = exec(&["-e", "A=b=c", "h:1", "--", "-c", "--", "--json", ""]);
         assert_eq!(args.argv, ["-c", "--", "--json", ""]);
@@ -127,6 +155,13 @@ mod tests {
             &["local", "-e", "A", "-c", "x"],
             &["local", "-e", "=b", "-c", "x"],
             &["local", "--timeout", "0", "-c", "x"],
+            &["local", "--memory", "0", "-c", "x"],
+            &["local", "--memory", "-1", "-c", "x"],
+            &["local", "--max-processes", "0", "-c", "x"],
+            &["local", "--max-processes", "4294967296", "-c", "x"],
+            &["local", "--cpus", "0", "-c", "x"],
+            &["local", "--cpus", "nan", "-c", "x"],
+            &["local", "--cpus", "inf", "-c", "x"],
             &["local", "--shell", "sh", "--", "x"],
         ] {
             let line = ["telexec", "exec"].iter().chain(line);

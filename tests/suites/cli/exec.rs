@@ -26,6 +26,8 @@ pub(super) async fn a_timeout_is_124(site: Site) {
 pub(super) async fn a_refused_request_is_125(site: Site) {
     assert!(site.exec(&["-c", ""]).await.failure(125).contains("command"));
     assert!(site.exec(&["--", ""]).await.failure(125).contains("argv"));
+    assert!(site.exec(&["-u", "", "-c", "true"]).await.failure(125).contains("user"));
+    assert!(site.exec(&["--cpus", "0.001", "-c", "true"]).await.failure(125).contains("limits.cpus"));
 }
 
 pub(super) async fn a_bad_directory_is_125(site: Site) {
@@ -121,6 +123,9 @@ async fn a_line_that_makes_no_sense_is_2() {
         &["exec", "local", "-e", "NO_VALUE", "-c", "true"],
         &["exec", "local", "-e", "=no-name", "-c", "true"],
         &["exec", "local", "--timeout", "0", "-c", "true"],
+        &["exec", "local", "--memory", "1X", "-c", "true"],
+        &["exec", "local", "--max-processes", "0", "-c", "true"],
+        &["exec", "local", "--cpus", "-1", "-c", "true"],
         &["exec", "local", "--no-such-flag", "-c", "true"],
         &["exec", "no-such-target", "-c", "true"],
         &["exec", "--cert", "a.pem", "localhost:1", "-c", "true"],
