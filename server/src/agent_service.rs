@@ -35,7 +35,7 @@ impl AgentService for Agent {
             os: std::env::consts::OS.into(),
             architecture: std::env::consts::ARCH.into(),
             kernel: system.release().to_string_lossy().into_owned(),
-            containment: self.engine.containment().into(),
+            containment: self.engine.containment().as_str().into(),
             running_executions: u32::try_from(self.engine.running()).unwrap_or(u32::MAX),
             max_executions: self.max_executions,
             start_time: Some(self.start_time.into()),

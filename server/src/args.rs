@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use crate::config::{Config, ConfigError, LogFormat};
+use telexec_tool::local::ContainmentKind;
+
+use crate::config::{Config, ConfigError, LogFormat, RequiredContainment};
 use crate::listen::Listen;
 
 /// The agent of telexec: runs commands on this machine for those who may ask, over gRPC
@@ -39,6 +41,12 @@ pub struct Args {
     /// Directory for the agent's own files [default: a temporary one]
     #[arg(long, value_name = "DIR", env = "TELEXECD_STATE_DIR")]
     state_dir: Option<PathBuf>,
+    /// Keep processes together in just this way: cgroup-v2, cgroup-v1 or process-group [default: the best that works]
+    #[arg(long, value_name = "KIND", env = "TELEXECD_CONTAINMENT")]
+    containment: Option<ContainmentKind>,
+    /// Do not start with less than this: cgroup
+    #[arg(long, value_name = "KIND", env = "TELEXECD_REQUIRE_CONTAINMENT", hide_possible_values = true)]
+    require_containment: Option<RequiredContainment>,
     /// What log lines look like [default: text]
     #[arg(long, value_name = "FORMAT", env = "TELEXECD_LOG_FORMAT")]
     log_format: Option<LogFormat>,
@@ -69,6 +77,8 @@ impl Args {
         replace_some(&mut config.tls_key, &self.tls_key);
         replace_some(&mut config.client_ca, &self.client_ca);
         replace_some(&mut config.state_dir, &self.state_dir);
+        config.containment = self.containment.or(config.containment);
+        config.require_containment = self.require_containment.or(config.require_containment);
         config.log_format = self.log_format.unwrap_or(config.log_format);
         if let Some(level) = &self.log_level {
             config.log_level.clone_from(level);

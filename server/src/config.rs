@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use telexec_tool::local::{LocalConfig, Retention};
+use telexec_tool::local::{ContainmentKind, LocalConfig, Retention};
 use telexec_tool::{Command, InvalidCommand};
 
 use crate::listen::Listen;
@@ -54,6 +54,10 @@ pub struct Config {
     pub max_output_bytes: u64,
     /// How many executions may run or linger at once. Default 4,096.
     pub max_executions: u32,
+    /// Keep the processes of a command together in just this way, or do not start. Default: the best that works here.
+    pub containment: Option<ContainmentKind>,
+    /// Do not start if commands could only be kept together by less than this. Default: start, and say so.
+    pub require_containment: Option<RequiredContainment>,
     /// How long ended executions are remembered. Default 1 h.
     #[serde(with = "humantime_serde")]
     pub retention_age: Duration,
@@ -78,6 +82,14 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
+}
+
+/// The least that keeps the processes of a command together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum RequiredContainment {
+    /// A cgroup, of either version.
+    Cgroup,
 }
 
 /// A configuration that cannot be used.
@@ -133,6 +145,8 @@ impl Default for Config {
             max_timeout: None,
             max_output_bytes: 0,
             max_executions: local.max_executions,
+            containment: None,
+            require_containment: None,
             retention_age: local.retention.age,
             retention_count: local.retention.count,
             shutdown_grace: Duration::from_secs(10),
@@ -211,6 +225,10 @@ impl Config {
             retention: Retention { age: self.retention_age, count: self.retention_count },
             state_dir: self.state_dir.clone(),
             log_commands: self.log_commands,
+            containment: self.containment,
+            require_cgroup: self.require_containment.is_some(),
+            // an agent is a process of its own
+            may_move: true,
         }
     }
 }

@@ -12,6 +12,7 @@ mod execution_service;
 mod identity;
 mod listen;
 pub mod logging;
+pub mod orphans;
 mod run;
 mod serve;
 mod stack;

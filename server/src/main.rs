@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use telexec_server::args::Args;
+use telexec_server::orphans::Orphans;
 use telexec_server::{Config, Listeners, logging, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
 }
 
 fn run(config: Config) -> Result<(), Box<dyn std::error::Error>> {
+    raise_file_limit();
     let threads = config.worker_threads;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let result = runtime.block_on(serve_until_signalled(config));
@@ -43,8 +46,8 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
     let mut interrupt = signal(SignalKind::interrupt())?;
     // nothing is reloaded yet; but a closed terminal does not end an agent either
     let _hangup = signal(SignalKind::hangup())?;
-    // whoever started this may have had it ignored, and then the ends of children could not be told
-    let _child = signal(SignalKind::child())?;
+    let orphans = Orphans::adopt()?;
+    let kill_grace = config.kill_grace;
     let listeners = Listeners::bind(&config).await?;
     let addresses = listeners.addresses();
     let shutdown = async move {
@@ -59,7 +62,15 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
         }
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     };
-    Ok(serve(config, listeners, shutdown).await?)
+    let result = serve(config, listeners, shutdown).await;
+    orphans.end_if_init(kill_grace).await;
+    Ok(result?)
+}
+
+/// Each execution takes some descriptors. Commands get limits of their own.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Says what failed and why, one line.

@@ -71,7 +71,7 @@ pub async fn serve(
     for listener in listeners.all {
         accepting.spawn(connections.clone().accept(listener));
     }
-    info!(containment = engine.containment(), max_executions = config.max_executions, "ready");
+    info!(containment = %engine.containment(), limits = engine.limits().join(","), max_executions = config.max_executions, "ready");
 
     shutdown.await;
 

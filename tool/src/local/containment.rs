@@ -1,33 +1,28 @@
 //! Keeping the processes of one execution together: finding, signalling and ending all of them.
 //!
-//! This is the "process-group" back end. Members are whatever is in the session or group of the main process, carries
-//! the execution's marker in its environment, descends from such a process, or did so when it was last looked at. A
+//! Members are whatever is in the execution's cgroup, in the session or group of its main process, carries its marker in
+//! its environment, descends from such a process, or did so when it was last looked at. A cgroup ends all that is in it
+//! at once and tells when it is empty, so then the rest matters only for those who were moved out of it. Without one, a
 //! process that leaves the session, loses its parent and clears its environment, all three between two looks, is not
 //! found.
 //!
-//! The main process is not reaped before the last member has ended: so the numbers of its session and group cannot be
-//! given to strangers.
+//! Without a cgroup, the main process is not reaped before the last member has ended: so the numbers of its session and
+//! group cannot be given to strangers.
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::Pid;
 
+use super::PAUSE;
+use super::cgroup::{self, Leaf};
+use super::children::OwnChild;
 use super::process;
-use super::processes::{self, Census, Process};
+use super::processes::{self, Census, Process, all_ended};
 use crate::{ExecutionId, Signal};
-
-/// The name of this back end.
-pub(super) const NAME: &str = "process-group";
-
-/// When descriptors or memory run out, or a process will not go: until the next look.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// The processes of one execution.
 #[derive(Clone)]
@@ -44,8 +39,10 @@ struct Inner {
     census: Arc<Census>,
     /// Members at the last look: one stays a member whatever it does to hide.
     known: Mutex<HashSet<(i32, u64)>>,
-    /// The main process is not reaped: the numbers of its session and group are its own.
-    held: Mutex<bool>,
+    /// The main process, while it is not reaped: the numbers of its session and group are its own.
+    held: Mutex<Option<OwnChild>>,
+    /// Its cgroups, until it is released.
+    leaf: Mutex<Option<Arc<Leaf>>>,
 }
 
 /// Which processes, by id and start time, were sent a signal, and what came of it.
@@ -59,17 +56,26 @@ enum Delivery {
     Refused,
 }
 
-/// What one pass over the processes found.
+/// What a pass over the processes found.
 struct Sweep {
     /// Members that live and can be signalled.
     live: Vec<Process>,
     /// Members that live and that this process may not signal.
     refused: u32,
+    /// There may be others.
+    unsure: bool,
+}
+
+/// The members at one moment.
+struct Members {
+    all: Vec<Process>,
+    /// None but those that their cgroup ends.
+    kept: bool,
 }
 
 impl Containment {
-    /// The processes of the execution `id`, whose main process was just started.
-    pub(super) fn new(main: Pid, id: ExecutionId, census: Arc<Census>) -> Self {
+    /// The processes of the execution `id`, whose main process was just started, in these cgroups.
+    pub(super) fn new(main: Pid, own: OwnChild, leaf: Option<Leaf>, id: ExecutionId, census: Arc<Census>) -> Self {
         let main = main.as_raw_nonzero().get();
         let start_ticks = processes::read(main).ok().flatten().map_or(0, |process| process.start_ticks);
         Self {
@@ -80,15 +86,19 @@ impl Containment {
                 started: Instant::now(),
                 census,
                 known: Mutex::default(),
-                held: Mutex::new(true),
+                held: Mutex::new(Some(own)),
+                leaf: Mutex::new(leaf.map(Arc::new)),
             }),
         }
     }
 
     /// How many members live, looked at no earlier than `asked`.
     pub(super) async fn count(&self, asked: Instant) -> u32 {
-        let count = self.look(move |inner| Ok(inner.members(asked, |_| {})?.len())).await;
-        u32::try_from(count).unwrap_or(u32::MAX)
+        let count = self.look(move |inner| match inner.keeping_leaf() {
+            Some(leaf) => Ok(leaf.members()?.len()),
+            None => Ok(inner.members(asked, |_| {})?.all.len()),
+        });
+        u32::try_from(count.await).unwrap_or(u32::MAX)
     }
 
     /// Sends a signal to every live member.
@@ -108,11 +118,11 @@ impl Containment {
         }
         loop {
             let left = self.sweep(Signal::KILL, Arc::default()).await;
-            if left.live.is_empty() {
+            if left.live.is_empty() && !left.unsure {
                 return left.refused;
             }
             // a process in an uninterruptible sleep takes its time
-            let _ = tokio::time::timeout(5 * PAUSE, all_ended(left.live)).await;
+            let _ = tokio::time::timeout(5 * PAUSE, self.all_ended(left.live)).await;
         }
     }
 
@@ -132,14 +142,21 @@ impl Containment {
 
     /// How many members live, now that the main process has exited.
     pub(super) async fn survivors(&self) -> u32 {
-        if self.inner.surely_alone().unwrap_or(false) { 0 } else { self.count(Instant::now()).await }
+        let alone = match self.inner.keeping_leaf() {
+            Some(leaf) => leaf.is_empty(),
+            None => self.inner.surely_alone(),
+        };
+        if alone.unwrap_or(false) { 0 } else { self.count(Instant::now()).await }
     }
 
     /// Waits until no member lives any more.
     pub(super) async fn outlive(&self) {
+        if let Some(leaf) = self.inner.keeping_leaf() {
+            return leaf.emptied().await;
+        }
         loop {
             let asked = Instant::now();
-            let left = self.look(move |inner| inner.members(asked, |_| {})).await;
+            let left = self.look(move |inner| Ok(inner.members(asked, |_| {})?.all)).await;
             if left.is_empty() {
                 return;
             }
@@ -147,19 +164,36 @@ impl Containment {
         }
     }
 
-    /// Takes the main process, the last one, from the process table; nothing is looked for or signalled from now on.
+    /// The kernel ended a member for want of memory.
+    pub(super) fn has_run_out_of_memory(&self) -> bool {
+        self.inner.leaf().is_some_and(|leaf| leaf.has_run_out_of_memory())
+    }
+
+    /// Takes the main process, which has ended, from the process table, unless others are still to be found by it.
+    pub(super) fn reap_main(&self) {
+        if self.inner.keeping_leaf().is_some() {
+            self.inner.reap();
+        }
+    }
+
+    /// Takes the main process, the last one, from the process table, and removes the cgroups; nothing is looked for or
+    /// signalled from now on.
     pub(super) fn release(&self) {
-        let mut held = self.inner.held();
-        if std::mem::replace(&mut *held, false)
-            && let Some(main) = Pid::from_raw(self.inner.main)
-        {
-            // it cannot fail but by someone else's having reaped it
-            let _ = process::reap(main);
+        self.inner.reap();
+        let leaf = lock(&self.inner.leaf).take();
+        // the kernel may be busy with other cgroups
+        tokio::task::spawn_blocking(move || drop(leaf));
+    }
+
+    async fn all_ended(&self, members: Vec<Process>) {
+        match self.inner.keeping_leaf() {
+            Some(leaf) if !leaf.is_empty().unwrap_or(true) => leaf.emptied().await,
+            _ => all_ended(members).await,
         }
     }
 
     async fn sweep(&self, signal: Signal, done: Arc<Mutex<Done>>) -> Sweep {
-        self.look(move |inner| inner.sweep(signal, &mut done.lock().unwrap_or_else(PoisonError::into_inner))).await
+        self.look(move |inner| inner.sweep(signal, &mut lock(&done))).await
     }
 
     /// Does what takes milliseconds on a busy machine, off the runtime's threads; again and again until it can be done.
@@ -175,16 +209,22 @@ impl Containment {
         }
     }
 }
-
 impl Inner {
     /// Sends `signal` to every live member that is not `done`. SIGKILL is sent until a pass finds nobody new; any other
     /// signal in one pass, since what a handler starts is not meant.
     fn sweep(&self, signal: Signal, done: &mut Done) -> io::Result<Sweep> {
         // before anyone is signalled: those that only their parents tell are known from now on
-        self.members(Instant::now(), |_| {})?;
+        let members = self.members(Instant::now(), |_| {})?;
+        if signal == Signal::KILL
+            && members.kept
+            && let Some(leaf) = self.keeping_leaf()
+        {
+            let unsure = !leaf.kill()?;
+            return Ok(Sweep { live: members.all, refused: 0, unsure });
+        }
         loop {
             if signal == Signal::KILL {
-                self.kill_group();
+                self.kill_together()?;
             }
             let before = done.len();
             let mut failed = None;
@@ -198,7 +238,7 @@ impl Inner {
                 },
             };
             // at once, since a process may live for less than a pass takes; then the others
-            let members = self.members(Instant::now(), &mut deliver)?;
+            let members = self.members(Instant::now(), &mut deliver)?.all;
             members.iter().for_each(&mut deliver);
             if let Some(error) = failed {
                 return Err(error);
@@ -206,50 +246,75 @@ impl Inner {
             if signal != Signal::KILL || done.len() == before {
                 let refused = |process: &Process| done.get(&process.key()) == Some(&Delivery::Refused);
                 let (refused, live): (Vec<_>, Vec<_>) = members.into_iter().partition(refused);
-                return Ok(Sweep { live, refused: u32::try_from(refused.len()).unwrap_or(u32::MAX) });
+                let refused = u32::try_from(refused.len()).unwrap_or(u32::MAX);
+                return Ok(Sweep { live, refused, unsure: false });
             }
         }
     }
 
-    fn held(&self) -> std::sync::MutexGuard<'_, bool> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The cgroups, as long as the execution has some.
+    fn leaf(&self) -> Option<Arc<Leaf>> {
+        lock(&self.leaf).clone()
     }
 
-    /// Reaches the whole group at once, so that none of it can fork out of the way.
-    fn kill_group(&self) {
-        let held = self.held();
-        if *held && let Some(main) = Pid::from_raw(self.main) {
+    /// The cgroup that finds and ends its processes.
+    fn keeping_leaf(&self) -> Option<Arc<Leaf>> {
+        self.leaf().filter(|leaf| leaf.keeps())
+    }
+
+    fn reap(&self) {
+        let main = lock(&self.held).take();
+        if let Some(main) = main {
+            main.reap();
+        }
+    }
+
+    /// Reaches many at once, so that none of them can fork out of the way.
+    fn kill_together(&self) -> io::Result<()> {
+        if let Some(leaf) = self.keeping_leaf() {
+            leaf.kill()?;
+        }
+        let held = lock(&self.held);
+        if held.is_some()
+            && let Some(main) = Pid::from_raw(self.main)
+        {
             let _ = rustix::process::kill_process_group(main, rustix::process::Signal::KILL);
         }
+        Ok(())
     }
 
     /// Live members, looked at no earlier than `asked`. `visit` sees those that are known without their parents as soon
     /// as they are found.
-    fn members(&self, asked: Instant, mut visit: impl FnMut(&Process)) -> io::Result<Vec<Process>> {
-        if !*self.held() {
-            return Ok(Vec::new());
+    fn members(&self, asked: Instant, mut visit: impl FnMut(&Process)) -> io::Result<Members> {
+        let leaf = self.keeping_leaf();
+        if lock(&self.held).is_none() && leaf.is_none() {
+            return Ok(Members { all: Vec::new(), kept: true });
         }
+        let in_leaf = match &leaf {
+            Some(leaf) => leaf.members()?,
+            None => Vec::new(),
+        };
+        let in_leaf: HashSet<_> = in_leaf.iter().map(Process::key).collect();
+        let is_root = |process: &Process| in_leaf.contains(&process.key()) || self.is_root(process, leaf.as_deref());
         let all = self.census.take(asked, |process| {
-            if self.is_root(process) && process.start_ticks >= self.start_ticks && !process.zombie && !is_self(process)
-            {
+            if is_root(process) && process.start_ticks >= self.start_ticks && !process.zombie && !is_self(process) {
                 visit(process);
             }
         })?;
-        let members = with_descendants(&all, self.start_ticks, |process| self.is_root(process));
-        *self.known() = members.iter().map(Process::key).collect();
-        Ok(members)
+        let members = with_descendants(&all, self.start_ticks, is_root);
+        *lock(&self.known) = members.iter().map(Process::key).collect();
+        let kept = leaf.is_some() && members.iter().all(|process| in_leaf.contains(&process.key()));
+        Ok(Members { all: members, kept })
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, HashSet<(i32, u64)>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// It is a member whatever its parents are.
-    fn is_root(&self, process: &Process) -> bool {
-        process.session == self.main
-            || process.group == self.main
-            || process.marker.as_deref() == Some(self.id.as_str())
-            || self.known().contains(&process.key())
+    /// It is a member whatever its parents are, and whether or not it is in the cgroup.
+    fn is_root(&self, process: &Process, leaf: Option<&Leaf>) -> bool {
+        let numbers_are_its_own = || lock(&self.held).is_some();
+        // the same id may be in use in another agent of this machine: its cgroups are its own
+        let is_ours = || leaf.is_none_or(|leaf| !cgroup::is_of_another(process.pid, leaf));
+        (process.session == self.main || process.group == self.main) && numbers_are_its_own()
+            || lock(&self.known).contains(&process.key())
+            || process.marker.as_deref() == Some(self.id.as_str()) && is_ours()
     }
 
     /// Nothing that was born since the main process is a member, so it left none behind; cheap, and true only if it is
@@ -260,7 +325,7 @@ impl Inner {
             return Ok(false);
         }
         for pid in self.main + 1..=last {
-            if processes::read_with_marker(pid)?.is_some_and(|process| self.is_root(&process)) {
+            if processes::read_with_marker(pid)?.is_some_and(|process| self.is_root(&process, None)) {
                 return Ok(false);
             }
         }
@@ -288,43 +353,22 @@ fn with_descendants(all: &[Process], since: u64, roots: impl Fn(&Process) -> boo
     all.iter().filter(|process| !process.zombie && members.contains(&process.pid)).cloned().collect()
 }
 
+/// A panic while the lock was held leaves nothing half done here.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// This process is never one of its own executions, whatever its environment says.
 fn is_self(process: &Process) -> bool {
     u32::try_from(process.pid) == Ok(std::process::id())
 }
 
-/// A descriptor for exactly this process; `None`: it has ended.
-fn open(process: &Process) -> io::Result<Option<OwnedFd>> {
-    let Some(pid) = Pid::from_raw(process.pid) else { return Ok(None) };
-    let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) => pidfd,
-        Err(Errno::SRCH) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    // its id may have been given to another between the look at it and the open
-    let now = processes::read(process.pid)?;
-    Ok(now.filter(|now| now.key() == process.key() && !now.zombie).map(|_| pidfd))
-}
-
 fn send(process: &Process, signal: Signal) -> io::Result<Delivery> {
-    let Some(pidfd) = open(process)? else { return Ok(Delivery::Made) };
+    let Some(pidfd) = processes::open(process)? else { return Ok(Delivery::Made) };
     match process::send(&pidfd, signal) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(Delivery::Refused),
         _ => Ok(Delivery::Made),
     }
-}
-
-/// Waits for the ends of all of these.
-async fn all_ended(processes: Vec<Process>) {
-    join_all(processes.iter().map(|process| async {
-        match open(process).and_then(|pidfd| pidfd.map(process::watch).transpose()) {
-            Ok(Some(pidfd)) => process::ended(&pidfd).await,
-            Ok(None) => {}
-            // out of descriptors: look again soon
-            Err(_) => tokio::time::sleep(PAUSE).await,
-        }
-    }))
-    .await;
 }
 
 #[cfg(test)]

@@ -4,12 +4,17 @@
 //! it, `start` and `spawn` start that, `supervise` follows it to its end with `pump` for its output and `containment`
 //! for its processes, and `registry` remembers it.
 
+mod account;
+mod cgroup;
+mod children;
 mod containment;
 mod process;
 mod processes;
 mod pump;
+mod reaper;
 mod registry;
 mod resolve;
+mod rlimits;
 mod spawn;
 mod start;
 mod supervise;
@@ -17,9 +22,11 @@ mod vfork;
 mod working_directory;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -29,9 +36,11 @@ use futures_util::Stream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
-use tracing::{Instrument, debug, info_span};
+use tracing::{Instrument, debug, info_span, warn};
 
+use self::cgroup::Cgroups;
 use self::processes::Census;
+pub use self::reaper::Reaper;
 use self::registry::Registry;
 pub use self::registry::Retention;
 use self::resolve::Defaults;
@@ -66,7 +75,59 @@ pub struct LocalConfig {
     pub state_dir: Option<PathBuf>,
     /// Log the text of commands at info level instead of debug. Default: no.
     pub log_commands: bool,
+    /// Keep processes together in just this way. Default: the best that works here.
+    pub containment: Option<ContainmentKind>,
+    /// Be content with no less than a cgroup. Default: no.
+    pub require_cgroup: bool,
+    /// Let this process be moved into a cgroup `agent` below its own, if the controllers for limits need that (see "no
+    /// internal processes", cgroups(7)). Default: no.
+    pub may_move: bool,
 }
+
+/// How the processes of an execution are kept together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
+pub enum ContainmentKind {
+    /// By session, process group, ancestry and environment: what hides from all of these gets away.
+    #[default]
+    #[serde(rename = "process-group")]
+    ProcessGroup,
+    /// By a cgroup of the first version and its freezer.
+    #[serde(rename = "cgroup-v1")]
+    CgroupV1,
+    /// By a cgroup of the second version.
+    #[serde(rename = "cgroup-v2")]
+    CgroupV2,
+}
+
+impl ContainmentKind {
+    /// Its name, such as `cgroup-v2`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ProcessGroup => "process-group",
+            Self::CgroupV1 => "cgroup-v1",
+            Self::CgroupV2 => "cgroup-v2",
+        }
+    }
+}
+
+impl fmt::Display for ContainmentKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for ContainmentKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let kinds = [Self::CgroupV2, Self::CgroupV1, Self::ProcessGroup];
+        let found = kinds.into_iter().find(|kind| kind.as_str() == name);
+        found.ok_or_else(|| format!("none of {}", kinds.map(Self::as_str).join(", ")))
+    }
+}
+
+/// Until a look that could not be taken, or a process that would not go, is tried again.
+const PAUSE: Duration = Duration::from_millis(20);
 
 impl Default for LocalConfig {
     fn default() -> Self {
@@ -82,14 +143,18 @@ impl Default for LocalConfig {
             retention: Retention::default(),
             state_dir: None,
             log_commands: false,
+            containment: None,
+            require_cgroup: false,
+            may_move: false,
         }
     }
 }
 
-/// Runs commands on this machine, as the user of this process.
+/// Runs commands on this machine, as the user of this process or another one.
 ///
 /// A command starts clean: file descriptors 0 to 2 only, a session of its own, default signal dispositions, umask 022,
-/// and none of this process's environment. Ending one ends all of its processes.
+/// default resource limits and priorities as far as this process may set them, no ambient capabilities, and none of this
+/// process's environment. Ending one ends all of its processes.
 ///
 /// Clones share one engine. Dropping the last one ends nothing by itself: every [`Execution`] ends its own command when
 /// it is dropped. It needs a Tokio runtime with I/O and time enabled, and a process that neither ignores SIGCHLD nor
@@ -111,6 +176,7 @@ struct Shared {
     state_dir: PathBuf,
     log_commands: bool,
     census: Arc<Census>,
+    cgroups: Cgroups,
     max_executions: u32,
     /// Closed when nothing new may start.
     permits: Arc<Semaphore>,
@@ -139,7 +205,8 @@ impl LocalExecutor {
     /// An engine on this machine.
     ///
     /// # Errors
-    /// The state directory cannot be made or used, or `/dev/null` cannot be opened.
+    /// The state directory cannot be made or used, `/dev/null` cannot be opened, or the containment that the configuration
+    /// requires does not work here.
     pub fn new(config: LocalConfig) -> io::Result<Self> {
         let temporary = match config.state_dir {
             Some(_) => None,
@@ -150,8 +217,10 @@ impl LocalExecutor {
             (None, Some(temporary)) => temporary.path().to_owned(),
             (None, None) => return Err(io::ErrorKind::NotFound.into()),
         };
+        let cgroups = containment(&config)?;
         Ok(Self {
             shared: Arc::new(Shared {
+                cgroups,
                 defaults: Defaults::new(&config),
                 spawner: Box::new(DirectSpawner::new()?),
                 registry: Registry::new(config.retention),
@@ -173,9 +242,14 @@ impl LocalExecutor {
         })
     }
 
-    /// How the processes of an execution are kept together, such as `process-group`.
-    pub fn containment(&self) -> &'static str {
-        containment::NAME
+    /// How the processes of an execution are kept together, as a trial has shown to work.
+    pub fn containment(&self) -> ContainmentKind {
+        self.shared.cgroups.kind()
+    }
+
+    /// Which limits a command may have here, by their names in a request, such as `limits.cpus`.
+    pub fn limits(&self) -> Vec<&'static str> {
+        self.shared.cgroups.limits()
     }
 
     /// How many executions run now.
@@ -231,12 +305,7 @@ impl Executor for LocalExecutor {
         let tracked = self.shared.tracker.token();
         let permit = self.permit()?;
         let defaults = &self.shared.defaults;
-        let record = self.shared.registry.reserve(
-            &command,
-            defaults.program(&command),
-            defaults.working_directory(&command),
-            defaults.account.name.clone(),
-        )?;
+        let record = self.shared.registry.reserve(&command, defaults.program(&command))?;
         let span = info_span!("execution", id = %record.id, identity = command.identity());
         span.in_scope(|| self.log_request(&command));
 
@@ -245,6 +314,7 @@ impl Executor for LocalExecutor {
         let cancel = CancellationToken::new();
         let guard = cancel.clone().drop_guard();
         let (shared, abandoned) = (Arc::clone(&self.shared), self.shared.hurry.child_token());
+        let command = Arc::new(command);
         let supervisor = Supervisor { shared, record, command, events, cancel, abandoned, tracked, permit };
         // a task of its own: the command is ended in an orderly way also when nobody waits for this any more
         tokio::spawn(supervisor.run(started).instrument(span));
@@ -299,6 +369,27 @@ impl Stream for Events {
             event => event.map(Ok),
         })
     }
+}
+
+/// The containment that the configuration asks for, or the best that works here.
+fn containment(config: &LocalConfig) -> io::Result<Cgroups> {
+    let (cgroups, faults) = Cgroups::probe(config.containment, config.may_move);
+    let kind = cgroups.kind();
+    let required = match config.containment {
+        Some(asked) => kind == asked,
+        None => kind != ContainmentKind::ProcessGroup || !config.require_cgroup,
+    };
+    let faults = faults.join("; ");
+    if !required {
+        let asked = config.containment.map_or("a cgroup", ContainmentKind::as_str);
+        return Err(io::Error::other(format!(
+            "the configuration requires {asked}, which does not work here: {faults}"
+        )));
+    }
+    if !faults.is_empty() {
+        warn!(containment = kind.as_str(), reason = faults, "processes are held together by less than the best");
+    }
+    Ok(cgroups)
 }
 
 fn temporary_directory() -> io::Result<tempfile::TempDir> {

@@ -40,8 +40,16 @@ pub(super) enum Status {
 /// # Errors
 /// The runtime cannot watch another descriptor.
 pub(super) fn watch(pidfd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    watch_for(pidfd, Interest::READABLE)
+}
+
+/// Makes any descriptor one that can be waited for.
+///
+/// # Errors
+/// The runtime cannot watch another descriptor.
+pub(super) fn watch_for(file: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: the descriptor is owned by the value, so it stays open, and the same, for as long as it is watched.
-    unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }.map_err(Into::into)
+    unsafe { AsyncFd::register_with_interest(file, interest) }.map_err(Into::into)
 }
 
 /// Waits until the process has ended; it is not reaped, so its id stays its own. See pidfd_open(2).
@@ -100,6 +108,40 @@ pub(super) fn reap(pid: Pid) -> io::Result<()> {
         if error.kind() != io::ErrorKind::Interrupted {
             return Err(error);
         }
+    }
+}
+
+/// A child of this process that has ended and was not reaped, whoever started it.
+///
+/// # Errors
+/// ECHILD if it has no children at all.
+pub(super) fn any_ended() -> io::Result<Option<Pid>> {
+    // SAFETY: plain data, for which zeroes are a value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
+    // SAFETY: the pointer is valid and exclusive for the call.
+    match unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, options) } {
+        // SAFETY: waitid filled in the fields of a child's state, or left them zero.
+        0 => Ok(Pid::from_raw(unsafe { info.si_pid() })),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Sends SIGTERM to all processes that this one may signal, but for itself and the first one. See kill(2).
+pub(super) fn ask_all_to_end() {
+    // SAFETY: no pointers are passed.
+    unsafe { libc::kill(-1, libc::SIGTERM) };
+}
+
+/// Makes this process the one that orphans among its descendants are given to. See PR_SET_CHILD_SUBREAPER, prctl(2).
+///
+/// # Errors
+/// None are known.
+pub(super) fn adopt_orphans() -> io::Result<()> {
+    // SAFETY: sets one attribute of this process.
+    match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

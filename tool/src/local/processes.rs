@@ -1,9 +1,16 @@
 //! The machine's processes, as /proc shows them (see proc(5)).
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, io};
+
+use futures_util::future::join_all;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::{PAUSE, process};
 
 /// The variable that every process of an execution inherits.
 pub(super) const MARKER: &str = "TELEXEC_EXECUTION_ID";
@@ -103,7 +110,11 @@ const MANY: i32 = 1000;
 /// Where processes are made so fast that a look never ends, the next one goes on.
 const MAX_PASSES: usize = 1000;
 
-fn listed() -> io::Result<Vec<i32>> {
+/// The ids of all processes.
+///
+/// # Errors
+/// /proc cannot be read.
+pub(super) fn listed() -> io::Result<Vec<i32>> {
     let mut pids = Vec::new();
     for entry in fs::read_dir("/proc")? {
         pids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
@@ -187,6 +198,32 @@ pub(super) fn last_pid() -> io::Result<i32> {
     let load = fs::read_to_string("/proc/loadavg")?;
     let last = load.split_ascii_whitespace().last().and_then(|last| last.parse().ok());
     last.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// A descriptor for exactly this process; `None`: it has ended.
+pub(super) fn open(process: &Process) -> io::Result<Option<OwnedFd>> {
+    let Some(pid) = Pid::from_raw(process.pid) else { return Ok(None) };
+    let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(Errno::SRCH) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    // its id may have been given to another between the look at it and the open
+    let now = read(process.pid)?;
+    Ok(now.filter(|now| now.key() == process.key() && !now.zombie).map(|_| pidfd))
+}
+
+/// Waits for the ends of all of these.
+pub(super) async fn all_ended(processes: Vec<Process>) {
+    join_all(processes.iter().map(|process| async {
+        match open(process).and_then(|pidfd| pidfd.map(process::watch).transpose()) {
+            Ok(Some(pidfd)) => process::ended(&pidfd).await,
+            Ok(None) => {}
+            // out of descriptors: look again soon
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }))
+    .await;
 }
 
 #[cfg(test)]

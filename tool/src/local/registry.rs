@@ -36,8 +36,6 @@ pub(super) struct Record {
     /// Counts up in the order of the starts.
     sequence: u64,
     program: Program,
-    working_directory: String,
-    user: String,
     identity: String,
     labels: std::collections::BTreeMap<String, String>,
     /// Bytes of both streams read so far.
@@ -52,43 +50,45 @@ pub(super) struct Record {
 enum State {
     /// It has no process yet; nobody else sees it.
     Starting,
-    Running(Process),
-    Lingering(Process, Exited),
-    Exited(Process, Exited),
+    Running(Main, Containment),
+    Lingering(Main, Containment, Exited),
+    Exited(Main, Exited),
 }
 
+/// The main process, as it was started.
 #[derive(Clone)]
-struct Process {
-    pid: u32,
-    start_time: SystemTime,
-    containment: Containment,
+pub(super) struct Main {
+    pub(super) pid: u32,
+    pub(super) start_time: SystemTime,
+    pub(super) user: String,
+    pub(super) working_directory: String,
 }
 
 impl Record {
-    pub(super) fn started(&self, pid: u32, start_time: SystemTime, containment: Containment) {
-        *lock(&self.state) = State::Running(Process { pid, start_time, containment });
+    pub(super) fn started(&self, main: Main, containment: Containment) {
+        *lock(&self.state) = State::Running(main, containment);
     }
 
     fn ended(&self, exited: Exited, lingers: bool) {
         let mut state = lock(&self.state);
         *state = match state.clone() {
-            State::Running(process) if lingers => State::Lingering(process, exited),
-            State::Running(process) => State::Exited(process, exited),
+            State::Running(main, containment) if lingers => State::Lingering(main, containment, exited),
+            State::Running(main, _) => State::Exited(main, exited),
             other => other,
         };
     }
 
     fn outlived(&self) {
         let mut state = lock(&self.state);
-        if let State::Lingering(process, exited) = state.clone() {
-            *state = State::Exited(process, exited);
+        if let State::Lingering(main, _, exited) = state.clone() {
+            *state = State::Exited(main, exited);
         }
     }
 
     /// The processes that may still live.
     pub(super) fn containment(&self) -> Option<Containment> {
         match &*lock(&self.state) {
-            State::Running(process) | State::Lingering(process, _) => Some(process.containment.clone()),
+            State::Running(_, containment) | State::Lingering(_, containment, _) => Some(containment.clone()),
             State::Starting | State::Exited(..) => None,
         }
     }
@@ -102,22 +102,22 @@ impl Record {
             Some(containment) => containment.count(asked).await,
             None => 0,
         };
-        let (state, process, exited) = match lock(&self.state).clone() {
+        let (state, main, exited) = match lock(&self.state).clone() {
             State::Starting => return None,
-            State::Running(process) => (ExecutionState::Running, process, None),
-            State::Lingering(process, exited) => (ExecutionState::Lingering, process, Some(exited)),
-            State::Exited(process, exited) => (ExecutionState::Exited, process, Some(exited)),
+            State::Running(main, _) => (ExecutionState::Running, main, None),
+            State::Lingering(main, _, exited) => (ExecutionState::Lingering, main, Some(exited)),
+            State::Exited(main, exited) => (ExecutionState::Exited, main, Some(exited)),
         };
         Some(ExecutionInfo {
             id: self.id.clone(),
             program: self.program.clone(),
-            working_directory: self.working_directory.clone(),
-            user: self.user.clone(),
+            working_directory: main.working_directory,
+            user: main.user,
             identity: self.identity.clone(),
             labels: self.labels.clone(),
             state,
-            pid: process.pid,
-            start_time: process.start_time,
+            pid: main.pid,
+            start_time: main.start_time,
             position: self.position.load(Ordering::Relaxed),
             exited,
             processes: if state == ExecutionState::Exited { 0 } else { processes },
@@ -131,14 +131,15 @@ impl Record {
             Program::Argv(argv) => argv.iter().map(|argument| argument.len() + 4).sum(),
         };
         let labels: usize = self.labels.iter().map(|(key, value)| key.len() + value.len() + 8).sum();
-        program + labels + self.working_directory.len() + 512
+        // a directory is no longer than PATH_MAX, and usually far shorter
+        program + labels + 1024
     }
 
     fn matches(&self, query: &ListQuery) -> bool {
         let exited = match &*lock(&self.state) {
             State::Starting => return false,
             State::Exited(..) => true,
-            State::Running(_) | State::Lingering(..) => false,
+            State::Running(..) | State::Lingering(..) => false,
         };
         (query.include_exited || !exited)
             && query.identity.as_ref().is_none_or(|identity| *identity == self.identity)
@@ -168,13 +169,7 @@ impl Registry {
     ///
     /// # Errors
     /// The id is taken.
-    pub(super) fn reserve(
-        &self,
-        command: &Command,
-        program: Program,
-        working_directory: String,
-        user: String,
-    ) -> Result<Arc<Record>, ExecutorError> {
+    pub(super) fn reserve(&self, command: &Command, program: Program) -> Result<Arc<Record>, ExecutorError> {
         let id = command.execution_id().cloned().unwrap_or_else(ExecutionId::generate);
         let mut entries = self.entries();
         if entries.by_id.contains_key(&id) {
@@ -184,8 +179,6 @@ impl Registry {
             id: id.clone(),
             sequence: entries.next_sequence,
             program,
-            working_directory,
-            user,
             identity: command.identity().to_owned(),
             labels: command.labels().clone(),
             position: AtomicU64::new(0),
@@ -253,7 +246,7 @@ impl Registry {
     /// How many run now.
     pub(super) fn running(&self) -> usize {
         let entries = self.entries();
-        entries.by_id.values().filter(|record| matches!(*lock(&record.state), State::Running(_))).count()
+        entries.by_id.values().filter(|record| matches!(*lock(&record.state), State::Running(..))).count()
     }
 
     /// The entries, without those whose time is over.

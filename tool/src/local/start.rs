@@ -8,12 +8,13 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
 use super::Shared;
+use super::cgroup::Leaf;
 use super::containment::Containment;
 use super::process;
-use super::spawn::{Child, SpawnSpec};
+use super::spawn::Child;
 use super::supervise::{Supervisor, at};
 use super::working_directory::Report;
-use crate::{ExecutionId, ExecutorError, SpawnError, SpawnStage};
+use crate::{Command, ExecutionId, ExecutorError, SpawnError, SpawnStage};
 
 /// A main process that runs.
 pub(super) struct Main {
@@ -21,6 +22,8 @@ pub(super) struct Main {
     pub(super) pidfd: AsyncFd<OwnedFd>,
     pub(super) containment: Containment,
     pub(super) started: Instant,
+    pub(super) user: String,
+    pub(super) working_directory: String,
 }
 
 /// This side's ends of its pipes.
@@ -30,31 +33,36 @@ pub(super) struct Pipes {
     pub(super) stderr: OwnedFd,
 }
 
+/// A process that runs, and what it was started with.
+struct Spawned {
+    child: Child,
+    leaf: Option<Leaf>,
+    report: Option<Report>,
+    user: String,
+    working_directory: String,
+}
+
 impl Supervisor {
     /// Starts the command. On an error nothing of it is left, or will be.
     pub(super) async fn start(&self) -> Result<(Main, Pipes, Option<Report>), ExecutorError> {
-        let report = match self.command.report_working_directory() {
-            true => Some(Report::new(&self.shared.state_dir).map_err(prepare)?),
-            false => None,
-        };
-        let spec = self.shared.defaults.resolve(&self.command, &self.record.id, report.as_ref());
-        let child = self.spawn(spec).await?;
+        let Spawned { child, leaf, report, user, working_directory } = self.spawn().await?;
         let started = Instant::now();
-        let containment = Containment::new(child.pid, self.record.id.clone(), Arc::clone(&self.shared.census));
+        let (id, census) = (self.record.id.clone(), Arc::clone(&self.shared.census));
+        let containment = Containment::new(child.pid, child.own, leaf, id, census);
         let pidfd = match process::watch(child.pidfd) {
             Ok(pidfd) => pidfd,
             Err(error) => {
                 end_now(containment).await;
-                return Err(prepare(error));
+                return Err(prepare(error).into());
             }
         };
-        let main = Main { pid: child.pid, pidfd, containment, started };
+        let main = Main { pid: child.pid, pidfd, containment, started, user, working_directory };
         Ok((main, Pipes { stdin: child.stdin, stdout: child.stdout, stderr: child.stderr }, report))
     }
 
-    /// Entering a directory or loading a program may take long, or for ever, on a network file system: it is waited for
-    /// off the runtime's threads, and no longer than the call lasts.
-    async fn spawn(&self, spec: SpawnSpec) -> Result<Child, ExecutorError> {
+    /// Looking a user up, entering a directory and loading a program may take long, or for ever, on a network: it is
+    /// waited for off the runtime's threads, and no longer than the call lasts.
+    async fn spawn(&self) -> Result<Spawned, ExecutorError> {
         let given_up = self.given_up();
         tokio::pin!(given_up);
         let slot = tokio::select! {
@@ -62,13 +70,13 @@ impl Supervisor {
             error = &mut given_up => return Err(error),
             slot = Arc::clone(&self.shared.starts).acquire_owned() => slot,
         };
-        let shared = Arc::clone(&self.shared);
+        let (shared, command, id) = (Arc::clone(&self.shared), Arc::clone(&self.command), self.record.id.clone());
         let mut spawning = tokio::task::spawn_blocking(move || {
             let _slot = slot;
-            shared.spawner.spawn(&spec)
+            shared.spawn(&command, &id)
         });
         tokio::select! {
-            child = &mut spawning => Ok(child.map_err(|error| ExecutorError::Internal(error.to_string()))??),
+            spawned = &mut spawning => spawned.map_err(|error| ExecutorError::Internal(error.to_string()))?,
             error = &mut given_up => {
                 tokio::spawn(end_late(spawning, self.record.id.clone(), Arc::clone(&self.shared)));
                 Err(error)
@@ -86,10 +94,29 @@ impl Supervisor {
     }
 }
 
+impl Shared {
+    /// From a command to a process: who it runs as, what it becomes, where it is kept.
+    fn spawn(&self, command: &Command, id: &ExecutionId) -> Result<Spawned, ExecutorError> {
+        let account = self.defaults.account(command)?;
+        let report = match command.report_working_directory() {
+            true => Some(Report::new(&self.state_dir, account.credentials.as_ref()).map_err(prepare)?),
+            false => None,
+        };
+        let (user, working_directory) = (account.name.clone(), self.defaults.working_directory(command, &account));
+        let mut spec = self.defaults.resolve(command, account, id, report.as_ref());
+        let leaf = self.cgroups.leaf(&command.limits())?;
+        if let Some(leaf) = &leaf {
+            spec.cgroups = leaf.entry().map_err(prepare)?;
+        }
+        let child = self.spawner.spawn(&spec)?;
+        Ok(Spawned { child, leaf, report, user, working_directory })
+    }
+}
+
 /// Ends what may still be started after its call was given up.
-async fn end_late(spawning: JoinHandle<Result<Child, SpawnError>>, id: ExecutionId, shared: Arc<Shared>) {
-    if let Ok(Ok(child)) = spawning.await {
-        end_now(Containment::new(child.pid, id, Arc::clone(&shared.census))).await;
+async fn end_late(spawning: JoinHandle<Result<Spawned, ExecutorError>>, id: ExecutionId, shared: Arc<Shared>) {
+    if let Ok(Ok(Spawned { child, leaf, .. })) = spawning.await {
+        end_now(Containment::new(child.pid, child.own, leaf, id, Arc::clone(&shared.census))).await;
     }
 }
 
@@ -98,12 +125,11 @@ async fn end_now(containment: Containment) {
     containment.release();
 }
 
-fn prepare(error: std::io::Error) -> ExecutorError {
+fn prepare(error: std::io::Error) -> SpawnError {
     SpawnError {
         stage: SpawnStage::Prepare,
         subject: "the command's pipes and files".into(),
         errno: error.raw_os_error().unwrap_or(libc::EIO),
         missing_interpreter: false,
     }
-    .into()
 }

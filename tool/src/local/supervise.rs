@@ -18,7 +18,7 @@ use super::Shared;
 use super::containment::Containment;
 use super::process::{self, Ended, Status};
 use super::pump::{self, Pump, Pumped};
-use super::registry::Record;
+use super::registry::{self, Record};
 use super::start::{Main, Pipes};
 use super::working_directory::Report;
 use crate::{Command, Descendants, Event, ExecutorError, ExitCause, Exited, OutputStream, Signal, Started};
@@ -30,7 +30,7 @@ const DELIVERY_TIME: Duration = Duration::from_secs(10);
 pub(super) struct Supervisor {
     pub(super) shared: Arc<Shared>,
     pub(super) record: Arc<Record>,
-    pub(super) command: Command,
+    pub(super) command: Arc<Command>,
     /// Gets all events but the first.
     pub(super) events: mpsc::Sender<Event>,
     /// Cancelled when the caller no longer wants it.
@@ -66,7 +66,8 @@ impl Supervisor {
         let start_time = SystemTime::now();
         let pid = u32::try_from(main.pid.as_raw_nonzero().get()).unwrap_or(0);
         info!(pid, "started");
-        self.record.started(pid, start_time, main.containment.clone());
+        let (user, working_directory) = (main.user.clone(), main.working_directory.clone());
+        self.record.started(registry::Main { pid, start_time, user, working_directory }, main.containment.clone());
         let _ = started.send(Ok(Started { id: self.record.id.clone(), pid, start_time }));
 
         let exited = CancellationToken::new();
@@ -102,6 +103,9 @@ impl Supervisor {
         let ended = ended(&main.pidfd, main.pid, survivors).await;
         let cause = match (forced, ended.status) {
             (Some((cause, _)), _) => cause,
+            // it may end well all the same
+            (None, Status::Code(0)) => ExitCause::Exited(0),
+            (None, _) if containment.has_run_out_of_memory() => ExitCause::OutOfMemory,
             (None, Status::Code(code)) => ExitCause::Exited(code),
             (None, Status::Signal(_)) => ExitCause::Signaled,
         };
@@ -185,6 +189,7 @@ impl Supervisor {
             drop(permit);
             return tell.await;
         }
+        containment.reap_main();
         let rests = [stdout.rest, stderr.rest].into_iter().flatten().map(pump::discard);
         let outlive = async {
             tokio::join!(tell, containment.outlive(), futures_util::future::join_all(rests));

@@ -2,30 +2,43 @@
 //!
 //! The kernel forgets a process's directory before anyone can ask, and the file descriptors of a command are its own.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
+use tempfile::TempDir;
+
+use super::vfork::Credentials;
 use crate::ExecutionId;
 
 /// A file that waits for a shell's last directory. Removed when dropped.
 pub(super) struct Report {
     path: PathBuf,
+    /// Removed with it.
+    _directory: Option<TempDir>,
 }
 
 impl Report {
-    /// A new empty file in `directory`, which must be a trusted one.
+    /// A new empty file: in `directory`, which only this process's user can use, or, for another user, in a new one.
     ///
     /// # Errors
     /// It cannot be made.
-    pub(super) fn new(directory: &Path) -> io::Result<Self> {
+    pub(super) fn new(directory: &Path, user: Option<&Credentials>) -> io::Result<Self> {
         // a name of this process's own making: a request's id never becomes a path
-        let path = directory.join(format!("cwd-{}", ExecutionId::generate()));
-        // those who clean temporary directories may have removed it
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        Ok(Self { path })
+        let name = format!("cwd-{}", ExecutionId::generate());
+        let Some(user) = user else {
+            // those who clean temporary directories may have removed it
+            let path = super::own_directory(directory)?.join(name);
+            create(&path)?;
+            return Ok(Self { path, _directory: None });
+        };
+        // the user may write to the file, and put nothing in its place
+        let passable = fs::Permissions::from_mode(0o711);
+        let directory = tempfile::Builder::new().prefix("telexec-").permissions(passable).tempdir()?;
+        let path = directory.path().join(name);
+        fchown(create(&path)?, Some(user.uid), Some(user.gid))?;
+        Ok(Self { path, _directory: Some(directory) })
     }
 
     /// The text, made to report where it ended. Its lines keep their numbers.
@@ -53,6 +66,10 @@ impl Drop for Report {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
 /// One word for a POSIX shell.

@@ -1,0 +1,226 @@
+//! The cgroups of one execution.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use tokio::io::Interest;
+
+use super::tree::{Directory, write_at};
+use crate::Signal;
+use crate::local::processes::{self, Process};
+use crate::local::vfork::{self, CgroupEntry};
+use crate::local::{PAUSE, process};
+
+/// Where the processes of one execution are kept. Dropping it removes what holds no process.
+#[derive(Debug)]
+pub(in crate::local) struct Leaf {
+    pub(super) keeper: Keeper,
+    /// Of version 1, beside the keeper.
+    pub(super) controllers: Vec<Directory>,
+    /// The file that counts the processes ended for want of memory, and of which directory: see [`Leaf::directory`].
+    pub(super) oom: Option<OomCounter>,
+}
+
+/// The cgroup that finds and ends all its processes.
+#[derive(Debug)]
+pub(super) enum Keeper {
+    /// Of version 2: it can be killed as a whole, and tells when it is empty.
+    Unified(Directory),
+    /// Of version 1: it can be frozen, so that none can get away.
+    Freezer(Directory),
+    /// There is none; cgroups are only there for limits.
+    None,
+}
+
+/// Which directory counts kills by the OOM killer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum OomCounter {
+    /// The keeper, of version 2.
+    Keeper,
+    /// The controller with this number.
+    Controller(usize),
+}
+
+/// How long processes may take to freeze. Some cannot, while they are in the kernel.
+const FREEZING: Duration = Duration::from_millis(50);
+
+impl Leaf {
+    /// How a process gets in.
+    ///
+    /// # Errors
+    /// Descriptors have run out.
+    pub(in crate::local) fn entry(&self) -> io::Result<CgroupEntry> {
+        let mut entry = CgroupEntry::default();
+        match &self.keeper {
+            Keeper::Unified(directory) if vfork::can_be_born_in_a_cgroup() => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                entry.birthplace = Some(rustix::fs::open(directory.path(), flags, Mode::empty())?);
+            }
+            Keeper::Unified(directory) | Keeper::Freezer(directory) => entry.joins.push(procs(directory)?),
+            Keeper::None => {}
+        }
+        for directory in &self.controllers {
+            entry.joins.push(procs(directory)?);
+        }
+        Ok(entry)
+    }
+
+    /// Processes are found and ended by it, rather than one by one.
+    pub(in crate::local) fn keeps(&self) -> bool {
+        !matches!(self.keeper, Keeper::None)
+    }
+
+    /// The end of its path, which is like no other's.
+    pub(super) fn name(&self) -> Option<PathBuf> {
+        let path = self.directory()?.path();
+        Some(Path::new(path.parent()?.file_name()?).join(path.file_name()?))
+    }
+
+    fn directory(&self) -> Option<&Directory> {
+        match &self.keeper {
+            Keeper::Unified(directory) | Keeper::Freezer(directory) => Some(directory),
+            Keeper::None => self.controllers.first(),
+        }
+    }
+
+    /// The live processes in it.
+    ///
+    /// # Errors
+    /// They cannot be told now; asking again helps.
+    pub(in crate::local) fn members(&self) -> io::Result<Vec<Process>> {
+        let Some(directory) = self.directory() else { return Ok(Vec::new()) };
+        let mut members = Vec::new();
+        for pid in directory.pids()? {
+            members.extend(processes::read(pid)?.filter(|process| !process.zombie));
+        }
+        if !members.is_empty() {
+            // an id that is still listed was not given to a stranger before its process was looked at
+            let still = directory.pids()?;
+            members.retain(|process| still.contains(&process.pid));
+        }
+        Ok(members)
+    }
+
+    /// Nobody is in it, for certain or, with a freezer, most likely.
+    ///
+    /// # Errors
+    /// It cannot be told now; asking again helps.
+    pub(in crate::local) fn is_empty(&self) -> io::Result<bool> {
+        match &self.keeper {
+            Keeper::Unified(directory) => Ok(!is_populated(&directory.read(EVENTS)?)),
+            Keeper::Freezer(directory) => Ok(directory.pids()?.is_empty()),
+            Keeper::None => Ok(false),
+        }
+    }
+
+    /// Sends SIGKILL to all in it, whatever they do meanwhile; true: nobody was left in it, for certain.
+    ///
+    /// # Errors
+    /// It cannot be done now; asking again helps.
+    pub(in crate::local) fn kill(&self) -> io::Result<bool> {
+        match &self.keeper {
+            Keeper::Unified(directory) => {
+                directory.write("cgroup.kill", "1")?;
+                self.is_empty()
+            }
+            Keeper::Freezer(directory) => {
+                freeze(directory)?;
+                let killed = self.kill_each();
+                // also those that the command has frozen itself
+                directory.each(|cgroup| write_at(cgroup, STATE, "THAWED"))?;
+                killed
+            }
+            Keeper::None => Ok(false),
+        }
+    }
+
+    fn kill_each(&self) -> io::Result<bool> {
+        let members = self.members()?;
+        for member in &members {
+            if let Some(pidfd) = processes::open(member)? {
+                // it has ended if this fails, or will be tried again
+                let _ = process::send(&pidfd, Signal::KILL);
+            }
+        }
+        Ok(members.is_empty())
+    }
+
+    /// Waits until nobody is in it.
+    pub(in crate::local) async fn emptied(&self) {
+        while !self.is_empty().unwrap_or(false) {
+            let waited = match &self.keeper {
+                Keeper::Unified(directory) => changed(directory).await,
+                Keeper::Freezer(_) | Keeper::None => match self.members() {
+                    Ok(members) => {
+                        processes::all_ended(members).await;
+                        Ok(())
+                    }
+                    Err(error) => Err(error),
+                },
+            };
+            if waited.is_err() {
+                // out of descriptors or memory
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// The kernel's OOM killer ended a process in it.
+    pub(in crate::local) fn has_run_out_of_memory(&self) -> bool {
+        let kills = match (self.oom, &self.keeper) {
+            (Some(OomCounter::Keeper), Keeper::Unified(directory)) => directory.number("memory.events", "oom_kill"),
+            (Some(OomCounter::Controller(number)), _) => {
+                self.controllers.get(number).and_then(|memory| memory.number("memory.oom_control", "oom_kill"))
+            }
+            _ => None,
+        };
+        kills.is_some_and(|kills| kills > 0)
+    }
+}
+
+fn procs(directory: &Directory) -> io::Result<OwnedFd> {
+    Ok(directory.file("cgroup.procs")?.into())
+}
+
+const EVENTS: &str = "cgroup.events";
+
+fn is_populated(events: &str) -> bool {
+    events.lines().any(|line| line == "populated 1")
+}
+
+/// Waits for a change of a cgroup's events, if it is populated.
+async fn changed(directory: &Directory) -> io::Result<()> {
+    let events = File::open(directory.path().join(EVENTS))?;
+    // a change is one after the last time that it was read by this descriptor
+    if !is_populated(&io::read_to_string(&events)?) {
+        return Ok(());
+    }
+    let events = process::watch_for(events.into(), Interest::PRIORITY)?;
+    events.ready(Interest::PRIORITY).await.map(|_| ())
+}
+
+const STATE: &str = "freezer.state";
+
+/// Freezes all, or at least all that can be frozen soon.
+fn freeze(directory: &Directory) -> io::Result<()> {
+    directory.write(STATE, "FROZEN")?;
+    let began = std::time::Instant::now();
+    while directory.read(STATE)?.trim() != "FROZEN" && began.elapsed() < FREEZING {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    Ok(())
+}
+
+/// Whether this cgroup file system has what a keeper needs.
+pub(super) fn can_keep(keeper: &Keeper) -> bool {
+    let has = |directory: &Directory, name| fs::exists(directory.path().join(name)).unwrap_or(false);
+    match keeper {
+        Keeper::Unified(directory) => has(directory, "cgroup.kill") && has(directory, EVENTS),
+        Keeper::Freezer(directory) => has(directory, STATE),
+        Keeper::None => false,
+    }
+}

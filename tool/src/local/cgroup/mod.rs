@@ -1,0 +1,256 @@
+//! Cgroups: what keeps the processes of an execution together wherever they go, and limits what they use.
+//!
+//! What a machine says of itself is not believed: a hierarchy is used if a trial in it succeeds.
+
+mod hierarchy;
+mod leaf;
+mod limits;
+mod tree;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use self::hierarchy::Hierarchy;
+use self::leaf::Keeper;
+pub(super) use self::leaf::Leaf;
+use self::limits::Resource;
+use self::tree::{PREFIX, Tree};
+use super::{ContainmentKind, vfork};
+use crate::{ExecutorError, ResourceLimits};
+
+/// The cgroups that one engine can use.
+#[derive(Debug, Default)]
+pub(super) struct Cgroups {
+    unified: Option<Unified>,
+    version_1: Vec<Version1>,
+    kind: ContainmentKind,
+}
+
+/// The engine's part of the version 2 hierarchy.
+#[derive(Debug)]
+struct Unified {
+    tree: Tree,
+    /// Those that its leaves have.
+    controllers: Vec<String>,
+}
+
+/// The engine's part of a version 1 hierarchy.
+#[derive(Debug)]
+struct Version1 {
+    tree: Tree,
+    controllers: Vec<String>,
+}
+
+impl Version1 {
+    fn has(&self, controller: &str) -> bool {
+        self.controllers.iter().any(|has| has == controller)
+    }
+}
+
+/// How long the processes of a trial may take to end: far longer than they do.
+const TRIAL: Duration = Duration::from_secs(5);
+
+impl Cgroups {
+    /// Finds the best way to keep processes together, or tries the one that is asked for; and why better ones cannot be
+    /// used. With `may_move`, this process may be moved into a cgroup below its own if controllers need that.
+    pub(super) fn probe(asked: Option<ContainmentKind>, may_move: bool) -> (Self, Vec<String>) {
+        let mut faults = Vec::new();
+        let hierarchies = hierarchy::all().unwrap_or_else(|error| {
+            faults.push(format!("cgroups cannot be found: {error}"));
+            Vec::new()
+        });
+        let wants = |kind| asked.is_none_or(|asked| asked == kind);
+        let mut this = Self { version_1: version_1(&hierarchies), ..Self::default() };
+        if wants(ContainmentKind::CgroupV2) {
+            match unified(&hierarchies, may_move) {
+                Ok(unified) => (this.unified, this.kind) = (Some(unified), ContainmentKind::CgroupV2),
+                Err(fault) => faults.push(format!("cgroup-v2: {fault}")),
+            }
+        }
+        if this.unified.is_none() && wants(ContainmentKind::CgroupV1) {
+            this.kind = ContainmentKind::CgroupV1;
+            if let Err(fault) = this.try_freezer() {
+                faults.push(format!("cgroup-v1: {fault}"));
+                this.kind = ContainmentKind::ProcessGroup;
+            }
+        }
+        (this, faults)
+    }
+
+    /// What keeps processes together.
+    pub(super) fn kind(&self) -> ContainmentKind {
+        self.kind
+    }
+
+    /// The limits that can be held, by the request's names.
+    pub(super) fn limits(&self) -> Vec<&'static str> {
+        let can = |resource: &Resource| self.is_unified(*resource) || self.version_1(resource.controller()).is_some();
+        Resource::ALL.into_iter().filter(can).map(Resource::field).collect()
+    }
+
+    /// New cgroups for an execution; `None`: it needs none.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Unsupported`] if a limit cannot be held, or those of making them.
+    pub(super) fn leaf(&self, limits: &ResourceLimits) -> Result<Option<Leaf>, ExecutorError> {
+        let keeper = self.keeper().map_err(|error| ExecutorError::Exhausted {
+            reason: format!("no cgroup can be made: {error}"),
+            retry_after: Some(Duration::from_secs(1)),
+        })?;
+        let (controllers, oom) = limits::put_on(self, &keeper, limits)?;
+        let needed = !matches!(keeper, Keeper::None) || !controllers.is_empty();
+        Ok(needed.then_some(Leaf { keeper, controllers, oom }))
+    }
+
+    fn keeper(&self) -> io::Result<Keeper> {
+        match (self.kind, &self.unified, self.version_1("freezer")) {
+            (ContainmentKind::CgroupV2, Some(unified), _) => Ok(Keeper::Unified(unified.tree.grow()?)),
+            (ContainmentKind::CgroupV1, _, Some((_, freezer))) => Ok(Keeper::Freezer(freezer.tree.grow()?)),
+            _ => Ok(Keeper::None),
+        }
+    }
+
+    /// The resource is limited in the version 2 hierarchy.
+    fn is_unified(&self, resource: Resource) -> bool {
+        let controllers = self.unified.iter().flat_map(|unified| &unified.controllers);
+        controllers.into_iter().any(|has| has == resource.controller())
+    }
+
+    /// The version 1 hierarchy with this controller, and its number.
+    fn version_1(&self, controller: &str) -> Option<(usize, &Version1)> {
+        self.version_1.iter().enumerate().find(|(_, hierarchy)| hierarchy.has(controller))
+    }
+
+    fn try_freezer(&self) -> Result<(), String> {
+        if self.version_1("freezer").is_none() {
+            return Err("no freezer can be used".into());
+        }
+        let keeper = self.keeper().map_err(|error| error.to_string())?;
+        try_out(Leaf { keeper, controllers: Vec::new(), oom: None })
+    }
+}
+
+/// The parts of the version 1 hierarchies that this process may use.
+fn version_1(hierarchies: &[Hierarchy]) -> Vec<Version1> {
+    let wanted = |controller: &String| ["freezer", "memory", "pids", "cpu"].contains(&controller.as_str());
+    let usable = hierarchies.iter().filter(|hierarchy| !hierarchy.unified);
+    let usable = usable.filter_map(|hierarchy| {
+        let controllers: Vec<_> = hierarchy.controllers.iter().filter(|c| wanted(c)).cloned().collect();
+        let tree = if controllers.is_empty() { None } else { Tree::new(&hierarchy.own).ok() };
+        tree.map(|tree| Version1 { tree, controllers })
+    });
+    usable.collect()
+}
+
+/// The part of a version 2 hierarchy that a trial proves.
+fn unified(hierarchies: &[Hierarchy], may_move: bool) -> Result<Unified, String> {
+    let mut faults = Vec::new();
+    for hierarchy in hierarchies.iter().filter(|hierarchy| hierarchy.unified) {
+        for base in bases(&hierarchy.own) {
+            match unified_in(&base, may_move && base == hierarchy.own) {
+                Ok(unified) => return Ok(unified),
+                Err(fault) => faults.push(format!("{}: {fault}", base.display())),
+            }
+        }
+    }
+    match faults.is_empty() {
+        true => Err("none is mounted".into()),
+        false => Err(faults.join("; ")),
+    }
+}
+
+/// Where cgroups may be made, the best place first: beside this process's own if all that was given to it, since a cgroup
+/// with processes cannot share out controllers; otherwise below its own.
+fn bases(own: &Path) -> Vec<PathBuf> {
+    let parent = own.parent().filter(|parent| is_delegated(parent));
+    parent.into_iter().chain([own]).map(Path::to_owned).collect()
+}
+
+/// Whether the cgroup was given to this process to divide: a manager such as systemd says so by an attribute, or has
+/// made it this user's.
+fn is_delegated(cgroup: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+
+    let marked = ["trusted.delegate", "user.delegate"].into_iter().any(|name| {
+        let mut value = [0; 1];
+        rustix::fs::getxattr(cgroup, name, &mut value).is_ok() && value == *b"1"
+    });
+    let uid = rustix::process::geteuid().as_raw();
+    marked || (uid != 0 && fs::metadata(cgroup).is_ok_and(|metadata| metadata.uid() == uid))
+}
+
+fn unified_in(base: &Path, may_move: bool) -> Result<Unified, String> {
+    let text = |error: io::Error| error.to_string();
+    let tree = Tree::new(base).map_err(text)?;
+    let leaf = |tree: &Tree| Ok(Leaf { keeper: Keeper::Unified(tree.grow()?), controllers: Vec::new(), oom: None });
+    try_out(leaf(&tree).map_err(text)?)?;
+    let controllers = share_out(base, tree.path(), may_move);
+    // once more, with the controllers
+    try_out(leaf(&tree).map_err(text)?)?;
+    Ok(Unified { tree, controllers })
+}
+
+/// Gives the leaves of `tree`, which is below `base`, all controllers that can be had; returns those that they have.
+fn share_out(base: &Path, tree: &Path, may_move: bool) -> Vec<String> {
+    let mut moved = false;
+    let mut enable = |controller: &str| {
+        let value = format!("+{controller}");
+        let enabled = match tree::write(base, SUBTREE, &value) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && may_move && !moved => {
+                moved = true;
+                make_room(base).and_then(|()| tree::write(base, SUBTREE, &value))
+            }
+            result => result,
+        };
+        enabled.and_then(|()| tree::write(tree, SUBTREE, &value)).is_ok()
+    };
+    let there = fs::read_to_string(base.join("cgroup.controllers")).unwrap_or_default();
+    let there: Vec<&str> = there.split_whitespace().collect();
+    let wanted = Resource::ALL.map(Resource::controller).into_iter().filter(|wanted| there.contains(wanted));
+    wanted.filter(|controller| enable(controller)).map(str::to_owned).collect()
+}
+
+const SUBTREE: &str = "cgroup.subtree_control";
+
+/// Moves this process into a cgroup below its own: one with processes cannot share out its controllers.
+fn make_room(base: &Path) -> io::Result<()> {
+    let room = base.join("agent");
+    match fs::create_dir(&room) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => tree::write(&room, "cgroup.procs", "0"),
+    }
+}
+
+/// Whether a process is in the cgroup of another execution, of this engine or of any on this machine.
+pub(super) fn is_of_another(pid: i32, leaf: &Leaf) -> bool {
+    let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    cgroups.contains(PREFIX) && leaf.name().is_none_or(|name| !is_below(&cgroups, &name))
+}
+
+/// Whether a line of /proc/PID/cgroup leads through a directory of this name.
+fn is_below(cgroups: &str, name: &Path) -> bool {
+    let own: Vec<_> = name.components().collect();
+    cgroups.lines().any(|line| Path::new(line).components().collect::<Vec<_>>().windows(own.len()).any(|at| at == own))
+}
+
+/// Sees that an orphan in a session of its own, whom nothing but its cgroup tells, is found and ended in it.
+fn try_out(leaf: Leaf) -> Result<(), String> {
+    let text = |error: io::Error| error.to_string();
+    if !leaf::can_keep(&leaf.keeper) {
+        return Err("this kernel cannot end all processes of a cgroup".into());
+    }
+    vfork::leave_orphan(&leaf.entry().map_err(text)?).map_err(|errno| io::Error::from(errno).to_string())?;
+    if leaf.members().map_err(text)?.is_empty() {
+        return Err("a process in it is not found".into());
+    }
+    let began = Instant::now();
+    while !leaf.kill().map_err(text)? {
+        if began.elapsed() > TRIAL {
+            return Err("a process in it is not ended".into());
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    Ok(())
+}

@@ -1,0 +1,285 @@
+//! One engine's own part of a hierarchy: a directory, below which each of its executions has one.
+
+use std::ffi::{CStr, CString};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, fstat, openat, unlinkat};
+use tracing::warn;
+
+/// What the names of these directories begin with.
+pub(super) const PREFIX: &str = "telexec.";
+
+/// A directory for the cgroups of one engine. Dropping it removes it with all below that holds no process.
+#[derive(Debug)]
+pub(super) struct Tree {
+    path: PathBuf,
+    next: AtomicU64,
+    /// Locked for as long as its engine lives: a directory that is not locked is of a dead one.
+    _lock: File,
+}
+
+impl Tree {
+    /// A new one in this cgroup. What dead engines have left there is removed, unless processes are in it.
+    ///
+    /// # Errors
+    /// None can be made, usually for want of permission.
+    pub(super) fn new(base: &Path) -> io::Result<Self> {
+        static ENGINES: AtomicU64 = AtomicU64::new(0);
+        remove_abandoned(base)?;
+        loop {
+            let number = ENGINES.fetch_add(1, Ordering::Relaxed);
+            let path = base.join(format!("{PREFIX}{}.{number}", std::process::id()));
+            match fs::create_dir(&path).and_then(|()| lock(&path)) {
+                Ok(lock) => return Ok(Self { path, next: AtomicU64::new(0), _lock: lock }),
+                // a dead engine of the same process id has left it, or another engine took this one for such
+                Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A new cgroup.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(super) fn grow(&self) -> io::Result<Directory> {
+        // a name of this engine's own making: a request's id never becomes a path
+        let path = self.path.join(self.next.fetch_add(1, Ordering::Relaxed).to_string());
+        fs::create_dir(&path)?;
+        Ok(Directory { path })
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = remove(&self.path);
+    }
+}
+
+/// The lock of a directory that nobody else has locked.
+///
+/// # Errors
+/// NotFound if it was removed, or is locked.
+fn lock(path: &Path) -> io::Result<File> {
+    let directory = File::open(path)?;
+    match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) if path.exists() => Ok(directory),
+        _ => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+fn remove_abandoned(base: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(base)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(PREFIX)
+            && let Ok(_lock) = lock(&entry.path())
+            && remove(&entry.path()).is_err()
+        {
+            warn!(cgroup = %entry.path().display(), "an earlier agent has left processes here; they run on");
+        }
+    }
+    Ok(())
+}
+
+/// The cgroup of one execution. Dropping it removes it, and those that its processes made, if no process is in them.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens one of its files to be written to.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn file(&self, name: &str) -> io::Result<File> {
+        fs::OpenOptions::new().write(true).open(self.path.join(name))
+    }
+
+    /// Writes one of its files.
+    ///
+    /// # Errors
+    /// There is none, or it does not take this value.
+    pub(super) fn write(&self, name: &str, value: &str) -> io::Result<()> {
+        write(&self.path, name, value)
+    }
+
+    /// Reads one of its files.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn read(&self, name: &str) -> io::Result<String> {
+        fs::read_to_string(self.path.join(name))
+    }
+
+    /// The number on the line of one of its files that begins with `key`.
+    pub(super) fn number(&self, name: &str, key: &str) -> Option<u64> {
+        let text = self.read(name).ok()?;
+        let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
+        value.trim().parse().ok()
+    }
+
+    /// The processes in it and in all below it.
+    ///
+    /// # Errors
+    /// They cannot be read now, for want of descriptors or memory, or since cgroups were removed meanwhile.
+    pub(super) fn pids(&self) -> io::Result<Vec<i32>> {
+        let mut pids = Vec::new();
+        self.each(|cgroup| {
+            let text = read_at(cgroup, "cgroup.procs")?;
+            pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+            Ok(())
+        })?;
+        Ok(pids)
+    }
+
+    /// Does something in it and in all below it.
+    ///
+    /// # Errors
+    /// Those of `work`, and as [`Directory::pids`].
+    pub(super) fn each(&self, work: impl FnMut(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
+        walk(&self.path, work, |_, _| Ok(()))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = remove(&self.path);
+    }
+}
+
+/// Writes a file of a cgroup.
+///
+/// # Errors
+/// There is none, or it does not take this value.
+pub(super) fn write(cgroup: &Path, name: &str, value: &str) -> io::Result<()> {
+    fs::OpenOptions::new().write(true).open(cgroup.join(name))?.write_all(value.as_bytes())
+}
+
+/// Reads a file of a cgroup.
+fn read_at(cgroup: BorrowedFd<'_>, name: &str) -> io::Result<String> {
+    let mut text = String::new();
+    File::from(openat(cgroup, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Writes a file of a cgroup.
+pub(super) fn write_at(cgroup: BorrowedFd<'_>, name: &str, value: &str) -> io::Result<()> {
+    File::from(openat(cgroup, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?).write_all(value.as_bytes())
+}
+
+/// Removes a cgroup and those below it, the deepest first.
+///
+/// # Errors
+/// A process is in one of them.
+fn remove(path: &Path) -> io::Result<()> {
+    // most have none below
+    match fs::remove_dir(path) {
+        Ok(()) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(_) => {}
+    }
+    walk(path, |_| Ok(()), |parent, name| Ok(unlinkat(parent, name, AtFlags::REMOVEDIR)?))?;
+    fs::remove_dir(path)
+}
+
+/// Goes through a directory and all below it: `enter` sees each before those below it, `leave` each but the first after
+/// them, by its parent and its name.
+///
+/// A command may have made more levels than a path or the descriptors of this process can name: so only one is open.
+fn walk(
+    path: &Path,
+    mut enter: impl FnMut(BorrowedFd<'_>) -> io::Result<()>,
+    mut leave: impl FnMut(BorrowedFd<'_>, &CStr) -> io::Result<()>,
+) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut current = rustix::fs::open(path, flags, Mode::empty())?;
+    enter(current.as_fd())?;
+    let mut levels = vec![(c"".to_owned(), below(&current)?)];
+    while let Some((_, children)) = levels.last_mut() {
+        match children.pop() {
+            Some(child) => {
+                current = openat(&current, &child, flags, Mode::empty())?;
+                enter(current.as_fd())?;
+                levels.push((child, below(&current)?));
+            }
+            None if levels.len() == 1 => return Ok(()),
+            None => {
+                current = openat(&current, c"..", flags, Mode::empty())?;
+                let (name, _) = levels.pop().unwrap_or_default();
+                leave(current.as_fd(), &name)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The directories in a directory.
+fn below(directory: &OwnedFd) -> io::Result<Vec<CString>> {
+    // each of them counts as a link, and most have none: that saves reading all names
+    if fstat(directory)?.st_nlink == 2 {
+        return Ok(Vec::new());
+    }
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        if entry.file_type() == FileType::Directory && !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            names.push(entry.file_name().to_owned());
+        }
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_deeper_than_any_path_are_walked_and_removed() {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("root");
+        fs::create_dir(&root).unwrap();
+        let mut current = File::open(&root).unwrap().into();
+        for _ in 0..100 {
+            let name = "x".repeat(200);
+            rustix::fs::mkdirat(&current, "side", Mode::RWXU).unwrap();
+            rustix::fs::mkdirat(&current, &name, Mode::RWXU).unwrap();
+            current = openat(&current, &name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        }
+        let mut count = 0;
+        let count_all = |_: BorrowedFd<'_>| {
+            count += 1;
+            Ok(())
+        };
+        walk(&root, count_all, |_, _| Ok(())).unwrap();
+        assert_eq!(count, 201);
+        remove(&root).unwrap();
+        assert!(!root.exists());
+    }
+
+    #[test]
+    fn what_a_dead_engine_left_is_removed_and_a_live_one_is_left_alone() {
+        let base = tempfile::tempdir().unwrap();
+        let dead = base.path().join(format!("{PREFIX}1.0"));
+        fs::create_dir_all(dead.join("0/of a command")).unwrap();
+        let live = Tree::new(base.path()).unwrap();
+        assert!(!dead.exists());
+        let other = Tree::new(base.path()).unwrap();
+        let directory = live.grow().unwrap();
+        assert!(directory.path().exists() && other.path() != live.path());
+        drop((directory, live, other));
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+    }
+}
