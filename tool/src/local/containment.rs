@@ -12,6 +12,8 @@
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::io;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,6 +45,8 @@ struct Inner {
     held: Mutex<Option<OwnChild>>,
     /// Its cgroups, until it is released.
     leaf: Mutex<Option<Arc<Leaf>>>,
+    /// What lives was asked to stay.
+    left_alone: AtomicBool,
 }
 
 /// Which processes, by id and start time, were sent a signal, and what came of it.
@@ -73,12 +77,18 @@ struct Members {
     kept: bool,
 }
 
-impl Containment {
+/// Who answers for the processes of an execution: if it is dropped early, since a runtime was shut down, they are ended
+/// at once.
+pub(super) struct Guard {
+    containment: Containment,
+}
+
+impl Guard {
     /// The processes of the execution `id`, whose main process was just started, in these cgroups.
     pub(super) fn new(main: Pid, own: OwnChild, leaf: Option<Leaf>, id: ExecutionId, census: Arc<Census>) -> Self {
         let main = main.as_raw_nonzero().get();
         let start_ticks = processes::read(main).ok().flatten().map_or(0, |process| process.start_ticks);
-        Self {
+        let containment = Containment {
             inner: Arc::new(Inner {
                 main,
                 id,
@@ -88,10 +98,31 @@ impl Containment {
                 known: Mutex::default(),
                 held: Mutex::new(Some(own)),
                 leaf: Mutex::new(leaf.map(Arc::new)),
+                left_alone: AtomicBool::new(false),
             }),
-        }
+        };
+        Self { containment }
     }
+}
 
+impl Deref for Guard {
+    type Target = Containment;
+
+    fn deref(&self) -> &Containment {
+        &self.containment
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.containment.end_blocking();
+    }
+}
+
+/// How many times a guard tries to end processes that do not go, with a [`PAUSE`] between.
+const ATTEMPTS: usize = 100;
+
+impl Containment {
     /// How many members live, looked at no earlier than `asked`.
     pub(super) async fn count(&self, asked: Instant) -> u32 {
         let count = self.look(move |inner| match inner.keeping_leaf() {
@@ -121,8 +152,15 @@ impl Containment {
             if left.live.is_empty() && !left.unsure {
                 return left.refused;
             }
-            // a process in an uninterruptible sleep takes its time
-            let _ = tokio::time::timeout(5 * PAUSE, self.all_ended(left.live)).await;
+            // a process in an uninterruptible sleep takes its time, and a frozen one for ever
+            let live = left.live.clone();
+            if tokio::time::timeout(5 * PAUSE, self.all_ended(left.live)).await.is_err() {
+                self.look(move |_| {
+                    live.iter().for_each(|process| cgroup::thaw(process.pid));
+                    Ok(())
+                })
+                .await;
+            }
         }
     }
 
@@ -169,8 +207,10 @@ impl Containment {
         self.inner.leaf().is_some_and(|leaf| leaf.has_run_out_of_memory())
     }
 
-    /// Takes the main process, which has ended, from the process table, unless others are still to be found by it.
-    pub(super) fn reap_main(&self) {
+    /// The processes that live were asked to stay. Takes the main process, which has ended, from the process table, unless
+    /// others are still to be found by it.
+    pub(super) fn leave_alone(&self) {
+        self.inner.left_alone.store(true, Ordering::Relaxed);
         if self.inner.keeping_leaf().is_some() {
             self.inner.reap();
         }
@@ -183,6 +223,20 @@ impl Containment {
         let leaf = lock(&self.inner.leaf).take();
         // the kernel may be busy with other cgroups
         tokio::task::spawn_blocking(move || drop(leaf));
+    }
+
+    fn end_blocking(&self) {
+        if self.inner.is_released() || self.inner.left_alone.load(Ordering::Relaxed) {
+            return;
+        }
+        for _ in 0..ATTEMPTS {
+            match self.inner.sweep(Signal::KILL, &mut Done::new()) {
+                Ok(left) if left.live.is_empty() && !left.unsure => break,
+                _ => std::thread::sleep(PAUSE),
+            }
+        }
+        self.inner.reap();
+        drop(lock(&self.inner.leaf).take());
     }
 
     async fn all_ended(&self, members: Vec<Process>) {
@@ -262,6 +316,11 @@ impl Inner {
         self.leaf().filter(|leaf| leaf.keeps())
     }
 
+    /// There is nothing left to look for.
+    fn is_released(&self) -> bool {
+        lock(&self.held).is_none() && lock(&self.leaf).is_none()
+    }
+
     fn reap(&self) {
         let main = lock(&self.held).take();
         if let Some(main) = main {
@@ -287,7 +346,7 @@ impl Inner {
     /// as they are found.
     fn members(&self, asked: Instant, mut visit: impl FnMut(&Process)) -> io::Result<Members> {
         let leaf = self.keeping_leaf();
-        if lock(&self.held).is_none() && leaf.is_none() {
+        if self.is_released() {
             return Ok(Members { all: Vec::new(), kept: true });
         }
         let in_leaf = match &leaf {

@@ -176,7 +176,6 @@ struct Shared {
     state_dir: PathBuf,
     log_commands: bool,
     census: Arc<Census>,
-    cgroups: Cgroups,
     max_executions: u32,
     /// Closed when nothing new may start.
     permits: Arc<Semaphore>,
@@ -189,6 +188,8 @@ struct Shared {
     hurry: CancellationToken,
     /// Removes the temporary state directory, if there is one, with the engine.
     _temporary: Option<tempfile::TempDir>,
+    /// Dropped last: its directories can be removed once all executions are.
+    cgroups: Cgroups,
 }
 
 impl Shared {

@@ -36,7 +36,6 @@ pub(super) struct SpawnSpec {
 
 /// A process that runs the program, and this side's ends of its pipes. Dropping it does not end or reap the process.
 pub(super) struct Child {
-    pub(super) own: OwnChild,
     pub(super) pid: rustix::process::Pid,
     pub(super) pidfd: OwnedFd,
     pub(super) stdin: Option<OwnedFd>,
@@ -46,7 +45,7 @@ pub(super) struct Child {
 
 /// Starts processes. Blocks until the program runs or could not be started; then nothing of it is left.
 pub(super) trait Spawner: Send + Sync {
-    fn spawn(&self, spec: &SpawnSpec) -> Result<Child, SpawnError>;
+    fn spawn(&self, spec: &SpawnSpec) -> Result<(OwnChild, Child), SpawnError>;
 }
 
 /// Starts processes as children of this one.
@@ -64,7 +63,7 @@ impl DirectSpawner {
 }
 
 impl Spawner for DirectSpawner {
-    fn spawn(&self, spec: &SpawnSpec) -> Result<Child, SpawnError> {
+    fn spawn(&self, spec: &SpawnSpec) -> Result<(OwnChild, Child), SpawnError> {
         let prepare = |errno| error(spec, SpawnStage::Prepare, errno);
         let input = spec.piped_stdin.then(pipe).transpose().map_err(prepare)?;
         let (stdout, stdout_end) = pipe().map_err(prepare)?;
@@ -94,7 +93,7 @@ impl Spawner for DirectSpawner {
             fault: spec.fault,
         };
         let (own, pid, pidfd) = vfork::spawn(&image).map_err(|(stage, errno)| error(spec, stage, errno))?;
-        Ok(Child { own, pid, pidfd, stdin, stdout, stderr })
+        Ok((own, Child { pid, pidfd, stdin, stdout, stderr }))
     }
 }
 

@@ -8,8 +8,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
 use super::Shared;
-use super::cgroup::Leaf;
-use super::containment::Containment;
+use super::containment::Guard;
 use super::process;
 use super::spawn::Child;
 use super::supervise::{Supervisor, at};
@@ -20,7 +19,7 @@ use crate::{Command, ExecutionId, ExecutorError, SpawnError, SpawnStage};
 pub(super) struct Main {
     pub(super) pid: rustix::process::Pid,
     pub(super) pidfd: AsyncFd<OwnedFd>,
-    pub(super) containment: Containment,
+    pub(super) containment: Guard,
     pub(super) started: Instant,
     pub(super) user: String,
     pub(super) working_directory: String,
@@ -36,7 +35,7 @@ pub(super) struct Pipes {
 /// A process that runs, and what it was started with.
 struct Spawned {
     child: Child,
-    leaf: Option<Leaf>,
+    containment: Guard,
     report: Option<Report>,
     user: String,
     working_directory: String,
@@ -45,10 +44,8 @@ struct Spawned {
 impl Supervisor {
     /// Starts the command. On an error nothing of it is left, or will be.
     pub(super) async fn start(&self) -> Result<(Main, Pipes, Option<Report>), ExecutorError> {
-        let Spawned { child, leaf, report, user, working_directory } = self.spawn().await?;
+        let Spawned { child, containment, report, user, working_directory } = self.spawn().await?;
         let started = Instant::now();
-        let (id, census) = (self.record.id.clone(), Arc::clone(&self.shared.census));
-        let containment = Containment::new(child.pid, child.own, leaf, id, census);
         let pidfd = match process::watch(child.pidfd) {
             Ok(pidfd) => pidfd,
             Err(error) => {
@@ -78,7 +75,7 @@ impl Supervisor {
         tokio::select! {
             spawned = &mut spawning => spawned.map_err(|error| ExecutorError::Internal(error.to_string()))?,
             error = &mut given_up => {
-                tokio::spawn(end_late(spawning, self.record.id.clone(), Arc::clone(&self.shared)));
+                tokio::spawn(end_late(spawning));
                 Err(error)
             }
         }
@@ -108,19 +105,20 @@ impl Shared {
         if let Some(leaf) = &leaf {
             spec.cgroups = leaf.entry().map_err(prepare)?;
         }
-        let child = self.spawner.spawn(&spec)?;
-        Ok(Spawned { child, leaf, report, user, working_directory })
+        let (own, child) = self.spawner.spawn(&spec)?;
+        let containment = Guard::new(child.pid, own, leaf, id.clone(), Arc::clone(&self.census));
+        Ok(Spawned { child, containment, report, user, working_directory })
     }
 }
 
 /// Ends what may still be started after its call was given up.
-async fn end_late(spawning: JoinHandle<Result<Spawned, ExecutorError>>, id: ExecutionId, shared: Arc<Shared>) {
-    if let Ok(Ok(Spawned { child, leaf, .. })) = spawning.await {
-        end_now(Containment::new(child.pid, child.own, leaf, id, Arc::clone(&shared.census))).await;
+async fn end_late(spawning: JoinHandle<Result<Spawned, ExecutorError>>) {
+    if let Ok(Ok(Spawned { containment, .. })) = spawning.await {
+        end_now(containment).await;
     }
 }
 
-async fn end_now(containment: Containment) {
+async fn end_now(containment: Guard) {
     containment.end(Duration::ZERO, std::future::pending()).await;
     containment.release();
 }

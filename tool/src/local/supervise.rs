@@ -15,7 +15,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{info, warn};
 
 use super::Shared;
-use super::containment::Containment;
+use super::containment::Guard;
 use super::process::{self, Ended, Status};
 use super::pump::{self, Pump, Pumped};
 use super::registry::{self, Record};
@@ -170,7 +170,7 @@ impl Supervisor {
     }
 
     /// Tells the end, and looks after what was left running.
-    async fn finish(self, containment: Containment, ending: Ending, output: [Pumped; 2], report: Option<Report>) {
+    async fn finish(self, containment: Guard, ending: Ending, output: [Pumped; 2], report: Option<Report>) {
         let [stdout, stderr] = output;
         let lingers = ending.survivors > 0;
         let exited = exit_record(ending, [&stdout, &stderr], report);
@@ -189,7 +189,7 @@ impl Supervisor {
             drop(permit);
             return tell.await;
         }
-        containment.reap_main();
+        containment.leave_alone();
         let rests = [stdout.rest, stderr.rest].into_iter().flatten().map(pump::discard);
         let outlive = async {
             tokio::join!(tell, containment.outlive(), futures_util::future::join_all(rests));

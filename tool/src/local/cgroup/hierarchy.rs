@@ -11,7 +11,7 @@ pub(super) struct Hierarchy {
     pub(super) unified: bool,
     /// Of version 1: its controllers, such as `memory`.
     pub(super) controllers: Vec<String>,
-    /// The cgroup of this process.
+    /// The cgroup of the process.
     pub(super) own: PathBuf,
 }
 
@@ -21,6 +21,14 @@ pub(super) struct Hierarchy {
 /// /proc cannot be read.
 pub(super) fn all() -> io::Result<Vec<Hierarchy>> {
     Ok(parse(&fs::read_to_string("/proc/self/mountinfo")?, &fs::read_to_string("/proc/self/cgroup")?))
+}
+
+/// All hierarchies that this process can see another one in, with the cgroups of that.
+///
+/// # Errors
+/// /proc cannot be read, or there is no such process.
+pub(super) fn of(pid: i32) -> io::Result<Vec<Hierarchy>> {
+    Ok(parse(&fs::read_to_string("/proc/self/mountinfo")?, &fs::read_to_string(format!("/proc/{pid}/cgroup"))?))
 }
 
 /// `mountinfo` as in proc_pid_mountinfo(5), `own` as in /proc/PID/cgroup.

@@ -235,6 +235,21 @@ fn is_below(cgroups: &str, name: &Path) -> bool {
     cgroups.lines().any(|line| Path::new(line).components().collect::<Vec<_>>().windows(own.len()).any(|at| at == own))
 }
 
+/// Thaws the version 1 freezer that a process has got itself into: nothing else ends it there.
+pub(super) fn thaw(pid: i32) {
+    let freezers =
+        hierarchy::of(pid).unwrap_or_default().into_iter().filter(|h| h.controllers.contains(&"freezer".into()));
+    for freezer in freezers {
+        // an agent runs, so what freezes others holds no agent
+        for cgroup in freezer.own.ancestors() {
+            let froze_itself = fs::read_to_string(cgroup.join("freezer.self_freezing"));
+            if froze_itself.is_ok_and(|froze| froze.trim() == "1") {
+                let _ = tree::write(cgroup, "freezer.state", "THAWED");
+            }
+        }
+    }
+}
+
 /// Sees that an orphan in a session of its own, whom nothing but its cgroup tells, is found and ended in it.
 fn try_out(leaf: Leaf) -> Result<(), String> {
     let text = |error: io::Error| error.to_string();
