@@ -1,4 +1,4 @@
-//! What telexec costs over doing it here: `cargo build --release && cargo bench -p telexec-tests`.
+//! What telexec costs over doing it here: `cargo build --release && cargo bench -p telexec-tests --bench exec`.
 //!
 //! Every figure stands beside its baseline, measured in the same run and taking turns with it, so that the ratios hold
 //! on a machine that is busy with other things. Arguments: the number of rounds (default 300) and the MiB of the
@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use telexec_tests::{Agent, Certs};
+use telexec_tests::{Agent, Certs, percentile};
 use telexec_tool::local::{LocalConfig, LocalExecutor};
 use telexec_tool::{Command, CommandBuilder, Event, Executor};
 use tokio::io::AsyncReadExt;
@@ -91,11 +91,6 @@ fn print_latency(name: &str, (p50, p99): (Duration, Duration), base: (Duration, 
         ratio(p50, base.0),
         ratio(p99, base.1)
     );
-}
-
-fn percentile(times: &mut [Duration], percent: usize) -> Duration {
-    times.sort_unstable();
-    times.get((times.len() * percent / 100).min(times.len().saturating_sub(1))).copied().unwrap_or_default()
 }
 
 async fn throughput(mebibytes: u64, places: &[Place]) -> Result<()> {

@@ -5,8 +5,10 @@
 
 mod agent;
 mod certs;
+mod figures;
 mod files;
 mod grpcurl;
+mod holdings;
 mod outcome;
 mod places;
 mod processes;
@@ -15,10 +17,12 @@ mod wire;
 
 pub use agent::{Agent, AgentBuilder, Refused, program, telexecd};
 pub use certs::{Authority, Certs, Leaf, Pair};
+pub use figures::percentile;
 pub use files::{executable, lines};
 pub use grpcurl::{Answer, Grpcurl};
+pub use holdings::{Holdings, Memory};
 pub use outcome::{Outcome, collect, run, until_told};
 pub use places::{Place, at};
-pub use processes::{MARK, Process, marker, processes_with};
+pub use processes::{MARK, Process, Watch, marker, processes_with};
 pub use wait::{until, within};
 pub use wire::{Followed, Stream, Wire, follow};

@@ -1,6 +1,10 @@
 //! Finding the processes of a command, without asking the agent.
 
 use std::fs;
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// The variable that marks a command's processes: `command.env(MARK, &mark)`.
 pub const MARK: &str = "TELEXEC_TEST";
@@ -23,7 +27,7 @@ pub fn marker() -> String {
     uuid::Uuid::now_v7().simple().to_string()
 }
 
-/// The processes that carry the mark in their environment or name it in their arguments.
+/// The processes that carry the mark, or one that begins with it, in their environment or name it in their arguments.
 pub fn processes_with(mark: &str) -> Vec<Process> {
     let variable = format!("{MARK}={mark}");
     let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -32,7 +36,7 @@ pub fn processes_with(mark: &str) -> Vec<Process> {
 
 fn carries(pid: i32, mark: &str, variable: &str) -> bool {
     let file = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
-    file("environ").split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
+    file("environ").split(|byte| *byte == 0).any(|entry| entry.starts_with(variable.as_bytes()))
         || String::from_utf8_lossy(&file("cmdline")).contains(mark)
 }
 
@@ -44,4 +48,33 @@ fn read(pid: i32) -> Option<Process> {
     let state = fields.first()?.chars().next()?;
     let session = fields.get(3)?.parse().ok()?;
     (!"ZX".contains(state)).then(|| Process { pid, name: name.to_owned(), state, session })
+}
+
+/// Processes whose end is waited for, without looking for them again and again.
+#[derive(Debug)]
+pub struct Watch(Vec<OwnedFd>);
+
+impl Watch {
+    /// Of these, by their ids; those that have ended and were reaped are left out.
+    pub fn of(pids: impl IntoIterator<Item = i32>) -> Self {
+        let open = |pid| pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok();
+        Self(pids.into_iter().filter_map(open).collect())
+    }
+
+    /// How many these are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Blocks until all have ended; whether they were reaped does not matter.
+    ///
+    /// # Panics
+    /// One does not end.
+    pub fn wait(&self) {
+        let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
+        for process in &self.0 {
+            let ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit)).unwrap();
+            assert!(ended == 1, "a process does not end");
+        }
+    }
 }

@@ -1,14 +1,7 @@
 //! Commands that write more than anyone reads.
 
 use telexec_proto::v1::{ExecuteRequest, GetExecutionRequest, execution_event::Event};
-use telexec_tests::{Agent, MARK, Wire, marker, processes_with, until};
-
-/// What the agent's process holds in memory.
-fn resident_bytes(agent: &Agent) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
-}
+use telexec_tests::{Agent, MARK, Memory, Wire, marker, processes_with, until};
 
 /// Starts a flood that nobody reads, and waits until the agent takes no more of it.
 async fn flood(wire: &Wire, mark: &str) -> tonic::Streaming<telexec_proto::v1::ExecutionEvent> {
@@ -32,13 +25,13 @@ async fn flood(wire: &Wire, mark: &str) -> tonic::Streaming<telexec_proto::v1::E
 async fn who_does_not_read_costs_bounded_memory_and_can_still_cancel() {
     let agent = Agent::start();
     let mark = marker();
-    let before = resident_bytes(&agent);
+    let before = Memory::of(agent.pid()).resident;
     let mut streams = Vec::new();
     for _ in 0..4 {
         let wire = Wire::connect(&agent).await.unwrap();
         streams.push(flood(&wire, &mark).await);
     }
-    let grown = resident_bytes(&agent).saturating_sub(before);
+    let grown = Memory::of(agent.pid()).resident.saturating_sub(before);
     assert!(grown < 64 * 1024 * 1024, "by {grown} bytes for four floods");
     assert_eq!(processes_with(&mark).len(), 4);
     drop(streams);

@@ -1,0 +1,75 @@
+//! What an agent holds of its machine, seen from outside of it.
+
+use std::fs;
+use std::path::Path;
+
+/// What grows with the executions of an agent, and must shrink with their ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holdings {
+    /// Open descriptors.
+    pub descriptors: usize,
+    /// Threads.
+    pub threads: usize,
+    /// Child processes, those that have ended and were not reaped included.
+    pub children: usize,
+    /// Control groups below those of any agent on this machine, in every mounted hierarchy.
+    pub cgroups: usize,
+}
+
+impl Holdings {
+    /// Of the agent with this process id.
+    ///
+    /// # Panics
+    /// It has ended.
+    pub fn of(pid: i32) -> Self {
+        let entries = |name: &str| fs::read_dir(format!("/proc/{pid}/{name}")).unwrap().count();
+        Self {
+            descriptors: entries("fd"),
+            threads: entries("task"),
+            children: children(pid),
+            cgroups: cgroups(Path::new("/sys/fs/cgroup"), false),
+        }
+    }
+}
+
+fn children(of: i32) -> usize {
+    let parent = |stat: String| stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse::<i32>().ok();
+    let entries = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let stats = entries.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    stats.filter_map(parent).filter(|parent| *parent == of).count()
+}
+
+/// The directories in `directory` and below that are in one whose name begins with `telexec`.
+fn cgroups(directory: &Path, inside: bool) -> usize {
+    let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
+    let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let count = |entry: fs::DirEntry| {
+        let below = inside || entry.file_name().to_string_lossy().starts_with("telexec");
+        usize::from(inside) + cgroups(&entry.path(), below)
+    };
+    directories.map(count).sum()
+}
+
+/// What a process has in memory, in bytes. See proc_pid_status(5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// All of it.
+    pub resident: u64,
+    /// Without what is in files: heap and stacks.
+    pub anonymous: u64,
+}
+
+impl Memory {
+    /// Of the process with this id.
+    ///
+    /// # Panics
+    /// It has ended.
+    pub fn of(pid: i32) -> Self {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let bytes = |name: &str| {
+            let kibibytes = status.lines().find_map(|line| line.strip_prefix(name)?.strip_suffix(" kB"));
+            kibibytes.unwrap().trim().parse::<u64>().unwrap() * 1024
+        };
+        Self { resident: bytes("VmRSS:"), anonymous: bytes("RssAnon:") }
+    }
+}
