@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, set_child_subreaper, waitpgid};
-use telexec_tests::{Agent, MARK, Memory, Watch, marker, percentile, processes_with, until};
+use telexec_tests::{MARK, Memory, Watch, bench_agent, marker, percentile, processes_with, until};
 use telexec_tool::local::{LocalConfig, LocalExecutor};
 use telexec_tool::{Command, CommandBuilder, Event, Execution, Executor};
 use tokio::runtime::{Builder, Runtime};
@@ -85,14 +85,6 @@ fn runtime() -> Result<Runtime> {
     Ok(Builder::new_multi_thread().worker_threads(1).enable_all().build()?)
 }
 
-fn agent() -> Agent {
-    let agent = Agent::builder();
-    match std::env::var("TELEXEC_BENCH_CONTAINMENT") {
-        Ok(containment) => agent.env("TELEXECD_CONTAINMENT", containment).start(),
-        Err(_) => agent.start(),
-    }
-}
-
 fn title(text: &str) {
     println!("\n{text}\n  {:<54} {:>9} {:>9} {:>7} {:>7}", "", "p50", "p99", "ratio", "p99");
 }
@@ -113,7 +105,7 @@ fn print(rows: &mut [(String, Vec<Duration>)]) {
 
 fn cancel(rounds: usize) -> Result<()> {
     let runtime = runtime()?;
-    let agent = agent();
+    let agent = bench_agent().start();
     let remote: Box<dyn Executor> = Box::new(runtime.block_on(agent.executor()));
     let engine: Box<dyn Executor> = Box::new(runtime.block_on(async { LocalExecutor::new(LocalConfig::default()) })?);
     title(&format!("from cancel until no process is left, no grace, {rounds} rounds; baseline: kill(-group)"));
@@ -239,7 +231,7 @@ fn start_here(count: usize) -> Result<(Duration, Duration)> {
 }
 
 fn start_there(runtime: &Runtime, count: usize, memory: &mut Vec<[Memory; 3]>) -> Result<(Duration, Duration)> {
-    let agent = agent();
+    let agent = bench_agent().start();
     let mut executors = Vec::new();
     for _ in 0..count.div_ceil(CALLS_PER_CONNECTION) {
         executors.push(runtime.block_on(agent.executor()));
@@ -278,7 +270,7 @@ fn flood(time: Duration) -> Result<()> {
     println!("  {:<28} {:>9} {:>9} {:>9} {:>12}", "", "before", "after", "the most", "grown/window");
     for floods in [1, 8] {
         let runtime = runtime()?;
-        let agent = agent();
+        let agent = bench_agent().start();
         let executor = runtime.block_on(agent.executor());
         let before = Memory::of(agent.pid()).resident;
         let mut unread = Vec::new();

@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests fail so")]
 
 mod agent;
+mod bench;
 mod certs;
-mod figures;
 mod files;
 mod grpcurl;
 mod holdings;
@@ -16,8 +16,8 @@ mod wait;
 mod wire;
 
 pub use agent::{Agent, AgentBuilder, Refused, program, telexecd};
+pub use bench::{bench_agent, percentile};
 pub use certs::{Authority, Certs, Leaf, Pair};
-pub use figures::percentile;
 pub use files::{executable, lines};
 pub use grpcurl::{Answer, Grpcurl};
 pub use holdings::{Holdings, Memory};
