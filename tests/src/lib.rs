@@ -24,5 +24,5 @@ pub use holdings::{Holdings, Memory};
 pub use outcome::{Outcome, collect, run, until_told};
 pub use places::{Place, at};
 pub use processes::{MARK, Process, Watch, marker, processes_with};
-pub use wait::{until, within};
+pub use wait::{rounds, until, within};
 pub use wire::{Followed, Stream, Wire, follow};

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 /// Far longer than anything takes: a test that waits so long hangs.
 const LIMIT: Duration = Duration::from_secs(60);
+/// The same for one of many rounds.
+const ROUND_LIMIT: Duration = Duration::from_millis(50);
 /// Sooner than the limit of what is around it, so that the failure says what was waited for.
 const CONDITION_LIMIT: Duration = Duration::from_secs(30);
 /// Between two looks the machine belongs to what is waited for.
@@ -35,6 +37,14 @@ pub(crate) fn until_blocking(limit: Duration, mut condition: impl FnMut() -> boo
     true
 }
 
+/// How often a test repeats itself: `usual`, or as often as `TELEXEC_ROUNDS` says.
+///
+/// # Panics
+/// That is no number.
+pub fn rounds(usual: u32) -> u32 {
+    std::env::var("TELEXEC_ROUNDS").map_or(usual, |text| text.parse().expect("TELEXEC_ROUNDS is a number"))
+}
+
 /// What `future` gives.
 ///
 /// # Panics
@@ -43,7 +53,8 @@ pub(crate) fn until_blocking(limit: Duration, mut condition: impl FnMut() -> boo
 pub fn within<F: Future>(future: F) -> impl Future<Output = F::Output> {
     let here = Location::caller();
     async move {
-        match tokio::time::timeout(LIMIT, future).await {
+        let limit = LIMIT.max(ROUND_LIMIT * rounds(0));
+        match tokio::time::timeout(limit, future).await {
             Ok(output) => output,
             Err(_) => panic!("hangs: what is awaited at {here}"),
         }

@@ -1,9 +1,12 @@
 //! Commands that are ended: cancelled, timed out, or overtaken by their deadline.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use telexec_tests::{MARK, Process, collect, lines, marker, processes_with, run, until, until_told};
+use telexec_tests::{
+    Agent, Holdings, MARK, Process, collect, lines, marker, processes_with, rounds, run, until, until_told,
+};
 use telexec_tool::{Command, CommandBuilder, Execution, ExecutionState, ExitCause, Exited, Signal};
 use tempfile::TempDir;
 
@@ -151,18 +154,44 @@ pub(super) async fn cancel_of_one_spares_the_others(machine: Machine) {
     }
 }
 
-/// Each round drops the call a little later on its way.
-pub(super) async fn cancel_while_it_starts_leaves_nothing(machine: Machine) {
-    let mark = marker();
-    for round in 0..100 {
-        let command = Command::argv(["sleep", "300"]).env(MARK, &mark).kill_grace(Duration::ZERO).build().unwrap();
-        let pause = Duration::from_micros(round * 50);
-        let _ = tokio::time::timeout(pause, machine.execute(command)).await;
+/// Starts that are cancelled, each somewhere else on its way: before, between clone and exec, after.
+async fn cancel_starts(machine: &Machine, mark: &str) {
+    for round in 0..rounds(1000) {
+        let command = Command::argv(["sleep", "300"]).env(MARK, mark).kill_grace(Duration::ZERO).build().unwrap();
+        // a prime, so that the pauses come in no order and each is another one
+        let pause = Duration::from_micros(u64::from(round) * 7919 % 4000);
+        // Tokio's own timers count in milliseconds
+        let paused = tokio::task::spawn_blocking(move || std::thread::sleep(pause));
+        tokio::select! {
+            biased;
+            _ = paused => {}
+            started = machine.execute(command) => drop(started.unwrap()),
+        }
     }
     // after this answer none of the calls before it can be still on its way
-    run(&machine, Command::argv(["true"])).await.unwrap();
+    run(machine, Command::argv(["true"])).await.unwrap();
     until("none runs", async || machine.list(Default::default()).await.unwrap().executions.is_empty()).await;
-    until("nothing is left", async || processes_with(&mark).is_empty()).await;
+    until("nothing is left", async || processes_with(mark).is_empty()).await;
+}
+
+pub(super) async fn cancel_while_it_starts_leaves_nothing(machine: Machine) {
+    cancel_starts(&machine, &marker()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cancel_while_it_starts_leaves_the_agent_no_descriptor_and_no_child() {
+    let agent = Agent::start();
+    let machine: Machine = Arc::new(agent.executor().await);
+    // what the first of all opens, and keeps
+    run(&machine, Command::argv(["true"])).await.unwrap();
+    let held = || {
+        let now = Holdings::of(agent.pid());
+        (now.descriptors, now.children)
+    };
+    let before = held();
+    cancel_starts(&machine, &marker()).await;
+    until("all is given back", async || held() == before).await;
+    assert_eq!(before.1, 0);
 }
 
 pub(super) async fn cancel_after_the_end_changes_nothing(machine: Machine) {

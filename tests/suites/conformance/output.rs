@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::future::join_all;
-use telexec_tests::{collect, run, until, until_told, within};
+use futures_util::{StreamExt, stream};
+use telexec_tests::{collect, rounds, run, until, until_told, within};
 use telexec_tool::{Command, Event, Execution, ListQuery, Signal};
 
 use super::Machine;
@@ -60,11 +60,13 @@ pub(super) async fn a_flood_of_one_byte_writes_arrives(machine: Machine) {
 }
 
 pub(super) async fn the_last_line_before_the_exit_arrives(machine: Machine) {
-    for round in 0..200 {
+    let one = async |round: u32| {
         let text = format!("echo {round} >&2; exit 3");
         let outcome = run(&machine, Command::shell(text).shell("sh")).await.unwrap();
-        assert_eq!(outcome.stderr, format!("{round}\n").into_bytes());
-    }
+        assert_eq!((outcome.stderr, outcome.exited.exit_code()), (format!("{round}\n").into_bytes(), 3));
+    };
+    // a few at once: they get in each other's way, each time in another one
+    stream::iter(0..rounds(1000)).for_each_concurrent(4, one).await;
 }
 
 pub(super) async fn a_slow_reader_gets_every_byte(machine: Machine) {
