@@ -18,7 +18,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, set_child_subreaper, waitpgid};
 use telexec_tests::{MARK, Memory, Watch, bench_agent, marker, percentile, processes_with, until};
 use telexec_tool::local::{LocalConfig, LocalExecutor};
-use telexec_tool::{Command, CommandBuilder, Event, Execution, Executor};
+use telexec_tool::{Command, CommandBuilder, Event, Execution, Executor, ListQuery};
 use tokio::runtime::{Builder, Runtime};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -259,6 +259,10 @@ fn start_there(runtime: &Runtime, count: usize, memory: &mut Vec<[Memory; 3]>) -
     drop(executions);
     watch.wait();
     let ended = begin.elapsed();
+    let executor = executors.first().ok_or("no connection")?;
+    runtime.block_on(until("all have exited", async || {
+        executor.list(ListQuery::default()).await.is_ok_and(|page| page.executions.is_empty())
+    }));
     memory.push([before, during, Memory::of(agent.pid())]);
     Ok((started, ended))
 }
