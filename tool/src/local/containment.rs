@@ -356,11 +356,14 @@ impl Inner {
         let in_leaf: HashSet<_> = in_leaf.iter().map(Process::key).collect();
         let is_root = |process: &Process| in_leaf.contains(&process.key()) || self.is_root(process, leaf.as_deref());
         let all = self.census.take(asked, |process| {
-            if is_root(process) && process.start_ticks >= self.start_ticks && !process.zombie && !is_self(process) {
+            if is_root(process) && process.start_ticks >= self.start_ticks && !process.zombie && !process.is_self() {
                 visit(process);
             }
         })?;
-        let members = with_descendants(&all, self.start_ticks, is_root);
+        let known: Vec<_> = lock(&self.known).iter().chain(&in_leaf).copied().collect();
+        let known = known.into_iter().filter_map(|(pid, _)| all.get(pid));
+        let related = all.in_session_or_group(self.main).chain(all.marked(self.id.as_str())).chain(known);
+        let members = all.with_descendants(related.filter(|process| is_root(process)), self.start_ticks);
         *lock(&self.known) = members.iter().map(Process::key).collect();
         let kept = leaf.is_some() && members.iter().all(|process| in_leaf.contains(&process.key()));
         Ok(Members { all: members, kept })
@@ -396,30 +399,9 @@ impl Inner {
 /// Up to so many processes are looked at one by one, rather than all of the machine.
 const FEW: i32 = 64;
 
-/// The live processes that are `roots` or descend from one, no older than `since`, this process excepted.
-fn with_descendants(all: &[Process], since: u64, roots: impl Fn(&Process) -> bool) -> Vec<Process> {
-    let young = |process: &&Process| process.start_ticks >= since && !is_self(process);
-    let mut members: HashSet<i32> = all.iter().filter(young).filter(|p| roots(p)).map(|p| p.pid).collect();
-    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
-    for process in all.iter().filter(young) {
-        children.entry(process.parent).or_default().push(process.pid);
-    }
-    let mut visit: Vec<i32> = members.iter().copied().collect();
-    while let Some(parent) = visit.pop() {
-        let descendants = children.get(&parent).into_iter().flatten();
-        visit.extend(descendants.filter(|child| members.insert(**child)));
-    }
-    all.iter().filter(|process| !process.zombie && members.contains(&process.pid)).cloned().collect()
-}
-
 /// A panic while the lock was held leaves nothing half done here.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// This process is never one of its own executions, whatever its environment says.
-fn is_self(process: &Process) -> bool {
-    u32::try_from(process.pid) == Ok(std::process::id())
 }
 
 fn send(process: &Process, signal: Signal) -> io::Result<Delivery> {
@@ -427,37 +409,5 @@ fn send(process: &Process, signal: Signal) -> io::Result<Delivery> {
     match process::send(&pidfd, signal) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(Delivery::Refused),
         _ => Ok(Delivery::Made),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn process(pid: i32, parent: i32, session: i32, start_ticks: u64) -> Process {
-        Process { pid, parent, group: session, session, zombie: false, start_ticks, marker: None }
-    }
-
-    fn pids(members: &[Process]) -> Vec<i32> {
-        members.iter().map(|process| process.pid).collect()
-    }
-
-    #[test]
-    fn members_are_roots_and_their_descendants_and_nobody_older() {
-        let all = [
-            process(10, 1, 10, 100),
-            process(11, 10, 11, 101),
-            process(12, 11, 12, 102),
-            process(13, 1, 10, 99),
-            process(14, 1, 14, 103),
-        ];
-        assert_eq!(pids(&with_descendants(&all, 100, |p| p.session == 10)), [10, 11, 12]);
-    }
-
-    #[test]
-    fn a_zombie_is_no_member_but_its_children_are() {
-        let mut all = [process(10, 1, 10, 100), process(11, 10, 11, 100)];
-        all[0].zombie = true;
-        assert_eq!(pids(&with_descendants(&all, 100, |p| p.pid == 10)), [11]);
     }
 }

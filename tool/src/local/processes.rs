@@ -1,6 +1,6 @@
 //! The machine's processes, as /proc shows them (see proc(5)).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -35,13 +35,79 @@ impl Process {
     pub(super) fn key(&self) -> (i32, u64) {
         (self.pid, self.start_ticks)
     }
+
+    /// This process is never one of its own executions, whatever its environment says.
+    pub(super) fn is_self(&self) -> bool {
+        u32::try_from(self.pid) == Ok(std::process::id())
+    }
 }
 
 /// Looks at all processes. Those who ask at the same time share one look.
 pub(super) struct Census {
     /// Older processes are of no interest: their environments are not read.
     since: u64,
-    latest: Mutex<Option<(Instant, Arc<[Process]>)>>,
+    latest: Mutex<Option<(Instant, Arc<Snapshot>)>>,
+}
+
+/// All processes that are no kernel threads, at one moment; found by what ties them to an execution, so that looking for
+/// one execution costs nothing for those of others.
+#[derive(Debug, Default)]
+pub(super) struct Snapshot {
+    processes: BTreeMap<i32, Process>,
+    children: HashMap<i32, Vec<i32>>,
+    sessions: HashMap<i32, Vec<i32>>,
+    groups: HashMap<i32, Vec<i32>>,
+    markers: HashMap<String, Vec<i32>>,
+}
+
+impl Snapshot {
+    fn new(processes: BTreeMap<i32, Process>) -> Self {
+        let mut this = Self::default();
+        for (pid, process) in &processes {
+            this.children.entry(process.parent).or_default().push(*pid);
+            this.sessions.entry(process.session).or_default().push(*pid);
+            this.groups.entry(process.group).or_default().push(*pid);
+            if let Some(marker) = &process.marker {
+                this.markers.entry(marker.clone()).or_default().push(*pid);
+            }
+        }
+        this.processes = processes;
+        this
+    }
+
+    /// The process with this id.
+    pub(super) fn get(&self, pid: i32) -> Option<&Process> {
+        self.processes.get(&pid)
+    }
+
+    /// Those in the session or group with this number.
+    pub(super) fn in_session_or_group(&self, number: i32) -> impl Iterator<Item = &Process> {
+        let found = [self.sessions.get(&number), self.groups.get(&number)];
+        self.all_of(found.into_iter().flatten().flatten())
+    }
+
+    /// Those whose environment names this execution.
+    pub(super) fn marked(&self, marker: &str) -> impl Iterator<Item = &Process> {
+        self.all_of(self.markers.get(marker).into_iter().flatten())
+    }
+
+    /// The live processes that are `roots` or descend from one, no older than `since`, this process excepted.
+    pub(super) fn with_descendants<'a>(&'a self, roots: impl Iterator<Item = &'a Process>, since: u64) -> Vec<Process> {
+        let young = |process: &&Process| process.start_ticks >= since && !process.is_self();
+        let mut visit: Vec<&Process> = roots.filter(young).collect();
+        let mut members = BTreeMap::new();
+        while let Some(process) = visit.pop() {
+            if members.insert(process.pid, process).is_none() {
+                let children = self.children.get(&process.pid).into_iter().flatten();
+                visit.extend(self.all_of(children).filter(young));
+            }
+        }
+        members.into_values().filter(|process| !process.zombie).cloned().collect()
+    }
+
+    fn all_of<'a>(&'a self, pids: impl Iterator<Item = &'a i32>) -> impl Iterator<Item = &'a Process> {
+        pids.filter_map(|pid| self.processes.get(pid))
+    }
 }
 
 impl Census {
@@ -56,7 +122,7 @@ impl Census {
     ///
     /// # Errors
     /// /proc cannot be read, for want of descriptors or memory.
-    pub(super) fn take(&self, asked: Instant, visit: impl FnMut(&Process)) -> io::Result<Arc<[Process]>> {
+    pub(super) fn take(&self, asked: Instant, visit: impl FnMut(&Process)) -> io::Result<Arc<Snapshot>> {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((began, processes)) = &*latest
             && *began >= asked
@@ -64,7 +130,7 @@ impl Census {
             return Ok(Arc::clone(processes));
         }
         let began = Instant::now();
-        let processes: Arc<[Process]> = snapshot(self.since, visit)?.into();
+        let processes = Arc::new(Snapshot::new(snapshot(self.since, visit)?));
         *latest = Some((began, Arc::clone(&processes)));
         Ok(processes)
     }
@@ -74,7 +140,7 @@ impl Census {
 ///
 /// A list of ids is old when it has been read: processes that replaced each other meanwhile would all be missed. So
 /// every id that was given out since the list was made is looked at too, until none is new.
-fn snapshot(since: u64, mut visit: impl FnMut(&Process)) -> io::Result<Vec<Process>> {
+fn snapshot(since: u64, mut visit: impl FnMut(&Process)) -> io::Result<BTreeMap<i32, Process>> {
     let mut found = BTreeMap::new();
     let mut note = |pid: i32| {
         let process = read(pid)?.filter(|process| process.pid != KTHREADD && process.parent != KTHREADD);
@@ -101,7 +167,7 @@ fn snapshot(since: u64, mut visit: impl FnMut(&Process)) -> io::Result<Vec<Proce
         }
         seen = last;
     }
-    Ok(found.into_values().collect())
+    Ok(found)
 }
 
 const KTHREADD: i32 = 2;
@@ -263,8 +329,36 @@ mod tests {
         let asked = Instant::now();
         let first = census.take(asked, |_| {}).unwrap();
         let pid = i32::try_from(std::process::id()).unwrap();
-        assert!(first.iter().any(|process| process.pid == pid));
+        assert!(first.get(pid).is_some());
         assert!(Arc::ptr_eq(&first, &census.take(asked, |_| {}).unwrap()));
         assert!(!Arc::ptr_eq(&first, &census.take(Instant::now(), |_| {}).unwrap()));
+    }
+
+    fn process(pid: i32, parent: i32, session: i32, start_ticks: u64) -> Process {
+        Process { pid, parent, group: session, session, zombie: false, start_ticks, marker: None }
+    }
+
+    fn descendants(all: impl IntoIterator<Item = Process>, session: i32, since: u64) -> Vec<i32> {
+        let all = Snapshot::new(all.into_iter().map(|process| (process.pid, process)).collect());
+        all.with_descendants(all.in_session_or_group(session), since).iter().map(|process| process.pid).collect()
+    }
+
+    #[test]
+    fn members_are_roots_and_their_descendants_and_nobody_older() {
+        let all = [
+            process(10, 1, 10, 100),
+            process(11, 10, 11, 101),
+            process(12, 11, 12, 102),
+            process(13, 1, 10, 99),
+            process(14, 1, 14, 103),
+        ];
+        assert_eq!(descendants(all, 10, 100), [10, 11, 12]);
+    }
+
+    #[test]
+    fn a_zombie_is_no_member_but_its_children_are() {
+        let mut all = [process(10, 1, 10, 100), process(11, 10, 11, 100)];
+        all[0].zombie = true;
+        assert_eq!(descendants(all, 10, 100), [11]);
     }
 }
