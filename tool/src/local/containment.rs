@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
+use tracing::warn;
 
 use super::PAUSE;
 use super::cgroup::{self, Leaf};
@@ -119,17 +120,20 @@ impl Drop for Guard {
     }
 }
 
+/// With a cgroup, looking at all processes is a precaution: so long it may take.
+const LOOK_TIME: Duration = Duration::from_secs(3);
+
 /// How many times a guard tries to end processes that do not go, with a [`PAUSE`] between.
 const ATTEMPTS: usize = 100;
 
 impl Containment {
     /// How many members live, looked at no earlier than `asked`.
     pub(super) async fn count(&self, asked: Instant) -> u32 {
-        let count = self.look(move |inner| match inner.keeping_leaf() {
-            Some(leaf) => Ok(leaf.members()?.len()),
-            None => Ok(inner.members(asked, |_| {})?.all.len()),
-        });
-        u32::try_from(count.await).unwrap_or(u32::MAX)
+        let count = match self.inner.keeping_leaf() {
+            Some(leaf) => self.repeat(move |_| Ok(leaf.members()?.len())).await,
+            None => self.look(move |inner, _| Ok(inner.members(asked, |_| {})?.all.len())).await,
+        };
+        u32::try_from(count).unwrap_or(u32::MAX)
     }
 
     /// Sends a signal to every live member.
@@ -155,7 +159,7 @@ impl Containment {
             // a process in an uninterruptible sleep takes its time, and a frozen one for ever
             let live = left.live.clone();
             if tokio::time::timeout(5 * PAUSE, self.all_ended(left.live)).await.is_err() {
-                self.look(move |_| {
+                self.repeat(move |_| {
                     live.iter().for_each(|process| cgroup::thaw(process.pid));
                     Ok(())
                 })
@@ -193,8 +197,7 @@ impl Containment {
             return leaf.emptied().await;
         }
         loop {
-            let asked = Instant::now();
-            let left = self.look(move |inner| Ok(inner.members(asked, |_| {})?.all)).await;
+            let left = self.look(|inner, asked| Ok(inner.members(asked, |_| {})?.all)).await;
             if left.is_empty() {
                 return;
             }
@@ -230,7 +233,7 @@ impl Containment {
             return;
         }
         for _ in 0..ATTEMPTS {
-            match self.inner.sweep(Signal::KILL, &mut Done::new()) {
+            match self.inner.sweep(Signal::KILL, &mut Done::new(), Instant::now()) {
                 Ok(left) if left.live.is_empty() && !left.unsure => break,
                 _ => std::thread::sleep(PAUSE),
             }
@@ -247,11 +250,35 @@ impl Containment {
     }
 
     async fn sweep(&self, signal: Signal, done: Arc<Mutex<Done>>) -> Sweep {
-        self.look(move |inner| inner.sweep(signal, &mut lock(&done))).await
+        let wide = self.look(move |inner, asked| inner.sweep(signal, &mut lock(&done), asked));
+        if self.inner.keeping_leaf().is_none() {
+            return wide.await;
+        }
+        if let Ok(sweep) = tokio::time::timeout(LOOK_TIME, wide).await {
+            return sweep;
+        }
+        warn!(id = %self.inner.id, "looking at all processes takes too long: trusting the cgroup alone");
+        self.repeat(move |inner| inner.sweep_leaf(signal, &mut Done::new())).await
+    }
+
+    /// Does what needs a look at all processes, no earlier than now: see [`Containment::repeat`].
+    async fn look<T: Send + 'static>(
+        &self,
+        work: impl Fn(&Inner, Instant) -> io::Result<T> + Send + Sync + 'static,
+    ) -> T {
+        let asked = Instant::now();
+        // an error would say that it is closed, which it never is
+        let slot = Arc::clone(&self.inner.census.slots).acquire_owned().await;
+        self.repeat(move |inner| {
+            // kept by the thread that looks, whoever still waits for it
+            let _slot = &slot;
+            work(inner, asked)
+        })
+        .await
     }
 
     /// Does what takes milliseconds on a busy machine, off the runtime's threads; again and again until it can be done.
-    async fn look<T: Send + 'static>(&self, work: impl Fn(&Inner) -> io::Result<T> + Send + Sync + 'static) -> T {
+    async fn repeat<T: Send + 'static>(&self, work: impl Fn(&Inner) -> io::Result<T> + Send + Sync + 'static) -> T {
         let work = Arc::new(work);
         loop {
             let (inner, work) = (Arc::clone(&self.inner), Arc::clone(&work));
@@ -263,18 +290,15 @@ impl Containment {
         }
     }
 }
+
 impl Inner {
     /// Sends `signal` to every live member that is not `done`. SIGKILL is sent until a pass finds nobody new; any other
     /// signal in one pass, since what a handler starts is not meant.
-    fn sweep(&self, signal: Signal, done: &mut Done) -> io::Result<Sweep> {
+    fn sweep(&self, signal: Signal, done: &mut Done, asked: Instant) -> io::Result<Sweep> {
         // before anyone is signalled: those that only their parents tell are known from now on
-        let members = self.members(Instant::now(), |_| {})?;
-        if signal == Signal::KILL
-            && members.kept
-            && let Some(leaf) = self.keeping_leaf()
-        {
-            let unsure = !leaf.kill()?;
-            return Ok(Sweep { live: members.all, refused: 0, unsure });
+        let members = self.members(asked, |_| {})?;
+        if members.kept {
+            return self.sweep_leaf(signal, done);
         }
         loop {
             if signal == Signal::KILL {
@@ -304,6 +328,21 @@ impl Inner {
                 return Ok(Sweep { live, refused, unsure: false });
             }
         }
+    }
+
+    /// The same for those in the cgroup alone.
+    fn sweep_leaf(&self, signal: Signal, done: &mut Done) -> io::Result<Sweep> {
+        let Some(leaf) = self.keeping_leaf() else {
+            return Ok(Sweep { live: Vec::new(), refused: 0, unsure: false });
+        };
+        let live = leaf.members()?;
+        let unsure = signal == Signal::KILL && !leaf.kill()?;
+        for process in &live {
+            if signal != Signal::KILL && !done.contains_key(&process.key()) {
+                done.insert(process.key(), send(process, signal)?);
+            }
+        }
+        Ok(Sweep { live, refused: 0, unsure })
     }
 
     /// The cgroups, as long as the execution has some.
@@ -354,7 +393,7 @@ impl Inner {
             None => Vec::new(),
         };
         let in_leaf: HashSet<_> = in_leaf.iter().map(Process::key).collect();
-        let is_root = |process: &Process| in_leaf.contains(&process.key()) || self.is_root(process, leaf.as_deref());
+        let is_root = |process: &Process| in_leaf.contains(&process.key()) || self.is_root(process);
         let all = self.census.take(asked, |process| {
             if is_root(process) && process.start_ticks >= self.start_ticks && !process.zombie && !process.is_self() {
                 visit(process);
@@ -370,13 +409,11 @@ impl Inner {
     }
 
     /// It is a member whatever its parents are, and whether or not it is in the cgroup.
-    fn is_root(&self, process: &Process, leaf: Option<&Leaf>) -> bool {
+    fn is_root(&self, process: &Process) -> bool {
         let numbers_are_its_own = || lock(&self.held).is_some();
-        // the same id may be in use in another agent of this machine: its cgroups are its own
-        let is_ours = || leaf.is_none_or(|leaf| !cgroup::is_of_another(process.pid, leaf));
         (process.session == self.main || process.group == self.main) && numbers_are_its_own()
             || lock(&self.known).contains(&process.key())
-            || process.marker.as_deref() == Some(self.id.as_str()) && is_ours()
+            || process.marker.as_deref() == Some(self.id.as_str())
     }
 
     /// Nothing that was born since the main process is a member, so it left none behind; cheap, and true only if it is
@@ -387,7 +424,7 @@ impl Inner {
             return Ok(false);
         }
         for pid in self.main + 1..=last {
-            if processes::read_with_marker(pid)?.is_some_and(|process| self.is_root(&process, None)) {
+            if processes::read_with_marker(pid)?.is_some_and(|process| self.is_root(&process)) {
                 return Ok(false);
             }
         }

@@ -221,7 +221,6 @@ impl LocalExecutor {
         let cgroups = containment(&config)?;
         Ok(Self {
             shared: Arc::new(Shared {
-                cgroups,
                 defaults: Defaults::new(&config),
                 spawner: Box::new(DirectSpawner::new()?),
                 registry: Registry::new(config.retention),
@@ -231,7 +230,7 @@ impl LocalExecutor {
                 max_output_bytes: config.max_output_bytes,
                 state_dir,
                 log_commands: config.log_commands,
-                census: Arc::new(Census::new()),
+                census: Arc::new(Census::new(cgroups.kind() != ContainmentKind::ProcessGroup)),
                 max_executions: config.max_executions,
                 permits: Arc::new(Semaphore::new(config.max_executions as usize)),
                 starts: Arc::new(Semaphore::new(64)),
@@ -239,6 +238,7 @@ impl LocalExecutor {
                 shutdown: CancellationToken::new(),
                 hurry: CancellationToken::new(),
                 _temporary: temporary,
+                cgroups,
             }),
         })
     }

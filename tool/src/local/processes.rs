@@ -9,8 +9,9 @@ use std::{fs, io};
 use futures_util::future::join_all;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::sync::Semaphore;
 
-use super::{PAUSE, process};
+use super::{PAUSE, cgroup, process};
 
 /// The variable that every process of an execution inherits.
 pub(super) const MARKER: &str = "TELEXEC_EXECUTION_ID";
@@ -24,6 +25,8 @@ pub(super) struct Process {
     pub(super) session: i32,
     /// All its threads have ended; it waits to be reaped.
     pub(super) zombie: bool,
+    /// It is about to be one, and has no environment any more.
+    exiting: bool,
     /// Clock ticks after boot.
     pub(super) start_ticks: u64,
     /// The execution that its environment names.
@@ -46,6 +49,11 @@ impl Process {
 pub(super) struct Census {
     /// Older processes are of no interest: their environments are not read.
     since: u64,
+    /// Nor are those of processes that are in the cgroup of an execution, which tells whose they are: reading the memory of
+    /// a process can be made to take for ever.
+    trust_cgroups: bool,
+    /// A look takes a thread, and most of those who ask can share one.
+    pub(super) slots: Arc<Semaphore>,
     latest: Mutex<Option<(Instant, Arc<Snapshot>)>>,
 }
 
@@ -112,9 +120,10 @@ impl Snapshot {
 
 impl Census {
     /// For what starts from now on.
-    pub(super) fn new() -> Self {
+    pub(super) fn new(trust_cgroups: bool) -> Self {
         let own = i32::try_from(std::process::id()).ok().and_then(|pid| read(pid).ok().flatten());
-        Self { since: own.map_or(0, |process| process.start_ticks), latest: Mutex::new(None) }
+        let since = own.map_or(0, |process| process.start_ticks);
+        Self { since, trust_cgroups, slots: Arc::new(Semaphore::new(LOOKERS)), latest: Mutex::new(None) }
     }
 
     /// All processes, looked at no earlier than `asked`. If this call is the one to look, `visit` sees each process as
@@ -130,45 +139,49 @@ impl Census {
             return Ok(Arc::clone(processes));
         }
         let began = Instant::now();
-        let processes = Arc::new(Snapshot::new(snapshot(self.since, visit)?));
+        let processes = Arc::new(Snapshot::new(self.look(visit)?));
         *latest = Some((began, Arc::clone(&processes)));
         Ok(processes)
     }
+
+    /// All processes that are no kernel threads.
+    ///
+    /// A list of ids is old when it has been read: processes that replaced each other meanwhile would all be missed. So
+    /// every id that was given out since the list was made is looked at too, until none is new.
+    fn look(&self, mut visit: impl FnMut(&Process)) -> io::Result<BTreeMap<i32, Process>> {
+        let mut found = BTreeMap::new();
+        let mut note = |pid: i32| {
+            let process = read(pid)?.filter(|process| process.pid != KTHREADD && process.parent != KTHREADD);
+            if let Some(mut process) = process {
+                let may_be_marked = process.start_ticks >= self.since && !process.zombie && !process.exiting;
+                if may_be_marked && !(self.trust_cgroups && cgroup::keeps(pid)) {
+                    process.marker = read_marker(pid)?;
+                }
+                visit(&process);
+                found.insert(pid, process);
+            }
+            io::Result::Ok(())
+        };
+        let mut seen = last_pid()?;
+        listed()?.into_iter().try_for_each(&mut note)?;
+        for _ in 0..MAX_PASSES {
+            let last = last_pid()?;
+            if last == seen {
+                break;
+            } else if (seen..=seen.saturating_add(MANY)).contains(&last) {
+                (seen + 1..=last).filter(|pid| is_process(*pid)).try_for_each(&mut note)?;
+            } else {
+                // ids started again at the smallest, or too many are new
+                listed()?.into_iter().try_for_each(&mut note)?;
+            }
+            seen = last;
+        }
+        Ok(found)
+    }
 }
 
-/// All processes that are no kernel threads.
-///
-/// A list of ids is old when it has been read: processes that replaced each other meanwhile would all be missed. So
-/// every id that was given out since the list was made is looked at too, until none is new.
-fn snapshot(since: u64, mut visit: impl FnMut(&Process)) -> io::Result<BTreeMap<i32, Process>> {
-    let mut found = BTreeMap::new();
-    let mut note = |pid: i32| {
-        let process = read(pid)?.filter(|process| process.pid != KTHREADD && process.parent != KTHREADD);
-        if let Some(mut process) = process {
-            if process.start_ticks >= since && !process.zombie {
-                process.marker = read_marker(pid)?;
-            }
-            visit(&process);
-            found.insert(pid, process);
-        }
-        io::Result::Ok(())
-    };
-    let mut seen = last_pid()?;
-    listed()?.into_iter().try_for_each(&mut note)?;
-    for _ in 0..MAX_PASSES {
-        let last = last_pid()?;
-        if last == seen {
-            break;
-        } else if (seen..=seen.saturating_add(MANY)).contains(&last) {
-            (seen + 1..=last).filter(|pid| is_process(*pid)).try_for_each(&mut note)?;
-        } else {
-            // ids started again at the smallest, or too many are new
-            listed()?.into_iter().try_for_each(&mut note)?;
-        }
-        seen = last;
-    }
-    Ok(found)
-}
+/// So many threads look, or wait for who looks.
+const LOOKERS: usize = 4;
 
 const KTHREADD: i32 = 2;
 /// New ids up to this many are looked at one by one.
@@ -208,7 +221,8 @@ pub(super) fn read(pid: i32) -> io::Result<Option<Process>> {
 /// As [`read`].
 pub(super) fn read_with_marker(pid: i32) -> io::Result<Option<Process>> {
     let Some(process) = read(pid)? else { return Ok(None) };
-    Ok(Some(Process { marker: read_marker(pid)?, ..process }))
+    let marker = if process.exiting { None } else { read_marker(pid)? };
+    Ok(Some(Process { marker, ..process }))
 }
 
 /// The file of a process; `None`: the process is gone, or this one may not read it.
@@ -230,12 +244,17 @@ fn parse_stat(pid: i32, stat: &[u8]) -> Option<Process> {
     let parent = fields.next()?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
     let session = fields.next()?.parse().ok()?;
-    let threads: u32 = fields.nth(13)?.parse().ok()?;
+    let flags: u64 = fields.nth(2)?.parse().ok()?;
+    let threads: u32 = fields.nth(10)?.parse().ok()?;
     let start_ticks = fields.nth(1)?.parse().ok()?;
     // the first thread may end before the others
     let zombie = state == "X" || (state == "Z" && threads <= 1);
-    Some(Process { pid, parent, group, session, zombie, start_ticks, marker: None })
+    let exiting = flags & PF_EXITING != 0;
+    Some(Process { pid, parent, group, session, zombie, exiting, start_ticks, marker: None })
 }
+
+/// See linux/sched.h.
+const PF_EXITING: u64 = 4;
 
 fn read_marker(pid: i32) -> io::Result<Option<String>> {
     let path = format!("/proc/{pid}/environ");
@@ -325,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_look_is_shared_by_those_who_asked_before_it_began() {
-        let census = Census::new();
+        let census = Census::new(false);
         let asked = Instant::now();
         let first = census.take(asked, |_| {}).unwrap();
         let pid = i32::try_from(std::process::id()).unwrap();
@@ -335,7 +354,7 @@ mod tests {
     }
 
     fn process(pid: i32, parent: i32, session: i32, start_ticks: u64) -> Process {
-        Process { pid, parent, group: session, session, zombie: false, start_ticks, marker: None }
+        Process { pid, parent, group: session, session, zombie: false, exiting: false, start_ticks, marker: None }
     }
 
     fn descendants(all: impl IntoIterator<Item = Process>, session: i32, since: u64) -> Vec<i32> {

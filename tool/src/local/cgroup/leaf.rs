@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
@@ -72,12 +71,6 @@ impl Leaf {
     /// Processes are found and ended by it, rather than one by one.
     pub(in crate::local) fn keeps(&self) -> bool {
         !matches!(self.keeper, Keeper::None)
-    }
-
-    /// The end of its path, which is like no other's.
-    pub(super) fn name(&self) -> Option<PathBuf> {
-        let path = self.directory()?.path();
-        Some(Path::new(path.parent()?.file_name()?).join(path.file_name()?))
     }
 
     fn directory(&self) -> Option<&Directory> {

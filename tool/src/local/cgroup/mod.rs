@@ -223,16 +223,9 @@ fn make_room(base: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a process is in the cgroup of another execution, of this engine or of any on this machine.
-pub(super) fn is_of_another(pid: i32, leaf: &Leaf) -> bool {
-    let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    cgroups.contains(PREFIX) && leaf.name().is_none_or(|name| !is_below(&cgroups, &name))
-}
-
-/// Whether a line of /proc/PID/cgroup leads through a directory of this name.
-fn is_below(cgroups: &str, name: &Path) -> bool {
-    let own: Vec<_> = name.components().collect();
-    cgroups.lines().any(|line| Path::new(line).components().collect::<Vec<_>>().windows(own.len()).any(|at| at == own))
+/// Whether a process is in the cgroup of an execution, of this engine or of any on this machine.
+pub(super) fn keeps(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|cgroups| cgroups.contains(PREFIX))
 }
 
 /// Thaws the version 1 freezer that a process has got itself into: nothing else ends it there.
