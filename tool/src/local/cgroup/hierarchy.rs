@@ -13,6 +13,15 @@ pub(super) struct Hierarchy {
     pub(super) controllers: Vec<String>,
     /// The cgroup of the process.
     pub(super) own: PathBuf,
+    /// The highest that can be seen.
+    top: PathBuf,
+}
+
+impl Hierarchy {
+    /// The process is at the top of what can be seen, as in a container.
+    pub(super) fn is_top(&self) -> bool {
+        self.own == self.top
+    }
 }
 
 /// All hierarchies that this process can see itself in.
@@ -81,7 +90,8 @@ impl Mount {
         // outside of what is mounted, this process cannot see where it is
         let below = Path::new(path).strip_prefix(&self.root).ok()?;
         let outside = below.components().any(|part| part == std::path::Component::ParentDir);
-        (!outside).then(|| Hierarchy { unified: self.unified, controllers, own: self.point.join(below) })
+        let (unified, own, top) = (self.unified, self.point.join(below), self.point.clone());
+        (!outside).then_some(Hierarchy { unified, controllers, own, top })
     }
 }
 

@@ -149,7 +149,9 @@ fn unified(hierarchies: &[Hierarchy], may_move: bool) -> Result<Unified, String>
     let mut faults = Vec::new();
     for hierarchy in hierarchies.iter().filter(|hierarchy| hierarchy.unified) {
         for base in bases(&hierarchy.own) {
-            match unified_in(&base, may_move && base == hierarchy.own) {
+            // where a manager has not given it away, this process stays where that has put it
+            let given = || is_delegated(&base) || hierarchy.is_top();
+            match unified_in(&base, may_move && base == hierarchy.own && given()) {
                 Ok(unified) => return Ok(unified),
                 Err(fault) => faults.push(format!("{}: {fault}", base.display())),
             }
