@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::Shared;
 use super::containment::Guard;
@@ -75,7 +76,7 @@ impl Supervisor {
         tokio::select! {
             spawned = &mut spawning => spawned.map_err(|error| ExecutorError::Internal(error.to_string()))?,
             error = &mut given_up => {
-                tokio::spawn(end_late(spawning));
+                tokio::spawn(end_late(spawning, self.tracked.clone()));
                 Err(error)
             }
         }
@@ -111,8 +112,8 @@ impl Shared {
     }
 }
 
-/// Ends what may still be started after its call was given up.
-async fn end_late(spawning: JoinHandle<Result<Spawned, ExecutorError>>) {
+/// Ends what may still be started after its call was given up. A shutdown waits for that.
+async fn end_late(spawning: JoinHandle<Result<Spawned, ExecutorError>>, _tracked: TaskTrackerToken) {
     if let Ok(Ok(Spawned { containment, .. })) = spawning.await {
         end_now(containment).await;
     }
