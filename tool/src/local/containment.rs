@@ -157,13 +157,8 @@ impl Containment {
                 return left.refused;
             }
             // a process in an uninterruptible sleep takes its time, and a frozen one for ever
-            let live = left.live.clone();
-            if tokio::time::timeout(5 * PAUSE, self.all_ended(left.live)).await.is_err() {
-                self.repeat(move |_| {
-                    live.iter().for_each(|process| cgroup::thaw(process.pid));
-                    Ok(())
-                })
-                .await;
+            if tokio::time::timeout(5 * PAUSE, self.all_ended(left.live.clone())).await.is_err() {
+                self.thaw(left.live).await;
             }
         }
     }
@@ -240,6 +235,14 @@ impl Containment {
         }
         self.inner.reap();
         drop(lock(&self.inner.leaf).take());
+    }
+
+    async fn thaw(&self, members: Vec<Process>) {
+        self.repeat(move |_| {
+            cgroup::thaw(&members);
+            Ok(())
+        })
+        .await;
     }
 
     async fn all_ended(&self, members: Vec<Process>) {

@@ -279,6 +279,9 @@ impl LocalExecutor {
             self.shared.hurry.cancel();
             self.idle().await;
         }
+        // not left to the last owner's drop: a process that exits now may not come to that
+        let shared = Arc::clone(&self.shared);
+        let _ = tokio::task::spawn_blocking(move || shared.cgroups.remove()).await;
     }
 
     fn permit(&self) -> Result<OwnedSemaphorePermit, ExecutorError> {

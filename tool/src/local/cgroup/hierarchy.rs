@@ -32,11 +32,11 @@ pub(super) fn all() -> io::Result<Vec<Hierarchy>> {
     Ok(parse(&fs::read_to_string("/proc/self/mountinfo")?, &fs::read_to_string("/proc/self/cgroup")?))
 }
 
-/// All hierarchies that this process can see another one in, with the cgroups of that.
+/// The same, with the cgroups of another process.
 ///
 /// # Errors
-/// /proc cannot be read, or there is no such process.
-pub(super) fn of(pid: i32) -> io::Result<Vec<Hierarchy>> {
+/// It has ended, or /proc cannot be read.
+pub(super) fn all_of(pid: i32) -> io::Result<Vec<Hierarchy>> {
     Ok(parse(&fs::read_to_string("/proc/self/mountinfo")?, &fs::read_to_string(format!("/proc/{pid}/cgroup"))?))
 }
 

@@ -196,7 +196,7 @@ async fn changed(directory: &Directory) -> io::Result<()> {
     events.ready(Interest::PRIORITY).await.map(|_| ())
 }
 
-const STATE: &str = "freezer.state";
+pub(super) const STATE: &str = "freezer.state";
 
 /// Freezes all, or at least all that can be frozen soon.
 fn freeze(directory: &Directory) -> io::Result<()> {

@@ -79,6 +79,12 @@ impl Cgroups {
         (this, faults)
     }
 
+    /// Removes all of them that hold no process; none can be made from now on.
+    pub(super) fn remove(&self) {
+        let trees = self.unified.iter().map(|unified| &unified.tree);
+        trees.chain(self.version_1.iter().map(|hierarchy| &hierarchy.tree)).for_each(Tree::remove);
+    }
+
     /// What keeps processes together.
     pub(super) fn kind(&self) -> ContainmentKind {
         self.kind
@@ -228,21 +234,6 @@ fn make_room(base: &Path) -> io::Result<()> {
 /// Whether a process is in the cgroup of an execution, of this engine or of any on this machine.
 pub(super) fn keeps(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|cgroups| cgroups.contains(PREFIX))
-}
-
-/// Thaws the version 1 freezer that a process has got itself into: nothing else ends it there.
-pub(super) fn thaw(pid: i32) {
-    let freezers =
-        hierarchy::of(pid).unwrap_or_default().into_iter().filter(|h| h.controllers.contains(&"freezer".into()));
-    for freezer in freezers {
-        // an agent runs, so what freezes others holds no agent
-        for cgroup in freezer.own.ancestors() {
-            let froze_itself = fs::read_to_string(cgroup.join("freezer.self_freezing"));
-            if froze_itself.is_ok_and(|froze| froze.trim() == "1") {
-                let _ = tree::write(cgroup, "freezer.state", "THAWED");
-            }
-        }
-    }
 }
 
 /// Sees that an orphan in a session of its own, whom nothing but its cgroup tells, is found and ended in it.

@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, fstat, openat, unlinkat};
 use tracing::warn;
@@ -46,6 +47,11 @@ impl Tree {
         &self.path
     }
 
+    /// Removes it now, unless processes are in it.
+    pub(super) fn remove(&self) {
+        let _ = remove(&self.path);
+    }
+
     /// A new cgroup.
     ///
     /// # Errors
@@ -60,7 +66,7 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        let _ = remove(&self.path);
+        self.remove();
     }
 }
 
@@ -136,13 +142,7 @@ impl Directory {
     /// # Errors
     /// They cannot be read now, for want of descriptors or memory, or since cgroups were removed meanwhile.
     pub(super) fn pids(&self) -> io::Result<Vec<i32>> {
-        let mut pids = Vec::new();
-        self.each(|cgroup| {
-            let text = read_at(cgroup, "cgroup.procs")?;
-            pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
-            Ok(())
-        })?;
-        Ok(pids)
+        pids(&self.path)
     }
 
     /// Does something in it and in all below it.
@@ -185,6 +185,21 @@ pub(super) fn write_at(cgroup: BorrowedFd<'_>, name: &str, value: &str) -> io::R
 /// # Errors
 /// A process is in one of them.
 fn remove(path: &Path) -> io::Result<()> {
+    let began = Instant::now();
+    loop {
+        match try_remove(path) {
+            // Version 1 does not show processes that are ending, but counts them until they have left. And another
+            // thread may be about to remove what is below.
+            Err(_) if began.elapsed() < LEAVING && is_left(path) => std::thread::sleep(Duration::from_millis(1)),
+            result => return result,
+        }
+    }
+}
+
+/// How long the last processes of a cgroup may take to leave it: far longer than they do.
+const LEAVING: Duration = Duration::from_secs(1);
+
+fn try_remove(path: &Path) -> io::Result<()> {
     // most have none below
     match fs::remove_dir(path) {
         Ok(()) => return Ok(()),
@@ -193,6 +208,29 @@ fn remove(path: &Path) -> io::Result<()> {
     }
     walk(path, |_| Ok(()), |parent, name| Ok(unlinkat(parent, name, AtFlags::REMOVEDIR)?))?;
     fs::remove_dir(path)
+}
+
+/// No process is to be seen in a cgroup and those below it.
+fn is_left(path: &Path) -> bool {
+    match pids(path) {
+        Ok(pids) => pids.is_empty(),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+/// The processes in a cgroup and in all below it.
+///
+/// # Errors
+/// As [`Directory::pids`].
+pub(super) fn pids(path: &Path) -> io::Result<Vec<i32>> {
+    let mut pids = Vec::new();
+    let mut note = |cgroup: BorrowedFd<'_>| {
+        let text = read_at(cgroup, "cgroup.procs")?;
+        pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+        Ok(())
+    };
+    walk(path, &mut note, |_, _| Ok(()))?;
+    Ok(pids)
 }
 
 /// Goes through a directory and all below it: `enter` sees each before those below it, `leave` each but the first after
