@@ -26,6 +26,8 @@ pub(super) struct Cgroups {
     unified: Option<Unified>,
     version_1: Vec<Version1>,
     kind: ContainmentKind,
+    /// Why the version 1 hierarchy with the freezer cannot be used, if it is there.
+    freezer_fault: Option<String>,
 }
 
 /// The engine's part of the version 2 hierarchy.
@@ -62,7 +64,8 @@ impl Cgroups {
             Vec::new()
         });
         let wants = |kind| asked.is_none_or(|asked| asked == kind);
-        let mut this = Self { version_1: version_1(&hierarchies), ..Self::default() };
+        let (version_1, freezer_fault) = version_1(&hierarchies);
+        let mut this = Self { version_1, freezer_fault, ..Self::default() };
         if wants(ContainmentKind::CgroupV2) {
             match unified(&hierarchies, may_move) {
                 Ok(unified) => (this.unified, this.kind) = (Some(unified), ContainmentKind::CgroupV2),
@@ -131,23 +134,31 @@ impl Cgroups {
 
     fn try_freezer(&self) -> Result<(), String> {
         if self.version_1("freezer").is_none() {
-            return Err("no freezer can be used".into());
+            return Err(self.freezer_fault.clone().unwrap_or_else(|| "no freezer is mounted".into()));
         }
         let keeper = self.keeper().map_err(|error| error.to_string())?;
         try_out(Leaf { keeper, controllers: Vec::new(), oom: None })
     }
 }
 
-/// The parts of the version 1 hierarchies that this process may use.
-fn version_1(hierarchies: &[Hierarchy]) -> Vec<Version1> {
+/// The parts of the version 1 hierarchies that this process may use, and why it may not use the one with the freezer.
+fn version_1(hierarchies: &[Hierarchy]) -> (Vec<Version1>, Option<String>) {
     let wanted = |controller: &String| ["freezer", "memory", "pids", "cpu"].contains(&controller.as_str());
-    let usable = hierarchies.iter().filter(|hierarchy| !hierarchy.unified);
-    let usable = usable.filter_map(|hierarchy| {
+    let (mut usable, mut freezer_fault) = (Vec::new(), None);
+    for hierarchy in hierarchies.iter().filter(|hierarchy| !hierarchy.unified) {
         let controllers: Vec<_> = hierarchy.controllers.iter().filter(|c| wanted(c)).cloned().collect();
-        let tree = if controllers.is_empty() { None } else { Tree::new(&hierarchy.own).ok() };
-        tree.map(|tree| Version1 { tree, controllers })
-    });
-    usable.collect()
+        if controllers.is_empty() {
+            continue;
+        }
+        match Tree::new(&hierarchy.own) {
+            Ok(tree) => usable.push(Version1 { tree, controllers }),
+            Err(error) if controllers.iter().any(|c| c == "freezer") => {
+                freezer_fault = Some(format!("{}: {error}", hierarchy.own.display()));
+            }
+            Err(_) => {}
+        }
+    }
+    (usable, freezer_fault)
 }
 
 /// The part of a version 2 hierarchy that a trial proves.
@@ -228,6 +239,22 @@ fn make_room(base: &Path) -> io::Result<()> {
     match fs::create_dir(&room) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => tree::write(&room, "cgroup.procs", "0"),
+    }
+}
+
+/// Thaws processes that are frozen in a cgroup of version 1 which they or others chose: SIGKILL takes effect only after
+/// that. A cgroup with other processes in it is left alone.
+pub(super) fn thaw(processes: &[Process]) {
+    let is_other = |pid: &i32| !processes.iter().any(|process| process.pid == *pid);
+    for process in processes {
+        let hierarchies = hierarchy::all_of(process.pid).unwrap_or_default();
+        for freezer in hierarchies.iter().filter(|h| h.controllers.iter().any(|c| c == "freezer")) {
+            // the one that is frozen may be above its own; the root cannot be
+            let above = freezer.own.ancestors().take_while(|cgroup| cgroup.join(leaf::STATE).exists());
+            for cgroup in above.take_while(|cgroup| tree::pids(cgroup).is_ok_and(|pids| !pids.iter().any(is_other))) {
+                let _ = tree::write(cgroup, leaf::STATE, "THAWED");
+            }
+        }
     }
 }
 
