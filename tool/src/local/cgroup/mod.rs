@@ -17,6 +17,7 @@ use self::leaf::Keeper;
 pub(super) use self::leaf::Leaf;
 use self::limits::Resource;
 use self::tree::{PREFIX, Tree};
+use super::processes::Process;
 use super::{ContainmentKind, vfork};
 use crate::{ExecutorError, ResourceLimits};
 
