@@ -52,6 +52,7 @@ pub struct AgentBuilder {
     args: Vec<String>,
     listens: usize,
     user: Option<u32>,
+    forks: bool,
     config: Option<String>,
     environment: Vec<(String, String)>,
     tls: Option<TlsOptions>,
@@ -87,6 +88,12 @@ impl AgentBuilder {
         let id = uid.to_string();
         let this = self.through(["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"]);
         Self { user: Some(uid), ..this }
+    }
+
+    /// Is the first process of a pid namespace of its own; only root can do that.
+    pub fn in_pid_namespace(self) -> Self {
+        let this = self.through(["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]);
+        Self { forks: true, ..this }
     }
 
     /// More arguments.
@@ -140,10 +147,13 @@ impl AgentBuilder {
         }
         let mut child = self.command(directory.path()).spawn().expect("telexecd starts");
         let log = Log::follow(child.stderr.take().unwrap());
-        let mut agent = Agent { child, log, addresses: Vec::new(), tls: self.tls, directory };
+        let mut agent = Agent { pid: id(&child), child, log, addresses: Vec::new(), tls: self.tls, directory };
         match agent.log.wait(|text| Some(addresses(text)).filter(|found| found.len() >= self.listens)) {
             Some(addresses) => {
                 agent.addresses = addresses;
+                if self.forks {
+                    agent.pid = only_child(agent.pid);
+                }
                 Ok(agent)
             }
             None => Err(Refused { status: agent.child.wait().unwrap(), log: agent.log() }),
@@ -170,6 +180,14 @@ impl AgentBuilder {
     }
 }
 
+fn id(child: &Child) -> i32 {
+    i32::try_from(child.id()).unwrap()
+}
+
+fn only_child(pid: i32) -> i32 {
+    std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap().trim().parse().unwrap()
+}
+
 /// Where the log says that the agent listens.
 fn addresses(log: &str) -> Vec<String> {
     let whole_lines = log.rsplit_once('\n').map_or("", |(lines, _)| lines);
@@ -193,7 +211,9 @@ impl fmt::Display for Refused {
 
 /// A running agent; ended when dropped.
 pub struct Agent {
+    /// It, or what has started it.
     child: Child,
+    pid: i32,
     log: Arc<Log>,
     addresses: Vec<String>,
     tls: Option<TlsOptions>,
@@ -228,7 +248,7 @@ impl Agent {
 
     /// Its process.
     pub fn pid(&self) -> i32 {
-        i32::try_from(self.child.id()).unwrap()
+        self.pid
     }
 
     /// A directory that is removed after it.
@@ -313,7 +333,7 @@ impl fmt::Debug for Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
-            self.signal(Signal::TERM);
+            let _ = kill_process(Pid::from_raw(self.pid).unwrap(), Signal::TERM);
             if !until_blocking(LIMIT, || !matches!(self.child.try_wait(), Ok(None))) {
                 self.kill();
                 eprintln!("the agent did not end by SIGTERM");

@@ -1,7 +1,22 @@
 //! Files that commands read, write and run.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use tempfile::TempDir;
+
+/// A new directory that commands of any user can read and write.
+///
+/// # Panics
+/// It cannot be made.
+pub fn directory() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    // afterwards: the umask cuts what it is made with
+    std::fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).unwrap();
+    directory
+}
 
 /// Makes a program of these bytes in `directory`, and gives its path.
 ///

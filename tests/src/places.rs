@@ -6,13 +6,18 @@ use std::sync::Arc;
 use telexec_tool::Executor;
 use telexec_tool::local::{LocalConfig, LocalExecutor};
 
-use crate::{Agent, Certs, within};
+use crate::{Agent, AgentBuilder, Certs, Hierarchy, Subtree, cgroups_named, until, within};
+
+/// The user of an agent that may do nothing special.
+pub const NOBODY: u32 = 65534;
 
 /// An executor, and what it needs to exist.
 pub struct Place {
     executor: Arc<dyn Executor>,
     engine: Option<LocalExecutor>,
     agent: Option<Agent>,
+    /// After the agent: it ends what is left in it.
+    subtree: Option<Subtree>,
     _certs: Option<Certs>,
 }
 
@@ -24,7 +29,7 @@ impl Place {
     #[allow(clippy::unused_async, reason = "the same form for every place")]
     pub async fn local() -> Self {
         let engine = LocalExecutor::new(LocalConfig::default()).unwrap();
-        Self { executor: Arc::new(engine.clone()), engine: Some(engine), agent: None, _certs: None }
+        Self { executor: Arc::new(engine.clone()), engine: Some(engine), agent: None, subtree: None, _certs: None }
     }
 
     /// An agent behind a Unix socket.
@@ -45,7 +50,65 @@ impl Place {
 
     async fn remote(agent: Agent, certs: Option<Certs>) -> Self {
         let executor = Arc::new(agent.executor().await);
-        Self { executor, engine: None, agent: Some(agent), _certs: certs }
+        Self { executor, engine: None, agent: Some(agent), subtree: None, _certs: certs }
+    }
+
+    /// An agent of root that uses cgroups of version 2.
+    pub async fn cgroup_v2() -> Option<Self> {
+        let there = Hierarchy::Unified.usable().is_some();
+        Self::of_root("cgroup-v2", there).await
+    }
+
+    /// An agent of root that uses cgroups of version 1.
+    pub async fn cgroup_v1() -> Option<Self> {
+        let there = Hierarchy::Freezer.usable().is_some();
+        Self::of_root("cgroup-v1", there).await
+    }
+
+    /// An agent of root that uses no cgroups.
+    pub async fn process_group() -> Option<Self> {
+        Self::of_root("process-group", true).await
+    }
+
+    /// An agent of a user who was given a part of the cgroups of version 2.
+    pub async fn unprivileged_delegated() -> Option<Self> {
+        let subtree = Subtree::new(NOBODY).filter(|_| is_root());
+        let Some(subtree) = subtree else { return skip("no part of the cgroups of version 2 can be given away here") };
+        let builder = Agent::builder().after(&subtree.enter()).user(NOBODY);
+        Some(Self { subtree: Some(subtree), ..Self::contained(builder, "cgroup-v2").await })
+    }
+
+    /// An agent of a user who was given nothing.
+    pub async fn unprivileged() -> Option<Self> {
+        if !is_root() {
+            return skip("only root can start an agent of another user");
+        }
+        Some(Self::contained(Agent::builder().user(NOBODY), "process-group").await)
+    }
+
+    async fn of_root(containment: &str, there: bool) -> Option<Self> {
+        if !there || !is_root() {
+            return skip(&format!("no {containment} here, or not root"));
+        }
+        let builder = Agent::builder().config(format!("containment = {containment:?}"));
+        Some(Self::contained(builder, containment).await)
+    }
+
+    /// # Panics
+    /// It does not keep processes together in this way.
+    async fn contained(builder: AgentBuilder, containment: &str) -> Self {
+        let place = Self::remote(builder.start(), None).await;
+        let used = within(place.agent().connect().await.info()).await.unwrap().containment;
+        assert_eq!(used, containment, "{}", place.agent().log());
+        place
+    }
+
+    /// The agent.
+    ///
+    /// # Panics
+    /// It is the engine in this process.
+    pub fn agent(&self) -> &Agent {
+        self.agent.as_ref().expect("there is an agent")
     }
 
     /// Where commands run.
@@ -64,16 +127,33 @@ impl Place {
         if let Some(agent) = &mut self.agent {
             let status = agent.terminate().await;
             assert!(status.success(), "the agent ended with {status}:\n{}", agent.log());
+            let own = format!("telexec.{}.", agent.pid());
+            until("the agent's cgroups are gone", async || cgroups_named(&own).is_empty()).await;
+        }
+        if let Some(subtree) = &self.subtree {
+            assert!(subtree.left().is_empty(), "{:?}", subtree.left());
         }
     }
 }
 
-/// Runs a test case at a place.
+fn is_root() -> bool {
+    rustix::process::getuid().is_root()
+}
+
+fn skip(why: &str) -> Option<Place> {
+    eprintln!("skipped: {why}");
+    None
+}
+
+/// Runs a test case at a place, unless it is one that this machine does not have.
 ///
 /// # Panics
 /// The case fails, or hangs.
-pub async fn at<F: Future<Output = ()>>(place: impl Future<Output = Place>, case: impl FnOnce(Arc<dyn Executor>) -> F) {
-    let place = place.await;
+pub async fn at<P: Into<Option<Place>>, F: Future<Output = ()>>(
+    place: impl Future<Output = P>,
+    case: impl FnOnce(Arc<dyn Executor>) -> F,
+) {
+    let Some(place) = place.await.into() else { return };
     within(case(place.executor())).await;
     place.close().await;
 }
@@ -94,7 +174,7 @@ macro_rules! at_place {
     };
 }
 
-/// Makes one test of each case at every [`Place`].
+/// Makes one test of each case behind every transport, with the best containment of this machine.
 #[macro_export]
 macro_rules! everywhere {
     ($($case:ident),+ $(,)?) => {
@@ -102,5 +182,17 @@ macro_rules! everywhere {
         $crate::at_place!(unix: $($case),+);
         $crate::at_place!(tcp: $($case),+);
         $crate::at_place!(mtls: $($case),+);
+    };
+}
+
+/// Makes one test of each case with every containment, and with those that a user other than root has.
+#[macro_export]
+macro_rules! contained {
+    ($($case:ident),+ $(,)?) => {
+        $crate::at_place!(cgroup_v2: $($case),+);
+        $crate::at_place!(cgroup_v1: $($case),+);
+        $crate::at_place!(process_group: $($case),+);
+        $crate::at_place!(unprivileged_delegated: $($case),+);
+        $crate::at_place!(unprivileged: $($case),+);
     };
 }

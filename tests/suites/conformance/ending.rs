@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use telexec_tests::{
-    Agent, Holdings, MARK, Process, collect, lines, marker, processes_with, rounds, run, until, until_told,
+    Agent, Holdings, MARK, Process, collect, directory, lines, marker, processes_with, rounds, run, until, until_told,
 };
 use telexec_tool::{Command, CommandBuilder, Execution, ExecutionState, ExitCause, Exited, Signal};
 use tempfile::TempDir;
@@ -42,7 +42,7 @@ fn sleeps(count: usize) -> impl Fn(&[Process]) -> bool {
 
 /// A directory for a command, with the file that keeps it respawning.
 fn alive() -> TempDir {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory();
     std::fs::write(directory.path().join("alive"), "").unwrap();
     directory
 }
@@ -125,7 +125,9 @@ async fn exited(machine: &Machine, execution: &Execution) -> impl AsyncFn() -> O
 }
 
 pub(super) async fn cancel_is_told_as_the_cause(machine: Machine) {
-    let execution = running(&machine, SESSION, &marker(), sleeps(2)).await;
+    // by SIGTERM, however slow the machine is
+    let command = Command::shell(SESSION).kill_grace(ENDLESS);
+    let execution = started(&machine, command, &marker(), sleeps(2)).await;
     let exited = exited(&machine, &execution).await;
     drop(execution);
     until("it has exited", async || exited().await.is_some()).await;
@@ -135,7 +137,7 @@ pub(super) async fn cancel_is_told_as_the_cause(machine: Machine) {
 }
 
 pub(super) async fn cancel_gives_the_grace(machine: Machine) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory();
     let (mark, path) = (marker(), directory.path().to_str().unwrap());
     let text = "trap 'echo bye > bye; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
     let command = Command::shell(text).kill_grace(ENDLESS).working_directory(path);
@@ -145,7 +147,7 @@ pub(super) async fn cancel_gives_the_grace(machine: Machine) {
 }
 
 pub(super) async fn cancel_of_one_spares_the_others(machine: Machine) {
-    let marks: Vec<String> = (0..12).map(|_| marker()).collect();
+    let marks: Vec<String> = (0..20).map(|_| marker()).collect();
     let mut executions = join_all(marks.iter().map(|mark| running(&machine, SESSION, mark, sleeps(2)))).await;
     drop(executions.remove(5));
     until("nothing is left of it", async || processes_with(&marks[5]).is_empty()).await;
@@ -192,6 +194,22 @@ async fn cancel_while_it_starts_leaves_the_agent_no_descriptor_and_no_child() {
     cancel_starts(&machine, &marker()).await;
     until("all is given back", async || held() == before).await;
     assert_eq!(before.1, 0);
+}
+
+/// The first reason to end it is the one that is told.
+pub(super) async fn ending_it_again_changes_nothing(machine: Machine) {
+    let execution = running(&machine, TERM_IGNORED, &marker(), sleeps(1)).await;
+    let (exited, id) = (exited(&machine, &execution).await, execution.id().clone());
+    drop(execution);
+    until("it is being ended, or was", async || {
+        machine.signal(&id, Signal::CONT).await.unwrap();
+        exited().await.is_some()
+    })
+    .await;
+    for signal in [Signal::KILL, Signal::TERM, Signal::KILL] {
+        machine.signal(&id, signal).await.unwrap();
+    }
+    assert_eq!(exited().await.unwrap().cause, ExitCause::Cancelled);
 }
 
 pub(super) async fn cancel_after_the_end_changes_nothing(machine: Machine) {

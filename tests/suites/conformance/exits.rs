@@ -2,7 +2,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 
-use telexec_tests::run;
+use telexec_tests::{directory, run};
 use telexec_tool::{Command, ExitCause};
 
 use super::Machine;
@@ -33,7 +33,7 @@ pub(super) async fn deaths_by_signal_are_told(machine: Machine) {
 
 /// Whether there is a dump at all is the machine's affair, so a process of the test's own tells what to expect.
 pub(super) async fn a_core_dump_is_told(machine: Machine) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory();
     let text = "ulimit -c unlimited; kill -SEGV $$";
     let own = std::process::Command::new("bash").args(["-c", text]).current_dir(&directory).status().unwrap();
     let path = directory.path().to_str().unwrap();

@@ -1,7 +1,7 @@
 //! What is known of an execution while it runs and afterwards.
 
 use futures_util::future::join_all;
-use telexec_tests::{Outcome, lines, marker, run, until_told};
+use telexec_tests::{Outcome, directory, lines, marker, run, until_told};
 use telexec_tool::{
     Command, CommandBuilder, ExecutionId, ExecutionState, ExecutorError, InvalidCommand, ListQuery, Program,
 };
@@ -19,7 +19,7 @@ pub(super) async fn an_id_is_used_only_once(machine: Machine) {
 }
 
 pub(super) async fn of_many_starts_with_one_id_one_runs(machine: Machine) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory();
     let trace = directory.path().join("trace");
     let id: ExecutionId = marker().parse().unwrap();
     let text = format!("echo ran >> {}", trace.display());

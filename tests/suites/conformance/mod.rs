@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use telexec_tool::Executor;
 
+mod cgroups;
+mod crowds;
 mod ending;
 mod exits;
 mod input;
@@ -88,6 +90,7 @@ telexec_tests::everywhere! {
     cancel_gives_the_grace,
     cancel_of_one_spares_the_others,
     cancel_while_it_starts_leaves_nothing,
+    ending_it_again_changes_nothing,
     cancel_after_the_end_changes_nothing,
     a_timeout_keeps_the_output_and_leaves_nothing,
     a_timeout_leaves_nothing_of_processes_that_respawn,
@@ -122,4 +125,58 @@ telexec_tests::everywhere! {
     lists_are_filtered_by_labels_and_state,
     lists_come_in_pages,
     a_foreign_page_token_is_refused,
+}
+
+telexec_tests::contained! {
+    exit_codes_are_told,
+    deaths_by_signal_are_told,
+    a_command_that_holds_its_input_can_be_cancelled,
+
+    the_environment_is_the_base_and_nothing_else,
+    commands_start_in_the_working_directory,
+    only_the_standard_streams_are_open,
+    the_umask_is_022,
+    signals_have_their_default_effect,
+    the_command_leads_a_session_without_a_terminal,
+    writing_to_a_closed_pipe_ends_the_writer,
+
+    failed_starts_tell_stage_and_error,
+    a_missing_interpreter_is_told_from_a_missing_program,
+    a_program_that_is_being_written_is_busy,
+    a_failed_start_leaves_no_trace,
+
+    cancel_leaves_nothing_of_one_process,
+    cancel_leaves_nothing_of_a_group,
+    cancel_leaves_nothing_of_another_session,
+    cancel_leaves_nothing_of_a_double_fork,
+    cancel_leaves_nothing_of_nohup,
+    cancel_leaves_nothing_that_ignores_sigterm,
+    cancel_leaves_nothing_that_is_stopped,
+    cancel_leaves_nothing_of_a_child_with_an_empty_environment,
+    cancel_leaves_nothing_of_a_stubborn_child_with_an_empty_environment,
+    cancel_leaves_nothing_of_processes_that_respawn,
+    cancel_leaves_nothing_of_sessions_that_respawn,
+    cancel_is_told_as_the_cause,
+    cancel_gives_the_grace,
+    cancel_of_one_spares_the_others,
+    cancel_while_it_starts_leaves_nothing,
+    ending_it_again_changes_nothing,
+    cancel_after_the_end_changes_nothing,
+    a_timeout_leaves_nothing_of_processes_that_respawn,
+    a_timeout_kills_after_the_grace_and_not_before,
+    without_grace_it_is_killed_at_once,
+
+    a_background_child_does_not_hold_the_call,
+    a_survivor_is_counted_however_young_it_is,
+    a_survivor_that_writes_lives_on,
+    a_survivor_that_ends_makes_it_exited,
+    a_survivor_can_be_killed,
+    descendants_are_ended_when_asked_for,
+    descendants_that_ignore_sigterm_are_ended_when_asked_for,
+
+    a_signal_can_be_caught,
+    a_signal_reaches_other_sessions,
+    sigkill_ends_all_and_is_told,
+    a_stopped_command_can_be_continued,
+    a_signal_after_the_end_is_no_error,
 }

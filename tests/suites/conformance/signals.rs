@@ -1,6 +1,6 @@
 //! Signals that a caller sends.
 
-use telexec_tests::{MARK, collect, lines, marker, processes_with, run, until, until_told};
+use telexec_tests::{MARK, collect, directory, lines, marker, processes_with, run, until, until_told};
 use telexec_tool::{Command, Execution, ExecutorError, ExitCause, Signal};
 
 use super::Machine;
@@ -27,7 +27,7 @@ pub(super) async fn a_signal_can_be_caught(machine: Machine) {
 }
 
 pub(super) async fn a_signal_reaches_other_sessions(machine: Machine) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory();
     let far = "trap \"echo here > far; exit\" USR1; echo ready; while :; do sleep 0.05; done";
     let text = format!("trap : USR1; setsid sh -c '{far}' & wait; wait");
     let execution = ready(&machine, &text, &marker(), directory.path().to_str().unwrap()).await;

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsRawFd;
 
-use telexec_tests::{executable, lines, marker, run};
+use telexec_tests::{directory, executable, lines, marker, run};
 use telexec_tool::{Command, CommandBuilder, ExecutionId, ExecutorError, SpawnError, SpawnStage};
 
 use super::Machine;
@@ -15,7 +15,7 @@ async fn spawn_error(machine: &Machine, command: CommandBuilder) -> SpawnError {
 }
 
 pub(super) async fn failed_starts_tell_stage_and_error(machine: Machine) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory();
     let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     executable(directory.path(), "text", "no first line that names an interpreter\n");
     executable(directory.path(), "empty", "");
@@ -50,7 +50,7 @@ pub(super) async fn failed_starts_tell_stage_and_error(machine: Machine) {
 }
 
 pub(super) async fn a_missing_interpreter_is_told_from_a_missing_program(machine: Machine) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory();
     let program = executable(directory.path(), "script", "#!/no/such/interpreter\n");
     let error = spawn_error(&machine, Command::argv([program.to_str().unwrap()])).await;
     assert!(error.missing_interpreter && error.stage == SpawnStage::Exec, "{error:?}");
@@ -58,7 +58,7 @@ pub(super) async fn a_missing_interpreter_is_told_from_a_missing_program(machine
 }
 
 pub(super) async fn a_program_that_is_being_written_is_busy(machine: Machine) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory();
     let program = executable(directory.path(), "program", std::fs::read("/bin/true").unwrap());
     let _written = std::fs::OpenOptions::new().append(true).open(&program).unwrap();
     match std::process::Command::new(&program).spawn() {
@@ -74,7 +74,7 @@ pub(super) async fn a_program_that_is_being_written_is_busy(machine: Machine) {
 }
 
 pub(super) async fn a_failed_start_leaves_no_trace(machine: Machine) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory();
     let trace = directory.path().join("trace");
     let text = format!("echo ran >> {}", trace.display());
     let id: ExecutionId = marker().parse().unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use telexec_tests::run;
+use telexec_tests::{directory, run};
 use telexec_tool::{Command, CommandBuilder};
 
 use super::Machine;
@@ -53,7 +53,7 @@ pub(super) async fn programs_are_looked_up_in_the_agents_path(machine: Machine) 
 }
 
 pub(super) async fn commands_start_in_the_working_directory(machine: Machine) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory();
     let odd = directory.path().canonicalize().unwrap().join("a b;'é\n");
     std::fs::create_dir(&odd).unwrap();
     let path = odd.to_str().unwrap();
@@ -114,7 +114,7 @@ pub(super) async fn a_login_shell_knows_that_it_is_one(machine: Machine) {
 }
 
 pub(super) async fn the_last_directory_of_the_shell_is_reported(machine: Machine) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory();
     let here = directory.path().canonicalize().unwrap();
     let (here, odd) = (here.to_str().unwrap(), here.join("a 'b"));
     std::fs::create_dir(&odd).unwrap();

@@ -1,6 +1,6 @@
 //! Processes that a command leaves behind.
 
-use telexec_tests::{MARK, collect, lines, marker, processes_with, run, until};
+use telexec_tests::{MARK, collect, directory, lines, marker, processes_with, run, until};
 use telexec_tool::{Command, Descendants, ExecutionId, ExecutionState, ExitCause, ListQuery, Signal};
 
 use super::Machine;
@@ -46,7 +46,7 @@ pub(super) async fn a_survivor_is_counted_however_young_it_is(machine: Machine) 
 
 /// Writing after the call must neither end it (SIGPIPE) nor block it, whatever it writes.
 pub(super) async fn a_survivor_that_writes_lives_on(machine: Machine) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory();
     let (mark, path) = (marker(), directory.path().to_str().unwrap());
     let survivor = "until [ -e go ]; do sleep 0.02; done; seq 1 50000; seq 1 50000 >&2; echo written > done; sleep 300";
     let command = Command::shell(format!("{{ {survivor}; }} &")).env(MARK, &mark).working_directory(path);
@@ -58,7 +58,7 @@ pub(super) async fn a_survivor_that_writes_lives_on(machine: Machine) {
 }
 
 pub(super) async fn a_survivor_that_ends_makes_it_exited(machine: Machine) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory();
     let text = "setsid sh -c 'until [ -e go ]; do sleep 0.02; done' & exit 3";
     let command = Command::shell(text).working_directory(directory.path().to_str().unwrap());
     let outcome = run(&machine, command).await.unwrap();
