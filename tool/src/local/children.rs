@@ -82,6 +82,12 @@ pub(super) fn reap_hidden_strangers() -> io::Result<()> {
     Ok(())
 }
 
+/// How many there are.
+#[cfg(test)]
+pub(super) fn known() -> usize {
+    own().len()
+}
+
 fn is_own(pid: Pid) -> bool {
     own().values().any(|own| own.load(Ordering::Acquire) == pid.as_raw_nonzero().get())
 }

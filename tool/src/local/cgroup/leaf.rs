@@ -217,3 +217,78 @@ pub(super) fn can_keep(keeper: &Keeper) -> bool {
         Keeper::None => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+
+    use super::*;
+    use crate::SpawnStage;
+    use crate::local::ContainmentKind;
+    use crate::local::cgroup::Cgroups;
+    use crate::local::spawn::{DirectSpawner, SpawnSpec, Spawner};
+
+    /// New cgroups of this kind, if they can be made here, and the engine's that hold them.
+    fn leaf(kind: ContainmentKind) -> Option<(Cgroups, Leaf)> {
+        let (cgroups, faults) = Cgroups::probe(Some(kind), false);
+        if cgroups.kind() != kind {
+            eprintln!("skipped: {kind} does not work here: {}", faults.join("; "));
+            return None;
+        }
+        let leaf = cgroups.leaf(&crate::ResourceLimits::default()).unwrap()?;
+        Some((cgroups, leaf))
+    }
+
+    /// Where a process is that starts so.
+    fn whereabouts(cgroups: CgroupEntry) -> String {
+        let cat = || CString::new("cat").unwrap();
+        let spec = SpawnSpec {
+            candidates: vec![CString::new("/bin/cat").unwrap()],
+            argv: vec![cat(), CString::new("/proc/self/cgroup").unwrap()],
+            working_directory: CString::new("/").unwrap(),
+            cgroups,
+            ..SpawnSpec::default()
+        };
+        let child = DirectSpawner::new().unwrap().spawn(&spec).map_err(|error| error.to_string()).unwrap();
+        let text = io::read_to_string(File::from(child.stdout)).unwrap();
+        child.own.reap();
+        text
+    }
+
+    fn is_in(leaf: &Leaf, whereabouts: &str) -> bool {
+        let name = leaf.name().unwrap();
+        whereabouts.lines().any(|line| line.ends_with(&format!("/{}", name.display())))
+    }
+
+    #[test]
+    fn a_process_is_born_in_a_cgroup_or_enters_it() {
+        for kind in [ContainmentKind::CgroupV2, ContainmentKind::CgroupV1] {
+            let Some((_cgroups, leaf)) = leaf(kind) else { continue };
+            let entry = leaf.entry().unwrap();
+            let is_born = kind == ContainmentKind::CgroupV2 && vfork::can_be_born_in_a_cgroup();
+            assert_eq!((entry.birthplace.is_some(), entry.joins.len()), (is_born, usize::from(!is_born)));
+            assert!(is_in(&leaf, &whereabouts(entry)), "{kind}");
+            // as it does where there is no clone3(2)
+            let joins = vec![procs(leaf.directory().unwrap()).unwrap()];
+            assert!(is_in(&leaf, &whereabouts(CgroupEntry { birthplace: None, joins })), "{kind}");
+            assert!(leaf.is_empty().unwrap(), "{kind}");
+        }
+    }
+
+    #[test]
+    fn nothing_starts_in_a_cgroup_that_is_gone() {
+        for kind in [ContainmentKind::CgroupV2, ContainmentKind::CgroupV1] {
+            let Some((_cgroups, leaf)) = leaf(kind) else { continue };
+            let entry = leaf.entry().unwrap();
+            let expected = match entry.birthplace {
+                Some(_) => (SpawnStage::Clone, libc::ENOENT),
+                None => (SpawnStage::Cgroup, libc::ENODEV),
+            };
+            drop(leaf);
+            let spec =
+                SpawnSpec { working_directory: CString::new("/").unwrap(), cgroups: entry, ..SpawnSpec::default() };
+            let error = DirectSpawner::new().unwrap().spawn(&spec).err().expect("it has no cgroup");
+            assert_eq!((error.stage, error.errno), expected, "{kind}");
+        }
+    }
+}
