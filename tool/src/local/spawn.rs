@@ -73,8 +73,7 @@ impl Spawner for DirectSpawner {
             None => (None, None),
         };
         if let Some(user) = &spec.credentials {
-            let ends = stdin_end.iter().chain([&stdout_end, &stderr_end]);
-            ends.into_iter().try_for_each(|end| give(end, user)).map_err(prepare)?;
+            stdin_end.iter().chain([&stdout_end, &stderr_end]).for_each(|end| give(end, user));
         }
         let stdin_end = above_standard_streams(stdin_end.as_ref().unwrap_or(&self.null).as_fd()).map_err(prepare)?;
         let stdout_end = above_standard_streams(stdout_end.as_fd()).map_err(prepare)?;
@@ -102,9 +101,10 @@ fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
     pipe_with(PipeFlags::CLOEXEC)
 }
 
-/// A pipe belongs to who made it, and its new user could not open it as /dev/stdout.
-fn give(pipe: &OwnedFd, user: &Credentials) -> Result<(), Errno> {
-    fchown(pipe, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)))
+/// A pipe belongs to who made it, and its new user could not open it as /dev/stdout. If this process may not give it
+/// away, it may not become that user either: the step that shows it tells why.
+fn give(pipe: &OwnedFd, user: &Credentials) {
+    let _ = fchown(pipe, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)));
 }
 
 /// A copy with a number that connecting 0, 1 and 2 in turn cannot overwrite (this process may run without them).

@@ -33,11 +33,12 @@ impl Report {
             create(&path)?;
             return Ok(Self { path, _directory: None });
         };
-        // the user may write to the file, and put nothing in its place
-        let passable = fs::Permissions::from_mode(0o711);
-        let directory = tempfile::Builder::new().prefix("telexec-").permissions(passable).tempdir()?;
+        let directory = tempfile::Builder::new().prefix("telexec-").tempdir()?;
+        // the user may write to the file, and put nothing in its place; the umask of this process does not matter
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o711))?;
         let path = directory.path().join(name);
-        fchown(create(&path)?, Some(user.uid), Some(user.gid))?;
+        // if it may not be given away, the user cannot be become either, and that is told
+        let _ = fchown(create(&path)?, Some(user.uid), Some(user.gid));
         Ok(Self { path, _directory: Some(directory) })
     }
 
