@@ -13,6 +13,7 @@ mod holdings;
 mod outcome;
 mod places;
 mod processes;
+mod root;
 mod wait;
 mod wire;
 
@@ -24,7 +25,8 @@ pub use files::{directory, executable, lines};
 pub use grpcurl::{Answer, Grpcurl};
 pub use holdings::{Holdings, Memory};
 pub use outcome::{Outcome, collect, run, until_told};
-pub use places::{NOBODY, Place, at};
+pub use places::{Place, at};
 pub use processes::{MARK, Process, Watch, marker, processes_with};
+pub use root::{NOBODY, is_root};
 pub use wait::{rounds, until, within};
 pub use wire::{Followed, Stream, Wire, follow};

@@ -6,10 +6,7 @@ use std::sync::Arc;
 use telexec_tool::Executor;
 use telexec_tool::local::{LocalConfig, LocalExecutor};
 
-use crate::{Agent, AgentBuilder, Certs, Hierarchy, Subtree, cgroups_named, until, within};
-
-/// The user of an agent that may do nothing special.
-pub const NOBODY: u32 = 65534;
+use crate::{Agent, AgentBuilder, Certs, Hierarchy, NOBODY, Subtree, cgroups_named, is_root, until, within};
 
 /// An executor, and what it needs to exist.
 pub struct Place {
@@ -134,10 +131,6 @@ impl Place {
             assert!(subtree.left().is_empty(), "{:?}", subtree.left());
         }
     }
-}
-
-fn is_root() -> bool {
-    rustix::process::getuid().is_root()
 }
 
 fn skip(why: &str) -> Option<Place> {

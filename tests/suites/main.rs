@@ -11,3 +11,4 @@ mod deadlines;
 mod grpcurl;
 mod refusals;
 mod transport;
+mod users;

@@ -198,9 +198,9 @@ mod tests {
 
     /// What the program writes. It is waited for and reaped.
     fn output(spec: &SpawnSpec) -> String {
-        let child = DirectSpawner::new().unwrap().spawn(spec).map_err(|error| error.to_string()).unwrap();
+        let (own, child) = DirectSpawner::new().unwrap().spawn(spec).map_err(|error| error.to_string()).unwrap();
         let text = std::io::read_to_string(std::fs::File::from(child.stdout)).unwrap();
-        child.own.reap();
+        own.reap();
         text
     }
 
@@ -255,8 +255,8 @@ mod tests {
                 let spawned = spawner.spawn(&shell("true"));
                 setrlimit(Resource::Nofile, limit).unwrap();
                 match spawned {
-                    Ok(child) => {
-                        child.own.reap();
+                    Ok((own, _)) => {
+                        own.reap();
                         break;
                     }
                     Err(error) => {

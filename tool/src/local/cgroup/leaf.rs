@@ -249,14 +249,15 @@ mod tests {
             cgroups,
             ..SpawnSpec::default()
         };
-        let child = DirectSpawner::new().unwrap().spawn(&spec).map_err(|error| error.to_string()).unwrap();
+        let (own, child) = DirectSpawner::new().unwrap().spawn(&spec).map_err(|error| error.to_string()).unwrap();
         let text = io::read_to_string(File::from(child.stdout)).unwrap();
-        child.own.reap();
+        own.reap();
         text
     }
 
     fn is_in(leaf: &Leaf, whereabouts: &str) -> bool {
-        let name = leaf.name().unwrap();
+        let path = leaf.directory().unwrap().path();
+        let name = path.strip_prefix(path.ancestors().nth(2).unwrap()).unwrap();
         whereabouts.lines().any(|line| line.ends_with(&format!("/{}", name.display())))
     }
 
