@@ -12,7 +12,7 @@ use telexec_client::{ConnectOptions, RemoteExecutor, Target, TlsOptions};
 use tempfile::TempDir;
 
 use crate::wait::until_blocking;
-use crate::{Certs, Pair, until, within};
+use crate::{Certs, Pair, children, until, within};
 
 /// How long an agent may take to say that it listens, or to end: far longer than it does.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -152,7 +152,7 @@ impl AgentBuilder {
             Some(addresses) => {
                 agent.addresses = addresses;
                 if self.forks {
-                    agent.pid = only_child(agent.pid);
+                    agent.pid = children(agent.pid)[0].pid;
                 }
                 Ok(agent)
             }
@@ -182,10 +182,6 @@ impl AgentBuilder {
 
 fn id(child: &Child) -> i32 {
     i32::try_from(child.id()).unwrap()
-}
-
-fn only_child(pid: i32) -> i32 {
-    std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap().trim().parse().unwrap()
 }
 
 /// Where the log says that the agent listens.

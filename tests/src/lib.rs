@@ -26,7 +26,7 @@ pub use grpcurl::{Answer, Grpcurl};
 pub use holdings::{Holdings, Memory};
 pub use outcome::{Outcome, collect, run, until_told};
 pub use places::{Place, at};
-pub use processes::{MARK, Process, Watch, marker, processes_with};
+pub use processes::{MARK, Process, Watch, children, marker, processes_with};
 pub use root::{NOBODY, is_root};
 pub use wait::{rounds, until, within};
 pub use wire::{Followed, Stream, Wire, follow};

@@ -9,14 +9,14 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 /// The variable that marks a command's processes: `command.env(MARK, &mark)`.
 pub const MARK: &str = "TELEXEC_TEST";
 
-/// A process that has not ended.
+/// A process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     /// Its id.
     pub pid: i32,
     /// The name of its program, cut to 15 bytes.
     pub name: String,
-    /// As ps(1) shows it: `S` sleeps, `T` is stopped.
+    /// As ps(1) shows it: `S` sleeps, `T` is stopped, `Z` has ended and is not reaped.
     pub state: char,
     /// The id of its session.
     pub session: i32,
@@ -27,11 +27,21 @@ pub fn marker() -> String {
     uuid::Uuid::now_v7().simple().to_string()
 }
 
-/// The processes that carry the mark, or one that begins with it, in their environment or name it in their arguments.
+/// The processes that carry the mark, or one that begins with it, in their environment or name it in their arguments,
+/// and have not ended.
 pub fn processes_with(mark: &str) -> Vec<Process> {
     let variable = format!("{MARK}={mark}");
-    let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| carries(*pid, mark, &variable)).filter_map(read).collect()
+    let found = pids().filter(|pid| carries(*pid, mark, &variable)).filter_map(read).map(|(process, _)| process);
+    found.filter(|process| !"ZX".contains(process.state)).collect()
+}
+
+/// The children of a process, also those that have ended and that it has not reaped.
+pub fn children(pid: i32) -> Vec<Process> {
+    pids().filter_map(read).filter(|(_, parent)| *parent == pid).map(|(process, _)| process).collect()
+}
+
+fn pids() -> impl Iterator<Item = i32> {
+    fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
 fn carries(pid: i32, mark: &str, variable: &str) -> bool {
@@ -40,14 +50,14 @@ fn carries(pid: i32, mark: &str, variable: &str) -> bool {
         || String::from_utf8_lossy(&file("cmdline")).contains(mark)
 }
 
-/// `None`: it has ended. See proc_pid_stat(5).
-fn read(pid: i32) -> Option<Process> {
+/// The process and its parent's id. See proc_pid_stat(5).
+fn read(pid: i32) -> Option<(Process, i32)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
     let state = fields.first()?.chars().next()?;
-    let session = fields.get(3)?.parse().ok()?;
-    (!"ZX".contains(state)).then(|| Process { pid, name: name.to_owned(), state, session })
+    let (parent, session) = (fields.get(1)?.parse().ok()?, fields.get(3)?.parse().ok()?);
+    Some((Process { pid, name: name.to_owned(), state, session }, parent))
 }
 
 /// Processes whose end is waited for, without looking for them again and again.

@@ -3,6 +3,7 @@
 mod configuration;
 mod deploy;
 mod inheritance;
+mod init;
 mod logs;
 mod shutdown;
 mod sockets;
