@@ -106,6 +106,16 @@ pub fn cgroups_named(beginning: &str) -> Vec<PathBuf> {
     found
 }
 
+/// The directories of a process's engines, in all hierarchies, with all below them.
+pub fn cgroups(pid: i32) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for tree in cgroups_named(&format!("telexec.{pid}.")) {
+        collect(&tree, "", &mut found);
+        found.push(tree);
+    }
+    found
+}
+
 fn collect(directory: &Path, beginning: &str, found: &mut Vec<PathBuf>) {
     for path in below(directory) {
         if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(beginning)) {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests fail so")]
 
 mod agent;
+mod alone;
 mod bench;
 mod certs;
 mod cgroups;
@@ -18,9 +19,10 @@ mod wait;
 mod wire;
 
 pub use agent::{Agent, AgentBuilder, Refused, program, telexecd};
+pub use alone::alone;
 pub use bench::{bench_agent, percentile};
 pub use certs::{Authority, Certs, Leaf, Pair};
-pub use cgroups::{Cleared, Hierarchy, Subtree, cgroups_named, has_controller};
+pub use cgroups::{Cleared, Hierarchy, Subtree, cgroups, cgroups_named, has_controller};
 pub use files::{directory, executable, lines};
 pub use grpcurl::{Answer, Grpcurl};
 pub use holdings::{Holdings, Memory};

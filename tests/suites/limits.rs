@@ -1,12 +1,13 @@
 //! Limits of what a command may use, however its processes are kept together.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use telexec_proto::v1::ExecuteRequest;
 use telexec_tests::{
-    Agent, AgentBuilder, MARK, NOBODY, Outcome, Wire, is_root, marker, processes_with, run, until, until_told, within,
+    Agent, AgentBuilder, MARK, NOBODY, Outcome, Wire, cgroups, is_root, marker, processes_with, run, until, until_told,
+    within,
 };
 use telexec_tool::{Command, Descendants, Executor, ExecutorError, ExitCause, ResourceLimits};
 use tonic::Code;
@@ -66,22 +67,6 @@ fn own(files: &str) -> String {
             done
         done < /proc/self/cgroup"
     )
-}
-
-/// The directories of an agent, in all hierarchies, with all below them.
-fn cgroups(pid: i32) -> Vec<PathBuf> {
-    fn collect(directory: &Path, prefix: &str, found: &mut Vec<PathBuf>) {
-        let entries = std::fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
-        for path in entries.filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir())).map(|entry| entry.path()) {
-            if path.components().any(|part| part.as_os_str().to_string_lossy().starts_with(prefix)) {
-                found.push(path.clone());
-            }
-            collect(&path, prefix, found);
-        }
-    }
-    let mut found = Vec::new();
-    collect(Path::new("/sys/fs/cgroup"), &format!("telexec.{pid}."), &mut found);
-    found
 }
 
 /// Those of executions are numbered.

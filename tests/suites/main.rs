@@ -9,6 +9,7 @@ mod containment;
 mod daemon;
 mod deadlines;
 mod grpcurl;
+mod library;
 mod limits;
 mod refusals;
 mod transport;

@@ -1,0 +1,222 @@
+//! The engine as a guest in a program of someone else's: what it leaves alone, and that it leaves nothing behind.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::process::Stdio;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use rustix::process::{DumpableBehavior, child_subreaper, dumpable_behavior};
+use telexec_tests::{alone, cgroups, children, is_root, run, until, until_told, within};
+use telexec_tool::local::{ContainmentKind, LocalConfig, LocalExecutor};
+use telexec_tool::{Command, Descendants, Executor, ExecutorError, ResourceLimits};
+use tokio::runtime::Runtime;
+
+const LIMITS: ResourceLimits =
+    ResourceLimits { memory_bytes: Some(64 << 20), max_processes: Some(50), cpus: Some(1.0) };
+
+fn this() -> i32 {
+    i32::try_from(std::process::id()).unwrap()
+}
+
+const KINDS: [ContainmentKind; 3] =
+    [ContainmentKind::CgroupV2, ContainmentKind::CgroupV1, ContainmentKind::ProcessGroup];
+
+/// `None`: processes cannot be kept together in this way here.
+fn executor(kind: ContainmentKind) -> Option<LocalExecutor> {
+    let config = LocalConfig { containment: Some(kind), ..Default::default() };
+    LocalExecutor::new(config).inspect_err(|error| eprintln!("partly skipped: {error}")).ok()
+}
+
+/// One at a time, for each way to keep processes together that works here.
+fn executors() -> impl Iterator<Item = LocalExecutor> {
+    KINDS.into_iter().filter_map(executor)
+}
+
+/// A little of all that commands do.
+async fn use_it(executor: &LocalExecutor) {
+    let users = if is_root() { &[None, Some("nobody")][..] } else { &[None] };
+    let with = |user: Option<&str>, text: &str| {
+        let command = Command::shell(text).kill_grace(Duration::from_millis(100));
+        user.into_iter().fold(command, telexec_tool::CommandBuilder::user)
+    };
+    for user in users {
+        let outcome =
+            run(executor, with(*user, "cat; exit 3").stdin("in").report_working_directory(true)).await.unwrap();
+        assert_eq!((outcome.text(), outcome.exited.exit_code()), ("in", 3));
+        match run(executor, with(*user, "true").limits(LIMITS)).await {
+            Ok(_) | Err(ExecutorError::Unsupported { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+        run(executor, with(*user, "true").working_directory("/no/such/directory")).await.unwrap_err();
+        run(executor, with(*user, "sleep 300").timeout(Duration::from_millis(10))).await.unwrap();
+        run(executor, with(*user, "setsid sleep 300 &").descendants(Descendants::Kill)).await.unwrap();
+        let lingering = run(executor, with(*user, "sleep 300 & exit 3")).await.unwrap();
+        executor.signal(&lingering.started.id, telexec_tool::Signal::KILL).await.unwrap();
+        let command = with(*user, "trap '' TERM; echo ready; setsid sleep 300 & sleep 300").build().unwrap();
+        let mut cancelled = executor.execute(command).await.unwrap();
+        until_told(&mut cancelled, "ready\n").await;
+    }
+    let many = (0..30).map(|_| run(executor, Command::shell("(setsid true &); echo out")));
+    join_all(many).await.into_iter().for_each(|outcome| assert_eq!(outcome.unwrap().text(), "out\n"));
+}
+
+/// What a program may have set up for itself.
+fn state() -> BTreeMap<String, String> {
+    // of this thread: what the first one does meanwhile is not known
+    let file = |name: &str| fs::read_to_string(format!("/proc/thread-self/{name}")).unwrap();
+    let names =
+        ["Umask", "Uid", "Gid", "Groups", "SigBlk", "SigIgn", "SigCgt", "CapPrm", "CapEff", "CapAmb", "NoNewPrivs"];
+    let status = file("status");
+    let lines = status.lines().filter_map(|line| line.split_once(':')).filter(|(name, _)| names.contains(name));
+    let mut state: BTreeMap<_, _> = lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    assert_eq!(state.len(), names.len());
+    for name in ["limits", "oom_score_adj", "cgroup"] {
+        state.insert(name.into(), file(name));
+    }
+    let environment: BTreeMap<_, _> = std::env::vars_os().collect();
+    state.insert("environment".into(), format!("{environment:?}"));
+    state.insert("directory".into(), format!("{:?}", std::env::current_dir()));
+    state.insert("dumpable".into(), format!("{}", dumpable_behavior().unwrap() == DumpableBehavior::Dumpable));
+    state.insert("subreaper".into(), format!("{:?}", child_subreaper().unwrap()));
+    state.insert("priority".into(), format!("{:?}", rustix::process::getpriority_process(None)));
+    state
+}
+
+/// The names of what is not as before: the values may be secret, or long.
+fn changes(before: &BTreeMap<String, String>) -> Vec<String> {
+    state().into_iter().filter(|(name, value)| before[name] != *value).map(|(name, _)| name).collect()
+}
+
+#[test]
+fn its_host_stays_as_it_is() {
+    alone("library::its_host_stays_as_it_is", || {
+        let runtime = Runtime::new().unwrap();
+        let before = state();
+        assert_eq!((&before["dumpable"][..], &before["subreaper"][..]), ("true", "None"));
+        for executor in executors() {
+            runtime.block_on(async {
+                use_it(&executor).await;
+                assert_eq!(changes(&before), [""; 0], "{}", executor.containment());
+                within(executor.shutdown()).await;
+            });
+            drop(executor);
+            assert_eq!(changes(&before), [""; 0]);
+        }
+    });
+}
+
+#[test]
+fn children_of_its_host_are_left_to_the_host() {
+    alone("library::children_of_its_host_are_left_to_the_host", || {
+        let child = |text: String| {
+            let mut command = std::process::Command::new("sh");
+            command.args(["-c", &text]).stdin(Stdio::piped()).spawn().unwrap()
+        };
+        // some that have ended before, and some that end meanwhile
+        let mut ended: Vec<_> = (0..10).map(|n| child(format!("exit {n}"))).collect();
+        let mut waiting: Vec<_> = (10..20).map(|n| child(format!("read line; exit {n}"))).collect();
+        let runtime = Runtime::new().unwrap();
+        for executor in executors() {
+            runtime.block_on(async {
+                let meanwhile = async {
+                    let half = waiting.len() / 2;
+                    for child in &mut waiting[half..] {
+                        let _ = child.stdin.as_mut().unwrap().write_all(b"go on\n");
+                        tokio::task::yield_now().await;
+                    }
+                };
+                tokio::join!(use_it(&executor), meanwhile);
+                within(executor.shutdown()).await;
+            });
+        }
+        for child in &mut waiting {
+            let _ = child.stdin.as_mut().unwrap().write_all(b"go on\n");
+        }
+        for (n, child) in (0..).zip(ended.iter_mut().chain(&mut waiting)) {
+            assert_eq!(child.wait().unwrap().code(), Some(n));
+        }
+    });
+}
+
+/// Everything that a process holds.
+fn holdings() -> BTreeMap<&'static str, String> {
+    let names = |path: &str| {
+        let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        entries.collect::<Vec<_>>()
+    };
+    // the directory that is read is one of them, each time
+    let files = names("/proc/self/fd").len();
+    BTreeMap::from([
+        ("descriptors", files.to_string()),
+        ("threads", names("/proc/self/task").len().to_string()),
+        ("children", format!("{:?}", children(this()))),
+        ("cgroups", format!("{:?}", cgroups(this()))),
+        ("temporary files", format!("{:?}", names(std::env::temp_dir().to_str().unwrap()))),
+    ])
+}
+
+/// Whether it is shut down or only dropped.
+fn leaves_nothing(shut_down: bool) {
+    // what the runtime makes once and keeps
+    drop(Runtime::new().unwrap());
+    let before = holdings();
+    assert_eq!((&before["children"][..], &before["temporary files"][..]), ("[]", "[]"));
+    let runtime = Runtime::new().unwrap();
+    for executor in executors() {
+        let kind = executor.containment();
+        runtime.block_on(async {
+            use_it(&executor).await;
+            let command = Command::shell("echo ready; setsid sleep 300 & sleep 300").build().unwrap();
+            let mut execution = executor.execute(command).await.unwrap();
+            until_told(&mut execution, "ready\n").await;
+            if shut_down {
+                within(executor.shutdown()).await;
+            }
+            drop((executor, execution));
+            until(&format!("nothing is left by {kind}"), async || {
+                let now = holdings();
+                ["children", "cgroups", "temporary files"].into_iter().all(|what| now[what] == before[what])
+            })
+            .await;
+        });
+    }
+    drop(runtime);
+    assert_eq!(holdings(), before);
+}
+
+#[test]
+fn dropping_it_leaves_nothing() {
+    alone("library::dropping_it_leaves_nothing", || leaves_nothing(false));
+}
+
+#[test]
+fn shutting_it_down_leaves_nothing() {
+    alone("library::shutting_it_down_leaves_nothing", || leaves_nothing(true));
+}
+
+/// Their commands may even have the same id. Without a cgroup that is what tells them apart.
+#[test]
+fn engines_in_one_process_do_not_touch_each_other() {
+    alone("library::engines_in_one_process_do_not_touch_each_other", || {
+        Runtime::new().unwrap().block_on(async {
+            for kind in KINDS {
+                let (Some(one), Some(two)) = (executor(kind), executor(kind)) else { continue };
+                let id =
+                    |name: &str| if kind == ContainmentKind::ProcessGroup { name } else { "same" }.parse().unwrap();
+                let command =
+                    |name| Command::shell("echo ready; exec sleep 300").execution_id(id(name)).build().unwrap();
+                let mut kept = one.execute(command("one")).await.unwrap();
+                let mut ended = two.execute(command("two")).await.unwrap();
+                until_told(&mut kept, "ready\n").await;
+                until_told(&mut ended, "ready\n").await;
+                drop(ended);
+                within(two.shutdown()).await;
+                let info = one.get(kept.id()).await.unwrap();
+                assert!(info.exited.is_none() && info.processes == 1, "{kind}: {info:?}");
+                within(one.shutdown()).await;
+            }
+        });
+    });
+}
