@@ -76,6 +76,50 @@ async fn that_is_frozen(machine: &Machine, hierarchy: Hierarchy) {
     until("no cgroup is left", async || left(&cgroups).is_empty()).await;
 }
 
+/// Only the topmost of such cgroups tells which processes are in them; see "Threads" in the kernel's cgroup-v2.rst.
+async fn cancel_leaves_nothing_of_threaded_cgroups(machine: Machine) {
+    if !is_there(Hierarchy::Unified) {
+        return;
+    }
+    let (mark, directory) = (marker(), directory());
+    let text = format!(
+        "{}set -e; at=$own/$TELEXEC_TEST; mkdir $at; echo threaded > $at/cgroup.type
+        setsid sleep 300 & echo $! > $at/cgroup.threads; echo ready; sleep 300",
+        Hierarchy::Unified.find_own()
+    );
+    let execution = start(&machine, &text, &mark, directory.path()).await;
+    let cgroups = cgroups_of(execution.started().pid);
+    drop(execution);
+    nothing_is_left(&mark, &cgroups).await;
+}
+
+/// A user is kept out of what is closed to it, also if it is its own; but the agent is to get in.
+async fn cancel_leaves_nothing_of_closed_cgroups(machine: Machine) {
+    let own = keeping(&machine).await.find_own();
+    let (mark, directory) = (marker(), directory());
+    let text =
+        format!("{own}{NESTED}chmod 0 $own/$TELEXEC_TEST/cgroup.procs $own/$TELEXEC_TEST; echo ready; sleep 300");
+    let execution = start(&machine, &text, &mark, directory.path()).await;
+    let cgroups = cgroups_of(execution.started().pid);
+    drop(execution);
+    nothing_is_left(&mark, &cgroups).await;
+}
+
+/// As a tool does that clears away empty cgroups.
+const REMOVE_OWN: &str = "until rmdir $own; do sleep 0.01; done 2>/dev/null; ";
+
+async fn cancel_ends_who_removed_its_cgroup(machine: Machine) {
+    let own = keeping(&machine).await.find_own();
+    cancel_ends_who_left(&machine, &format!("{own}{{leave}}{REMOVE_OWN}echo ready; sleep 300")).await;
+}
+
+async fn who_removed_its_cgroup_can_exit(machine: Machine) {
+    let own = keeping(&machine).await.find_own();
+    let text = format!("{own}{}{REMOVE_OWN}echo done; exit 3", leave());
+    let outcome = run(&machine, Command::shell(text)).await.unwrap();
+    assert_eq!((outcome.text(), outcome.exited.cause), ("done\n", ExitCause::Exited(3)));
+}
+
 /// A machine may have one hierarchy only.
 fn is_there(hierarchy: Hierarchy) -> bool {
     let there = hierarchy.usable().is_some();
@@ -236,6 +280,9 @@ async fn a_limit_that_cannot_be_held_is_refused(machine: Machine) {
 }
 
 telexec_tests::at_place! { cgroup_v2:
+    cancel_leaves_nothing_of_threaded_cgroups,
+    cancel_ends_who_removed_its_cgroup,
+    who_removed_its_cgroup_can_exit,
     cancel_leaves_nothing_of_unified_cgroups,
     cancel_leaves_nothing_of_freezers,
     cancel_leaves_nothing_that_froze_in_a_unified_cgroup,
@@ -251,6 +298,8 @@ telexec_tests::at_place! { cgroup_v2:
 }
 
 telexec_tests::at_place! { cgroup_v1:
+    cancel_ends_who_removed_its_cgroup,
+    who_removed_its_cgroup_can_exit,
     cancel_leaves_nothing_of_unified_cgroups,
     cancel_leaves_nothing_of_freezers,
     cancel_leaves_nothing_that_froze_in_a_unified_cgroup,
@@ -274,6 +323,8 @@ telexec_tests::at_place! { process_group:
 }
 
 telexec_tests::at_place! { unprivileged_delegated:
+    cancel_leaves_nothing_of_closed_cgroups,
+    cancel_leaves_nothing_of_threaded_cgroups,
     cancel_leaves_nothing_of_unified_cgroups,
     cancel_leaves_nothing_that_froze_in_a_unified_cgroup,
     cgroups_are_gone_after_an_exit,

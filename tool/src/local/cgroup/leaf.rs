@@ -85,6 +85,10 @@ impl Leaf {
     /// # Errors
     /// They cannot be told now; asking again helps.
     pub(in crate::local) fn members(&self) -> io::Result<Vec<Process>> {
+        self.unless_gone(self.look(), Vec::new())
+    }
+
+    fn look(&self) -> io::Result<Vec<Process>> {
         let Some(directory) = self.directory() else { return Ok(Vec::new()) };
         let mut members = Vec::new();
         for pid in directory.pids()? {
@@ -103,10 +107,19 @@ impl Leaf {
     /// # Errors
     /// It cannot be told now; asking again helps.
     pub(in crate::local) fn is_empty(&self) -> io::Result<bool> {
-        match &self.keeper {
-            Keeper::Unified(directory) => Ok(!is_populated(&directory.read(EVENTS)?)),
-            Keeper::Freezer(directory) => Ok(directory.pids()?.is_empty()),
+        let is_empty = match &self.keeper {
+            Keeper::Unified(directory) => directory.read(EVENTS).map(|events| !is_populated(&events)),
+            Keeper::Freezer(directory) => directory.pids().map(|pids| pids.is_empty()),
             Keeper::None => Ok(false),
+        };
+        self.unless_gone(is_empty, true)
+    }
+
+    /// What was found out, or what holds if the cgroup is not there any more.
+    fn unless_gone<T>(&self, found: io::Result<T>, gone: T) -> io::Result<T> {
+        match found {
+            Err(_) if self.directory().is_some_and(Directory::is_gone) => Ok(gone),
+            found => found,
         }
     }
 
@@ -115,6 +128,10 @@ impl Leaf {
     /// # Errors
     /// It cannot be done now; asking again helps.
     pub(in crate::local) fn kill(&self) -> io::Result<bool> {
+        self.unless_gone(self.kill_all(), true)
+    }
+
+    fn kill_all(&self) -> io::Result<bool> {
         match &self.keeper {
             Keeper::Unified(directory) => {
                 directory.write("cgroup.kill", "1")?;

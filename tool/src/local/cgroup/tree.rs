@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, fstat, openat, unlinkat};
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, chmodat, flock, fstat, openat, unlinkat};
+use rustix::io::Errno;
 use tracing::warn;
 
 /// What the names of these directories begin with.
@@ -106,6 +107,11 @@ impl Directory {
         &self.path
     }
 
+    /// It was removed: by a process that had left it, or by a tool that clears away empty ones.
+    pub(super) fn is_gone(&self) -> bool {
+        !fs::exists(&self.path).unwrap_or(true)
+    }
+
     /// Opens one of its files to be written to.
     ///
     /// # Errors
@@ -171,13 +177,25 @@ pub(super) fn write(cgroup: &Path, name: &str, value: &str) -> io::Result<()> {
 /// Reads a file of a cgroup.
 fn read_at(cgroup: BorrowedFd<'_>, name: &str) -> io::Result<String> {
     let mut text = String::new();
-    File::from(openat(cgroup, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?).read_to_string(&mut text)?;
+    File::from(open_at(cgroup, name, OFlags::RDONLY)?).read_to_string(&mut text)?;
     Ok(text)
 }
 
 /// Writes a file of a cgroup.
 pub(super) fn write_at(cgroup: BorrowedFd<'_>, name: &str, value: &str) -> io::Result<()> {
-    File::from(openat(cgroup, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?).write_all(value.as_bytes())
+    File::from(open_at(cgroup, name, OFlags::WRONLY)?).write_all(value.as_bytes())
+}
+
+/// Opens what is in a cgroup, also if a command of this user has closed it to its user.
+fn open_at(cgroup: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy, flags: OFlags) -> io::Result<OwnedFd> {
+    let open = || openat(cgroup, name, flags | OFlags::CLOEXEC, Mode::empty());
+    match open() {
+        Err(Errno::ACCESS) => {
+            chmodat(cgroup, name, Mode::RWXU, AtFlags::empty())?;
+            Ok(open()?)
+        }
+        opened => Ok(opened?),
+    }
 }
 
 /// Removes a cgroup and those below it, the deepest first.
@@ -225,7 +243,11 @@ fn is_left(path: &Path) -> bool {
 pub(super) fn pids(path: &Path) -> io::Result<Vec<i32>> {
     let mut pids = Vec::new();
     let mut note = |cgroup: BorrowedFd<'_>| {
-        let text = read_at(cgroup, "cgroup.procs")?;
+        let text = match read_at(cgroup, "cgroup.procs") {
+            // a threaded one, see cgroups(7): the topmost has told of them
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(()),
+            text => text?,
+        };
         pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
         Ok(())
     };
@@ -249,7 +271,7 @@ fn walk(
     while let Some((_, children)) = levels.last_mut() {
         match children.pop() {
             Some(child) => {
-                current = openat(&current, &child, flags, Mode::empty())?;
+                current = open_at(current.as_fd(), child.as_c_str(), flags)?;
                 enter(current.as_fd())?;
                 levels.push((child, below(&current)?));
             }
