@@ -240,9 +240,9 @@ pub(super) async fn a_timeout_keeps_the_output_and_leaves_nothing(machine: Machi
 }
 
 pub(super) async fn a_timeout_leaves_nothing_of_processes_that_respawn(machine: Machine) {
-    for text in [RESPAWNING, RESPAWNING_SESSIONS] {
-        ends_with_nothing_left(&machine, Command::shell(text).timeout(AMPLE).kill_grace(SHORT)).await;
-    }
+    let command = |text: &str| Command::shell(text).timeout(AMPLE).kill_grace(SHORT);
+    let trees = [RESPAWNING, RESPAWNING_SESSIONS];
+    join_all(trees.map(|text| ends_with_nothing_left(&machine, command(text)))).await;
 }
 
 pub(super) async fn a_timeout_gives_the_grace(machine: Machine) {

@@ -16,7 +16,7 @@ async fn commands_run_as_the_agents_user() {
 
 /// A user's pipes are limited together; past that they hold a page or two (pipe(7)).
 async fn four_hundred_at_once_get_by_with_small_pipes(place: Option<Place>) {
-    const BYTES: usize = 100_000;
+    const BYTES: usize = 70_000;
     let Some(place) = place else { return };
     let executor = place.executor();
     let gate = place.agent().directory().join("gate");
@@ -36,7 +36,7 @@ async fn four_hundred_at_once_get_by_with_small_pipes(place: Option<Place>) {
     for (number, outcome) in outcomes.into_iter().enumerate() {
         let outcome = outcome.unwrap();
         let told = |name: &str| {
-            let mut lines: String = (1..=20_000).map(|i| format!("{name}{number} {i}\n")).collect();
+            let mut lines: String = (1..=15_000).map(|i| format!("{name}{number} {i}\n")).collect();
             lines.truncate(BYTES);
             lines.into_bytes()
         };
