@@ -1,9 +1,12 @@
 //! How the agent ends.
 
+use std::time::Duration;
+
+use futures_util::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
 use telexec_proto::v1::{ExecuteRequest, ExitCause};
 use telexec_tests::{Agent, Certs, MARK, Wire, follow, lines, marker, processes_with, run, until, within};
-use telexec_tool::Command;
+use telexec_tool::{Command, Executor};
 use tonic::{Code, Streaming};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
@@ -55,6 +58,18 @@ async fn a_caller_that_does_not_read_does_not_keep_it() {
     agent.signal(Signal::TERM);
     until("nothing is left", async || processes_with(&mark).is_empty()).await;
     assert!(agent.ended().await.success());
+}
+
+/// Each call is dropped a little later on its way than the one before; what it starts may come after that.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_starts_for_calls_that_were_given_up_is_ended() {
+    let mut agent = Agent::builder().config(HURRIED).start();
+    let (executor, mark) = (agent.executor().await, marker());
+    let command = Command::argv(["sleep", "300"]).env(MARK, &mark).build().unwrap();
+    let call = |round: u64| tokio::time::timeout(Duration::from_micros(50 * round), executor.execute(command.clone()));
+    drop(join_all((0..100).map(call)).await);
+    assert!(agent.terminate().await.success());
+    assert_eq!(processes_with(&mark), []);
 }
 
 #[tokio::test(flavor = "multi_thread")]
