@@ -33,11 +33,14 @@ impl Orphans {
             let reaper = Arc::clone(&reaper);
             async move {
                 loop {
-                    match reaper.reap() {
-                        Ok(true) => {
+                    let reaper = Arc::clone(&reaper);
+                    // off the runtime's threads: it may have to look at all processes
+                    match tokio::task::spawn_blocking(move || reaper.reap()).await {
+                        Ok(Ok(true)) => {
                             ended.recv().await;
                         }
-                        Ok(false) => {}
+                        Ok(Ok(false)) => {}
+                        Ok(Err(error)) => warn!(%error, "orphans could not be reaped"),
                         Err(error) => warn!(%error, "orphans could not be reaped"),
                     }
                     tokio::time::sleep(PAUSE).await;

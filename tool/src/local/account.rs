@@ -49,12 +49,15 @@ impl Account {
             errno: errno as i32,
             missing_interpreter: false,
         };
-        let user = match (User::from_name(name).map_err(failed)?, name.parse()) {
+        let user = match (User::from_name(name).map_err(failed)?, id(name)) {
             (Some(user), _) => Some(user),
-            (None, Ok(uid)) => User::from_uid(Uid::from_raw(uid)).map_err(failed)?,
-            (None, Err(_)) => None,
+            (None, Some(uid)) => User::from_uid(uid).map_err(failed)?,
+            (None, None) => None,
         };
         let user = user.ok_or_else(|| failed(Errno::ENOENT))?;
+        if user.uid.as_raw() == UNCHANGED || user.gid.as_raw() == UNCHANGED {
+            return Err(failed(Errno::EINVAL));
+        }
         if user.uid == geteuid() {
             return Ok(Self::new(user, None));
         }
@@ -104,6 +107,15 @@ impl Account {
         .into()
     }
 }
+
+/// A number as it is written, not such as `+0` or `00`, which a policy may not take for root.
+fn id(name: &str) -> Option<Uid> {
+    let id: u32 = name.parse().ok()?;
+    (id.to_string() == name).then(|| Uid::from_raw(id))
+}
+
+/// To setresuid(2) this is no id, but means: as it is.
+const UNCHANGED: u32 = u32::MAX;
 
 /// For accounts that name none, see passwd(5).
 const SHELL: &str = "/bin/sh";

@@ -3,61 +3,119 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{process, processes};
 
 /// Of all engines of this process, since a process has one set of children.
-static OWN: LazyLock<Mutex<HashMap<u64, Arc<AtomicI32>>>> = LazyLock::new(Mutex::default);
+static OWN: LazyLock<Mutex<HashMap<u64, Arc<Note>>>> = LazyLock::new(Mutex::default);
 static NEXT: AtomicU64 = AtomicU64::new(0);
+/// Those that have ended and cannot be reaped yet: the kernel tells a debugger of such an end first, see ptrace(2).
+static LATER: Mutex<Vec<OwnChild>> = Mutex::new(Vec::new());
 
-fn own() -> MutexGuard<'static, HashMap<u64, Arc<AtomicI32>>> {
-    OWN.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is known of a child.
+#[derive(Default)]
+struct Note {
+    /// 0 until it exists.
+    pid: AtomicI32,
+    unwanted: AtomicBool,
 }
 
 /// A child of the engine, from before it exists until it is reaped. Dropping it gives the child up: it is a stranger then.
 pub(super) struct OwnChild {
     key: u64,
-    /// 0 until it exists.
-    pid: Arc<AtomicI32>,
+    note: Arc<Note>,
 }
 
 impl OwnChild {
     /// A child that is about to be made.
     pub(super) fn expect() -> Self {
-        let (key, pid) = (NEXT.fetch_add(1, Ordering::Relaxed), Arc::new(AtomicI32::new(0)));
-        own().insert(key, Arc::clone(&pid));
-        Self { key, pid }
+        let (key, note) = (NEXT.fetch_add(1, Ordering::Relaxed), Arc::new(Note::default()));
+        lock(&OWN).insert(key, Arc::clone(&note));
+        Self { key, note }
     }
 
     /// Where the child notes its id before it does anything else.
-    pub(super) fn note(&self) -> &AtomicI32 {
-        &self.pid
+    pub(super) fn pid(&self) -> &AtomicI32 {
+        &self.note.pid
     }
 
-    /// Takes the child from the process table, waiting for its end if need be.
+    /// It is not to be made any more.
+    pub(super) fn is_unwanted(&self) -> bool {
+        self.note.unwanted.load(Ordering::Acquire)
+    }
+
+    /// Ends it from elsewhere while it is being made.
+    pub(super) fn canceller(&self) -> Canceller {
+        Canceller { key: self.key, note: Arc::clone(&self.note) }
+    }
+
+    /// Takes the child, which has ended, from the process table: now, or as soon as that can be done.
     pub(super) fn reap(self) {
-        let pid = Pid::from_raw(self.pid.load(Ordering::Acquire));
-        // its id may be given to a stranger as soon as it is reaped
-        drop(self);
-        if let Some(pid) = pid {
+        let mut later = lock(&LATER);
+        later.push(self);
+        later.retain(|child| !child.is_reaped());
+    }
+
+    /// The same, of a child that is about to end.
+    pub(super) fn reap_soon(self, pidfd: &OwnedFd) {
+        process::wait_briefly(pidfd);
+        self.reap();
+    }
+
+    fn is_reaped(&self) -> bool {
+        // its id may be given to a stranger as soon as it is reaped: see `Canceller::cancel`
+        let mut own = lock(&OWN);
+        let reaped = match Pid::from_raw(self.note.pid.load(Ordering::Acquire)) {
             // it cannot fail but by someone else's having reaped it
-            let _ = process::reap(pid);
+            Some(pid) => process::reap(pid).unwrap_or(true),
+            None => true,
+        };
+        if reaped {
+            own.remove(&self.key);
         }
+        reaped
     }
 }
 
 impl Drop for OwnChild {
     fn drop(&mut self) {
-        own().remove(&self.key);
+        lock(&OWN).remove(&self.key);
+    }
+}
+
+/// Ends a child that may be held up on its way to its program.
+pub(super) struct Canceller {
+    key: u64,
+    note: Arc<Note>,
+}
+
+impl Canceller {
+    /// Keeps the child from being made, or kills it. One that is just being made may get away: ask again until it has come
+    /// out.
+    pub(super) fn cancel(&self) {
+        self.note.unwanted.store(true, Ordering::Release);
+        let own = lock(&OWN);
+        // while it is there, its id is its own: it is reaped under this lock
+        if own.contains_key(&self.key)
+            && let Some(pid) = Pid::from_raw(self.note.pid.load(Ordering::Acquire))
+        {
+            let _ = kill_process(pid, Signal::KILL);
+        }
     }
 }
 
 /// Takes ended strangers from the process table. False: an own child that has ended and is not reaped hides more.
 pub(super) fn reap_strangers() -> bool {
+    lock(&LATER).retain(|child| !child.is_reaped());
     while let Ok(Some(pid)) = process::any_ended() {
         if is_own(pid) {
             return false;
@@ -85,9 +143,9 @@ pub(super) fn reap_hidden_strangers() -> io::Result<()> {
 /// How many there are.
 #[cfg(test)]
 pub(super) fn known() -> usize {
-    own().len()
+    lock(&OWN).len()
 }
 
 fn is_own(pid: Pid) -> bool {
-    own().values().any(|own| own.load(Ordering::Acquire) == pid.as_raw_nonzero().get())
+    lock(&OWN).values().any(|own| own.pid.load(Ordering::Acquire) == pid.as_raw_nonzero().get())
 }

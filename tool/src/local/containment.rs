@@ -9,6 +9,7 @@
 //! Without a cgroup, the main process is not reaped before the last member has ended: so the numbers of its session and
 //! group cannot be given to strangers.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::io;
@@ -121,7 +122,10 @@ impl Drop for Guard {
 }
 
 /// With a cgroup, looking at all processes is a precaution: so long it may take.
-const LOOK_TIME: Duration = Duration::from_secs(3);
+const LOOK_TIME: Duration = Duration::from_secs(1);
+
+/// How long processes that do not go are waited for before they are looked at again.
+const MAX_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How many times a guard tries to end processes that do not go, with a [`PAUSE`] between.
 const ATTEMPTS: usize = 100;
@@ -151,14 +155,16 @@ impl Containment {
                 () = hurry => {}
             }
         }
+        let mut patience = 5 * PAUSE;
         loop {
             let left = self.sweep(Signal::KILL, Arc::default()).await;
             if left.live.is_empty() && !left.unsure {
                 return left.refused;
             }
             // a process in an uninterruptible sleep takes its time, and a frozen one for ever
-            if tokio::time::timeout(5 * PAUSE, self.all_ended(left.live.clone())).await.is_err() {
+            if tokio::time::timeout(patience, self.all_ended(left.live.clone())).await.is_err() {
                 self.thaw(left.live).await;
+                patience = (2 * patience).min(MAX_PATIENCE);
             }
         }
     }
@@ -338,14 +344,21 @@ impl Inner {
         let Some(leaf) = self.keeping_leaf() else {
             return Ok(Sweep { live: Vec::new(), refused: 0, unsure: false });
         };
+        if signal == Signal::KILL {
+            // before anything else that can fail
+            let killed = leaf.kill()?;
+            let (refused, live) =
+                leaf.members()?.into_iter().partition::<Vec<_>, _>(|p| killed.refused.contains(&p.key()));
+            let refused = u32::try_from(refused.len()).unwrap_or(u32::MAX);
+            return Ok(Sweep { live, refused, unsure: !killed.all && refused == 0 });
+        }
         let live = leaf.members()?;
-        let unsure = signal == Signal::KILL && !leaf.kill()?;
         for process in &live {
-            if signal != Signal::KILL && !done.contains_key(&process.key()) {
-                done.insert(process.key(), send(process, signal)?);
+            if let Entry::Vacant(entry) = done.entry(process.key()) {
+                entry.insert(send(process, signal)?);
             }
         }
-        Ok(Sweep { live, refused: 0, unsure })
+        Ok(Sweep { live, refused: 0, unsure: false })
     }
 
     /// The cgroups, as long as the execution has some.
@@ -373,7 +386,7 @@ impl Inner {
     /// Reaches many at once, so that none of them can fork out of the way.
     fn kill_together(&self) -> io::Result<()> {
         if let Some(leaf) = self.keeping_leaf() {
-            leaf.kill()?;
+            let _ = leaf.kill()?;
         }
         let held = lock(&self.held);
         if held.is_some()

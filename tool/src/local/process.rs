@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -63,7 +64,7 @@ pub(super) async fn ended(pidfd: &AsyncFd<OwnedFd>) {
 /// How the ended child ended; it stays in the process table, so its id stays its own. See waitid(2).
 ///
 /// # Errors
-/// `WouldBlock` if it has not ended; ECHILD if someone else in this process has reaped it.
+/// `WouldBlock` if it has not ended, or a debugger has not seen its end; ECHILD if someone else in this process has reaped it.
 pub(super) fn look(pid: Pid) -> io::Result<Ended> {
     // SAFETY: both are plain data, for which zeroes are a value.
     let (mut info, mut usage): (libc::siginfo_t, libc::rusage) = unsafe { std::mem::zeroed() };
@@ -94,21 +95,24 @@ pub(super) fn look(pid: Pid) -> io::Result<Ended> {
     })
 }
 
-/// Takes the child from the process table, waiting for its end if need be. See waitpid(2).
+/// Takes the child from the process table. False: it has not ended, or a debugger has not seen its end. See waitpid(2).
 ///
 /// # Errors
 /// ECHILD if someone else in this process has reaped it.
-pub(super) fn reap(pid: Pid) -> io::Result<()> {
-    loop {
-        // SAFETY: a null status is allowed.
-        if unsafe { libc::waitpid(pid.as_raw_nonzero().get(), std::ptr::null_mut(), 0) } >= 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
+pub(super) fn reap(pid: Pid) -> io::Result<bool> {
+    // SAFETY: a null status is allowed.
+    match unsafe { libc::waitpid(pid.as_raw_nonzero().get(), std::ptr::null_mut(), libc::WNOHANG) } {
+        0 => Ok(false),
+        reaped if reaped > 0 => Ok(true),
+        _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Blocks until the process has ended, but not for long.
+pub(super) fn wait_briefly(pidfd: &OwnedFd) {
+    let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
+    // whether that or an error ends the wait, the process is looked at next
+    let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&limit));
 }
 
 /// A child of this process that has ended and was not reaped, whoever started it.

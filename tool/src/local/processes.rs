@@ -149,13 +149,16 @@ impl Census {
     /// A list of ids is old when it has been read: processes that replaced each other meanwhile would all be missed. So
     /// every id that was given out since the list was made is looked at too, until none is new.
     fn look(&self, mut visit: impl FnMut(&Process)) -> io::Result<BTreeMap<i32, Process>> {
-        let mut found = BTreeMap::new();
+        let (mut found, mut unclear) = (BTreeMap::<i32, Process>::new(), Vec::new());
         let mut note = |pid: i32| {
             let process = read(pid)?.filter(|process| process.pid != KTHREADD && process.parent != KTHREADD);
             if let Some(mut process) = process {
                 let may_be_marked = process.start_ticks >= self.since && !process.zombie && !process.exiting;
                 if may_be_marked && !(self.trust_cgroups && cgroup::keeps(pid)) {
-                    process.marker = read_marker(pid)?;
+                    match read_marker(pid)? {
+                        Marker::Is(marker) => process.marker = marker,
+                        Marker::Unclear => unclear.push(pid),
+                    }
                 }
                 visit(&process);
                 found.insert(pid, process);
@@ -176,6 +179,14 @@ impl Census {
             }
             seen = last;
         }
+        settle(unclear, |pid, marker| {
+            if let Some(process) = found.get_mut(&pid)
+                && marker.is_some()
+            {
+                process.marker = marker;
+                visit(process);
+            }
+        })?;
         Ok(found)
     }
 }
@@ -203,8 +214,13 @@ pub(super) fn listed() -> io::Result<Vec<i32>> {
 
 /// Threads have an id, and files under it, but are not listed.
 fn is_process(pid: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    status.lines().find_map(|line| line.strip_prefix("Tgid:")).is_none_or(|id| id.trim().parse() == Ok(pid))
+    of_thread(pid).is_none_or(|process| process == pid)
+}
+
+/// The process of a thread; `None`: it has ended.
+pub(super) fn of_thread(id: i32) -> Option<i32> {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
 /// One process, without its marker; `None`: there is none with this id.
@@ -221,7 +237,11 @@ pub(super) fn read(pid: i32) -> io::Result<Option<Process>> {
 /// As [`read`].
 pub(super) fn read_with_marker(pid: i32) -> io::Result<Option<Process>> {
     let Some(process) = read(pid)? else { return Ok(None) };
-    let marker = if process.exiting { None } else { read_marker(pid)? };
+    let mut marker = None;
+    match if process.exiting { Marker::Is(None) } else { read_marker(pid)? } {
+        Marker::Is(read) => marker = read,
+        Marker::Unclear => settle(vec![pid], |_, read| marker = read)?,
+    }
     Ok(Some(Process { marker, ..process }))
 }
 
@@ -256,17 +276,42 @@ fn parse_stat(pid: i32, stat: &[u8]) -> Option<Process> {
 /// See linux/sched.h.
 const PF_EXITING: u64 = 4;
 
-fn read_marker(pid: i32) -> io::Result<Option<String>> {
-    let path = format!("/proc/{pid}/environ");
-    for _ in 0..20 {
-        match read_file(&path)? {
-            // in the midst of an execve(2); or it has none at all
-            Some(environ) if environ.is_empty() => std::thread::sleep(Duration::from_micros(100)),
-            environ => return Ok(environ.and_then(|environ| find_marker(&environ))),
-        }
-    }
-    Ok(None)
+/// What a process's environment says.
+enum Marker {
+    /// This execution, or none.
+    Is(Option<String>),
+    /// Nothing: it is in the midst of an execve(2), or has no environment at all.
+    Unclear,
 }
+
+fn read_marker(pid: i32) -> io::Result<Marker> {
+    Ok(match read_file(&format!("/proc/{pid}/environ"))? {
+        Some(environ) if environ.is_empty() => Marker::Unclear,
+        environ => Marker::Is(environ.and_then(|environ| find_marker(&environ))),
+    })
+}
+
+/// Reads again what was unclear, until it is not, or hardly will be. `note` gets what each says.
+fn settle(mut unclear: Vec<i32>, mut note: impl FnMut(i32, Option<String>)) -> io::Result<()> {
+    for _ in 0..SETTLE_READS {
+        if unclear.is_empty() {
+            break;
+        }
+        std::thread::sleep(Duration::from_micros(100));
+        let mut still = Vec::new();
+        for pid in unclear {
+            match read_marker(pid)? {
+                Marker::Is(marker) => note(pid, marker),
+                Marker::Unclear => still.push(pid),
+            }
+        }
+        unclear = still;
+    }
+    Ok(())
+}
+
+/// So many times: an execve(2) is over by then.
+const SETTLE_READS: usize = 20;
 
 fn find_marker(environ: &[u8]) -> Option<String> {
     environ.split(|byte| *byte == 0).find_map(|variable| {
@@ -298,9 +343,9 @@ pub(super) fn open(process: &Process) -> io::Result<Option<OwnedFd>> {
     Ok(now.filter(|now| now.key() == process.key() && !now.zombie).map(|_| pidfd))
 }
 
-/// Waits for the ends of all of these.
+/// Waits for the ends of these, or of the first of many: each takes a descriptor.
 pub(super) async fn all_ended(processes: Vec<Process>) {
-    join_all(processes.iter().map(|process| async {
+    join_all(processes.iter().take(WATCHED).map(|process| async {
         match open(process).and_then(|pidfd| pidfd.map(process::watch).transpose()) {
             Ok(Some(pidfd)) => process::ended(&pidfd).await,
             Ok(None) => {}
@@ -310,6 +355,9 @@ pub(super) async fn all_ended(processes: Vec<Process>) {
     }))
     .await;
 }
+
+/// How many ends are waited for at once.
+const WATCHED: usize = 64;
 
 #[cfg(test)]
 mod tests {

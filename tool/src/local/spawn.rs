@@ -43,9 +43,10 @@ pub(super) struct Child {
     pub(super) stderr: OwnedFd,
 }
 
-/// Starts processes. Blocks until the program runs or could not be started; then nothing of it is left.
+/// Starts processes. Blocks until the program runs or could not be started; then nothing of it is left. What is known of
+/// the child before it is there lets others cancel that.
 pub(super) trait Spawner: Send + Sync {
-    fn spawn(&self, spec: &SpawnSpec) -> Result<(OwnChild, Child), SpawnError>;
+    fn spawn(&self, spec: &SpawnSpec, own: OwnChild) -> Result<(OwnChild, Child), SpawnError>;
 }
 
 /// Starts processes as children of this one.
@@ -63,7 +64,7 @@ impl DirectSpawner {
 }
 
 impl Spawner for DirectSpawner {
-    fn spawn(&self, spec: &SpawnSpec) -> Result<(OwnChild, Child), SpawnError> {
+    fn spawn(&self, spec: &SpawnSpec, own: OwnChild) -> Result<(OwnChild, Child), SpawnError> {
         let prepare = |errno| error(spec, SpawnStage::Prepare, errno);
         let input = spec.piped_stdin.then(pipe).transpose().map_err(prepare)?;
         let (stdout, stdout_end) = pipe().map_err(prepare)?;
@@ -91,7 +92,7 @@ impl Spawner for DirectSpawner {
             #[cfg(test)]
             fault: spec.fault,
         };
-        let (own, pid, pidfd) = vfork::spawn(&image).map_err(|(stage, errno)| error(spec, stage, errno))?;
+        let (own, pid, pidfd) = vfork::spawn(&image, own).map_err(|(stage, errno)| error(spec, stage, errno))?;
         Ok((own, Child { pid, pidfd, stdin, stdout, stderr }))
     }
 }
@@ -192,15 +193,16 @@ mod tests {
     }
 
     fn failed(spec: &SpawnSpec) -> (SpawnStage, i32) {
-        let error = DirectSpawner::new().unwrap().spawn(spec).err().expect("it does not start");
+        let error = DirectSpawner::new().unwrap().spawn(spec, OwnChild::expect()).err().expect("it does not start");
         (error.stage, error.errno)
     }
 
     /// What the program writes. It is waited for and reaped.
     fn output(spec: &SpawnSpec) -> String {
-        let (own, child) = DirectSpawner::new().unwrap().spawn(spec).map_err(|error| error.to_string()).unwrap();
+        let spawned = DirectSpawner::new().unwrap().spawn(spec, OwnChild::expect());
+        let (own, child) = spawned.map_err(|error| error.to_string()).unwrap();
         let text = std::io::read_to_string(std::fs::File::from(child.stdout)).unwrap();
-        own.reap();
+        own.reap_soon(&child.pidfd);
         text
     }
 
@@ -252,11 +254,11 @@ mod tests {
             let mut stages = Vec::new();
             for room in 3.. {
                 setrlimit(Resource::Nofile, Rlimit { current: Some(room), ..limit }).unwrap();
-                let spawned = spawner.spawn(&shell("true"));
+                let spawned = spawner.spawn(&shell("true"), OwnChild::expect());
                 setrlimit(Resource::Nofile, limit).unwrap();
                 match spawned {
-                    Ok((own, _)) => {
-                        own.reap();
+                    Ok((own, child)) => {
+                        own.reap_soon(&child.pidfd);
                         break;
                     }
                     Err(error) => {

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
-use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::Shared;
+use super::children::{Canceller, OwnChild};
 use super::containment::Guard;
 use super::process;
 use super::spawn::Child;
 use super::supervise::{Supervisor, at};
 use super::working_directory::Report;
+use super::{PAUSE, Shared};
 use crate::{Command, ExecutionId, ExecutorError, SpawnError, SpawnStage};
 
 /// A main process that runs.
@@ -42,9 +42,45 @@ struct Spawned {
     working_directory: String,
 }
 
+/// Why there is no process.
+pub(super) enum NotStarted {
+    /// Nothing of it is left.
+    Failed(ExecutorError),
+    /// Nobody waits for it any more, and it may still come.
+    GivenUp(ExecutorError, LateStart),
+}
+
+impl<E: Into<ExecutorError>> From<E> for NotStarted {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// A start that takes too long.
+pub(super) struct LateStart {
+    spawning: JoinHandle<Result<Spawned, ExecutorError>>,
+    child: Canceller,
+}
+
+impl LateStart {
+    /// Keeps it from starting, or ends what it started; returns when nothing of it is left.
+    pub(super) async fn end(mut self) {
+        let spawned = loop {
+            // on its way it may be stopped, or wait for a dead file system
+            self.child.cancel();
+            if let Ok(spawned) = tokio::time::timeout(PAUSE, &mut self.spawning).await {
+                break spawned;
+            }
+        };
+        if let Ok(Ok(Spawned { containment, .. })) = spawned {
+            end_now(containment).await;
+        }
+    }
+}
+
 impl Supervisor {
-    /// Starts the command. On an error nothing of it is left, or will be.
-    pub(super) async fn start(&self) -> Result<(Main, Pipes, Option<Report>), ExecutorError> {
+    /// Starts the command.
+    pub(super) async fn start(&self) -> Result<(Main, Pipes, Option<Report>), NotStarted> {
         let Spawned { child, containment, report, user, working_directory } = self.spawn().await?;
         let started = Instant::now();
         let pidfd = match process::watch(child.pidfd) {
@@ -60,25 +96,27 @@ impl Supervisor {
 
     /// Looking a user up, entering a directory and loading a program may take long, or for ever, on a network: it is
     /// waited for off the runtime's threads, and no longer than the call lasts.
-    async fn spawn(&self) -> Result<Spawned, ExecutorError> {
+    async fn spawn(&self) -> Result<Spawned, NotStarted> {
         let given_up = self.given_up();
         tokio::pin!(given_up);
         let slot = tokio::select! {
             biased;
-            error = &mut given_up => return Err(error),
+            error = &mut given_up => return Err(error.into()),
             slot = Arc::clone(&self.shared.starts).acquire_owned() => slot,
         };
         let (shared, command, id) = (Arc::clone(&self.shared), Arc::clone(&self.command), self.record.id.clone());
+        let own = OwnChild::expect();
+        let child = own.canceller();
         let mut spawning = tokio::task::spawn_blocking(move || {
             let _slot = slot;
-            shared.spawn(&command, &id)
+            shared.spawn(&command, &id, own)
         });
         tokio::select! {
-            spawned = &mut spawning => spawned.map_err(|error| ExecutorError::Internal(error.to_string()))?,
-            error = &mut given_up => {
-                tokio::spawn(end_late(spawning, self.tracked.clone()));
-                Err(error)
+            spawned = &mut spawning => {
+                let spawned = spawned.map_err(|error| ExecutorError::Internal(error.to_string()))?;
+                Ok(spawned?)
             }
+            error = &mut given_up => Err(NotStarted::GivenUp(error, LateStart { spawning, child })),
         }
     }
 
@@ -94,7 +132,7 @@ impl Supervisor {
 
 impl Shared {
     /// From a command to a process: who it runs as, what it becomes, where it is kept.
-    fn spawn(&self, command: &Command, id: &ExecutionId) -> Result<Spawned, ExecutorError> {
+    fn spawn(&self, command: &Command, id: &ExecutionId, own: OwnChild) -> Result<Spawned, ExecutorError> {
         let account = self.defaults.account(command)?;
         let report = match command.report_working_directory() {
             true => Some(Report::new(&self.state_dir, account.credentials.as_ref()).map_err(prepare)?),
@@ -106,16 +144,9 @@ impl Shared {
         if let Some(leaf) = &leaf {
             spec.cgroups = leaf.entry().map_err(prepare)?;
         }
-        let (own, child) = self.spawner.spawn(&spec)?;
+        let (own, child) = self.spawner.spawn(&spec, own)?;
         let containment = Guard::new(child.pid, own, leaf, id.clone(), Arc::clone(&self.census));
         Ok(Spawned { child, containment, report, user, working_directory })
-    }
-}
-
-/// Ends what may still be started after its call was given up. A shutdown waits for that.
-async fn end_late(spawning: JoinHandle<Result<Spawned, ExecutorError>>, _tracked: TaskTrackerToken) {
-    if let Ok(Ok(Spawned { containment, .. })) = spawning.await {
-        end_now(containment).await;
     }
 }
 

@@ -1,5 +1,6 @@
 //! One execution, from its start to the end of its last process: a straight line in one task.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -14,13 +15,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{info, warn};
 
-use super::Shared;
 use super::containment::Guard;
 use super::process::{self, Ended, Status};
 use super::pump::{self, Pump, Pumped};
 use super::registry::{self, Record};
-use super::start::{Main, Pipes};
+use super::start::{Main, NotStarted, Pipes};
 use super::working_directory::Report;
+use super::{PAUSE, Shared};
 use crate::{Command, Descendants, Event, ExecutorError, ExitCause, Exited, OutputStream, Signal, Started};
 
 /// After a call's deadline: how long its reader is waited for.
@@ -56,10 +57,17 @@ impl Supervisor {
     pub(super) async fn run(self, started: oneshot::Sender<Result<Started, ExecutorError>>) {
         let (main, pipes, report) = match self.start().await {
             Ok(parts) => parts,
-            Err(error) => {
+            Err(NotStarted::Failed(error)) => {
                 log_failure(&error);
                 self.shared.registry.release(&self.record);
                 let _ = started.send(Err(error));
+                return;
+            }
+            Err(NotStarted::GivenUp(error, late)) => {
+                log_failure(&error);
+                let _ = started.send(Err(error));
+                late.end().await;
+                self.shared.registry.release(&self.record);
                 return;
             }
         };
@@ -210,11 +218,22 @@ async fn ended(pidfd: &AsyncFd<OwnedFd>, pid: rustix::process::Pid, survivors: u
     if survivors == 0 {
         process::ended(pidfd).await;
     }
-    process::look(pid).unwrap_or_else(|error| {
-        warn!(%error, "how the main process ended is not known");
-        Ended::unknown()
-    })
+    for _ in 0..LOOKS {
+        match process::look(pid) {
+            // a debugger is told first
+            Err(error) if survivors == 0 && error.kind() == io::ErrorKind::WouldBlock => {
+                tokio::time::sleep(PAUSE).await
+            }
+            Err(_) => break,
+            Ok(ended) => return ended,
+        }
+    }
+    warn!("how the main process ended is not known");
+    Ended::unknown()
 }
+
+/// How often an end is looked for that is known to be there, with a [`PAUSE`] between.
+const LOOKS: usize = 50;
 
 fn exit_record(ending: Ending, [stdout, stderr]: [&Pumped; 2], report: Option<Report>) -> Exited {
     Exited {

@@ -90,7 +90,7 @@ struct Ids {
 ///
 /// # Errors
 /// The step that failed and its error number; the process is gone and reaped.
-pub(super) fn spawn(image: &Image<'_>) -> Result<(OwnChild, Pid, OwnedFd), (SpawnStage, Errno)> {
+pub(super) fn spawn(image: &Image<'_>, child: OwnChild) -> Result<(OwnChild, Pid, OwnedFd), (SpawnStage, Errno)> {
     let candidates = pointers(image.candidates);
     let argv = pointers(image.argv);
     let environment = pointers(image.environment);
@@ -101,7 +101,6 @@ pub(super) fn spawn(image: &Image<'_>) -> Result<(OwnChild, Pid, OwnedFd), (Spaw
         groups: credentials.groups.as_ptr(),
         group_count: credentials.groups.len(),
     });
-    let child = OwnChild::expect();
     let mut shared = Shared {
         candidates: candidates.as_ptr(),
         argv: argv.as_ptr(),
@@ -112,22 +111,24 @@ pub(super) fn spawn(image: &Image<'_>) -> Result<(OwnChild, Pid, OwnedFd), (Spaw
         join_count: joins.len(),
         rlimits: image.rlimits.as_ptr(),
         credentials: ids.as_ref().map_or(ptr::null(), ptr::from_ref),
-        pid: child.note(),
+        pid: child.pid(),
         #[cfg(test)]
         fault: image.fault,
         failure: None,
     };
+    if child.is_unwanted() {
+        return Err((SpawnStage::Clone, Errno::CANCELED));
+    }
     let _dumpable = ids.is_some().then(Dumpable::keep);
     let birthplace = image.cgroups.birthplace.as_ref();
     let (pid, pidfd) = clone_and_wait(become_program, ptr::from_mut(&mut shared).cast(), birthplace)
         .map_err(|errno| (SpawnStage::Clone, errno))?;
     // the child has noted it; but one that was killed before its first step has not
-    child.note().store(pid.as_raw_nonzero().get(), Ordering::Release);
+    child.pid().store(pid.as_raw_nonzero().get(), Ordering::Release);
     match shared.failure {
         None => Ok((child, pid, pidfd)),
         Some((stage, errno)) => {
-            // it is ending: this takes its entry from the process table in a moment
-            child.reap();
+            child.reap_soon(&pidfd);
             Err((stage, Errno::from_raw_os_error(errno)))
         }
     }
@@ -141,11 +142,11 @@ pub(super) fn spawn(image: &Image<'_>) -> Result<(OwnChild, Pid, OwnedFd), (Spaw
 pub(super) fn leave_orphan(cgroups: &CgroupEntry) -> Result<(), Errno> {
     let joins = numbers(&cgroups.joins);
     let child = OwnChild::expect();
-    let mut orphanage = Orphanage { joins: joins.as_ptr(), join_count: joins.len(), pid: child.note(), failure: 0 };
+    let mut orphanage = Orphanage { joins: joins.as_ptr(), join_count: joins.len(), pid: child.pid(), failure: 0 };
     let parent = ptr::from_mut(&mut orphanage).cast();
-    let (pid, _) = clone_and_wait(become_parent_of_orphan, parent, cgroups.birthplace.as_ref())?;
-    child.note().store(pid.as_raw_nonzero().get(), Ordering::Release);
-    child.reap();
+    let (pid, pidfd) = clone_and_wait(become_parent_of_orphan, parent, cgroups.birthplace.as_ref())?;
+    child.pid().store(pid.as_raw_nonzero().get(), Ordering::Release);
+    child.reap_soon(&pidfd);
     match orphanage.failure {
         0 => Ok(()),
         errno => Err(Errno::from_raw_os_error(errno)),
@@ -513,13 +514,31 @@ unsafe fn set_uid(shared: &Shared) -> Result<(), c_int> {
         libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
         match shared.credentials.as_ref() {
             Some(ids) => {
-                libc::prctl(libc::PR_SET_KEEPCAPS, 0, 0, 0, 0);
-                check(libc::syscall(libc::SYS_setresuid, ids.uid, ids.uid, ids.uid))
+                leave_keyring()?;
+                // Until it runs its program it shares this process's memory. Its new user may not look into it, or trace
+                // it, whatever fs.suid_dumpable says: the capabilities that it keeps until then, without effect, forbid
+                // it until the memory is undumpable. See ptrace(2), "access mode checking".
+                libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0);
+                check(libc::syscall(libc::SYS_setresuid, ids.uid, ids.uid, ids.uid))?;
+                check(libc::prctl(libc::PR_SET_DUMPABLE, 0).into())
             }
             None => Ok(()),
         }
     }
 }
+
+/// A new session keyring: that of this process may hold secrets. See session-keyring(7).
+unsafe fn leave_keyring() -> Result<(), c_int> {
+    // SAFETY: a null name is allowed.
+    match check(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, ptr::null::<c_char>()) }) {
+        // the kernel has no keyrings, or a container may not use them
+        Err(libc::ENOSYS | libc::EPERM | libc::EACCES) => Ok(()),
+        joined => joined,
+    }
+}
+
+/// See keyctl(2).
+const KEYCTL_JOIN_SESSION_KEYRING: c_int = 1;
 
 unsafe fn change_directory(shared: &Shared) -> Result<(), c_int> {
     // SAFETY: the parent passed a C string.

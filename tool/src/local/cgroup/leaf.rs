@@ -1,5 +1,6 @@
 //! The cgroups of one execution.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -42,6 +43,15 @@ pub(super) enum OomCounter {
     Keeper,
     /// The controller with this number.
     Controller(usize),
+}
+
+/// What came of a [`Leaf::kill`].
+#[derive(Debug)]
+pub(in crate::local) struct Killed {
+    /// Nobody was left in it, for certain.
+    pub(in crate::local) all: bool,
+    /// Those, by id and start time, that this process may not signal.
+    pub(in crate::local) refused: HashSet<(i32, u64)>,
 }
 
 /// How long processes may take to freeze. Some cannot, while they are in the kernel.
@@ -123,40 +133,46 @@ impl Leaf {
         }
     }
 
-    /// Sends SIGKILL to all in it, whatever they do meanwhile; true: nobody was left in it, for certain.
+    /// Sends SIGKILL to all in it, whatever they do meanwhile.
     ///
     /// # Errors
     /// It cannot be done now; asking again helps.
-    pub(in crate::local) fn kill(&self) -> io::Result<bool> {
-        self.unless_gone(self.kill_all(), true)
+    pub(in crate::local) fn kill(&self) -> io::Result<Killed> {
+        self.unless_gone(self.kill_all(), Killed { all: true, refused: HashSet::new() })
     }
 
-    fn kill_all(&self) -> io::Result<bool> {
+    fn kill_all(&self) -> io::Result<Killed> {
         match &self.keeper {
-            Keeper::Unified(directory) => {
-                directory.write("cgroup.kill", "1")?;
-                self.is_empty()
-            }
+            Keeper::Unified(directory) => match directory.write("cgroup.kill", "1") {
+                Ok(()) => Ok(Killed { all: self.is_empty()?, refused: HashSet::new() }),
+                // the command has made it threaded, see cgroups(7)
+                Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => self.kill_each(true),
+                Err(error) => Err(error),
+            },
             Keeper::Freezer(directory) => {
-                freeze(directory)?;
-                let killed = self.kill_each();
+                let killed = freeze(directory).and_then(|frozen| self.kill_each(frozen));
                 // also those that the command has frozen itself
                 directory.each(|cgroup| write_at(cgroup, STATE, "THAWED"))?;
                 killed
             }
-            Keeper::None => Ok(false),
+            Keeper::None => Ok(Killed { all: false, refused: HashSet::new() }),
         }
     }
 
-    fn kill_each(&self) -> io::Result<bool> {
+    /// `certain`: if it looks empty afterwards, it is.
+    fn kill_each(&self, certain: bool) -> io::Result<Killed> {
         let members = self.members()?;
+        let mut refused = HashSet::new();
         for member in &members {
-            if let Some(pidfd) = processes::open(member)? {
-                // it has ended if this fails, or will be tried again
-                let _ = process::send(&pidfd, Signal::KILL);
+            if let Some(pidfd) = processes::open(member)?
+                // if it fails otherwise, it has ended
+                && let Err(error) = process::send(&pidfd, Signal::KILL)
+                && error.raw_os_error() == Some(libc::EPERM)
+            {
+                refused.insert(member.key());
             }
         }
-        Ok(members.is_empty())
+        Ok(Killed { all: certain && self.is_empty()?, refused })
     }
 
     /// Waits until nobody is in it.
@@ -165,6 +181,8 @@ impl Leaf {
             let waited = match &self.keeper {
                 Keeper::Unified(directory) => changed(directory).await,
                 Keeper::Freezer(_) | Keeper::None => match self.members() {
+                    // one that is ending is still counted
+                    Ok(members) if members.is_empty() => Err(io::ErrorKind::WouldBlock.into()),
                     Ok(members) => {
                         processes::all_ended(members).await;
                         Ok(())
@@ -173,7 +191,7 @@ impl Leaf {
                 },
             };
             if waited.is_err() {
-                // out of descriptors or memory
+                // or out of descriptors or memory
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -215,14 +233,17 @@ async fn changed(directory: &Directory) -> io::Result<()> {
 
 pub(super) const STATE: &str = "freezer.state";
 
-/// Freezes all, or at least all that can be frozen soon.
-fn freeze(directory: &Directory) -> io::Result<()> {
+/// Freezes all; or, if that is false, all that can be frozen soon.
+fn freeze(directory: &Directory) -> io::Result<bool> {
     directory.write(STATE, "FROZEN")?;
     let began = std::time::Instant::now();
-    while directory.read(STATE)?.trim() != "FROZEN" && began.elapsed() < FREEZING {
+    while directory.read(STATE)?.trim() != "FROZEN" {
+        if began.elapsed() > FREEZING {
+            return Ok(false);
+        }
         std::thread::sleep(Duration::from_micros(200));
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Whether this cgroup file system has what a keeper needs.
@@ -243,6 +264,7 @@ mod tests {
     use crate::SpawnStage;
     use crate::local::ContainmentKind;
     use crate::local::cgroup::Cgroups;
+    use crate::local::children::OwnChild;
     use crate::local::spawn::{DirectSpawner, SpawnSpec, Spawner};
 
     /// New cgroups of this kind, if they can be made here, and the engine's that hold them.
@@ -266,9 +288,10 @@ mod tests {
             cgroups,
             ..SpawnSpec::default()
         };
-        let (own, child) = DirectSpawner::new().unwrap().spawn(&spec).map_err(|error| error.to_string()).unwrap();
+        let spawned = DirectSpawner::new().unwrap().spawn(&spec, OwnChild::expect());
+        let (own, child) = spawned.map_err(|error| error.to_string()).unwrap();
         let text = io::read_to_string(File::from(child.stdout)).unwrap();
-        own.reap();
+        own.reap_soon(&child.pidfd);
         text
     }
 
@@ -293,6 +316,24 @@ mod tests {
         }
     }
 
+    /// As systemd and others clear away empty ones.
+    #[test]
+    fn cgroups_that_a_tool_has_removed_are_made_again() {
+        for kind in [ContainmentKind::CgroupV2, ContainmentKind::CgroupV1] {
+            let Some((cgroups, leaf)) = leaf(kind) else { continue };
+            let tree = leaf.directory().unwrap().path().parent().unwrap().to_owned();
+            drop(leaf);
+            let had = fs::read_to_string(tree.join("cgroup.controllers")).ok();
+            fs::remove_dir(&tree).unwrap();
+            let leaf = cgroups.leaf(&crate::ResourceLimits::default()).unwrap().unwrap();
+            assert!(is_in(&leaf, &whereabouts(leaf.entry().unwrap())), "{kind}");
+            assert_eq!(fs::read_to_string(tree.join("cgroup.controllers")).ok(), had, "{kind}");
+            drop(leaf);
+            drop(cgroups);
+            assert!(!tree.exists(), "{kind}");
+        }
+    }
+
     #[test]
     fn nothing_starts_in_a_cgroup_that_is_gone() {
         for kind in [ContainmentKind::CgroupV2, ContainmentKind::CgroupV1] {
@@ -305,7 +346,7 @@ mod tests {
             drop(leaf);
             let spec =
                 SpawnSpec { working_directory: CString::new("/").unwrap(), cgroups: entry, ..SpawnSpec::default() };
-            let error = DirectSpawner::new().unwrap().spawn(&spec).err().expect("it has no cgroup");
+            let error = DirectSpawner::new().unwrap().spawn(&spec, OwnChild::expect()).err().expect("it has no cgroup");
             assert_eq!((error.stage, error.errno), expected, "{kind}");
         }
     }

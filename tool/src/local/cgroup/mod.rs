@@ -16,7 +16,7 @@ use self::hierarchy::Hierarchy;
 use self::leaf::Keeper;
 pub(super) use self::leaf::Leaf;
 use self::limits::Resource;
-use self::tree::{PREFIX, Tree};
+use self::tree::{PREFIX, SUBTREE, Tree};
 use super::processes::Process;
 use super::{ContainmentKind, vfork};
 use crate::{ExecutorError, ResourceLimits};
@@ -206,14 +206,14 @@ fn unified_in(base: &Path, may_move: bool) -> Result<Unified, String> {
     let tree = Tree::new(base).map_err(text)?;
     let leaf = |tree: &Tree| Ok(Leaf { keeper: Keeper::Unified(tree.grow()?), controllers: Vec::new(), oom: None });
     try_out(leaf(&tree).map_err(text)?)?;
-    let controllers = share_out(base, tree.path(), may_move);
+    let controllers = share_out(base, &tree, may_move);
     // once more, with the controllers
     try_out(leaf(&tree).map_err(text)?)?;
     Ok(Unified { tree, controllers })
 }
 
 /// Gives the leaves of `tree`, which is below `base`, all controllers that can be had; returns those that they have.
-fn share_out(base: &Path, tree: &Path, may_move: bool) -> Vec<String> {
+fn share_out(base: &Path, tree: &Tree, may_move: bool) -> Vec<String> {
     let mut moved = false;
     let mut enable = |controller: &str| {
         let value = format!("+{controller}");
@@ -224,15 +224,13 @@ fn share_out(base: &Path, tree: &Path, may_move: bool) -> Vec<String> {
             }
             result => result,
         };
-        enabled.and_then(|()| tree::write(tree, SUBTREE, &value)).is_ok()
+        enabled.and_then(|()| tree.share(controller)).is_ok()
     };
     let there = fs::read_to_string(base.join("cgroup.controllers")).unwrap_or_default();
     let there: Vec<&str> = there.split_whitespace().collect();
     let wanted = Resource::ALL.map(Resource::controller).into_iter().filter(|wanted| there.contains(wanted));
     wanted.filter(|controller| enable(controller)).map(str::to_owned).collect()
 }
-
-const SUBTREE: &str = "cgroup.subtree_control";
 
 /// Moves this process into a cgroup below its own: one with processes cannot share out its controllers.
 fn make_room(base: &Path) -> io::Result<()> {
@@ -275,7 +273,7 @@ fn try_out(leaf: Leaf) -> Result<(), String> {
         return Err("a process in it is not found".into());
     }
     let began = Instant::now();
-    while !leaf.kill().map_err(text)? {
+    while !leaf.kill().map_err(text)?.all {
         if began.elapsed() > TRIAL {
             return Err("a process in it is not ended".into());
         }

@@ -6,11 +6,17 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, chmodat, flock, fstat, openat, unlinkat};
 use rustix::io::Errno;
 use tracing::warn;
+
+use crate::local::processes;
+
+/// The file that gives controllers of version 2 to the cgroups below.
+pub(super) const SUBTREE: &str = "cgroup.subtree_control";
 
 /// What the names of these directories begin with.
 pub(super) const PREFIX: &str = "telexec.";
@@ -20,9 +26,21 @@ pub(super) const PREFIX: &str = "telexec.";
 pub(super) struct Tree {
     path: PathBuf,
     next: AtomicU64,
-    /// Locked for as long as its engine lives: a directory that is not locked is of a dead one.
-    _lock: File,
+    held: Mutex<Held>,
 }
+
+/// What its engine has of it.
+#[derive(Debug)]
+struct Held {
+    /// Locked for as long as its engine lives: a directory that is not locked is of a dead one. `None`: it was removed for
+    /// good.
+    lock: Option<File>,
+    /// The controllers that those below it have, if it is of version 2.
+    shared: Vec<String>,
+}
+
+/// How many directories of dead engines of the same process id may be in the way.
+const MAX_TRIES: u64 = 1000;
 
 impl Tree {
     /// A new one in this cgroup. What dead engines have left there is removed, unless processes are in it.
@@ -32,24 +50,41 @@ impl Tree {
     pub(super) fn new(base: &Path) -> io::Result<Self> {
         static ENGINES: AtomicU64 = AtomicU64::new(0);
         remove_abandoned(base)?;
-        loop {
+        for _ in 0..MAX_TRIES {
             let number = ENGINES.fetch_add(1, Ordering::Relaxed);
             let path = base.join(format!("{PREFIX}{}.{number}", std::process::id()));
             match fs::create_dir(&path).and_then(|()| lock(&path)) {
-                Ok(lock) => return Ok(Self { path, next: AtomicU64::new(0), _lock: lock }),
-                // a dead engine of the same process id has left it, or another engine took this one for such
+                Ok(Some(lock)) => {
+                    let held = Mutex::new(Held { lock: Some(lock), shared: Vec::new() });
+                    return Ok(Self { path, next: AtomicU64::new(0), held });
+                }
+                // another engine took this one for a dead one's
+                Ok(None) => {}
+                // a dead engine of the same process id has left it
                 Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => {}
                 Err(error) => return Err(error),
             }
         }
+        Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes it now, unless processes are in it.
+    /// Gives a controller of version 2 to the cgroups below it.
+    ///
+    /// # Errors
+    /// It has not got it itself.
+    pub(super) fn share(&self, controller: &str) -> io::Result<()> {
+        write(&self.path, SUBTREE, &format!("+{controller}"))?;
+        self.held().shared.push(controller.to_owned());
+        Ok(())
+    }
+
+    /// Removes it now, unless processes are in it. None can be made in it from now on.
     pub(super) fn remove(&self) {
+        self.held().lock = None;
         let _ = remove(&self.path);
     }
 
@@ -60,8 +95,29 @@ impl Tree {
     pub(super) fn grow(&self) -> io::Result<Directory> {
         // a name of this engine's own making: a request's id never becomes a path
         let path = self.path.join(self.next.fetch_add(1, Ordering::Relaxed).to_string());
-        fs::create_dir(&path)?;
+        match fs::create_dir(&path) {
+            // a tool that clears away empty cgroups has taken it
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.restore()?;
+                fs::create_dir(&path)?;
+            }
+            created => created?,
+        }
         Ok(Directory { path })
+    }
+
+    fn restore(&self) -> io::Result<()> {
+        let mut held = self.held();
+        if held.lock.is_none() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        match fs::create_dir(&self.path) {
+            // another thread was faster
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+            created => created?,
+        }
+        held.lock = lock(&self.path)?;
+        held.shared.iter().try_for_each(|controller| write(&self.path, SUBTREE, &format!("+{controller}")))
     }
 }
 
@@ -71,15 +127,16 @@ impl Drop for Tree {
     }
 }
 
-/// The lock of a directory that nobody else has locked.
+/// The lock of a directory; `None`: someone else has it, or the directory was removed.
 ///
 /// # Errors
-/// NotFound if it was removed, or is locked.
-fn lock(path: &Path) -> io::Result<File> {
+/// It cannot be opened, or locked by anyone.
+fn lock(path: &Path) -> io::Result<Option<File>> {
     let directory = File::open(path)?;
     match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) if path.exists() => Ok(directory),
-        _ => Err(io::ErrorKind::NotFound.into()),
+        Ok(()) if path.exists() => Ok(Some(directory)),
+        Ok(()) | Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -87,8 +144,9 @@ fn remove_abandoned(base: &Path) -> io::Result<()> {
     for entry in fs::read_dir(base)? {
         let entry = entry?;
         if entry.file_name().to_string_lossy().starts_with(PREFIX)
-            && let Ok(_lock) = lock(&entry.path())
+            && let Ok(Some(_lock)) = lock(&entry.path())
             && remove(&entry.path()).is_err()
+            && pids(&entry.path()).is_ok_and(|pids| !pids.is_empty())
         {
             warn!(cgroup = %entry.path().display(), "an earlier agent has left processes here; they run on");
         }
@@ -244,15 +302,25 @@ pub(super) fn pids(path: &Path) -> io::Result<Vec<i32>> {
     let mut pids = Vec::new();
     let mut note = |cgroup: BorrowedFd<'_>| {
         let text = match read_at(cgroup, "cgroup.procs") {
-            // a threaded one, see cgroups(7): the topmost has told of them
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(()),
+            // a threaded one, see cgroups(7); the file is there, but only threads are told
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                let threads = read_at(cgroup, "cgroup.threads")?;
+                pids.extend(numbers(&threads).filter_map(processes::of_thread));
+                return Ok(());
+            }
             text => text?,
         };
-        pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+        pids.extend(numbers(&text));
         Ok(())
     };
     walk(path, &mut note, |_, _| Ok(()))?;
+    pids.sort_unstable();
+    pids.dedup();
     Ok(pids)
+}
+
+fn numbers(lines: &str) -> impl Iterator<Item = i32> {
+    lines.lines().filter_map(|line| line.parse().ok())
 }
 
 /// Goes through a directory and all below it: `enter` sees each before those below it, `leave` each but the first after
@@ -338,7 +406,7 @@ mod tests {
         assert!(!dead.exists());
         let other = Tree::new(base.path()).unwrap();
         let directory = live.grow().unwrap();
-        assert!(directory.path().exists() && other.path() != live.path());
+        assert!(directory.path().exists() && other.path != live.path);
         drop((directory, live, other));
         assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
     }
