@@ -190,10 +190,11 @@ async fn cancel_while_it_starts_leaves_the_agent_no_descriptor_and_no_child() {
         let now = Holdings::of(agent.pid());
         (now.descriptors, now.children)
     };
+    // the first one may still be held for a moment
+    until("it is idle", async || held().1 == 0).await;
     let before = held();
     cancel_starts(&machine, &marker()).await;
-    until("all is given back", async || held() == before).await;
-    assert_eq!(before.1, 0);
+    until("all is given back", async || held().1 == 0 && held().0 <= before.0).await;
 }
 
 /// The first reason to end it is the one that is told.

@@ -1,6 +1,8 @@
 //! Agents that keep the processes of their commands together in different ways, or cannot.
 
 mod degraded;
+mod held_up;
 mod reuse;
 mod threads;
+mod traced;
 mod unprivileged;
