@@ -427,8 +427,14 @@ impl Deed<'_> {
         until_told(&mut execution, "ready\n").await;
         self.machine.signal(execution.id(), Signal::from_number(10).unwrap()).await.unwrap();
         until_told(&mut execution, "caught\n").await;
-        let end = within(execution.next()).await.unwrap().unwrap();
-        let Event::Exited(exited) = end else { panic!("after the last line: {end:?}") };
+        // the shell may remark on what became of its child
+        let exited = loop {
+            match within(execution.next()).await.unwrap().unwrap() {
+                Event::Output(output) => assert_eq!(output.stream, OutputStream::Stderr),
+                Event::Exited(exited) => break exited,
+                other => panic!("after the last line: {other:?}"),
+            }
+        };
         assert_eq!(exited.cause, ExitCause::Exited(9));
         self.nothing_left().await;
     }

@@ -316,6 +316,57 @@ mod tests {
         }
     }
 
+    /// Not a test but a measurement: `cargo test --release -p telexec-tool -- --ignored --nocapture spawning_takes`.
+    #[test]
+    #[ignore = "it measures"]
+    fn spawning_takes() {
+        use std::time::Instant;
+
+        let Some((cgroups, _leaf)) = leaf(ContainmentKind::CgroupV2) else { return };
+        let spawner = DirectSpawner::new().unwrap();
+        let environment: Vec<_> = std::env::vars().map(|(k, v)| CString::new(format!("{k}={v}")).unwrap()).collect();
+        let mut times = [const { Vec::new() }; 4];
+        for round in 0..2100 {
+            let begin = Instant::now();
+            let mut program = std::process::Command::new("/bin/true");
+            let pipe = std::process::Stdio::piped;
+            let mut child = program.stdin(std::process::Stdio::null()).stdout(pipe()).stderr(pipe()).spawn().unwrap();
+            let started = begin.elapsed();
+            child.wait().unwrap();
+            let ended = begin.elapsed();
+
+            let begin = Instant::now();
+            let leaf = cgroups.leaf(&crate::ResourceLimits::default()).unwrap().unwrap();
+            let spec = SpawnSpec {
+                candidates: vec![CString::new("/bin/true").unwrap()],
+                argv: vec![CString::new("true").unwrap()],
+                environment: environment.clone(),
+                working_directory: CString::new("/").unwrap(),
+                cgroups: leaf.entry().unwrap(),
+                ..SpawnSpec::default()
+            };
+            let (own, child) = spawner.spawn(&spec, OwnChild::expect()).map_err(|error| error.to_string()).unwrap();
+            let own_started = begin.elapsed();
+            own.reap_soon(&child.pidfd);
+            if round >= 100 {
+                for (times, time) in times.iter_mut().zip([started, own_started, ended, begin.elapsed()]) {
+                    times.push(time);
+                }
+            }
+        }
+        for (name, index) in [("has started", 0), ("has ended", 2)] {
+            let [mut base, mut own] = [times[index].clone(), times[index + 1].clone()];
+            for (times, name) in [(&mut base, "std::process"), (&mut own, "engine, cgroup included")] {
+                times.sort();
+                eprintln!("/bin/true {name}: p50 {:?} p99 {:?}", times[times.len() / 2], times[times.len() * 99 / 100]);
+            }
+            eprintln!(
+                "/bin/true {name}: p50 {:.2}x",
+                own[own.len() / 2].as_secs_f64() / base[base.len() / 2].as_secs_f64()
+            );
+        }
+    }
+
     /// As systemd and others clear away empty ones.
     #[test]
     fn cgroups_that_a_tool_has_removed_are_made_again() {

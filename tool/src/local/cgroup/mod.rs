@@ -17,7 +17,7 @@ use self::leaf::Keeper;
 pub(super) use self::leaf::Leaf;
 use self::limits::Resource;
 use self::tree::{PREFIX, SUBTREE, Tree};
-use super::processes::Process;
+use super::processes::{self, Process};
 use super::{ContainmentKind, vfork};
 use crate::{ExecutorError, ResourceLimits};
 
@@ -259,7 +259,8 @@ pub(super) fn thaw(processes: &[Process]) {
 
 /// Whether a process is in the cgroup of an execution, of this engine or of any on this machine.
 pub(super) fn keeps(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|cgroups| cgroups.contains(PREFIX))
+    let cgroups = processes::read_all(&format!("/proc/{pid}/cgroup"));
+    cgroups.is_ok_and(|cgroups| String::from_utf8_lossy(&cgroups).contains(PREFIX))
 }
 
 /// Sees that an orphan in a session of its own, whom nothing but its cgroup tells, is found and ended in it.
