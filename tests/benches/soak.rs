@@ -32,7 +32,7 @@ use telexec_tests::{
 };
 use telexec_tool::{
     Command, CommandBuilder, Descendants, Event, ExecutionId, ExecutionState, Executor, ExecutorError, ExitCause,
-    Signal,
+    OutputStream, Signal,
 };
 use tokio::runtime::Builder;
 
