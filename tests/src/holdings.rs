@@ -1,7 +1,8 @@
 //! What an agent holds of its machine, seen from outside of it.
 
 use std::fs;
-use std::path::Path;
+
+use crate::cgroups;
 
 /// What grows with the executions of an agent, and must shrink with their ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +13,7 @@ pub struct Holdings {
     pub threads: usize,
     /// Child processes, those that have ended and were not reaped included.
     pub children: usize,
-    /// Control groups below those of any agent on this machine, in every mounted hierarchy.
+    /// Its control groups, in every mounted hierarchy.
     pub cgroups: usize,
 }
 
@@ -27,7 +28,7 @@ impl Holdings {
             descriptors: entries("fd"),
             threads: entries("task"),
             children: children(pid),
-            cgroups: cgroups(Path::new("/sys/fs/cgroup"), false),
+            cgroups: cgroups(pid).len(),
         }
     }
 }
@@ -37,17 +38,6 @@ fn children(of: i32) -> usize {
     let entries = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
     let stats = entries.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
     stats.filter_map(parent).filter(|parent| *parent == of).count()
-}
-
-/// The directories in `directory` and below that are in one whose name begins with `telexec`.
-fn cgroups(directory: &Path, inside: bool) -> usize {
-    let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
-    let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    let count = |entry: fs::DirEntry| {
-        let below = inside || entry.file_name().to_string_lossy().starts_with("telexec");
-        usize::from(inside) + cgroups(&entry.path(), below)
-    };
-    directories.map(count).sum()
 }
 
 /// What a process has in memory, in bytes. See proc_pid_status(5).
