@@ -57,7 +57,7 @@ async fn follow(mut execution: Execution, args: &ExecArgs) -> Result<Exited, Fai
         match event {
             Event::Started(_) => {}
             Event::Output(chunk) if !args.json => output.write(chunk.stream, chunk.data).await?,
-            Event::Output(_) => {}
+            Event::Output(_) | Event::Gap(_) | Event::Promoted => {}
             Event::Exited(exited) => {
                 output.finish().await?;
                 return Ok(exited);

@@ -19,7 +19,9 @@ enum Line<'a> {
     Started { execution_id: &'a str, pid: u32, start_time: Option<String> },
     Stdout(Chunk<'a>),
     Stderr(Chunk<'a>),
+    Gap { resume_position: u64 },
     Exited(Exited<'a>),
+    Promoted {},
 }
 
 #[derive(Serialize)]
@@ -78,7 +80,9 @@ impl<'a> From<&'a Event> for Line<'a> {
                     OutputStream::Stderr => Self::Stderr(chunk),
                 }
             }
+            Event::Gap(resume_position) => Self::Gap { resume_position: *resume_position },
             Event::Exited(exited) => Self::Exited(exited.into()),
+            Event::Promoted => Self::Promoted {},
         }
     }
 }

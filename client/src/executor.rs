@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use telexec_proto::convert;
 use telexec_proto::v1::execution_service_client::ExecutionServiceClient;
-use telexec_proto::v1::{GetExecutionRequest, SignalExecutionRequest};
-use telexec_tool::{Command, Event, Execution, ExecutionId, ExecutionInfo, Signal};
+use telexec_proto::v1::{GetExecutionRequest, ResizeTerminalRequest, SignalExecutionRequest, WriteInputRequest};
+use telexec_tool::{Attach, Command, Event, Execution, ExecutionId, ExecutionInfo, Input, Signal, TerminalSize};
 use telexec_tool::{Executor, ExecutorError, ListPage, ListQuery};
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
@@ -35,6 +36,14 @@ impl RemoteExecutor {
     }
 }
 
+/// The execution, once it has told its start.
+async fn follow(mut following: Following) -> Result<Execution, ExecutorError> {
+    match following.next().await? {
+        Event::Started(started) => Ok(Execution::new(started, following.into_stream())),
+        _ => Err(ExecutorError::Internal("the agent did not begin with how the command started".to_owned())),
+    }
+}
+
 #[async_trait]
 impl Executor for RemoteExecutor {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
@@ -44,11 +53,31 @@ impl Executor for RemoteExecutor {
             request.set_timeout(left);
         }
         let stream = self.answer(self.client.clone().execute(request).await)?;
-        let mut following = Following::new(stream, &command, Arc::clone(&self.endpoint));
-        match following.next().await? {
-            Event::Started(started) => Ok(Execution::new(started, following.into_stream())),
-            _ => Err(ExecutorError::Internal("the agent did not begin with how the command started".to_owned())),
-        }
+        follow(Following::new(stream, &command, Arc::clone(&self.endpoint))).await
+    }
+
+    async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
+        let stream = self.answer(self.client.clone().attach(convert::attach_to_wire(id, from)).await)?;
+        follow(Following::attached(stream, Arc::clone(&self.endpoint))).await
+    }
+
+    async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
+        let Input { data, offset, close } = input;
+        let write = |data, offset, close| async move {
+            let request = WriteInputRequest { execution_id: id.to_string(), data, offset, close };
+            Ok::<_, ExecutorError>(self.answer(self.client.clone().write_input(request).await)?.committed_offset)
+        };
+        let offset = match offset {
+            Some(offset) => offset,
+            // nothing, written anywhere, tells where the end is
+            None => write(Bytes::new(), 0, false).await?,
+        };
+        write(data, offset, close).await
+    }
+
+    async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {
+        let request = ResizeTerminalRequest { execution_id: id.to_string(), size: Some(convert::size_to_wire(size)) };
+        self.answer(self.client.clone().resize_terminal(request).await).map(|_| ())
     }
 
     async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {

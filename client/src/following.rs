@@ -34,10 +34,16 @@ struct Overdue {
 }
 
 impl Following {
+    /// Of a command that was started.
     pub(crate) fn new(stream: Streaming<ExecutionEvent>, command: &Command, endpoint: Arc<str>) -> Self {
         let quiet = command.kill_grace().unwrap_or(DEFAULT_KILL_GRACE).min(LONGEST_GRACE) + SLACK;
         let at = command.deadline().and_then(|deadline| deadline.checked_add(quiet));
         Self { stream, overdue: at.map(|at| Overdue { at: at.into(), quiet }), endpoint }
+    }
+
+    /// Of one that runs already.
+    pub(crate) fn attached(stream: Streaming<ExecutionEvent>, endpoint: Arc<str>) -> Self {
+        Self { stream, overdue: None, endpoint }
     }
 
     /// The next event; not to be called after the exit or an error.
@@ -62,7 +68,7 @@ impl Following {
         stream::unfold(Some(self), |following| async move {
             let mut following = following?;
             let event = following.next().await;
-            let goes_on = matches!(event, Ok(Event::Started(_) | Event::Output(_)));
+            let goes_on = event.as_ref().is_ok_and(|event| !event.is_last());
             Some((event, goes_on.then_some(following)))
         })
     }

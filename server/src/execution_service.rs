@@ -1,24 +1,24 @@
 //! `telexec.v1.ExecutionService`: from the wire to the caller's executor and back.
 
-use std::pin::Pin;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use futures_util::{Stream, StreamExt, stream};
 use telexec_proto::convert::{
-    command_from_wire, error_to_status, event_to_wire, execution_to_wire, page_to_wire, query_from_wire,
+    attach_from_wire, error_to_status, execution_to_wire, page_to_wire, query_from_wire, size_from_wire,
 };
 use telexec_proto::timeout;
 use telexec_proto::v1::execution_service_server::ExecutionService;
 use telexec_proto::v1::{
-    ExecuteRequest, ExecutionEvent, GetExecutionRequest, GetExecutionResponse, ListExecutionsRequest,
-    ListExecutionsResponse, RunResponse, SignalExecutionRequest, SignalExecutionResponse,
+    AttachRequest, ExecuteRequest, GetExecutionRequest, GetExecutionResponse, InteractRequest, ListExecutionsRequest,
+    ListExecutionsResponse, ResizeTerminalRequest, ResizeTerminalResponse, RunResponse, SignalExecutionRequest,
+    SignalExecutionResponse, WriteInputRequest, WriteInputResponse,
 };
-use telexec_tool::{
-    Command, Event, Execution, ExecutionId, Executor, ExecutorError, ExitCause, InvalidCommand, Signal,
-};
-use tonic::{Request, Response, Status};
+use telexec_tool::{Command, ExecutionId, Executor, Input, InvalidCommand, Signal};
+use tonic::{Request, Response, Status, Streaming};
 
+use crate::deadline::{command_before, deadline, passed, until};
+use crate::events::{EventStream, answer};
 use crate::identity::Identity;
+use crate::interact::interact;
 use crate::run;
 use crate::stack::Stack;
 
@@ -28,13 +28,58 @@ pub(crate) struct Executions {
 
 #[tonic::async_trait]
 impl ExecutionService for Executions {
-    type ExecuteStream = Pin<Box<dyn Stream<Item = Result<ExecutionEvent, Status>> + Send>>;
+    type ExecuteStream = EventStream;
 
     async fn execute(&self, request: Request<ExecuteRequest>) -> Result<Response<Self::ExecuteStream>, Status> {
         let executor = self.executor_for(&request)?;
-        let execution = executor.execute(command(request)?).await.map_err(|error| error_to_status(&error))?;
-        // dropping the stream, when the call is cancelled or its connection is lost, drops the execution
-        Ok(Response::new(gathered(execution).await.flat_map(|event| stream::iter(to_wire(event))).boxed()))
+        answer(executor.execute(command(request)?).await).await.map(Response::new)
+    }
+
+    type InteractStream = EventStream;
+
+    async fn interact(
+        &self,
+        request: Request<Streaming<InteractRequest>>,
+    ) -> Result<Response<Self::InteractStream>, Status> {
+        let executor = Arc::new(self.executor_for(&request)?);
+        let deadline = deadline(&request)?;
+        interact(executor, request.into_inner(), deadline).await.map(Response::new)
+    }
+
+    type AttachStream = EventStream;
+
+    async fn attach(&self, request: Request<AttachRequest>) -> Result<Response<Self::AttachStream>, Status> {
+        let executor = self.executor_for(&request)?;
+        let deadline = deadline(&request)?;
+        let (id, from) = attach_from_wire(request.get_ref()).map_err(invalid)?;
+        let events = answer(executor.attach(&id, from).await).await?;
+        Ok(Response::new(until(deadline, events)))
+    }
+
+    async fn write_input(&self, request: Request<WriteInputRequest>) -> Result<Response<WriteInputResponse>, Status> {
+        let executor = self.executor_for(&request)?;
+        let deadline = deadline(&request)?;
+        let request = request.into_inner();
+        let input = Input { data: request.data, offset: Some(request.offset), close: request.close };
+        let id = id(&request.execution_id)?;
+        let written = async { executor.write_input(&id, input).await.map_err(|error| error_to_status(&error)) };
+        let committed_offset = tokio::select! {
+            written = written => written?,
+            status = passed(deadline) => return Err(status),
+        };
+        Ok(Response::new(WriteInputResponse { committed_offset }))
+    }
+
+    async fn resize_terminal(
+        &self,
+        request: Request<ResizeTerminalRequest>,
+    ) -> Result<Response<ResizeTerminalResponse>, Status> {
+        let executor = self.executor_for(&request)?;
+        let request = request.into_inner();
+        let size = request.size.ok_or_else(|| invalid(InvalidCommand::new("size", "is missing")))?;
+        let size = size_from_wire(size).map_err(invalid)?;
+        let resized = executor.resize(&id(&request.execution_id)?, size).await;
+        resized.map(|()| Response::new(ResizeTerminalResponse {})).map_err(|error| error_to_status(&error))
     }
 
     async fn run(&self, request: Request<ExecuteRequest>) -> Result<Response<RunResponse>, Status> {
@@ -81,17 +126,6 @@ impl Executions {
     }
 }
 
-/// How long the start waits for company.
-const MOMENT: Duration = Duration::from_millis(2);
-
-/// The same events, after the first two are there or a moment has passed: the answer to a short command travels in one
-/// piece, and while it runs nobody is woken who would compete with it for a processor.
-async fn gathered(mut execution: Execution) -> impl Stream<Item = Result<Event, ExecutorError>> {
-    let started = execution.next().await;
-    let second = tokio::time::timeout(MOMENT, execution.next()).await.ok().flatten();
-    stream::iter([started, second].into_iter().flatten()).chain(execution)
-}
-
 /// Who calls; the connection noted it. Also checks the one header that all calls may have.
 pub(crate) fn caller<T>(request: &Request<T>) -> Result<&Identity, Status> {
     if let Some(value) = request.metadata().get(timeout::HEADER) {
@@ -102,30 +136,14 @@ pub(crate) fn caller<T>(request: &Request<T>) -> Result<&Identity, Status> {
 
 /// The command that is asked for, with the call's deadline counted from now.
 fn command(request: Request<ExecuteRequest>) -> Result<Command, Status> {
-    let received = Instant::now();
-    let deadline = match request.metadata().get(timeout::HEADER) {
-        // so long a time that no clock holds it is no deadline
-        Some(value) => received.checked_add(timeout::parse(value.as_bytes()).map_err(invalid)?),
-        None => None,
-    };
-    let command = command_from_wire(request.into_inner(), deadline).map_err(invalid)?;
-    match deadline {
-        Some(deadline) if deadline <= Instant::now() => Err(error_to_status(&ExecutorError::DeadlineExceeded)),
-        _ => Ok(command),
-    }
+    let deadline = deadline(&request)?;
+    command_before(request.into_inner(), deadline)
 }
 
 fn id(text: &str) -> Result<ExecutionId, Status> {
     text.parse().map_err(invalid)
 }
 
-fn invalid(error: InvalidCommand) -> Status {
+pub(crate) fn invalid(error: InvalidCommand) -> Status {
     error_to_status(&error.into())
-}
-
-/// What a caller is sent of one event: the event, and after the end by a deadline that status too.
-fn to_wire(event: Result<Event, ExecutorError>) -> impl Iterator<Item = Result<ExecutionEvent, Status>> {
-    let late = matches!(&event, Ok(Event::Exited(exited)) if exited.cause == ExitCause::DeadlineExceeded);
-    let status = late.then(|| Err(error_to_status(&ExecutorError::DeadlineExceeded)));
-    [event.map(event_to_wire).map_err(|error| error_to_status(&error))].into_iter().chain(status)
 }

@@ -15,7 +15,12 @@ pub(crate) async fn collect(mut execution: Execution) -> Result<RunResponse, Sta
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     while let Some(event) = execution.next().await {
         match event.map_err(|error| error_to_status(&error))? {
-            Event::Started(_) => {}
+            Event::Started(_) | Event::Gap(_) => {}
+            Event::Promoted => {
+                let mut totals = StreamTotals::default();
+                let (stdout, stderr) = (text(&stdout, &mut totals), text(&stderr, &mut totals));
+                return Ok(RunResponse { stdout, stderr, exited: None, execution_id });
+            }
             Event::Output(output) => match output.stream {
                 OutputStream::Stdout => keep(&mut stdout, &output.data),
                 OutputStream::Stderr => keep(&mut stderr, &output.data),

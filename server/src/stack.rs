@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 use telexec_tool::local::LocalExecutor;
 use telexec_tool::{
-    Command, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, ListPage, ListQuery, Signal,
+    Attach, Command, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, Input, ListPage, ListQuery,
+    Signal, TerminalSize,
 };
 
 use crate::identity::Identity;
@@ -22,26 +23,50 @@ impl Stack {
 }
 
 /// Shows a caller only its own executions.
-struct Owned<E> {
-    inner: E,
+struct Owned {
+    inner: LocalExecutor,
     identity: Identity,
 }
 
+impl Owned {
+    /// The same answer for another's as for none.
+    fn check(&self, id: &ExecutionId) -> Result<(), ExecutorError> {
+        match self.inner.identity(id)? == self.identity.as_str() {
+            true => Ok(()),
+            false => Err(ExecutorError::NotFound(id.clone())),
+        }
+    }
+}
+
 #[async_trait]
-impl<E: Executor> Executor for Owned<E> {
+impl Executor for Owned {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
         self.inner.execute(command.with_identity(self.identity.as_str())).await
     }
 
+    async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
+        self.check(id)?;
+        self.inner.attach(id, from).await
+    }
+
+    async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
+        self.check(id)?;
+        self.inner.write_input(id, input).await
+    }
+
+    async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {
+        self.check(id)?;
+        self.inner.resize(id, size).await
+    }
+
     async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
-        self.get(id).await?;
+        self.check(id)?;
         self.inner.signal(id, signal).await
     }
 
     async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
-        let info = self.inner.get(id).await?;
-        // the same answer for another's as for none
-        if info.identity == self.identity.as_str() { Ok(info) } else { Err(ExecutorError::NotFound(id.clone())) }
+        self.check(id)?;
+        self.inner.get(id).await
     }
 
     async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError> {

@@ -41,6 +41,58 @@ pub enum Descendants {
     Kill,
 }
 
+/// What becomes of a command whose caller goes before its end, or loses the connection to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnDisconnect {
+    /// It is ended, with [`crate::ExitCause::Cancelled`].
+    #[default]
+    Kill,
+    /// It runs on in the background.
+    Detach,
+}
+
+/// What becomes of a command while the same one runs already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DuplicatePolicy {
+    /// It is started too.
+    #[default]
+    StartNew,
+    /// It is not started: [`crate::ExecutorError::AlreadyRunning`]. The same is a command of the same identity with the same
+    /// program or text, directory, shell, login, terminal and user.
+    ReuseRunning,
+}
+
+/// The size of a terminal, in characters: 1 to 65,535 each, as the kernel counts them (see TIOCSWINSZ, ioctl_tty(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TerminalSize {
+    columns: u16,
+    rows: u16,
+}
+
+impl TerminalSize {
+    /// A size.
+    ///
+    /// # Errors
+    /// A number is out of range; the error names the field as one of `terminal`.
+    pub fn new(columns: u32, rows: u32) -> Result<Self, InvalidCommand> {
+        let check = |number: u32, field| match u16::try_from(number) {
+            Ok(number) if number > 0 => Ok(number),
+            _ => Err(InvalidCommand::new(field, "is not from 1 to 65535")),
+        };
+        Ok(Self { columns: check(columns, "terminal.columns")?, rows: check(rows, "terminal.rows")? })
+    }
+
+    /// How many characters fit into a line.
+    pub fn columns(self) -> u16 {
+        self.columns
+    }
+
+    /// How many lines there are.
+    pub fn rows(self) -> u16 {
+        self.rows
+    }
+}
+
 /// The most that the processes of an execution may use together; `None`: no limit of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ResourceLimits {
@@ -77,6 +129,11 @@ struct Options {
     deadline: Option<Instant>,
     kill_grace: Option<Duration>,
     stdin: Bytes,
+    accepts_input: bool,
+    terminal: Option<TerminalSize>,
+    yield_after: Option<Duration>,
+    on_disconnect: OnDisconnect,
+    duplicate_policy: DuplicatePolicy,
     execution_id: Option<ExecutionId>,
     max_output_bytes: u64,
     labels: BTreeMap<String, String>,
@@ -149,9 +206,48 @@ impl Command {
         self.options.kill_grace
     }
 
-    /// Written to standard input, then its end; empty: standard input is `/dev/null`.
+    /// Written to standard input, then its end, unless it accepts more; empty, and no more accepted: standard input is
+    /// `/dev/null`.
     pub fn stdin(&self) -> &Bytes {
         &self.options.stdin
+    }
+
+    /// Standard input stays open for [`crate::Executor::write_input`].
+    pub fn accepts_input(&self) -> bool {
+        self.options.accepts_input
+    }
+
+    /// Its three standard streams are a pseudo-terminal of this size, which is its controlling terminal; all that it writes
+    /// is standard output. See pty(7).
+    pub fn terminal(&self) -> Option<TerminalSize> {
+        self.options.terminal
+    }
+
+    /// If it still runs so long after its start, its stream ends with [`crate::Event::Promoted`], and it goes on in the
+    /// background.
+    pub fn yield_after(&self) -> Option<Duration> {
+        self.options.yield_after
+    }
+
+    /// What becomes of it when its [`crate::Execution`] is dropped before the end.
+    pub fn on_disconnect(&self) -> OnDisconnect {
+        self.options.on_disconnect
+    }
+
+    /// What becomes of it while the same one runs already.
+    pub fn duplicate_policy(&self) -> DuplicatePolicy {
+        self.options.duplicate_policy
+    }
+
+    /// It may run on without anyone who reads its output.
+    pub fn may_go_to_background(&self) -> bool {
+        self.options.on_disconnect == OnDisconnect::Detach || self.options.yield_after.is_some()
+    }
+
+    /// The same was asked for: everything is equal but the deadlines.
+    pub fn is_same_request(&self, other: &Self) -> bool {
+        let timeless = |command: &Self| Options { deadline: None, ..command.options.clone() };
+        self.program == other.program && timeless(self) == timeless(other)
     }
 
     /// Chosen by the caller; `None`: the executor makes one.
@@ -275,6 +371,36 @@ impl CommandBuilder {
     /// See [`Command::stdin`].
     pub fn stdin(mut self, stdin: impl Into<Bytes>) -> Self {
         self.options.stdin = stdin.into();
+        self
+    }
+
+    /// See [`Command::accepts_input`].
+    pub fn accepts_input(mut self, accepts: bool) -> Self {
+        self.options.accepts_input = accepts;
+        self
+    }
+
+    /// See [`Command::terminal`].
+    pub fn terminal(mut self, size: TerminalSize) -> Self {
+        self.options.terminal = Some(size);
+        self
+    }
+
+    /// See [`Command::yield_after`]. Zero: at once.
+    pub fn yield_after(mut self, patience: Duration) -> Self {
+        self.options.yield_after = Some(patience);
+        self
+    }
+
+    /// See [`Command::on_disconnect`].
+    pub fn on_disconnect(mut self, on_disconnect: OnDisconnect) -> Self {
+        self.options.on_disconnect = on_disconnect;
+        self
+    }
+
+    /// See [`Command::duplicate_policy`].
+    pub fn duplicate_policy(mut self, policy: DuplicatePolicy) -> Self {
+        self.options.duplicate_policy = policy;
         self
     }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use crate::ExecutionId;
+use crate::{ExecutionId, ExecutionInfo};
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
@@ -48,6 +48,23 @@ pub enum ExecutorError {
     /// The id was used before; nothing ran.
     #[error("execution {0} exists already; choose another execution_id, or ask what became of that one")]
     AlreadyExists(ExecutionId),
+    /// The same command runs already, and [`crate::DuplicatePolicy::ReuseRunning`] was asked for; nothing ran.
+    #[error("execution {} runs the same command already", .0.id)]
+    AlreadyRunning(Box<ExecutionInfo>),
+    /// The execution is not in a state for this; nothing was done.
+    #[error("{reason}")]
+    FailedPrecondition {
+        /// Why not, in words for the caller.
+        reason: String,
+    },
+    /// A position or an offset is beyond what is there; nothing was done.
+    #[error("{field}: is beyond {end}, which is all there is")]
+    OutOfRange {
+        /// The field, as the proto names it.
+        field: Cow<'static, str>,
+        /// The largest that it may be now.
+        end: u64,
+    },
     /// The deadline passed before the end could be reported.
     #[error("the deadline passed before the command's end was reported")]
     DeadlineExceeded,

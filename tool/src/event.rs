@@ -6,15 +6,21 @@ use bytes::Bytes;
 
 use crate::{ExecutionId, Signal};
 
-/// One step of an execution: [`Started`](Event::Started) first, [`Exited`](Event::Exited) last and once.
+/// One step of an execution: [`Started`](Event::Started) first, [`Exited`](Event::Exited) or
+/// [`Promoted`](Event::Promoted) last and once.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The command runs.
     Started(Started),
     /// It wrote something.
     Output(Output),
+    /// Output is missing here, since it is no longer kept: what follows begins at this position. Only for those who came
+    /// later ([`crate::Executor::attach`]).
+    Gap(u64),
     /// It has ended, and all its output was told.
     Exited(Exited),
+    /// It runs on in the background, where [`crate::Executor::attach`] finds it.
+    Promoted,
 }
 
 /// A command has started.
@@ -75,6 +81,13 @@ pub struct Exited {
     pub working_directory: Option<String>,
     /// By the clock of the machine that it ran on.
     pub end_time: SystemTime,
+}
+
+impl Event {
+    /// Nothing follows it.
+    pub fn is_last(&self) -> bool {
+        matches!(self, Self::Exited(_) | Self::Promoted)
+    }
 }
 
 impl Exited {

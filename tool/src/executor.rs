@@ -7,9 +7,11 @@ use std::task::{Context, Poll};
 use std::time::SystemTime;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures_util::Stream;
 
 use crate::{Command, Event, ExecutionId, ExecutorError, Exited, Program, Signal, Started};
+use crate::{OnDisconnect, TerminalSize};
 
 /// Somewhere commands can run.
 ///
@@ -21,8 +23,34 @@ pub trait Executor: Send + Sync {
     /// Dropping the future ends the command, if it was started already.
     ///
     /// # Errors
-    /// Any [`ExecutorError`]: the command did not run.
+    /// Any [`ExecutorError`]: the command did not run. [`ExecutorError::AlreadyRunning`] if that was asked for.
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError>;
+
+    /// Follows an execution that runs, or ran and is remembered, from a position in its output. The stream begins with
+    /// [`Event::Started`]; where output is not kept any more there is an [`Event::Gap`]. Readers do not hold up each other
+    /// or the command.
+    ///
+    /// # Errors
+    /// [`ExecutorError::NotFound`]; [`ExecutorError::OutOfRange`] for a position beyond what was written; or the executor
+    /// could not be asked.
+    async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError>;
+
+    /// Writes to standard input of a command that accepts input, waiting until it has room. Returns how many bytes of input
+    /// it has got from all writers, those of its start included.
+    ///
+    /// Dropping the future may leave a part written; a repeat with the same offset writes the rest.
+    ///
+    /// # Errors
+    /// [`ExecutorError::NotFound`]; [`ExecutorError::FailedPrecondition`] if it takes no input (any more);
+    /// [`ExecutorError::OutOfRange`] for an offset beyond what was written; or the executor could not be asked.
+    async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError>;
+
+    /// Sets the size of an execution's terminal.
+    ///
+    /// # Errors
+    /// [`ExecutorError::NotFound`]; [`ExecutorError::FailedPrecondition`] if it has no terminal (any more); or the executor
+    /// could not be asked.
+    async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError>;
 
     /// Sends a signal to every process of an execution. `KILL` ends it, as a timeout would, without grace. To one that
     /// has ended it does nothing. Returns the execution just after the signal.
@@ -50,6 +78,18 @@ impl<E: Executor + ?Sized> Executor for std::sync::Arc<E> {
         (**self).execute(command).await
     }
 
+    async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
+        (**self).attach(id, from).await
+    }
+
+    async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
+        (**self).write_input(id, input).await
+    }
+
+    async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {
+        (**self).resize(id, size).await
+    }
+
     async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
         (**self).signal(id, signal).await
     }
@@ -63,14 +103,49 @@ impl<E: Executor + ?Sized> Executor for std::sync::Arc<E> {
     }
 }
 
+/// Where to follow an execution from, and what that binds it to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attach {
+    /// Bytes of both streams before the first that is wanted.
+    pub position: u64,
+    /// [`OnDisconnect::Kill`]: dropping the stream before the end ends the execution.
+    pub on_disconnect: OnDisconnect,
+}
+
+impl Attach {
+    /// From the beginning, or as much of it as is kept; dropping the stream changes nothing.
+    pub fn start() -> Self {
+        Self::position(0)
+    }
+
+    /// From here on; dropping the stream changes nothing.
+    pub fn position(position: u64) -> Self {
+        Self { position, on_disconnect: OnDisconnect::Detach }
+    }
+}
+
+/// A piece of standard input.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Input {
+    /// What to write.
+    pub data: Bytes,
+    /// Bytes of input before `data`, those of the command's start included: what was written already is not written again.
+    /// `None`: after whatever there was; of a remote execution this must then be the only writer.
+    pub offset: Option<u64>,
+    /// Nothing follows: the command sees the end of its input, on a terminal as if its end-of-file character was typed.
+    pub close: bool,
+}
+
 type EventStream = Pin<Box<dyn Stream<Item = Result<Event, ExecutorError>> + Send>>;
 
 /// A command that was started: the stream of its [`Event`]s.
 ///
-/// The stream begins with [`Event::Started`] and ends after [`Event::Exited`], or after the first error (the command
-/// could no longer be followed). A reader that lags behind slows the command down.
+/// The stream begins with [`Event::Started`] and ends after [`Event::Exited`] or [`Event::Promoted`], or after the first
+/// error (the command could no longer be followed). A reader that lags behind slows the command down, if it is the one
+/// who started it.
 ///
-/// Dropping it before the end cancels the command: all its processes are ended, in the background.
+/// Dropping it before the end does as [`Command::on_disconnect`] says: by default the command is cancelled, and all its
+/// processes are ended, in the background. With [`OnDisconnect::Detach`] it goes on without a reader.
 pub struct Execution {
     started: Started,
     told: bool,
@@ -125,6 +200,8 @@ pub struct ExecutionInfo {
     pub user: String,
     /// Who started it; empty: this process itself.
     pub identity: String,
+    /// It has a terminal.
+    pub terminal: bool,
     /// As given at its start.
     pub labels: BTreeMap<String, String>,
     /// What it does now.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::{Command, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, ListPage, ListQuery, Signal};
+use crate::{Attach, Command, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, Input};
+use crate::{ListPage, ListQuery, Signal, TerminalSize};
 
 type Verdict = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
@@ -65,6 +66,18 @@ impl<E: Executor> Executor for Guard<E> {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
         (self.rule)(command.text()).await.map_err(|reason| ExecutorError::Denied { reason })?;
         self.inner.execute(command).await
+    }
+
+    async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
+        self.inner.attach(id, from).await
+    }
+
+    async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
+        self.inner.write_input(id, input).await
+    }
+
+    async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {
+        self.inner.resize(id, size).await
     }
 
     async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {

@@ -19,10 +19,11 @@ mod signal;
 mod tool;
 
 pub use bash::BashTool;
-pub use command::{Command, CommandBuilder, Descendants, Program, ResourceLimits};
+pub use command::{Command, CommandBuilder, Descendants, DuplicatePolicy, OnDisconnect, Program};
+pub use command::{ResourceLimits, TerminalSize};
 pub use error::{ExecutorError, InvalidCommand, SpawnError, SpawnStage};
 pub use event::{Event, ExitCause, Exited, Output, OutputStream, Started, StreamTotals};
-pub use executor::{Execution, ExecutionInfo, ExecutionState, Executor, ListPage, ListQuery};
+pub use executor::{Attach, Execution, ExecutionInfo, ExecutionState, Executor, Input, ListPage, ListQuery};
 pub use id::ExecutionId;
 pub use signal::Signal;
 pub use tool::{Content, Tool, ToolContext, ToolDefinition, ToolError, ToolResult};

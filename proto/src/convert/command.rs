@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use telexec_tool::{Command, Descendants, InvalidCommand, Program, ResourceLimits};
+use telexec_tool::{Attach, Command, Descendants, DuplicatePolicy, InvalidCommand, OnDisconnect};
+use telexec_tool::{ExecutionId, Program, ResourceLimits, TerminalSize};
 
 use super::time::{duration_from_wire, duration_to_wire};
 use crate::v1::{self, DescendantPolicy, ExecuteRequest};
@@ -15,8 +16,14 @@ pub fn command_from_wire(request: ExecuteRequest, deadline: Option<Instant>) -> 
     let descendants = match DescendantPolicy::try_from(request.descendants) {
         Ok(DescendantPolicy::Unspecified | DescendantPolicy::Keep) => Descendants::Keep,
         Ok(DescendantPolicy::Kill) => Descendants::Kill,
-        Err(_) => return Err(InvalidCommand::new("descendants", "is not a value that this agent knows")),
+        Err(_) => return Err(unknown("descendants")),
     };
+    let duplicate_policy = match v1::DuplicatePolicy::try_from(request.duplicate_policy) {
+        Ok(v1::DuplicatePolicy::Unspecified | v1::DuplicatePolicy::StartNew) => DuplicatePolicy::StartNew,
+        Ok(v1::DuplicatePolicy::ReuseRunning) => DuplicatePolicy::ReuseRunning,
+        Err(_) => return Err(unknown("duplicate_policy")),
+    };
+    let on_disconnect = on_disconnect_from_wire(request.on_disconnect, OnDisconnect::Kill)?;
     let mut builder = match (request.command.is_empty(), request.argv.is_empty()) {
         (false, true) => Command::shell(request.command),
         (true, false) => Command::argv(request.argv),
@@ -38,6 +45,12 @@ pub fn command_from_wire(request: ExecuteRequest, deadline: Option<Instant>) -> 
     if let Some(grace) = request.kill_grace {
         builder = builder.kill_grace(duration_from_wire("kill_grace", grace)?);
     }
+    if let Some(patience) = request.yield_after {
+        builder = builder.yield_after(duration_from_wire("yield_after", patience)?);
+    }
+    if let Some(size) = request.terminal {
+        builder = builder.terminal(size_from_wire(size)?);
+    }
     if let Some(deadline) = deadline {
         builder = builder.deadline(deadline);
     }
@@ -49,6 +62,9 @@ pub fn command_from_wire(request: ExecuteRequest, deadline: Option<Instant>) -> 
         .envs(request.environment)
         .clear_environment(request.clear_environment)
         .stdin(request.stdin)
+        .accepts_input(request.accepts_input)
+        .on_disconnect(on_disconnect)
+        .duplicate_policy(duplicate_policy)
         .max_output_bytes(request.max_output_bytes)
         .limits(limits_from_wire(request.limits.unwrap_or_default()))
         .labels(request.labels)
@@ -79,12 +95,73 @@ pub fn command_to_wire(command: &Command) -> ExecuteRequest {
         timeout: command.timeout().map(duration_to_wire),
         kill_grace: command.kill_grace().map(duration_to_wire),
         stdin: command.stdin().clone(),
+        accepts_input: command.accepts_input(),
+        terminal: command.terminal().map(size_to_wire),
+        yield_after: command.yield_after().map(duration_to_wire),
+        on_disconnect: on_disconnect_to_wire(command.on_disconnect()),
+        duplicate_policy: match command.duplicate_policy() {
+            DuplicatePolicy::StartNew => v1::DuplicatePolicy::StartNew,
+            DuplicatePolicy::ReuseRunning => v1::DuplicatePolicy::ReuseRunning,
+        }
+        .into(),
         execution_id: command.execution_id().map(ToString::to_string).unwrap_or_default(),
         max_output_bytes: command.max_output_bytes(),
         limits: limits_to_wire(command.limits()),
         labels: command.labels().clone().into_iter().collect(),
         report_working_directory: command.report_working_directory(),
         descendants: descendants.into(),
+    }
+}
+
+fn unknown(field: &'static str) -> InvalidCommand {
+    InvalidCommand::new(field, "is not a value that this agent knows")
+}
+
+fn on_disconnect_from_wire(wire: i32, default: OnDisconnect) -> Result<OnDisconnect, InvalidCommand> {
+    match v1::DisconnectPolicy::try_from(wire) {
+        Ok(v1::DisconnectPolicy::Unspecified) => Ok(default),
+        Ok(v1::DisconnectPolicy::Kill) => Ok(OnDisconnect::Kill),
+        Ok(v1::DisconnectPolicy::Detach) => Ok(OnDisconnect::Detach),
+        Err(_) => Err(unknown("on_disconnect")),
+    }
+}
+
+fn on_disconnect_to_wire(on_disconnect: OnDisconnect) -> i32 {
+    match on_disconnect {
+        OnDisconnect::Kill => v1::DisconnectPolicy::Kill,
+        OnDisconnect::Detach => v1::DisconnectPolicy::Detach,
+    }
+    .into()
+}
+
+/// A terminal's size.
+///
+/// # Errors
+/// It is out of range.
+pub fn size_from_wire(wire: v1::TerminalSize) -> Result<TerminalSize, InvalidCommand> {
+    TerminalSize::new(wire.columns, wire.rows)
+}
+
+/// A terminal's size, as it travels.
+pub fn size_to_wire(size: TerminalSize) -> v1::TerminalSize {
+    v1::TerminalSize { columns: size.columns().into(), rows: size.rows().into() }
+}
+
+/// Which execution to follow, and from where.
+///
+/// # Errors
+/// The first malformed field.
+pub fn attach_from_wire(wire: &v1::AttachRequest) -> Result<(ExecutionId, Attach), InvalidCommand> {
+    let on_disconnect = on_disconnect_from_wire(wire.on_disconnect, OnDisconnect::Detach)?;
+    Ok((wire.execution_id.parse()?, Attach { position: wire.position, on_disconnect }))
+}
+
+/// A request to follow an execution.
+pub fn attach_to_wire(id: &ExecutionId, from: Attach) -> v1::AttachRequest {
+    v1::AttachRequest {
+        execution_id: id.to_string(),
+        position: from.position,
+        on_disconnect: on_disconnect_to_wire(from.on_disconnect),
     }
 }
 
@@ -122,7 +199,15 @@ mod tests {
         let seconds = |seconds, nanos| Some(prost_types::Duration { seconds, nanos });
         type Change = Box<dyn FnOnce(&mut ExecuteRequest)>;
         let cpus = |cpus| Some(v1::ResourceLimits { cpus, ..Default::default() });
-        let cases: [(Change, &str); 16] = [
+        let size = |columns, rows| Some(v1::TerminalSize { columns, rows });
+        let cases: [(Change, &str); 23] = [
+            (Box::new(|r| r.duplicate_policy = 3), "duplicate_policy"),
+            (Box::new(|r| r.on_disconnect = -1), "on_disconnect"),
+            (Box::new(move |r| r.yield_after = seconds(-1, 0)), "yield_after"),
+            (Box::new(move |r| r.terminal = size(0, 0)), "terminal.columns"),
+            (Box::new(move |r| r.terminal = size(100_000, 1)), "terminal.columns"),
+            (Box::new(move |r| r.terminal = size(80, 0)), "terminal.rows"),
+            (Box::new(move |r| r.terminal = size(80, 65_536)), "terminal.rows"),
             (Box::new(|r| r.command.clear()), "command"),
             (Box::new(|r| r.argv.push("x".into())), "command"),
             (Box::new(|r| r.descendants = 3), "descendants"),
@@ -168,9 +253,19 @@ mod tests {
             memory_bytes in prop::option::of(1..=u64::MAX),
             max_processes in prop::option::of(1..=u32::MAX),
             cpus in prop::option::of(0.01..=10_000.0),
+            size in prop::option::of((1..=65_535u32, 1..=65_535u32)),
+            yield_after in prop::option::of(0..10_000_000u64),
+            flags in any::<[bool; 3]>(),
         ) {
             let command = user.into_iter().fold(Command::argv(argv), CommandBuilder::user);
+            let command = size.into_iter().fold(command, |command, (columns, rows)| {
+                command.terminal(TerminalSize::new(columns, rows).unwrap())
+            });
+            let command = yield_after.into_iter().map(std::time::Duration::from_millis).fold(command, CommandBuilder::yield_after);
             let command = command
+                .accepts_input(flags[0])
+                .on_disconnect(if flags[1] { OnDisconnect::Detach } else { OnDisconnect::Kill })
+                .duplicate_policy(if flags[2] { DuplicatePolicy::ReuseRunning } else { DuplicatePolicy::StartNew })
                 .limits(ResourceLimits { memory_bytes, max_processes, cpus })
                 .envs(env)
                 .stdin(stdin)

@@ -1,13 +1,15 @@
 //! `ExecutionEvent` and [`Event`].
 
-use telexec_tool::{Event, ExecutorError, ExitCause, Exited, Output, OutputStream, Signal, Started, StreamTotals};
+use telexec_tool::{Event, ExecutionId, ExecutionInfo, ExecutorError, ExitCause, Exited, Output, OutputStream};
+use telexec_tool::{Signal, Started, StreamTotals};
 
+use super::execution::{execution_from_wire, execution_to_wire};
 use super::time::{duration_to_wire, reported_duration, reported_time};
 use super::unexpected;
 use crate::v1::{self, ExecutionEvent, execution_event};
 
-/// An event as it travels.
-pub fn event_to_wire(event: Event) -> ExecutionEvent {
+/// An event of this execution as it travels.
+pub fn event_to_wire(event: Event, id: &ExecutionId) -> ExecutionEvent {
     let mut position = 0;
     let event = match event {
         Event::Started(started) => execution_event::Event::Started(v1::Started {
@@ -22,15 +24,23 @@ pub fn event_to_wire(event: Event) -> ExecutionEvent {
                 OutputStream::Stderr => execution_event::Event::Stderr(output.data),
             }
         }
+        Event::Gap(resume_position) => execution_event::Event::Gap(v1::Gap { resume_position }),
         Event::Exited(exited) => execution_event::Event::Exited(exited_to_wire(exited)),
+        Event::Promoted => execution_event::Event::Promoted(v1::Promoted { execution_id: id.to_string() }),
     };
     ExecutionEvent { event: Some(event), position }
+}
+
+/// The answer to a command that runs already.
+pub fn already_running_to_wire(info: ExecutionInfo) -> ExecutionEvent {
+    let event = v1::AlreadyRunning { execution: Some(execution_to_wire(info)) };
+    ExecutionEvent { event: Some(execution_event::Event::AlreadyRunning(event)), position: 0 }
 }
 
 /// An event that arrived.
 ///
 /// # Errors
-/// The agent sent what this side does not understand.
+/// [`ExecutorError::AlreadyRunning`] if it is that, or the agent sent what this side does not understand.
 pub fn event_from_wire(wire: ExecutionEvent) -> Result<Event, ExecutorError> {
     let position = wire.position;
     let output = |stream, data| Event::Output(Output { stream, data, position });
@@ -42,7 +52,12 @@ pub fn event_from_wire(wire: ExecutionEvent) -> Result<Event, ExecutorError> {
         })),
         execution_event::Event::Stdout(data) => Ok(output(OutputStream::Stdout, data)),
         execution_event::Event::Stderr(data) => Ok(output(OutputStream::Stderr, data)),
+        execution_event::Event::Gap(gap) => Ok(Event::Gap(gap.resume_position)),
         execution_event::Event::Exited(exited) => exited_from_wire(exited).map(Event::Exited),
+        execution_event::Event::Promoted(_) => Ok(Event::Promoted),
+        execution_event::Event::AlreadyRunning(running) => {
+            Err(ExecutorError::AlreadyRunning(Box::new(execution_from_wire(running.execution)?)))
+        }
     }
 }
 
@@ -145,7 +160,7 @@ mod tests {
                 working_directory: Some("/".to_owned()),
                 end_time: SystemTime::UNIX_EPOCH,
             });
-            assert_eq!(event_from_wire(event_to_wire(event.clone())).unwrap(), event);
+            assert_eq!(event_from_wire(event_to_wire(event.clone(), &ExecutionId::generate())).unwrap(), event);
         }
     }
 }

@@ -6,8 +6,9 @@ mod execution;
 mod status;
 mod time;
 
-pub use command::{command_from_wire, command_to_wire};
-pub use event::{event_from_wire, event_to_wire, exited_to_wire};
+pub use command::{attach_from_wire, attach_to_wire, command_from_wire, command_to_wire};
+pub use command::{size_from_wire, size_to_wire};
+pub use event::{already_running_to_wire, event_from_wire, event_to_wire, exited_to_wire};
 pub use execution::{
     execution_from_wire, execution_to_wire, page_from_wire, page_to_wire, query_from_wire, query_to_wire,
 };

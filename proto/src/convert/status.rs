@@ -16,6 +16,9 @@ const UNSUPPORTED: &str = "UNSUPPORTED";
 const POLICY_DENIED: &str = "POLICY_DENIED";
 const EXECUTION_NOT_FOUND: &str = "EXECUTION_NOT_FOUND";
 const EXECUTION_EXISTS: &str = "EXECUTION_EXISTS";
+const ALREADY_RUNNING: &str = "ALREADY_RUNNING";
+const WRONG_STATE: &str = "WRONG_STATE";
+const BEYOND_END: &str = "BEYOND_END";
 const SHUTTING_DOWN: &str = "SHUTTING_DOWN";
 
 /// An error as it travels.
@@ -35,6 +38,14 @@ pub fn error_to_status(error: &ExecutorError) -> Status {
         ExecutorError::NotFound(id) => (Code::NotFound, info(EXECUTION_NOT_FOUND, [("execution_id", id.to_string())])),
         ExecutorError::AlreadyExists(id) => {
             (Code::AlreadyExists, info(EXECUTION_EXISTS, [("execution_id", id.to_string())]))
+        }
+        // only where there is no stream to answer it on
+        ExecutorError::AlreadyRunning(other) => {
+            (Code::AlreadyExists, info(ALREADY_RUNNING, [("execution_id", other.id.to_string())]))
+        }
+        ExecutorError::FailedPrecondition { .. } => (Code::FailedPrecondition, info(WRONG_STATE, [])),
+        ExecutorError::OutOfRange { field, end } => {
+            (Code::OutOfRange, info(BEYOND_END, [("field", cut(field)), ("end", end.to_string())]))
         }
         ExecutorError::DeadlineExceeded => (Code::DeadlineExceeded, ErrorDetails::new()),
         ExecutorError::ShuttingDown => (Code::Unavailable, info(SHUTTING_DOWN, [])),
@@ -62,6 +73,11 @@ pub fn error_from_status(status: &Status) -> ExecutorError {
         (Code::AlreadyExists, EXECUTION_EXISTS) => {
             metadata("execution_id").parse().map_or_else(|_| other(status), ExecutorError::AlreadyExists)
         }
+        (Code::FailedPrecondition, WRONG_STATE) => ExecutorError::FailedPrecondition { reason: message() },
+        (Code::OutOfRange, BEYOND_END) => match metadata("end").parse() {
+            Ok(end) => ExecutorError::OutOfRange { field: metadata("field").to_owned().into(), end },
+            Err(_) => other(status),
+        },
         (Code::InvalidArgument, _) => ExecutorError::Invalid(invalid_from_details(&details, status.message())),
         (Code::PermissionDenied | Code::Unauthenticated, _) => ExecutorError::Denied { reason: message() },
         (Code::ResourceExhausted, _) => ExecutorError::Exhausted {
@@ -171,6 +187,8 @@ mod tests {
             ),
             (ExecutorError::NotFound(id()), Code::NotFound),
             (ExecutorError::AlreadyExists(id()), Code::AlreadyExists),
+            (ExecutorError::FailedPrecondition { reason: "it has ended".into() }, Code::FailedPrecondition),
+            (ExecutorError::OutOfRange { field: "offset".into(), end: 7 }, Code::OutOfRange),
             (ExecutorError::DeadlineExceeded, Code::DeadlineExceeded),
             (ExecutorError::ShuttingDown, Code::Unavailable),
         ];

@@ -79,6 +79,7 @@ pub(super) async fn a_slow_reader_gets_every_byte(machine: Machine) {
         match execution.next().await.unwrap().unwrap() {
             Event::Started(_) => {}
             Event::Output(output) => told.extend_from_slice(&output.data),
+            other @ (Event::Gap(_) | Event::Promoted) => panic!("{other:?}"),
             Event::Exited(exited) => break exited,
         }
     };

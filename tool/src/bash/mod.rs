@@ -164,7 +164,9 @@ impl BashTool {
         let mut stderr = Capture::new(self.max_output_bytes);
         while let Some(event) = execution.next().await {
             match event? {
-                Event::Started(_) => {}
+                // neither can be: it is not followed later, and does not yield
+                Event::Started(_) | Event::Gap(_) => {}
+                Event::Promoted => break,
                 Event::Output(output) => {
                     match output.stream {
                         OutputStream::Stdout => stdout.push(&output.data),

@@ -47,7 +47,8 @@ use self::resolve::Defaults;
 use self::spawn::{DirectSpawner, Spawner};
 use self::supervise::Supervisor;
 use crate::{
-    Command, Event, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, ListPage, ListQuery, Signal,
+    Attach, Command, Event, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, Input, ListPage, ListQuery,
+    Signal, TerminalSize,
 };
 
 /// How a [`LocalExecutor`] runs commands.
@@ -253,6 +254,14 @@ impl LocalExecutor {
         self.shared.cgroups.limits()
     }
 
+    /// Who started an execution.
+    ///
+    /// # Errors
+    /// [`ExecutorError::NotFound`].
+    pub fn identity(&self, id: &ExecutionId) -> Result<String, ExecutorError> {
+        Ok(self.shared.registry.get(id)?.identity().to_owned())
+    }
+
     /// How many executions run now.
     pub fn running(&self) -> usize {
         self.shared.registry.running()
@@ -325,6 +334,18 @@ impl Executor for LocalExecutor {
 
         let started = start.await.map_err(|_| ExecutorError::Internal("the command's task ended early".into()))??;
         Ok(Execution::new(started, Events { receiver, ended: false, _guard: guard }))
+    }
+
+    async fn attach(&self, _id: &ExecutionId, _from: Attach) -> Result<Execution, ExecutorError> {
+        Err(ExecutorError::Internal("not built yet".into()))
+    }
+
+    async fn write_input(&self, _id: &ExecutionId, _input: Input) -> Result<u64, ExecutorError> {
+        Err(ExecutorError::Internal("not built yet".into()))
+    }
+
+    async fn resize(&self, _id: &ExecutionId, _size: TerminalSize) -> Result<(), ExecutorError> {
+        Err(ExecutorError::Internal("not built yet".into()))
     }
 
     async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {

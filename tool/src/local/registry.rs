@@ -85,6 +85,10 @@ impl Record {
         }
     }
 
+    pub(super) fn identity(&self) -> &str {
+        &self.identity
+    }
+
     /// The processes that may still live.
     pub(super) fn containment(&self) -> Option<Containment> {
         match &*lock(&self.state) {
@@ -114,6 +118,7 @@ impl Record {
             working_directory: main.working_directory,
             user: main.user,
             identity: self.identity.clone(),
+            terminal: false,
             labels: self.labels.clone(),
             state,
             pid: main.pid,

@@ -1,0 +1,50 @@
+//! The events of an execution, as a caller is sent them.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt, stream};
+use telexec_proto::convert::{already_running_to_wire, error_to_status, event_to_wire};
+use telexec_proto::v1::ExecutionEvent;
+use telexec_tool::{Event, Execution, ExecutionId, ExecutorError, ExitCause};
+use tonic::Status;
+
+/// What is sent. Dropping it, when the call is cancelled or its connection is lost, drops the execution.
+pub(crate) type EventStream = Pin<Box<dyn Stream<Item = Result<ExecutionEvent, Status>> + Send>>;
+
+/// The answer to a command that was to be started, or to an execution that was to be followed.
+///
+/// # Errors
+/// It was not.
+pub(crate) async fn answer(execution: Result<Execution, ExecutorError>) -> Result<EventStream, Status> {
+    match execution {
+        Ok(execution) => {
+            let id = execution.id().clone();
+            Ok(gathered(execution).await.flat_map(move |event| stream::iter(to_wire(event, &id))).boxed())
+        }
+        Err(ExecutorError::AlreadyRunning(info)) => Ok(stream::iter([Ok(already_running_to_wire(*info))]).boxed()),
+        Err(error) => Err(error_to_status(&error)),
+    }
+}
+
+/// How long the start waits for company.
+const MOMENT: Duration = Duration::from_millis(2);
+
+/// The same events, after the first two are there or a moment has passed: the answer to a short command travels in one
+/// piece, and while it runs nobody is woken who would compete with it for a processor.
+async fn gathered(mut execution: Execution) -> impl Stream<Item = Result<Event, ExecutorError>> {
+    let started = execution.next().await;
+    let second = tokio::time::timeout(MOMENT, execution.next()).await.ok().flatten();
+    stream::iter([started, second].into_iter().flatten()).chain(execution)
+}
+
+/// What a caller is sent of one event: the event, and after the end by a deadline that status too.
+fn to_wire(
+    event: Result<Event, ExecutorError>,
+    id: &ExecutionId,
+) -> impl Iterator<Item = Result<ExecutionEvent, Status>> + use<> {
+    let late = matches!(&event, Ok(Event::Exited(exited)) if exited.cause == ExitCause::DeadlineExceeded);
+    let status = late.then(|| Err(error_to_status(&ExecutorError::DeadlineExceeded)));
+    let event = event.map(|event| event_to_wire(event, id)).map_err(|error| error_to_status(&error));
+    [event].into_iter().chain(status)
+}

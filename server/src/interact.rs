@@ -1,0 +1,107 @@
+//! `Interact`: one call that starts or follows a command, and takes its input.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::{Stream, StreamExt, stream};
+use telexec_proto::convert::{attach_from_wire, error_to_status, size_from_wire};
+use telexec_proto::v1::InteractRequest;
+use telexec_proto::v1::interact_request::Request as Step;
+use telexec_tool::{ExecutionId, ExecutionState, Executor, ExecutorError, Input, InvalidCommand};
+use tonic::Status;
+
+use crate::deadline::{command_before, until};
+use crate::events::{EventStream, answer};
+use crate::execution_service::invalid;
+
+/// Starts or follows what the first request says, and does what the others say until it ends.
+///
+/// # Errors
+/// The first request is malformed, or what it asks for cannot be done.
+pub(crate) async fn interact<E: Executor + 'static>(
+    executor: Arc<E>,
+    mut requests: impl Stream<Item = Result<InteractRequest, Status>> + Unpin + Send + 'static,
+    deadline: Option<Instant>,
+) -> Result<EventStream, Status> {
+    let first = requests.next().await.transpose()?.and_then(|request| request.request);
+    let (execution, events_until) = match first {
+        Some(Step::Start(request)) => (executor.execute(command_before(request, deadline)?).await, None),
+        Some(Step::Attach(request)) => {
+            let (id, from) = attach_from_wire(&request).map_err(invalid)?;
+            (executor.attach(&id, from).await, deadline)
+        }
+        _ => return Err(invalid(InvalidCommand::new("request", "is not start or attach, with which it begins"))),
+    };
+    let id = execution.as_ref().ok().map(|execution| execution.id().clone());
+    let events = answer(execution).await?;
+    let Some(id) = id else { return Ok(events) };
+    let steps = Steps { executor, id }.follow(requests);
+    Ok(until(events_until, with_steps(events, steps)))
+}
+
+/// The events, while the steps are taken; a step that fails ends them.
+fn with_steps(events: EventStream, steps: impl Future<Output = Status> + Send + 'static) -> EventStream {
+    let failed = stream::once(steps).map(Err);
+    let events = events.map(Some).chain(stream::iter([None]));
+    // an event that is there goes first: the end of the command explains why a step failed
+    stream::select_with_strategy(events, failed.map(Some), |(): &mut ()| stream::PollNext::Left)
+        .scan(false, |over, item| {
+            let item = if *over { None } else { item };
+            *over = matches!(item, Some(Err(_)));
+            std::future::ready(item)
+        })
+        .boxed()
+}
+
+struct Steps<E> {
+    executor: Arc<E>,
+    id: ExecutionId,
+}
+
+impl<E: Executor> Steps<E> {
+    /// Takes one step after the other; returns when one fails.
+    async fn follow(self, mut requests: impl Stream<Item = Result<InteractRequest, Status>> + Unpin + Send) -> Status {
+        while let Some(request) = requests.next().await {
+            let step = match request {
+                Ok(request) => request.request,
+                // the call is over, and with it its answer
+                Err(_) => return std::future::pending().await,
+            };
+            if let Err(status) = self.take(step).await {
+                return status;
+            }
+        }
+        // a command that takes no input has none to close
+        let _ = self.executor.write_input(&self.id, Input { close: true, ..Input::default() }).await;
+        std::future::pending().await
+    }
+
+    async fn take(&self, step: Option<Step>) -> Result<(), Status> {
+        let taken = match step {
+            Some(Step::Stdin(data)) => self.write(Input { data, ..Input::default() }).await,
+            Some(Step::CloseStdin(true)) => self.write(Input { close: true, ..Input::default() }).await,
+            Some(Step::CloseStdin(false)) => Ok(()),
+            Some(Step::Resize(size)) => self.executor.resize(&self.id, size_from_wire(size).map_err(invalid)?).await,
+            Some(Step::Signal(signal)) => {
+                let signal = signal.parse().map_err(invalid)?;
+                self.executor.signal(&self.id, signal).await.map(|_| ())
+            }
+            Some(Step::Start(_) | Step::Attach(_)) => {
+                return Err(invalid(InvalidCommand::new("request", "is start or attach, which come first and once")));
+            }
+            None => return Err(invalid(InvalidCommand::new("request", "is empty"))),
+        };
+        match taken {
+            Err(ExecutorError::FailedPrecondition { .. }) if self.has_ended().await => Ok(()),
+            taken => taken.map_err(|error| error_to_status(&error)),
+        }
+    }
+
+    async fn write(&self, input: Input) -> Result<(), ExecutorError> {
+        self.executor.write_input(&self.id, input).await.map(|_| ())
+    }
+
+    async fn has_ended(&self) -> bool {
+        self.executor.get(&self.id).await.is_ok_and(|info| info.state != ExecutionState::Running)
+    }
+}
