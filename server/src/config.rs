@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use telexec_tool::local::{ContainmentKind, LocalConfig, Retention};
+use telexec_tool::local::{ContainmentKind, LocalConfig, Retention, SpoolLimits};
 use telexec_tool::{Command, InvalidCommand};
 
 use crate::listen::Listen;
@@ -63,6 +63,10 @@ pub struct Config {
     pub retention_age: Duration,
     /// How many ended executions are remembered. Default 1,000.
     pub retention_count: usize,
+    /// Output that is kept on disk of one execution that may go to the background, in bytes. Default 64 MiB.
+    pub spool_max_bytes: u64,
+    /// Of all. What ended executions hold of it is given up for others, the oldest first. Default 1 GiB.
+    pub spool_total_bytes: u64,
     /// On shutdown: how long running commands may go on before they are ended. Default 10 s.
     #[serde(with = "humantime_serde")]
     pub shutdown_grace: Duration,
@@ -149,6 +153,8 @@ impl Default for Config {
             require_containment: None,
             retention_age: local.retention.age,
             retention_count: local.retention.count,
+            spool_max_bytes: local.spool.execution,
+            spool_total_bytes: local.spool.total,
             shutdown_grace: Duration::from_secs(10),
             reflection: true,
             worker_threads: 1,
@@ -223,6 +229,7 @@ impl Config {
             max_output_bytes: self.max_output_bytes,
             max_executions: self.max_executions,
             retention: Retention { age: self.retention_age, count: self.retention_count },
+            spool: SpoolLimits { execution: self.spool_max_bytes, total: self.spool_total_bytes },
             state_dir: self.state_dir.clone(),
             log_commands: self.log_commands,
             containment: self.containment,

@@ -1,6 +1,7 @@
 //! A command to run: valid by construction, so that nothing behind it has anything left to check.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -16,7 +17,7 @@ pub struct Command {
 }
 
 /// What a command runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Program {
     /// Text for a shell: `shell -c text`.
     Shell {
@@ -104,6 +105,12 @@ pub struct ResourceLimits {
     pub cpus: Option<f64>,
 }
 
+impl Hash for ResourceLimits {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.memory_bytes, self.max_processes, self.cpus.map(f64::to_bits)).hash(state);
+    }
+}
+
 impl ResourceLimits {
     /// Nothing is limited.
     pub fn is_empty(&self) -> bool {
@@ -118,7 +125,7 @@ impl ResourceLimits {
     }
 }
 
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Hash)]
 struct Options {
     user: Option<String>,
     limits: ResourceLimits,
@@ -244,10 +251,12 @@ impl Command {
         self.options.on_disconnect == OnDisconnect::Detach || self.options.yield_after.is_some()
     }
 
-    /// The same was asked for: everything is equal but the deadlines.
-    pub fn is_same_request(&self, other: &Self) -> bool {
-        let timeless = |command: &Self| Options { deadline: None, ..command.options.clone() };
-        self.program == other.program && timeless(self) == timeless(other)
+    /// Equal for requests that are, whatever their deadlines are, and most likely for no others; within one process.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.program.hash(&mut hasher);
+        Options { deadline: None, ..self.options.clone() }.hash(&mut hasher);
+        hasher.finish()
     }
 
     /// Chosen by the caller; `None`: the executor makes one.

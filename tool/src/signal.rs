@@ -12,6 +12,8 @@ use crate::InvalidCommand;
 pub struct Signal(u8);
 
 impl Signal {
+    /// SIGHUP: the terminal is gone.
+    pub const HUP: Self = Self(1);
     /// Asks to end; can be caught.
     pub const TERM: Self = Self(15);
     /// Ends; cannot be caught.

@@ -1,13 +1,15 @@
 //! This machine: the engine that starts commands, carries their output, and ends all of their processes.
 //!
 //! Only this module spawns, signals and reaps. The way of one command: `resolve` makes one process's specification of
-//! it, `start` and `spawn` start that, `supervise` follows it to its end with `pump` for its output and `containment`
-//! for its processes, and `registry` remembers it.
+//! it, `start` and `spawn` start that, `supervise` follows it to its end with `pump` for its output, `input` for its input
+//! and `containment` for its processes; `transcript` is what its readers see, and `registry` remembers it.
 
 mod account;
+mod binding;
 mod cgroup;
 mod children;
 mod containment;
+mod input;
 mod process;
 mod processes;
 mod pump;
@@ -16,8 +18,11 @@ mod registry;
 mod resolve;
 mod rlimits;
 mod spawn;
+mod spool;
 mod start;
 mod supervise;
+mod terminal;
+mod transcript;
 mod vfork;
 mod working_directory;
 
@@ -25,30 +30,32 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use futures_util::Stream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, oneshot};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use futures_util::stream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, info_span, warn};
 
+use self::binding::Binding;
 use self::cgroup::Cgroups;
 use self::processes::Census;
 pub use self::reaper::Reaper;
-use self::registry::Registry;
 pub use self::registry::Retention;
+use self::registry::{Record, Registry, Reserved};
 use self::resolve::Defaults;
 use self::spawn::{DirectSpawner, Spawner};
+use self::spool::Spool;
+pub use self::spool::SpoolLimits;
 use self::supervise::Supervisor;
+use self::transcript::Reader;
 use crate::{
-    Attach, Command, Event, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, Input, ListPage, ListQuery,
-    Signal, TerminalSize,
+    Attach, Command, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, Input, ListPage, ListQuery,
+    OnDisconnect, Signal, Started, TerminalSize,
 };
 
 /// How a [`LocalExecutor`] runs commands.
@@ -72,7 +79,9 @@ pub struct LocalConfig {
     pub max_executions: u32,
     /// How long ended executions are remembered.
     pub retention: Retention,
-    /// For small files while commands run; nobody else may write to it. Default: a temporary one.
+    /// How much output is kept on disk, for commands that may go to the background.
+    pub spool: SpoolLimits,
+    /// For small files while commands run, and for kept output; nobody else may write to it. Default: a temporary one.
     pub state_dir: Option<PathBuf>,
     /// Log the text of commands at info level instead of debug. Default: no.
     pub log_commands: bool,
@@ -142,6 +151,7 @@ impl Default for LocalConfig {
             max_output_bytes: 0,
             max_executions: 4096,
             retention: Retention::default(),
+            spool: SpoolLimits::default(),
             state_dir: None,
             log_commands: false,
             containment: None,
@@ -170,6 +180,7 @@ struct Shared {
     defaults: Defaults,
     spawner: Box<dyn Spawner>,
     registry: Registry,
+    spool: Arc<Spool>,
     kill_grace: Duration,
     default_timeout: Option<Duration>,
     max_timeout: Option<Duration>,
@@ -225,6 +236,7 @@ impl LocalExecutor {
                 defaults: Defaults::new(&config),
                 spawner: Box::new(DirectSpawner::new()?),
                 registry: Registry::new(config.retention),
+                spool: Spool::new(&state_dir, config.spool)?,
                 kill_grace: config.kill_grace,
                 default_timeout: config.default_timeout,
                 max_timeout: config.max_timeout,
@@ -315,37 +327,65 @@ impl LocalExecutor {
 #[async_trait]
 impl Executor for LocalExecutor {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
+        let record = loop {
+            let program = self.shared.defaults.program(&command);
+            match self.shared.registry.reserve(&command, program, || self.shared.spool.file())? {
+                Reserved::New(record) => break record,
+                // if it could not be started, this one is to be
+                Reserved::Repeated(record) => {
+                    if let Some(started) = record.start().await {
+                        return Ok(repeat(&record, started, command.on_disconnect()));
+                    }
+                }
+                Reserved::Duplicate(record) => {
+                    record.start().await;
+                    if let Some(info) = record.info(Instant::now()).await {
+                        return Err(ExecutorError::AlreadyRunning(Box::new(info)));
+                    }
+                }
+            }
+        };
         let tracked = self.shared.tracker.token();
-        let permit = self.permit()?;
-        let defaults = &self.shared.defaults;
-        let record = self.shared.registry.reserve(&command, defaults.program(&command))?;
+        let permit = self.permit().inspect_err(|_| self.shared.registry.release(&record))?;
         let span = info_span!("execution", id = %record.id, identity = command.identity());
         span.in_scope(|| self.log_request(&command));
 
-        let (events, receiver) = mpsc::channel(pump::QUEUE);
+        let binding = Binding::owner(&record, command.on_disconnect());
         let (started, start) = oneshot::channel();
-        let cancel = CancellationToken::new();
-        let guard = cancel.clone().drop_guard();
         let (shared, abandoned) = (Arc::clone(&self.shared), self.shared.hurry.child_token());
-        let command = Arc::new(command);
-        let supervisor = Supervisor { shared, record, command, events, cancel, abandoned, tracked, permit };
+        let supervisor =
+            Supervisor { shared, record: Arc::clone(&record), command: Arc::new(command), abandoned, tracked, permit };
         // a task of its own: the command is ended in an orderly way also when nobody waits for this any more
         tokio::spawn(supervisor.run(started).instrument(span));
 
         let started = start.await.map_err(|_| ExecutorError::Internal("the command's task ended early".into()))??;
-        Ok(Execution::new(started, Events { receiver, ended: false, _guard: guard }))
+        Ok(follow(Reader::owner(Arc::clone(&record.transcript)), binding, started))
     }
 
-    async fn attach(&self, _id: &ExecutionId, _from: Attach) -> Result<Execution, ExecutorError> {
-        Err(ExecutorError::Internal("not built yet".into()))
+    async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
+        let record = self.shared.registry.get(id)?;
+        let started = record.start().await.ok_or_else(|| ExecutorError::NotFound(id.clone()))?;
+        let end = record.transcript.end();
+        if from.position > end {
+            return Err(ExecutorError::OutOfRange { field: "position".into(), end });
+        }
+        let reader = Reader::at(Arc::clone(&record.transcript), from.position);
+        Ok(follow(reader, Binding::follower(&record, from.on_disconnect), started))
     }
 
-    async fn write_input(&self, _id: &ExecutionId, _input: Input) -> Result<u64, ExecutorError> {
-        Err(ExecutorError::Internal("not built yet".into()))
+    async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
+        let Some(sender) = self.shared.registry.get(id)?.channels()?.input else {
+            let reason = "the command does not accept input, since it was started without accepts_input";
+            return Err(ExecutorError::FailedPrecondition { reason: reason.into() });
+        };
+        sender.write(input).await
     }
 
-    async fn resize(&self, _id: &ExecutionId, _size: TerminalSize) -> Result<(), ExecutorError> {
-        Err(ExecutorError::Internal("not built yet".into()))
+    async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {
+        let Some(terminal) = self.shared.registry.get(id)?.channels()?.terminal else {
+            return Err(ExecutorError::FailedPrecondition { reason: "the command has no terminal".into() });
+        };
+        terminal.resize(size).map_err(|error| ExecutorError::Internal(format!("the terminal was not resized: {error}")))
     }
 
     async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
@@ -375,25 +415,21 @@ impl Executor for LocalExecutor {
     }
 }
 
-/// The events of one execution; dropping it cancels the command.
-struct Events {
-    receiver: mpsc::Receiver<Event>,
-    /// The end was told.
-    ended: bool,
-    _guard: DropGuard,
+/// A repeated request: it follows the execution from the beginning.
+fn repeat(record: &Arc<Record>, started: Started, on_disconnect: OnDisconnect) -> Execution {
+    let reader = Reader::at(Arc::clone(&record.transcript), 0);
+    follow(reader, Binding::repeat(record, on_disconnect), started)
 }
 
-impl Stream for Events {
-    type Item = Result<Event, ExecutorError>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let event = std::task::ready!(self.receiver.poll_recv(cx));
-        let ended = std::mem::replace(&mut self.ended, !matches!(event, Some(Event::Started(_) | Event::Output(_))));
-        Poll::Ready(match event {
-            None if !ended => Some(Err(ExecutorError::Internal("the end was dropped, since it was not read".into()))),
-            event => event.map(Ok),
-        })
-    }
+/// The events that a reader finds. The binding ends with them.
+fn follow(reader: Reader, binding: Binding, started: Started) -> Execution {
+    let events = stream::unfold(Some((reader, binding)), |state| async {
+        let (mut reader, binding) = state?;
+        let event = reader.next().await;
+        let state = (!event.is_last()).then_some((reader, binding));
+        Some((Ok(event), state))
+    });
+    Execution::new(started, events)
 }
 
 /// The containment that the configuration asks for, or the best that works here.

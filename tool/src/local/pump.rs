@@ -1,26 +1,27 @@
-//! Carrying output from the pipes to the reader: exact bytes, in order, as they arrive.
+//! Carrying output from the pipes, or the terminal, to the transcript: exact bytes, in order, as they arrive.
 //!
-//! A place in the reader's queue is taken before a pipe is read, so what cannot be told yet stays in the pipe and slows
-//! the command down: memory is bounded, whatever it prints.
+//! A pipe is read only when there is room in the transcript, so what cannot be told yet stays in the pipe and slows the
+//! command down: memory is bounded, whatever it prints.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use rustix::io::ioctl_fionread;
 use rustix::pipe::fcntl_setpipe_size;
 use tokio::net::unix::pipe;
-use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Event, Output, OutputStream, StreamTotals};
+use super::terminal::Terminal;
+use super::transcript::Transcript;
+use crate::{OutputStream, StreamTotals};
 
-/// Events between the pump and its reader. With [`CHUNK_BYTES`], the bound of an execution's memory: 512 KiB.
-pub(super) const QUEUE: usize = 8;
 /// The most that is read at once: larger chunks leave the processor's caches before they are sent.
 const CHUNK_BYTES: usize = 64 * 1024;
+/// The most that a terminal gives at once: see N_TTY_BUF_SIZE in the kernel's n_tty.c.
+const TERMINAL_BYTES: usize = 4096;
 /// A pipe that holds so much is busy: most of the default size.
 const BUSY_BYTES: usize = 32 * 1024;
 /// What a busy pipe is enlarged to; see pipe(7).
@@ -36,10 +37,8 @@ const TAIL_LIMIT: Duration = Duration::from_millis(500);
 
 /// Both output streams of one execution.
 pub(super) struct Pump<'a> {
-    /// Gets the output; when it is closed, the output is dropped.
-    pub(super) events: &'a mpsc::Sender<Event>,
-    /// Counts the bytes of both streams.
-    pub(super) position: &'a AtomicU64,
+    /// Gets the output.
+    pub(super) transcript: &'a Transcript,
     /// For each stream: what follows is dropped. 0: unlimited.
     pub(super) max_output_bytes: u64,
     /// Cancelled when no more output is to be waited for.
@@ -52,24 +51,21 @@ pub(super) struct Pump<'a> {
 pub(super) struct Pumped {
     pub(super) totals: StreamTotals,
     /// Set if the stream is incomplete: closing it would break whoever still writes to it.
-    pub(super) rest: Option<pipe::Receiver>,
+    pub(super) rest: Option<Source>,
 }
 
 impl Pump<'_> {
     /// Reads a stream until its end, or, once `exited`, for a short bounded time.
-    pub(super) async fn run(&self, fd: OwnedFd, stream: OutputStream) -> Pumped {
+    pub(super) async fn run(&self, source: Option<Source>, stream: OutputStream) -> Pumped {
         let mut totals = StreamTotals::default();
-        let Ok(pipe) = pipe::Receiver::from_owned_fd(fd) else {
-            return Pumped { totals: StreamTotals { incomplete: true, ..totals }, rest: None };
-        };
-        let mut source = Source { pipe, enlarged: false };
+        let Some(mut source) = source else { return Pumped { totals, rest: None } };
         let mut tail = None;
         let mut pace = Pace::default();
         loop {
-            let place = self.place(&totals).await;
+            let is_told = !self.is_over(&totals) && self.transcript.room(self.abandoned).await;
             pace.wait(self.exited).await;
-            if !self.wait_readable(&source.pipe, &mut tail).await {
-                return Pumped { totals: StreamTotals { incomplete: true, ..totals }, rest: Some(source.pipe) };
+            if !self.wait_readable(&source, &mut tail).await {
+                return Pumped { totals: StreamTotals { incomplete: true, ..totals }, rest: Some(source) };
             }
             let chunk = match source.read() {
                 Ok(chunk) if chunk.is_empty() => return Pumped { totals, rest: None },
@@ -81,18 +77,7 @@ impl Pump<'_> {
             if let Some(tail) = &mut tail {
                 tail.note(chunk.len());
             }
-            self.tell(place, chunk, stream, &mut totals);
-        }
-    }
-
-    /// A place in the queue; `None`: what is read next is dropped.
-    async fn place(&self, totals: &StreamTotals) -> Option<mpsc::Permit<'_, Event>> {
-        if self.is_over(totals) {
-            return None;
-        }
-        match self.events.try_reserve() {
-            Err(TrySendError::Full(())) => self.abandoned.run_until_cancelled(self.events.reserve()).await?.ok(),
-            place => place.ok(),
+            self.tell(is_told, chunk, stream, &mut totals);
         }
     }
 
@@ -100,74 +85,97 @@ impl Pump<'_> {
         self.max_output_bytes != 0 && totals.bytes >= self.max_output_bytes
     }
 
-    /// Counts a chunk and puts what the limit leaves of it into its place in the queue.
-    fn tell(
-        &self,
-        place: Option<mpsc::Permit<'_, Event>>,
-        mut chunk: Bytes,
-        stream: OutputStream,
-        totals: &mut StreamTotals,
-    ) {
+    /// Counts a chunk, and adds what the limit leaves of it to the transcript.
+    fn tell(&self, is_told: bool, mut chunk: Bytes, stream: OutputStream, totals: &mut StreamTotals) {
         let length = chunk.len() as u64;
         if self.max_output_bytes != 0 {
             let left = self.max_output_bytes.saturating_sub(totals.bytes);
             chunk.truncate(usize::try_from(left).unwrap_or(usize::MAX));
         }
+        if !is_told {
+            chunk.clear();
+        }
         totals.bytes += length;
-        let position = self.position.fetch_add(length, Ordering::Relaxed);
-        match place {
-            Some(place) if !chunk.is_empty() => {
-                totals.dropped_bytes += length - chunk.len() as u64;
-                place.send(Event::Output(Output { stream, data: chunk, position }));
-            }
-            _ => totals.dropped_bytes += length,
+        totals.dropped_bytes += length - chunk.len() as u64;
+        if !chunk.is_empty() {
+            self.transcript.add(stream, chunk);
         }
     }
 
     /// False: the main process has exited, and enough was waited for those who still hold the pipe.
-    async fn wait_readable(&self, pipe: &pipe::Receiver, tail: &mut Option<Tail>) -> bool {
+    async fn wait_readable(&self, source: &Source, tail: &mut Option<Tail>) -> bool {
         if tail.is_none() && !self.exited.is_cancelled() {
             tokio::select! {
                 biased;
-                ready = pipe.readable() => return ready.is_ok(),
+                ready = source.readable() => return ready.is_ok(),
                 () = self.exited.cancelled() => {}
             }
         }
-        let tail = tail.get_or_insert_with(|| Tail::new(ioctl_fionread(pipe).unwrap_or(0)));
+        let tail = tail.get_or_insert_with(|| Tail::new(source.ready()));
         match tail.patience() {
-            None => pipe.readable().await.is_ok(),
+            None => source.readable().await.is_ok(),
             // asked first: a pipe that is never empty is always readable
             Some(until) if until <= Instant::now() => false,
-            Some(until) => tokio::time::timeout_at(until, pipe.readable()).await.is_ok_and(|ready| ready.is_ok()),
+            Some(until) => tokio::time::timeout_at(until, source.readable()).await.is_ok_and(|ready| ready.is_ok()),
         }
     }
 }
 
-/// One pipe.
-struct Source {
-    pipe: pipe::Receiver,
-    enlarged: bool,
+/// Where output comes from.
+pub(super) enum Source {
+    Pipe { pipe: pipe::Receiver, enlarged: bool },
+    Terminal(Arc<Terminal>),
 }
 
 impl Source {
+    /// # Errors
+    /// The runtime cannot watch another descriptor.
+    pub(super) fn pipe(file: OwnedFd) -> std::io::Result<Self> {
+        Ok(Self::Pipe { pipe: pipe::Receiver::from_owned_fd(file)?, enlarged: false })
+    }
+
+    async fn readable(&self) -> std::io::Result<()> {
+        match self {
+            Self::Pipe { pipe, .. } => pipe.readable().await,
+            Self::Terminal(terminal) => terminal.readable().await,
+        }
+    }
+
+    /// How many bytes can be read now; of a terminal that is not known.
+    fn ready(&self) -> u64 {
+        match self {
+            Self::Pipe { pipe, .. } => ioctl_fionread(pipe).unwrap_or(0),
+            Self::Terminal(_) => 0,
+        }
+    }
+
     /// Reads what is there, into a buffer of just that size; empty: the end.
     fn read(&mut self) -> std::io::Result<Bytes> {
-        let ready = usize::try_from(ioctl_fionread(&self.pipe).unwrap_or(0)).unwrap_or(0);
-        if ready >= BUSY_BYTES && !self.enlarged {
-            // best effort: the pipes of a user are limited together
-            let _ = fcntl_setpipe_size(&self.pipe, BUSY_PIPE_BYTES);
-            self.enlarged = true;
+        let ready = usize::try_from(self.ready()).unwrap_or(0);
+        match self {
+            Self::Pipe { pipe, enlarged } => {
+                if ready >= BUSY_BYTES && !*enlarged {
+                    // best effort: the pipes of a user are limited together
+                    let _ = fcntl_setpipe_size(&*pipe, BUSY_PIPE_BYTES);
+                    *enlarged = true;
+                }
+                let mut chunk = BytesMut::with_capacity(ready.clamp(64, CHUNK_BYTES));
+                pipe.try_read_buf(&mut chunk)?;
+                Ok(chunk.freeze())
+            }
+            Self::Terminal(terminal) => {
+                let mut chunk = Vec::with_capacity(TERMINAL_BYTES);
+                terminal.try_read(&mut chunk)?;
+                // it is usually a few characters
+                Ok(Bytes::copy_from_slice(&chunk))
+            }
         }
-        let mut chunk = BytesMut::with_capacity(ready.clamp(64, CHUNK_BYTES));
-        self.pipe.try_read_buf(&mut chunk)?;
-        Ok(chunk.freeze())
     }
 }
 
 /// Reads and discards what survivors still write, so that writing does not end them; returns when none holds the pipe.
-pub(super) async fn discard(pipe: pipe::Receiver) {
-    let mut source = Source { pipe, enlarged: true };
-    while source.pipe.readable().await.is_ok() {
+pub(super) async fn discard(mut source: Source) {
+    while source.readable().await.is_ok() {
         match source.read() {
             Ok(chunk) if chunk.is_empty() => return,
             Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => return,

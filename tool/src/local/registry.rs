@@ -1,15 +1,20 @@
 //! The executions that this executor knows of: running, lingering, and, for a while, ended.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio_util::sync::CancellationToken;
 
 use super::containment::Containment;
+use super::input::InputSender;
+use super::spool::SpoolFile;
+use super::terminal::Terminal;
+use super::transcript::Transcript;
 use crate::{
-    Command, ExecutionId, ExecutionInfo, ExecutionState, ExecutorError, Exited, InvalidCommand, ListQuery, Program,
+    Command, DuplicatePolicy, ExecutionId, ExecutionInfo, ExecutionState, ExecutorError, Exited, InvalidCommand,
+    ListQuery, Program, Started,
 };
 
 /// A page of a list fits the 4 MiB that gRPC clients accept by default.
@@ -35,14 +40,48 @@ pub(super) struct Record {
     pub(super) id: ExecutionId,
     /// Counts up in the order of the starts.
     sequence: u64,
-    program: Program,
-    identity: String,
-    labels: std::collections::BTreeMap<String, String>,
-    /// Bytes of both streams read so far.
-    pub(super) position: AtomicU64,
+    asked: Asked,
+    labels: BTreeMap<String, String>,
+    /// Tells a repeat of the request; only of those whose id was chosen by the caller.
+    fingerprint: Option<u64>,
+    pub(super) transcript: Arc<Transcript>,
     /// Cancelled by a request to kill it.
     pub(super) kill: CancellationToken,
+    /// Cancelled when nobody wants it any more.
+    pub(super) cancel: CancellationToken,
+    /// How many calls there are that it ends with.
+    bound: AtomicUsize,
+    /// Cancelled once it has started, or could not.
+    settled: CancellationToken,
     state: Mutex<State>,
+}
+
+/// What makes two commands the same.
+#[derive(PartialEq, Eq)]
+struct Asked {
+    identity: String,
+    program: Program,
+    working_directory: Option<String>,
+    user: Option<String>,
+    terminal: bool,
+}
+
+/// Who a command is for, now that its request is known.
+pub(super) enum Reserved {
+    /// It is to be started.
+    New(Arc<Record>),
+    /// It was asked for before, with the same id.
+    Repeated(Arc<Record>),
+    /// The same runs already, and another one is not wanted.
+    Duplicate(Arc<Record>),
+}
+
+/// What reaches a command that runs.
+#[derive(Clone, Default)]
+pub(super) struct Channels {
+    /// `None`: it accepts no input.
+    pub(super) input: Option<InputSender>,
+    pub(super) terminal: Option<Arc<Terminal>>,
 }
 
 /// What an execution does now.
@@ -50,7 +89,7 @@ pub(super) struct Record {
 enum State {
     /// It has no process yet; nobody else sees it.
     Starting,
-    Running(Main, Containment),
+    Running(Main, Containment, Channels),
     Lingering(Main, Containment, Exited),
     Exited(Main, Exited),
 }
@@ -65,15 +104,49 @@ pub(super) struct Main {
 }
 
 impl Record {
-    pub(super) fn started(&self, main: Main, containment: Containment) {
-        *lock(&self.state) = State::Running(main, containment);
+    pub(super) fn started(&self, main: Main, containment: Containment, channels: Channels) {
+        *lock(&self.state) = State::Running(main, containment, channels);
+        self.settled.cancel();
+    }
+
+    /// How it started, once that is known; `None`: it did not.
+    pub(super) async fn start(&self) -> Option<Started> {
+        self.settled.cancelled().await;
+        let (State::Running(main, ..) | State::Lingering(main, ..) | State::Exited(main, _)) = &*lock(&self.state)
+        else {
+            return None;
+        };
+        Some(Started { id: self.id.clone(), pid: main.pid, start_time: main.start_time })
+    }
+
+    /// Another call that it ends with.
+    pub(super) fn bind(&self) {
+        self.bound.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A call that it ends with is over.
+    pub(super) fn unbind(&self) {
+        if self.bound.fetch_sub(1, Ordering::Relaxed) == 1 && !self.transcript.is_promoted() {
+            self.cancel.cancel();
+        }
+    }
+
+    /// What reaches it.
+    ///
+    /// # Errors
+    /// [`ExecutorError::FailedPrecondition`] if it has ended.
+    pub(super) fn channels(&self) -> Result<Channels, ExecutorError> {
+        match &*lock(&self.state) {
+            State::Running(_, _, channels) => Ok(channels.clone()),
+            _ => Err(ExecutorError::FailedPrecondition { reason: "the command has ended".into() }),
+        }
     }
 
     fn ended(&self, exited: Exited, lingers: bool) {
         let mut state = lock(&self.state);
         *state = match state.clone() {
-            State::Running(main, containment) if lingers => State::Lingering(main, containment, exited),
-            State::Running(main, _) => State::Exited(main, exited),
+            State::Running(main, containment, _) if lingers => State::Lingering(main, containment, exited),
+            State::Running(main, ..) => State::Exited(main, exited),
             other => other,
         };
     }
@@ -86,13 +159,18 @@ impl Record {
     }
 
     pub(super) fn identity(&self) -> &str {
-        &self.identity
+        &self.asked.identity
+    }
+
+    /// It has not ended.
+    fn may_run(&self) -> bool {
+        matches!(&*lock(&self.state), State::Starting | State::Running(..))
     }
 
     /// The processes that may still live.
     pub(super) fn containment(&self) -> Option<Containment> {
         match &*lock(&self.state) {
-            State::Running(_, containment) | State::Lingering(_, containment, _) => Some(containment.clone()),
+            State::Running(_, containment, _) | State::Lingering(_, containment, _) => Some(containment.clone()),
             State::Starting | State::Exited(..) => None,
         }
     }
@@ -108,22 +186,22 @@ impl Record {
         };
         let (state, main, exited) = match lock(&self.state).clone() {
             State::Starting => return None,
-            State::Running(main, _) => (ExecutionState::Running, main, None),
+            State::Running(main, ..) => (ExecutionState::Running, main, None),
             State::Lingering(main, _, exited) => (ExecutionState::Lingering, main, Some(exited)),
             State::Exited(main, exited) => (ExecutionState::Exited, main, Some(exited)),
         };
         Some(ExecutionInfo {
             id: self.id.clone(),
-            program: self.program.clone(),
+            program: self.asked.program.clone(),
             working_directory: main.working_directory,
             user: main.user,
-            identity: self.identity.clone(),
-            terminal: false,
+            identity: self.asked.identity.clone(),
+            terminal: self.asked.terminal,
             labels: self.labels.clone(),
             state,
             pid: main.pid,
             start_time: main.start_time,
-            position: self.position.load(Ordering::Relaxed),
+            position: self.transcript.end(),
             exited,
             processes: if state == ExecutionState::Exited { 0 } else { processes },
         })
@@ -131,7 +209,7 @@ impl Record {
 
     /// About how much it is as a message, in bytes.
     fn size(&self) -> usize {
-        let program = match &self.program {
+        let program = match &self.asked.program {
             Program::Shell { text, .. } => text.len(),
             Program::Argv(argv) => argv.iter().map(|argument| argument.len() + 4).sum(),
         };
@@ -147,7 +225,7 @@ impl Record {
             State::Running(..) | State::Lingering(..) => false,
         };
         (query.include_exited || !exited)
-            && query.identity.as_ref().is_none_or(|identity| *identity == self.identity)
+            && query.identity.as_ref().is_none_or(|identity| *identity == self.asked.identity)
             && query.labels.iter().all(|(key, value)| self.labels.get(key) == Some(value))
     }
 }
@@ -170,34 +248,70 @@ impl Registry {
         Self { retention, entries: Mutex::default() }
     }
 
-    /// Takes the command's id, or makes one. It is visible once it has [`started`](Record::started).
+    /// Takes the command's id, or makes one; or finds the execution that answers the request. A new one is visible once it
+    /// has [`started`](Record::started). `file` is for its output, if that may be kept on disk.
     ///
     /// # Errors
     /// The id is taken.
-    pub(super) fn reserve(&self, command: &Command, program: Program) -> Result<Arc<Record>, ExecutorError> {
-        let id = command.execution_id().cloned().unwrap_or_else(ExecutionId::generate);
+    pub(super) fn reserve(
+        &self,
+        command: &Command,
+        program: Program,
+        file: impl FnOnce() -> SpoolFile,
+    ) -> Result<Reserved, ExecutorError> {
+        let asked = Asked {
+            identity: command.identity().to_owned(),
+            program,
+            working_directory: command.working_directory().map(str::to_owned),
+            user: command.user().map(str::to_owned),
+            terminal: command.terminal().is_some(),
+        };
+        let fingerprint = command.execution_id().map(|_| command.fingerprint());
         let mut entries = self.entries();
-        if entries.by_id.contains_key(&id) {
-            return Err(ExecutorError::AlreadyExists(id));
+        if let Some(record) = command.execution_id().and_then(|id| entries.by_id.get(id)) {
+            return match record.asked.identity == asked.identity && record.fingerprint == fingerprint {
+                true => Ok(Reserved::Repeated(Arc::clone(record))),
+                false => Err(ExecutorError::AlreadyExists(record.id.clone())),
+            };
         }
+        if command.duplicate_policy() == DuplicatePolicy::ReuseRunning
+            && let Some(record) = entries.by_id.values().find(|record| record.asked == asked && record.may_run())
+        {
+            return Ok(Reserved::Duplicate(Arc::clone(record)));
+        }
+        let id = command.execution_id().cloned().unwrap_or_else(ExecutionId::generate);
+        let may_be_kept = command.may_go_to_background() || fingerprint.is_some();
         let record = Arc::new(Record {
             id: id.clone(),
             sequence: entries.next_sequence,
-            program,
-            identity: command.identity().to_owned(),
+            asked,
             labels: command.labels().clone(),
-            position: AtomicU64::new(0),
+            fingerprint,
+            transcript: Arc::new(Transcript::new(may_be_kept.then(file))),
             kill: CancellationToken::new(),
+            cancel: CancellationToken::new(),
+            bound: AtomicUsize::new(0),
+            settled: CancellationToken::new(),
             state: Mutex::new(State::Starting),
         });
         entries.next_sequence += 1;
         entries.by_id.insert(id, Arc::clone(&record));
-        Ok(record)
+        Ok(Reserved::New(record))
+    }
+
+    /// Gives up the kept output of the execution that ended first. False: there is none.
+    pub(super) fn forget_oldest_output(&self) -> bool {
+        let ended: Vec<_> = {
+            let entries = self.entries();
+            entries.ended.iter().filter_map(|(_, id)| entries.by_id.get(id).cloned()).collect()
+        };
+        ended.iter().any(|record| record.transcript.forget_spool())
     }
 
     /// It could not be started: its id is free again.
     pub(super) fn release(&self, record: &Record) {
         self.entries().by_id.remove(&record.id);
+        record.settled.cancel();
     }
 
     /// Its main process has ended.

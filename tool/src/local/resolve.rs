@@ -71,6 +71,9 @@ impl Defaults {
         };
         let program = argv.first().cloned().unwrap_or_default();
         let mut base = account.environment();
+        if command.terminal().is_some() {
+            base.insert("TERM".into(), TERM.into());
+        }
         base.extend(self.environment.clone());
         SpawnSpec {
             candidates: candidates(&program, base.get("PATH").map_or("", String::as_str)),
@@ -78,12 +81,16 @@ impl Defaults {
             argv: argv.into_iter().map(c_string).collect(),
             working_directory: c_string(self.working_directory(command, &account)),
             environment: environment(base, command, id),
-            piped_stdin: !command.stdin().is_empty(),
+            piped_stdin: !command.stdin().is_empty() || command.accepts_input(),
+            terminal: command.terminal(),
             credentials: account.credentials,
             ..SpawnSpec::default()
         }
     }
 }
+
+/// What nearly all terminals understand.
+const TERM: &str = "xterm-256color";
 
 /// Where a program may be: itself if it has a slash, otherwise in the search path of the agent, never that of the
 /// request.

@@ -10,8 +10,9 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::children::OwnChild;
 use super::rlimits;
+use super::terminal;
 use super::vfork::{self, CgroupEntry, Credentials, Image};
-use crate::{SpawnError, SpawnStage};
+use crate::{SpawnError, SpawnStage, TerminalSize};
 
 /// Everything a process is made from; nothing is left to look up.
 #[derive(Default)]
@@ -25,6 +26,8 @@ pub(super) struct SpawnSpec {
     pub(super) working_directory: CString,
     /// Make a pipe to its standard input; otherwise that is `/dev/null`.
     pub(super) piped_stdin: bool,
+    /// Its three streams are a terminal of this size.
+    pub(super) terminal: Option<TerminalSize>,
     /// `None`: those of this process.
     pub(super) credentials: Option<Credentials>,
     /// The cgroups that it starts in.
@@ -38,9 +41,13 @@ pub(super) struct SpawnSpec {
 pub(super) struct Child {
     pub(super) pid: rustix::process::Pid,
     pub(super) pidfd: OwnedFd,
-    pub(super) stdin: Option<OwnedFd>,
-    pub(super) stdout: OwnedFd,
-    pub(super) stderr: OwnedFd,
+    pub(super) streams: Streams,
+}
+
+/// This side's ends of the standard streams of a process.
+pub(super) enum Streams {
+    Pipes { stdin: Option<OwnedFd>, stdout: OwnedFd, stderr: OwnedFd },
+    Terminal(OwnedFd),
 }
 
 /// Starts processes. Blocks until the program runs or could not be started; then nothing of it is left. What is known of
@@ -66,26 +73,19 @@ impl DirectSpawner {
 impl Spawner for DirectSpawner {
     fn spawn(&self, spec: &SpawnSpec, own: OwnChild) -> Result<(OwnChild, Child), SpawnError> {
         let prepare = |errno| error(spec, SpawnStage::Prepare, errno);
-        let input = spec.piped_stdin.then(pipe).transpose().map_err(prepare)?;
-        let (stdout, stdout_end) = pipe().map_err(prepare)?;
-        let (stderr, stderr_end) = pipe().map_err(prepare)?;
-        let (stdin_end, stdin) = match input {
-            Some((read, write)) => (Some(read), Some(write)),
-            None => (None, None),
-        };
-        if let Some(user) = &spec.credentials {
-            stdin_end.iter().chain([&stdout_end, &stderr_end]).for_each(|end| give(end, user));
+        let (streams, ends) = match spec.terminal {
+            None => self.pipes(spec),
+            Some(size) => terminal(size, spec.credentials.as_ref()),
         }
-        let stdin_end = above_standard_streams(stdin_end.as_ref().unwrap_or(&self.null).as_fd()).map_err(prepare)?;
-        let stdout_end = above_standard_streams(stdout_end.as_fd()).map_err(prepare)?;
-        let stderr_end = above_standard_streams(stderr_end.as_fd()).map_err(prepare)?;
+        .map_err(prepare)?;
 
         let image = Image {
             candidates: &spec.candidates,
             argv: &spec.argv,
             environment: &spec.environment,
             working_directory: &spec.working_directory,
-            streams: [stdin_end.as_raw_fd(), stdout_end.as_raw_fd(), stderr_end.as_raw_fd()],
+            streams: ends.each_ref().map(AsRawFd::as_raw_fd),
+            terminal: spec.terminal.is_some(),
             cgroups: &spec.cgroups,
             rlimits: &self.rlimits,
             credentials: spec.credentials.as_ref(),
@@ -93,8 +93,36 @@ impl Spawner for DirectSpawner {
             fault: spec.fault,
         };
         let (own, pid, pidfd) = vfork::spawn(&image, own).map_err(|(stage, errno)| error(spec, stage, errno))?;
-        Ok((own, Child { pid, pidfd, stdin, stdout, stderr }))
+        Ok((own, Child { pid, pidfd, streams }))
     }
+}
+
+impl DirectSpawner {
+    /// New pipes: this side's ends, and the process's.
+    fn pipes(&self, spec: &SpawnSpec) -> Result<(Streams, [OwnedFd; 3]), Errno> {
+        let (stdin_end, stdin) = match spec.piped_stdin.then(pipe).transpose()? {
+            Some((read, write)) => (Some(read), Some(write)),
+            None => (None, None),
+        };
+        let (stdout, stdout_end) = pipe()?;
+        let (stderr, stderr_end) = pipe()?;
+        if let Some(user) = &spec.credentials {
+            stdin_end.iter().chain([&stdout_end, &stderr_end]).for_each(|end| give(end, user));
+        }
+        let ends = [
+            above_standard_streams(stdin_end.as_ref().unwrap_or(&self.null).as_fd())?,
+            above_standard_streams(stdout_end.as_fd())?,
+            above_standard_streams(stderr_end.as_fd())?,
+        ];
+        Ok((Streams::Pipes { stdin, stdout, stderr }, ends))
+    }
+}
+
+/// A new terminal: this side's end, and the process's three.
+fn terminal(size: TerminalSize, user: Option<&Credentials>) -> Result<(Streams, [OwnedFd; 3]), Errno> {
+    let (this_side, other_side) = terminal::open(size, user)?;
+    let end = || above_standard_streams(other_side.as_fd());
+    Ok((Streams::Terminal(this_side), [end()?, end()?, end()?]))
 }
 
 /// Both ends are closed on exec; (read, write).
@@ -197,11 +225,16 @@ mod tests {
         (error.stage, error.errno)
     }
 
+    fn stdout(child: &mut Child) -> std::fs::File {
+        let Streams::Pipes { stdout, .. } = &child.streams else { panic!("it has a terminal") };
+        stdout.try_clone().unwrap().into()
+    }
+
     /// What the program writes. It is waited for and reaped.
     fn output(spec: &SpawnSpec) -> String {
         let spawned = DirectSpawner::new().unwrap().spawn(spec, OwnChild::expect());
-        let (own, child) = spawned.map_err(|error| error.to_string()).unwrap();
-        let text = std::io::read_to_string(std::fs::File::from(child.stdout)).unwrap();
+        let (own, mut child) = spawned.map_err(|error| error.to_string()).unwrap();
+        let text = std::io::read_to_string(stdout(&mut child)).unwrap();
         own.reap_soon(&child.pidfd);
         text
     }
@@ -268,9 +301,8 @@ mod tests {
                     }
                 }
             }
-            // the last one that it needs is the process's own
-            assert_eq!(stages.pop(), Some(SpawnStage::Clone));
-            assert!(stages.len() >= 9 && stages.iter().all(|stage| *stage == SpawnStage::Prepare), "{stages:?}");
+            let is_known = |stage: &SpawnStage| matches!(stage, SpawnStage::Prepare | SpawnStage::Clone);
+            assert!(stages.len() >= 9 && stages.iter().all(is_known), "{stages:?}");
         });
     }
 

@@ -1,5 +1,6 @@
 //! The start of one execution: from its command to a process that runs, or to nothing.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,9 +10,12 @@ use tokio::task::JoinHandle;
 
 use super::children::{Canceller, OwnChild};
 use super::containment::Guard;
+use super::input::Sink;
 use super::process;
-use super::spawn::Child;
+use super::pump::Source;
+use super::spawn::{Child, Streams};
 use super::supervise::{Supervisor, at};
+use super::terminal::Terminal;
 use super::working_directory::Report;
 use super::{PAUSE, Shared};
 use crate::{Command, ExecutionId, ExecutorError, SpawnError, SpawnStage};
@@ -26,11 +30,35 @@ pub(super) struct Main {
     pub(super) working_directory: String,
 }
 
-/// This side's ends of its pipes.
-pub(super) struct Pipes {
-    pub(super) stdin: Option<OwnedFd>,
-    pub(super) stdout: OwnedFd,
-    pub(super) stderr: OwnedFd,
+/// This side's ends of its standard streams.
+pub(super) struct Ends {
+    pub(super) stdin: Sink,
+    pub(super) stdout: Source,
+    /// A terminal has only one stream.
+    pub(super) stderr: Option<Source>,
+    pub(super) terminal: Option<Arc<Terminal>>,
+}
+
+impl Ends {
+    fn new(streams: Streams) -> io::Result<Self> {
+        match streams {
+            Streams::Pipes { stdin, stdout, stderr } => Ok(Self {
+                stdin: Sink::pipe(stdin),
+                stdout: Source::pipe(stdout)?,
+                stderr: Some(Source::pipe(stderr)?),
+                terminal: None,
+            }),
+            Streams::Terminal(file) => {
+                let terminal = Arc::new(Terminal::new(file)?);
+                Ok(Self {
+                    stdin: Sink::Terminal(Arc::clone(&terminal)),
+                    stdout: Source::Terminal(Arc::clone(&terminal)),
+                    stderr: None,
+                    terminal: Some(terminal),
+                })
+            }
+        }
+    }
 }
 
 /// A process that runs, and what it was started with.
@@ -80,18 +108,19 @@ impl LateStart {
 
 impl Supervisor {
     /// Starts the command.
-    pub(super) async fn start(&self) -> Result<(Main, Pipes, Option<Report>), NotStarted> {
+    pub(super) async fn start(&self) -> Result<(Main, Ends, Option<Report>), NotStarted> {
         let Spawned { child, containment, report, user, working_directory } = self.spawn().await?;
         let started = Instant::now();
-        let pidfd = match process::watch(child.pidfd) {
-            Ok(pidfd) => pidfd,
+        let Child { pid, pidfd, streams } = child;
+        let (pidfd, ends) = match process::watch(pidfd).and_then(|pidfd| Ok((pidfd, Ends::new(streams)?))) {
+            Ok(parts) => parts,
             Err(error) => {
                 end_now(containment).await;
                 return Err(prepare(error).into());
             }
         };
-        let main = Main { pid: child.pid, pidfd, containment, started, user, working_directory };
-        Ok((main, Pipes { stdin: child.stdin, stdout: child.stdout, stderr: child.stderr }, report))
+        let main = Main { pid, pidfd, containment, started, user, working_directory };
+        Ok((main, ends, report))
     }
 
     /// Looking a user up, entering a directory and loading a program may take long, or for ever, on a network: it is
@@ -124,7 +153,7 @@ impl Supervisor {
         tokio::select! {
             () = at(self.command.deadline()) => ExecutorError::DeadlineExceeded,
             // nobody is there to see it
-            () = self.cancel.cancelled() => ExecutorError::Internal("cancelled before it was started".into()),
+            () = self.record.cancel.cancelled() => ExecutorError::Internal("cancelled before it was started".into()),
             () = self.shared.shutdown.cancelled() => ExecutorError::ShuttingDown,
         }
     }
@@ -133,6 +162,12 @@ impl Supervisor {
 impl Shared {
     /// From a command to a process: who it runs as, what it becomes, where it is kept.
     fn spawn(&self, command: &Command, id: &ExecutionId, own: OwnChild) -> Result<Spawned, ExecutorError> {
+        if command.may_go_to_background()
+            && let Some(reason) = self.spool.is_full()
+            && !self.registry.forget_oldest_output()
+        {
+            return Err(ExecutorError::Exhausted { reason, retry_after: Some(Duration::from_secs(10)) });
+        }
         let account = self.defaults.account(command)?;
         let report = match command.report_working_directory() {
             true => Some(Report::new(&self.state_dir, account.credentials.as_ref()).map_err(prepare)?),

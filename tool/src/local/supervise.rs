@@ -5,24 +5,21 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use bytes::Bytes;
-use tokio::io::AsyncWriteExt;
 use tokio::io::unix::AsyncFd;
-use tokio::net::unix::pipe;
-use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{info, warn};
 
 use super::containment::Guard;
+use super::input::{self, Feed, InputReceiver};
 use super::process::{self, Ended, Status};
 use super::pump::{self, Pump, Pumped};
-use super::registry::{self, Record};
-use super::start::{Main, NotStarted, Pipes};
+use super::registry::{self, Channels, Record};
+use super::start::{Ends, Main, NotStarted};
 use super::working_directory::Report;
 use super::{PAUSE, Shared};
-use crate::{Command, Descendants, Event, ExecutorError, ExitCause, Exited, OutputStream, Signal, Started};
+use crate::{Command, Descendants, ExecutorError, ExitCause, Exited, OutputStream, Signal, Started};
 
 /// After a call's deadline: how long its reader is waited for.
 const DELIVERY_TIME: Duration = Duration::from_secs(10);
@@ -32,10 +29,6 @@ pub(super) struct Supervisor {
     pub(super) shared: Arc<Shared>,
     pub(super) record: Arc<Record>,
     pub(super) command: Arc<Command>,
-    /// Gets all events but the first.
-    pub(super) events: mpsc::Sender<Event>,
-    /// Cancelled when the caller no longer wants it.
-    pub(super) cancel: CancellationToken,
     /// Cancelled when the caller is no longer waited for, also not to read its output.
     pub(super) abandoned: CancellationToken,
     /// Held until no process is left that was not asked to stay.
@@ -55,7 +48,7 @@ struct Ending {
 impl Supervisor {
     /// Runs the execution. `started` gets its start, or why there was none.
     pub(super) async fn run(self, started: oneshot::Sender<Result<Started, ExecutorError>>) {
-        let (main, pipes, report) = match self.start().await {
+        let (main, ends, report) = match self.start().await {
             Ok(parts) => parts,
             Err(NotStarted::Failed(error)) => {
                 log_failure(&error);
@@ -75,11 +68,14 @@ impl Supervisor {
         let pid = u32::try_from(main.pid.as_raw_nonzero().get()).unwrap_or(0);
         info!(pid, "started");
         let (user, working_directory) = (main.user.clone(), main.working_directory.clone());
-        self.record.started(registry::Main { pid, start_time, user, working_directory }, main.containment.clone());
+        let (input, inputs) = self.command.accepts_input().then(input::channel).unzip();
+        let channels = Channels { input, terminal: ends.terminal.clone() };
+        let info = registry::Main { pid, start_time, user, working_directory };
+        self.record.started(info, main.containment.clone(), channels);
         let _ = started.send(Ok(Started { id: self.record.id.clone(), pid, start_time }));
 
         let exited = CancellationToken::new();
-        let (ending, output) = tokio::join!(self.follow(&main, &exited), self.carry(pipes, &exited));
+        let (ending, output) = tokio::join!(self.follow(&main, &exited), self.carry(ends, inputs, &exited));
         self.finish(main.containment, ending, output, report).await;
     }
 
@@ -88,12 +84,17 @@ impl Supervisor {
         let containment = &main.containment;
         let mut forced = tokio::select! {
             biased;
+            () = self.promote(main.started) => None,
             () = process::ended(&main.pidfd) => None,
             stop = self.stop(main.started) => Some(stop),
         };
         // its end and the request to kill it were there at once: the request is what ended it
         if forced.is_none() && self.record.kill.is_cancelled() {
             forced = Some((ExitCause::Signaled, Duration::ZERO));
+        }
+        if forced.is_some_and(|(_, grace)| !grace.is_zero()) && self.command.terminal().is_some() {
+            // interactive shells ignore SIGTERM
+            containment.signal(Signal::HUP).await;
         }
         let left = match forced {
             Some((_, grace)) => Some(containment.end(grace, self.hurry()).await),
@@ -120,14 +121,29 @@ impl Supervisor {
         Ending { cause, ended, wall_time, survivors }
     }
 
+    /// Lets it go to the background when its time has come. Never returns.
+    async fn promote(&self, started: Instant) {
+        at(self.command.yield_after().and_then(|patience| started.checked_add(patience))).await;
+        self.record.transcript.promote();
+        std::future::pending().await
+    }
+
+    /// The deadline of its call, which does not matter to it in the background.
+    async fn deadline(&self, grace: Duration) {
+        at(self.command.deadline().and_then(|deadline| deadline.checked_add(grace))).await;
+        if self.record.transcript.is_promoted() {
+            std::future::pending().await
+        }
+    }
+
     /// Waits for the first reason to end it, and says how long it may take to end by itself.
     async fn stop(&self, started: Instant) -> (ExitCause, Duration) {
         let timeout = self.shared.timeout(&self.command).and_then(|timeout| started.checked_add(timeout));
         tokio::select! {
             () = self.record.kill.cancelled() => (ExitCause::Signaled, Duration::ZERO),
             () = at(timeout) => (ExitCause::TimedOut, self.grace()),
-            () = at(self.command.deadline()) => (ExitCause::DeadlineExceeded, self.grace()),
-            () = self.cancel.cancelled() => (ExitCause::Cancelled, self.grace()),
+            () = self.deadline(Duration::ZERO) => (ExitCause::DeadlineExceeded, self.grace()),
+            () = self.record.cancel.cancelled() => (ExitCause::Cancelled, self.grace()),
             () = self.shared.shutdown.cancelled() => (ExitCause::Shutdown, self.grace()),
         }
     }
@@ -145,28 +161,29 @@ impl Supervisor {
     }
 
     /// Carries input and output until `exited`, and what is left after it.
-    async fn carry(&self, pipes: Pipes, exited: &CancellationToken) -> [Pumped; 2] {
+    async fn carry(&self, ends: Ends, inputs: Option<InputReceiver>, exited: &CancellationToken) -> [Pumped; 2] {
         let max_output_bytes = match self.command.max_output_bytes() {
             0 => self.shared.max_output_bytes,
             bytes => bytes,
         };
-        let (events, position, abandoned) = (&self.events, &self.record.position, &self.abandoned);
-        let pump = Pump { events, position, max_output_bytes, exited, abandoned };
+        let (transcript, abandoned) = (&*self.record.transcript, &self.abandoned);
+        let Ends { stdin, stdout, stderr, terminal: _ } = ends;
+        let pump = Pump { transcript, max_output_bytes, exited, abandoned };
         let output = async {
-            let pumped = tokio::join!(
-                pump.run(pipes.stdout, OutputStream::Stdout),
-                pump.run(pipes.stderr, OutputStream::Stderr),
-            );
+            let pumped =
+                tokio::join!(pump.run(Some(stdout), OutputStream::Stdout), pump.run(stderr, OutputStream::Stderr),);
+            transcript.complete();
             // a command that has closed its output may still read its input
             exited.cancelled().await;
             pumped
         };
+        let output = async { tokio::join!(output, transcript.keep(|| self.shared.registry.forget_oldest_output())).0 };
         let input = async {
-            feed(pipes.stdin, self.command.stdin().clone()).await;
+            Feed::new(stdin).run(self.command.stdin().clone(), inputs).await;
             std::future::pending().await
         };
         let patience = async {
-            at(self.command.deadline().and_then(|deadline| deadline.checked_add(DELIVERY_TIME))).await;
+            self.deadline(DELIVERY_TIME).await;
             abandoned.cancel();
             std::future::pending().await
         };
@@ -181,26 +198,23 @@ impl Supervisor {
     async fn finish(self, containment: Guard, ending: Ending, output: [Pumped; 2], report: Option<Report>) {
         let [stdout, stderr] = output;
         let lingers = ending.survivors > 0;
-        let exited = exit_record(ending, [&stdout, &stderr], report);
+        let Self { shared, record, tracked, permit, .. } = self;
+        let mut exited = exit_record(ending, [&stdout, &stderr], report);
+        exited.stdout.dropped_bytes += record.transcript.dropped(OutputStream::Stdout);
+        exited.stderr.dropped_bytes += record.transcript.dropped(OutputStream::Stderr);
         log_end(&exited);
-        let Self { shared, record, events, abandoned, tracked, permit, .. } = self;
         shared.registry.ended(&record, exited.clone(), lingers);
+        record.transcript.finish(exited);
         drop(tracked);
-        let tell = async {
-            if let Err(TrySendError::Full(exited)) = events.try_send(Event::Exited(exited)) {
-                abandoned.run_until_cancelled(events.send(exited)).await;
-            }
-            drop(events);
-        };
         if !lingers {
             containment.release();
             drop(permit);
-            return tell.await;
+            return;
         }
         containment.leave_alone();
         let rests = [stdout.rest, stderr.rest].into_iter().flatten().map(pump::discard);
         let outlive = async {
-            tokio::join!(tell, containment.outlive(), futures_util::future::join_all(rests));
+            tokio::join!(containment.outlive(), futures_util::future::join_all(rests));
         };
         tokio::select! {
             () = outlive => {
@@ -252,13 +266,6 @@ fn exit_record(ending: Ending, [stdout, stderr]: [&Pumped; 2], report: Option<Re
         surviving_processes: ending.survivors,
         working_directory: report.and_then(|report| report.read()),
         end_time: SystemTime::now(),
-    }
-}
-
-/// Writes the input and its end; a command that reads no more is no error.
-async fn feed(stdin: Option<OwnedFd>, input: Bytes) {
-    if let Some(Ok(mut pipe)) = stdin.map(pipe::Sender::from_owned_fd) {
-        let _ = pipe.write_all(&input).await;
     }
 }
 

@@ -47,6 +47,8 @@ pub(super) struct Image<'a> {
     pub(super) working_directory: &'a CStr,
     /// Descriptors to become 0, 1 and 2; each is above 2.
     pub(super) streams: [RawFd; 3],
+    /// They are a terminal, to become the controlling one.
+    pub(super) terminal: bool,
     pub(super) cgroups: &'a CgroupEntry,
     pub(super) rlimits: &'a [libc::rlimit64; rlimits::KINDS],
     /// `None`: those of this process.
@@ -68,6 +70,7 @@ struct Shared {
     environment: *const *const c_char,
     working_directory: *const c_char,
     streams: [RawFd; 3],
+    terminal: bool,
     joins: *const RawFd,
     join_count: usize,
     rlimits: *const libc::rlimit64,
@@ -107,6 +110,7 @@ pub(super) fn spawn(image: &Image<'_>, child: OwnChild) -> Result<(OwnChild, Pid
         environment: environment.as_ptr(),
         working_directory: image.working_directory.as_ptr(),
         streams: image.streams,
+        terminal: image.terminal,
         joins: joins.as_ptr(),
         join_count: joins.len(),
         rlimits: image.rlimits.as_ptr(),
@@ -476,6 +480,10 @@ unsafe fn connect_streams(shared: &Shared) -> Result<(), c_int> {
     for (number, stream) in (0..).zip(shared.streams) {
         // SAFETY: no pointers are passed.
         check(unsafe { libc::dup2(stream, number) }.into())?;
+    }
+    if shared.terminal {
+        // SAFETY: no pointers are passed. It is the leader of a new session, which has no terminal yet.
+        check(unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) }.into())?;
     }
     Ok(())
 }

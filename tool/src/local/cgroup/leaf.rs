@@ -265,7 +265,7 @@ mod tests {
     use crate::local::ContainmentKind;
     use crate::local::cgroup::Cgroups;
     use crate::local::children::OwnChild;
-    use crate::local::spawn::{DirectSpawner, SpawnSpec, Spawner};
+    use crate::local::spawn::{DirectSpawner, SpawnSpec, Spawner, Streams};
 
     /// New cgroups of this kind, if they can be made here, and the engine's that hold them.
     fn leaf(kind: ContainmentKind) -> Option<(Cgroups, Leaf)> {
@@ -290,7 +290,10 @@ mod tests {
         };
         let spawned = DirectSpawner::new().unwrap().spawn(&spec, OwnChild::expect());
         let (own, child) = spawned.map_err(|error| error.to_string()).unwrap();
-        let text = io::read_to_string(File::from(child.stdout)).unwrap();
+        let text = match child.streams {
+            Streams::Pipes { stdout, .. } => io::read_to_string(File::from(stdout)).unwrap(),
+            Streams::Terminal(_) => panic!("it has a terminal"),
+        };
         own.reap_soon(&child.pidfd);
         text
     }

@@ -1,0 +1,357 @@
+//! Output that is kept on disk, so that those who come later can read it.
+//!
+//! Of each execution there are two files: the bytes of both streams in the order they were read, so that a byte's place in
+//! the file is its position; and an index, which says where the stream changes. Both only grow, so what has been written is
+//! whole whenever the agent ends.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use rustix::fs::{FlockOperation, flock, statvfs};
+use tempfile::TempDir;
+
+use crate::{Output, OutputStream};
+
+/// How much output may be kept on disk, index included, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpoolLimits {
+    /// Of one execution. Default 64 MiB.
+    pub execution: u64,
+    /// Of all. Default 1 GiB. What ended executions hold of it is given up for others, the oldest first.
+    pub total: u64,
+}
+
+impl Default for SpoolLimits {
+    fn default() -> Self {
+        Self { execution: 64 << 20, total: 1 << 30 }
+    }
+}
+
+/// The directory of one engine's spool files. It is removed with the last owner.
+pub(super) struct Spool {
+    limits: SpoolLimits,
+    used: AtomicU64,
+    next: AtomicU64,
+    directory: TempDir,
+    /// Locked while its engine lives: one that is not is a dead engine's.
+    _lock: File,
+}
+
+const PREFIX: &str = "spool-";
+/// A file system with less is full.
+const MIN_FREE: u64 = 256 * 1024;
+/// The most that is read at once.
+const READ_BYTES: usize = 64 * 1024;
+/// An entry of the index: a position, and in the lowest bit the stream that begins there.
+const ENTRY_BYTES: usize = 8;
+/// How many entries are looked at at once.
+const ENTRIES: usize = 512;
+
+impl Spool {
+    /// A new one, below the state directory. What dead engines have left there is removed.
+    ///
+    /// # Errors
+    /// The directory cannot be made.
+    pub(super) fn new(state_dir: &Path, limits: SpoolLimits) -> io::Result<Arc<Self>> {
+        remove_abandoned(state_dir)?;
+        let directory = tempfile::Builder::new().prefix(PREFIX).tempdir_in(state_dir)?;
+        let lock = File::open(directory.path())?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Arc::new(Self { limits, used: AtomicU64::new(0), next: AtomicU64::new(0), directory, _lock: lock }))
+    }
+
+    /// Why nothing new may go to the background now, if that is so. Blocks on the file system.
+    pub(super) fn is_full(&self) -> Option<String> {
+        if self.used.load(Ordering::Relaxed) >= self.limits.total {
+            return Some("the spool is full: running commands hold all of it".into());
+        }
+        match statvfs(self.directory.path()) {
+            Ok(disk) if disk.f_bavail.saturating_mul(disk.f_frsize) < MIN_FREE => {
+                Some("the disk that output is kept on is full".into())
+            }
+            Ok(_) => None,
+            Err(error) => Some(format!("the spool cannot be used: {}", io::Error::from(error))),
+        }
+    }
+
+    /// Files for one execution, which are made by the first write.
+    pub(super) fn file(self: &Arc<Self>) -> SpoolFile {
+        let name = self.next.fetch_add(1, Ordering::Relaxed);
+        let path = |kind| self.directory.path().join(format!("{name}.{kind}"));
+        let written = Mutex::new(Written { data: 0, index: 0, stream: None });
+        SpoolFile { spool: Arc::clone(self), data: path("output"), index: path("index"), written }
+    }
+
+    fn reserve(&self, bytes: u64) -> bool {
+        let more = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.limits.total);
+        self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+}
+
+/// Directories of engines that do not live any more.
+fn remove_abandoned(state_dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(state_dir)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(PREFIX)
+            && let Ok(directory) = File::open(entry.path())
+            && flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok()
+        {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    Ok(())
+}
+
+/// The output of one execution on disk. Dropping it removes it.
+pub(super) struct SpoolFile {
+    spool: Arc<Spool>,
+    data: PathBuf,
+    index: PathBuf,
+    written: Mutex<Written>,
+}
+
+struct Written {
+    /// Bytes of output.
+    data: u64,
+    /// Entries of the index.
+    index: u64,
+    /// What was written last.
+    stream: Option<OutputStream>,
+}
+
+/// Why no more is written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Stopped {
+    #[error("the execution has as much as one may have")]
+    Limit,
+    #[error("running executions have as much as all may have")]
+    Total,
+    #[error("it cannot be written: {0}")]
+    Disk(io::Error),
+}
+
+impl SpoolFile {
+    /// Writes chunks, the first of which begins where the last one ended. Returns where what is written ends now, and why
+    /// that is not all, if it is not. Blocks.
+    pub(super) fn append(&self, chunks: &[Output]) -> (u64, Option<Stopped>) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let stopped = self.try_append(chunks, &mut written).err();
+        (written.data, stopped)
+    }
+
+    fn try_append(&self, chunks: &[Output], written: &mut Written) -> Result<(), Stopped> {
+        let (data, index) = (open(&self.data).map_err(Stopped::Disk)?, open(&self.index).map_err(Stopped::Disk)?);
+        for chunk in chunks {
+            let is_new = written.stream != Some(chunk.stream);
+            let used = written.data + written.index * ENTRY_BYTES as u64;
+            let entry = if is_new { ENTRY_BYTES as u64 } else { 0 };
+            let room = self.spool.limits.execution.saturating_sub(used + entry);
+            let piece = chunk.data.slice(..chunk.data.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
+            if piece.is_empty() {
+                return Err(Stopped::Limit);
+            }
+            if !self.spool.reserve(piece.len() as u64 + entry) {
+                return Err(Stopped::Total);
+            }
+            let write = || {
+                if is_new {
+                    let entry = written.data << 1 | u64::from(chunk.stream == OutputStream::Stderr);
+                    index.write_all_at(&entry.to_le_bytes(), written.index * ENTRY_BYTES as u64)?;
+                }
+                data.write_all_at(&piece, written.data)
+            };
+            if let Err(error) = write() {
+                self.spool.used.fetch_sub(piece.len() as u64 + entry, Ordering::Relaxed);
+                return Err(Stopped::Disk(error));
+            }
+            written.data += piece.len() as u64;
+            written.index += u64::from(is_new);
+            written.stream = Some(chunk.stream);
+            if piece.len() < chunk.data.len() {
+                return Err(Stopped::Limit);
+            }
+        }
+        Ok(())
+    }
+
+    /// Some of what was written from `position` on, at least a byte if there is one before `end`. Blocks.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not there.
+    pub(super) fn read(&self, position: u64, end: u64) -> io::Result<Vec<Output>> {
+        let entries = self.written.lock().unwrap_or_else(PoisonError::into_inner).index;
+        let index = File::open(&self.index)?;
+        let first = last_before(&index, entries, position)?;
+        let runs = runs(&index, first, entries)?;
+        let known_until =
+            if first + (runs.len() as u64) < entries { runs.last().map_or(end, |run| run.0) } else { end };
+        let length = known_until.min(end).saturating_sub(position).min(READ_BYTES as u64);
+        let mut data = vec![0; usize::try_from(length).unwrap_or(READ_BYTES)];
+        File::open(&self.data)?.read_exact_at(&mut data, position)?;
+        Ok(split(Bytes::from(data), position, &runs))
+    }
+}
+
+impl Drop for SpoolFile {
+    fn drop(&mut self) {
+        let written = self.written.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if written.stream.is_some() {
+            let _ = fs::remove_file(&self.data);
+            let _ = fs::remove_file(&self.index);
+            self.spool.used.fetch_sub(written.data + written.index * ENTRY_BYTES as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    fs::OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)
+}
+
+fn entry(index: &File, number: u64) -> io::Result<(u64, OutputStream)> {
+    let mut bytes = [0; ENTRY_BYTES];
+    index.read_exact_at(&mut bytes, number * ENTRY_BYTES as u64)?;
+    Ok(decode(bytes))
+}
+
+fn decode(bytes: [u8; ENTRY_BYTES]) -> (u64, OutputStream) {
+    let entry = u64::from_le_bytes(bytes);
+    (entry >> 1, if entry & 1 == 0 { OutputStream::Stdout } else { OutputStream::Stderr })
+}
+
+/// The number of the last entry that is not beyond `position`. The first entry is at 0.
+fn last_before(index: &File, entries: u64, position: u64) -> io::Result<u64> {
+    let (mut low, mut high) = (0, entries);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        match entry(index, middle)?.0 <= position {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    Ok(low)
+}
+
+/// The entries from `first` on, or as many of them as are looked at at once.
+fn runs(index: &File, first: u64, entries: u64) -> io::Result<Vec<(u64, OutputStream)>> {
+    let count = usize::try_from(entries.saturating_sub(first)).unwrap_or(ENTRIES).min(ENTRIES);
+    let mut bytes = vec![0; count * ENTRY_BYTES];
+    index.read_exact_at(&mut bytes, first * ENTRY_BYTES as u64)?;
+    Ok(bytes.as_chunks::<ENTRY_BYTES>().0.iter().copied().map(decode).collect())
+}
+
+/// Data that begins at `position`, cut where the stream changes. The first run begins at or before `position`.
+fn split(data: Bytes, position: u64, runs: &[(u64, OutputStream)]) -> Vec<Output> {
+    let end = position + data.len() as u64;
+    let ends = runs.iter().skip(1).map(|run| run.0).chain([u64::MAX]);
+    let mut chunks = Vec::new();
+    for ((start, stream), run_end) in runs.iter().zip(ends) {
+        let (from, to) = ((*start).max(position), run_end.min(end));
+        if from < to {
+            let range = usize::try_from(from - position).unwrap_or(0)..usize::try_from(to - position).unwrap_or(0);
+            chunks.push(Output { stream: *stream, data: data.slice(range), position: from });
+        }
+    }
+    chunks
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn spool(limits: SpoolLimits) -> (TempDir, Arc<Spool>) {
+        let state = tempfile::tempdir().unwrap();
+        let spool = Spool::new(state.path(), limits).unwrap();
+        (state, spool)
+    }
+
+    fn output(stream: OutputStream, data: &[u8], position: u64) -> Output {
+        Output { stream, data: Bytes::copy_from_slice(data), position }
+    }
+
+    /// Each byte with its stream.
+    fn bytes(chunks: &[Output]) -> Vec<(OutputStream, u8)> {
+        chunks.iter().flat_map(|chunk| chunk.data.iter().map(|byte| (chunk.stream, *byte))).collect()
+    }
+
+    fn read_all(file: &SpoolFile, from: u64, end: u64) -> Vec<(OutputStream, u8)> {
+        let (mut position, mut found) = (from, Vec::new());
+        while position < end {
+            let chunks = file.read(position, end).unwrap();
+            assert_eq!(chunks.first().unwrap().position, position);
+            position += chunks.iter().map(|chunk| chunk.data.len() as u64).sum::<u64>();
+            found.extend(bytes(&chunks));
+        }
+        found
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+        #[test]
+        fn what_was_written_is_read_from_anywhere(
+            pieces in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 1..40)), 1..1500),
+            batch in 1..50usize,
+            from in 0.0..1.0f64,
+        ) {
+            let (_state, spool) = spool(SpoolLimits::default());
+            let file = spool.file();
+            let mut chunks = Vec::new();
+            let mut end = 0;
+            for (is_err, data) in &pieces {
+                let stream = if *is_err { OutputStream::Stderr } else { OutputStream::Stdout };
+                chunks.push(output(stream, data, end));
+                end += data.len() as u64;
+            }
+            for batch in chunks.chunks(batch) {
+                prop_assert!(file.append(batch).1.is_none());
+            }
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+            let from = (end as f64 * from) as u64;
+            let expected = bytes(&chunks).split_off(usize::try_from(from).unwrap());
+            prop_assert_eq!(read_all(&file, from, end), expected);
+        }
+    }
+
+    #[test]
+    fn limits_hold_and_what_is_removed_makes_room() {
+        let (_state, spool) = spool(SpoolLimits { execution: 100, total: 150 });
+        let one = spool.file();
+        let (end, stopped) = one.append(&[output(OutputStream::Stdout, &[1; 200], 0)]);
+        assert!(end == 92 && matches!(stopped, Some(Stopped::Limit)));
+        assert_eq!(read_all(&one, 0, 92).len(), 92);
+        let two = spool.file();
+        let (end, stopped) = two.append(&[output(OutputStream::Stderr, &[2; 60], 0)]);
+        assert!(end == 0 && matches!(stopped, Some(Stopped::Total)));
+        drop(one);
+        let (end, stopped) = two.append(&[output(OutputStream::Stderr, &[2; 60], 0)]);
+        assert!(end == 60 && stopped.is_none());
+        assert!(spool.is_full().is_none());
+        drop(two);
+        assert_eq!(spool.used.load(Ordering::Relaxed), 0);
+        assert_eq!(fs::read_dir(spool.directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn files_are_private_and_those_of_the_dead_are_removed() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let (state, spool) = spool(SpoolLimits::default());
+        let file = spool.file();
+        file.append(&[output(OutputStream::Stdout, b"x", 0)]);
+        for path in [&file.data, &file.index] {
+            assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        let dead = state.path().join(format!("{PREFIX}dead"));
+        fs::create_dir(&dead).unwrap();
+        fs::write(dead.join("0.output"), "x").unwrap();
+        let other = Spool::new(state.path(), SpoolLimits::default()).unwrap();
+        assert!(!dead.exists() && file.data.exists());
+        drop(other);
+    }
+}

@@ -1,0 +1,95 @@
+//! Pseudo-terminals: see pty(7).
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Gid, Mode, OFlags, Uid, fchmod, fchown, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{SpecialCodeIndex, Winsize, tcgetattr, tcsetwinsize};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::process;
+use super::vfork::Credentials;
+use crate::TerminalSize;
+
+/// Both ends of a new terminal: this side's, and the command's, which belongs to `user`.
+///
+/// # Errors
+/// There are no more, or no descriptors.
+pub(super) fn open(size: TerminalSize, user: Option<&Credentials>) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let this_side = openpt(flags)?;
+    grantpt(&this_side)?;
+    unlockpt(&this_side)?;
+    let other_side = ioctl_tiocgptpeer(&this_side, flags)?;
+    tcsetwinsize(&this_side, winsize(size))?;
+    if let Some(user) = user {
+        // if this process may not give it away, it may not become that user either: the step that shows it tells why
+        let _ = fchown(&other_side, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)));
+        let _ = fchmod(&other_side, Mode::RUSR | Mode::WUSR | Mode::WGRP);
+    }
+    fcntl_setfl(&this_side, fcntl_getfl(&this_side)? | OFlags::NONBLOCK)?;
+    Ok((this_side, other_side))
+}
+
+fn winsize(size: TerminalSize) -> Winsize {
+    Winsize { ws_col: size.columns(), ws_row: size.rows(), ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+/// This side of a command's terminal. Dropping the last owner of it hangs the terminal up.
+pub(super) struct Terminal {
+    file: AsyncFd<OwnedFd>,
+}
+
+impl Terminal {
+    /// # Errors
+    /// The runtime cannot watch another descriptor.
+    pub(super) fn new(file: OwnedFd) -> io::Result<Self> {
+        Ok(Self { file: process::watch_for(file, Interest::READABLE | Interest::WRITABLE)? })
+    }
+
+    /// Sets its size; who works with it is told by SIGWINCH.
+    ///
+    /// # Errors
+    /// None are known.
+    pub(super) fn resize(&self, size: TerminalSize) -> io::Result<()> {
+        Ok(tcsetwinsize(self.file.get_ref(), winsize(size))?)
+    }
+
+    /// Waits until something was written to it, or nobody has it open.
+    pub(super) async fn readable(&self) -> io::Result<()> {
+        self.file.readable().await.map(|mut ready| ready.retain_ready())
+    }
+
+    /// Adds what was written to `bytes`, as much as there is room; nothing: nobody has it open.
+    ///
+    /// # Errors
+    /// `WouldBlock`: nothing was written.
+    pub(super) fn try_read(&self, bytes: &mut Vec<u8>) -> io::Result<usize> {
+        let read = self
+            .file
+            .try_io(Interest::READABLE, |file| Ok(rustix::io::read(file, rustix::buffer::spare_capacity(bytes))?));
+        match read {
+            // the last one has closed it
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => Ok(0),
+            read => read,
+        }
+    }
+
+    /// Types some of these bytes; returns how many.
+    ///
+    /// # Errors
+    /// It is broken.
+    pub(super) async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.async_io(Interest::WRITABLE, |file| Ok(rustix::io::write(file, bytes)?)).await
+    }
+
+    /// What its user types to end the input: usually Ctrl-D.
+    pub(super) fn end_of_file(&self) -> u8 {
+        /// Ctrl-D.
+        const EOT: u8 = 4;
+        tcgetattr(self.file.get_ref()).map_or(EOT, |settings| settings.special_codes[SpecialCodeIndex::VEOF])
+    }
+}

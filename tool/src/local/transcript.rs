@@ -1,0 +1,450 @@
+//! The output of one execution, and who reads it.
+//!
+//! What was read last is in memory, as much of it as its readers need: the owner, who started the command and slows it down
+//! by reading slowly; the spool, which keeps the output of commands that may go to the background; and a little for all
+//! others, who never hold up anything. What they come too late for is in the spool, or is a gap.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::spool::{SpoolFile, Stopped};
+use crate::{Event, Exited, Output, OutputStream};
+
+/// While it runs, so much may wait in memory for the owner or the spool.
+const WINDOW: usize = 512 * 1024;
+/// So much stays in memory for those who come later, while it runs.
+const KEPT: usize = 64 * 1024;
+/// And after its end; a command that prints no more than this needs no files.
+const KEPT_AT_END: usize = 16 * 1024;
+/// What a chunk costs beside its bytes, about.
+const CHUNK_COST: usize = 128;
+/// The most that is given to the spool at once.
+const BATCH: usize = 256 * 1024;
+
+/// The output of one execution.
+pub(super) struct Transcript {
+    state: Mutex<State>,
+    /// Something was added: readers wait for it.
+    added: Notify,
+    /// Something was read or kept: the pump waits for it.
+    taken: Notify,
+}
+
+struct State {
+    /// The end of the output, without gaps.
+    window: VecDeque<Output>,
+    /// What the window costs, in bytes.
+    cost: usize,
+    /// Bytes of both streams.
+    end: u64,
+    owner: Owner,
+    spool: Option<Spooled>,
+    /// Where the owner stops, since the command goes on without it.
+    promoted: Option<u64>,
+    /// No more output comes.
+    complete: bool,
+    exited: Option<Exited>,
+    /// Of each stream: bytes that were not kept for anyone.
+    dropped: [u64; 2],
+}
+
+/// Who started the command.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// It has read so far.
+    Reads(u64),
+    /// Nobody waits for it.
+    Gone,
+}
+
+struct Spooled {
+    file: Arc<SpoolFile>,
+    /// The spool has so much of the output.
+    end: u64,
+    /// It has been offered so much; more than it has if it could not keep it.
+    seen: u64,
+}
+
+impl Spooled {
+    fn is_stopped(&self) -> bool {
+        self.end < self.seen
+    }
+}
+
+/// What is to be done for the spool.
+enum ToKeep {
+    /// These follow what it has.
+    Write(Arc<SpoolFile>, Vec<Output>),
+    /// It keeps no more, whatever comes: up to here.
+    Skip(u64),
+    /// It has all, or needs none.
+    Nothing,
+}
+
+/// What a reader finds at its position.
+enum Found {
+    Output(Output),
+    OnDisk(Arc<SpoolFile>, u64),
+    Gap(u64),
+    Promoted,
+    Exited(Box<Exited>),
+}
+
+impl Transcript {
+    /// An empty one. With `file`, what does not fit into memory is kept there.
+    pub(super) fn new(file: Option<SpoolFile>) -> Self {
+        let spool = file.map(|file| Spooled { file: Arc::new(file), end: 0, seen: 0 });
+        let state = State {
+            window: VecDeque::new(),
+            cost: 0,
+            end: 0,
+            owner: Owner::Reads(0),
+            spool,
+            promoted: None,
+            complete: false,
+            exited: None,
+            dropped: [0; 2],
+        };
+        Self { state: Mutex::new(state), added: Notify::new(), taken: Notify::new() }
+    }
+
+    /// A panic while the lock was held leaves nothing half done here.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of both streams so far.
+    pub(super) fn end(&self) -> u64 {
+        self.state().end
+    }
+
+    /// Waits until there is room for another chunk. False: there is none, and the owner is not waited for any more.
+    pub(super) async fn room(&self, abandoned: &CancellationToken) -> bool {
+        let room = when(&self.taken, || (self.state().cost < WINDOW).then_some(()));
+        abandoned.run_until_cancelled(room).await.is_some() || self.state().cost < WINDOW
+    }
+
+    /// Adds a chunk.
+    pub(super) fn add(&self, stream: OutputStream, data: Bytes) {
+        let mut state = self.state();
+        let position = state.end;
+        state.end += data.len() as u64;
+        state.cost += data.len() + CHUNK_COST;
+        if state.owner == Owner::Gone && state.spool.as_ref().is_none_or(Spooled::is_stopped) {
+            *state.dropped_of(stream) += data.len() as u64;
+        }
+        state.window.push_back(Output { stream, data, position });
+        state.trim();
+        drop(state);
+        self.added.notify_waiters();
+    }
+
+    /// The owner goes, or needs no more: the command does not wait for it.
+    pub(super) fn leave(&self) {
+        let mut state = self.state();
+        state.owner = Owner::Gone;
+        state.trim();
+        drop(state);
+        self.taken.notify_waiters();
+    }
+
+    /// The command goes on in the background: its owner is told so after what there is.
+    pub(super) fn promote(&self) {
+        let mut state = self.state();
+        if state.exited.is_none() && state.promoted.is_none() {
+            state.promoted = Some(state.end);
+        }
+        drop(state);
+        self.added.notify_waiters();
+        self.leave_if_read();
+    }
+
+    /// It went, or goes, to the background.
+    pub(super) fn is_promoted(&self) -> bool {
+        self.state().promoted.is_some()
+    }
+
+    /// A promoted command does not wait for its owner, who has what it needs in memory, or in the spool.
+    fn leave_if_read(&self) {
+        if self.is_promoted() {
+            self.leave();
+        }
+    }
+
+    /// No more output comes.
+    pub(super) fn complete(&self) {
+        self.state().complete = true;
+        self.added.notify_waiters();
+    }
+
+    /// Of a stream: bytes that were not kept for anyone.
+    pub(super) fn dropped(&self, stream: OutputStream) -> u64 {
+        *self.state().dropped_of(stream)
+    }
+
+    /// The command has ended: this is the last that is told.
+    pub(super) fn finish(&self, exited: Exited) {
+        let mut state = self.state();
+        state.complete = true;
+        state.exited = Some(exited);
+        state.trim();
+        drop(state);
+        self.added.notify_waiters();
+    }
+
+    /// Gives up what is on disk.
+    pub(super) fn forget_spool(&self) -> bool {
+        // removed outside of the lock
+        let spool = self.state().spool.take();
+        spool.is_some_and(|spool| spool.end > 0)
+    }
+
+    /// Keeps the output on disk, if it is to be and there is much of it, until all is kept. `make_room`: gives up what an
+    /// older execution has there; false: there is none.
+    pub(super) async fn keep(&self, make_room: impl Fn() -> bool + Send + Sync) {
+        loop {
+            match when(&self.added, || self.state().to_keep()).await {
+                ToKeep::Write(file, chunks) => {
+                    let offered = chunks.last().map_or(0, end_of);
+                    let kept = write_all(&file, chunks, &make_room).await;
+                    self.state().was_kept(kept, offered);
+                }
+                ToKeep::Skip(offered) => self.state().was_offered(offered),
+                ToKeep::Nothing => return,
+            }
+            self.taken.notify_waiters();
+        }
+    }
+
+    fn find(&self, position: u64, is_owner: bool) -> Option<Found> {
+        let mut state = self.state();
+        if is_owner && let Owner::Reads(read) = &mut state.owner {
+            *read = position;
+            state.trim();
+            self.taken.notify_waiters();
+        }
+        if is_owner && state.promoted.is_some_and(|end| position >= end) {
+            return Some(Found::Promoted);
+        }
+        if position >= state.end {
+            return state.exited.clone().map(|exited| Found::Exited(Box::new(exited)));
+        }
+        if let Some(output) = state.output(position) {
+            return Some(Found::Output(output));
+        }
+        let until = state.promoted.filter(|_| is_owner).unwrap_or(u64::MAX);
+        match &state.spool {
+            Some(spool) if position < spool.end => Some(Found::OnDisk(Arc::clone(&spool.file), spool.end.min(until))),
+            _ => Some(Found::Gap(state.start())),
+        }
+    }
+}
+
+impl State {
+    fn dropped_of(&mut self, stream: OutputStream) -> &mut u64 {
+        let [stdout, stderr] = &mut self.dropped;
+        match stream {
+            OutputStream::Stdout => stdout,
+            OutputStream::Stderr => stderr,
+        }
+    }
+
+    /// Where the window begins.
+    fn start(&self) -> u64 {
+        self.window.front().map_or(self.end, |chunk| chunk.position)
+    }
+
+    /// What is in memory at this position, to the end of its chunk.
+    fn output(&self, position: u64) -> Option<Output> {
+        let after = self.window.partition_point(|chunk| chunk.position <= position);
+        self.window.get(after.checked_sub(1)?).and_then(|chunk| after_position(chunk, position))
+    }
+
+    /// Forgets what nobody needs any more.
+    fn trim(&mut self) {
+        let kept = match &self.spool {
+            // all of it is on disk
+            Some(spool) if self.exited.is_some() && spool.end == self.end => 0,
+            _ if self.exited.is_some() => KEPT_AT_END,
+            _ => KEPT,
+        };
+        while let Some(first) = self.window.front() {
+            let end = end_of(first);
+            let is_read = match self.owner {
+                Owner::Reads(read) => read >= end,
+                Owner::Gone => true,
+            };
+            // what is not to be kept yet, since there is little, is in memory
+            let is_kept = self.spool.as_ref().is_none_or(|spool| spool.seen >= end);
+            if self.cost <= kept || !is_read || !is_kept {
+                return;
+            }
+            let cost = first.data.len() + CHUNK_COST;
+            let surplus = self.cost - kept;
+            self.cost -= cost;
+            let last_piece = self.window.pop_front().filter(|_| self.exited.is_some() && surplus < cost - CHUNK_COST);
+            if let Some(rest) = last_piece.and_then(|chunk| after_position(&chunk, chunk.position + surplus as u64)) {
+                // a copy, so that the rest of its memory is given back
+                self.cost += rest.data.len() + CHUNK_COST;
+                self.window.push_front(Output { data: Bytes::copy_from_slice(&rest.data), ..rest });
+                return;
+            }
+        }
+    }
+
+    /// What is to be done for the spool next; `None`: that is not yet known.
+    fn to_keep(&self) -> Option<ToKeep> {
+        let Some(spool) = &self.spool else { return Some(ToKeep::Nothing) };
+        let is_much = spool.seen > 0 || self.cost > KEPT_AT_END;
+        if !is_much || spool.seen == self.end {
+            return self.complete.then_some(ToKeep::Nothing);
+        }
+        if spool.is_stopped() {
+            return Some(ToKeep::Skip(self.end));
+        }
+        let mut bytes = 0;
+        let from = self.window.partition_point(|chunk| chunk.position < spool.seen);
+        let fits = |chunk: &&Output| {
+            let fits = bytes < BATCH;
+            bytes += chunk.data.len();
+            fits
+        };
+        let chunks = self.window.iter().skip(from).take_while(fits).cloned().collect();
+        Some(ToKeep::Write(Arc::clone(&spool.file), chunks))
+    }
+
+    fn was_offered(&mut self, offered: u64) {
+        if let Some(spool) = &mut self.spool {
+            spool.seen = offered;
+        }
+        self.trim();
+    }
+
+    fn was_kept(&mut self, end: u64, offered: u64) {
+        let Some(spool) = &mut self.spool else { return };
+        spool.end = end;
+        // those that come from now on are counted when they come
+        if self.owner == Owner::Gone && end < offered {
+            let missing: Vec<_> = self.window.iter().filter_map(|chunk| after(chunk, end)).collect();
+            for chunk in missing {
+                *self.dropped_of(chunk.stream) += chunk.data.len() as u64;
+            }
+        }
+        self.was_offered(offered);
+    }
+}
+
+/// The position after a chunk.
+fn end_of(chunk: &Output) -> u64 {
+    chunk.position + chunk.data.len() as u64
+}
+
+/// What of a chunk is at and after a position in it.
+fn after_position(chunk: &Output, position: u64) -> Option<Output> {
+    let before = usize::try_from(position.checked_sub(chunk.position)?).ok()?;
+    let data = (before < chunk.data.len()).then(|| chunk.data.slice(before..))?;
+    Some(Output { stream: chunk.stream, data, position })
+}
+
+/// What of a chunk is at and after a position anywhere.
+fn after(chunk: &Output, position: u64) -> Option<Output> {
+    after_position(chunk, position.max(chunk.position))
+}
+
+/// Writes chunks, as many as can be kept; returns where what is kept ends.
+async fn write_all(file: &Arc<SpoolFile>, mut chunks: Vec<Output>, make_room: impl Fn() -> bool) -> u64 {
+    loop {
+        let (writer, batch) = (Arc::clone(file), chunks.clone());
+        let written = tokio::task::spawn_blocking(move || writer.append(&batch)).await;
+        match written.unwrap_or_else(|error| (0, Some(Stopped::Disk(error.into())))) {
+            (end, Some(Stopped::Total)) if make_room() => {
+                chunks = chunks.iter().filter_map(|chunk| after(chunk, end)).collect();
+            }
+            (end, Some(reason)) => {
+                warn!(%reason, position = end, "output is not kept from here on");
+                return end;
+            }
+            (end, None) => return end,
+        }
+    }
+}
+
+/// Waits for what `check` finds, which is asked again whenever there are news.
+async fn when<T>(news: &Notify, check: impl Fn() -> Option<T>) -> T {
+    loop {
+        let next = news.notified();
+        tokio::pin!(next);
+        // from here on nothing is missed
+        next.as_mut().enable();
+        if let Some(found) = check() {
+            return found;
+        }
+        next.await;
+    }
+}
+
+/// One who reads a transcript, at its own speed.
+pub(super) struct Reader {
+    transcript: Arc<Transcript>,
+    position: u64,
+    /// Read from disk, not told yet.
+    read: VecDeque<Output>,
+    is_owner: bool,
+}
+
+impl Reader {
+    /// Who started the command: it reads all.
+    pub(super) fn owner(transcript: Arc<Transcript>) -> Self {
+        Self { transcript, position: 0, read: VecDeque::new(), is_owner: true }
+    }
+
+    /// Someone else.
+    pub(super) fn at(transcript: Arc<Transcript>, position: u64) -> Self {
+        Self { transcript, position, read: VecDeque::new(), is_owner: false }
+    }
+
+    /// What comes next; not to be called after the last event.
+    pub(super) async fn next(&mut self) -> Event {
+        loop {
+            if let Some(output) = self.read.pop_front() {
+                return self.tell(output);
+            }
+            let transcript = Arc::clone(&self.transcript);
+            match when(&transcript.added, || transcript.find(self.position, self.is_owner)).await {
+                Found::Output(output) => return self.tell(output),
+                Found::OnDisk(file, end) => self.read(file, end).await,
+                Found::Gap(position) => {
+                    self.position = position;
+                    // an owner that was not waited for is told of what was dropped at the end
+                    if !self.is_owner {
+                        return Event::Gap(position);
+                    }
+                }
+                Found::Promoted => return Event::Promoted,
+                Found::Exited(exited) => return Event::Exited(*exited),
+            }
+        }
+    }
+
+    fn tell(&mut self, output: Output) -> Event {
+        self.position = end_of(&output);
+        Event::Output(output)
+    }
+
+    async fn read(&mut self, file: Arc<SpoolFile>, end: u64) {
+        let position = self.position;
+        match tokio::task::spawn_blocking(move || file.read(position, end)).await {
+            Ok(Ok(chunks)) if !chunks.is_empty() => self.read = chunks.into(),
+            // someone has removed it, or the disk is broken
+            _ => {
+                warn!("kept output cannot be read");
+                self.transcript.forget_spool();
+            }
+        }
+    }
+}
