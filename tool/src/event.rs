@@ -41,7 +41,7 @@ pub struct Output {
     pub stream: OutputStream,
     /// What was written.
     pub data: Bytes,
-    /// Bytes of both streams before this chunk.
+    /// Bytes of both streams before this chunk, without those beyond `max_output_bytes`.
     pub position: u64,
 }
 

@@ -210,7 +210,7 @@ pub struct ExecutionInfo {
     pub pid: u32,
     /// By the clock of its machine.
     pub start_time: SystemTime,
-    /// Bytes of both streams read so far.
+    /// Bytes of both streams so far, without those beyond [`Command::max_output_bytes`].
     pub position: u64,
     /// How its main process ended, once it has.
     pub exited: Option<Exited>,
