@@ -16,6 +16,7 @@ mod id;
 #[cfg(target_os = "linux")]
 pub mod local;
 mod signal;
+mod text;
 mod tool;
 
 pub use bash::BashTool;

@@ -1,6 +1,7 @@
 //! What an answer keeps of an output stream: bounded while it grows, whole characters at its end.
 
 use crate::StreamTotals;
+use crate::text::without_cut_character;
 
 const TRUNCATED: &str = "\n... (output truncated)";
 
@@ -38,15 +39,6 @@ impl Capture {
             text.push_str(TRUNCATED);
         }
         text
-    }
-}
-
-/// Leaves out the beginning of a character that is not all there.
-fn without_cut_character(bytes: &[u8]) -> &[u8] {
-    let end = bytes.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
-    match str::from_utf8(end) {
-        Err(error) if error.error_len().is_none() => bytes.strip_suffix(end).unwrap_or(bytes),
-        _ => bytes,
     }
 }
 

@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use self::capture::{Capture, SPARE_BYTES};
 use self::style::{Ended, clamp};
 use crate::guard::Guard;
+use crate::text::{pattern, shorten, with_causes};
 use crate::{Command, Event, ExitCause, Exited, InvalidCommand, Output, OutputStream, SpawnStage};
 use crate::{Executor, ExecutorError, Tool, ToolContext, ToolDefinition, ToolError, ToolResult};
 
@@ -223,18 +224,6 @@ impl BashTool {
     }
 }
 
-/// The error and why: a model sees no more of it than this text.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}
-
 /// A command that ran: how it ended, and what it wrote.
 struct Ran {
     exited: Exited,
@@ -311,38 +300,9 @@ fn malformed(error: InvalidCommand) -> ToolError {
     }
 }
 
-/// At most 60 characters, none of which moves the cursor.
-fn shorten(text: &str) -> String {
-    let shown = |limit| text.chars().take(limit).map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
-    if text.chars().nth(60).is_none() { shown(60) } else { shown(57) + "..." }
-}
-
-fn pattern(text: &str) -> Option<String> {
-    text.split_whitespace().next().map(|word| format!("{word} **"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn summaries_have_at_most_60_characters_of_the_command() {
-        assert_eq!(shorten("ls -la"), "ls -la");
-        assert_eq!(shorten("a\nb\x1b[2J"), "a b [2J");
-        for letter in ["x", "é", "語", "🦀"] {
-            assert_eq!(shorten(&letter.repeat(60)), letter.repeat(60));
-            assert_eq!(shorten(&letter.repeat(61)), letter.repeat(57) + "...");
-        }
-    }
-
-    #[test]
-    fn the_pattern_is_the_first_word() {
-        assert_eq!(pattern("ls -la /tmp").as_deref(), Some("ls **"));
-        assert_eq!(pattern("  \n make\tall").as_deref(), Some("make **"));
-        assert_eq!(pattern("pwd").as_deref(), Some("pwd **"));
-        assert_eq!(pattern(" "), None);
-        assert_eq!(pattern(""), None);
-    }
 
     #[test]
     fn only_a_string_is_a_command() {
