@@ -27,4 +27,4 @@ pub use event::{Event, ExitCause, Exited, Output, OutputStream, Started, StreamT
 pub use executor::{Attach, Execution, ExecutionInfo, ExecutionState, Executor, Input, ListPage, ListQuery};
 pub use id::ExecutionId;
 pub use signal::Signal;
-pub use tool::{Content, Tool, ToolContext, ToolDefinition, ToolError, ToolResult};
+pub use tool::{Content, Tool, ToolContext, ToolDefinition, ToolError, ToolFailure, ToolResult};

@@ -1,5 +1,7 @@
 //! What an AI orchestrator calls.
 
+use std::fmt;
+
 use async_trait::async_trait;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -82,6 +84,14 @@ impl ToolDefinition {
         }
         self
     }
+
+    /// The same tool, which refuses any other parameter.
+    pub fn closed(mut self) -> Self {
+        if let Some(schema) = self.input_schema.as_object_mut() {
+            schema.insert("additionalProperties".to_owned(), false.into());
+        }
+        self
+    }
 }
 
 /// What a call gets from its caller besides parameters.
@@ -115,6 +125,12 @@ impl ToolResult {
         Self { is_error: true, ..Self::text(text) }
     }
 
+    /// A failure that the model should see: the heading on a line of its own, then the failure. Details:
+    /// `{"error": failure}`.
+    pub fn failure(heading: &str, failure: &ToolFailure) -> Self {
+        Self::error(format!("{heading}\n{failure}\n")).with_details(json!({ "error": failure }))
+    }
+
     /// The same result with details for programs.
     pub fn with_details(mut self, details: Value) -> Self {
         self.details = details;
@@ -132,6 +148,62 @@ impl ToolResult {
 pub enum Content {
     /// Plain text.
     Text(String),
+}
+
+/// A failure that programs can tell from others and that a model can correct itself by.
+///
+/// Its text is the message, and on a line of its own the hint.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ToolFailure {
+    /// Which kind, such as `invalid_tool_input`.
+    pub kind: &'static str,
+    /// What went wrong.
+    pub message: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recovery_hint: Option<String>,
+    /// More, by kind; null: nothing.
+    #[serde(skip_serializing_if = "Value::is_null")]
+    pub details: Value,
+}
+
+impl ToolFailure {
+    /// A failure without a hint or details.
+    pub fn new(kind: &'static str, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), recovery_hint: None, details: Value::Null }
+    }
+
+    /// `invalid_tool_input`: the parameters do not fit the schema of this tool. Details: `tool_name`, `parse_error`.
+    pub fn invalid_input(tool: &str, parse_error: impl Into<String>) -> Self {
+        let parse_error = parse_error.into();
+        Self::new("invalid_tool_input", format!("invalid arguments: {parse_error}"))
+            .with_hint(format!("provide input for {tool} that matches the published tool schema"))
+            .with_details(json!({ "tool_name": tool, "parse_error": parse_error }))
+    }
+
+    /// The same failure with what to do about it.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.recovery_hint = Some(hint.into());
+        self
+    }
+
+    /// The same failure with details for programs.
+    #[must_use]
+    pub fn with_details(mut self, details: Value) -> Self {
+        self.details = details;
+        self
+    }
+}
+
+impl fmt::Display for ToolFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        match &self.recovery_hint {
+            Some(hint) => write!(f, "\nHint: {hint}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Why a call failed as a call.
@@ -157,5 +229,32 @@ impl ToolError {
     /// It could not be done, for a reason of the tool's own.
     pub fn failed(message: impl Into<String>) -> Self {
         Self::Failed { message: message.into(), source: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_told_to_models_and_programs() {
+        let result = ToolResult::failure("Call failed", &ToolFailure::invalid_input("cut", "unknown field `file`"));
+        let text = "Call failed\ninvalid arguments: unknown field `file`\n\
+                    Hint: provide input for cut that matches the published tool schema\n";
+        assert_eq!((result.as_text().as_str(), result.is_error), (text, true));
+        let error = &result.details["error"];
+        assert_eq!(error["kind"], "invalid_tool_input");
+        assert_eq!(error["details"], json!({ "tool_name": "cut", "parse_error": "unknown field `file`" }));
+
+        let bare = ToolResult::failure("Call failed", &ToolFailure::new("denied", "a rule says no"));
+        assert_eq!(bare.as_text(), "Call failed\na rule says no\n");
+        assert_eq!(bare.details, json!({ "error": { "kind": "denied", "message": "a rule says no" } }));
+    }
+
+    #[test]
+    fn a_closed_definition_says_so() {
+        let definition = ToolDefinition::new("cut", "Cuts.").parameter("file", json!({ "type": "string" }), true);
+        assert_eq!(definition.input_schema.get("additionalProperties"), None);
+        assert_eq!(definition.closed().input_schema["additionalProperties"], false);
     }
 }
