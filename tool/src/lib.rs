@@ -2,7 +2,7 @@
 //!
 //! - [`Executor`]: somewhere commands can run. [`local::LocalExecutor`] is this machine; `RemoteExecutor`, in the crate
 //!   `telexec-client`, is a machine behind gRPC. Behaviour is added by wrapping one executor in another ([`guard`]).
-//! - [`Tool`]: what an AI orchestrator calls. [`BashTool`] is written once, over any executor.
+//! - [`Tool`]: what an AI orchestrator calls. [`BashTool`] and [`ExecCommandTool`] are written once, over any executor.
 //!
 //! This crate knows nothing of gRPC.
 
@@ -10,6 +10,7 @@ pub mod bash;
 mod command;
 mod error;
 mod event;
+pub mod exec_command;
 mod executor;
 pub mod guard;
 mod id;
@@ -24,6 +25,7 @@ pub use command::{Command, CommandBuilder, Descendants, DuplicatePolicy, OnDisco
 pub use command::{ResourceLimits, TerminalSize};
 pub use error::{ExecutorError, InvalidCommand, SpawnError, SpawnStage};
 pub use event::{Event, ExitCause, Exited, Output, OutputStream, Started, StreamTotals};
+pub use exec_command::ExecCommandTool;
 pub use executor::{Attach, Execution, ExecutionInfo, ExecutionState, Executor, Input, ListPage, ListQuery};
 pub use id::ExecutionId;
 pub use signal::Signal;
