@@ -4,7 +4,7 @@ use std::io::Read;
 
 use serde_json::{Value, json};
 use telexec_tool::bash::Style;
-use telexec_tool::{BashTool, ExecutorError, Tool, ToolContext, ToolError, ToolResult};
+use telexec_tool::{BashTool, ExecCommandTool, Executor, ExecutorError, Tool, ToolContext, ToolError, ToolResult};
 use tokio::sync::mpsc;
 
 use crate::args::{ToolArgs, ToolStyle};
@@ -41,12 +41,7 @@ pub(crate) async fn run(args: ToolArgs) -> Result<u8, Failure> {
 
 async fn work(args: &ToolArgs, params: Value, session: &mut Option<Session>) -> Result<u8, Failure> {
     let session = session.insert(Session::open(&args.target, &args.connect).await?);
-    let style = match args.style {
-        ToolStyle::Plain => Style::plain(),
-        ToolStyle::CodeFirst => Style::code_first(),
-        ToolStyle::Sections => Style::sections(),
-    };
-    let tools: [Box<dyn Tool>; 1] = [Box::new(BashTool::new(session.agent.executor()).style(style))];
+    let tools = tools(&args.style, session.agent.executor());
     let Some(name) = &args.name else {
         // an agent that is not there has no tools
         session.agent.ping().await.map_err(|error| call_failure(exit::LOST, &args.target, &error))?;
@@ -58,6 +53,18 @@ async fn work(args: &ToolArgs, params: Value, session: &mut Option<Session>) -> 
     })?;
     let result = call(tool.as_ref(), params, args.stream).await;
     show(result.map_err(|error| failure(args, &error))?, args.json)
+}
+
+fn tools(style: &ToolStyle, executor: impl Executor + Clone + 'static) -> Vec<Box<dyn Tool>> {
+    let style = match style {
+        ToolStyle::Plain => Style::plain(),
+        ToolStyle::CodeFirst => Style::code_first(),
+        ToolStyle::Sections => Style::sections(),
+    };
+    let mut tools: Vec<Box<dyn Tool>> = vec![Box::new(BashTool::new(executor.clone()).style(style))];
+    // what it names in its answer must outlive this process
+    tools.extend(ExecCommandTool::new(executor).artifact_directory(std::env::temp_dir()).with_task_tools());
+    tools
 }
 
 /// Calls the tool, with its output on standard error meanwhile if that is wanted.

@@ -189,4 +189,5 @@ at_every_target! {
     ping_tells_that_it_serves,
     info_describes_the_agent,
     the_tool_answers,
+    exec_command_answers,
 }

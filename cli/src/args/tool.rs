@@ -6,7 +6,13 @@ use super::{ConnectArgs, Destination};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Styles:
+Tools:
+  bash          a command, followed to its end
+  exec_command  a command that becomes a task if it runs long (with the target local, a task ends with telexec)
+  task_output, task_input, task_stop, task_list
+                go on with such a task
+
+Styles of bash:
   plain       standard output; standard error and the exit code only if there is something to say
   code-first  the exit code, then the output
   sections    a section for each stream, then the exit code
@@ -15,7 +21,8 @@ Exit codes: 0 a result, 1 an error, 255 the agent is unreachable or was lost.
 
 Examples:
   telexec tool local
-  telexec tool local bash '{\"command\": \"ls -l\", \"timeout\": 10}'")]
+  telexec tool local bash '{\"command\": \"ls -l\", \"timeout\": 10}'
+  telexec tool web1:7443 exec_command '{\"cmd\": \"make\", \"workdir\": \"/src\"}'")]
 pub(crate) struct ToolArgs {
     /// Where: local, unix:///PATH, HOST:PORT or tcp://HOST:PORT
     pub(crate) target: Destination,
@@ -24,7 +31,7 @@ pub(crate) struct ToolArgs {
     /// Its parameters; - reads them from standard input
     #[arg(value_name = "JSON", default_value = "{}", hide_default_value = true)]
     pub(crate) params: String,
-    /// How it lays out its answer
+    /// How bash lays out its answer
     #[arg(long, value_enum, default_value_t = ToolStyle::Plain)]
     pub(crate) style: ToolStyle,
     /// Show the command's output on standard error while it runs

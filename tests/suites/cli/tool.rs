@@ -45,6 +45,37 @@ pub(super) async fn the_tool_answers(site: Site) {
     assert_eq!(result, json!({ "text": "out\n\nstderr: err\n", "details": details, "is_error": false }));
 }
 
+pub(super) async fn exec_command_answers(site: Site) {
+    let call = async |args: &[&str]| Said::by(site.telexec("tool", &[&["exec_command"], args].concat())).await;
+    let both = "{\"cmd\": \"echo out; echo err >&2; exit 3\", \"login\": false}";
+    assert_eq!(call(&[both]).await.answer(), "Process exited with code 3\n\nstdout:\nout\n\n\nstderr:\nerr\n");
+    let result: Value = serde_json::from_str(call(&["--json", both]).await.answer()).unwrap();
+    let details = &result["details"];
+    assert_eq!((&details["outcome"], &details["exit_status"]), (&json!("completed"), &json!(3)));
+    assert_eq!((&details["stdout_preview"], &details["stderr_preview"]), (&json!("out\n"), &json!("err\n")));
+}
+
+#[tokio::test]
+async fn an_artifact_outlives_the_call() {
+    let here = tempfile::tempdir().unwrap();
+    let params = "{\"cmd\": \"seq 1000\", \"login\": false, \"max_output_tokens\": 5}";
+    let mut command = telexec(["tool", "--json", "local", "exec_command", params]);
+    command.env("TMPDIR", here.path());
+    let said = Said::by(command).await;
+    let result: Value = serde_json::from_str(said.answer()).unwrap();
+    let kept = std::fs::read_to_string(result["details"]["artifacts"][0]["path"].as_str().unwrap()).unwrap();
+    assert_eq!((kept.lines().count(), kept.lines().last()), (1000, Some("1000")));
+}
+
+#[tokio::test]
+async fn odd_parameters_of_exec_command_are_told_to_programs() {
+    let said = say(&["tool", "--json", "local", "exec_command", "{\"command\": \"ls\"}"]).await;
+    let result: Value = serde_json::from_str(said.stdout()).unwrap();
+    assert_eq!((said.code, &result["is_error"]), (1, &json!(true)));
+    assert_eq!(result["details"]["error"]["kind"], "invalid_tool_input");
+    assert!(result["text"].as_str().unwrap().starts_with("Command failed\n"), "{result}");
+}
+
 #[tokio::test]
 async fn an_error_result_of_the_tool_is_1() {
     let said = say(&["tool", "local", "bash", "{\"command\": \"sleep 300\", \"timeout\": 0.3}"]).await;
@@ -93,8 +124,10 @@ async fn the_tool_streams_to_standard_error_when_asked_to() {
 #[tokio::test]
 async fn tools_are_listed() {
     let said = say(&["tool", "local"]).await;
-    assert!(said.answer().starts_with("bash  ") && said.answer().lines().count() == 1, "{said:?}");
+    let names: Vec<_> = said.answer().lines().filter_map(|line| line.split_once("  ")).map(|(name, _)| name).collect();
+    assert_eq!(names, ["bash", "exec_command", "task_output", "task_input", "task_stop", "task_list"]);
     let tools: Value = serde_json::from_str(say(&["tool", "--json", "local"]).await.answer()).unwrap();
-    assert_eq!((&tools[0]["name"], &tools[1]), (&json!("bash"), &Value::Null));
+    assert_eq!(tools.as_array().unwrap().len(), names.len());
+    assert_eq!(tools[0]["name"], "bash");
     assert_eq!(tools[0]["inputSchema"]["required"], json!(["command"]));
 }
