@@ -8,6 +8,7 @@ mod conformance;
 mod containment;
 mod daemon;
 mod deadlines;
+mod exec_command;
 mod grpcurl;
 mod library;
 mod limits;
