@@ -332,7 +332,7 @@ async fn command_that_runs_long_becomes_a_task_that_is_read_on(machine: Machine)
     let directory = tempfile::tempdir().unwrap();
     let tools = Tools::on(machine);
     let command = format!("echo one; echo two >&2; {WAIT}; echo three; echo four >&2; exit 3");
-    let params = json!({ "cmd": command, "workdir": directory.path(), "yield_time_ms": 1000 });
+    let params = json!({ "cmd": command, "workdir": directory.path(), "yield_time_ms": 500 });
     let result = call(&tools.command, plain(params)).await;
     let details: ExecCommandResult = serde_json::from_value(result.details.clone()).unwrap();
     let ExecCommandOutcome::PromotedToTask { task_handle: task, initial_output_preview, initial_output_truncated } =
@@ -341,12 +341,20 @@ async fn command_that_runs_long_becomes_a_task_that_is_read_on(machine: Machine)
         panic!("{result:?}")
     };
     let head = format!("Command promoted to background task\nTask: {}\n\nInitial output:\n", task.task_id);
-    assert_eq!(result.as_text(), head + initial_output_preview.as_deref().unwrap());
+    let shown = initial_output_preview.as_deref().unwrap_or("(none captured before promotion)");
+    assert_eq!((result.as_text(), initial_output_truncated), (head + shown, false));
     assert_eq!((task.task_kind.as_str(), task.status), ("command_task", TaskStatus::Running));
-    assert_eq!((initial_output_preview.unwrap().len(), initial_output_truncated), (8, false));
+    assert_eq!(task.initial_output, initial_output_preview);
 
-    let nothing = tools.read(&task, 0).await;
-    assert_eq!((nothing.stdout, nothing.stderr, nothing.status), (None, None, TaskStatus::Running));
+    // what was told before is not told again, however much that was
+    let mut told = initial_output_preview.unwrap_or_default().len();
+    until("it waits", async || {
+        let piece = tools.read(&task, 0).await;
+        assert_eq!((piece.status, piece.position), (TaskStatus::Running, told as u64));
+        told += piece.stdout.unwrap_or_default().len() + piece.stderr.unwrap_or_default().len();
+        told == 8
+    })
+    .await;
     go(directory.path());
     let rest = tools.read(&task, 60_000).await;
     assert_eq!((rest.stdout.as_deref(), rest.stderr.as_deref()), (Some("three\n"), Some("four\n")));
@@ -428,7 +436,7 @@ async fn task_without_input_refuses_it(machine: Machine) {
 async fn task_is_stopped(machine: Machine) {
     let mark = marker();
     let tools = Tools::of(ExecCommandTool::new(machine).env(MARK, &mark));
-    let task = tools.task(json!({ "cmd": "setsid sleep 300 & sleep 300", "yield_time_ms": 300 })).await;
+    let task = tools.task(json!({ "cmd": "setsid sleep 300 & sleep 300", "yield_time_ms": 0 })).await;
     let stopped = tools.stop(&task, 60_000).await;
     assert_eq!((stopped.status, stopped.had_ended), (TaskStatus::Exited, false));
     assert_eq!(stopped.command_diagnostics.unwrap().signal.as_deref(), Some("SIGTERM"));

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ExitCause, Exited};
+use crate::{ExecutionState, ExitCause, Exited};
 
 /// What the exit code does not say about how a command ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +76,14 @@ fn end(cause: ExitCause, signal: Option<&str>) -> Option<String> {
     Some(text.to_owned())
 }
 
+/// The end of an execution that is in this state now: the survivors that it tells of may be gone since.
+pub(super) fn since(exited: Exited, state: ExecutionState) -> Exited {
+    match state {
+        ExecutionState::Exited => Exited { surviving_processes: 0, ..exited },
+        ExecutionState::Running | ExecutionState::Lingering => exited,
+    }
+}
+
 /// The exit code, where there is one.
 pub(super) fn exit_status(exited: &Exited) -> Option<i32> {
     match exited.cause {
@@ -124,6 +132,13 @@ mod tests {
         let diagnostics = of(&Exited { signal: Some(Signal::KILL), ..exited(ExitCause::Signaled) }).unwrap();
         assert_eq!(diagnostics.signal.as_deref(), Some("SIGKILL"));
         assert_eq!(diagnostics.remarks, ["It was ended by SIGKILL."]);
+    }
+
+    #[test]
+    fn survivors_may_be_gone_since() {
+        let survived = Exited { surviving_processes: 2, ..exited(ExitCause::Exited(0)) };
+        assert_eq!(since(survived.clone(), ExecutionState::Lingering).surviving_processes, 2);
+        assert_eq!(since(survived, ExecutionState::Exited).surviving_processes, 0);
     }
 
     #[test]

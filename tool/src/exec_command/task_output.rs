@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::args::{max_output_tokens, number, output_limit, parse, parse_task_id, task_id, yield_time_ms};
-use super::diagnostics::{CommandDiagnostics, exit_status};
+use super::diagnostics::{CommandDiagnostics, exit_status, since};
 use super::failure::{Failure, answer};
 use super::outcome::TaskStatus;
 use super::render::{ended, section, task};
@@ -153,7 +153,10 @@ impl TaskOutputTool {
                         return Ok(TaskOutput { more: true, ..piece.told(&now) });
                     }
                 }
-                Some(Ok(Event::Exited(exited))) => return Ok(piece.ended(&now, &exited)),
+                Some(Ok(Event::Exited(exited))) => {
+                    let now = self.tasks.executor.get(id).await?;
+                    return Ok(piece.ended(&now, exited));
+                }
                 Some(Err(error)) => return Err(error),
                 None => return Err(ExecutorError::Internal("the executor stopped telling about the task".to_owned())),
             }
@@ -220,12 +223,13 @@ impl Piece {
         self.into_output(now)
     }
 
-    fn ended(self, now: &ExecutionInfo, exited: &Exited) -> TaskOutput {
+    fn ended(self, now: &ExecutionInfo, exited: Exited) -> TaskOutput {
+        let exited = since(exited, now.state);
         let status = if exited.surviving_processes > 0 { TaskStatus::Lingering } else { TaskStatus::Exited };
         TaskOutput {
             status,
-            exit_status: exit_status(exited),
-            command_diagnostics: CommandDiagnostics::new(exited, []),
+            exit_status: exit_status(&exited),
+            command_diagnostics: CommandDiagnostics::new(&exited, []),
             ..self.into_output(now)
         }
     }

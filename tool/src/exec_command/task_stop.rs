@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::args::{number, parse, parse_task_id, task_id};
-use super::diagnostics::{CommandDiagnostics, exit_status};
+use super::diagnostics::{CommandDiagnostics, exit_status, since};
 use super::failure::{Failure, answer};
 use super::outcome::TaskStatus;
 use super::render::{ended, section, task};
@@ -63,12 +63,7 @@ pub struct TaskStop {
 
 impl TaskStop {
     fn of(info: &ExecutionInfo, had_ended: bool) -> Self {
-        let gone = info.state == ExecutionState::Exited;
-        // it told of survivors when its main process ended, which are gone now
-        let exited = info.exited.clone().map(|exited| match gone {
-            true => crate::Exited { surviving_processes: 0, ..exited },
-            false => exited,
-        });
+        let exited = info.exited.clone().map(|exited| since(exited, info.state));
         Self {
             task_id: info.id.to_string(),
             status: info.state.into(),
