@@ -10,6 +10,7 @@ use crate::args::{ConnectArgs, Destination};
 use crate::exit;
 use crate::failure::{Failure, with_causes};
 use crate::local::LocalAgent;
+use crate::signals::Signals;
 
 /// For an agent to hear that its command is no longer wanted.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -60,6 +61,27 @@ impl Session {
         let _ = tokio::time::timeout(LAST_WORD, self.agent.ping()).await;
         self.close().await
     }
+}
+
+/// Connects, works, and ends the session. A signal drops the work: its exit code is then the failure.
+pub(crate) async fn with_agent<T>(
+    target: &Destination,
+    args: &ConnectArgs,
+    work: impl AsyncFnOnce(&Agent) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let mut signals = Signals::listen()?;
+    let mut session = None;
+    let done = tokio::select! {
+        done = async { work(&session.insert(Session::open(target, args).await?).agent).await } => done,
+        code = signals.exit_code() => Err(Failure::silent(code)),
+    };
+    if let Some(session) = session {
+        match &done {
+            Ok(_) => session.close().await?,
+            Err(_) => session.abandon().await?,
+        }
+    }
+    done
 }
 
 /// A failure of a call to an agent.

@@ -3,14 +3,14 @@
 use std::io::Read;
 
 use serde_json::{Value, json};
+use telexec_client::Agent;
 use telexec_tool::bash::Style;
 use telexec_tool::{BashTool, ExecCommandTool, Executor, ExecutorError, Tool, ToolContext, ToolError, ToolResult};
 use tokio::sync::mpsc;
 
 use crate::args::{ToolArgs, ToolStyle};
-use crate::connect::{Session, call_failure};
+use crate::connect::{call_failure, with_agent};
 use crate::output::{self, Output};
-use crate::signals::Signals;
 use crate::{Failure, exit};
 
 /// The tool answered with an error.
@@ -19,32 +19,18 @@ const FAILED: u8 = 1;
 const QUEUE: usize = 16;
 
 pub(crate) async fn run(args: ToolArgs) -> Result<u8, Failure> {
-    let mut signals = Signals::listen()?;
     let params = match &args.name {
         Some(_) => params(&args.params)?,
         None => Value::Null,
     };
-    let mut session = None;
-    let done = tokio::select! {
-        done = work(&args, params, &mut session) => done,
-        // this drops the call
-        code = signals.exit_code() => Err(Failure::silent(code)),
-    };
-    if let Some(session) = session {
-        match &done {
-            Ok(_) => session.close().await?,
-            Err(_) => session.abandon().await?,
-        }
-    }
-    done
+    with_agent(&args.target, &args.connect, async |agent| work(&args, params, agent).await).await
 }
 
-async fn work(args: &ToolArgs, params: Value, session: &mut Option<Session>) -> Result<u8, Failure> {
-    let session = session.insert(Session::open(&args.target, &args.connect).await?);
-    let tools = tools(&args.style, session.agent.executor());
+async fn work(args: &ToolArgs, params: Value, agent: &Agent) -> Result<u8, Failure> {
+    let tools = tools(&args.style, agent.executor());
     let Some(name) = &args.name else {
         // an agent that is not there has no tools
-        session.agent.ping().await.map_err(|error| call_failure(exit::LOST, &args.target, &error))?;
+        agent.ping().await.map_err(|error| call_failure(exit::LOST, &args.target, &error))?;
         return list(&tools, args.json).map(|()| 0);
     };
     let tool = tools.iter().find(|tool| tool.definition().name == *name).ok_or_else(|| {
