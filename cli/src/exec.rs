@@ -1,73 +1,84 @@
-//! `telexec exec`: one command, its output, its exit code.
+//! `telexec exec`: one command, its output, its exit code; or only its id, in the background.
 
-use std::io::Read;
+use std::io::{self, IsTerminal};
+use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::StreamExt;
-use telexec_tool::{Command, Event, Execution, Executor, Exited, OutputStream, ResourceLimits};
+use telexec_client::Agent;
+use telexec_tool::TerminalSize;
+use telexec_tool::{Command, CommandBuilder, Event, Execution, ExecutionId, Executor, OnDisconnect, ResourceLimits};
 
 use crate::args::{Destination, ExecArgs};
-use crate::connect::{Session, call_failure};
-use crate::failure::{Failure, say};
-use crate::output::Output;
-use crate::signals::Signals;
-use crate::{exit, json};
-
-/// Input travels within the request, which an agent takes up to 4 MiB of.
-const MAX_STDIN_BYTES: usize = 3 * 1024 * 1024;
+use crate::connect::{call_failure, with_agent};
+use crate::failure::Failure;
+use crate::follow::{Ending, Shown, follow, follows};
+use crate::interaction::{Feed, Interaction};
+use crate::terminal::{self, RawMode};
+use crate::{exit, json, output};
 
 pub(crate) async fn run(args: ExecArgs) -> Result<u8, Failure> {
-    let mut signals = Signals::listen()?;
-    let mut session = None;
-    let ended = tokio::select! {
-        ended = execute(&args, &mut session) => ended,
-        // this drops the execution
-        code = signals.exit_code() => Err(Failure::silent(code)),
-    };
-    if let Some(session) = session {
-        match &ended {
-            Ok(_) => session.close().await?,
-            Err(_) => session.abandon().await?,
+    check(&args)?;
+    let mut running = None;
+    let work = async |agent: &Agent| execute(&args, agent, &mut running).await;
+    let done = with_agent(&args.target, &args.connect, work).await;
+    match (done, running) {
+        (Ok(ending), Some(id)) if !args.detach => Ok(ending.conclude(&args.target, &id)),
+        (Ok(_), _) => Ok(0),
+        (Err(failure), Some(id)) if args.survives() => {
+            Err(failure.advice(Some(format!("the command may run on: {}", follows(&args.target, &id)))))
         }
+        (Err(failure), _) => Err(failure),
     }
-    let exited = ended?;
-    if let Some(remark) = exit::remark(&exited) {
-        say(&format!("{}: {remark}", args.target));
-    }
-    Ok(exit::of_exit(&exited))
 }
 
-async fn execute(args: &ExecArgs, session: &mut Option<Session>) -> Result<Exited, Failure> {
-    let command = command(args).await?;
-    let session = session.insert(Session::open(&args.target, &args.connect).await?);
-    let execution = session.agent.executor().execute(command).await;
+/// What clap cannot tell.
+fn check(args: &ExecArgs) -> Result<(), Failure> {
+    if matches!(args.target, Destination::Local) && (args.survives() || args.yield_after.is_some()) {
+        return Err(Failure::text(
+            exit::USAGE,
+            "local: the agent ends with this process, and nothing runs on after it",
+        )
+        .advice(Some("for a command in the background, give the target of an agent that stays")));
+    }
+    if args.interactive() && !io::stdin().is_terminal() {
+        return Err(Failure::text(exit::USAGE, "-i with -t needs a terminal, and standard input is none")
+            .advice(Some("leave out -t to send standard input as it is, or -i to send none")));
+    }
+    Ok(())
+}
+
+/// Starts it, tells which it is, and follows it.
+async fn execute(args: &ExecArgs, agent: &Agent, running: &mut Option<ExecutionId>) -> Result<Ending, Failure> {
+    let size = args.tty.then(terminal::size).transpose().map_err(|error| Failure::new(exit::REFUSED, &error))?;
+    let execution = agent.executor().execute(command(args, size)?).await;
     let execution = execution.map_err(|error| call_failure(exit::of_error(&error), &args.target, &error))?;
-    follow(execution, args).await
-}
-
-/// Writes the events as they come. Any error gives the execution up.
-async fn follow(mut execution: Execution, args: &ExecArgs) -> Result<Exited, Failure> {
-    let mut output = Output::start()?;
-    while let Some(event) = execution.next().await {
-        let event = event.map_err(|error| call_failure(exit::of_lost(&error), &args.target, &error))?;
-        if args.json {
-            let line = json::line(&event).map_err(|error| Failure::new(exit::LOST, &error))?;
-            output.write(OutputStream::Stdout, line.into()).await?;
-        }
-        match event {
-            Event::Started(_) => {}
-            Event::Output(chunk) if !args.json => output.write(chunk.stream, chunk.data).await?,
-            Event::Output(_) | Event::Gap(_) | Event::Promoted => {}
-            Event::Exited(exited) => {
-                output.finish().await?;
-                return Ok(exited);
-            }
-        }
+    let id = running.insert(execution.id().clone());
+    if args.detach {
+        return leave(args, execution).await;
     }
-    Err(Failure::text(exit::LOST, format!("{}: the agent did not tell how the command ended", args.target)))
+    let raw = args.interactive().then(RawMode::enter).transpose()?;
+    let shown = Shown { target: &args.target, json: args.json, raw: raw.is_some() };
+    let feed = args.stdin.then(|| Feed {
+        offset: Some(0),
+        keys: raw.as_ref().filter(|_| args.survives()).map(|_| args.detach_keys.clone()),
+    });
+    let interaction = Interaction { target: &args.target, executor: &agent.executor(), id };
+    follow(execution, shown, interaction.run(feed, size)).await
 }
 
-async fn command(args: &ExecArgs) -> Result<Command, Failure> {
+/// Waits until it is in the background, and prints its id.
+async fn leave(args: &ExecArgs, mut execution: Execution) -> Result<Ending, Failure> {
+    let line = match args.json {
+        true => json::line(&Event::Started(execution.started().clone())),
+        false => Ok(format!("{}\n", execution.id())),
+    };
+    while let Some(event) = execution.next().await {
+        event.map_err(|error| call_failure(exit::of_lost(&error), &args.target, &error))?;
+    }
+    output::print(line.map_err(|error| Failure::new(exit::LOST, &error))?.as_bytes()).map(|()| Ending::Promoted)
+}
+
+fn command(args: &ExecArgs, size: Option<TerminalSize>) -> Result<Command, Failure> {
     let mut builder = match &args.command {
         Some(text) => Command::shell(text).login(args.login),
         None => Command::argv(args.argv.iter().cloned()),
@@ -87,14 +98,37 @@ async fn command(args: &ExecArgs) -> Result<Command, Failure> {
     if let Some(grace) = args.kill_grace {
         builder = builder.kill_grace(grace);
     }
-    if args.stdin {
-        builder = builder.stdin(stdin().await?);
+    if let Some(size) = size {
+        builder = on_terminal(builder, size);
     }
-    builder
+    in_background(builder, args)
+        .accepts_input(args.stdin)
         .envs(args.env.iter().cloned())
         .limits(ResourceLimits { memory_bytes: args.memory, max_processes: args.max_processes, cpus: args.cpus })
         .build()
         .map_err(|error| Failure::new(exit::REFUSED, &error).during(&args.target))
+}
+
+/// On a terminal like this one.
+fn on_terminal(builder: CommandBuilder, size: TerminalSize) -> CommandBuilder {
+    let builder = builder.terminal(size);
+    match std::env::var("TERM") {
+        Ok(kind) if !kind.is_empty() => builder.env("TERM", kind),
+        _ => builder,
+    }
+}
+
+fn in_background(mut builder: CommandBuilder, args: &ExecArgs) -> CommandBuilder {
+    if let Some(id) = &args.id {
+        builder = builder.execution_id(id.clone());
+    }
+    if let Some(patience) = args.yield_after.or(args.detach.then_some(Duration::ZERO)) {
+        builder = builder.yield_after(patience);
+    }
+    if args.survives() {
+        builder = builder.on_disconnect(OnDisconnect::Detach);
+    }
+    builder.labels(args.label.iter().cloned())
 }
 
 /// Only with `local` is it clear what a path is relative to.
@@ -104,19 +138,5 @@ fn directory_for(target: &Destination, directory: &str) -> Result<String, Failur
         Destination::Local => std::path::absolute(directory)
             .map(|path| path.to_string_lossy().into_owned())
             .map_err(|error| Failure::new(exit::REFUSED, &error).during(directory)),
-    }
-}
-
-async fn stdin() -> Result<Bytes, Failure> {
-    let read = tokio::task::spawn_blocking(|| {
-        let mut data = Vec::new();
-        std::io::stdin().lock().take(MAX_STDIN_BYTES as u64 + 1).read_to_end(&mut data).map(|_| data)
-    });
-    match read.await {
-        Ok(Ok(data)) if data.len() <= MAX_STDIN_BYTES => Ok(data.into()),
-        Ok(Ok(_)) => Err(Failure::text(exit::REFUSED, "standard input has more than 3 MiB: nothing was run")
-            .advice(Some("bring the data there another way, and let the command read it"))),
-        Ok(Err(error)) => Err(Failure::new(exit::REFUSED, &error).during("cannot read standard input")),
-        Err(error) => Err(Failure::new(exit::REFUSED, &error).during("cannot read standard input")),
     }
 }

@@ -1,16 +1,22 @@
-//! Events as JSON lines. The help of `exec` describes them; fields are only ever added.
+//! Events and executions as JSON lines. The helps of `exec` and `ps` describe them; fields are only ever added.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::SystemTime;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
-use telexec_tool::{Event, OutputStream};
+use telexec_tool::{Event, ExecutionInfo, ExecutionState, OutputStream, Program};
 
 /// An event as one line.
 pub(crate) fn line(event: &Event) -> Result<String, serde_json::Error> {
     serde_json::to_string(&Line::from(event)).map(|line| line + "\n")
+}
+
+/// An execution as one line.
+pub(crate) fn execution(info: &ExecutionInfo) -> Result<String, serde_json::Error> {
+    serde_json::to_string(&Execution::from(info)).map(|line| line + "\n")
 }
 
 #[derive(Serialize)]
@@ -63,6 +69,26 @@ struct StreamTotals {
     incomplete: bool,
 }
 
+#[derive(Serialize)]
+struct Execution<'a> {
+    execution_id: &'a str,
+    state: &'static str,
+    pid: u32,
+    start_time: Option<String>,
+    user: &'a str,
+    identity: &'a str,
+    command: Option<&'a str>,
+    argv: Option<&'a [String]>,
+    shell: Option<&'a str>,
+    login: bool,
+    working_directory: &'a str,
+    terminal: bool,
+    labels: &'a BTreeMap<String, String>,
+    processes: u32,
+    position: u64,
+    exited: Option<Exited<'a>>,
+}
+
 impl<'a> From<&'a Event> for Line<'a> {
     fn from(event: &'a Event) -> Self {
         match event {
@@ -104,6 +130,37 @@ impl<'a> From<&'a telexec_tool::Exited> for Exited<'a> {
             surviving_processes: exited.surviving_processes,
             working_directory: exited.working_directory.as_deref(),
             end_time: time(exited.end_time),
+        }
+    }
+}
+
+impl<'a> From<&'a ExecutionInfo> for Execution<'a> {
+    fn from(info: &'a ExecutionInfo) -> Self {
+        let (command, argv, shell, login) = match &info.program {
+            Program::Shell { text, shell, login } => (Some(text.as_str()), None, shell.as_deref(), *login),
+            Program::Argv(argv) => (None, Some(argv.as_slice()), None, false),
+        };
+        Self {
+            execution_id: info.id.as_str(),
+            state: match info.state {
+                ExecutionState::Running => "running",
+                ExecutionState::Lingering => "lingering",
+                ExecutionState::Exited => "exited",
+            },
+            pid: info.pid,
+            start_time: time(info.start_time),
+            user: &info.user,
+            identity: &info.identity,
+            command,
+            argv,
+            shell,
+            login,
+            working_directory: &info.working_directory,
+            terminal: info.terminal,
+            labels: &info.labels,
+            processes: info.processes,
+            position: info.position,
+            exited: info.exited.as_ref().map(Exited::from),
         }
     }
 }

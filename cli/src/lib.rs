@@ -4,18 +4,28 @@
 
 mod advice;
 mod args;
+mod attach;
 mod certs;
 mod connect;
 mod describe;
+mod detach;
 mod duration;
 mod exec;
 mod exit;
 mod failure;
+mod follow;
+mod input;
+mod interaction;
 mod json;
+mod kill;
 mod local;
 mod output;
+mod ps;
 mod signals;
 mod size;
+mod stdin;
+mod table;
+mod terminal;
 mod tool;
 
 use std::future::Future;
@@ -29,7 +39,11 @@ use self::failure::Failure;
 /// Does what was asked and returns the exit code.
 pub fn run(cli: Cli) -> u8 {
     let done = match cli.subcommand {
-        Subcommand::Exec(args) => connected(args.connect.log_level, exec::run(args)),
+        Subcommand::Exec(args) => connected(args.connect.log_level, exec::run(*args)),
+        Subcommand::Ps(args) => connected(args.connect.log_level, ps::run(args)),
+        Subcommand::Attach(args) => connected(args.connect.log_level, attach::run(args)),
+        Subcommand::Input(args) => connected(args.connect.log_level, input::run(args)),
+        Subcommand::Kill(args) => connected(args.connect.log_level, kill::run(args)),
         Subcommand::Tool(args) => connected(args.connect.log_level, tool::run(args)),
         Subcommand::Ping(args) => connected(args.connect.log_level, describe::ping(args)),
         Subcommand::Info(args) => connected(args.connect.log_level, describe::info(args)),

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use clap::{ArgGroup, Args};
+use clap::{ArgGroup, Args, ValueEnum};
+use telexec_tool::ExecutionId;
 
-use super::{ConnectArgs, Destination};
+use super::{ConnectArgs, Destination, parse_pair};
+use crate::detach::DetachKeys;
 use crate::duration::{parse_duration, parse_timeout};
 use crate::size::parse_size;
 
@@ -16,6 +18,7 @@ use crate::size::parse_size;
     after_help = "\
 Exit codes:
   the command's own, or
+  0      it runs on in the background: -d, --yield-after, or the detach keys
   124    it timed out
   125    the agent refused it: policy, limits, bad request, no such user or directory
   126    the program or shell cannot be invoked
@@ -25,18 +28,23 @@ Exit codes:
 
 DUR is a number of seconds, or such as 500ms, 10s, 5m, 1h30m.
 SIZE is a number of bytes, or such as 512K, 256M, 2GiB; K is 1,024.
+KEYS are characters, or ctrl- and one of a-z @ [ \\ ] ^ _, with commas between.
 
 With --json, each line is one of these; times are in seconds:
   {\"event\":\"started\",\"execution_id\":…,\"pid\":…,\"start_time\":…}
   {\"event\":\"stdout\",\"position\":…,\"text\":…}     or \"base64\" in place of \"text\", if it is not UTF-8
   {\"event\":\"stderr\",\"position\":…,\"text\":…}     likewise
   {\"event\":\"exited\",\"cause\":…,\"exit_code\":…,\"signal\":…,\"wall_time\":…,…}
+  {\"event\":\"promoted\"}                        last, in place of exited: it runs on in the background
+  {\"event\":\"gap\",\"resume_position\":…}         output up to there is no longer kept
 
 Examples:
   telexec exec local -c 'echo hello; echo oops >&2; exit 3'
   telexec exec --timeout 30s -e LANG=C build-7:7443 -- make -j8 all
   telexec exec -u builder --memory 2G --cpus 1.5 build-7:7443 -- make check
-  telexec exec -i unix:///run/telexec/agent.sock -- sha256sum < file"
+  telexec exec -i unix:///run/telexec/agent.sock -- sha256sum < file
+  telexec exec -it build-7:7443 -- vim notes.txt
+  telexec attach build-7:7443 $(telexec exec -d build-7:7443 -- make all)"
 )]
 pub(crate) struct ExecArgs {
     /// Where: local, unix:///PATH, HOST:PORT or tcp://HOST:PORT
@@ -47,9 +55,12 @@ pub(crate) struct ExecArgs {
     /// Run this program with these arguments, without a shell
     #[arg(last = true, value_name = "PROGRAM")]
     pub(crate) argv: Vec<String>,
-    /// Send standard input, all of it, at most 3 MiB
+    /// Send standard input, as it comes, until it ends
     #[arg(short = 'i', long)]
     pub(crate) stdin: bool,
+    /// Give it a terminal like this one; with -i, every key typed here goes to it
+    #[arg(short = 't', long)]
+    pub(crate) tty: bool,
     /// Run as this user [default: the agent's own]
     #[arg(short = 'u', long, value_name = "NAME")]
     pub(crate) user: Option<String>,
@@ -57,7 +68,7 @@ pub(crate) struct ExecArgs {
     #[arg(short = 'w', long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
     /// Set an environment variable; may be repeated
-    #[arg(short = 'e', long, value_name = "NAME=VALUE", value_parser = parse_variable)]
+    #[arg(short = 'e', long, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub(crate) env: Vec<(String, String)>,
     /// End it after so long
     #[arg(long, value_name = "DUR", value_parser = parse_timeout)]
@@ -83,21 +94,52 @@ pub(crate) struct ExecArgs {
     /// Print events as JSON lines
     #[arg(long)]
     pub(crate) json: bool,
+    /// Start it in the background and print its id; with -i, its input stays open
+    #[arg(short = 'd', long, conflicts_with_all = ["yield_after", "on_disconnect"], help_heading = BACKGROUND)]
+    pub(crate) detach: bool,
+    /// Leave it to the background if it still runs after so long
+    #[arg(long, value_name = "DUR", value_parser = parse_duration, help_heading = BACKGROUND)]
+    pub(crate) yield_after: Option<Duration>,
+    /// When this ends before it (Ctrl-C, a lost connection): end it, or let it run on
+    #[arg(long, value_name = "POLICY", value_enum, default_value = "kill", help_heading = BACKGROUND)]
+    pub(crate) on_disconnect: DisconnectPolicy,
+    /// With -it and --on-disconnect=detach: keys that leave it; '' for none
+    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", help_heading = BACKGROUND)]
+    pub(crate) detach_keys: DetachKeys,
+    /// Its id, to be chosen; the same request with it again follows what the first one started
+    #[arg(long, value_name = "ID", help_heading = BACKGROUND)]
+    pub(crate) id: Option<ExecutionId>,
+    /// A label that `telexec ps` can filter by; may be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pair, help_heading = BACKGROUND)]
+    pub(crate) label: Vec<(String, String)>,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
+}
+
+const BACKGROUND: &str = "Background";
+
+// no doc comments on the values: they would stretch the help of every flag over several lines
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DisconnectPolicy {
+    Kill,
+    Detach,
+}
+
+impl ExecArgs {
+    /// Someone types here what goes to a terminal there.
+    pub(crate) fn interactive(&self) -> bool {
+        self.stdin && self.tty && !self.detach
+    }
+
+    /// It runs on when this process ends before it.
+    pub(crate) fn survives(&self) -> bool {
+        self.detach || self.on_disconnect == DisconnectPolicy::Detach
+    }
 }
 
 fn parse_cpus(text: &str) -> Result<f64, String> {
     let cpus = text.parse().ok().filter(|cpus: &f64| cpus.is_finite() && *cpus > 0.0);
     cpus.ok_or_else(|| "give a number above 0, such as 0.5 or 2".to_owned())
-}
-
-fn parse_variable(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        Some(_) => Err("the name is empty".to_owned()),
-        None => Err("give NAME=VALUE".to_owned()),
-    }
 }
 
 #[cfg(test)]
@@ -110,7 +152,7 @@ mod tests {
     fn exec(line: &[&str]) -> ExecArgs {
         let line = ["telexec", "exec"].iter().chain(line);
         match Cli::try_parse_from(line).unwrap().subcommand {
-            Subcommand::Exec(args) => args,
+            Subcommand::Exec(args) => *args,
             other => panic!("{other:?}"),
         }
     }
@@ -163,6 +205,12 @@ mod tests {
             &["local", "--cpus", "nan", "-c", "x"],
             &["local", "--cpus", "inf", "-c", "x"],
             &["local", "--shell", "sh", "--", "x"],
+            &["local", "-d", "--yield-after", "1", "-c", "x"],
+            &["local", "-d", "--on-disconnect", "kill", "-c", "x"],
+            &["local", "--on-disconnect", "x", "-c", "x"],
+            &["local", "--detach-keys", "ctrl-", "-c", "x"],
+            &["local", "--id", "../x", "-c", "x"],
+            &["local", "--label", "x", "-c", "x"],
         ] {
             let line = ["telexec", "exec"].iter().chain(line);
             let refused = Cli::try_parse_from(line.clone()).is_err_and(|error| error.exit_code() == 2);

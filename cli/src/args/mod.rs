@@ -2,6 +2,7 @@
 
 mod certs;
 mod exec;
+mod executions;
 mod tool;
 
 use std::fmt;
@@ -15,6 +16,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 pub(crate) use self::certs::{CertsAction, CertsArgs, CertsInitArgs, CertsIssueArgs};
 pub(crate) use self::exec::ExecArgs;
+pub(crate) use self::executions::{AttachArgs, InputArgs, KillArgs, PsArgs};
 pub(crate) use self::tool::{ToolArgs, ToolStyle};
 use crate::duration::parse_timeout;
 
@@ -31,6 +33,7 @@ TARGET is one of:
 
 Examples:
   telexec exec local -c 'echo hello'
+  telexec exec -it unix:///run/telexec/agent.sock -- bash
   telexec exec --cert me.pem --key me.key --ca ca.pem build-7:7443 -- uname -a"
 )]
 pub struct Cli {
@@ -41,7 +44,15 @@ pub struct Cli {
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Subcommand {
     /// Run a command and stream its output
-    Exec(ExecArgs),
+    Exec(Box<ExecArgs>),
+    /// List what an agent runs, and ran
+    Ps(PsArgs),
+    /// Follow an execution that runs already, or ran
+    Attach(AttachArgs),
+    /// Send input to an execution
+    Input(InputArgs),
+    /// Send a signal to executions
+    Kill(KillArgs),
     /// Call a tool with JSON parameters, as an AI orchestrator does; or list the tools
     Tool(ToolArgs),
     /// Ask an agent whether it serves
@@ -81,6 +92,25 @@ impl fmt::Display for Destination {
             Self::Local => f.write_str("local"),
             Self::Agent(target) => target.fmt(f),
         }
+    }
+}
+
+/// An agent that is there before and after this process.
+fn parse_agent(text: &str) -> Result<Destination, String> {
+    match text.parse() {
+        Ok(Destination::Local) => {
+            Err("that agent is new in every process and has run nothing: give one that stays".to_owned())
+        }
+        destination => destination.map_err(|error| error.to_string()),
+    }
+}
+
+/// `NAME=VALUE`.
+fn parse_pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        Some(_) => Err("the name is empty".to_owned()),
+        None => Err("give NAME=VALUE".to_owned()),
     }
 }
 

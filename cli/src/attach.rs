@@ -1,0 +1,68 @@
+//! `telexec attach`: an execution that runs already, or ran, followed as `exec` would.
+
+use std::io::{self, IsTerminal};
+
+use bytes::Bytes;
+use telexec_client::{Agent, RemoteExecutor};
+use telexec_tool::{Attach, ExecutionInfo, Executor, ExecutorError, Input, OnDisconnect, TerminalSize};
+
+use crate::args::AttachArgs;
+use crate::connect::{call_failure, with_agent};
+use crate::exit;
+use crate::failure::{Failure, say};
+use crate::follow::{Ending, Shown, follow};
+use crate::interaction::{Feed, Interaction};
+use crate::terminal::{self, RawMode};
+
+pub(crate) async fn run(args: AttachArgs) -> Result<u8, Failure> {
+    let ending = with_agent(&args.target, &args.connect, async |agent| attach(&args, agent).await).await?;
+    Ok(ending.conclude(&args.target, &args.id))
+}
+
+async fn attach(args: &AttachArgs, agent: &Agent) -> Result<Ending, Failure> {
+    let executor = agent.executor();
+    let failed = |error: ExecutorError| call_failure(exit::of_error(&error), &args.target, &error);
+    let info = executor.get(&args.id).await.map_err(failed)?;
+    let takes_input = args.stdin && takes_input(args, &executor).await.map_err(failed)?;
+    let on_disconnect = if args.kill_on_disconnect { OnDisconnect::Kill } else { OnDisconnect::Detach };
+    let position = if args.no_history { info.position } else { args.from };
+    let execution = executor.attach(&args.id, Attach { position, on_disconnect }).await.map_err(failed)?;
+
+    let raw = (takes_input && is_interactive(&info)).then(RawMode::enter).transpose()?;
+    let size = match &raw {
+        Some(_) => redraw(args, &executor).await,
+        None => None,
+    };
+    let shown = Shown { target: &args.target, json: args.json, raw: raw.is_some() };
+    let feed = takes_input.then(|| Feed { offset: None, keys: raw.as_ref().map(|_| args.detach_keys.clone()) });
+    let interaction = Interaction { target: &args.target, executor: &executor, id: &args.id };
+    follow(execution, shown, interaction.run(feed, size)).await
+}
+
+/// Someone types here what goes to a terminal there.
+fn is_interactive(info: &ExecutionInfo) -> bool {
+    info.terminal && info.exited.is_none() && io::stdin().is_terminal()
+}
+
+/// Asks by writing nothing.
+async fn takes_input(args: &AttachArgs, executor: &RemoteExecutor) -> Result<bool, ExecutorError> {
+    let nothing = Input { data: Bytes::new(), offset: Some(0), close: false };
+    match executor.write_input(&args.id, nothing).await {
+        Ok(_) => Ok(true),
+        Err(error @ ExecutorError::FailedPrecondition { .. }) => {
+            say(&format!("{}: no input is sent: {error}", args.target));
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Sets another size than the window's, which is set next: a program that fills the screen draws it again when its size
+/// changes, and only then.
+async fn redraw(args: &AttachArgs, executor: &RemoteExecutor) -> Option<TerminalSize> {
+    let size = terminal::size().ok()?;
+    let rows = if size.rows() > 1 { size.rows() - 1 } else { 2 };
+    let other = TerminalSize::new(size.columns().into(), rows.into()).ok()?;
+    let _ = executor.resize(&args.id, other).await;
+    Some(other)
+}
