@@ -15,6 +15,7 @@ mod outcome;
 mod places;
 mod processes;
 mod root;
+mod tmux;
 mod wait;
 mod wire;
 
@@ -30,5 +31,6 @@ pub use outcome::{Outcome, collect, run, until_told};
 pub use places::{Place, at};
 pub use processes::{MARK, Process, Watch, children, marker, processes_with};
 pub use root::{NOBODY, is_root};
+pub use tmux::{TMUX_TERM, Tmux};
 pub use wait::{rounds, until, within};
 pub use wire::{Followed, Stream, Wire, follow};

@@ -10,12 +10,15 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 
+mod background;
 mod certs;
 mod exec;
 mod help;
+mod input;
+mod terminal;
 mod tool;
 
-use self::{exec::*, tool::*};
+use self::{exec::*, input::*, tool::*};
 
 /// `telexec`, with an environment that does not configure it.
 fn telexec(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
@@ -182,6 +185,8 @@ at_every_target! {
     bytes_are_exact_and_streams_are_kept_apart,
     output_arrives_while_the_command_runs,
     standard_input_is_sent_when_asked_for,
+    standard_input_is_sent_while_it_comes,
+    input_that_is_not_read_is_no_error,
     environment_and_directory_are_set,
     json_lines_tell_the_events,
     a_reader_that_leaves_ends_it_quietly,

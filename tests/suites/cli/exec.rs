@@ -1,11 +1,10 @@
 //! `telexec exec`.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 
 use serde_json::{Value, json};
-use telexec_tests::{Agent, MARK, executable, marker, processes_with, until, within};
-use tokio::io::{AsyncWriteExt, BufReader};
+use telexec_tests::{Agent, MARK, executable, marker, processes_with, until};
+use tokio::io::BufReader;
 
 use super::{Said, Site, interrupt, next_line, say, telexec};
 
@@ -129,6 +128,18 @@ async fn a_line_that_makes_no_sense_is_2() {
         &["exec", "local", "--no-such-flag", "-c", "true"],
         &["exec", "no-such-target", "-c", "true"],
         &["exec", "--cert", "a.pem", "localhost:1", "-c", "true"],
+        &["exec", "local", "-it", "-c", "true"],
+        &["exec", "local", "-d", "-c", "true"],
+        &["exec", "local", "--yield-after", "1", "-c", "true"],
+        &["exec", "local", "--on-disconnect", "detach", "-c", "true"],
+        &["exec", "local", "-d", "--on-disconnect", "kill", "-c", "true"],
+        &["exec", "local", "--detach-keys", "ctrl-1", "-c", "true"],
+        &["exec", "local", "--id", "../a", "-c", "true"],
+        &["ps", "local"],
+        &["attach", "local", "a"],
+        &["input", "local", "a", "text"],
+        &["kill", "local", "a"],
+        &["kill", "unix:///a", "-s", "NOPE", "a"],
         &["certs", "issue"],
         &["certs", "issue", "../a"],
         &["completions", "no-such-shell"],
@@ -161,21 +172,6 @@ pub(super) async fn output_arrives_while_the_command_runs(site: Site) {
     std::fs::write(site.path().join("go"), "").unwrap();
     assert_eq!(next_line(&mut stdout).await, "no newline");
     assert_eq!(Said::by_child(child).await.code, 3);
-}
-
-pub(super) async fn standard_input_is_sent_when_asked_for(site: Site) {
-    let all: Vec<u8> = (0..=255).cycle().take(300_000).collect();
-    for (flags, expected) in [(&["-i"][..], &all[..]), (&["--stdin"], &all), (&[], &[])] {
-        let mut command = site.telexec("exec", &[flags, &["--", "cat"]].concat());
-        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
-        let mut stdin = child.stdin.take().unwrap();
-        let all = all.clone();
-        // without -i nobody reads it
-        let feed = tokio::spawn(async move { stdin.write_all(&all).await });
-        let said = Said::by_child(child).await;
-        assert!(said.code == 0 && said.stdout == expected, "{flags:?}: {} bytes", said.stdout.len());
-        assert_eq!(within(feed).await.unwrap().is_ok(), !flags.is_empty());
-    }
 }
 
 pub(super) async fn environment_and_directory_are_set(site: Site) {
