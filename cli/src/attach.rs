@@ -8,11 +8,10 @@ use telexec_tool::{Attach, ExecutionInfo, Executor, ExecutorError, Input, OnDisc
 
 use crate::args::AttachArgs;
 use crate::connect::{call_failure, with_agent};
-use crate::exit;
 use crate::failure::{Failure, say};
 use crate::follow::{Ending, Shown, follow};
 use crate::interaction::{Feed, Interaction};
-use crate::terminal::{self, RawMode};
+use crate::{exit, terminal};
 
 pub(crate) async fn run(args: AttachArgs) -> Result<u8, Failure> {
     let ending = with_agent(&args.target, &args.connect, async |agent| attach(&args, agent).await).await?;
@@ -23,20 +22,23 @@ async fn attach(args: &AttachArgs, agent: &Agent) -> Result<Ending, Failure> {
     let executor = agent.executor();
     let failed = |error: ExecutorError| call_failure(exit::of_error(&error), &args.target, &error);
     let info = executor.get(&args.id).await.map_err(failed)?;
-    let takes_input = args.stdin && takes_input(args, &executor).await.map_err(failed)?;
     let on_disconnect = if args.kill_on_disconnect { OnDisconnect::Kill } else { OnDisconnect::Detach };
     let position = if args.no_history { info.position } else { args.from };
     let execution = executor.attach(&args.id, Attach { position, on_disconnect }).await.map_err(failed)?;
 
-    let raw = (takes_input && is_interactive(&info)).then(RawMode::enter).transpose()?;
-    let size = match &raw {
-        Some(_) => redraw(args, &executor).await,
-        None => None,
-    };
-    let shown = Shown { target: &args.target, json: args.json, raw: raw.is_some() };
-    let feed = takes_input.then(|| Feed { offset: None, keys: raw.as_ref().map(|_| args.detach_keys.clone()) });
-    let interaction = Interaction { target: &args.target, executor: &executor, id: &args.id };
-    follow(execution, shown, interaction.run(feed, size)).await
+    let raw = args.stdin && is_interactive(&info);
+    let shown = Shown { target: &args.target, json: args.json, raw };
+    follow(execution, shown, interact(args, &executor, raw)).await
+}
+
+async fn interact(args: &AttachArgs, executor: &RemoteExecutor, raw: bool) -> Result<Ending, Failure> {
+    if !args.stdin || !takes_input(args, executor).await? {
+        return std::future::pending().await;
+    }
+    let window = if raw { redraw(args, executor).await } else { None };
+    let keys = raw.then(|| args.detach_keys.clone());
+    let interaction = Interaction { target: &args.target, executor, id: &args.id };
+    interaction.run(Some(Feed { offset: None, raw, keys, tell_unread: true }), window).await
 }
 
 /// Someone types here what goes to a terminal there.
@@ -44,8 +46,8 @@ fn is_interactive(info: &ExecutionInfo) -> bool {
     info.terminal && info.exited.is_none() && io::stdin().is_terminal()
 }
 
-/// Asks by writing nothing.
-async fn takes_input(args: &AttachArgs, executor: &RemoteExecutor) -> Result<bool, ExecutorError> {
+/// Asks by writing nothing, while the output is followed: one who writes already may have to wait.
+async fn takes_input(args: &AttachArgs, executor: &RemoteExecutor) -> Result<bool, Failure> {
     let nothing = Input { data: Bytes::new(), offset: Some(0), close: false };
     match executor.write_input(&args.id, nothing).await {
         Ok(_) => Ok(true),
@@ -53,7 +55,9 @@ async fn takes_input(args: &AttachArgs, executor: &RemoteExecutor) -> Result<boo
             say(&format!("{}: no input is sent: {error}", args.target));
             Ok(false)
         }
-        Err(error) => Err(error),
+        // its stream tells what became of it
+        Err(ExecutorError::NotFound(_) | ExecutorError::ShuttingDown) => Ok(false),
+        Err(error) => Err(call_failure(exit::of_lost(&error), &args.target, &error)),
     }
 }
 

@@ -13,8 +13,7 @@ use crate::connect::{call_failure, with_agent};
 use crate::failure::Failure;
 use crate::follow::{Ending, Shown, follow, follows};
 use crate::interaction::{Feed, Interaction};
-use crate::terminal::{self, RawMode};
-use crate::{exit, json, output};
+use crate::{exit, json, output, terminal};
 
 pub(crate) async fn run(args: ExecArgs) -> Result<u8, Failure> {
     check(&args)?;
@@ -56,12 +55,10 @@ async fn execute(args: &ExecArgs, agent: &Agent, running: &mut Option<ExecutionI
     if args.detach {
         return leave(args, execution).await;
     }
-    let raw = args.interactive().then(RawMode::enter).transpose()?;
-    let shown = Shown { target: &args.target, json: args.json, raw: raw.is_some() };
-    let feed = args.stdin.then(|| Feed {
-        offset: Some(0),
-        keys: raw.as_ref().filter(|_| args.survives()).map(|_| args.detach_keys.clone()),
-    });
+    let raw = args.interactive();
+    let shown = Shown { target: &args.target, json: args.json, raw };
+    let keys = (raw && args.survives()).then(|| args.detach_keys.clone());
+    let feed = args.stdin.then_some(Feed { offset: Some(0), raw, keys, tell_unread: false });
     let interaction = Interaction { target: &args.target, executor: &agent.executor(), id };
     follow(execution, shown, interaction.run(feed, size)).await
 }

@@ -13,9 +13,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::args::Destination;
 use crate::connect::call_failure;
 use crate::detach::{DetachFilter, DetachKeys};
-use crate::failure::Failure;
+use crate::failure::{Failure, say};
 use crate::follow::Ending;
-use crate::{exit, stdin, terminal};
+use crate::terminal::{self, RawMode};
+use crate::{exit, stdin};
 
 /// Input that waits to be taken. A message of this size is far from what an agent refuses.
 const PENDING_BYTES: usize = 1024 * 1024;
@@ -33,8 +34,12 @@ pub(crate) struct Interaction<'a> {
 pub(crate) struct Feed {
     /// Bytes of input before it; `None`: others may write too.
     pub(crate) offset: Option<u64>,
-    /// What is not sent.
+    /// It is a terminal, whose keys all go to the command.
+    pub(crate) raw: bool,
+    /// But for these.
     pub(crate) keys: Option<DetachKeys>,
+    /// Say so if the command takes no more.
+    pub(crate) tell_unread: bool,
 }
 
 /// Why no more of standard input is read.
@@ -43,8 +48,16 @@ enum Last {
     DetachKeys,
 }
 
+/// What became of standard input.
+enum Fed {
+    Sent,
+    /// The command does not take it, for this reason. How it ended, if it did, is told by its own stream.
+    Unread(String),
+    Detached,
+}
+
 impl Interaction<'_> {
-    /// Ends only when the detach keys are typed, or by an error.
+    /// Ends only when the detach keys are typed, or by an error. `window` is the size that the command's terminal has.
     pub(crate) async fn run(&self, feed: Option<Feed>, window: Option<TerminalSize>) -> Result<Ending, Failure> {
         let input = async {
             match feed {
@@ -64,37 +77,54 @@ impl Interaction<'_> {
         }
     }
 
+    async fn feed(&self, Feed { offset, raw, keys, tell_unread }: Feed) -> Result<Ending, Failure> {
+        let raw = raw.then(RawMode::enter).transpose()?;
+        match self.send_stdin(offset, keys).await? {
+            Fed::Detached => return Ok(Ending::Detached),
+            Fed::Sent => {}
+            Fed::Unread(reason) => {
+                // without it no key would do anything any more, Ctrl-C neither
+                drop(raw);
+                if tell_unread {
+                    say(&format!("{}: no input is sent: {reason}", self.target));
+                }
+                return std::future::pending().await;
+            }
+        }
+        std::future::pending().await
+    }
+
     /// Sends standard input, piece by piece. While the command does not take it, the detach keys are still found.
-    async fn feed(&self, Feed { mut offset, keys }: Feed) -> Result<Ending, Failure> {
+    async fn send_stdin(&self, mut offset: Option<u64>, keys: Option<DetachKeys>) -> Result<Fed, Failure> {
         let (typed, mut pending) = tokio::io::duplex(PENDING_BYTES);
-        let last = {
+        let sent = {
             let mut sending = pin!(self.send(&mut pending, &mut offset));
             let last = tokio::select! {
                 last = read(typed, keys) => last.map_err(|error| unreadable(&error))?,
-                sent = &mut sending => return self.unless_unread(sent).await,
+                sent = &mut sending => return self.fed(sent),
             };
             match last {
                 Last::DetachKeys => {
                     let _ = tokio::time::timeout(LAST_INPUT, sending).await;
-                    return Ok(Ending::Detached);
+                    return Ok(Fed::Detached);
                 }
                 Last::End => sending.await,
             }
         };
-        let closed = match last {
-            Ok(()) => self.write(Bytes::new(), true, &mut offset).await,
-            Err(error) => Err(error),
-        };
-        self.unless_unread(closed).await
+        match sent {
+            Ok(()) => self.fed(self.write(Bytes::new(), true, &mut offset).await),
+            failed => self.fed(failed),
+        }
     }
 
-    /// Input that nobody takes any more is no failure: how the command ended is told by its own stream.
-    async fn unless_unread(&self, sent: Result<(), ExecutorError>) -> Result<Ending, Failure> {
+    fn fed(&self, sent: Result<(), ExecutorError>) -> Result<Fed, Failure> {
         match sent {
-            Ok(())
-            | Err(
-                ExecutorError::FailedPrecondition { .. } | ExecutorError::NotFound(_) | ExecutorError::ShuttingDown,
-            ) => std::future::pending().await,
+            Ok(()) => Ok(Fed::Sent),
+            Err(
+                error @ (ExecutorError::FailedPrecondition { .. }
+                | ExecutorError::NotFound(_)
+                | ExecutorError::ShuttingDown),
+            ) => Ok(Fed::Unread(error.to_string())),
             Err(error) => Err(call_failure(exit::of_lost(&error), self.target, &error)),
         }
     }
