@@ -31,7 +31,7 @@ impl Tmux {
         // the plainest shell: one that edits lines would set the terminal to rights by itself
         let text = format!("exec env -i TERM=$TERM LANG=C.UTF-8 PATH='{path}' PS1='$ ' {variables} sh");
         this.tmux(&["new-session", "-d", "-x", "80", "-y", "24", &text]);
-        this.shows("$ ").await;
+        this.shows("$").await;
         this
     }
 
@@ -72,7 +72,8 @@ impl Tmux {
 
     /// What is seen, with lines that are too long put together again.
     pub fn screen(&self) -> String {
-        self.tmux(&["capture-pane", "-p", "-J"])
+        // put together, lines have the spaces at their ends that a program wrote
+        self.tmux(&["capture-pane", "-p", "-J"]).lines().map(|line| format!("{}\n", line.trim_end())).collect()
     }
 
     /// Waits until it shows this text.

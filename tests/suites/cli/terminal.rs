@@ -21,9 +21,15 @@ impl Desk {
         Self { agent, tmux, settings }
     }
 
-    /// Types `telexec`, with these arguments, and something that tells the exit code.
-    fn telexec(&self, args: &str) {
-        self.tmux.line(&format!("clear; telexec {args}; echo code=$?"));
+    /// Types `telexec`, with these arguments, and something that tells the exit code; what is typed is then not seen any
+    /// more.
+    async fn telexec(&self, args: &str) {
+        self.line(&format!("telexec {args}; echo code=$?")).await;
+    }
+
+    async fn line(&self, line: &str) {
+        self.tmux.line(&format!("clear; {line}"));
+        until("the line is taken", async || !self.tmux.screen().contains("clear;")).await;
     }
 
     /// Waits for the end with this code, and sees that the terminal is as it was.
@@ -39,19 +45,17 @@ impl Desk {
 async fn vim_edits_a_file() {
     let desk = Desk::new().await;
     let file = desk.tmux.directory().join("file");
-    desk.telexec(&format!("exec -it $T -- vim -u NONE -N {}", file.display()));
+    desk.telexec(&format!("exec -it $T -- vim -u NONE -N {}", file.display())).await;
     desk.tmux.shows("[New]").await;
     desk.tmux.write("ihello");
     desk.tmux.press("Enter");
     desk.tmux.write("world");
     desk.tmux.shows("world").await;
     desk.tmux.press("Escape");
-    desk.tmux.line(":set columns? lines?");
-    desk.tmux.shows("columns=80").await;
+    desk.tmux.line(":set laststatus=2 statusline=size=%{&columns}x%{&lines}");
+    desk.tmux.shows("size=80x24").await;
     desk.tmux.resize(100, 30);
-    desk.tmux.line(":redraw | set columns? lines?");
-    desk.tmux.shows("columns=100").await;
-    desk.tmux.line("");
+    desk.tmux.shows("size=100x30").await;
     desk.tmux.line(":wq");
     desk.ends(0).await;
     assert_eq!(std::fs::read_to_string(file).unwrap(), "hello\nworld\n");
@@ -60,7 +64,7 @@ async fn vim_edits_a_file() {
 #[tokio::test]
 async fn top_fills_the_window() {
     let desk = Desk::new().await;
-    desk.telexec("exec -it $T -- top -d 0.3");
+    desk.telexec("exec -it $T -- top -d 0.3").await;
     desk.tmux.shows("PID USER").await;
     desk.tmux.resize(100, 40);
     until("top fills the window", async || desk.tmux.screen().trim_end().lines().count() > 24).await;
@@ -74,7 +78,7 @@ async fn less_pages_through_a_file() {
     let file = desk.tmux.directory().join("file");
     let lines: Vec<String> = (1..=1000).map(|n| format!("line {n}\n")).collect();
     std::fs::write(&file, lines.concat()).unwrap();
-    desk.telexec(&format!("exec -it $T -- less {}", file.display()));
+    desk.telexec(&format!("exec -it $T -- less {}", file.display())).await;
     desk.tmux.shows("line 23\n").await;
     assert!(!desk.tmux.screen().contains("line 24\n"));
     desk.tmux.write("G");
@@ -89,15 +93,22 @@ async fn less_pages_through_a_file() {
 #[tokio::test]
 async fn a_shell_has_jobs_and_ends_with_its_input() {
     let desk = Desk::new().await;
-    desk.telexec("exec -it -e PS1=remote: $T -- bash --norc --noprofile -i");
+    desk.telexec("exec -it -e PS1=remote: $T -- bash --norc --noprofile -i").await;
     desk.tmux.shows("remote:").await;
-    desk.tmux.line("sleep 300");
+    // it says when it is the one that the keys go to
+    let job = "trap \"echo a\"\"gain\" CONT; trap \"exit 9\" INT; echo r\"unning\"; while :; do sleep 0.05; done";
+    desk.tmux.line(&format!("sh -c '{job}'"));
+    desk.tmux.shows("running\n").await;
     desk.tmux.press("C-z");
     desk.tmux.shows("Stopped").await;
-    desk.tmux.line("jobs | wc -l; kill %1; exit 7");
-    desk.tmux.shows("1\n").await;
+    desk.tmux.line("jobs | wc -l");
+    desk.tmux.shows("\n1\n").await;
+    desk.tmux.line("fg");
+    desk.tmux.shows("again\n").await;
+    desk.tmux.press("C-c");
+    desk.tmux.line("exit 7");
     desk.ends(7).await;
-    desk.telexec("exec -it $T -- cat");
+    desk.telexec("exec -it $T -- cat").await;
     desk.tmux.line("line");
     desk.tmux.shows("line\nline\n").await;
     desk.tmux.press("C-d");
@@ -110,8 +121,8 @@ async fn a_shell_has_jobs_and_ends_with_its_input() {
 async fn ctrl_c_goes_to_the_command() {
     let desk = Desk::new().await;
     let text = "trap \"echo caught; exit 7\" INT; echo ready; while :; do sleep 0.05; done";
-    desk.telexec(&format!("exec -it $T -c '{text}'"));
-    desk.tmux.shows("\nready\n").await;
+    desk.telexec(&format!("exec -it $T -c '{text}'")).await;
+    desk.tmux.shows("ready\n").await;
     desk.tmux.press("C-c");
     desk.tmux.shows("caught\n").await;
     desk.ends(7).await;
@@ -121,7 +132,7 @@ async fn ctrl_c_goes_to_the_command() {
 async fn the_window_is_followed() {
     let desk = Desk::new().await;
     let text = "trap \"stty size\" WINCH; stty size; while :; do sleep 0.05; done";
-    desk.telexec(&format!("exec -it $T -c '{text}'"));
+    desk.telexec(&format!("exec -it $T -c '{text}'")).await;
     desk.tmux.shows("24 80\n").await;
     for (columns, rows) in [(100, 30), (50, 20), (80, 24)] {
         desk.tmux.resize(columns, rows);
@@ -153,7 +164,7 @@ async fn typed_input_needs_a_terminal() {
 #[tokio::test]
 async fn the_kind_of_terminal_is_told() {
     let desk = Desk::new().await;
-    desk.telexec("exec -it $T -c 'echo kind=$TERM'");
+    desk.telexec("exec -it $T -c 'echo kind=$TERM'").await;
     desk.tmux.shows(&format!("kind={TMUX_TERM}\n")).await;
     desk.ends(0).await;
 }
@@ -161,7 +172,7 @@ async fn the_kind_of_terminal_is_told() {
 #[tokio::test]
 async fn the_local_agent_has_terminals_too() {
     let desk = Desk::new().await;
-    desk.telexec("exec -it local -c 'tty; read line; echo got $line'");
+    desk.telexec("exec -it local -c 'tty; read line; echo got $line'").await;
     desk.tmux.shows("/dev/pts/").await;
     desk.tmux.line("text");
     desk.tmux.shows("got text\n").await;
@@ -173,7 +184,7 @@ async fn the_local_agent_has_terminals_too() {
 #[tokio::test]
 async fn the_terminal_is_restored_when_the_agent_is_killed() {
     let mut desk = Desk::new().await;
-    desk.telexec("exec -it $T -- vim -u NONE -N");
+    desk.telexec("exec -it $T -- vim -u NONE -N").await;
     desk.tmux.shows("~\n").await;
     desk.agent.kill();
     desk.ends(255).await;
@@ -184,8 +195,8 @@ async fn the_terminal_is_restored_when_a_signal_ends_it() {
     let desk = Desk::new().await;
     for (signal, code) in [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::INT, 130)] {
         let (here, there) = (marker(), marker());
-        desk.tmux.line("clear");
-        desk.tmux.line(&format!("{MARK}={here} telexec exec -it -e {MARK}={there} $T -- vim -u NONE -N; echo code=$?"));
+        let vim = format!("{MARK}={here} telexec exec -it -e {MARK}={there} $T -- vim -u NONE -N; echo code=$?");
+        desk.line(&vim).await;
         desk.tmux.shows("~\n").await;
         let [telexec] = &processes_with(&here)[..] else { panic!("{:?}", processes_with(&here)) };
         kill_process(Pid::from_raw(telexec.pid).unwrap(), signal).unwrap();
@@ -197,7 +208,7 @@ async fn the_terminal_is_restored_when_a_signal_ends_it() {
 #[tokio::test]
 async fn the_terminal_is_restored_when_the_command_is_killed() {
     let desk = Desk::new().await;
-    desk.telexec("exec -it --id victim $T -- vim -u NONE -N");
+    desk.telexec("exec -it --id victim $T -- vim -u NONE -N").await;
     desk.tmux.shows("~\n").await;
     Said::by(telexec(["kill", "-s", "KILL", desk.agent.uri(), "victim"])).await.answer();
     desk.ends(137).await;
@@ -206,7 +217,7 @@ async fn the_terminal_is_restored_when_the_command_is_killed() {
 #[tokio::test]
 async fn the_terminal_is_left_alone_when_nothing_starts() {
     let desk = Desk::new().await;
-    desk.telexec("exec -it $T -- no-such-program");
+    desk.telexec("exec -it $T -- no-such-program").await;
     desk.ends(127).await;
 }
 
@@ -216,7 +227,7 @@ async fn the_terminal_is_left_alone_when_nothing_starts() {
 async fn the_detach_keys_leave_a_command_that_survives_it() {
     let desk = Desk::new().await;
     let vim = "exec -it --on-disconnect detach --id editor";
-    desk.telexec(&format!("{vim} $T -- vim -u NONE -N"));
+    desk.telexec(&format!("{vim} $T -- vim -u NONE -N")).await;
     desk.tmux.shows("~\n").await;
     desk.tmux.write("isome text");
     desk.tmux.shows("some text").await;
@@ -224,7 +235,7 @@ async fn the_detach_keys_leave_a_command_that_survives_it() {
     desk.tmux.press("C-q");
     desk.ends(0).await;
     desk.tmux.resize(90, 28);
-    desk.telexec("attach -i --no-history --detach-keys ctrl-a,d $T editor");
+    desk.telexec("attach -i --no-history --detach-keys ctrl-a,d $T editor").await;
     // drawn again, without any of what was drawn before
     desk.tmux.shows("some text").await;
     desk.tmux.write(" and more");
@@ -232,7 +243,7 @@ async fn the_detach_keys_leave_a_command_that_survives_it() {
     desk.tmux.press("C-a");
     desk.tmux.write("d");
     desk.ends(0).await;
-    desk.telexec("attach -i $T editor");
+    desk.telexec("attach -i $T editor").await;
     desk.tmux.shows("some text and more").await;
     desk.tmux.press("Escape");
     desk.tmux.line(":q!");
@@ -242,8 +253,8 @@ async fn the_detach_keys_leave_a_command_that_survives_it() {
 #[tokio::test]
 async fn keys_are_the_commands_own_where_leaving_would_end_it() {
     let desk = Desk::new().await;
-    desk.telexec("exec -it $T -c 'stty raw -echo; echo ready; dd bs=1 count=2 2>/dev/null | od -An -c'");
-    desk.tmux.shows("\nready").await;
+    desk.telexec("exec -it $T -c 'stty raw -echo; echo ready; dd bs=1 count=2 2>/dev/null | od -An -c'").await;
+    desk.tmux.shows("ready").await;
     desk.tmux.press("C-p");
     desk.tmux.press("C-q");
     desk.tmux.shows("020 021").await;
@@ -257,9 +268,25 @@ async fn who_only_watches_changes_nothing() {
     let text = "echo ready; stty size; read line; echo got $line";
     Said::by(telexec(["exec", "-dit", "--id", "shown", uri, "-c", text])).await.answer();
     desk.tmux.resize(90, 28);
-    desk.telexec("attach $T shown");
+    desk.telexec("attach $T shown").await;
     desk.tmux.shows("24 80\n").await;
     Said::by(telexec(["input", uri, "shown", "text"])).await.answer();
     desk.tmux.shows("got text\n").await;
     desk.ends(0).await;
+}
+
+#[tokio::test]
+async fn a_terminal_whose_input_has_ended_does_not_hold_who_attaches() {
+    let desk = Desk::new().await;
+    let uri = desk.agent.uri();
+    let text = "echo ready; exec sleep 300";
+    Said::by(telexec(["exec", "-dit", "--id", "deaf", uri, "-c", text])).await.answer();
+    Said::by(telexec(["input", "--close", "-n", uri, "deaf", ""])).await.answer();
+    desk.telexec("attach -i $T deaf").await;
+    desk.tmux.shows("ready").await;
+    desk.tmux.write("x");
+    desk.tmux.shows("no input is sent").await;
+    desk.tmux.press("C-c");
+    desk.ends(130).await;
+    Said::by(telexec(["kill", uri, "deaf"])).await.answer();
 }
