@@ -30,7 +30,7 @@ async fn a_traced_command_does_not_hold_up_the_agent() {
         return;
     }
     for containment in ["cgroup-v2", "cgroup-v1", "process-group"] {
-        let builder = Agent::builder().config(&format!("containment = \"{containment}\"\nworker_threads = 1"));
+        let builder = Agent::builder().config(format!("containment = \"{containment}\"\nworker_threads = 1"));
         let Ok(mut agent) = builder.try_start() else { continue };
         let executor = agent.executor().await;
         let execution = executor.execute(Command::argv(["sleep", "300"]).build().unwrap()).await.unwrap();
