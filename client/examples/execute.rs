@@ -15,6 +15,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             Event::Started(started) => println!("{}", started.id),
             Event::Output(output) => print!("{}", String::from_utf8_lossy(&output.data)),
             Event::Exited(exited) => println!("exit code {}", exited.exit_code()),
+            // it neither goes to the background nor is attached to
+            Event::Promoted | Event::Gap(_) => {}
         }
     }
     Ok(())

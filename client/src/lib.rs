@@ -17,7 +17,8 @@
 //!     match event? {
 //!         Event::Output(output) => print!("{}", String::from_utf8_lossy(&output.data)),
 //!         Event::Exited(exited) => println!("exit code {}", exited.exit_code()),
-//!         Event::Started(_) => {}
+//!         // it neither goes to the background nor is attached to
+//!         Event::Started(_) | Event::Promoted | Event::Gap(_) => {}
 //!     }
 //! }
 //! # Ok(())
