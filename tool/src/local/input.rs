@@ -138,7 +138,8 @@ impl Feed {
             match self.sink.write(&data).await {
                 Ok(written) => {
                     self.committed += written as u64;
-                    self.at_line_start = data.get(written.wrapping_sub(1)) == Some(&b'\n');
+                    // a terminal's user ends a line by a carriage return
+                    self.at_line_start = matches!(data.get(written.wrapping_sub(1)), Some(b'\n' | b'\r'));
                     data.advance(written);
                 }
                 Err(_) => self.broken = true,
