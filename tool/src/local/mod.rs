@@ -46,7 +46,7 @@ use self::cgroup::Cgroups;
 use self::processes::Census;
 pub use self::reaper::Reaper;
 pub use self::registry::Retention;
-use self::registry::{Record, Registry, Reserved};
+use self::registry::{Registry, Reserved};
 use self::resolve::Defaults;
 use self::spawn::{DirectSpawner, Spawner};
 use self::spool::Spool;
@@ -54,8 +54,8 @@ pub use self::spool::SpoolLimits;
 use self::supervise::Supervisor;
 use self::transcript::Reader;
 use crate::{
-    Attach, Command, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, Input, ListPage, ListQuery,
-    OnDisconnect, Signal, Started, TerminalSize,
+    Attach, Command, Execution, ExecutionId, ExecutionInfo, ExecutionState, Executor, ExecutorError, Input, ListPage,
+    ListQuery, Signal, Started, TerminalSize,
 };
 
 /// How a [`LocalExecutor`] runs commands.
@@ -333,13 +333,18 @@ impl Executor for LocalExecutor {
                 Reserved::New(record) => break record,
                 // if it could not be started, this one is to be
                 Reserved::Repeated(record) => {
+                    // before it has started: whoever asked first may go while it does
+                    let binding = Binding::repeat(&record, command.on_disconnect());
                     if let Some(started) = record.start().await {
-                        return Ok(repeat(&record, started, command.on_disconnect()));
+                        return Ok(follow(Reader::at(Arc::clone(&record.transcript), 0), binding, started));
                     }
                 }
                 Reserved::Duplicate(record) => {
                     record.start().await;
-                    if let Some(info) = record.info(Instant::now()).await {
+                    // if it has ended meanwhile, this one is to be started
+                    if let Some(info) = record.info(Instant::now()).await
+                        && info.state == ExecutionState::Running
+                    {
                         return Err(ExecutorError::AlreadyRunning(Box::new(info)));
                     }
                 }
@@ -413,12 +418,6 @@ impl Executor for LocalExecutor {
         }
         Ok(ListPage { executions, next_page_token })
     }
-}
-
-/// A repeated request: it follows the execution from the beginning.
-fn repeat(record: &Arc<Record>, started: Started, on_disconnect: OnDisconnect) -> Execution {
-    let reader = Reader::at(Arc::clone(&record.transcript), 0);
-    follow(reader, Binding::repeat(record, on_disconnect), started)
 }
 
 /// The events that a reader finds. The binding ends with them.
