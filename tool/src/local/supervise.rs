@@ -200,8 +200,9 @@ impl Supervisor {
         let lingers = ending.survivors > 0;
         let Self { shared, record, tracked, permit, .. } = self;
         let mut exited = exit_record(ending, [&stdout, &stderr], report);
-        exited.stdout.dropped_bytes += record.transcript.dropped(OutputStream::Stdout);
-        exited.stderr.dropped_bytes += record.transcript.dropped(OutputStream::Stderr);
+        let [stdout_dropped, stderr_dropped] = record.transcript.seal();
+        exited.stdout.dropped_bytes += stdout_dropped;
+        exited.stderr.dropped_bytes += stderr_dropped;
         log_end(&exited);
         shared.registry.ended(&record, exited.clone(), lingers);
         record.transcript.finish(exited);

@@ -43,21 +43,25 @@ struct State {
     /// Bytes of both streams.
     end: u64,
     owner: Owner,
+    /// The owner has read so far.
+    read: u64,
     spool: Option<Spooled>,
     /// Where the owner stops, since the command goes on without it.
     promoted: Option<u64>,
     /// No more output comes.
     complete: bool,
+    /// It is as short as it is to be after the end.
+    sealed: bool,
     exited: Option<Exited>,
-    /// Of each stream: bytes that were not kept for anyone.
+    /// Of each stream: bytes that were forgotten, and that neither the owner nor the spool has got.
     dropped: [u64; 2],
 }
 
 /// Who started the command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
-    /// It has read so far.
-    Reads(u64),
+    /// What it has not read yet waits for it.
+    Reads,
     /// Nobody waits for it.
     Gone,
 }
@@ -103,10 +107,12 @@ impl Transcript {
             window: VecDeque::new(),
             cost: 0,
             end: 0,
-            owner: Owner::Reads(0),
+            owner: Owner::Reads,
+            read: 0,
             spool,
             promoted: None,
             complete: false,
+            sealed: false,
             exited: None,
             dropped: [0; 2],
         };
@@ -135,9 +141,6 @@ impl Transcript {
         let position = state.end;
         state.end += data.len() as u64;
         state.cost += data.len() + CHUNK_COST;
-        if state.owner == Owner::Gone && state.spool.as_ref().is_none_or(Spooled::is_stopped) {
-            *state.dropped_of(stream) += data.len() as u64;
-        }
         state.window.push_back(Output { stream, data, position });
         state.trim();
         drop(state);
@@ -182,18 +185,19 @@ impl Transcript {
         self.added.notify_waiters();
     }
 
-    /// Of a stream: bytes that were not kept for anyone.
-    pub(super) fn dropped(&self, stream: OutputStream) -> u64 {
-        *self.state().dropped_of(stream)
-    }
-
-    /// The command has ended: this is the last that is told.
-    pub(super) fn finish(&self, exited: Exited) {
+    /// The command has ended. Forgets what is not to be kept, and returns how much nobody has got: of standard output and
+    /// of standard error.
+    pub(super) fn seal(&self) -> [u64; 2] {
         let mut state = self.state();
         state.complete = true;
-        state.exited = Some(exited);
+        state.sealed = true;
         state.trim();
-        drop(state);
+        state.dropped
+    }
+
+    /// This is the last that is told.
+    pub(super) fn finish(&self, exited: Exited) {
+        self.state().exited = Some(exited);
         self.added.notify_waiters();
     }
 
@@ -223,8 +227,8 @@ impl Transcript {
 
     fn find(&self, position: u64, is_owner: bool) -> Option<Found> {
         let mut state = self.state();
-        if is_owner && let Owner::Reads(read) = &mut state.owner {
-            *read = position;
+        if is_owner {
+            state.read = position;
             state.trim();
             self.taken.notify_waiters();
         }
@@ -246,14 +250,6 @@ impl Transcript {
 }
 
 impl State {
-    fn dropped_of(&mut self, stream: OutputStream) -> &mut u64 {
-        let [stdout, stderr] = &mut self.dropped;
-        match stream {
-            OutputStream::Stdout => stdout,
-            OutputStream::Stderr => stderr,
-        }
-    }
-
     /// Where the window begins.
     fn start(&self) -> u64 {
         self.window.front().map_or(self.end, |chunk| chunk.position)
@@ -269,32 +265,42 @@ impl State {
     fn trim(&mut self) {
         let kept = match &self.spool {
             // all of it is on disk
-            Some(spool) if self.exited.is_some() && spool.end == self.end => 0,
-            _ if self.exited.is_some() => KEPT_AT_END,
+            Some(spool) if self.sealed && spool.end == self.end => 0,
+            _ if self.sealed => KEPT_AT_END,
             _ => KEPT,
         };
         while let Some(first) = self.window.front() {
             let end = end_of(first);
-            let is_read = match self.owner {
-                Owner::Reads(read) => read >= end,
-                Owner::Gone => true,
-            };
+            let is_read = self.owner == Owner::Gone || self.read >= end;
             // what is not to be kept yet, since there is little, is in memory
             let is_kept = self.spool.as_ref().is_none_or(|spool| spool.seen >= end);
             if self.cost <= kept || !is_read || !is_kept {
                 return;
             }
-            let cost = first.data.len() + CHUNK_COST;
             let surplus = self.cost - kept;
-            self.cost -= cost;
-            let last_piece = self.window.pop_front().filter(|_| self.exited.is_some() && surplus < cost - CHUNK_COST);
-            if let Some(rest) = last_piece.and_then(|chunk| after_position(&chunk, chunk.position + surplus as u64)) {
+            let Some(chunk) = self.window.pop_front() else { return };
+            self.cost -= chunk.data.len() + CHUNK_COST;
+            // of the last one that is forgotten after the end, as much as fits stays
+            let rest = if self.sealed { after_position(&chunk, chunk.position + surplus as u64) } else { None };
+            self.forget(&chunk, rest.as_ref().map_or(end, |rest| rest.position));
+            if let Some(rest) = rest {
                 // a copy, so that the rest of its memory is given back
                 self.cost += rest.data.len() + CHUNK_COST;
                 self.window.push_front(Output { data: Bytes::copy_from_slice(&rest.data), ..rest });
                 return;
             }
         }
+    }
+
+    /// Counts what nobody has got of a chunk before `end`, which is in the chunk.
+    fn forget(&mut self, chunk: &Output, end: u64) {
+        let got = self.read.max(self.spool.as_ref().map_or(0, |spool| spool.end));
+        let [stdout, stderr] = &mut self.dropped;
+        let dropped = match chunk.stream {
+            OutputStream::Stdout => stdout,
+            OutputStream::Stderr => stderr,
+        };
+        *dropped += end.saturating_sub(got.max(chunk.position));
     }
 
     /// What is to be done for the spool next; `None`: that is not yet known.
@@ -328,13 +334,6 @@ impl State {
     fn was_kept(&mut self, end: u64, offered: u64) {
         let Some(spool) = &mut self.spool else { return };
         spool.end = end;
-        // those that come from now on are counted when they come
-        if self.owner == Owner::Gone && end < offered {
-            let missing: Vec<_> = self.window.iter().filter_map(|chunk| after(chunk, end)).collect();
-            for chunk in missing {
-                *self.dropped_of(chunk.stream) += chunk.data.len() as u64;
-            }
-        }
         self.was_offered(offered);
     }
 }
