@@ -67,7 +67,8 @@ impl Spool {
 
     /// Why nothing new may go to the background now, if that is so. Blocks on the file system.
     pub(super) fn is_full(&self) -> Option<String> {
-        if self.used.load(Ordering::Relaxed) >= self.limits.total {
+        // less than the smallest piece of output
+        if self.limits.total.saturating_sub(self.used.load(Ordering::Relaxed)) <= ENTRY_BYTES as u64 {
             return Some("the spool is full: running commands hold all of it".into());
         }
         match statvfs(self.directory.path()) {
@@ -83,13 +84,19 @@ impl Spool {
     pub(super) fn file(self: &Arc<Self>) -> SpoolFile {
         let name = self.next.fetch_add(1, Ordering::Relaxed);
         let path = |kind| self.directory.path().join(format!("{name}.{kind}"));
-        let written = Mutex::new(Written { data: 0, index: 0, stream: None });
+        let written = Mutex::new(Written { exists: false, data: 0, index: 0, stream: None });
         SpoolFile { spool: Arc::clone(self), data: path("output"), index: path("index"), written }
     }
 
-    fn reserve(&self, bytes: u64) -> bool {
-        let more = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.limits.total);
-        self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    /// Takes so many bytes, or as many as there are.
+    fn reserve(&self, bytes: u64) -> u64 {
+        let most = |used: u64| used.saturating_add(bytes).min(self.limits.total.max(used));
+        let before = self.used.update(Ordering::Relaxed, Ordering::Relaxed, most);
+        most(before) - before
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -116,12 +123,21 @@ pub(super) struct SpoolFile {
 }
 
 struct Written {
+    /// There may be files.
+    exists: bool,
     /// Bytes of output.
     data: u64,
     /// Entries of the index.
     index: u64,
     /// What was written last.
     stream: Option<OutputStream>,
+}
+
+impl Written {
+    /// What it takes of the limits.
+    fn size(&self) -> u64 {
+        self.data + self.index * ENTRY_BYTES as u64
+    }
 }
 
 /// Why no more is written.
@@ -145,19 +161,22 @@ impl SpoolFile {
     }
 
     fn try_append(&self, chunks: &[Output], written: &mut Written) -> Result<(), Stopped> {
+        written.exists = true;
         let (data, index) = (open(&self.data).map_err(Stopped::Disk)?, open(&self.index).map_err(Stopped::Disk)?);
         for chunk in chunks {
             let is_new = written.stream != Some(chunk.stream);
-            let used = written.data + written.index * ENTRY_BYTES as u64;
             let entry = if is_new { ENTRY_BYTES as u64 } else { 0 };
-            let room = self.spool.limits.execution.saturating_sub(used + entry);
-            let piece = chunk.data.slice(..chunk.data.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
-            if piece.is_empty() {
+            let room = self.spool.limits.execution.saturating_sub(written.size() + entry);
+            let length = room.min(chunk.data.len() as u64);
+            if length == 0 {
                 return Err(Stopped::Limit);
             }
-            if !self.spool.reserve(piece.len() as u64 + entry) {
+            let reserved = self.spool.reserve(entry + length);
+            if reserved <= entry {
+                self.spool.give_back(reserved);
                 return Err(Stopped::Total);
             }
+            let piece = chunk.data.slice(..usize::try_from(reserved - entry).unwrap_or(chunk.data.len()));
             let write = || {
                 if is_new {
                     let entry = written.data << 1 | u64::from(chunk.stream == OutputStream::Stderr);
@@ -166,12 +185,15 @@ impl SpoolFile {
                 data.write_all_at(&piece, written.data)
             };
             if let Err(error) = write() {
-                self.spool.used.fetch_sub(piece.len() as u64 + entry, Ordering::Relaxed);
+                self.spool.give_back(reserved);
                 return Err(Stopped::Disk(error));
             }
             written.data += piece.len() as u64;
             written.index += u64::from(is_new);
             written.stream = Some(chunk.stream);
+            if reserved < entry + length {
+                return Err(Stopped::Total);
+            }
             if piece.len() < chunk.data.len() {
                 return Err(Stopped::Limit);
             }
@@ -200,10 +222,10 @@ impl SpoolFile {
 impl Drop for SpoolFile {
     fn drop(&mut self) {
         let written = self.written.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if written.stream.is_some() {
+        if written.exists {
             let _ = fs::remove_file(&self.data);
             let _ = fs::remove_file(&self.index);
-            self.spool.used.fetch_sub(written.data + written.index * ENTRY_BYTES as u64, Ordering::Relaxed);
+            self.spool.give_back(written.size());
         }
     }
 }
@@ -327,10 +349,12 @@ mod tests {
         assert_eq!(read_all(&one, 0, 92).len(), 92);
         let two = spool.file();
         let (end, stopped) = two.append(&[output(OutputStream::Stderr, &[2; 60], 0)]);
-        assert!(end == 0 && matches!(stopped, Some(Stopped::Total)));
+        assert!(end == 42 && matches!(stopped, Some(Stopped::Total)));
+        assert!(spool.is_full().is_some());
         drop(one);
-        let (end, stopped) = two.append(&[output(OutputStream::Stderr, &[2; 60], 0)]);
+        let (end, stopped) = two.append(&[output(OutputStream::Stderr, &[2; 18], 42)]);
         assert!(end == 60 && stopped.is_none());
+        assert_eq!(read_all(&two, 0, 60).len(), 60);
         assert!(spool.is_full().is_none());
         drop(two);
         assert_eq!(spool.used.load(Ordering::Relaxed), 0);

@@ -162,11 +162,12 @@ impl Supervisor {
 impl Shared {
     /// From a command to a process: who it runs as, what it becomes, where it is kept.
     fn spawn(&self, command: &Command, id: &ExecutionId, own: OwnChild) -> Result<Spawned, ExecutorError> {
-        if command.may_go_to_background()
+        while command.may_go_to_background()
             && let Some(reason) = self.spool.is_full()
-            && !self.registry.forget_oldest_output()
         {
-            return Err(ExecutorError::Exhausted { reason, retry_after: Some(Duration::from_secs(10)) });
+            if !self.registry.forget_oldest_output() {
+                return Err(ExecutorError::Exhausted { reason, retry_after: Some(Duration::from_secs(10)) });
+            }
         }
         let account = self.defaults.account(command)?;
         let report = match command.report_working_directory() {
