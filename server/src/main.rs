@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use telexec_server::args::Args;
 use telexec_server::orphans::Orphans;
 use telexec_server::{Config, Listeners, logging, serve};
@@ -46,6 +46,8 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
     let mut interrupt = signal(SignalKind::interrupt())?;
     // nothing is reloaded yet; but a closed terminal does not end an agent either
     let _hangup = signal(SignalKind::hangup())?;
+    // where files are limited, writing too much is an error, and no end
+    let _too_large = signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?;
     let orphans = Orphans::adopt()?;
     let kill_grace = config.kill_grace;
     let listeners = Listeners::bind(&config).await?;
