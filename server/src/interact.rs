@@ -8,7 +8,9 @@ use telexec_proto::convert::{attach_from_wire, error_to_status, size_from_wire};
 use telexec_proto::v1::InteractRequest;
 use telexec_proto::v1::interact_request::Request as Step;
 use telexec_tool::{ExecutionId, ExecutionState, Executor, ExecutorError, Input, InvalidCommand};
+use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
+use tracing::Instrument;
 
 use crate::deadline::{command_before, until};
 use crate::events::{EventStream, answer};
@@ -41,7 +43,12 @@ pub(crate) async fn interact<E: Executor + 'static>(
 
 /// The events, while the steps are taken; a step that fails ends them.
 fn with_steps(events: EventStream, steps: impl Future<Output = Status> + Send + 'static) -> EventStream {
-    let failed = stream::once(steps).map(Err);
+    // a task of its own: a caller that does not read still types, and so does one that is flooded
+    let steps = AbortOnDropHandle::new(tokio::spawn(steps.in_current_span()));
+    let failed = stream::once(async move {
+        steps.await.unwrap_or_else(|error| error_to_status(&ExecutorError::Internal(error.to_string())))
+    });
+    let failed = failed.map(Err);
     let events = events.map(Some).chain(stream::iter([None]));
     // an event that is there goes first: the end of the command explains why a step failed
     stream::select_with_strategy(events, failed.map(Some), |(): &mut ()| stream::PollNext::Left)
@@ -77,6 +84,8 @@ impl<E: Executor> Steps<E> {
     }
 
     async fn take(&self, step: Option<Step>) -> Result<(), Status> {
+        // as with a pipe: a command need not read all of its input, and its end says how that went
+        let reads_no_more = matches!(step, Some(Step::Stdin(_)));
         let taken = match step {
             Some(Step::Stdin(data)) => self.write(Input { data, ..Input::default() }).await,
             Some(Step::CloseStdin(true)) => self.write(Input { close: true, ..Input::default() }).await,
@@ -92,9 +101,15 @@ impl<E: Executor> Steps<E> {
             None => return Err(invalid(InvalidCommand::new("request", "is empty"))),
         };
         match taken {
+            Err(ExecutorError::FailedPrecondition { .. }) if reads_no_more && self.accepts_input().await => Ok(()),
             Err(ExecutorError::FailedPrecondition { .. }) if self.has_ended().await => Ok(()),
             taken => taken.map_err(|error| error_to_status(&error)),
         }
+    }
+
+    /// Nothing at all can be written to any input, also to one that is closed.
+    async fn accepts_input(&self) -> bool {
+        self.write(Input::default()).await.is_ok()
     }
 
     async fn write(&self, input: Input) -> Result<(), ExecutorError> {

@@ -45,7 +45,7 @@ struct Request {
 #[derive(Clone)]
 pub(super) struct InputSender(mpsc::Sender<Request>);
 
-/// What is written, to be given to a [`Feed`].
+/// What is written, to be given to a [`Feed`]. Once it is dropped, writers are told that the command has ended.
 pub(super) struct InputReceiver(mpsc::Receiver<Request>);
 
 /// For a command that accepts input. Writers wait for each other.
@@ -90,10 +90,10 @@ impl Feed {
     }
 
     /// Writes what the command starts with, then what comes; returns when no more can come.
-    pub(super) async fn run(mut self, first: Bytes, more: Option<InputReceiver>) {
+    pub(super) async fn run(mut self, first: Bytes, more: Option<&mut InputReceiver>) {
         let typed = !first.is_empty();
         self.write(first).await;
-        let Some(InputReceiver(mut requests)) = more else {
+        let Some(InputReceiver(requests)) = more else {
             // a terminal that nobody types on stays open
             if typed || !matches!(self.sink, Sink::Terminal(_)) {
                 self.close().await;

@@ -68,15 +68,15 @@ impl Supervisor {
         let pid = u32::try_from(main.pid.as_raw_nonzero().get()).unwrap_or(0);
         info!(pid, "started");
         let (user, working_directory) = (main.user.clone(), main.working_directory.clone());
-        let (input, inputs) = self.command.accepts_input().then(input::channel).unzip();
+        let (input, mut inputs) = self.command.accepts_input().then(input::channel).unzip();
         let channels = Channels { input, terminal: ends.terminal.clone() };
         let info = registry::Main { pid, start_time, user, working_directory };
         self.record.started(info, main.containment.clone(), channels);
         let _ = started.send(Ok(Started { id: self.record.id.clone(), pid, start_time }));
 
         let exited = CancellationToken::new();
-        let (ending, output) = tokio::join!(self.follow(&main, &exited), self.carry(ends, inputs, &exited));
-        self.finish(main.containment, ending, output, report).await;
+        let (ending, output) = tokio::join!(self.follow(&main, &exited), self.carry(ends, inputs.as_mut(), &exited));
+        self.finish(main.containment, ending, output, inputs, report).await;
     }
 
     /// From the start to the end of the processes. Cancels `exited` when no more output is to be waited for.
@@ -161,7 +161,7 @@ impl Supervisor {
     }
 
     /// Carries input and output until `exited`, and what is left after it.
-    async fn carry(&self, ends: Ends, inputs: Option<InputReceiver>, exited: &CancellationToken) -> [Pumped; 2] {
+    async fn carry(&self, ends: Ends, inputs: Option<&mut InputReceiver>, exited: &CancellationToken) -> [Pumped; 2] {
         let max_output_bytes = match self.command.max_output_bytes() {
             0 => self.shared.max_output_bytes,
             bytes => bytes,
@@ -195,7 +195,14 @@ impl Supervisor {
     }
 
     /// Tells the end, and looks after what was left running.
-    async fn finish(self, containment: Guard, ending: Ending, output: [Pumped; 2], report: Option<Report>) {
+    async fn finish(
+        self,
+        containment: Guard,
+        ending: Ending,
+        output: [Pumped; 2],
+        inputs: Option<InputReceiver>,
+        report: Option<Report>,
+    ) {
         let [stdout, stderr] = output;
         let lingers = ending.survivors > 0;
         let Self { shared, record, tracked, permit, .. } = self;
@@ -205,6 +212,8 @@ impl Supervisor {
         exited.stderr.dropped_bytes += stderr_dropped;
         log_end(&exited);
         shared.registry.ended(&record, exited.clone(), lingers);
+        // not before: who is told that it has ended may look
+        drop(inputs);
         record.transcript.finish(exited);
         drop(tracked);
         if !lingers {
