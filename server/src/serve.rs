@@ -88,6 +88,7 @@ pub async fn serve(
         warn!(running = engine.running(), "gave up on processes that do not end");
     }
     connections.close().await;
+    engine.discard_output().await;
     Ok(())
 }
 

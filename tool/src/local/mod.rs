@@ -305,6 +305,13 @@ impl LocalExecutor {
         let _ = tokio::task::spawn_blocking(move || shared.cgroups.remove()).await;
     }
 
+    /// Removes the output that is kept on disk, from under whoever still reads it: for a process that exits now, and may
+    /// not come to what the last owner's drop would do.
+    pub async fn discard_output(&self) {
+        let shared = Arc::clone(&self.shared);
+        let _ = tokio::task::spawn_blocking(move || shared.spool.remove()).await;
+    }
+
     fn permit(&self) -> Result<OwnedSemaphorePermit, ExecutorError> {
         Arc::clone(&self.shared.permits).try_acquire_owned().map_err(|error| match error {
             TryAcquireError::Closed => ExecutorError::ShuttingDown,

@@ -80,6 +80,11 @@ impl Spool {
         }
     }
 
+    /// Removes all files. Blocks on the file system.
+    pub(super) fn remove(&self) {
+        let _ = fs::remove_dir_all(self.directory.path());
+    }
+
     /// Files for one execution, which are made by the first write.
     pub(super) fn file(self: &Arc<Self>) -> SpoolFile {
         let name = self.next.fetch_add(1, Ordering::Relaxed);
