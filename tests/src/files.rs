@@ -1,10 +1,11 @@
 //! Files that commands read, write and run.
 
-use std::fs::Permissions;
+use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
 
 /// A new directory that commands of any user can read and write.
@@ -35,4 +36,49 @@ pub fn executable(directory: &Path, name: &str, bytes: impl AsRef<[u8]>) -> Path
 /// The lines of a file; none, if it is not there.
 pub fn lines(path: &Path) -> Vec<String> {
     std::fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+/// Something that commands of any user wait for, without looking again and again.
+#[derive(Debug)]
+pub struct Gate {
+    path: PathBuf,
+    _directory: TempDir,
+}
+
+/// An open [`Gate`]: it is closed again when this is dropped.
+#[derive(Debug)]
+#[must_use = "the gate closes"]
+pub struct Opened(#[allow(dead_code, reason = "held open")] File);
+
+impl Gate {
+    /// A closed one.
+    ///
+    /// # Panics
+    /// It cannot be made.
+    pub fn new() -> Self {
+        let directory = directory();
+        let path = directory.path().join("gate");
+        mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        Self { path, _directory: directory }
+    }
+
+    /// Shell text that waits until it is open: opening a FIFO for reading waits for a writer.
+    pub fn wait(&self) -> String {
+        format!(": < {}", self.path.display())
+    }
+
+    /// Opens it.
+    ///
+    /// # Panics
+    /// It cannot be opened.
+    pub fn open(&self) -> Opened {
+        Opened(OpenOptions::new().read(true).write(true).open(&self.path).unwrap())
+    }
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self::new()
+    }
 }

@@ -1,7 +1,7 @@
 //! A whole execution, as a caller of an executor sees it.
 
 use futures_util::StreamExt;
-use telexec_tool::{CommandBuilder, Event, Execution, Executor, ExecutorError, Exited, OutputStream, Started};
+use telexec_tool::{CommandBuilder, Event, Execution, Executor, ExecutorError, Exited, Output, OutputStream, Started};
 
 use crate::within;
 
@@ -87,4 +87,87 @@ pub async fn until_told(execution: &mut Execution, text: &str) {
             end => panic!("no {text:?} before {end:?}"),
         }
     }
+}
+
+/// What a follower was told from some position on, with the gaps.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    /// How the command started.
+    pub started: Started,
+    /// All chunks, in their order.
+    pub outputs: Vec<Output>,
+    /// What was missing: from where, to where.
+    pub gaps: Vec<(u64, u64)>,
+    /// How it ended; `None`: it goes on in the background.
+    pub exited: Option<Exited>,
+}
+
+impl Replay {
+    /// All of one stream, without what was missing.
+    pub fn bytes(&self, stream: OutputStream) -> Vec<u8> {
+        let chunks = self.outputs.iter().filter(|output| output.stream == stream);
+        chunks.flat_map(|output| output.data.iter().copied()).collect()
+    }
+
+    /// All of standard output as text, without what was missing.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes(OutputStream::Stdout)).into_owned()
+    }
+
+    /// Each byte with its stream, from `position` on, in the order of the positions.
+    pub fn from(&self, position: u64) -> Vec<(OutputStream, u8)> {
+        let each = |output: &Output| {
+            let (at, stream) = (output.position, output.stream);
+            output.data.clone().into_iter().zip(at..).map(move |(byte, at)| (at, stream, byte)).collect::<Vec<_>>()
+        };
+        let bytes = self.outputs.iter().flat_map(each).filter(|(at, ..)| *at >= position);
+        bytes.map(|(_, stream, byte)| (stream, byte)).collect()
+    }
+
+    /// How it ended.
+    ///
+    /// # Panics
+    /// It went into the background.
+    pub fn exited(&self) -> &Exited {
+        self.exited.as_ref().expect("it has ended")
+    }
+}
+
+/// Follows an execution from a position to the end of its stream.
+///
+/// # Panics
+/// It hangs or fails, or a byte is missing, repeated or misplaced without a gap that says so.
+pub async fn replay(execution: Execution, from: u64) -> Replay {
+    let first = execution.started().clone();
+    let events: Vec<_> = within(execution.collect::<Vec<_>>()).await;
+    let mut events = events.into_iter().map(|event| event.expect("it can be followed"));
+    assert_eq!(events.next(), Some(Event::Started(first.clone())));
+    let mut replay = Replay { started: first, outputs: Vec::new(), gaps: Vec::new(), exited: None };
+    let mut position = from;
+    let last = loop {
+        match events.next() {
+            Some(Event::Output(output)) => {
+                assert_eq!(output.position, position);
+                assert!(!output.data.is_empty());
+                position += output.data.len() as u64;
+                replay.outputs.push(output);
+            }
+            Some(Event::Gap(to)) => {
+                assert!(to > position, "a gap from {position} to {to}");
+                replay.gaps.push((position, to));
+                position = to;
+            }
+            last => break last,
+        }
+    };
+    match last {
+        Some(Event::Exited(exited)) => {
+            assert_eq!(position, exited.stdout.bytes + exited.stderr.bytes, "the end is not where the totals say");
+            replay.exited = Some(exited);
+        }
+        Some(Event::Promoted) => {}
+        other => panic!("after the output: {other:?}"),
+    }
+    assert_eq!(events.next(), None, "after the last event");
+    replay
 }

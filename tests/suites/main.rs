@@ -10,6 +10,7 @@ mod daemon;
 mod deadlines;
 mod exec_command;
 mod grpcurl;
+mod interact;
 mod library;
 mod limits;
 mod refusals;

@@ -10,11 +10,11 @@ use super::Machine;
 
 pub(super) async fn an_id_is_used_only_once(machine: Machine) {
     let id: ExecutionId = marker().parse().unwrap();
-    let command = || Command::shell("echo ready; sleep 300").execution_id(id.clone());
-    let mut execution = machine.execute(command().build().unwrap()).await.unwrap();
+    let command = |text: &str| Command::shell(text).execution_id(id.clone());
+    let mut execution = machine.execute(command("echo ready; sleep 300").build().unwrap()).await.unwrap();
     assert_eq!(*execution.id(), id);
     until_told(&mut execution, "ready\n").await;
-    let again = run(&machine, command()).await;
+    let again = run(&machine, command("echo another")).await;
     assert!(matches!(&again, Err(ExecutorError::AlreadyExists(taken)) if *taken == id), "{again:?}");
 }
 
@@ -22,11 +22,13 @@ pub(super) async fn of_many_starts_with_one_id_one_runs(machine: Machine) {
     let directory = directory();
     let trace = directory.path().join("trace");
     let id: ExecutionId = marker().parse().unwrap();
-    let text = format!("echo ran >> {}", trace.display());
+    let text = format!("echo ran >> {}; echo out; echo err >&2; exit 3", trace.display());
     let outcomes = join_all((0..20).map(|_| run(&machine, Command::shell(&text).execution_id(id.clone())))).await;
-    let (ran, refused): (Vec<_>, Vec<_>) = outcomes.iter().partition(|outcome| outcome.is_ok());
-    assert!(refused.iter().all(|outcome| matches!(outcome, Err(ExecutorError::AlreadyExists(_)))), "{refused:?}");
-    assert_eq!((ran.len(), lines(&trace)), (1, vec!["ran".to_owned()]));
+    for outcome in outcomes {
+        let Outcome { stdout, stderr, exited, .. } = outcome.unwrap();
+        assert_eq!((&stdout[..], &stderr[..], exited.exit_code()), (&b"out\n"[..], &b"err\n"[..], 3));
+    }
+    assert_eq!(lines(&trace), ["ran"]);
 }
 
 pub(super) async fn a_running_command_is_described(machine: Machine) {

@@ -2,20 +2,28 @@
 
 use std::sync::Arc;
 
-use telexec_tool::Executor;
+use telexec_tests::within;
+use telexec_tool::{Attach, CommandBuilder, Execution, ExecutionId, Executor};
 
+mod attaching;
+mod background;
 mod cgroups;
 mod crowds;
 mod ending;
 mod exits;
 mod input;
 mod knowledge;
+mod live_input;
 mod output;
 mod properties;
+mod repeats;
+mod replay;
 mod signals;
 mod spawning;
+mod spooling;
 mod surroundings;
 mod survivors;
+mod terminals;
 
 use self::{
     ending::*, exits::*, input::*, knowledge::*, output::*, signals::*, spawning::*, surroundings::*, survivors::*,
@@ -23,6 +31,14 @@ use self::{
 
 /// Where a case runs its commands.
 type Machine = Arc<dyn Executor>;
+
+async fn start(machine: &Machine, command: CommandBuilder) -> Execution {
+    within(machine.execute(command.build().unwrap())).await.unwrap()
+}
+
+async fn attach(machine: &Machine, id: &ExecutionId, from: Attach) -> Execution {
+    within(machine.attach(id, from)).await.unwrap()
+}
 
 telexec_tests::everywhere! {
     streams_are_kept_apart,

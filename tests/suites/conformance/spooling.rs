@@ -1,0 +1,306 @@
+//! What is kept on disk of commands in the background, up to where.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use telexec_tests::{Agent, Gate, Replay, collect, is_root, marker, replay, run, until, until_told, within};
+use telexec_tool::{
+    Attach, Command, CommandBuilder, ExecutionId, ExecutionState, ExecutorError, OnDisconnect, OutputStream,
+};
+
+use super::{Machine, attach, start};
+
+async fn machine(agent: &Agent) -> Machine {
+    Arc::new(agent.executor().await)
+}
+
+fn detached(text: &str) -> CommandBuilder {
+    Command::shell(text).on_disconnect(OnDisconnect::Detach)
+}
+
+async fn has_ended(machine: &Machine, id: &ExecutionId) {
+    until("it has ended", async || machine.get(id).await.unwrap().state == ExecutionState::Exited).await;
+}
+
+/// Starts a command in the background, and waits for its end there.
+async fn ended(machine: &Machine, text: &str) -> ExecutionId {
+    let execution = start(machine, Command::shell(text).yield_after(Duration::ZERO)).await;
+    let id = execution.id().clone();
+    drop(execution);
+    has_ended(machine, &id).await;
+    id
+}
+
+async fn replayed(machine: &Machine, id: &ExecutionId) -> Replay {
+    replay(attach(machine, id, Attach::start()).await, 0).await
+}
+
+fn missing(told: &Replay) -> u64 {
+    told.gaps.iter().map(|(from, to)| to - from).sum()
+}
+
+fn numbers(last: u32) -> String {
+    (1..=last).map(|i| format!("{i}\n")).collect()
+}
+
+/// The files that are kept for executions.
+fn files(state: &Path) -> Vec<PathBuf> {
+    let entries = |path: &Path| fs::read_dir(path).into_iter().flatten().map(|entry| entry.unwrap().path());
+    let directories = entries(state).filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("spool-"));
+    directories.flat_map(|directory| entries(&directory).collect::<Vec<_>>()).collect()
+}
+
+fn directories(state: &Path) -> usize {
+    let entries = fs::read_dir(state).unwrap().map(|entry| entry.unwrap().file_name());
+    entries.filter(|name| name.to_string_lossy().starts_with("spool-")).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_beyond_the_limit_of_one_is_dropped_and_counted() {
+    let agent = Agent::builder().config("spool_max_bytes = 100000").start();
+    let machine = machine(&agent).await;
+    let id = ended(&machine, "seq 1 200000; exit 3").await;
+    let told = replayed(&machine, &id).await;
+    let all = numbers(200_000);
+    let [(from, to)] = told.gaps[..] else { panic!("{:?}", told.gaps) };
+    assert_eq!(from, 100_000 - 8, "all of the limit is used, index included");
+    let [from, to] = [from, to].map(|position| usize::try_from(position).unwrap());
+    assert!(told.text() == format!("{}{}", &all[..from], &all[to..]));
+    let totals = told.exited().stdout;
+    assert_eq!((totals.bytes, totals.dropped_bytes), (all.len() as u64, missing(&told)));
+    assert_eq!(told.exited().exit_code(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_dropped_is_counted_for_each_stream() {
+    let agent = Agent::builder().config("spool_max_bytes = 100000").start();
+    let machine = machine(&agent).await;
+    let id = ended(&machine, "seq 1 100000 & seq 1 100000 >&2 & wait").await;
+    let told = replayed(&machine, &id).await;
+    for (stream, totals) in [(OutputStream::Stdout, told.exited().stdout), (OutputStream::Stderr, told.exited().stderr)]
+    {
+        assert_eq!(totals.bytes, numbers(100_000).len() as u64);
+        assert_eq!(totals.bytes - totals.dropped_bytes, told.bytes(stream).len() as u64, "{stream:?}");
+    }
+}
+
+/// What was told to the caller before it went is not dropped, and what had not been read is.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waited_for_a_caller_that_went_is_counted_too() {
+    let agent = Agent::builder().config("spool_max_bytes = 100000").start();
+    let machine = machine(&agent).await;
+    let execution = start(&machine, detached("head -c 30000000 /dev/zero; exit 3")).await;
+    let id = execution.id().clone();
+    let (mut position, mut looks) = (0, 0);
+    until("it is held up by its caller", async || {
+        let now = machine.get(&id).await.unwrap().position;
+        looks = if now == position && now > 0 { looks + 1 } else { 0 };
+        position = now;
+        looks > 20
+    })
+    .await;
+    drop(execution);
+    has_ended(&machine, &id).await;
+    let told = replayed(&machine, &id).await;
+    let totals = told.exited().stdout;
+    // the connection has taken some of it
+    assert_eq!(totals.bytes, 30_000_000);
+    assert!(totals.dropped_bytes <= missing(&told), "{} of {}", totals.dropped_bytes, missing(&told));
+    assert!(totals.dropped_bytes >= 30_000_000 - position, "{} of {}", totals.dropped_bytes, missing(&told));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_ended_commands_the_oldest_output_is_given_up_for_others() {
+    let agent = Agent::builder().config("spool_total_bytes = 1000000").start();
+    let machine = machine(&agent).await;
+    let all = numbers(60_000);
+    let mut ids = Vec::new();
+    // 348,894 bytes each
+    for _ in 0..4 {
+        ids.push(ended(&machine, "seq 1 60000").await);
+    }
+    let mut told = Vec::new();
+    for id in &ids {
+        told.push(replayed(&machine, id).await);
+    }
+    let whole: Vec<bool> = told.iter().map(|told| told.gaps.is_empty() && told.text() == all).collect();
+    assert_eq!(whole, [false, false, true, true]);
+    for told in &told[..2] {
+        assert!(told.text().is_empty() || all.ends_with(&told.text()));
+        assert_eq!(told.exited().stdout.dropped_bytes, 0, "it was kept when it ended");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_room_there_is_no_new_background_work() {
+    let agent = Agent::builder().config("spool_total_bytes = 300000").start();
+    let machine = machine(&agent).await;
+    let gate = Gate::new();
+    let mut holds = start(&machine, detached(&format!("seq 1 200000; echo full; {}; echo on", gate.wait()))).await;
+    let id = holds.id().clone();
+    until_told(&mut holds, "full\n").await;
+    drop(holds);
+    let new = || [detached("echo ran"), Command::shell("echo ran").yield_after(Duration::from_secs(60))];
+    let is_full = |answer: &Result<_, ExecutorError>| {
+        matches!(answer, Err(ExecutorError::Exhausted { retry_after: Some(_), .. }))
+    };
+    // the last of it may be on its way to the disk
+    until("there is no room", async || is_full(&run(&machine, detached("echo ran")).await)).await;
+    for command in new() {
+        let answer = run(&machine, command).await;
+        assert!(is_full(&answer), "{answer:?}");
+    }
+    for foreground in [Command::shell("echo ran"), Command::shell("echo ran").execution_id(marker().parse().unwrap())] {
+        assert_eq!(run(&machine, foreground).await.unwrap().text(), "ran\n");
+    }
+    let _open = gate.open();
+    has_ended(&machine, &id).await;
+    let told = replayed(&machine, &id).await;
+    assert!(told.text().ends_with("on\n"), "the end of it is kept");
+    for command in new() {
+        assert_eq!(run(&machine, command).await.unwrap().text(), "ran\n");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn little_output_needs_no_file() {
+    let agent = Agent::start();
+    let machine = machine(&agent).await;
+    let gate = Gate::new();
+    let mut execution = start(&machine, detached(&format!("seq 1 1000; echo ready; {}", gate.wait()))).await;
+    until_told(&mut execution, "ready\n").await;
+    assert_eq!(files(&agent.directory().join("state")), [] as [PathBuf; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_are_private_and_go_when_their_execution_is_forgotten() {
+    let mut agent = Agent::builder().config("retention_count = 1").start();
+    let machine = machine(&agent).await;
+    let state = agent.directory().join("state");
+    let id = ended(&machine, "seq 1 100000").await;
+    let kept = files(&state);
+    assert_eq!(kept.len(), 2, "{kept:?}");
+    for file in &kept {
+        assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+    run(&machine, Command::argv(["true"])).await.unwrap();
+    run(&machine, Command::argv(["true"])).await.unwrap();
+    let gone = machine.attach(&id, Attach::start()).await.unwrap_err();
+    assert!(matches!(&gone, ExecutorError::NotFound(unknown) if *unknown == id), "{gone:?}");
+    until("its files are gone", async || files(&state).is_empty()).await;
+    // also those of one that is being read
+    let id = ended(&machine, "seq 1 1000000").await;
+    let mut reader = attach(&machine, &id, Attach::start()).await;
+    until_told(&mut reader, "1\n").await;
+    assert!(agent.terminate().await.success());
+    assert_eq!(directories(&state), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_reads_is_not_cut_off_when_it_is_forgotten() {
+    let agent = Agent::builder().config("retention_count = 1").start();
+    let machine = machine(&agent).await;
+    let id = ended(&machine, "seq 1 1000000").await;
+    let reader = attach(&machine, &id, Attach::start()).await;
+    for _ in 0..2 {
+        run(&machine, Command::argv(["true"])).await.unwrap();
+    }
+    machine.attach(&id, Attach::start()).await.unwrap_err();
+    assert!(collect(reader).await.unwrap().text() == numbers(1_000_000));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_agent_left_is_removed_by_the_next() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let agent = || Agent::builder().args(["--state-dir", state.to_str().unwrap()]).start();
+    let mut first = agent();
+    ended(&machine(&first).await, "seq 1 100000").await;
+    let beside = agent();
+    assert_eq!(directories(&state), 2, "one that lives keeps what it has");
+    first.kill();
+    let _next = agent();
+    assert_eq!((files(&state), directories(&state)), (vec![], 2));
+    drop(beside);
+}
+
+/// The agent's state is on a file system of its own, which only it sees.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_ends_nothing_and_is_told() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().to_str().unwrap().to_owned();
+    let mount = format!("mount -t tmpfs -o size=4m,mode=0700 none {state} || exit 77; exec \"$@\"");
+    let builder = Agent::builder().through(["unshare", "--mount", "sh", "-c", &mount, "sh"]);
+    let agent = match builder.args(["--state-dir", &state]).try_start() {
+        Ok(agent) => agent,
+        Err(refused) if refused.log.contains("mount") || refused.status.code() == Some(77) => {
+            eprintln!("skipped: nothing can be mounted here: {refused}");
+            return;
+        }
+        Err(refused) => panic!("{refused}"),
+    };
+    let machine = machine(&agent).await;
+    // as the agent sees it
+    let fill = PathBuf::from(format!("/proc/{}/root{state}/fill", agent.pid()));
+    let gate = Gate::new();
+    let mut before = start(&machine, detached(&format!("echo ready; {}; seq 1 200000; exit 3", gate.wait()))).await;
+    let id = before.id().clone();
+    until_told(&mut before, "ready\n").await;
+    drop(before);
+    let full = fs::write(&fill, vec![0; 8 << 20]).unwrap_err();
+    assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+
+    let answer = run(&machine, detached("echo ran")).await;
+    assert!(matches!(answer, Err(ExecutorError::Exhausted { retry_after: Some(_), .. })), "{answer:?}");
+    assert_eq!(run(&machine, Command::shell("echo ran")).await.unwrap().text(), "ran\n");
+    let _open = gate.open();
+    has_ended(&machine, &id).await;
+    let told = replayed(&machine, &id).await;
+    let totals = told.exited().stdout;
+    assert_eq!((told.exited().exit_code(), totals.bytes), (3, 6 + numbers(200_000).len() as u64));
+    assert!(told.text().ends_with("\n200000\n"));
+    // its caller was told the first line
+    assert_eq!(totals.dropped_bytes, totals.bytes - told.text().len() as u64 - 6);
+
+    fs::remove_file(&fill).unwrap();
+    let id = ended(&machine, "seq 1 200000").await;
+    assert!(replayed(&machine, &id).await.text() == numbers(200_000));
+}
+
+/// A disk that fills up while a command writes: what was begun is not left there.
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_could_not_be_written_are_removed() {
+    let agent = Agent::builder().config("retention_count = 1").after("ulimit -f 20").start();
+    let machine = machine(&agent).await;
+    let state = agent.directory().join("state");
+    let id = ended(&machine, "trap '' XFSZ; seq 1 100000; exit 3").await;
+    let told = replayed(&machine, &id).await;
+    assert_eq!(told.exited().exit_code(), 3);
+    assert_eq!(told.exited().stdout.dropped_bytes, missing(&told));
+    for _ in 0..2 {
+        run(&machine, Command::argv(["true"])).await.unwrap();
+    }
+    machine.attach(&id, Attach::start()).await.unwrap_err();
+    until("its files are gone", async || files(&state).is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_was_removed_is_a_gap() {
+    let agent = Agent::start();
+    let machine = machine(&agent).await;
+    let id = ended(&machine, "seq 1 100000; exit 3").await;
+    for file in files(&agent.directory().join("state")) {
+        fs::remove_file(file).unwrap();
+    }
+    let told = replayed(&machine, &id).await;
+    assert_eq!((told.gaps.len(), told.exited().exit_code()), (1, 3));
+    let mut rest = attach(&machine, &id, Attach::position(1000)).await;
+    assert!(within(rest.next()).await.unwrap().is_ok());
+}
