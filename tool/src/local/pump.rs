@@ -59,10 +59,14 @@ impl Pump<'_> {
     pub(super) async fn run(&self, source: Option<Source>, stream: OutputStream) -> Pumped {
         let mut totals = StreamTotals::default();
         let Some(mut source) = source else { return Pumped { totals, rest: None } };
-        let mut tail = None;
+        let mut tail: Option<Tail> = None;
         let mut pace = Pace::default();
         loop {
+            let asked = Instant::now();
             let is_told = !self.is_over(&totals) && self.transcript.room(self.abandoned).await;
+            if let Some(tail) = &mut tail {
+                tail.put_off(asked.elapsed());
+            }
             pace.wait(self.exited).await;
             if !self.wait_readable(&source, &mut tail).await {
                 return Pumped { totals: StreamTotals { incomplete: true, ..totals }, rest: Some(source) };
@@ -202,6 +206,12 @@ impl Tail {
     fn note(&mut self, length: usize) {
         self.owed = self.owed.saturating_sub(length as u64);
         self.quiet_until = Instant::now() + TAIL_QUIET;
+    }
+
+    /// The reader took so long: that is not the survivors' time.
+    fn put_off(&mut self, time: Duration) {
+        self.quiet_until += time;
+        self.until += time;
     }
 
     /// How long to wait for more; `None`: as long as it takes.
