@@ -6,6 +6,7 @@ mod bash_tool;
 mod cli;
 mod conformance;
 mod containment;
+mod crowd;
 mod daemon;
 mod deadlines;
 mod exec_command;

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use prost_types::Duration;
 use telexec_proto::v1::{
-    ExecuteRequest, GetExecutionRequest, ListExecutionsRequest, ResourceLimits, SignalExecutionRequest,
-    execution_event::Event,
+    AttachRequest, DisconnectPolicy, ExecuteRequest, GetExecutionRequest, InteractRequest, ListExecutionsRequest,
+    ResizeTerminalRequest, ResourceLimits, SignalExecutionRequest, TerminalSize, WriteInputRequest,
+    execution_event::Event, interact_request::Request as Step,
 };
 use telexec_tests::{Agent, Certs, Leaf, Wire, follow, lines, marker, until, within};
 use tonic::{Code, Status};
@@ -189,7 +190,13 @@ async fn anothers_execution_is_not_found() {
     let alice = Wire::connect_tls(&agent, certs.config(Some(&alice))).await.unwrap();
     let bob = Wire::connect_tls(&agent, certs.config(Some(&bob))).await.unwrap();
     let (known, unknown) = (marker(), marker());
-    let request = ExecuteRequest { command: "sleep 300".into(), execution_id: known.clone(), ..Default::default() };
+    let request = ExecuteRequest {
+        command: "sleep 300".into(),
+        execution_id: known.clone(),
+        accepts_input: true,
+        terminal: Some(TerminalSize { columns: 80, rows: 24 }),
+        ..Default::default()
+    };
     let mut stream = alice.executions().execute(request).await.unwrap().into_inner();
     assert!(matches!(stream.message().await.unwrap().unwrap().event, Some(Event::Started(_))));
 
@@ -198,7 +205,19 @@ async fn anothers_execution_is_not_found() {
         let signal = SignalExecutionRequest { execution_id: execution_id.into(), signal: "KILL".into() };
         let get = bob.executions().get_execution(get).await.unwrap_err();
         let signal = bob.executions().signal_execution(signal).await.unwrap_err();
-        [get, signal].map(|status| {
+        // by which it would be ended
+        let on_disconnect = DisconnectPolicy::Kill.into();
+        let attach = AttachRequest { execution_id: execution_id.into(), on_disconnect, ..Default::default() };
+        let write = WriteInputRequest { execution_id: execution_id.into(), close: true, ..Default::default() };
+        let size = Some(TerminalSize { columns: 1, rows: 1 });
+        let resize = ResizeTerminalRequest { execution_id: execution_id.into(), size };
+        let steps = [Step::Attach(attach.clone()), Step::Signal("KILL".into())];
+        let steps = steps.map(|step| InteractRequest { request: Some(step) });
+        let attach = bob.executions().attach(attach).await.unwrap_err();
+        let write = bob.executions().write_input(write).await.unwrap_err();
+        let resize = bob.executions().resize_terminal(resize).await.unwrap_err();
+        let interact = bob.executions().interact(futures_util::stream::iter(steps)).await.unwrap_err();
+        [get, signal, attach, write, resize, interact].map(|status| {
             assert_eq!(status.code(), Code::NotFound);
             let details = String::from_utf8_lossy(status.details()).replace(execution_id, "ID");
             (status.message().replace(execution_id, "ID"), details)
