@@ -289,6 +289,18 @@ impl Command {
         &self.options.identity
     }
 
+    /// The same command under this id.
+    pub fn with_execution_id(mut self, id: ExecutionId) -> Self {
+        self.options.execution_id = Some(id);
+        self
+    }
+
+    /// The same command; this becomes of it when its caller goes.
+    pub fn with_on_disconnect(mut self, on_disconnect: OnDisconnect) -> Self {
+        self.options.on_disconnect = on_disconnect;
+        self
+    }
+
     /// The same command, asked for by `identity`. Set by whoever authenticated the caller, never by the caller.
     pub fn with_identity(mut self, identity: impl Into<String>) -> Self {
         self.options.identity = identity.into();

@@ -87,7 +87,7 @@ pub enum ExecutorError {
         /// The cause.
         source: Source,
     },
-    /// The connection broke while the command ran. It is ended there, unless the executor is gone.
+    /// The connection broke while the command ran. It is ended there, unless it was to go on or the executor is gone.
     #[error("the connection to {endpoint} was lost")]
     Lost {
         /// What had been reached.

@@ -29,6 +29,11 @@ impl Capture {
         self.bytes.extend_from_slice(wanted);
     }
 
+    /// Some of it was lost.
+    pub(super) fn note_gap(&mut self) {
+        self.dropped = true;
+    }
+
     /// The text, once the stream has ended with these totals: the executor may have dropped something too.
     pub(super) fn into_text(self, totals: StreamTotals) -> String {
         let dropped = self.dropped || totals.dropped_bytes > 0;
@@ -85,6 +90,15 @@ mod tests {
         assert_eq!(capture(100, b"abc", 3, 1), format!("abc{TRUNCATED}"));
         assert_eq!(capture(100, "a語".as_bytes().split_at(3).0, 3, 1), format!("a{TRUNCATED}"));
         assert_eq!(capture(100, b"a\xff", 3, 1), format!("a\u{fffd}{TRUNCATED}"));
+    }
+
+    #[test]
+    fn a_gap_is_told() {
+        let mut capture = Capture::new(100);
+        capture.push(b"abc");
+        capture.note_gap();
+        capture.push(b"def");
+        assert_eq!(capture.into_text(StreamTotals::default()), format!("abcdef{TRUNCATED}"));
     }
 
     #[test]

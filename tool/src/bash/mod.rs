@@ -165,8 +165,13 @@ impl BashTool {
         let mut stderr = Capture::new(self.max_output_bytes);
         while let Some(event) = execution.next().await {
             match event? {
-                // neither can be: it is not followed later, and does not yield
-                Event::Started(_) | Event::Gap(_) => {}
+                Event::Started(_) => {}
+                // after a lost connection; of which stream it is, nobody knows
+                Event::Gap(_) => {
+                    stdout.note_gap();
+                    stderr.note_gap();
+                }
+                // cannot be: it does not yield
                 Event::Promoted => break,
                 Event::Output(output) => {
                     match output.stream {
