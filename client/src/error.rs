@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use telexec_proto::convert::error_from_status;
-use telexec_tool::ExecutorError;
+use telexec_tool::{ExecutionId, ExecutorError};
 use tonic::{Code, Status, TimeoutExpired};
 
 pub(crate) type Source = Box<dyn Error + Send + Sync>;
@@ -130,6 +130,29 @@ pub(crate) fn following(status: Status, endpoint: &str) -> ExecutorError {
 pub(crate) fn lost(endpoint: &str, source: impl Into<Source>) -> ExecutorError {
     ExecutorError::Lost { endpoint: endpoint.to_owned(), source: source.into() }
 }
+
+/// The same error, of a command that may run: it cannot be followed any more.
+pub(crate) fn gone(error: ExecutorError) -> ExecutorError {
+    match error {
+        ExecutorError::Unreachable { ref endpoint, .. } | ExecutorError::Untrusted { ref endpoint, .. } => {
+            lost(&endpoint.clone(), error)
+        }
+        error => error,
+    }
+}
+
+/// The agent was reached again, and does not know what it ran.
+#[derive(Debug, thiserror::Error)]
+#[error("the agent no longer knows execution {id}: it was restarted, or has forgotten it")]
+pub(crate) struct Forgotten {
+    pub(crate) id: ExecutionId,
+    pub(crate) source: Option<ExecutorError>,
+}
+
+/// Nobody knows whether a command ran.
+#[derive(Debug, thiserror::Error)]
+#[error("the agent may have been restarted before it told whether the command runs; it is not asked to run it again")]
+pub(crate) struct Restarted;
 
 /// The first error of this type in a chain of sources.
 pub(crate) fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {

@@ -1,34 +1,66 @@
 //! A machine behind gRPC, as somewhere commands can run.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use telexec_proto::convert;
+use telexec_proto::v1::agent_service_client::AgentServiceClient;
 use telexec_proto::v1::execution_service_client::ExecutionServiceClient;
-use telexec_proto::v1::{GetExecutionRequest, ResizeTerminalRequest, SignalExecutionRequest, WriteInputRequest};
+use telexec_proto::v1::{
+    GetAgentRequest, GetExecutionRequest, ResizeTerminalRequest, SignalExecutionRequest, WriteInputRequest,
+};
 use telexec_tool::{Attach, Command, Event, Execution, ExecutionId, ExecutionInfo, Input, Signal, TerminalSize};
 use telexec_tool::{Executor, ExecutorError, ListPage, ListQuery};
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use crate::error;
-use crate::following::Following;
+use crate::following::{Following, Overdue};
+use crate::{Resume, Resuming, error};
 
 /// A page of executions is the largest answer.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
-/// The machine of an [`Agent`](crate::Agent); its clones share the connection.
+/// The machine of an [`Agent`](crate::Agent); its clones share the connection. A command that loses it is ended, unless it
+/// was to go on, and its [`Execution`] ends with [`ExecutorError::Lost`]; see [`RemoteExecutor::resuming`].
 #[derive(Clone, Debug)]
 pub struct RemoteExecutor {
     client: ExecutionServiceClient<Channel>,
+    channel: Channel,
     endpoint: Arc<str>,
 }
 
 impl RemoteExecutor {
     pub(crate) fn new(channel: Channel, endpoint: Arc<str>) -> Self {
-        Self { client: ExecutionServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES), endpoint }
+        let client = ExecutionServiceClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES);
+        Self { client, channel, endpoint }
+    }
+
+    /// The same machine, whose executions survive the loss of a connection.
+    pub fn resuming(self, resume: Resume) -> Resuming {
+        Resuming::new(self, resume)
+    }
+
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// When the agent was started, by its own clock; `None`: it does not say.
+    pub(crate) async fn agent_start(&self) -> Result<Option<SystemTime>, ExecutorError> {
+        let answer = self.answer(AgentServiceClient::new(self.channel.clone()).get_agent(GetAgentRequest {}).await)?;
+        Ok(answer.start_time.and_then(|start| SystemTime::try_from(start).ok()))
+    }
+
+    /// Attaches to a command that has a deadline, or none.
+    pub(crate) async fn attach_before(
+        &self,
+        overdue: Option<Overdue>,
+        id: &ExecutionId,
+        from: Attach,
+    ) -> Result<Execution, ExecutorError> {
+        let stream = self.answer(self.client.clone().attach(convert::attach_to_wire(id, from)).await)?;
+        follow(Following::new(stream, overdue, Arc::clone(&self.endpoint))).await
     }
 
     fn answer<T>(&self, result: Result<Response<T>, Status>) -> Result<T, ExecutorError> {
@@ -53,12 +85,11 @@ impl Executor for RemoteExecutor {
             request.set_timeout(left);
         }
         let stream = self.answer(self.client.clone().execute(request).await)?;
-        follow(Following::new(stream, &command, Arc::clone(&self.endpoint))).await
+        follow(Following::new(stream, Overdue::of(&command), Arc::clone(&self.endpoint))).await
     }
 
     async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
-        let stream = self.answer(self.client.clone().attach(convert::attach_to_wire(id, from)).await)?;
-        follow(Following::attached(stream, Arc::clone(&self.endpoint))).await
+        self.attach_before(None, id, from).await
     }
 
     async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {

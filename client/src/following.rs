@@ -27,23 +27,25 @@ pub(crate) struct Following {
 }
 
 /// When an agent that keeps deadlines would have reported the end, even of a command that had to be killed.
-struct Overdue {
+#[derive(Clone, Copy)]
+pub(crate) struct Overdue {
     at: Instant,
     /// Output that is still arriving puts it off so long: a slow reader gets all of it.
     quiet: Duration,
 }
 
-impl Following {
-    /// Of a command that was started.
-    pub(crate) fn new(stream: Streaming<ExecutionEvent>, command: &Command, endpoint: Arc<str>) -> Self {
+impl Overdue {
+    /// Of this command; `None`: it has no deadline.
+    pub(crate) fn of(command: &Command) -> Option<Self> {
         let quiet = command.kill_grace().unwrap_or(DEFAULT_KILL_GRACE).min(LONGEST_GRACE) + SLACK;
-        let at = command.deadline().and_then(|deadline| deadline.checked_add(quiet));
-        Self { stream, overdue: at.map(|at| Overdue { at: at.into(), quiet }), endpoint }
+        let at = command.deadline().and_then(|deadline| deadline.checked_add(quiet))?;
+        Some(Self { at: at.into(), quiet })
     }
+}
 
-    /// Of one that runs already.
-    pub(crate) fn attached(stream: Streaming<ExecutionEvent>, endpoint: Arc<str>) -> Self {
-        Self { stream, overdue: None, endpoint }
+impl Following {
+    pub(crate) fn new(stream: Streaming<ExecutionEvent>, overdue: Option<Overdue>, endpoint: Arc<str>) -> Self {
+        Self { stream, overdue, endpoint }
     }
 
     /// The next event; not to be called after the exit or an error.

@@ -24,18 +24,35 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! A lost connection ends a command. Over [`RemoteExecutor::resuming`] a call survives it instead: the connection is made
+//! again, and the command is followed from where it was lost. That is chosen for each call:
+//!
+//! ```no_run
+//! use telexec_client::{Agent, Resume};
+//! use telexec_tool::BashTool;
+//!
+//! # fn tool(agent: &Agent) -> BashTool {
+//! BashTool::new(agent.executor().resuming(Resume::default()))
+//! # }
+//! ```
 
 mod agent;
 mod connector;
 mod error;
 mod executor;
 mod following;
+mod leash;
+mod outage;
+mod resume;
+mod resumed;
 mod target;
 mod tls;
 
 pub use agent::{Agent, ConnectOptions, Ping};
 pub use error::{Cause, ConnectError};
 pub use executor::RemoteExecutor;
+pub use resume::{Resume, Resuming};
 pub use target::{InvalidTarget, Target};
 /// What an agent says about itself and its machine.
 pub use telexec_proto::v1::GetAgentResponse as AgentInfo;

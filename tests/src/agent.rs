@@ -12,7 +12,7 @@ use telexec_client::{ConnectOptions, RemoteExecutor, Target, TlsOptions};
 use tempfile::TempDir;
 
 use crate::wait::until_blocking;
-use crate::{Certs, Pair, children, until, within};
+use crate::{Certs, Pair, Proxy, children, until, within};
 
 /// How long an agent may take to say that it listens, or to end: far longer than it does.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -262,7 +262,15 @@ impl Agent {
     /// # Panics
     /// It does not answer.
     pub async fn connect(&self) -> telexec_client::Agent {
-        self.connect_with(self.tls.clone()).await
+        self.connect_with(self.uri(), self.tls.clone()).await
+    }
+
+    /// The same by way of a proxy.
+    ///
+    /// # Panics
+    /// It does not answer.
+    pub async fn connect_through(&self, proxy: &Proxy) -> telexec_client::Agent {
+        self.connect_with(proxy.uri(), self.tls.clone()).await
     }
 
     /// Connects to it with this certificate of an authority that it trusts.
@@ -271,11 +279,11 @@ impl Agent {
     /// It does not answer.
     pub async fn connect_as(&self, pair: &Pair) -> telexec_client::Agent {
         let ca = self.tls.as_ref().expect("the agent has mTLS").ca.clone();
-        self.connect_with(Some(TlsOptions::new(&pair.cert, &pair.key, ca))).await
+        self.connect_with(self.uri(), Some(TlsOptions::new(&pair.cert, &pair.key, ca))).await
     }
 
-    async fn connect_with(&self, tls: Option<TlsOptions>) -> telexec_client::Agent {
-        let target: Target = self.uri().parse().unwrap();
+    async fn connect_with(&self, uri: &str, tls: Option<TlsOptions>) -> telexec_client::Agent {
+        let target: Target = uri.parse().unwrap();
         let options = ConnectOptions { tls, ..Default::default() };
         within(telexec_client::Agent::connect(&target, options)).await.expect("the agent answers")
     }

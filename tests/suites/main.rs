@@ -15,5 +15,6 @@ mod interact;
 mod library;
 mod limits;
 mod refusals;
+mod resume;
 mod transport;
 mod users;

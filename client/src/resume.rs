@@ -1,0 +1,166 @@
+//! A machine behind gRPC whose executions survive the loss of a connection.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use telexec_tool::{Attach, Command, Execution, ExecutionId, ExecutionInfo, Input, OnDisconnect, Signal, TerminalSize};
+use telexec_tool::{Executor, ExecutorError, ListPage, ListQuery};
+
+use crate::RemoteExecutor;
+use crate::error::{Restarted, gone, lost};
+use crate::leash::Leash;
+use crate::outage::{Outage, is_loss};
+use crate::resumed::{Bounds, Resumed};
+
+/// How hard an agent is tried that is out of reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resume {
+    /// From the moment a loss is noticed until the agent is given up. Default: 30 s.
+    pub patience: Duration,
+    /// The pause before the first attempt is random, up to this; each that follows may be twice as long. Default: 100 ms.
+    pub first_pause: Duration,
+    /// No pause is longer. Default: 5 s.
+    pub max_pause: Duration,
+}
+
+impl Default for Resume {
+    fn default() -> Self {
+        let (patience, max_pause) = (Duration::from_secs(30), Duration::from_secs(5));
+        Self { patience, first_pause: Duration::from_millis(100), max_pause }
+    }
+}
+
+/// The machine of an [`Agent`](crate::Agent), whose executions survive the loss of a connection: they are followed again
+/// from where they were, so that their output is exact and each command runs once. Made by [`RemoteExecutor::resuming`].
+///
+/// - An execution ends with [`ExecutorError::Lost`] when the agent is out of reach for longer than [`Resume::patience`],
+///   or when it no longer knows the execution, as after a restart. At the command's deadline, an agent that is out of
+///   reach is [`ExecutorError::DeadlineExceeded`].
+/// - A start whose answer is lost is asked for again under the same id, which does not run it twice. Whether the agent is
+///   still the same is asked first, so the first start of all takes one more round trip: keep this, and clone it.
+/// - Output that the agent no longer has is an [`Event::Gap`](telexec_tool::Event::Gap): it keeps the first
+///   `spool_max_bytes` (64 MiB unless configured) for those who come back.
+///
+/// **Who goes.** The agent cannot tell a caller who lost the connection from one who went for good, so it is told to let
+/// every command go on. Dropping an [`Execution`] of a command with [`OnDisconnect::Kill`] before its end still ends it, with
+/// [`ExitCause::Cancelled`](telexec_tool::ExitCause::Cancelled) and its grace: a task does that, which tries for as long as
+/// [`Resume::patience`] says. It needs the runtime to live on. When this process dies instead, or the agent stays out of
+/// reach, the command runs on up to its timeout: give it one ([`Command::timeout`]).
+///
+/// Input, signals and questions are not repeated: they fail with [`ExecutorError::Lost`] or [`ExecutorError::Unreachable`],
+/// and may be tried again.
+#[derive(Clone, Debug)]
+pub struct Resuming {
+    executor: RemoteExecutor,
+    resume: Resume,
+    /// When the agent was started, as it said last.
+    agent_start: Arc<Mutex<Option<SystemTime>>>,
+}
+
+impl Resuming {
+    pub(crate) fn new(executor: RemoteExecutor, resume: Resume) -> Self {
+        Self { executor, resume, agent_start: Arc::default() }
+    }
+
+    fn leash(&self, id: &ExecutionId, on_disconnect: OnDisconnect) -> Leash {
+        Leash::new(self.executor.clone(), self.resume, id.clone(), on_disconnect == OnDisconnect::Kill)
+    }
+
+    fn outage(&self, bounds: &Bounds) -> Outage {
+        Outage::new(self.resume, bounds.deadline, self.executor.endpoint())
+    }
+
+    /// Starts a command that has an id.
+    async fn start(&self, command: &Command, outage: &mut Outage) -> Result<Execution, ExecutorError> {
+        let asked = self.known_agent(outage).await?;
+        let mut may_run = false;
+        loop {
+            let error = match outage.limit(self.executor.execute(command.clone())).await {
+                Ok(execution) => return Ok(execution),
+                Err(error) => error,
+            };
+            may_run |= matches!(error, ExecutorError::Lost { .. });
+            let told = |error| if may_run { gone(error) } else { error };
+            outage.pause(error).await.map_err(told)?;
+            // another one does not know the id, and would run it again
+            if may_run && (asked.is_none() || self.agent(outage).await.map_err(gone)? != asked) {
+                return Err(lost(self.executor.endpoint(), Restarted));
+            }
+        }
+    }
+
+    /// Which agent there is, as it said before or says now.
+    async fn known_agent(&self, outage: &mut Outage) -> Result<Option<SystemTime>, ExecutorError> {
+        let known = *self.agent_start.lock().unwrap_or_else(PoisonError::into_inner);
+        match known {
+            Some(known) => Ok(Some(known)),
+            None => self.agent(outage).await,
+        }
+    }
+
+    /// Which agent there is; `None`: it does not say.
+    async fn agent(&self, outage: &mut Outage) -> Result<Option<SystemTime>, ExecutorError> {
+        let start = match outage.repeat(|| self.executor.agent_start()).await {
+            Err(error) if is_loss(&error) || matches!(error, ExecutorError::DeadlineExceeded) => return Err(error),
+            answer => answer.ok().flatten(),
+        };
+        *self.agent_start.lock().unwrap_or_else(PoisonError::into_inner) = start;
+        Ok(start)
+    }
+}
+
+#[async_trait]
+impl Executor for Resuming {
+    async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
+        let id = command.execution_id().cloned().unwrap_or_else(ExecutionId::generate);
+        let mut leash = self.leash(&id, command.on_disconnect());
+        let command = command.with_execution_id(id).with_on_disconnect(OnDisconnect::Detach);
+        let bounds = Bounds::of(&command);
+        let mut outage = self.outage(&bounds);
+        match self.start(&command, &mut outage).await {
+            Ok(execution) => {
+                leash.started();
+                Ok(Resumed::new(self.executor.clone(), execution, bounds, outage, leash).into_execution())
+            }
+            Err(error) => {
+                // it may run only if this is not known
+                if !matches!(error, ExecutorError::Lost { .. }) {
+                    leash.release();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
+        let bounds = Bounds::default();
+        let mut outage = self.outage(&bounds);
+        let detached = Attach { on_disconnect: OnDisconnect::Detach, ..from };
+        let execution = outage.repeat(|| self.executor.attach(id, detached)).await?;
+        let mut leash = self.leash(id, from.on_disconnect);
+        leash.started();
+        leash.position = from.position;
+        Ok(Resumed::new(self.executor.clone(), execution, bounds, outage, leash).into_execution())
+    }
+
+    async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
+        self.executor.write_input(id, input).await
+    }
+
+    async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {
+        self.executor.resize(id, size).await
+    }
+
+    async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
+        self.executor.signal(id, signal).await
+    }
+
+    async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
+        self.executor.get(id).await
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError> {
+        self.executor.list(query).await
+    }
+}
