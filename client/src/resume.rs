@@ -44,9 +44,11 @@ impl Default for Resume {
 ///
 /// **Who goes.** The agent cannot tell a caller who lost the connection from one who went for good, so it is told to let
 /// every command go on. Dropping an [`Execution`] of a command with [`OnDisconnect::Kill`] before its end still ends it, with
-/// [`ExitCause::Cancelled`](telexec_tool::ExitCause::Cancelled) and its grace: a task does that, which tries for as long as
-/// [`Resume::patience`] says. It needs the runtime to live on. When this process dies instead, or the agent stays out of
-/// reach, the command runs on up to its timeout: give it one ([`Command::timeout`]).
+/// [`ExitCause::Cancelled`](telexec_tool::ExitCause::Cancelled) and its grace: a task does that, also after
+/// [`ExecutorError::Lost`], which tries for as long as [`Resume::patience`] says and needs the runtime to live on. When this
+/// process dies instead, or the agent stays out of reach, the command runs on up to its timeout: give it one
+/// ([`Command::timeout`]). Of several callers that share an `execution_id`, the first that goes ends it
+/// for all.
 ///
 /// Input, signals and questions are not repeated: they fail with [`ExecutorError::Lost`] or [`ExecutorError::Unreachable`],
 /// and may be tried again.

@@ -319,6 +319,19 @@ async fn an_agent_out_of_reach_is_given_up_and_a_detached_command_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn one_that_was_given_up_is_ended_once_its_agent_is_back() {
+    let scene = Scene::tcp().await;
+    let executor = scene.executor(Resume { patience: Duration::from_secs(3), ..RESUME }).await;
+    let mut execution = start(&executor, "echo ready; sleep 300").await;
+    until_told(&mut execution, "ready\n").await;
+    scene.proxy.down();
+    let error = rest(&mut execution).await.unwrap_err();
+    assert!(matches!(error, ExecutorError::Lost { .. }), "{error:?}");
+    scene.proxy.up();
+    assert_eq!(cause(&scene.direct().await, execution.id()).await, ExitCause::Cancelled);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_agent_out_of_reach_runs_nothing() {
     let scene = Scene::tcp().await;
     let executor = scene.executor(IMPATIENT).await;
