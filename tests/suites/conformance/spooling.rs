@@ -26,13 +26,15 @@ async fn has_ended(machine: &Machine, id: &ExecutionId) {
     until("it has ended", async || machine.get(id).await.unwrap().state == ExecutionState::Exited).await;
 }
 
-/// Starts a command in the background, and waits for its end there.
+/// Runs a command in the background to its end. Its caller is told nothing of it.
 async fn ended(machine: &Machine, text: &str) -> ExecutionId {
-    let execution = start(machine, Command::shell(text).yield_after(Duration::ZERO)).await;
-    let id = execution.id().clone();
-    drop(execution);
-    has_ended(machine, &id).await;
-    id
+    let gate = Gate::new();
+    let command = Command::shell(format!("{}; {text}", gate.wait())).yield_after(Duration::ZERO);
+    let caller = replay(start(machine, command).await, 0).await;
+    assert!(caller.outputs.is_empty() && caller.exited.is_none());
+    let _open = gate.open();
+    has_ended(machine, &caller.started.id).await;
+    caller.started.id
 }
 
 async fn replayed(machine: &Machine, id: &ExecutionId) -> Replay {
