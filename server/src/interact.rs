@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 use tracing::Instrument;
 
-use crate::deadline::{command_before, until};
+use crate::deadline::{command_before, passed, until};
 use crate::events::{EventStream, answer};
 use crate::execution_service::invalid;
 
@@ -25,7 +25,10 @@ pub(crate) async fn interact<E: Executor + 'static>(
     mut requests: impl Stream<Item = Result<InteractRequest, Status>> + Unpin + Send + 'static,
     deadline: Option<Instant>,
 ) -> Result<EventStream, Status> {
-    let first = requests.next().await.transpose()?.and_then(|request| request.request);
+    let first = tokio::select! {
+        first = requests.next() => first.transpose()?.and_then(|request| request.request),
+        late = passed(deadline) => return Err(late),
+    };
     let (execution, events_until) = match first {
         Some(Step::Start(request)) => (executor.execute(command_before(request, deadline)?).await, None),
         Some(Step::Attach(request)) => {

@@ -139,6 +139,12 @@ impl FromStr for ContainmentKind {
 /// Until a look that could not be taken, or a process that would not go, is tried again.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// The machine is out of descriptors or memory: asking again helps.
+fn is_passing(error: &io::Error) -> bool {
+    let numbers = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EINTR, libc::EAGAIN];
+    error.raw_os_error().is_some_and(|number| numbers.contains(&number))
+}
+
 impl Default for LocalConfig {
     fn default() -> Self {
         Self {

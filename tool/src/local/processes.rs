@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::Semaphore;
 
-use super::{PAUSE, cgroup, process};
+use super::{PAUSE, cgroup, is_passing, process};
 
 /// The variable that every process of an execution inherits.
 pub(super) const MARKER: &str = "TELEXEC_EXECUTION_ID";
@@ -250,8 +250,7 @@ pub(super) fn read_with_marker(pid: i32) -> io::Result<Option<Process>> {
 fn read_file(path: &str) -> io::Result<Option<Vec<u8>>> {
     match read_all(path) {
         Ok(bytes) => Ok(Some(bytes)),
-        Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::INTR | Errno::AGAIN)) => Err(error.into()),
-        Err(_) => Ok(None),
+        Err(error) => Some(io::Error::from(error)).filter(is_passing).map_or(Ok(None), Err),
     }
 }
 

@@ -58,6 +58,9 @@ impl Spool {
     /// # Errors
     /// The directory cannot be made.
     pub(super) fn new(state_dir: &Path, limits: SpoolLimits) -> io::Result<Arc<Self>> {
+        // another engine's must not be taken for abandoned while it is being made
+        let all = File::open(state_dir)?;
+        flock(&all, FlockOperation::LockExclusive)?;
         remove_abandoned(state_dir)?;
         let directory = tempfile::Builder::new().prefix(PREFIX).tempdir_in(state_dir)?;
         let lock = File::open(directory.path())?;

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::spool::{SpoolFile, Stopped};
+use super::{PAUSE, is_passing};
 use crate::{Event, Exited, Output, OutputStream};
 
 /// While it runs, so much may wait in memory for the owner or the spool.
@@ -364,6 +365,10 @@ async fn write_all(file: &Arc<SpoolFile>, mut chunks: Vec<Output>, make_room: im
             (end, Some(Stopped::Total)) if make_room() => {
                 chunks = chunks.iter().filter_map(|chunk| after(chunk, end)).collect();
             }
+            (end, Some(Stopped::Disk(error))) if is_passing(&error) => {
+                tokio::time::sleep(PAUSE).await;
+                chunks = chunks.iter().filter_map(|chunk| after(chunk, end)).collect();
+            }
             (end, Some(reason)) => {
                 warn!(%reason, position = end, "output is not kept from here on");
                 return end;
@@ -439,6 +444,7 @@ impl Reader {
         let position = self.position;
         match tokio::task::spawn_blocking(move || file.read(position, end)).await {
             Ok(Ok(chunks)) if !chunks.is_empty() => self.read = chunks.into(),
+            Ok(Err(error)) if is_passing(&error) => tokio::time::sleep(PAUSE).await,
             // someone has removed it, or the disk is broken
             _ => {
                 warn!("kept output cannot be read");
