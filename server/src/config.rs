@@ -1,6 +1,7 @@
 //! The agent's configuration: the keys of `telexecd.toml`, and what makes them valid together.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -54,6 +55,10 @@ pub struct Config {
     pub max_output_bytes: u64,
     /// How many executions may run or linger at once. Default 4,096.
     pub max_executions: u32,
+    /// Of these, how many may be of one identity. Default: as many as there may be.
+    pub max_executions_per_identity: Option<NonZeroU32>,
+    /// How many commands each identity may start a second, and as many at once. Default: any number.
+    pub max_starts_per_second: Option<NonZeroU32>,
     /// Keep the processes of a command together in just this way, or do not start. Default: the best that works here.
     pub containment: Option<ContainmentKind>,
     /// Do not start if commands could only be kept together by less than this. Default: start, and say so.
@@ -149,6 +154,8 @@ impl Default for Config {
             max_timeout: None,
             max_output_bytes: 0,
             max_executions: local.max_executions,
+            max_executions_per_identity: None,
+            max_starts_per_second: None,
             containment: None,
             require_containment: None,
             retention_age: local.retention.age,
@@ -228,6 +235,7 @@ impl Config {
             max_timeout: self.max_timeout,
             max_output_bytes: self.max_output_bytes,
             max_executions: self.max_executions,
+            max_executions_per_identity: self.max_executions_per_identity.map_or(u32::MAX, NonZeroU32::get),
             retention: Retention { age: self.retention_age, count: self.retention_count },
             spool: SpoolLimits { execution: self.spool_max_bytes, total: self.spool_total_bytes },
             state_dir: self.state_dir.clone(),

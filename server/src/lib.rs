@@ -19,6 +19,7 @@ pub mod orphans;
 mod run;
 mod serve;
 mod stack;
+mod starts;
 mod tls;
 
 pub use config::{Config, ConfigError, LogFormat};

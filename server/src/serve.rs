@@ -24,6 +24,7 @@ use crate::connection;
 use crate::execution_service::Executions;
 use crate::listen::{Accepted, Listener, Listeners};
 use crate::stack::Stack;
+use crate::starts::Starts;
 
 /// Connections of one listener that may be in their handshake at once; more wait.
 const MAX_HANDSHAKES: usize = 1024;
@@ -62,7 +63,7 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     config.check()?;
     let engine = LocalExecutor::new(config.local()).map_err(ServeError::Engine)?;
-    let stack = Stack { engine: engine.clone() };
+    let stack = Stack { engine: engine.clone(), starts: Starts::new(config.max_starts_per_second) };
     let health = HealthReporter::new();
     let routes = routes(&config, &engine, &stack, &health).await?;
     let connections = Connections::new(routes);

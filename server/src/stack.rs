@@ -1,4 +1,5 @@
-//! What stands between a caller and the engine, put together in one place: ownership, then the engine with its limits.
+//! What stands between a caller and the engine, put together in one place: ownership, the pace of starts, then the engine
+//! with its limits.
 
 use async_trait::async_trait;
 use telexec_tool::local::LocalExecutor;
@@ -8,23 +9,26 @@ use telexec_tool::{
 };
 
 use crate::identity::Identity;
+use crate::starts::Starts;
 
 /// Makes the executor of each caller.
 #[derive(Clone)]
 pub(crate) struct Stack {
     pub(crate) engine: LocalExecutor,
+    pub(crate) starts: Starts,
 }
 
 impl Stack {
     /// What this caller may use.
     pub(crate) fn executor_for(&self, identity: &Identity) -> impl Executor + use<> {
-        Owned { inner: self.engine.clone(), identity: identity.clone() }
+        Owned { inner: self.engine.clone(), starts: self.starts.clone(), identity: identity.clone() }
     }
 }
 
-/// Shows a caller only its own executions.
+/// Shows a caller only its own executions, and counts its starts.
 struct Owned {
     inner: LocalExecutor,
+    starts: Starts,
     identity: Identity,
 }
 
@@ -41,6 +45,7 @@ impl Owned {
 #[async_trait]
 impl Executor for Owned {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
+        self.starts.count(&self.identity)?;
         self.inner.execute(command.with_identity(self.identity.as_str())).await
     }
 

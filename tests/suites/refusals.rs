@@ -244,6 +244,53 @@ async fn more_than_max_executions_are_refused_until_one_ends() {
     until("there is room again", async || wire.executions().run(request("true")).await.is_ok()).await;
 }
 
+/// Two callers of an agent with this configuration.
+async fn alice_and_bob(config: &str) -> (Agent, Wire, Wire) {
+    let certs = Certs::new();
+    let agent = Agent::builder().mtls(&certs).config(config).start();
+    let connect = async |name| {
+        let pair = certs.authority.issue(Leaf::client(name));
+        Wire::connect_tls(&agent, certs.config(Some(&pair))).await.unwrap()
+    };
+    let (alice, bob) = (connect("alice").await, connect("bob").await);
+    (agent, alice, bob)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_caller_does_not_take_the_executions_of_another() {
+    let (_agent, alice, bob) = alice_and_bob("max_executions_per_identity = 2").await;
+    let request = |command: &str| ExecuteRequest { command: command.into(), ..Default::default() };
+    let first = alice.executions().execute(request("sleep 300")).await.unwrap();
+    // what it leaves behind counts too
+    alice.executions().run(request("sleep 300 > /dev/null 2>&1 &")).await.unwrap();
+    let status = execute(&alice, echo()).await;
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(status.get_details_retry_info().unwrap().retry_delay.is_some());
+    bob.executions().run(request("true")).await.unwrap();
+    drop(first);
+    until("there is room again", async || alice.executions().run(request("true")).await.is_ok()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_starts_too_often_waits_and_others_do_not() {
+    let (_agent, alice, bob) = alice_and_bob("max_starts_per_second = 1").await;
+    let request = || ExecuteRequest { command: "true".into(), ..Default::default() };
+    alice.executions().run(request()).await.unwrap();
+    // sooner or later two are less than a second apart
+    let mut refused = None;
+    until("one comes too soon", async || {
+        refused = alice.executions().run(request()).await.err();
+        refused.is_some()
+    })
+    .await;
+    let refused = refused.unwrap();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(refused.message().contains("1 commands a second"), "{refused:?}");
+    assert!(refused.get_details_retry_info().unwrap().retry_delay.is_some());
+    bob.executions().run(request()).await.unwrap();
+    until("its time has come", async || alice.executions().run(request()).await.is_ok()).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_was_told_of_an_end_finds_room() {
     let agent = Agent::builder().config("max_executions = 1").start();

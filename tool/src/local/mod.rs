@@ -77,6 +77,8 @@ pub struct LocalConfig {
     pub max_output_bytes: u64,
     /// How many executions may run or linger at once; more are [`ExecutorError::Exhausted`]. Default 4,096.
     pub max_executions: u32,
+    /// Of these, how many may be of one identity. Default: any number.
+    pub max_executions_per_identity: u32,
     /// How long ended executions are remembered.
     pub retention: Retention,
     /// How much output is kept on disk, for commands that may go to the background.
@@ -156,6 +158,7 @@ impl Default for LocalConfig {
             max_timeout: None,
             max_output_bytes: 0,
             max_executions: 4096,
+            max_executions_per_identity: u32::MAX,
             retention: Retention::default(),
             spool: SpoolLimits::default(),
             state_dir: None,
@@ -241,7 +244,7 @@ impl LocalExecutor {
             shared: Arc::new(Shared {
                 defaults: Defaults::new(&config),
                 spawner: Box::new(DirectSpawner::new()?),
-                registry: Registry::new(config.retention),
+                registry: Registry::new(config.retention, config.max_executions_per_identity),
                 spool: Spool::new(&state_dir, config.spool)?,
                 kill_grace: config.kill_grace,
                 default_timeout: config.default_timeout,

@@ -162,6 +162,11 @@ impl Record {
         &self.asked.identity
     }
 
+    /// No process of it is left.
+    fn has_ended(&self) -> bool {
+        matches!(&*lock(&self.state), State::Exited(..))
+    }
+
     /// It has not ended.
     fn may_run(&self) -> bool {
         matches!(&*lock(&self.state), State::Starting | State::Running(..))
@@ -233,6 +238,8 @@ impl Record {
 /// All records by id.
 pub(super) struct Registry {
     retention: Retention,
+    /// So many executions of one identity may run or linger at once.
+    max_per_identity: u32,
     entries: Mutex<Entries>,
 }
 
@@ -244,8 +251,8 @@ struct Entries {
 }
 
 impl Registry {
-    pub(super) fn new(retention: Retention) -> Self {
-        Self { retention, entries: Mutex::default() }
+    pub(super) fn new(retention: Retention, max_per_identity: u32) -> Self {
+        Self { retention, max_per_identity, entries: Mutex::default() }
     }
 
     /// Takes the command's id, or makes one; or finds the execution that answers the request. A new one is visible once it
@@ -279,6 +286,7 @@ impl Registry {
         {
             return Ok(Reserved::Duplicate(Arc::clone(record)));
         }
+        self.check_share(&entries, command.identity())?;
         let id = command.execution_id().cloned().unwrap_or_else(ExecutionId::generate);
         let may_be_kept = command.may_go_to_background() || fingerprint.is_some();
         let record = Arc::new(Record {
@@ -297,6 +305,23 @@ impl Registry {
         entries.next_sequence += 1;
         entries.by_id.insert(id, Arc::clone(&record));
         Ok(Reserved::New(record))
+    }
+
+    /// # Errors
+    /// [`ExecutorError::Exhausted`]: the identity has as many executions as one may have.
+    fn check_share(&self, entries: &Entries, identity: &str) -> Result<(), ExecutorError> {
+        let most = self.max_per_identity;
+        if entries.by_id.len() < most as usize {
+            return Ok(());
+        }
+        let is_its = |record: &&Arc<Record>| record.asked.identity == identity && !record.has_ended();
+        if entries.by_id.values().filter(is_its).count() < most as usize {
+            return Ok(());
+        }
+        Err(ExecutorError::Exhausted {
+            reason: format!("{most} executions of {identity} run already, which is the limit for one caller"),
+            retry_after: Some(Duration::from_secs(1)),
+        })
     }
 
     /// Gives up the kept output of the execution that ended first. False: there is none.

@@ -1,0 +1,42 @@
+//! How often each caller may start a command.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use governor::clock::{Clock, DefaultClock};
+use governor::{DefaultKeyedRateLimiter, Quota};
+use telexec_tool::ExecutorError;
+
+use crate::identity::Identity;
+
+/// Counts the starts of each identity.
+#[derive(Clone)]
+pub(crate) struct Starts {
+    limit: Option<(NonZeroU32, Arc<DefaultKeyedRateLimiter<String>>)>,
+}
+
+/// From so many callers on, those that were not seen lately are forgotten.
+const MANY: usize = 1024;
+
+impl Starts {
+    /// So many a second, and as many at once; `None`: any number.
+    pub(crate) fn new(a_second: Option<NonZeroU32>) -> Self {
+        let limiter = |limit| (limit, Arc::new(DefaultKeyedRateLimiter::hashmap(Quota::per_second(limit))));
+        Self { limit: a_second.map(limiter) }
+    }
+
+    /// Counts a start.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Exhausted`]: it is one too many for now.
+    pub(crate) fn count(&self, identity: &Identity) -> Result<(), ExecutorError> {
+        let Some((limit, starts)) = &self.limit else { return Ok(()) };
+        if starts.len() > MANY {
+            starts.retain_recent();
+        }
+        starts.check_key(&identity.as_str().to_owned()).map_err(|early| ExecutorError::Exhausted {
+            reason: format!("{identity} may start {limit} commands a second"),
+            retry_after: Some(early.wait_time_from(DefaultClock::default().now())),
+        })
+    }
+}
