@@ -175,7 +175,7 @@ struct Piece {
     room: usize,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
-    /// The stream and the length of what was taken last.
+    /// The stream of what was taken last, and how many bytes of it in a row.
     last: Option<(OutputStream, usize)>,
     gap_until: Option<u64>,
 }
@@ -197,7 +197,11 @@ impl Piece {
         let (taken, length) = fitting(&output.data, self.room);
         self.room -= length;
         self.position = output.position + taken as u64;
-        self.last = Some((output.stream, taken));
+        self.last = match self.last {
+            Some((stream, before)) if stream == output.stream => Some((stream, before + taken)),
+            Some(last) if taken == 0 => Some(last),
+            _ => Some((output.stream, taken)),
+        };
         self.stream(output.stream).extend(output.data.iter().take(taken));
         taken == output.data.len()
     }
@@ -302,7 +306,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::ExecCommandTool;
-    use super::super::fake::{Fake, ID, State, exited};
+    use super::super::fake::{Fake, ID, State, exited, info};
     use super::*;
     use crate::ExitCause;
 
@@ -324,6 +328,25 @@ mod tests {
         let result = tool.execute(params, ToolContext::default()).await.unwrap();
         assert!(result.is_error && result.as_text().starts_with("Task output failed\n"), "{result:?}");
         result.details["error"].clone()
+    }
+
+    /// Whichever chunk has which part of a character, and wherever there is no more room.
+    #[test]
+    fn a_character_across_chunks_is_not_cut() {
+        let text = "aé€".as_bytes();
+        for limit in 1..12 {
+            for cut in 0..=text.len() {
+                let mut piece = Piece::new(0, limit);
+                let (first, second) = text.split_at(cut);
+                let output = |data: &[u8], position| Output { stream: OUT, data: data.to_vec().into(), position };
+                let _ = piece.push(&output(first, 0)) && piece.push(&output(second, cut as u64));
+                let info = info(ID, crate::ExecutionState::Running);
+                let told = piece.told(&info);
+                let shown = told.stdout.unwrap_or_default();
+                assert!("aé€".starts_with(&shown), "{shown:?} of {limit}, cut at {cut}");
+                assert_eq!(told.next_position, shown.len() as u64);
+            }
+        }
     }
 
     #[tokio::test]
