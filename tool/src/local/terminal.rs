@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{Gid, Mode, OFlags, Uid, fchmod, fchown, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{Mode, OFlags, Uid, fchmod, fchown, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{SpecialCodeIndex, Winsize, tcgetattr, tcsetwinsize};
@@ -27,8 +27,8 @@ pub(super) fn open(size: TerminalSize, user: Option<&Credentials>) -> Result<(Ow
     tcsetwinsize(&this_side, winsize(size))?;
     if let Some(user) = user {
         // if this process may not give it away, it may not become that user either: the step that shows it tells why
-        let _ = fchown(&other_side, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)));
-        let _ = fchmod(&other_side, Mode::RUSR | Mode::WUSR | Mode::WGRP);
+        let _ = fchown(&other_side, Some(Uid::from_raw(user.uid)), None);
+        let _ = fchmod(&other_side, Mode::RUSR | Mode::WUSR);
     }
     fcntl_setfl(&this_side, fcntl_getfl(&this_side)? | OFlags::NONBLOCK)?;
     Ok((this_side, other_side))
