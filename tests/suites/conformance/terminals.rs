@@ -219,7 +219,7 @@ async fn it_belongs_to_the_user_of_the_command(machine: Machine) {
     }
     let text = "echo direct > /dev/tty; test -r \"$(tty)\" -a -w \"$(tty)\" && stat -c %U:%a \"$(tty)\"; id -un";
     let outcome = run(&machine, on_terminal(text).user("nobody")).await.unwrap();
-    assert_eq!(outcome.text(), "direct\r\nnobody:620\r\nnobody\r\n");
+    assert_eq!(outcome.text(), "direct\r\nnobody:600\r\nnobody\r\n");
 }
 
 async fn all_that_was_written_before_the_exit_arrives(machine: Machine) {
