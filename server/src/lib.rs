@@ -16,6 +16,7 @@ mod interact;
 mod listen;
 pub mod logging;
 pub mod orphans;
+mod private_key;
 mod run;
 mod serve;
 mod stack;

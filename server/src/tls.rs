@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
+use rustls::pki_types::{CertificateDer, pem};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
+
+use crate::private_key;
 
 /// Certificates or a key that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +39,14 @@ pub enum TlsError {
         /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// Others than the agent's user and root can get at the private key.
+    #[error("others may use the private key {path} (mode {mode:o}): run chmod 600 {path}")]
+    Exposed {
+        /// The key's file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
     /// The certificate and the key do not fit, or cannot be used.
     #[error("the certificate {cert} and the key {key} cannot be used together")]
     Pair {
@@ -60,11 +70,7 @@ pub(crate) fn server_config(cert: &Path, key: &Path, client_ca: &Path) -> Result
     let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider))
         .build()
         .map_err(|source| authority(source.into()))?;
-    let private_key = PrivateKeyDer::from_pem_file(key).map_err(|source| TlsError::Read {
-        what: "private key",
-        path: key.to_owned(),
-        source,
-    })?;
+    let private_key = private_key::read(key)?;
     let pair = |source| TlsError::Pair { cert: cert.to_owned(), key: key.to_owned(), source };
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

@@ -1,5 +1,8 @@
 //! Throwaway certificates.
 
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -132,9 +135,14 @@ impl Authority {
         let file = |extension: &str| self.directory.path().join(format!("{name}.{extension}"));
         let pair = Pair { cert: file("pem"), key: file("key") };
         std::fs::write(&pair.cert, cert.pem()).unwrap();
-        std::fs::write(&pair.key, key.serialize_pem()).unwrap();
+        write_private(&pair.key, &key.serialize_pem());
         pair
     }
+}
+
+fn write_private(path: &Path, text: &str) {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
 }
 
 impl Leaf {

@@ -1,5 +1,7 @@
 //! Flags, environment and file.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use telexec_tests::{Agent, Authority, Certs, Leaf, collect, run};
@@ -87,6 +89,7 @@ async fn faults_of_certificates_are_named() {
     let (ca, stranger) = (certs.authority.cert(), another.issue(Leaf::server("localhost")));
     let empty = certs.authority.directory().join("empty.pem");
     std::fs::write(&empty, "no certificate\n").unwrap();
+    std::fs::set_permissions(&empty, Permissions::from_mode(0o600)).unwrap();
     for (cert, key, ca, named) in [
         (&certs.agent.cert, &stranger.key, &ca, "together"),
         (&empty, &certs.agent.key, &ca, "empty.pem"),
@@ -99,6 +102,27 @@ async fn faults_of_certificates_are_named() {
         let log = fault(&toml).await;
         assert!(log.contains(named), "{named}: {log}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_private_key_that_others_can_use_is_refused() {
+    let certs = Certs::new();
+    let (cert, key, ca) = (text(&certs.agent.cert), &certs.agent.key, certs.authority.cert());
+    let tls = ["--listen", "tcp://0.0.0.0:0", "--tls-cert", cert, "--tls-key", text(key), "--client-ca", text(&ca)];
+    let check = async |mode| {
+        std::fs::set_permissions(key, Permissions::from_mode(mode)).unwrap();
+        telexecd(&[&["--check-config"], &tls[..]].concat(), &[]).await
+    };
+    for mode in [0o644, 0o604, 0o660, 0o602] {
+        let (code, log) = check(mode).await;
+        assert_eq!(code, 78, "{mode:o}: {log}");
+        assert!(log.contains(&format!("chmod 600 {}", key.display())), "{mode:o}: {log}");
+    }
+    for mode in [0o600, 0o400] {
+        assert_eq!(check(mode).await.0, 0, "{mode:o}");
+    }
+    let of_root = rustix::process::getuid().is_root();
+    assert_eq!(check(0o640).await.0, if of_root { 0 } else { 78 }, "a group may read it if it is root's");
 }
 
 #[test]
