@@ -35,6 +35,9 @@ pub struct Args {
     /// The authorities whose certificates callers must show
     #[arg(long, value_name = "PEM", env = "TELEXECD_CLIENT_CA")]
     client_ca: Option<PathBuf>,
+    /// Their revocation lists; like the certificates, read again on SIGHUP and when the file changes
+    #[arg(long, value_name = "PEM", env = "TELEXECD_CLIENT_CRL")]
+    client_crl: Option<PathBuf>,
     /// Allow tcp:// without TLS, on loopback addresses only
     #[arg(long, env = "TELEXECD_INSECURE", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL")]
     insecure: Option<bool>,
@@ -76,6 +79,7 @@ impl Args {
         replace_some(&mut config.tls_cert, &self.tls_cert);
         replace_some(&mut config.tls_key, &self.tls_key);
         replace_some(&mut config.client_ca, &self.client_ca);
+        replace_some(&mut config.client_crl, &self.client_crl);
         replace_some(&mut config.state_dir, &self.state_dir);
         config.containment = self.containment.or(config.containment);
         config.require_containment = self.require_containment.or(config.require_containment);

@@ -10,7 +10,7 @@ use telexec_tool::local::{ContainmentKind, LocalConfig, Retention, SpoolLimits};
 use telexec_tool::{Command, InvalidCommand};
 
 use crate::listen::Listen;
-use crate::tls::{self, TlsError};
+use crate::tls::{TlsError, TlsFiles};
 
 /// How an agent is configured. `deploy/telexecd.toml` is the commented example.
 #[derive(Clone, Debug, Deserialize)]
@@ -24,6 +24,8 @@ pub struct Config {
     pub tls_key: Option<PathBuf>,
     /// The authorities whose certificates callers must show (PEM).
     pub client_ca: Option<PathBuf>,
+    /// The certificates that these authorities have taken back: a revocation list (PEM) of each.
+    pub client_crl: Option<PathBuf>,
     /// Allow TCP without TLS, on loopback addresses only. Default: no.
     pub insecure: bool,
     /// For the agent's own files; made with mode 0700. Default: a temporary directory.
@@ -140,6 +142,7 @@ impl Default for Config {
             tls_cert: None,
             tls_key: None,
             client_ca: None,
+            client_crl: None,
             insecure: false,
             state_dir: None,
             log_format: LogFormat::Text,
@@ -198,8 +201,11 @@ impl Config {
         if self.default_timeout == Some(Duration::ZERO) || self.max_timeout == Some(Duration::ZERO) {
             return invalid("default_timeout and max_timeout must be positive; leave them out for none");
         }
-        let tls = self.tls()?.is_some();
-        if !tls && !self.insecure && self.listen.iter().any(|listen| matches!(listen, Listen::Tcp(_))) {
+        let tls = self.tls_files()?;
+        if let Some(files) = &tls {
+            files.load()?;
+        }
+        if tls.is_none() && !self.insecure && self.listen.iter().any(|listen| matches!(listen, Listen::Tcp(_))) {
             return invalid(
                 "tcp:// needs --tls-cert, --tls-key and --client-ca; on a loopback address --insecure does without",
             );
@@ -212,14 +218,18 @@ impl Config {
         Ok(())
     }
 
-    /// What TLS on TCP needs; `None`: no certificates are configured.
+    /// What TLS on TCP is made from; `None`: no certificates are configured.
     ///
     /// # Errors
-    /// Only some of the three files are given, or one cannot be used.
-    pub(crate) fn tls(&self) -> Result<Option<rustls::ServerConfig>, ConfigError> {
-        match (&self.tls_cert, &self.tls_key, &self.client_ca) {
-            (Some(cert), Some(key), Some(ca)) => Ok(Some(tls::server_config(cert, key, ca)?)),
-            (None, None, None) => Ok(None),
+    /// Only some of the three files are given.
+    pub(crate) fn tls_files(&self) -> Result<Option<TlsFiles>, ConfigError> {
+        let (cert, key, client_ca) = (self.tls_cert.clone(), self.tls_key.clone(), self.client_ca.clone());
+        match (cert, key, client_ca, self.client_crl.clone()) {
+            (Some(cert), Some(key), Some(client_ca), client_crl) => {
+                Ok(Some(TlsFiles { cert, key, client_ca, client_crl }))
+            }
+            (None, None, None, None) => Ok(None),
+            (None, None, None, Some(_)) => Err(ConfigError::Invalid("--client-crl needs --client-ca".into())),
             _ => Err(ConfigError::Invalid("--tls-cert, --tls-key and --client-ca go together".into())),
         }
     }

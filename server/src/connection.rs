@@ -1,14 +1,17 @@
 //! One connection: who is there, then HTTP/2 until it ends.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tower::ServiceExt;
@@ -16,6 +19,8 @@ use tracing::debug;
 
 use crate::identity::Identity;
 use crate::listen::Accepted;
+use crate::reload::Tls;
+use crate::standing::Standing;
 
 /// From the accepted connection to an identity; a caller that takes longer is dropped.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,6 +46,8 @@ pub(crate) enum HandshakeError {
 /// Someone that is known.
 pub(crate) struct Peer {
     identity: Identity,
+    /// `None`: it needs no certificate.
+    standing: Option<Standing>,
     io: Box<dyn Stream>,
 }
 
@@ -54,29 +61,44 @@ pub(crate) async fn handshake(accepted: Accepted) -> Result<Peer, HandshakeError
             Accepted::Unix(stream) => {
                 let credentials = stream.peer_cred().map_err(HandshakeError::Credentials)?;
                 let identity = Identity::from_credentials(&credentials).ok_or(HandshakeError::ForeignUser)?;
-                Ok(Peer { identity, io: Box::new(stream) })
+                Ok(Peer { identity, standing: None, io: Box::new(stream) })
             }
-            Accepted::Tcp(stream, None) => Ok(Peer { identity: Identity::anonymous(), io: Box::new(stream) }),
-            Accepted::Tcp(stream, Some(acceptor)) => {
-                let mut stream = acceptor.accept(stream).await.map_err(HandshakeError::Tls)?;
-                stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
-                let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-                let identity = certificate.and_then(Identity::from_certificate).ok_or(HandshakeError::Nameless)?;
-                Ok(Peer { identity, io: Box::new(stream) })
+            Accepted::Tcp(stream, None) => {
+                Ok(Peer { identity: Identity::anonymous(), standing: None, io: Box::new(stream) })
             }
+            Accepted::Tcp(stream, Some(tls)) => tls_handshake(stream, tls).await,
         }
     };
     tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await.unwrap_or(Err(HandshakeError::Timeout))
 }
 
-/// Answers the peer's calls until it leaves, or until `goaway` and then the end of the calls that run.
+async fn tls_handshake(stream: TcpStream, tls: Tls) -> Result<Peer, HandshakeError> {
+    let credentials = tls.current();
+    let acceptor = TlsAcceptor::from(Arc::clone(&credentials.server));
+    let mut stream = acceptor.accept(stream).await.map_err(HandshakeError::Tls)?;
+    stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
+    let identity = chain.first().and_then(Identity::from_certificate).ok_or(HandshakeError::Nameless)?;
+    let standing = Some(Standing::new(tls, credentials, chain));
+    Ok(Peer { identity, standing, io: Box::new(stream) })
+}
+
+/// Answers the peer's calls until it leaves, or until `goaway` and then the end of the calls that run. A peer whose
+/// certificate does not count any more starts no new ones.
 pub(crate) async fn serve(peer: Peer, routes: Routes, goaway: CancellationToken) {
-    let identity = peer.identity;
-    let service = routes.map_request(move |mut request: Request<Incoming>| {
+    let Peer { identity, standing, io } = peer;
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        let refusal = standing.as_ref().and_then(|standing| standing.check(&identity).err());
         request.extensions_mut().insert(identity.clone());
-        request
+        let routes = routes.clone();
+        async move {
+            match refusal {
+                Some(refusal) => Ok(refusal.into_http()),
+                None => routes.oneshot(request).await,
+            }
+        }
     });
-    let connection = http2().serve_connection(TokioIo::new(peer.io), TowerToHyperService::new(service));
+    let connection = http2().serve_connection(TokioIo::new(io), service);
     tokio::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,

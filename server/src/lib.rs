@@ -1,11 +1,13 @@
 //! telexec's agent as a library: [`serve`] answers gRPC on [`Listeners`] until it is told to stop.
 //!
-//! One call goes this way: `listen` accepts, `tls` and `identity` say who is there, `connection` speaks HTTP/2,
+//! One call goes this way: `listen` accepts, `tls` and `identity` say who is there, `connection` speaks HTTP/2
+//! (and asks `standing` before each call),
 //! `execution_service` turns the wire into a command, `stack` puts limits and ownership before the engine of
 //! `telexec-tool`.
 
 mod agent_service;
 pub mod args;
+mod certificate;
 mod config;
 mod connection;
 mod deadline;
@@ -17,12 +19,16 @@ mod listen;
 pub mod logging;
 pub mod orphans;
 mod private_key;
+mod reload;
+mod revocation;
 mod run;
 mod serve;
 mod stack;
 mod starts;
+mod standing;
 mod tls;
 
 pub use config::{Config, ConfigError, LogFormat};
 pub use listen::{BindError, Listen, Listeners};
+pub use reload::Reload;
 pub use serve::{ServeError, serve};

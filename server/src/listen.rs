@@ -6,15 +6,14 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio_rustls::TlsAcceptor;
 
 use crate::config::{Config, ConfigError};
+use crate::reload::{Reload, Tls};
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -91,6 +90,8 @@ pub enum BindError {
 /// Dropping them closes them and removes the files of Unix sockets.
 pub struct Listeners {
     pub(crate) all: Vec<Listener>,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) reload: Reload,
 }
 
 impl Listeners {
@@ -99,7 +100,7 @@ impl Listeners {
     /// # Errors
     /// The first address that cannot be bound; the others are closed again.
     pub async fn bind(config: &Config) -> Result<Self, BindError> {
-        let tls = config.tls()?.map(|tls| TlsAcceptor::from(Arc::new(tls)));
+        let tls = config.tls_files()?.map(Tls::load).transpose().map_err(ConfigError::from)?;
         let mut all = Vec::new();
         for listen in &config.listen {
             all.push(match listen {
@@ -107,25 +108,30 @@ impl Listeners {
                 Listen::Tcp(address) => Listener::tcp(listen, address, tls.clone(), config.insecure).await?,
             });
         }
-        Ok(Self { all })
+        Ok(Self { all, tls, reload: Reload::default() })
     }
 
     /// What was bound, with the real port where 0 was asked for.
     pub fn addresses(&self) -> Vec<Listen> {
         self.all.iter().map(Listener::address).collect()
     }
+
+    /// To replace their certificates while [`crate::serve`] runs: changes of the files are also noticed without it.
+    pub fn reload(&self) -> Reload {
+        self.reload.clone()
+    }
 }
 
 /// One bound socket.
 pub(crate) enum Listener {
     Unix { socket: UnixListener, path: PathBuf, inode: u64 },
-    Tcp { socket: TcpListener, address: SocketAddr, tls: Option<TlsAcceptor> },
+    Tcp { socket: TcpListener, address: SocketAddr, tls: Option<Tls> },
 }
 
 /// A connection that was accepted, before anyone said who they are.
 pub(crate) enum Accepted {
     Unix(UnixStream),
-    Tcp(TcpStream, Option<TlsAcceptor>),
+    Tcp(TcpStream, Option<Tls>),
 }
 
 impl Listener {
@@ -143,7 +149,7 @@ impl Listener {
         Ok(listener)
     }
 
-    async fn tcp(listen: &Listen, address: &str, tls: Option<TlsAcceptor>, insecure: bool) -> Result<Self, BindError> {
+    async fn tcp(listen: &Listen, address: &str, tls: Option<Tls>, insecure: bool) -> Result<Self, BindError> {
         let io = |source| BindError::Io { listen: listen.clone(), source };
         let addresses: Vec<_> = tokio::net::lookup_host(address).await.map_err(io)?.collect();
         let tls = match addresses.iter().find(|address| !address.ip().is_loopback()) {

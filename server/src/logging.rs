@@ -18,3 +18,14 @@ pub fn start(config: &Config) -> Result<(), ParseError> {
     }
     Ok(())
 }
+
+/// What failed and why, on one line.
+pub fn one_line(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

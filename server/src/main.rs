@@ -44,14 +44,19 @@ fn run(config: Config) -> Result<(), Box<dyn std::error::Error>> {
 async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error::Error>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    // nothing is reloaded yet; but a closed terminal does not end an agent either
-    let _hangup = signal(SignalKind::hangup())?;
+    let mut hangup = signal(SignalKind::hangup())?;
     // where files are limited, writing too much is an error, and no end
     let _too_large = signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?;
     let orphans = Orphans::adopt()?;
     let kill_grace = config.kill_grace;
     let listeners = Listeners::bind(&config).await?;
     let addresses = listeners.addresses();
+    let reload = listeners.reload();
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            reload.ask();
+        }
+    });
     let shutdown = async move {
         // this is asked for when the agent serves
         for address in addresses {
@@ -75,14 +80,7 @@ fn raise_file_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Says what failed and why, one line.
 fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    eprintln!("telexecd: {text}");
+    eprintln!("telexecd: {}", logging::one_line(error));
     ExitCode::from(code)
 }

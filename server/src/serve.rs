@@ -68,6 +68,10 @@ pub async fn serve(
     let routes = routes(&config, &engine, &stack, &health).await?;
     let connections = Connections::new(routes);
     let _closes = connections.close.clone().drop_guard();
+    let mut following = JoinSet::new();
+    if let Some(tls) = listeners.tls {
+        following.spawn(tls.follow(listeners.reload));
+    }
     let mut accepting = JoinSet::new();
     for listener in listeners.all {
         accepting.spawn(connections.clone().accept(listener));

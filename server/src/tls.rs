@@ -1,17 +1,20 @@
-//! TLS with certificates on both sides (mTLS), versions 1.3 and 1.2.
+//! TLS with certificates on both sides (mTLS), versions 1.3 and 1.2: from files to what a handshake needs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, pem};
-use rustls::server::WebPkiClientVerifier;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, pem};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 
+use crate::certificate::Certificate;
 use crate::private_key;
+use crate::revocation::{self, Revocation};
 
-/// Certificates or a key that cannot be used.
+/// Certificates, a key or revocation lists that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -26,8 +29,10 @@ pub enum TlsError {
         source: pem::Error,
     },
     /// A file holds nothing of its kind.
-    #[error("{path} holds no certificate")]
+    #[error("{path} holds no {what}")]
     Empty {
+        /// What should be in it.
+        what: &'static str,
         /// The file.
         path: PathBuf,
     },
@@ -38,6 +43,22 @@ pub enum TlsError {
         path: PathBuf,
         /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A revocation list cannot be used.
+    #[error("{path} holds a revocation list that cannot be used")]
+    Revocation {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Without a list of its own, an authority's certificates would all be refused.
+    #[error("{path} holds no revocation list signed by {authority}: add one, even if it lists nothing")]
+    Unlisted {
+        /// The file of the lists.
+        path: PathBuf,
+        /// The name of the authority.
+        authority: String,
     },
     /// Others than the agent's user and root can get at the private key.
     #[error("others may use the private key {path} (mode {mode:o}): run chmod 600 {path}")]
@@ -59,38 +80,84 @@ pub enum TlsError {
     },
 }
 
+/// Where everything is read from.
+#[derive(Clone, Debug)]
+pub(crate) struct TlsFiles {
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
+    pub(crate) client_ca: PathBuf,
+    pub(crate) client_crl: Option<PathBuf>,
+}
+
 /// What the agent shows, and whom it lets in.
-pub(crate) fn server_config(cert: &Path, key: &Path, client_ca: &Path) -> Result<ServerConfig, TlsError> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let authority = |source| TlsError::Authority { path: client_ca.to_owned(), source };
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(client_ca)? {
-        roots.add(certificate).map_err(|source| authority(source.into()))?;
+pub(crate) struct Credentials {
+    /// For handshakes.
+    pub(crate) server: Arc<ServerConfig>,
+    /// What handshakes ask of a caller's certificate.
+    pub(crate) clients: Arc<dyn ClientCertVerifier>,
+    /// The agent's own certificate.
+    pub(crate) certificate: Certificate,
+    pub(crate) revocation: Option<Revocation>,
+}
+
+impl TlsFiles {
+    /// Reads them all.
+    pub(crate) fn load(&self) -> Result<Credentials, TlsError> {
+        let authorities = certificates(&self.client_ca)?;
+        let (lists, revocation) = match &self.client_crl {
+            Some(path) => revocation::read(path, &authorities).map(|(lists, told)| (lists, Some(told)))?,
+            None => (Vec::new(), None),
+        };
+        let clients = self.verifier(authorities, lists)?;
+        let chain = certificates(&self.cert)?;
+        let certificate = Certificate::first_of(&chain).map_err(|source| self.pair(source))?;
+        let key = private_key::read(&self.key)?;
+        let mut server = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|source| self.pair(source))?
+            .with_client_cert_verifier(Arc::clone(&clients))
+            .with_single_cert(chain, key)
+            .map_err(|source| self.pair(source))?;
+        server.alpn_protocols = vec![b"h2".to_vec()];
+        // a resumed session would outlive a change of certificates
+        server.send_tls13_tickets = 0;
+        server.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+        Ok(Credentials { server: Arc::new(server), clients, certificate, revocation })
     }
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider))
-        .build()
-        .map_err(|source| authority(source.into()))?;
-    let private_key = private_key::read(key)?;
-    let pair = |source| TlsError::Pair { cert: cert.to_owned(), key: key.to_owned(), source };
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(pair)?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(certificates(cert)?, private_key)
-        .map_err(pair)?;
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    // a resumed session would outlive a change of certificates
-    config.send_tls13_tickets = 0;
-    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
-    Ok(config)
+
+    /// Who may come in: with lists, nobody whose revocation they cannot tell.
+    fn verifier(
+        &self,
+        authorities: Vec<CertificateDer<'static>>,
+        lists: Vec<CertificateRevocationListDer<'static>>,
+    ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+        let authority = |source| TlsError::Authority { path: self.client_ca.clone(), source };
+        let mut roots = RootCertStore::empty();
+        for certificate in authorities {
+            roots.add(certificate).map_err(|source| authority(source.into()))?;
+        }
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider).with_crls(lists).build();
+        verifier.map_err(|error| match (&self.client_crl, error) {
+            (Some(path), VerifierBuilderError::InvalidCrl(source)) => {
+                TlsError::Revocation { path: path.clone(), source: rustls::Error::from(source).into() }
+            }
+            (_, source) => authority(source.into()),
+        })
+    }
+
+    fn pair(&self, source: rustls::Error) -> TlsError {
+        TlsError::Pair { cert: self.cert.clone(), key: self.key.clone(), source }
+    }
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let read = |source| TlsError::Read { what: "certificate", path: path.to_owned(), source };
+    const WHAT: &str = "certificate";
+    let read = |source| TlsError::Read { what: WHAT, path: path.to_owned(), source };
     let certificates: Vec<_> =
         CertificateDer::pem_file_iter(path).map_err(read)?.collect::<Result<_, _>>().map_err(read)?;
     if certificates.is_empty() {
-        return Err(TlsError::Empty { path: path.to_owned() });
+        return Err(TlsError::Empty { what: WHAT, path: path.to_owned() });
     }
     Ok(certificates)
 }

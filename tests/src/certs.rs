@@ -5,16 +5,18 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    SanType, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SanType, SerialNumber, date_time_ymd,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 use telexec_client::TlsOptions;
 use tempfile::TempDir;
+use time::OffsetDateTime;
 
 /// A private authority with an agent's certificate and one client's. The files last as long as this.
 pub struct Certs {
@@ -39,6 +41,7 @@ pub struct Pair {
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
+    serial: SerialNumber,
 }
 
 /// A certificate that is to be issued.
@@ -82,7 +85,7 @@ impl Certs {
             .with_root_certificates(roots);
         let mut config = match pair {
             None => builder.with_no_client_auth(),
-            Some(Pair { cert, key }) => {
+            Some(Pair { cert, key, .. }) => {
                 let chain = vec![CertificateDer::from_pem_file(cert).unwrap()];
                 builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap()).unwrap()
             }
@@ -128,15 +131,50 @@ impl Authority {
     ///
     /// # Panics
     /// Its files cannot be written.
-    pub fn issue(&self, leaf: Leaf) -> Pair {
+    pub fn issue(&self, mut leaf: Leaf) -> Pair {
+        let serial = SerialNumber::from(fastrand::u64(1..));
+        leaf.params.serial_number = Some(serial.clone());
         let key = KeyPair::generate().unwrap();
         let cert = leaf.params.signed_by(&key, &self.issuer).unwrap();
         let name = crate::marker();
         let file = |extension: &str| self.directory.path().join(format!("{name}.{extension}"));
-        let pair = Pair { cert: file("pem"), key: file("key") };
+        let pair = Pair { cert: file("pem"), key: file("key"), serial };
         std::fs::write(&pair.cert, cert.pem()).unwrap();
         write_private(&pair.key, &key.serialize_pem());
         pair
+    }
+
+    /// A list (PEM) of the certificates that it takes back.
+    ///
+    /// # Panics
+    /// It cannot be signed.
+    pub fn revocation_list(&self, revoked: &[&Pair]) -> String {
+        let yesterday = OffsetDateTime::now_utc() - Duration::from_secs(24 * 60 * 60);
+        let revoked = revoked.iter().map(|pair| RevokedCertParams {
+            serial_number: pair.serial.clone(),
+            revocation_time: yesterday,
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let list = CertificateRevocationListParams {
+            this_update: yesterday,
+            next_update: date_time_ymd(3000, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.issuer).unwrap().pem().unwrap()
+    }
+}
+
+impl Pair {
+    /// The certificate as it is presented.
+    ///
+    /// # Panics
+    /// The file is gone.
+    pub fn der(&self) -> CertificateDer<'static> {
+        CertificateDer::from_pem_file(&self.cert).unwrap()
     }
 }
 
@@ -191,6 +229,12 @@ impl Leaf {
     /// Its time is over.
     pub fn expired(mut self) -> Self {
         (self.params.not_before, self.params.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2001, 1, 1));
+        self
+    }
+
+    /// Its time is over this long from now.
+    pub fn ends_in(mut self, rest: Duration) -> Self {
+        self.params.not_after = OffsetDateTime::now_utc() + rest;
         self
     }
 

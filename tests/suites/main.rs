@@ -3,6 +3,7 @@
 
 mod backpressure;
 mod bash_tool;
+mod certificates;
 mod cli;
 mod conformance;
 mod containment;

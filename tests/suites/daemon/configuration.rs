@@ -4,7 +4,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use telexec_tests::{Agent, Authority, Certs, Leaf, collect, run};
+use telexec_tests::{Agent, Authority, Certs, Leaf, Pair, collect, run};
 use telexec_tool::{Command, Executor, ExitCause};
 
 use super::telexecd;
@@ -63,6 +63,7 @@ async fn faults_of_the_file_are_named() {
         ("log_level = \"a=b=c\"", "telexecd"),
         ("[environment]\n\"A=B\" = \"c\"", "environment"),
         ("tls_cert = \"/no/such.pem\"", "go together"),
+        ("client_crl = \"/no/such.pem\"", "--client-crl needs --client-ca"),
         ("tls_cert = \"/no/such.pem\"\ntls_key = \"/no/such.key\"\nclient_ca = \"/no/ca.pem\"", "/no/"),
     ] {
         let toml = if toml.contains("listen") || toml.is_empty() { toml.to_owned() } else { format!("{LISTEN}{toml}") };
@@ -101,6 +102,29 @@ async fn faults_of_certificates_are_named() {
             format!("listen = [\"tcp://0.0.0.0:0\"]\ntls_cert = {cert:?}\ntls_key = {key:?}\nclient_ca = {ca:?}");
         let log = fault(&toml).await;
         assert!(log.contains(named), "{named}: {log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_of_revocation_lists_are_named() {
+    let (certs, namesake) = (Certs::new(), Authority::new("telexec tests"));
+    let crl = certs.authority.directory().join("crl.pem");
+    let Pair { cert, key, .. } = &certs.agent;
+    let toml = format!(
+        "listen = [\"tcp://0.0.0.0:0\"]\ntls_cert = {cert:?}\ntls_key = {key:?}\nclient_ca = {:?}\nclient_crl = {crl:?}",
+        certs.authority.cert()
+    );
+    assert!(fault(&toml).await.contains("cannot read a revocation list from"), "there is no file");
+    let list = certs.authority.revocation_list(&[&certs.client]);
+    let cut = format!("{}-----END X509 CRL-----\n", &list[..list.len() / 2]);
+    for (content, named) in [
+        ("nothing", "holds no revocation list"),
+        (&cut, "revocation list"),
+        (&namesake.revocation_list(&[]), "no revocation list signed by CN=telexec tests"),
+    ] {
+        std::fs::write(&crl, content).unwrap();
+        let log = fault(&toml).await;
+        assert!(log.contains(named) && log.contains("crl.pem"), "{named}: {log}");
     }
 }
 
@@ -151,12 +175,15 @@ async fn every_flag_has_its_variable() {
     let directory = tempfile::tempdir().unwrap();
     let (config, state) = (directory.path().join("telexecd.toml"), directory.path().join("state"));
     std::fs::write(&config, "max_executions = 7").unwrap();
+    let crl = directory.path().join("crl.pem");
+    std::fs::write(&crl, certs.authority.revocation_list(&[])).unwrap();
     let variables = [
         ("CONFIG", text(&config)),
         ("LISTEN", "tcp://127.0.0.1:0"),
         ("TLS_CERT", text(&certs.agent.cert)),
         ("TLS_KEY", text(&certs.agent.key)),
         ("CLIENT_CA", text(&certs.authority.cert())),
+        ("CLIENT_CRL", text(&crl)),
         ("STATE_DIR", text(&state)),
         ("LOG_FORMAT", "json"),
         ("LOG_LEVEL", "debug"),

@@ -16,7 +16,9 @@ async fn check(config: &Path) -> (i32, String) {
     let certs = Certs::new();
     let text = |path: &Path| path.to_str().unwrap().to_owned();
     let (cert, key, ca) = (text(&certs.agent.cert), text(&certs.agent.key), text(&certs.authority.cert()));
-    let tls = ["--tls-cert", &cert, "--tls-key", &key, "--client-ca", &ca];
+    let crl = certs.authority.directory().join("crl.pem");
+    std::fs::write(&crl, certs.authority.revocation_list(&[])).unwrap();
+    let tls = ["--tls-cert", &cert, "--tls-key", &key, "--client-ca", &ca, "--client-crl", &text(&crl)];
     telexecd(&[&["--check-config", "--config", config.to_str().unwrap()], &tls[..]].concat(), &[]).await
 }
 

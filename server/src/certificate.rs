@@ -1,0 +1,74 @@
+//! What a certificate says of itself.
+
+use rustls::CertificateError;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// From here to its end the agent's own certificate is due for another.
+const RENEWAL_SECONDS: u64 = 7 * 24 * 60 * 60;
+
+/// A certificate as the log tells of it.
+pub(crate) struct Certificate {
+    pub(crate) subject: String,
+    pub(crate) serial: String,
+    pub(crate) not_after: String,
+    end: u64,
+}
+
+/// How far the end of a certificate is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expiry {
+    Far,
+    Near,
+    Past,
+}
+
+impl Certificate {
+    /// That of the one who shows the chain.
+    pub(crate) fn first_of(chain: &[CertificateDer<'_>]) -> Result<Self, rustls::Error> {
+        let malformed = rustls::Error::InvalidCertificate(CertificateError::BadEncoding);
+        let Some((_, certificate)) = chain.first().and_then(|der| X509Certificate::from_der(der).ok()) else {
+            return Err(malformed);
+        };
+        Ok(Self {
+            subject: certificate.subject().to_string(),
+            serial: certificate.raw_serial_as_string(),
+            not_after: certificate.validity().not_after.to_string(),
+            end: end(&certificate),
+        })
+    }
+
+    pub(crate) fn expiry(&self, now: UnixTime) -> Expiry {
+        match now.as_secs() {
+            now if now > self.end => Expiry::Past,
+            now if now.saturating_add(RENEWAL_SECONDS) > self.end => Expiry::Near,
+            _ => Expiry::Far,
+        }
+    }
+}
+
+/// The last second of the first of these that has yet to expire, since the epoch; `None`: none has.
+pub(crate) fn next_end(chain: &[CertificateDer<'_>], now: UnixTime) -> Option<u64> {
+    let ends = chain.iter().filter_map(|der| Some(end(&X509Certificate::from_der(der).ok()?.1)));
+    ends.filter(|end| *end >= now.as_secs()).min()
+}
+
+fn end(certificate: &X509Certificate<'_>) -> u64 {
+    u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn the_last_week_is_told() {
+        let certificate =
+            Certificate { subject: String::new(), serial: String::new(), not_after: String::new(), end: 10_000_000 };
+        let at = |second| certificate.expiry(UnixTime::since_unix_epoch(Duration::from_secs(second)));
+        let near = 10_000_000 - RENEWAL_SECONDS;
+        assert_eq!([at(near), at(near + 1)], [Expiry::Far, Expiry::Near]);
+        assert_eq!([at(10_000_000), at(10_000_001)], [Expiry::Near, Expiry::Past]);
+    }
+}

@@ -1,0 +1,66 @@
+//! Certificate revocation lists (CRLs): the callers' certificates that authorities have taken back.
+
+use std::cmp::Reverse;
+use std::path::Path;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use x509_parser::prelude::{ASN1Time, CertificateRevocationList, FromDer, X509Certificate};
+
+use crate::tls::TlsError;
+
+/// What the log tells of the lists.
+pub(crate) struct Revocation {
+    /// Certificates that are listed.
+    pub(crate) revoked: usize,
+    /// When the first of the lists should have been replaced by a newer one, if that is past.
+    pub(crate) outdated_since: Option<String>,
+}
+
+/// Reads a file of lists (PEM). Each authority must have signed one of them: a file that was mixed up or damaged would
+/// otherwise shut everybody out, or revoke nobody.
+pub(crate) fn read(
+    path: &Path,
+    authorities: &[CertificateDer<'_>],
+) -> Result<(Vec<CertificateRevocationListDer<'static>>, Revocation), TlsError> {
+    const WHAT: &str = "revocation list";
+    let read = |source| TlsError::Read { what: WHAT, path: path.to_owned(), source };
+    let ders: Vec<_> =
+        CertificateRevocationListDer::pem_file_iter(path).map_err(read)?.collect::<Result<_, _>>().map_err(read)?;
+    if ders.is_empty() {
+        return Err(TlsError::Empty { what: WHAT, path: path.to_owned() });
+    }
+    let mut lists = Vec::new();
+    for der in &ders {
+        let (_, list) = CertificateRevocationList::from_der(der)
+            .map_err(|source| TlsError::Revocation { path: path.to_owned(), source: source.into() })?;
+        lists.push((list, der.clone()));
+    }
+    for authority in authorities {
+        // one that is no certificate is refused as an authority
+        let Ok((_, authority)) = X509Certificate::from_der(authority) else { continue };
+        if !lists.iter().any(|(list, _)| is_signed_by(list, &authority)) {
+            return Err(TlsError::Unlisted { path: path.to_owned(), authority: authority.subject().to_string() });
+        }
+    }
+    // of two lists of one authority the first is used
+    lists.sort_by_key(|(list, _)| Reverse(list.last_update()));
+    let told = told(lists.iter().map(|(list, _)| list));
+    Ok((lists.into_iter().map(|(_, der)| der).collect(), told))
+}
+
+fn is_signed_by(list: &CertificateRevocationList<'_>, authority: &X509Certificate<'_>) -> bool {
+    list.issuer().as_raw() == authority.subject().as_raw() && list.verify_signature(authority.public_key()).is_ok()
+}
+
+fn told<'a>(lists: impl Iterator<Item = &'a CertificateRevocationList<'a>> + Clone) -> Revocation {
+    let now = ASN1Time::now();
+    Revocation {
+        revoked: lists.clone().map(|list| list.iter_revoked_certificates().count()).sum(),
+        outdated_since: lists
+            .filter_map(CertificateRevocationList::next_update)
+            .min()
+            .filter(|next| *next < now)
+            .map(|next| next.to_string()),
+    }
+}
