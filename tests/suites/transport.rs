@@ -23,7 +23,10 @@ async fn who_am_i(agent: &Agent, config: Arc<ClientConfig>) -> Result<String, St
 #[tokio::test(flavor = "multi_thread")]
 async fn only_a_valid_certificate_of_the_authority_gets_in() {
     let certs = Certs::new();
-    let agent = Agent::builder().mtls(&certs).start();
+    let revoked = certs.authority.issue(Leaf::client("client"));
+    let crl = certs.authority.directory().join("crl.pem");
+    std::fs::write(&crl, certs.authority.revocation_list(&[&revoked])).unwrap();
+    let agent = Agent::builder().mtls(&certs).args(["--client-crl", crl.to_str().unwrap()]).start();
     let namesake = Authority::new("telexec tests");
     let issue = |leaf| Some(certs.authority.issue(leaf));
     for (pair, why) in [
@@ -32,6 +35,7 @@ async fn only_a_valid_certificate_of_the_authority_gets_in() {
         (issue(Leaf::client("client").expired()), "expired"),
         (issue(Leaf::client("client").not_yet_valid()), "not yet valid"),
         (issue(Leaf::server("client")), "for servers"),
+        (Some(revoked), "revoked"),
         (issue(Leaf::client("client").nameless()), "names nobody"),
         (issue(Leaf::client("two\nlines")), "a name that would forge a log line"),
     ] {
@@ -40,7 +44,7 @@ async fn only_a_valid_certificate_of_the_authority_gets_in() {
             assert!(answer.is_err(), "{why}: {answer:?}");
         }
     }
-    until("the agent says so", async || agent.log().matches("turned a peer away").count() == 14).await;
+    until("the agent says so", async || agent.log().matches("turned a peer away").count() == 16).await;
     assert_eq!(who_am_i(&agent, certs.config(Some(&certs.client))).await.unwrap(), "client");
 }
 
@@ -51,6 +55,25 @@ async fn both_versions_of_tls_are_spoken() {
     for version in [&TLS13, &TLS12] {
         let config = certs.config_with_versions(Some(&certs.client), &[version]);
         assert_eq!(who_am_i(&agent, config).await.unwrap(), "client");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn older_versions_of_tls_are_not() {
+    const PROTOCOL_VERSION: u8 = 70;
+    let certs = Certs::new();
+    let agent = Agent::builder().mtls(&certs).start();
+    for minor in [1, 2] {
+        // a ClientHello of TLS 1.0 or 1.1: random bytes, no session, a cipher suite, no compression, signature algorithms
+        let algorithms = [0, 8, 0, 13, 0, 4, 0, 2, 4, 1];
+        let hello = [&[3, minor][..], &[7; 32], &[0, 0, 2, 0xc0, 0x14, 1, 0], &algorithms].concat();
+        let length = u8::try_from(hello.len()).unwrap();
+        let mut stream = Wire::dial(&agent).await;
+        let record = [&[22, 3, 1, 0, length + 4, 1, 0, 0, length][..], &hello].concat();
+        stream.write_all(&record).await.unwrap();
+        let mut answer = Vec::new();
+        within(stream.read_to_end(&mut answer)).await.unwrap();
+        assert!(matches!(answer[..], [21, 3, _, 0, 2, 2, PROTOCOL_VERSION]), "1.{}: {answer:?}", minor - 1);
     }
 }
 
@@ -124,7 +147,7 @@ async fn silent_connections_hold_up_nobody_and_are_closed() {
     let certs = Certs::new();
     let agent = Agent::builder().mtls(&certs).start();
     let mut silent = Vec::new();
-    for i in 0..60 {
+    for i in 0..600 {
         let mut stream = Wire::dial(&agent).await;
         if i % 2 == 0 {
             // the beginning of a ClientHello
@@ -137,6 +160,7 @@ async fn silent_connections_hold_up_nobody_and_are_closed() {
         // an alert or nothing, then the end
         let _ = within(stream.read_to_end(&mut Vec::new())).await;
     }
+    until("each was too late", async || agent.log().matches("it took longer than 5 s").count() == 600).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
