@@ -9,6 +9,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::UnixTime;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -73,13 +74,13 @@ pub(crate) async fn handshake(accepted: Accepted) -> Result<Peer, HandshakeError
 }
 
 async fn tls_handshake(stream: TcpStream, tls: Tls) -> Result<Peer, HandshakeError> {
-    let credentials = tls.current();
+    let (credentials, since) = (tls.current(), UnixTime::now());
     let acceptor = TlsAcceptor::from(Arc::clone(&credentials.server));
     let mut stream = acceptor.accept(stream).await.map_err(HandshakeError::Tls)?;
     stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
     let identity = chain.first().and_then(Identity::from_certificate).ok_or(HandshakeError::Nameless)?;
-    let standing = Some(Standing::new(tls, credentials, chain));
+    let standing = Some(Standing::new(tls, credentials, chain, since));
     Ok(Peer { identity, standing, io: Box::new(stream) })
 }
 

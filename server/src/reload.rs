@@ -53,10 +53,10 @@ impl Tls {
     pub(crate) async fn follow(self, asked: Reload) {
         let mut looks = tokio::time::interval(LOOK_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut read, mut seen) = (self.stamps.clone(), self.stamps.clone());
-        let mut told = Expiry::Far;
+        let (mut used, mut seen, mut refused) = (self.stamps.clone(), self.stamps.clone(), None);
+        let mut expiry = Expiry::Far;
         loop {
-            told = warn_of_expiry(&self.current(), told);
+            expiry = warn_of_expiry(&self.current(), expiry);
             let at_once = tokio::select! {
                 () = asked.0.notified() => true,
                 _ = looks.tick() => false,
@@ -65,26 +65,28 @@ impl Tls {
             // several files are not replaced at one moment: what still changes is left for the next look
             let settled = stamps == seen;
             seen = stamps;
-            if at_once || (settled && seen != read) {
-                read = seen.clone();
-                self.replace().await;
-                told = Expiry::Far;
+            if !at_once && (!settled || seen == used) {
+                continue;
+            }
+            match self.replace().await {
+                Ok(()) => (used, refused, expiry) = (seen.clone(), None, Expiry::Far),
+                // tried again at the next look, since what was wrong may not show in the files
+                Err(_) if !at_once && refused.as_ref() == Some(&seen) => {}
+                Err(error) => {
+                    warn!(error, "certificates not reloaded: those from before stay in use");
+                    refused = Some(seen.clone());
+                }
             }
         }
     }
 
-    /// Takes what the files hold now, if all of it can be used.
-    async fn replace(&self) {
-        match self.blocking(TlsFiles::load).await {
-            Some(Ok(credentials)) => {
-                tell(&credentials);
-                *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(credentials);
-            }
-            Some(Err(error)) => {
-                warn!(error = one_line(&error), "certificates not reloaded: those from before stay in use")
-            }
-            None => {}
-        }
+    /// Takes what the files hold now, if all of it can be used; else says why not.
+    async fn replace(&self) -> Result<(), String> {
+        let loaded = self.blocking(TlsFiles::load).await.ok_or("reading them was given up")?;
+        let credentials = Arc::new(loaded.map_err(|error| one_line(&error))?);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&credentials);
+        tell(&credentials);
+        Ok(())
     }
 
     /// Files may be on a network that is dead.

@@ -29,9 +29,10 @@ struct Judgement {
 }
 
 impl Standing {
-    /// Of a caller that has just shown this chain, which was accepted by these credentials.
-    pub(crate) fn new(tls: Tls, by: Arc<Credentials>, chain: Vec<CertificateDer<'static>>) -> Self {
-        let judgement = Judgement { by, until: next_end(&chain, UnixTime::now()), verdict: Ok(()) };
+    /// Of a caller whose chain was accepted by these credentials, in a handshake that began at `since`: a part of the
+    /// chain may have expired in the course of it.
+    pub(crate) fn new(tls: Tls, by: Arc<Credentials>, chain: Vec<CertificateDer<'static>>, since: UnixTime) -> Self {
+        let judgement = Judgement { by, until: next_end(&chain, since), verdict: Ok(()) };
         Self { tls, chain, judgement: Mutex::new(judgement) }
     }
 
