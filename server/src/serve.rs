@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit};
 use telexec_proto::FILE_DESCRIPTOR_SET;
 use telexec_proto::v1::agent_service_server::AgentServiceServer;
 use telexec_proto::v1::execution_service_server::ExecutionServiceServer;
@@ -27,7 +28,7 @@ use crate::stack::Stack;
 use crate::starts::Starts;
 
 /// Connections of one listener that may be in their handshake at once; more wait.
-const MAX_HANDSHAKES: usize = 1024;
+const MAX_HANDSHAKES: u64 = 1024;
 /// After SIGKILL: how long a process may take to end. One in an uninterruptible sleep takes for ever.
 const KILL_TIME: Duration = Duration::from_secs(5);
 /// After the last execution has ended: how long its end may take to reach its caller.
@@ -137,6 +138,12 @@ async fn not_serving(health: &HealthReporter) {
     }
 }
 
+/// Strangers leave some descriptors to the commands that run.
+fn max_handshakes() -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(MAX_HANDSHAKES.min(descriptors / 2)).unwrap_or(1).max(1)
+}
+
 /// All open connections.
 #[derive(Clone)]
 struct Connections {
@@ -156,7 +163,7 @@ impl Connections {
     /// Accepts for ever.
     async fn accept(self, listener: Listener) {
         // for each listener: strangers on one do not keep callers from another
-        let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
+        let handshakes = Arc::new(Semaphore::new(max_handshakes()));
         let mut accepts = true;
         loop {
             let Ok(permit) = Arc::clone(&handshakes).acquire_owned().await else { return };

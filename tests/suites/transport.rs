@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustls::ClientConfig;
 use rustls::version::{TLS12, TLS13};
 use telexec_proto::v1::{ExecuteRequest, GetAgentRequest};
-use telexec_tests::{Agent, Authority, Certs, Leaf, MARK, Wire, marker, processes_with, until, within};
+use telexec_tests::{Agent, Authority, Certs, Leaf, MARK, Wire, follow, marker, processes_with, until, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn identity(wire: &Wire) -> Result<String, tonic::Status> {
@@ -161,6 +161,33 @@ async fn silent_connections_hold_up_nobody_and_are_closed() {
         let _ = within(stream.read_to_end(&mut Vec::new())).await;
     }
     until("each was too late", async || agent.log().matches("it took longer than 5 s").count() == 600).await;
+}
+
+/// Ticks (10 ms) of a processor that a process has used.
+fn processor_ticks(pid: i32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let after_name: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    after_name[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_descriptors_it_waits_for_some_and_loses_nothing() {
+    let agent = Agent::builder().tcp().after("ulimit -n 64").start();
+    let wire = Wire::connect(&agent).await.unwrap();
+    let command = "for i in $(seq 200); do sleep 0.02; echo; done".to_owned();
+    let running = wire.executions().execute(ExecuteRequest { command, ..Default::default() }).await.unwrap();
+    let mut idle = Vec::new();
+    for _ in 0..80 {
+        idle.push(Wire::dial(&agent).await);
+    }
+    until("it runs out", async || agent.log().contains("cannot accept connections")).await;
+    let before = processor_ticks(agent.pid());
+    let followed = follow(running.into_inner()).await;
+    // a loop without a pause takes all of a processor for as long as the command runs: 400
+    assert!(processor_ticks(agent.pid()) - before < 100, "it waits");
+    assert_eq!((followed.stdout().len(), followed.exited().map(|exited| exited.exit_code)), (200, Some(0)));
+    drop(idle);
+    identity(&Wire::connect(&agent).await.unwrap()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
