@@ -24,8 +24,8 @@ mod revocation;
 mod run;
 mod serve;
 mod stack;
-mod starts;
 mod standing;
+mod starts;
 mod tls;
 
 pub use config::{Config, ConfigError, LogFormat};
