@@ -4,6 +4,8 @@
 //!   `telexec-client`, is a machine behind gRPC. Behaviour is added by wrapping one executor in another ([`guard`]).
 //! - [`Tool`]: what an AI orchestrator calls. [`BashTool`] and [`ExecCommandTool`] are written once, over any executor.
 //!
+//! - [`shell`]: what a shell text would run, for rules and for people who confirm commands.
+//!
 //! This crate knows nothing of gRPC.
 
 pub mod bash;
@@ -16,6 +18,7 @@ pub mod guard;
 mod id;
 #[cfg(target_os = "linux")]
 pub mod local;
+pub mod shell;
 mod signal;
 mod text;
 mod tool;

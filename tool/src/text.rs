@@ -18,12 +18,6 @@ pub(crate) fn shorten(text: &str) -> String {
     if text.chars().nth(60).is_none() { shown(60) } else { shown(57) + "..." }
 }
 
-/// Stands for calls that begin with the same word, such as `ls **`. Only that word: what comes after a `;` is not looked
-/// at.
-pub(crate) fn pattern(text: &str) -> Option<String> {
-    text.split_whitespace().next().map(|word| format!("{word} **"))
-}
-
 /// Leaves out the beginning of a character that is not all there.
 pub(crate) fn without_cut_character(bytes: &[u8]) -> &[u8] {
     let end = bytes.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
@@ -45,14 +39,5 @@ mod tests {
             assert_eq!(shorten(&letter.repeat(60)), letter.repeat(60));
             assert_eq!(shorten(&letter.repeat(61)), letter.repeat(57) + "...");
         }
-    }
-
-    #[test]
-    fn the_pattern_is_the_first_word() {
-        assert_eq!(pattern("ls -la /tmp").as_deref(), Some("ls **"));
-        assert_eq!(pattern("  \n make\tall").as_deref(), Some("make **"));
-        assert_eq!(pattern("pwd").as_deref(), Some("pwd **"));
-        assert_eq!(pattern(" "), None);
-        assert_eq!(pattern(""), None);
     }
 }

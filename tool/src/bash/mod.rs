@@ -19,7 +19,8 @@ use tokio::sync::mpsc;
 use self::capture::{Capture, SPARE_BYTES};
 use self::style::{Ended, clamp};
 use crate::guard::Guard;
-use crate::text::{pattern, shorten, with_causes};
+use crate::shell;
+use crate::text::{shorten, with_causes};
 use crate::{Command, Event, ExitCause, Exited, InvalidCommand, Output, OutputStream, SpawnStage};
 use crate::{Executor, ExecutorError, Tool, ToolContext, ToolDefinition, ToolError, ToolResult};
 
@@ -270,9 +271,10 @@ impl Tool for BashTool {
         Some("Running command...".to_owned())
     }
 
-    /// The first word with any arguments, such as `ls **`. Only that word: what comes after a `;` is not looked at.
+    /// The program with any arguments, such as `ls **`, for [`shell::covers`]. None if the text runs several programs, or
+    /// is not understood.
     fn permission_pattern(&self, params: &Value) -> Option<String> {
-        command_text(params).and_then(pattern)
+        command_text(params).and_then(shell::pattern)
     }
 }
 

@@ -35,7 +35,8 @@ use self::failure::{Failure, answer};
 use self::preview::Preview;
 use self::tasks::{LABEL, Tasks};
 use crate::guard::Guard;
-use crate::text::{pattern, shorten};
+use crate::shell;
+use crate::text::shorten;
 use crate::{Command, Event, Execution, Exited, InvalidCommand, Output, OutputStream, TerminalSize};
 use crate::{Executor, ExecutorError, Tool, ToolContext, ToolDefinition, ToolError, ToolResult};
 
@@ -298,9 +299,10 @@ impl Tool for ExecCommandTool {
         Some("Running command...".to_owned())
     }
 
-    /// The first word with any arguments, such as `ls **`. Only that word: what comes after a `;` is not looked at.
+    /// The program with any arguments, such as `ls **`, for [`shell::covers`]. None if the text runs several programs, or
+    /// is not understood.
     fn permission_pattern(&self, params: &Value) -> Option<String> {
-        command_text(params).and_then(pattern)
+        command_text(params).and_then(shell::pattern)
     }
 }
 

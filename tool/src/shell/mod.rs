@@ -1,0 +1,130 @@
+//! What would a shell text run?
+//!
+//! [`analyze`] parses the text as bash would and lists every program that it names: in pipes, lists, subshells, loops,
+//! conditions, functions, substitutions and here-documents, behind wrappers such as `env`, `sudo`, `xargs` and
+//! `find -exec`, and in the texts of `sh -c`, `eval` and `trap`. Quoting is understood: `echo 'rm -rf /'` runs `echo`.
+//!
+//! It is for rules and for people who confirm commands, and is **never a sandbox**. What it does not understand it says:
+//! text with a syntax error or over a bound, and text in which something that is known only when it runs decides what
+//! runs: `$x`, `eval`, `source`, a shell that reads a script or its input, aliases, options of a wrapper that are not
+//! known here, and assignments to `PATH`, `LD_*`, `BASH_ENV`, `ENV` and the like.
+//!
+//! What it cannot know, and does not report:
+//! - what a program does, and runs in turn: `make`, `python3 -c`, `ssh`, `./script.sh`, `git` with its hooks and pager,
+//!   `awk`, `tar`; a wrapper that is not named above is such a program;
+//! - which file stands behind a name: that is for the environment, the directory, startup files, and functions and
+//!   aliases that come from there;
+//! - the files that redirections write;
+//! - commands inside the *values* of variables that bash evaluates as arithmetic, as in `$((x))` or `[[ $x -eq 1 ]]`;
+//! - other shells than bash and POSIX ones, which may read the same text otherwise.
+
+mod permission;
+mod programs;
+#[cfg(test)]
+mod tests;
+mod walk;
+mod words;
+
+use std::thread;
+
+use self::walk::Item;
+
+pub use self::permission::covers;
+pub(crate) use self::permission::pattern;
+
+/// More than this is not looked at.
+const LONGEST_TEXT: usize = 64 * 1024;
+/// How deep texts may stand in texts, such as `$($(…))` or `sh -c "sh -c '…'"`.
+const DEEPEST_TEXT: usize = 16;
+/// More commands than this are not listed.
+const MOST_COMMANDS: usize = 4096;
+
+/// Several times what the deepest text within the bounds needs; only what is used of it takes memory.
+const STACK_BYTES: usize = 64 << 20;
+
+/// What a text runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Analysis {
+    /// Each program and builtin, wrappers too, as it is called, in the order of the text, without duplicates. If the
+    /// text is not understood: those that were found nevertheless.
+    pub programs: Vec<String>,
+    /// Each command whose program is known; what a wrapper runs is one more.
+    pub commands: Vec<SimpleCommand>,
+    /// One of the programs is `sudo`, `sudoedit`, `doas`, `su`, `pkexec` or `run0`, by any path.
+    pub uses_sudo: bool,
+    /// The programs are all that the text names. False: see `reason`.
+    pub understood: bool,
+    /// Why it is not understood: the first reason that was met.
+    pub reason: Option<&'static str>,
+}
+
+/// A program and what it is called with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SimpleCommand {
+    /// As it is called: a name or a path, without quoting.
+    pub program: String,
+    /// Without quoting; `None` is one whose value is known only when it runs, and may come to several or none.
+    pub arguments: Vec<Option<String>>,
+}
+
+/// What a shell runs, given this text.
+#[must_use]
+pub fn analyze(text: &str) -> Analysis {
+    collect(vec![Item::Text(text.to_owned())])
+}
+
+/// What a program without a shell runs, given its name and arguments: wrappers and `sh -c` are looked through.
+#[must_use]
+pub fn analyze_argv(argv: &[String]) -> Analysis {
+    if argv.iter().map(String::len).sum::<usize>() > LONGEST_TEXT {
+        return collect(vec![Item::Unknown("it is too long")]);
+    }
+    let mut items = Vec::new();
+    programs::run(argv.iter().cloned().map(Some).collect(), &mut items);
+    collect(items)
+}
+
+/// Goes through the items on a stack of their own: parser and tree are recursive, and a caller may be deep already. No
+/// text is known that makes the parser panic; one that did would end no more than that thread.
+fn collect(items: Vec<Item>) -> Analysis {
+    let thread = thread::Builder::new().name("shell-text".to_owned()).stack_size(STACK_BYTES);
+    let collected = thread.spawn(move || collect_here(items)).ok().and_then(|thread| thread.join().ok());
+    collected.unwrap_or_else(|| {
+        let mut analysis = Analysis::default();
+        analysis.not_understood("it could not be analysed");
+        analysis
+    })
+}
+
+/// Goes through the items and what their texts come to. A text is parsed when nothing of another is on the stack.
+fn collect_here(items: Vec<Item>) -> Analysis {
+    let mut analysis = Analysis { understood: true, ..Analysis::default() };
+    let mut waiting: Vec<(usize, Item)> = items.into_iter().rev().map(|item| (0, item)).collect();
+    while let Some((depth, item)) = waiting.pop() {
+        match item {
+            Item::Command(_) if analysis.commands.len() >= MOST_COMMANDS => analysis.not_understood("it is too long"),
+            Item::Command(command) => analysis.add(command),
+            Item::Unknown(reason) => analysis.not_understood(reason),
+            Item::Text(_) if depth >= DEEPEST_TEXT => analysis.not_understood("it is nested too deep"),
+            Item::Text(text) => {
+                waiting.extend(walk::items(&text).into_iter().rev().map(|item| (depth + 1, item)));
+            }
+        }
+    }
+    analysis
+}
+
+impl Analysis {
+    fn add(&mut self, command: SimpleCommand) {
+        self.uses_sudo |= programs::raises_rights(&command.program);
+        if !self.programs.contains(&command.program) {
+            self.programs.push(command.program.clone());
+        }
+        self.commands.push(command);
+    }
+
+    fn not_understood(&mut self, reason: &'static str) {
+        self.understood = false;
+        self.reason.get_or_insert(reason);
+    }
+}

@@ -1,0 +1,403 @@
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn texts_run_what_they_name() {
+    for (text, expected) in [
+        ("", ""),
+        ("  # only a comment", ""),
+        ("ls", "ls"),
+        ("ls -la /tmp # ; rm", "ls"),
+        ("ls\nid\n\nls", "ls id"),
+        ("ls; id & who && w || df | cat |& wc", "ls id who w df cat wc"),
+        ("! ls", "ls"),
+        ("/bin/ls ./x", "/bin/ls"),
+        // quoting
+        ("echo 'rm -rf /'", "echo"),
+        ("echo \"rm; id\" a\\;b '$(id)' \"\\$(id)\" \\`id\\`", "echo"),
+        ("\\ls", "ls"),
+        ("l's' ; \"i\"d; $'\\x77'", "ls id w"),
+        ("ls \\\n  -l; i\\\nd", "ls id"),
+        ("echo \"a\nb; id\"", "echo"),
+        ("écho ☃ '🦀 ; id'", "écho"),
+        ("echo a#b; ls", "echo ls"),
+        // substitutions
+        ("echo $(ls; id) `who`", "ls id who echo"),
+        ("echo \"$(ls \"$(id)\")\"", "id ls echo"),
+        ("echo `ls \\`id\\``", "id ls echo"),
+        ("echo $(echo `who`)", "who echo"),
+        ("diff <(ls) <(id) > >(wc)", "wc ls id diff"),
+        ("x=$(ls)", "ls"),
+        ("echo ${x:-$(id)} \"${x:+`ls`}\" ${x/$(w)/$(who)} ${x:$(df)}", "id ls w who df echo"),
+        ("echo ${a[$(id)]} $((1 + $(ls))) $((2 * 3))", "id ls echo"),
+        ("echo ${#x} ${x%.*} ${!x} ${x^^} $x", "echo"),
+        // structure
+        ("(ls; id); { who; }", "ls id who"),
+        ("if ls; then id; elif w; then who; else df; fi", "ls id w who df"),
+        ("for x in a $(ls); do id; done", "ls id"),
+        ("for ((i=0; i<$(ls); i++)); do id; done", "ls id"),
+        ("while ls; do id; done; until w; do df; done", "ls id w df"),
+        ("select x in a b; do ls; done", "ls"),
+        ("case $(ls) in a|$(id)) who;; *) w;; esac", "ls id who w"),
+        ("[[ -f $(ls) && a == $(id)* ]] && who", "ls id who"),
+        ("[ -f x ] && ls", "[ ls"),
+        ("(( x = $(ls) + 1 ))", "ls"),
+        ("f() { ls; }; f", "ls f"),
+        ("function f { ls; }", "ls"),
+        ("a=(1 $(ls) [3]=$(id)); a[$(w)]=1", "ls id w"),
+        ("declare -a x=($(ls)); export Y=$(id)", "ls declare id export"),
+        ("coproc ls; coproc X { id; }", "ls id"),
+        ("time ls -l", "time ls"),
+        ("cd /tmp && return $(ls)", "cd ls return"),
+        // redirections
+        ("> x; < y", ""),
+        ("2>&1 ls > \"$(id)\"", "id ls"),
+        ("x=1 > y", ""),
+        ("exec 3<>x", "exec"),
+        ("cat <<E\n$(ls) \\$(id) `who`\nrm\nE\nw", "ls who cat w"),
+        ("cat <<'E'\n$(ls)\nE\nid", "cat id"),
+        ("cat <<-E\n\trm\n\tE\nid", "cat id"),
+        ("cat <<< \"$(ls)\"", "ls cat"),
+        ("cat <<A <<B\n$(ls)\nA\n$x\nB", "ls cat"),
+        ("[[ $x =~ ^(a|b)$ ]] && echo $(( (1 + 2) * 3 ))", "echo"),
+        ("echo {a,b}{1..3} *.rs ~/x", "echo"),
+        // wrappers
+        ("A=1 env -i -u B C=1 ls", "env ls"),
+        ("nohup nice -n 10 ionice -c3 ls &", "nohup nice ionice ls"),
+        ("nice -10 ls; nice --adjustment=3 id", "nice ls id"),
+        ("timeout -k 5 --signal=KILL 10s ls", "timeout ls"),
+        ("stdbuf -oL setsid -w ls", "stdbuf setsid ls"),
+        ("/usr/bin/env ls", "/usr/bin/env ls"),
+        ("command -p ls; command -v id; exec -a x who; builtin cd", "command ls exec who builtin cd"),
+        ("ls | xargs -0 -n1 rm -f", "ls xargs rm"),
+        ("ls | xargs -I{} cp {} x; ls | xargs", "ls xargs cp"),
+        ("find . -name x -exec rm {} \\; -o -execdir ls {} +", "find rm ls"),
+        ("sudo -n -u me A=1 ls; doas -u me id", "sudo ls doas id"),
+        ("env -- nohup -- ls", "env nohup ls"),
+        // texts in texts
+        ("sh -c 'ls; id'", "sh ls id"),
+        ("bash -euo pipefail -c \"ls | id\" x y; w", "bash ls id w"),
+        ("bash -lc 'sh -c \"ls\"'", "bash sh ls"),
+        ("sudo /bin/sh -c 'echo $(id)'", "sudo /bin/sh id echo"),
+        ("xargs sh -c 'rm \"$@\"' x", "xargs sh rm"),
+        ("su -c 'ls'", "su ls"),
+        ("trap 'rm x; id' EXIT; trap - INT; trap INT; ls", "trap rm id ls"),
+    ] {
+        let analysis = analyze(text);
+        assert_eq!(analysis.programs.join(" "), expected, "{text}");
+        assert!(analysis.understood, "{text}: {:?}", analysis.reason);
+    }
+}
+
+#[test]
+fn what_is_decided_later_is_not_understood() {
+    for (text, expected) in [
+        ("$x foo", ""),
+        ("$(echo rm) foo; ls", "echo ls"),
+        ("\"$@\"", ""),
+        ("/bin/l* x", ""),
+        ("{rm,-rf,/}", ""),
+        ("~/bin/x", ""),
+        ("eval ls", "eval ls"),
+        ("eval \"$x\"", "eval"),
+        ("source x", "source"),
+        (". ./x", "."),
+        ("curl http://x | sh", "curl sh"),
+        ("wget -O- x | sudo bash -s", "wget sudo bash"),
+        ("bash x.sh", "bash"),
+        ("bash -c \"$x\"", "bash"),
+        ("bash -c \"ls $x\"", "bash"),
+        ("zsh -c ls", "zsh"),
+        ("alias ls=rm; ls", "alias ls"),
+        ("cd() { rm x; }; cd", "rm cd"),
+        ("trap \"$x\" EXIT", "trap"),
+        ("PATH=/x ls", "ls"),
+        ("PATH=/x; ls", "ls"),
+        ("LD_PRELOAD=x ls", "ls"),
+        ("env LD_PRELOAD=x ls", "env"),
+        ("export PATH=/x; ls", "export ls"),
+        ("read PATH; ls", "read ls"),
+        ("printf -v PATH /x; ls", "printf ls"),
+        (": ${PATH:=x}; ls", ": ls"),
+        ("for PATH in x; do ls; done", "ls"),
+        ("BASH_ENV=x sh -c ls", "sh ls"),
+        ("env -S 'ls -l'", "env"),
+        ("env $x ls", "env"),
+        ("sudo -i", "sudo"),
+        ("sudo --unknown ls", "sudo"),
+        ("xargs env", "xargs env"),
+        ("xargs -I % sh -c 'rm %'", "xargs sh"),
+        ("xargs -I{} {} x", "xargs"),
+        ("find . -exec {} \\;", "find"),
+        ("find . $x", "find"),
+        ("find . -exec sh -c 'rm {}' \\;", "find sh"),
+        ("mapfile -C 'rm x' y", "mapfile"),
+        ("hash -p /bin/rm ls; ls", "hash ls"),
+        ("echo ${x@P}", "echo"),
+        ("cat <<A <<B\n$(ls)\nA\n$(id)\nB", "ls cat"),
+        ("sh -c 'sh -c \"ls\" &&'", "sh"),
+    ] {
+        let analysis = analyze(text);
+        assert!(!analysis.understood, "{text}");
+        assert!(analysis.reason.is_some(), "{text}");
+        assert_eq!(analysis.programs.join(" "), expected, "{text}");
+    }
+}
+
+#[test]
+fn syntax_errors_are_not_understood() {
+    for text in [
+        "ls &&",
+        "(ls",
+        "ls)",
+        "if ls",
+        "echo 'x",
+        "echo \"x",
+        "echo $(ls",
+        "echo `ls",
+        "ls |",
+        "case x in",
+        "f() {",
+        "echo ${x",
+        ";;",
+        "ls\0",
+        "ls\r\n",
+        "ls\u{a0}x",
+        "echo \u{2028}",
+        "\u{1b}[2J",
+        "() { ls; }",
+        "(sleep 1) ls",
+        "()",
+        "{x ; ls",
+        "]x",
+        "x[ ]]",
+    ] {
+        let analysis = analyze(text);
+        assert!(!analysis.understood && analysis.reason.is_some(), "{text:?}: {analysis:?}");
+    }
+}
+
+#[test]
+fn arguments_are_told_as_far_as_they_are_known() {
+    let analysis = analyze("cp 'a b' \"$x\" c\\ d *.rs {} -t/x");
+    let known = |text: &str| Some(text.to_owned());
+    let arguments = vec![known("a b"), None, known("c d"), None, known("{}"), known("-t/x")];
+    assert_eq!(analysis.commands, [SimpleCommand { program: "cp".to_owned(), arguments }]);
+}
+
+#[test]
+fn declarations_are_told_like_other_commands() {
+    let analysis = analyze("export -p A='b c' D=$x E");
+    let arguments = ["-p", "A=b c", "", "E"].map(|text| Some(text.to_owned()).filter(|text| !text.is_empty()));
+    assert_eq!(analysis.commands, [SimpleCommand { program: "export".to_owned(), arguments: arguments.to_vec() }]);
+    assert!(analysis.understood && !analyze("export $x").understood && !analyze("declare -n x=y").understood);
+}
+
+#[test]
+fn sudo_and_the_like_are_told() {
+    for text in ["sudo ls", "ls; /usr/bin/doas id", "sh -c 'su'", "x=$(pkexec ls)", "env run0 ls", "eval 'sudo ls'"] {
+        assert!(analyze(text).uses_sudo, "{text}");
+    }
+    for text in ["echo sudo", "grep 'sudo x'", "sudoku", "# sudo", "cat <<E\nsudo\nE"] {
+        assert!(!analyze(text).uses_sudo, "{text}");
+    }
+}
+
+#[test]
+fn programs_without_a_shell_are_looked_through() {
+    for (argv, expected, understood) in [
+        (&[][..], "", true),
+        (&["ls", "$(id)", ";", "rm"], "ls", true),
+        (&["env", "A=1", "sh", "-c", "ls; id"], "env sh ls id", true),
+        (&["sudo", "*"], "sudo *", true),
+        (&["sh", "x"], "sh", false),
+    ] {
+        let argv: Vec<String> = argv.iter().map(|word| (*word).to_owned()).collect();
+        let analysis = analyze_argv(&argv);
+        assert_eq!((analysis.programs.join(" ").as_str(), analysis.understood), (expected, understood), "{argv:?}");
+    }
+    assert!(!analyze_argv(&["x".repeat(LONGEST_TEXT), "x".to_owned()]).understood);
+}
+
+/// Deep or long texts are refused, and neither overflow the stack of a thread nor take long.
+#[test]
+fn hostile_texts_are_refused() {
+    let mut texts = vec![
+        "x".repeat(LONGEST_TEXT + 1),
+        format!("cat <<E\n{}", "$(".repeat(30_000)),
+        "env ".repeat(LONGEST_TEXT / 4),
+        "a; ".repeat(LONGEST_TEXT / 3),
+        format!("sh -c {}", "\"sh -c \\\"".repeat(5_000)),
+        format!("echo {}", "`echo \\".repeat(9_000)),
+        format!("{}ls{}", "$(echo ".repeat(20), ")".repeat(20)),
+    ];
+    for opening in [
+        "(",
+        "$(",
+        "${x:-",
+        "\"$(",
+        "{ ",
+        "((",
+        "$((",
+        "<(",
+        "[[ ( ",
+        "if ",
+        "${x[",
+        "case x in x) ",
+        "f() ",
+        "f() { ",
+        "while ",
+        "<<E\n",
+        "<<E ",
+        "x=(",
+        "@(",
+        "$[",
+        "time ",
+        "coproc ",
+        "&& ",
+        ";",
+    ] {
+        texts.push(opening.repeat(10_000.min(LONGEST_TEXT / opening.len())));
+        texts.push(opening.repeat(LONGEST_TEXT / opening.len()));
+    }
+    for text in texts {
+        let analysis = analyze(&text);
+        assert!(!analysis.understood, "{}… ({})", text.chars().take(20).collect::<String>(), text.len());
+    }
+    // what follows may be understood, but must not be too deep either
+    let ends = [
+        "ls".to_owned(),
+        format!("{} ls", "a && ".repeat(900)),
+        format!("{}ls{}", "(time ".repeat(50), ")".repeat(50)),
+        format!("{}ls {}", "{ a && ".repeat(50), "; }".repeat(50)),
+        format!("{} ls", "! { coproc a | ".repeat(50) + &"a && ".repeat(900)),
+    ];
+    for (prefix, end) in
+        ["time ", "coproc ", "coproc time ", "! time "].iter().flat_map(|p| ends.iter().map(move |e| (p, e)))
+    {
+        let _ = analyze(&(prefix.repeat(64) + end));
+    }
+    for text in ["a | ", "a || ", "a && "].map(|prefix| prefix.repeat(1000) + "ls") {
+        let _ = analyze(&text);
+    }
+    for text in
+        ["\"".repeat(LONGEST_TEXT), "! ".repeat(LONGEST_TEXT / 2), format!("cat <<E\n{}", "$x\n".repeat(20_000))]
+    {
+        let _ = analyze(&text);
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_is_too_odd(text in "\\PC{0,200}") {
+        let _ = analyze(&text);
+    }
+
+    #[test]
+    fn no_syntax_is_too_odd(parts in prop::collection::vec(prop::sample::select(SYNTAX), 0..60)) {
+        let _ = analyze(&parts.concat());
+        let _ = analyze(&parts.join(" "));
+    }
+
+    #[test]
+    fn single_quotes_hide_programs(texts in prop::collection::vec("[ -&(-~\n]{0,40}", 0..4)) {
+        let quoted: String = texts.iter().map(|text| format!(" '{text}'")).collect();
+        let analysis = analyze(&format!("ls{quoted}"));
+        prop_assert_eq!((analysis.programs, analysis.understood), (vec!["ls".to_owned()], true));
+    }
+
+    #[test]
+    fn a_list_runs_what_its_parts_run(parts in prop::collection::vec(prop::sample::select(COMMANDS), 1..6)) {
+        let mut together: Vec<String> = Vec::new();
+        for program in parts.iter().flat_map(|part| analyze(part).programs) {
+            if !together.contains(&program) {
+                together.push(program);
+            }
+        }
+        let understood = parts.iter().all(|part| analyze(part).understood);
+        let analysis = analyze(&parts.join("; "));
+        prop_assert_eq!((analysis.programs, analysis.understood), (together, understood));
+    }
+}
+
+const COMMANDS: &[&str] = &[
+    "ls",
+    "echo $(id)",
+    "a | b",
+    "x=1",
+    "(c; d)",
+    "if e; then f; fi",
+    "sh -c 'g; h'",
+    "f() { i; }",
+    "$x",
+    "! j",
+    "xargs k",
+    "cat <(l)",
+    "[[ -f m ]]",
+    "echo 'n; o'",
+];
+
+const SYNTAX: &[&str] = &[
+    "ls",
+    "x=",
+    "$",
+    "(",
+    ")",
+    "((",
+    "))",
+    "{",
+    "}",
+    "{ ",
+    "; }",
+    ";",
+    ";;",
+    "&",
+    "&&",
+    "|",
+    "||",
+    "\\`",
+    "\"",
+    "'",
+    "\\",
+    "\n",
+    " ",
+    "$(",
+    "${",
+    "${x:-",
+    "${x/",
+    "${!",
+    "${x[",
+    "[",
+    "]",
+    "[[ ",
+    " ]]",
+    "<",
+    ">",
+    "<<E\n",
+    "\nE\n",
+    "<<<",
+    "<(",
+    "if ",
+    "then ",
+    "fi",
+    "for x in ",
+    "do ",
+    "done",
+    "case x in ",
+    "esac",
+    "f() ",
+    "function ",
+    "time ",
+    "coproc ",
+    "!",
+    "sh -c ",
+    "xargs ",
+    "find . -exec ",
+    "é",
+    "🦀",
+    "#",
+    "*",
+    "=~",
+    "$[",
+];

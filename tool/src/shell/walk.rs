@@ -1,0 +1,341 @@
+//! The commands of a parsed text.
+
+use std::collections::HashSet;
+
+use shuck_ast::{
+    ArrayElem, Assignment, AssignmentValue, BuiltinCommand, CaseCommand, Command, CompoundCommand, ConditionalExpr,
+    DeclClause, DeclOperand, FunctionDef, IfCommand, LiteralText, Redirect, RedirectTarget, SimpleCommand, Stmt,
+    StmtSeq, VarRef, Word, WordPart,
+};
+use shuck_parser::parser::Parser;
+use shuck_parser::{ShellDialect, ShellProfile};
+
+use super::{LONGEST_TEXT, programs};
+
+/// For the parser, and with it for all that goes through its tree.
+const DEEPEST_TREE: usize = 60;
+/// In steps of the parser, of which a real text needs fewer than it has bytes.
+const LONGEST_PARSE: usize = 2 * LONGEST_TEXT;
+
+/// What makes the parser slow, or deep beyond its own bounds, if there is much of it.
+const BOUNDED: [(&str, usize); 6] = [("${", 256), ("<<", 64), ("time", 64), ("coproc", 64), ("((", 512), ("&&", 1024)];
+
+const SYNTAX_ERROR: &str = "it has a syntax error, or is nested too deep";
+const OTHER_SHELL: &str = "it has syntax of another shell";
+
+/// What a walk comes to, in the order of the text.
+pub(super) enum Item {
+    Command(super::SimpleCommand),
+    /// A text that a shell runs as well.
+    Text(String),
+    /// Why not all is understood.
+    Unknown(&'static str),
+}
+
+/// What is found in a text.
+pub(super) fn items(text: &str) -> Vec<Item> {
+    if text.len() > LONGEST_TEXT {
+        return vec![Item::Unknown("it is too long")];
+    }
+    if BOUNDED.iter().any(|(mark, most)| text.matches(mark).count() > *most) {
+        return vec![Item::Unknown("it is too complicated")];
+    }
+    // what other shells and other locales take for space is part of a word here, or the other way around
+    if text.contains(|c: char| (c.is_control() || c.is_whitespace()) && !matches!(c, ' ' | '\t' | '\n')) {
+        return vec![Item::Unknown("it has control characters or unusual space")];
+    }
+    let profile = ShellProfile::native(ShellDialect::Bash);
+    let parsed = Parser::with_limits_and_profile(text, DEEPEST_TREE, LONGEST_PARSE, profile).parse();
+    let mut walk = Walk { source: text, items: Vec::new(), substitutions: 0 };
+    if parsed.is_err() {
+        walk.unknown(SYNTAX_ERROR);
+    }
+    walk.sequence(&parsed.file.body);
+    walk.items
+}
+
+pub(super) struct Walk<'a> {
+    pub(super) source: &'a str,
+    pub(super) items: Vec<Item>,
+    /// How many were gone into.
+    pub(super) substitutions: usize,
+}
+
+impl Walk<'_> {
+    pub(super) fn unknown(&mut self, reason: &'static str) {
+        self.items.push(Item::Unknown(reason));
+    }
+
+    pub(super) fn sequence(&mut self, sequence: &StmtSeq) {
+        for (at, statement) in sequence.iter().enumerate() {
+            let before = at.checked_sub(1).and_then(|at| sequence.as_slice().get(at));
+            if before.is_some_and(|before| before.terminator.is_none() && !self.is_line_between(before, statement)) {
+                self.unknown(SYNTAX_ERROR);
+            }
+            self.statement(statement);
+        }
+    }
+
+    fn is_line_between(&self, before: &Stmt, after: &Stmt) -> bool {
+        let between = self.source.get(before.span.start.offset()..after.span.start.offset());
+        between.is_some_and(|text| text.contains('\n'))
+    }
+
+    fn sequences<'s>(&mut self, sequences: impl IntoIterator<Item = &'s StmtSeq>) {
+        for sequence in sequences {
+            self.sequence(sequence);
+        }
+    }
+
+    fn statement(&mut self, statement: &Stmt) {
+        for redirect in &statement.redirects {
+            self.redirect(redirect);
+        }
+        match &statement.command {
+            Command::Simple(command) => {
+                self.apart(command, &statement.redirects);
+                self.simple(command);
+            }
+            Command::Builtin(command) => self.builtin(command),
+            Command::Decl(command) => self.declaration(command),
+            Command::Binary(command) => {
+                self.statement(&command.left);
+                self.statement(&command.right);
+            }
+            Command::Compound(command) => self.compound(command),
+            Command::Function(function) => self.function(function),
+            Command::AnonymousFunction(function) => {
+                self.unknown(OTHER_SHELL);
+                self.statement(&function.body);
+            }
+        }
+    }
+
+    fn simple(&mut self, command: &SimpleCommand) {
+        self.assignments(&command.assignments);
+        let words = [&command.name].into_iter().chain(&command.args);
+        let values: Vec<_> = words.map(|word| self.word(word)).collect();
+        if values.len() == 1 && is_absent(&command.name) {
+            return;
+        }
+        // bash goes on to the `]`, through spaces
+        if values.iter().flatten().next().is_some_and(|name| name.contains('[') && name != "[") {
+            self.unknown(SYNTAX_ERROR);
+        }
+        programs::run(values, &mut self.items);
+    }
+
+    /// The parser splits some words, such as `]x`, where nothing separates them.
+    fn apart(&mut self, command: &SimpleCommand, redirects: &[Redirect]) {
+        let targets = redirects.iter().filter_map(|redirect| redirect.word_target());
+        let words = || [&command.name].into_iter().chain(&command.args).map(|word| word.span);
+        let assigned = command.assignments.iter().map(|assignment| assignment.span);
+        let before = words().chain(assigned).chain(targets.map(|word| word.span)).filter(|span| span.start != span.end);
+        let ends: HashSet<_> = before.map(|span| span.end.offset()).collect();
+        if words().any(|span| ends.contains(&span.start.offset())) {
+            self.unknown(SYNTAX_ERROR);
+        }
+    }
+
+    fn builtin(&mut self, command: &BuiltinCommand) {
+        let (name, first, rest, assignments) = match command {
+            BuiltinCommand::Break(c) => ("break", &c.depth, &c.extra_args, &c.assignments),
+            BuiltinCommand::Continue(c) => ("continue", &c.depth, &c.extra_args, &c.assignments),
+            BuiltinCommand::Return(c) => ("return", &c.code, &c.extra_args, &c.assignments),
+            BuiltinCommand::Exit(c) => ("exit", &c.code, &c.extra_args, &c.assignments),
+        };
+        self.assignments(assignments);
+        let mut values = vec![Some(name.to_owned())];
+        for word in first.iter().chain(rest) {
+            values.push(self.word(word));
+        }
+        programs::run(values, &mut self.items);
+    }
+
+    fn declaration(&mut self, command: &DeclClause) {
+        self.assignments(&command.assignments);
+        let mut arguments = Vec::new();
+        for operand in &command.operands {
+            arguments.push(match operand {
+                DeclOperand::Flag(word) => self.word(word),
+                DeclOperand::Dynamic(word) => {
+                    self.unknown("which variable is set is not known");
+                    self.word(word)
+                }
+                DeclOperand::Name(name) => {
+                    self.set(name.name.as_str());
+                    self.reference(name);
+                    self.written(name.span)
+                }
+                DeclOperand::Assignment(assignment) => self.assignment(assignment),
+            });
+        }
+        // another name for any variable
+        if arguments.iter().flatten().any(|argument| argument.starts_with('-') && argument.contains('n')) {
+            self.unknown("a variable stands for another");
+        }
+        self.items.push(Item::Command(super::SimpleCommand { program: command.variant.to_string(), arguments }));
+    }
+
+    fn compound(&mut self, command: &CompoundCommand) {
+        match command {
+            CompoundCommand::If(command) => self.condition(command),
+            CompoundCommand::For(command) => {
+                for target in &command.targets {
+                    match &target.name {
+                        Some(name) => self.set(name.as_str()),
+                        None => self.unknown(OTHER_SHELL),
+                    }
+                }
+                self.words(command.words.iter().flatten());
+                self.sequence(&command.body);
+            }
+            CompoundCommand::Select(command) => {
+                self.set(command.variable.as_str());
+                self.words(&command.words);
+                self.sequence(&command.body);
+            }
+            CompoundCommand::While(command) => self.sequences([&command.condition, &command.body]),
+            CompoundCommand::Until(command) => self.sequences([&command.condition, &command.body]),
+            CompoundCommand::Case(command) => self.case(command),
+            CompoundCommand::Subshell(body) | CompoundCommand::BraceGroup(body) if body.is_empty() => {
+                self.unknown(SYNTAX_ERROR);
+            }
+            CompoundCommand::Subshell(body) | CompoundCommand::BraceGroup(body) => self.sequence(body),
+            CompoundCommand::Arithmetic(command) => self.arithmetic_span(command.expr_span, command.expr_ast.as_ref()),
+            CompoundCommand::ArithmeticFor(command) => {
+                self.arithmetic_span(command.init_span, command.init_ast.as_ref());
+                self.arithmetic_span(command.condition_span, command.condition_ast.as_ref());
+                self.arithmetic_span(command.step_span, command.step_ast.as_ref());
+                self.sequence(&command.body);
+            }
+            CompoundCommand::Time(command) => {
+                self.items.push(Item::Command(named("time")));
+                command.command.iter().for_each(|timed| self.statement(timed));
+            }
+            CompoundCommand::Conditional(command) => self.conditional(&command.expression),
+            CompoundCommand::Coproc(command) => self.statement(&command.body),
+            CompoundCommand::Repeat(_) | CompoundCommand::Foreach(_) | CompoundCommand::Always(_) => {
+                self.unknown(OTHER_SHELL);
+            }
+        }
+    }
+
+    fn condition(&mut self, command: &IfCommand) {
+        self.sequences([&command.condition, &command.then_branch]);
+        for (condition, branch) in &command.elif_branches {
+            self.sequences([condition, branch]);
+        }
+        self.sequences(&command.else_branch);
+    }
+
+    fn case(&mut self, command: &CaseCommand) {
+        self.word(&command.word);
+        for case in &command.cases {
+            case.patterns.iter().for_each(|pattern| self.pattern(pattern));
+            self.sequence(&case.body);
+        }
+    }
+
+    fn conditional(&mut self, expression: &ConditionalExpr) {
+        match expression {
+            ConditionalExpr::Binary(expression) => {
+                self.conditional(&expression.left);
+                self.conditional(&expression.right);
+            }
+            ConditionalExpr::Unary(expression) => self.conditional(&expression.expr),
+            ConditionalExpr::Parenthesized(expression) => self.conditional(&expression.expr),
+            ConditionalExpr::Word(word) => drop(self.word(word)),
+            ConditionalExpr::Regex(word) => self.expression(word),
+            ConditionalExpr::Pattern(pattern) => self.pattern(pattern),
+            ConditionalExpr::VarRef(reference) => self.reference(reference),
+        }
+    }
+
+    fn function(&mut self, function: &FunctionDef) {
+        if function.header.entries.is_empty() {
+            self.unknown(OTHER_SHELL);
+        }
+        for entry in &function.header.entries {
+            match &entry.static_name {
+                Some(name) if programs::is_special(name.as_str()) => self.unknown("a function hides a program"),
+                Some(_) => {}
+                None => self.unknown("a function's name is not known"),
+            }
+        }
+        self.statement(&function.body);
+    }
+
+    fn redirect(&mut self, redirect: &Redirect) {
+        match &redirect.target {
+            RedirectTarget::Word(word) => drop(self.word(word)),
+            RedirectTarget::Heredoc(heredoc) => self.heredoc(heredoc),
+        }
+        if let Some(name) = &redirect.fd_var {
+            self.set(name.as_str());
+        }
+    }
+
+    fn assignments(&mut self, assignments: &[Assignment]) {
+        for assignment in assignments {
+            self.assignment(assignment);
+        }
+    }
+
+    /// Goes into an assignment, and tells it without quoting if its value is known here.
+    fn assignment(&mut self, assignment: &Assignment) -> Option<String> {
+        self.set(assignment.target.name.as_str());
+        self.reference(&assignment.target);
+        match &assignment.value {
+            AssignmentValue::Scalar(word) => {
+                let operator = if assignment.append { "+=" } else { "=" };
+                let value = self.word(word)?;
+                let target = &assignment.target;
+                target.subscript.is_none().then(|| format!("{}{operator}{value}", target.name))
+            }
+            AssignmentValue::Compound(array) => {
+                self.ends_with(assignment.span, ')');
+                array.elements.iter().for_each(|element| self.element(element));
+                None
+            }
+        }
+    }
+
+    fn element(&mut self, element: &ArrayElem) {
+        match element {
+            ArrayElem::Sequential(value) => drop(self.word(value)),
+            ArrayElem::Keyed { key, value } | ArrayElem::KeyedAppend { key, value } => {
+                self.subscript(key);
+                self.word(value);
+            }
+        }
+    }
+
+    /// A variable gets a value.
+    pub(super) fn set(&mut self, variable: &str) {
+        if programs::decides(variable) {
+            self.unknown(programs::ASSIGNED);
+        }
+    }
+
+    pub(super) fn reference(&mut self, reference: &VarRef) {
+        if let Some(subscript) = &reference.subscript {
+            self.subscript(subscript);
+        }
+    }
+
+    fn words<'w>(&mut self, words: impl IntoIterator<Item = &'w Word>) {
+        for word in words {
+            self.word(word);
+        }
+    }
+}
+
+/// Only assignments or redirections stand there. (A name written as `''` is a command, which is not found.)
+fn is_absent(name: &Word) -> bool {
+    matches!(name.parts.as_slice(), [part] if matches!(&part.kind, WordPart::Literal(LiteralText::Owned(text)) if text.is_empty()))
+}
+
+fn named(program: &str) -> super::SimpleCommand {
+    super::SimpleCommand { program: program.to_owned(), arguments: Vec::new() }
+}
