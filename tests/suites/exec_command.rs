@@ -437,6 +437,9 @@ async fn task_is_stopped(machine: Machine) {
     let mark = marker();
     let tools = Tools::of(ExecCommandTool::new(machine).env(MARK, &mark));
     let task = tools.task(json!({ "cmd": "setsid sleep 300 & sleep 300", "yield_time_ms": 0 })).await;
+    // one that is started while SIGTERM is sent does not get it
+    let sleeps = || processes_with(&mark).iter().filter(|process| process.name == "sleep").count();
+    until("both run", async || sleeps() == 2).await;
     let stopped = tools.stop(&task, 60_000).await;
     assert_eq!((stopped.status, stopped.had_ended), (TaskStatus::Exited, false));
     assert_eq!(stopped.command_diagnostics.unwrap().signal.as_deref(), Some("SIGTERM"));
