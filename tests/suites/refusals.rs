@@ -262,13 +262,15 @@ async fn one_caller_does_not_take_the_executions_of_another() {
     let request = |command: &str| ExecuteRequest { command: command.into(), ..Default::default() };
     let first = alice.executions().execute(request("sleep 300")).await.unwrap();
     // what it leaves behind counts too
-    alice.executions().run(request("sleep 300 > /dev/null 2>&1 &")).await.unwrap();
+    let left = alice.executions().run(request("sleep 300 > /dev/null 2>&1 &")).await.unwrap().into_inner();
     let status = execute(&alice, echo()).await;
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert!(status.get_details_retry_info().unwrap().retry_delay.is_some());
     bob.executions().run(request("true")).await.unwrap();
     drop(first);
     until("there is room again", async || alice.executions().run(request("true")).await.is_ok()).await;
+    let kill = SignalExecutionRequest { execution_id: left.execution_id, signal: "KILL".into() };
+    alice.executions().signal_execution(kill).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
