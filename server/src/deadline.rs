@@ -2,14 +2,14 @@
 
 use std::time::Instant;
 
-use futures_util::StreamExt;
+use futures_util::stream::PollNext;
 use telexec_proto::convert::{command_from_wire, error_to_status};
 use telexec_proto::timeout;
 use telexec_proto::v1::ExecuteRequest;
 use telexec_tool::{Command, ExecutorError};
 use tonic::{Request, Status};
 
-use crate::events::EventStream;
+use crate::events::{EventStream, ended_by};
 use crate::execution_service::invalid;
 
 /// When the call is to be answered; `None`: it may take for ever.
@@ -46,17 +46,8 @@ pub(crate) async fn passed(deadline: Option<Instant>) -> Status {
 
 /// The same events, until the deadline: of calls that only follow a command.
 pub(crate) fn until(deadline: Option<Instant>, events: EventStream) -> EventStream {
-    if deadline.is_none() {
-        return events;
+    match deadline {
+        Some(_) => ended_by(events, passed(deadline), PollNext::Right),
+        None => events,
     }
-    let late = futures_util::stream::once(async move { Err(passed(deadline).await) });
-    // the stream ends with whichever of the two is last
-    let events = events.map(Some).chain(futures_util::stream::iter([None]));
-    futures_util::stream::select(events, late.map(Some))
-        .scan(false, |over, item| {
-            let item = if *over { None } else { item };
-            *over = matches!(item, Some(Err(_)));
-            std::future::ready(item)
-        })
-        .boxed()
 }

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
+use futures_util::stream::PollNext;
 use futures_util::{Stream, StreamExt, stream};
 use telexec_proto::convert::{already_running_to_wire, error_to_status, event_to_wire};
 use telexec_proto::v1::ExecutionEvent;
@@ -25,6 +26,24 @@ pub(crate) async fn answer(execution: Result<Execution, ExecutorError>) -> Resul
         Err(ExecutorError::AlreadyRunning(info)) => Ok(stream::iter([Ok(already_running_to_wire(*info))]).boxed()),
         Err(error) => Err(error_to_status(&error)),
     }
+}
+
+/// The same events, until `failure`, which is the last then. If both are there, `first` goes first.
+pub(crate) fn ended_by(
+    events: EventStream,
+    failure: impl Future<Output = Status> + Send + 'static,
+    first: PollNext,
+) -> EventStream {
+    let failure = stream::once(failure).map(|status| Some(Err(status)));
+    // by itself the whole would end with the later of the two
+    let events = events.map(Some).chain(stream::iter([None]));
+    stream::select_with_strategy(events, failure, move |(): &mut ()| first)
+        .scan(false, |over, item| {
+            let item = if *over { None } else { item };
+            *over = matches!(item, Some(Err(_)));
+            std::future::ready(item)
+        })
+        .boxed()
 }
 
 /// How long the start waits for company.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::stream::PollNext;
+use futures_util::{Stream, StreamExt};
 use telexec_proto::convert::{attach_from_wire, error_to_status, size_from_wire};
 use telexec_proto::v1::InteractRequest;
 use telexec_proto::v1::interact_request::Request as Step;
@@ -13,7 +14,7 @@ use tonic::Status;
 use tracing::Instrument;
 
 use crate::deadline::{command_before, passed, until};
-use crate::events::{EventStream, answer};
+use crate::events::{EventStream, answer, ended_by};
 use crate::execution_service::invalid;
 
 /// Starts or follows what the first request says, and does what the others say until it ends.
@@ -48,19 +49,10 @@ pub(crate) async fn interact<E: Executor + 'static>(
 fn with_steps(events: EventStream, steps: impl Future<Output = Status> + Send + 'static) -> EventStream {
     // a task of its own: a caller that does not read still types, and so does one that is flooded
     let steps = AbortOnDropHandle::new(tokio::spawn(steps.in_current_span()));
-    let failed = stream::once(async move {
-        steps.await.unwrap_or_else(|error| error_to_status(&ExecutorError::Internal(error.to_string())))
-    });
-    let failed = failed.map(Err);
-    let events = events.map(Some).chain(stream::iter([None]));
+    let failed =
+        async { steps.await.unwrap_or_else(|error| error_to_status(&ExecutorError::Internal(error.to_string()))) };
     // an event that is there goes first: the end of the command explains why a step failed
-    stream::select_with_strategy(events, failed.map(Some), |(): &mut ()| stream::PollNext::Left)
-        .scan(false, |over, item| {
-            let item = if *over { None } else { item };
-            *over = matches!(item, Some(Err(_)));
-            std::future::ready(item)
-        })
-        .boxed()
+    ended_by(events, failed, PollNext::Left)
 }
 
 struct Steps<E> {

@@ -160,24 +160,20 @@ impl Transcript {
     /// The command goes on in the background: its owner is told so after what there is.
     pub(super) fn promote(&self) {
         let mut state = self.state();
-        if state.exited.is_none() && state.promoted.is_none() {
-            state.promoted = Some(state.end);
+        if state.exited.is_some() {
+            return;
         }
+        let end = state.end;
+        state.promoted.get_or_insert(end);
         drop(state);
         self.added.notify_waiters();
-        self.leave_if_read();
+        // it has what it needs in memory, or in the spool
+        self.leave();
     }
 
     /// It went, or goes, to the background.
     pub(super) fn is_promoted(&self) -> bool {
         self.state().promoted.is_some()
-    }
-
-    /// A promoted command does not wait for its owner, who has what it needs in memory, or in the spool.
-    fn leave_if_read(&self) {
-        if self.is_promoted() {
-            self.leave();
-        }
     }
 
     /// No more output comes.
