@@ -86,6 +86,9 @@ fn command(args: &ExecArgs, size: Option<TerminalSize>) -> Result<Command, Failu
     if let Some(user) = &args.user {
         builder = builder.user(user);
     }
+    if let Some(reason) = &args.reason {
+        builder = builder.reason(reason);
+    }
     if let Some(directory) = &args.workdir {
         builder = builder.working_directory(directory_for(&args.target, directory)?);
     }

@@ -8,7 +8,7 @@ use telexec_proto::v1::{GetAgentRequest, GetAgentResponse};
 use telexec_tool::local::LocalExecutor;
 use tonic::{Request, Response, Status};
 
-use crate::execution_service::caller;
+use crate::call::{Call, Rpc};
 
 pub(crate) struct Agent {
     engine: LocalExecutor,
@@ -27,7 +27,7 @@ impl Agent {
 #[tonic::async_trait]
 impl AgentService for Agent {
     async fn get_agent(&self, request: Request<GetAgentRequest>) -> Result<Response<GetAgentResponse>, Status> {
-        let identity = caller(&request)?.to_string();
+        let identity = Call::of(&request, Rpc::GetAgent)?.caller.identity.to_string();
         let system = rustix::system::uname();
         Ok(Response::new(GetAgentResponse {
             version: env!("CARGO_PKG_VERSION").into(),

@@ -18,6 +18,7 @@ use tonic::service::Routes;
 use tower::ServiceExt;
 use tracing::debug;
 
+use crate::caller::{Caller, Shown, Transport};
 use crate::identity::Identity;
 use crate::listen::Accepted;
 use crate::reload::Tls;
@@ -46,7 +47,7 @@ pub(crate) enum HandshakeError {
 
 /// Someone that is known.
 pub(crate) struct Peer {
-    identity: Identity,
+    caller: Arc<Caller>,
     /// `None`: it needs no certificate.
     standing: Option<Standing>,
     io: Box<dyn Stream>,
@@ -55,42 +56,50 @@ pub(crate) struct Peer {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Finds out who is there.
-pub(crate) async fn handshake(accepted: Accepted) -> Result<Peer, HandshakeError> {
+/// Finds out who is there; `address` is where it comes from.
+pub(crate) async fn handshake(accepted: Accepted, address: &str) -> Result<Peer, HandshakeError> {
     let handshake = async {
         match accepted {
             Accepted::Unix(stream) => {
                 let credentials = stream.peer_cred().map_err(HandshakeError::Credentials)?;
                 let identity = Identity::from_credentials(&credentials).ok_or(HandshakeError::ForeignUser)?;
-                Ok(Peer { identity, standing: None, io: Box::new(stream) })
+                let caller = Caller { credentials: Some(credentials), ..caller(identity, Transport::Unix, address) };
+                Ok(Peer { caller: caller.into(), standing: None, io: Box::new(stream) })
             }
             Accepted::Tcp(stream, None) => {
-                Ok(Peer { identity: Identity::anonymous(), standing: None, io: Box::new(stream) })
+                let caller = caller(Identity::anonymous(), Transport::Tcp, address);
+                Ok(Peer { caller: caller.into(), standing: None, io: Box::new(stream) })
             }
-            Accepted::Tcp(stream, Some(tls)) => tls_handshake(stream, tls).await,
+            Accepted::Tcp(stream, Some(tls)) => tls_handshake(stream, tls, address).await,
         }
     };
     tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await.unwrap_or(Err(HandshakeError::Timeout))
 }
 
-async fn tls_handshake(stream: TcpStream, tls: Tls) -> Result<Peer, HandshakeError> {
+async fn tls_handshake(stream: TcpStream, tls: Tls, address: &str) -> Result<Peer, HandshakeError> {
     let (credentials, since) = (tls.current(), UnixTime::now());
     let acceptor = TlsAcceptor::from(Arc::clone(&credentials.server));
     let mut stream = acceptor.accept(stream).await.map_err(HandshakeError::Tls)?;
     stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
     let identity = chain.first().and_then(Identity::from_certificate).ok_or(HandshakeError::Nameless)?;
+    let certificate = chain.first().and_then(Shown::from_certificate);
+    let caller = Caller { certificate, ..caller(identity, Transport::Mtls, address) };
     let standing = Some(Standing::new(tls, credentials, chain, since));
-    Ok(Peer { identity, standing, io: Box::new(stream) })
+    Ok(Peer { caller: caller.into(), standing, io: Box::new(stream) })
+}
+
+fn caller(identity: Identity, transport: Transport, address: &str) -> Caller {
+    Caller { identity, transport, address: address.to_owned(), certificate: None, credentials: None }
 }
 
 /// Answers the peer's calls until it leaves, or until `goaway` and then the end of the calls that run. A peer whose
 /// certificate does not count any more starts no new ones.
 pub(crate) async fn serve(peer: Peer, routes: Routes, goaway: CancellationToken) {
-    let Peer { identity, standing, io } = peer;
+    let Peer { caller, standing, io } = peer;
     let service = service_fn(move |mut request: Request<Incoming>| {
-        let refusal = standing.as_ref().and_then(|standing| standing.check(&identity).err());
-        request.extensions_mut().insert(identity.clone());
+        let refusal = standing.as_ref().and_then(|standing| standing.check(&caller.identity).err());
+        request.extensions_mut().insert(Arc::clone(&caller));
         let routes = routes.clone();
         async move {
             match refusal {

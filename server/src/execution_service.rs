@@ -5,7 +5,6 @@ use std::sync::Arc;
 use telexec_proto::convert::{
     attach_from_wire, error_to_status, execution_to_wire, page_to_wire, query_from_wire, size_from_wire,
 };
-use telexec_proto::timeout;
 use telexec_proto::v1::execution_service_server::ExecutionService;
 use telexec_proto::v1::{
     AttachRequest, ExecuteRequest, GetExecutionRequest, GetExecutionResponse, InteractRequest, ListExecutionsRequest,
@@ -15,9 +14,9 @@ use telexec_proto::v1::{
 use telexec_tool::{Command, ExecutionId, Executor, Input, InvalidCommand, Signal};
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::call::{Call, Rpc};
 use crate::deadline::{command_before, deadline, passed, until};
 use crate::events::{EventStream, answer};
-use crate::identity::Identity;
 use crate::interact::interact;
 use crate::run;
 use crate::stack::Stack;
@@ -31,7 +30,7 @@ impl ExecutionService for Executions {
     type ExecuteStream = EventStream;
 
     async fn execute(&self, request: Request<ExecuteRequest>) -> Result<Response<Self::ExecuteStream>, Status> {
-        let executor = self.executor_for(&request)?;
+        let executor = self.executor_for(&request, Rpc::Execute)?;
         answer(executor.execute(command(request)?).await).await.map(Response::new)
     }
 
@@ -41,7 +40,7 @@ impl ExecutionService for Executions {
         &self,
         request: Request<Streaming<InteractRequest>>,
     ) -> Result<Response<Self::InteractStream>, Status> {
-        let executor = Arc::new(self.executor_for(&request)?);
+        let executor = Arc::new(self.executor_for(&request, Rpc::Interact)?);
         let deadline = deadline(&request)?;
         interact(executor, request.into_inner(), deadline).await.map(Response::new)
     }
@@ -49,7 +48,7 @@ impl ExecutionService for Executions {
     type AttachStream = EventStream;
 
     async fn attach(&self, request: Request<AttachRequest>) -> Result<Response<Self::AttachStream>, Status> {
-        let executor = self.executor_for(&request)?;
+        let executor = self.executor_for(&request, Rpc::Attach)?;
         let deadline = deadline(&request)?;
         let (id, from) = attach_from_wire(request.get_ref()).map_err(invalid)?;
         let events = answer(executor.attach(&id, from).await).await?;
@@ -57,7 +56,7 @@ impl ExecutionService for Executions {
     }
 
     async fn write_input(&self, request: Request<WriteInputRequest>) -> Result<Response<WriteInputResponse>, Status> {
-        let executor = self.executor_for(&request)?;
+        let executor = self.executor_for(&request, Rpc::WriteInput)?;
         let deadline = deadline(&request)?;
         let request = request.into_inner();
         let input = Input { data: request.data, offset: Some(request.offset), close: request.close };
@@ -74,7 +73,7 @@ impl ExecutionService for Executions {
         &self,
         request: Request<ResizeTerminalRequest>,
     ) -> Result<Response<ResizeTerminalResponse>, Status> {
-        let executor = self.executor_for(&request)?;
+        let executor = self.executor_for(&request, Rpc::ResizeTerminal)?;
         let request = request.into_inner();
         let size = request.size.ok_or_else(|| invalid(InvalidCommand::new("size", "is missing")))?;
         let size = size_from_wire(size).map_err(invalid)?;
@@ -83,7 +82,7 @@ impl ExecutionService for Executions {
     }
 
     async fn run(&self, request: Request<ExecuteRequest>) -> Result<Response<RunResponse>, Status> {
-        let executor = self.executor_for(&request)?;
+        let executor = self.executor_for(&request, Rpc::Run)?;
         let execution = executor.execute(command(request)?).await.map_err(|error| error_to_status(&error))?;
         run::collect(execution).await.map(Response::new)
     }
@@ -92,7 +91,7 @@ impl ExecutionService for Executions {
         &self,
         request: Request<SignalExecutionRequest>,
     ) -> Result<Response<SignalExecutionResponse>, Status> {
-        let executor = self.executor_for(&request)?;
+        let executor = self.executor_for(&request, Rpc::SignalExecution)?;
         let request = request.into_inner();
         let signal: Signal = request.signal.parse().map_err(invalid)?;
         let info = executor.signal(&id(&request.execution_id)?, signal).await;
@@ -104,7 +103,7 @@ impl ExecutionService for Executions {
         &self,
         request: Request<GetExecutionRequest>,
     ) -> Result<Response<GetExecutionResponse>, Status> {
-        let executor = self.executor_for(&request)?;
+        let executor = self.executor_for(&request, Rpc::GetExecution)?;
         let info = executor.get(&id(&request.into_inner().execution_id)?).await;
         let execution = Some(execution_to_wire(info.map_err(|error| error_to_status(&error))?));
         Ok(Response::new(GetExecutionResponse { execution }))
@@ -114,24 +113,16 @@ impl ExecutionService for Executions {
         &self,
         request: Request<ListExecutionsRequest>,
     ) -> Result<Response<ListExecutionsResponse>, Status> {
-        let executor = self.executor_for(&request)?;
+        let executor = self.executor_for(&request, Rpc::ListExecutions)?;
         let page = executor.list(query_from_wire(request.into_inner())).await;
         Ok(Response::new(page_to_wire(page.map_err(|error| error_to_status(&error))?)))
     }
 }
 
 impl Executions {
-    fn executor_for<T>(&self, request: &Request<T>) -> Result<impl Executor + use<T>, Status> {
-        Ok(self.stack.executor_for(caller(request)?))
+    fn executor_for<T>(&self, request: &Request<T>, rpc: Rpc) -> Result<impl Executor + use<T>, Status> {
+        Ok(self.stack.executor_for(Call::of(request, rpc)?))
     }
-}
-
-/// Who calls; the connection noted it. Also checks the one header that all calls may have.
-pub(crate) fn caller<T>(request: &Request<T>) -> Result<&Identity, Status> {
-    if let Some(value) = request.metadata().get(timeout::HEADER) {
-        timeout::parse(value.as_bytes()).map_err(invalid)?;
-    }
-    request.extensions().get().ok_or_else(|| Status::unauthenticated("the transport did not say who calls"))
 }
 
 /// The command that is asked for, with the call's deadline counted from now.

@@ -1,12 +1,14 @@
 //! telexec's agent as a library: [`serve`] answers gRPC on [`Listeners`] until it is told to stop.
 //!
-//! One call goes this way: `listen` accepts, `tls` and `identity` say who is there, `connection` speaks HTTP/2
+//! One call goes this way: `listen` accepts, `tls` and `identity` say who is there (`caller`), `connection` speaks HTTP/2
 //! (and asks `standing` before each call),
 //! `execution_service` turns the wire into a command, `stack` puts limits and ownership before the engine of
 //! `telexec-tool`.
 
 mod agent_service;
 pub mod args;
+mod call;
+mod caller;
 mod certificate;
 mod config;
 mod connection;

@@ -187,7 +187,7 @@ impl Connections {
     }
 
     async fn answer(self, accepted: Accepted, from: String, handshake: OwnedSemaphorePermit) {
-        let peer = connection::handshake(accepted).await;
+        let peer = connection::handshake(accepted, &from).await;
         drop(handshake);
         match peer {
             Ok(peer) => connection::serve(peer, self.routes, self.goaway).await,

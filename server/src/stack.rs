@@ -8,7 +8,7 @@ use telexec_tool::{
     Signal, TerminalSize,
 };
 
-use crate::identity::Identity;
+use crate::call::Call;
 use crate::starts::Starts;
 
 /// Makes the executor of each caller.
@@ -20,8 +20,8 @@ pub(crate) struct Stack {
 
 impl Stack {
     /// What this caller may use.
-    pub(crate) fn executor_for(&self, identity: &Identity) -> impl Executor + use<> {
-        Owned { inner: self.engine.clone(), starts: self.starts.clone(), identity: identity.clone() }
+    pub(crate) fn executor_for(&self, call: Call) -> impl Executor + use<> {
+        Owned { inner: self.engine.clone(), starts: self.starts.clone(), call }
     }
 }
 
@@ -29,13 +29,13 @@ impl Stack {
 struct Owned {
     inner: LocalExecutor,
     starts: Starts,
-    identity: Identity,
+    call: Call,
 }
 
 impl Owned {
     /// The same answer for another's as for none.
     fn check(&self, id: &ExecutionId) -> Result<(), ExecutorError> {
-        match self.inner.identity(id)? == self.identity.as_str() {
+        match self.inner.identity(id)? == self.call.caller.identity.as_str() {
             true => Ok(()),
             false => Err(ExecutorError::NotFound(id.clone())),
         }
@@ -45,8 +45,8 @@ impl Owned {
 #[async_trait]
 impl Executor for Owned {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
-        self.starts.count(&self.identity)?;
-        self.inner.execute(command.with_identity(self.identity.as_str())).await
+        self.starts.count(&self.call.caller.identity)?;
+        self.inner.execute(command.with_identity(self.call.caller.identity.as_str())).await
     }
 
     async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
@@ -75,6 +75,6 @@ impl Executor for Owned {
     }
 
     async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError> {
-        self.inner.list(ListQuery { identity: Some(self.identity.as_str().into()), ..query }).await
+        self.inner.list(ListQuery { identity: Some(self.call.caller.identity.as_str().into()), ..query }).await
     }
 }

@@ -146,6 +146,7 @@ struct Options {
     labels: BTreeMap<String, String>,
     report_working_directory: bool,
     descendants: Descendants,
+    reason: String,
     identity: String,
 }
 
@@ -282,6 +283,11 @@ impl Command {
     /// What a normal exit does to processes left behind.
     pub fn descendants(&self) -> Descendants {
         self.options.descendants
+    }
+
+    /// Why the caller wants it; empty: not said.
+    pub fn reason(&self) -> &str {
+        &self.options.reason
     }
 
     /// Who asked for it; empty: this process itself.
@@ -455,6 +461,12 @@ impl CommandBuilder {
         self
     }
 
+    /// See [`Command::reason`]. At most 1,024 bytes.
+    pub fn reason(mut self, reason: impl Into<String>) -> Self {
+        self.options.reason = reason.into();
+        self
+    }
+
     /// The command.
     ///
     /// # Errors
@@ -512,7 +524,7 @@ impl Options {
             )?;
             check(value.len() <= 256, "labels", "has a value of more than 256 bytes")?;
         }
-        Ok(())
+        check(self.reason.len() <= 1024, "reason", "is longer than 1024 bytes")
     }
 }
 
@@ -577,6 +589,7 @@ mod tests {
             (Command::shell("a").timeout(Duration::ZERO), "timeout"),
             (Command::shell("a").labels([("/".into(), String::new())]), "labels"),
             (Command::shell("a").labels([("a".into(), "x".repeat(257))]), "labels"),
+            (Command::shell("a").reason("x".repeat(1025)), "reason"),
         ];
         for (builder, field) in cases {
             assert_eq!(builder.clone().build().unwrap_err().field, field, "{builder:?}");

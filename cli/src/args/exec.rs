@@ -91,6 +91,9 @@ pub(crate) struct ExecArgs {
     /// Run -c with this shell [default: the agent's, bash]
     #[arg(long, value_name = "SHELL", conflicts_with = "argv")]
     pub(crate) shell: Option<String>,
+    /// Why, for the agent's policy and its audit log
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
     /// Print events as JSON lines
     #[arg(long)]
     pub(crate) json: bool,

@@ -70,6 +70,7 @@ pub fn command_from_wire(request: ExecuteRequest, deadline: Option<Instant>) -> 
         .labels(request.labels)
         .report_working_directory(request.report_working_directory)
         .descendants(descendants)
+        .reason(request.reason)
         .build()
 }
 
@@ -110,6 +111,7 @@ pub fn command_to_wire(command: &Command) -> ExecuteRequest {
         labels: command.labels().clone().into_iter().collect(),
         report_working_directory: command.report_working_directory(),
         descendants: descendants.into(),
+        reason: command.reason().to_owned(),
     }
 }
 
@@ -256,6 +258,7 @@ mod tests {
             size in prop::option::of((1..=65_535u32, 1..=65_535u32)),
             yield_after in prop::option::of(0..10_000_000u64),
             flags in any::<[bool; 3]>(),
+            reason in ".{0,16}",
         ) {
             let command = user.into_iter().fold(Command::argv(argv), CommandBuilder::user);
             let command = size.into_iter().fold(command, |command, (columns, rows)| {
@@ -271,6 +274,7 @@ mod tests {
                 .stdin(stdin)
                 .timeout(std::time::Duration::from_millis(millis))
                 .descendants(Descendants::Kill)
+                .reason(reason)
                 .build()
                 .unwrap();
             prop_assert_eq!(command_from_wire(command_to_wire(&command), None).unwrap(), command);

@@ -157,7 +157,7 @@ mod tests {
 
     fn refused(params: Value) -> ToolFailure {
         match parse::<ExecCommandArgs>(NAME, params) {
-            Err(Failure::Told(failure)) => failure,
+            Err(Failure::Told(failure)) => *failure,
             other => panic!("{other:?}"),
         }
     }

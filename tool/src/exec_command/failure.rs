@@ -9,14 +9,14 @@ use crate::{ExecutorError, InvalidCommand, SpawnError, ToolError, ToolFailure, T
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The model can act on it.
-    Told(ToolFailure),
+    Told(Box<ToolFailure>),
     /// It cannot.
     Call(ToolError),
 }
 
 impl Failure {
     pub(super) fn invalid_input(tool: &str, parse_error: impl Into<String>) -> Self {
-        Self::Told(ToolFailure::invalid_input(tool, parse_error))
+        ToolFailure::invalid_input(tool, parse_error).into()
     }
 
     /// What an executor answered to this tool.
@@ -24,26 +24,31 @@ impl Failure {
         let text = with_causes(&error);
         match error {
             ExecutorError::Invalid(error) => malformed(tool, error),
-            ExecutorError::Spawn(error) => Self::Told(not_started(&error)),
-            ExecutorError::Denied { .. } => Self::Told(ToolFailure::new("denied", text)),
+            ExecutorError::Spawn(error) => not_started(&error).into(),
+            ExecutorError::Denied { .. } => ToolFailure::new("denied", text).into(),
             ExecutorError::Unsupported { field, .. } => {
-                Self::Told(ToolFailure::new("unsupported", text).with_details(json!({ "field": field })))
+                ToolFailure::new("unsupported", text).with_details(json!({ "field": field })).into()
             }
             ExecutorError::Exhausted { retry_after, .. } => {
                 let retry_after_ms = retry_after.map(|after| after.as_millis());
                 let details = json!({ "retry_after_ms": retry_after_ms });
-                Self::Told(ToolFailure::new("exhausted", text).with_hint("try again later").with_details(details))
+                ToolFailure::new("exhausted", text).with_hint("try again later").with_details(details).into()
             }
-            ExecutorError::NotFound(id) => Self::Told(
-                ToolFailure::new("task_not_found", format!("there is no task {id}"))
-                    .with_hint("task_list names the tasks that there are"),
-            ),
-            ExecutorError::FailedPrecondition { .. } => Self::Told(ToolFailure::new("failed_precondition", text)),
+            ExecutorError::NotFound(id) => ToolFailure::new("task_not_found", format!("there is no task {id}"))
+                .with_hint("task_list names the tasks that there are")
+                .into(),
+            ExecutorError::FailedPrecondition { .. } => ToolFailure::new("failed_precondition", text).into(),
             ExecutorError::OutOfRange { end, .. } => {
-                Self::Told(ToolFailure::new("out_of_range", text).with_details(json!({ "end": end })))
+                ToolFailure::new("out_of_range", text).with_details(json!({ "end": end })).into()
             }
             error => Self::Call(ToolError::Failed { message: text, source: Some(Box::new(error)) }),
         }
+    }
+}
+
+impl From<ToolFailure> for Failure {
+    fn from(failure: ToolFailure) -> Self {
+        Self::Told(Box::new(failure))
     }
 }
 
@@ -86,7 +91,7 @@ mod tests {
 
     fn told(error: ExecutorError) -> ToolFailure {
         match Failure::of("exec_command", error) {
-            Failure::Told(failure) => failure,
+            Failure::Told(failure) => *failure,
             other => panic!("{other:?}"),
         }
     }

@@ -87,7 +87,7 @@ impl TaskInputTool {
 
 fn not_taken() -> Failure {
     let failure = ToolFailure::new("input_not_taken", "the task did not read all of the input in time");
-    Failure::Told(failure.with_hint("a part of it may be written: read the task's output before you write again"))
+    failure.with_hint("a part of it may be written: read the task's output before you write again").into()
 }
 
 #[async_trait]

@@ -1,0 +1,75 @@
+//! A caller: who it is, and what is known of how it came.
+
+use std::fmt::Write;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use rustls::pki_types::CertificateDer;
+use tokio::net::unix::UCred;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::identity::Identity;
+
+/// The other side of a connection. Each of its requests carries it, as an `Arc<Caller>` among the extensions.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) identity: Identity,
+    pub(crate) transport: Transport,
+    /// Where it comes from: an IP address and port, or the socket that it connected to.
+    pub(crate) address: String,
+    /// The certificate that it showed.
+    pub(crate) certificate: Option<Shown>,
+    /// The process that connected to a Unix socket, as the kernel knows it.
+    pub(crate) credentials: Option<UCred>,
+}
+
+/// How a caller is connected, as policies and the audit log call it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// A Unix socket.
+    Unix,
+    /// TCP without protection, on a loopback address.
+    Tcp,
+    /// TCP with certificates on both sides.
+    Mtls,
+}
+
+impl Transport {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Unix => "unix",
+            Self::Tcp => "tcp",
+            Self::Mtls => "mtls",
+        }
+    }
+}
+
+/// A certificate by what tells it from all others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shown {
+    /// In hexadecimal, as `openssl x509 -serial` has it, with colons.
+    pub(crate) serial: String,
+    /// SHA-256 of the whole certificate, in hexadecimal.
+    pub(crate) fingerprint: String,
+}
+
+impl Shown {
+    /// `None`: it is malformed.
+    pub(crate) fn from_certificate(der: &CertificateDer<'_>) -> Option<Self> {
+        let (_, certificate) = X509Certificate::from_der(der).ok()?;
+        Some(Self { serial: certificate.raw_serial_as_string(), fingerprint: sha256(der) })
+    }
+}
+
+/// The SHA-256 of these bytes, in hexadecimal.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    hex(digest(&SHA256, bytes).as_ref())
+}
+
+/// Bytes in hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // a String takes everything
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
