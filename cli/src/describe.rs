@@ -41,10 +41,15 @@ fn start_time(info: &AgentInfo) -> Option<String> {
     info.start_time.and_then(|time| SystemTime::try_from(time).ok()).and_then(json::time)
 }
 
+fn certificate_expire_time(info: &AgentInfo) -> Option<String> {
+    info.certificate_expire_time.and_then(|time| SystemTime::try_from(time).ok()).and_then(json::time)
+}
+
 fn as_text(info: &AgentInfo) -> String {
     let mut labels: Vec<String> = info.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     labels.sort();
-    let lines = [
+    let expiry = certificate_expire_time(info);
+    lines([
         ("version", info.version.clone()),
         ("hostname", info.hostname.clone()),
         ("os", info.os.clone()),
@@ -55,7 +60,12 @@ fn as_text(info: &AgentInfo) -> String {
         ("started", start_time(info).unwrap_or_default()),
         ("labels", labels.join(" ")),
         ("identity", info.identity.clone()),
-    ];
+        ("certificate", expiry.map(|time| format!("expires {time}")).unwrap_or_default()),
+    ])
+}
+
+/// A line for each that has a value.
+pub(crate) fn lines<const N: usize>(lines: [(&str, String); N]) -> String {
     let shown = lines.into_iter().filter(|(_, value)| !value.is_empty());
     // an agent's words must not move the cursor
     shown.map(|(key, value)| format!("{:14}{}\n", format!("{key}:"), value.replace(char::is_control, " "))).collect()
@@ -74,6 +84,7 @@ fn as_json(info: &AgentInfo) -> String {
         "start_time": start_time(info),
         "labels": info.labels,
         "identity": info.identity,
+        "certificate_expire_time": certificate_expire_time(info),
     });
     format!("{object}\n")
 }

@@ -75,7 +75,8 @@ async fn leave(args: &ExecArgs, mut execution: Execution) -> Result<Ending, Fail
     output::print(line.map_err(|error| Failure::new(exit::LOST, &error))?.as_bytes()).map(|()| Ending::Promoted)
 }
 
-fn command(args: &ExecArgs, size: Option<TerminalSize>) -> Result<Command, Failure> {
+/// The command that the line asks for.
+pub(crate) fn command(args: &ExecArgs, size: Option<TerminalSize>) -> Result<Command, Failure> {
     let mut builder = match &args.command {
         Some(text) => Command::shell(text).login(args.login),
         None => Command::argv(args.argv.iter().cloned()),

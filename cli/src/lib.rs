@@ -6,6 +6,7 @@ mod advice;
 mod args;
 mod attach;
 mod certs;
+mod check;
 mod connect;
 mod describe;
 mod detach;
@@ -40,6 +41,7 @@ use self::failure::Failure;
 pub fn run(cli: Cli) -> u8 {
     let done = match cli.subcommand {
         Subcommand::Exec(args) => connected(args.connect.log_level, exec::run(*args)),
+        Subcommand::Check(args) => connected(args.connect.log_level, check::run(*args)),
         Subcommand::Ps(args) => connected(args.connect.log_level, ps::run(args)),
         Subcommand::Attach(args) => connected(args.connect.log_level, attach::run(args)),
         Subcommand::Input(args) => connected(args.connect.log_level, input::run(args)),

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use telexec_proto::v1::GetAgentRequest;
+use telexec_proto::convert::command_to_wire;
 use telexec_proto::v1::agent_service_client::AgentServiceClient;
-use telexec_tool::ExecutorError;
+use telexec_proto::v1::{CheckCommandRequest, GetAgentRequest};
+use telexec_tool::{Command, ExecutorError};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::connector::Connector;
-use crate::{AgentInfo, ConnectError, RemoteExecutor, Target, TlsOptions, error};
+use crate::{AgentInfo, CommandCheck, ConnectError, RemoteExecutor, Target, TlsOptions, error};
 
 // An execution may fill its window without stalling the others; and many small chunks must not look like a flood.
 const STREAM_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
@@ -101,6 +102,16 @@ impl Agent {
     /// It did not answer.
     pub async fn info(&self) -> Result<AgentInfo, ExecutorError> {
         let answer = AgentServiceClient::new(self.channel.clone()).get_agent(GetAgentRequest {}).await;
+        answer.map(tonic::Response::into_inner).map_err(|status| self.failed(status))
+    }
+
+    /// Asks whether it would run a command, and what it would come to. Nothing runs.
+    ///
+    /// # Errors
+    /// It did not answer, or its policy does not let this caller ask.
+    pub async fn check(&self, command: &Command) -> Result<CommandCheck, ExecutorError> {
+        let request = CheckCommandRequest { request: Some(command_to_wire(command)) };
+        let answer = AgentServiceClient::new(self.channel.clone()).check_command(request).await;
         answer.map(tonic::Response::into_inner).map_err(|status| self.failed(status))
     }
 

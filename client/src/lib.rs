@@ -54,6 +54,8 @@ pub use error::{Cause, ConnectError};
 pub use executor::RemoteExecutor;
 pub use resume::{Resume, Resuming};
 pub use target::{InvalidTarget, Target};
+/// What an agent says of a command that it might run.
+pub use telexec_proto::v1::CheckCommandResponse as CommandCheck;
 /// What an agent says about itself and its machine.
 pub use telexec_proto::v1::GetAgentResponse as AgentInfo;
 pub use tls::TlsOptions;

@@ -3,15 +3,22 @@
 use std::collections::HashMap;
 use std::time::SystemTime;
 
+use telexec_proto::convert::{command_from_wire, error_to_status};
 use telexec_proto::v1::agent_service_server::AgentService;
-use telexec_proto::v1::{GetAgentRequest, GetAgentResponse};
-use telexec_tool::local::LocalExecutor;
+use telexec_proto::v1::{CheckCommandRequest, CheckCommandResponse, GetAgentRequest, GetAgentResponse};
+use telexec_tool::InvalidCommand;
+use telexec_tool::shell::permission_pattern;
 use tonic::{Request, Response, Status};
 
 use crate::call::{Call, Rpc};
+use crate::config::{Config, hostname};
+use crate::execution_service::invalid;
+use crate::stack::Stack;
+use crate::tls::Tls;
 
 pub(crate) struct Agent {
-    engine: LocalExecutor,
+    stack: Stack,
+    tls: Option<Tls>,
     max_executions: u32,
     labels: HashMap<String, String>,
     start_time: SystemTime,
@@ -19,28 +26,51 @@ pub(crate) struct Agent {
 
 impl Agent {
     /// An agent that starts now.
-    pub(crate) fn new(engine: LocalExecutor, max_executions: u32, labels: HashMap<String, String>) -> Self {
-        Self { engine, max_executions, labels, start_time: SystemTime::now() }
+    pub(crate) fn new(stack: Stack, tls: Option<Tls>, config: &Config) -> Self {
+        let labels = config.labels.clone().into_iter().collect();
+        Self { stack, tls, max_executions: config.max_executions, labels, start_time: SystemTime::now() }
     }
 }
 
 #[tonic::async_trait]
 impl AgentService for Agent {
     async fn get_agent(&self, request: Request<GetAgentRequest>) -> Result<Response<GetAgentResponse>, Status> {
-        let identity = Call::of(&request, Rpc::GetAgent)?.caller.identity.to_string();
+        let call = Call::of(&request, Rpc::GetAgent)?;
+        self.stack.permit(&call).map_err(|error| error_to_status(&error))?;
+        let engine = &self.stack.engine;
         let system = rustix::system::uname();
         Ok(Response::new(GetAgentResponse {
             version: env!("CARGO_PKG_VERSION").into(),
-            hostname: system.nodename().to_string_lossy().into_owned(),
+            hostname: hostname(),
             os: std::env::consts::OS.into(),
             architecture: std::env::consts::ARCH.into(),
             kernel: system.release().to_string_lossy().into_owned(),
-            containment: self.engine.containment().as_str().into(),
-            running_executions: u32::try_from(self.engine.running()).unwrap_or(u32::MAX),
+            containment: engine.containment().as_str().into(),
+            running_executions: u32::try_from(engine.running()).unwrap_or(u32::MAX),
             max_executions: self.max_executions,
             start_time: Some(self.start_time.into()),
             labels: self.labels.clone(),
-            identity,
+            identity: call.caller.identity.to_string(),
+            certificate_expire_time: self.tls.as_ref().map(|tls| tls.current().certificate.end().into()),
+        }))
+    }
+
+    async fn check_command(
+        &self,
+        request: Request<CheckCommandRequest>,
+    ) -> Result<Response<CheckCommandResponse>, Status> {
+        let call = Call::of(&request, Rpc::CheckCommand)?;
+        let asked = request.into_inner().request;
+        let asked = asked.ok_or_else(|| invalid(InvalidCommand::new("request", "is missing")))?;
+        let command = command_from_wire(asked, None).map_err(invalid)?;
+        self.stack.permit(&call).map_err(|error| error_to_status(&error))?;
+        let (facts, decision) = self.stack.judge(&call, Rpc::Execute, command).await;
+        Ok(Response::new(CheckCommandResponse {
+            allowed: decision.allowed,
+            reason: decision.reason,
+            permission_pattern: permission_pattern(&facts.analysis).unwrap_or_default(),
+            uses_sudo: facts.analysis.uses_sudo,
+            programs: facts.analysis.programs,
         }))
     }
 }

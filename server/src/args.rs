@@ -8,6 +8,7 @@ use telexec_tool::local::ContainmentKind;
 
 use crate::config::{Config, ConfigError, LogFormat, RequiredContainment};
 use crate::listen::Listen;
+use crate::subcommand::Subcommand;
 
 /// The agent of telexec: runs commands on this machine for those who may ask, over gRPC
 #[derive(Debug, Parser)]
@@ -38,6 +39,9 @@ pub struct Args {
     /// Their revocation lists; like the certificates, read again on SIGHUP and when the file changes
     #[arg(long, value_name = "PEM", env = "TELEXECD_CLIENT_CRL")]
     client_crl: Option<PathBuf>,
+    /// Who may do what (Cedar); like the certificates, read again on SIGHUP and when the file changes
+    #[arg(long, value_name = "FILE", env = "TELEXECD_POLICY")]
+    policy: Option<PathBuf>,
     /// Allow tcp:// without TLS, on loopback addresses only
     #[arg(long, env = "TELEXECD_INSECURE", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL")]
     insecure: Option<bool>,
@@ -56,9 +60,12 @@ pub struct Args {
     /// error, warn, info, debug, trace, or filter directives [default: info]
     #[arg(long, value_name = "LEVEL", env = "TELEXECD_LOG_LEVEL")]
     log_level: Option<String>,
-    /// Check the configuration and the certificates, then exit with 0 or 78
+    /// Check the configuration, the certificates and the policy, then exit with 0 or 78
     #[arg(long, env = "TELEXECD_CHECK_CONFIG")]
     pub check_config: bool,
+    /// What to do instead of serving
+    #[command(subcommand)]
+    pub subcommand: Option<Subcommand>,
 }
 
 impl Args {
@@ -80,6 +87,7 @@ impl Args {
         replace_some(&mut config.tls_key, &self.tls_key);
         replace_some(&mut config.client_ca, &self.client_ca);
         replace_some(&mut config.client_crl, &self.client_crl);
+        replace_some(&mut config.policy, &self.policy);
         replace_some(&mut config.state_dir, &self.state_dir);
         config.containment = self.containment.or(config.containment);
         config.require_containment = self.require_containment.or(config.require_containment);

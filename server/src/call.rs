@@ -49,6 +49,7 @@ pub(crate) enum Rpc {
     GetExecution,
     ListExecutions,
     GetAgent,
+    CheckCommand,
 }
 
 impl Rpc {
@@ -65,6 +66,16 @@ impl Rpc {
             Self::GetExecution => "GetExecution",
             Self::ListExecutions => "ListExecutions",
             Self::GetAgent => "GetAgent",
+            Self::CheckCommand => "CheckCommand",
+        }
+    }
+
+    /// The group of actions that it is of, in the schema of policies.
+    pub(crate) fn group(self) -> &'static str {
+        match self {
+            Self::Execute | Self::Run | Self::Interact => "start",
+            Self::WriteInput | Self::SignalExecution | Self::ResizeTerminal => "control",
+            Self::Attach | Self::GetExecution | Self::ListExecutions | Self::GetAgent | Self::CheckCommand => "read",
         }
     }
 }

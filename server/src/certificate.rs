@@ -1,5 +1,7 @@
 //! What a certificate says of itself.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use rustls::CertificateError;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -38,6 +40,11 @@ impl Certificate {
         })
     }
 
+    /// Its last second.
+    pub(crate) fn end(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(self.end)
+    }
+
     pub(crate) fn expiry(&self, now: UnixTime) -> Expiry {
         match now.as_secs() {
             now if now > self.end => Expiry::Past,
@@ -60,7 +67,6 @@ fn end(certificate: &X509Certificate<'_>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn the_last_week_is_told() {

@@ -10,6 +10,8 @@ use telexec_tool::local::{ContainmentKind, LocalConfig, Retention, SpoolLimits};
 use telexec_tool::{Command, InvalidCommand};
 
 use crate::listen::Listen;
+use crate::policy::{AgentFacts, PolicyError, PolicyFile, Roles};
+use crate::reload::Source;
 use crate::tls::{TlsError, TlsFiles};
 
 /// How an agent is configured. `deploy/telexecd.toml` is the commented example.
@@ -26,6 +28,13 @@ pub struct Config {
     pub client_ca: Option<PathBuf>,
     /// The certificates that these authorities have taken back: a revocation list (PEM) of each.
     pub client_crl: Option<PathBuf>,
+    /// Who may do what, in Cedar. Default: whoever is known may run commands, and do anything with its own.
+    pub policy: Option<PathBuf>,
+    /// Names for sets of identities, for the policy: each with patterns of their names.
+    pub roles: BTreeMap<String, Vec<String>>,
+    /// The permissions of Unix sockets, in octal. Default `0600`: with more, users of this machine can connect of whom a
+    /// policy is to decide; without one they are turned away all the same.
+    pub socket_mode: SocketMode,
     /// Allow TCP without TLS, on loopback addresses only. Default: no.
     pub insecure: bool,
     /// For the agent's own files; made with mode 0700. Default: a temporary directory.
@@ -95,6 +104,26 @@ pub enum LogFormat {
     Json,
 }
 
+/// Permissions of a Unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct SocketMode(pub u32);
+
+impl Default for SocketMode {
+    fn default() -> Self {
+        Self(0o600)
+    }
+}
+
+impl TryFrom<String> for SocketMode {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let mode = u32::from_str_radix(&text, 8).ok().filter(|mode| *mode <= 0o777 && mode & 0o600 == 0o600);
+        mode.map(Self).ok_or_else(|| format!("{text:?} is no mode of a socket: give such as \"0600\" or \"0660\""))
+    }
+}
+
 /// The least that keeps the processes of a command together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -132,6 +161,9 @@ pub enum ConfigError {
     /// The certificates cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The policy cannot be used.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
 }
 
 impl Default for Config {
@@ -143,6 +175,9 @@ impl Default for Config {
             tls_key: None,
             client_ca: None,
             client_crl: None,
+            policy: None,
+            roles: BTreeMap::new(),
+            socket_mode: SocketMode::default(),
             insecure: false,
             state_dir: None,
             log_format: LogFormat::Text,
@@ -210,6 +245,9 @@ impl Config {
                 "tcp:// needs --tls-cert, --tls-key and --client-ca; on a loopback address --insecure does without",
             );
         }
+        if let Some(policy) = self.policy_file()? {
+            policy.load()?;
+        }
         let mut probe = Command::shell("true").shell(&self.shell).envs(self.environment.clone());
         if let Some(path) = &self.working_directory {
             probe = probe.working_directory(path);
@@ -234,6 +272,16 @@ impl Config {
         }
     }
 
+    /// What the policy is made from; `None`: there is none.
+    ///
+    /// # Errors
+    /// A role is malformed.
+    pub(crate) fn policy_file(&self) -> Result<Option<PolicyFile>, ConfigError> {
+        let roles = Roles::new(&self.roles)?;
+        let agent = AgentFacts { hostname: hostname(), labels: self.labels.clone() };
+        Ok(self.policy.clone().map(|path| PolicyFile { path, roles, agent }))
+    }
+
     /// The engine's part of it.
     pub(crate) fn local(&self) -> LocalConfig {
         LocalConfig {
@@ -256,4 +304,9 @@ impl Config {
             may_move: true,
         }
     }
+}
+
+/// As uname(2) has it.
+pub(crate) fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -12,6 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::UnixTime;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::net::unix::UCred;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
@@ -21,8 +22,8 @@ use tracing::debug;
 use crate::caller::{Caller, Shown, Transport};
 use crate::identity::Identity;
 use crate::listen::Accepted;
-use crate::reload::Tls;
 use crate::standing::Standing;
+use crate::tls::Tls;
 
 /// From the accepted connection to an identity; a caller that takes longer is dropped.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,7 +40,7 @@ pub(crate) enum HandshakeError {
     Tls(io::Error),
     #[error("its certificate names nobody")]
     Nameless,
-    #[error("its user is neither root nor the agent's own")]
+    #[error("its user is neither root nor the agent's own, and there is no policy that could let it in")]
     ForeignUser,
     #[error("its credentials cannot be read: {0}")]
     Credentials(io::Error),
@@ -56,13 +57,17 @@ pub(crate) struct Peer {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Finds out who is there; `address` is where it comes from.
-pub(crate) async fn handshake(accepted: Accepted, address: &str) -> Result<Peer, HandshakeError> {
+/// Finds out who is there; `address` is where it comes from. With `strangers`, users of this machine other than root and the
+/// agent's own are let in too: a policy decides what they may do.
+pub(crate) async fn handshake(accepted: Accepted, address: &str, strangers: bool) -> Result<Peer, HandshakeError> {
     let handshake = async {
         match accepted {
             Accepted::Unix(stream) => {
                 let credentials = stream.peer_cred().map_err(HandshakeError::Credentials)?;
-                let identity = Identity::from_credentials(&credentials).ok_or(HandshakeError::ForeignUser)?;
+                if !strangers && !is_own(&credentials) {
+                    return Err(HandshakeError::ForeignUser);
+                }
+                let identity = Identity::from_credentials(&credentials);
                 let caller = Caller { credentials: Some(credentials), ..caller(identity, Transport::Unix, address) };
                 Ok(Peer { caller: caller.into(), standing: None, io: Box::new(stream) })
             }
@@ -74,6 +79,11 @@ pub(crate) async fn handshake(accepted: Accepted, address: &str) -> Result<Peer,
         }
     };
     tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await.unwrap_or(Err(HandshakeError::Timeout))
+}
+
+/// It is root, or the agent's own user.
+fn is_own(credentials: &UCred) -> bool {
+    credentials.uid() == 0 || credentials.uid() == rustix::process::geteuid().as_raw()
 }
 
 async fn tls_handshake(stream: TcpStream, tls: Tls, address: &str) -> Result<Peer, HandshakeError> {

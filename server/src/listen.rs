@@ -12,8 +12,9 @@ use serde::Deserialize;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use crate::config::{Config, ConfigError};
-use crate::reload::{Reload, Tls};
+use crate::config::{Config, ConfigError, SocketMode};
+use crate::reload::Reload;
+use crate::tls::Tls;
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -104,7 +105,7 @@ impl Listeners {
         let mut all = Vec::new();
         for listen in &config.listen {
             all.push(match listen {
-                Listen::Unix(path) => Listener::unix(listen, path)?,
+                Listen::Unix(path) => Listener::unix(listen, path, config.socket_mode)?,
                 Listen::Tcp(address) => Listener::tcp(listen, address, tls.clone(), config.insecure).await?,
             });
         }
@@ -135,7 +136,7 @@ pub(crate) enum Accepted {
 }
 
 impl Listener {
-    fn unix(listen: &Listen, path: &Path) -> Result<Self, BindError> {
+    fn unix(listen: &Listen, path: &Path, mode: SocketMode) -> Result<Self, BindError> {
         let io = |source| BindError::Io { listen: listen.clone(), source };
         remove_stale(path).map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => BindError::InUse(listen.clone()),
@@ -145,7 +146,7 @@ impl Listener {
         let inode = std::fs::symlink_metadata(path).map_err(io)?.ino();
         let listener = Self::Unix { socket, path: path.to_owned(), inode };
         // until then others may connect, and are turned away by their credentials
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(io)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode.0)).map_err(io)?;
         Ok(listener)
     }
 

@@ -1,11 +1,13 @@
 //! `telexecd`: the agent.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use telexec_server::args::Args;
 use telexec_server::orphans::Orphans;
+use telexec_server::subcommand::Subcommand;
 use telexec_server::{Config, Listeners, logging, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -14,6 +16,9 @@ const BAD_CONFIG: u8 = 78;
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(subcommand) = &args.subcommand {
+        return instead(subcommand, &args);
+    }
     let config = match args.config().and_then(|config| config.check().map(|()| config)) {
         Ok(config) => config,
         Err(error) => return fail(&error, BAD_CONFIG),
@@ -28,6 +33,18 @@ fn main() -> ExitCode {
     match run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(error.as_ref(), 1),
+    }
+}
+
+/// Does what was asked for instead of serving.
+fn instead(subcommand: &Subcommand, args: &Args) -> ExitCode {
+    match args.config().map_err(Into::into).and_then(|config| subcommand.run(config)) {
+        Ok(text) => {
+            // whoever closes the pipe has read enough
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(error) => fail(error.as_ref(), BAD_CONFIG),
     }
 }
 

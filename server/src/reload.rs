@@ -1,64 +1,86 @@
-//! Certificates that are replaced while the agent runs.
+//! What is read from files, and read again while the agent runs.
 
+use std::error::Error;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use rustls::pki_types::UnixTime;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
-use tracing::{info, warn};
+use tracing::warn;
 
-use crate::certificate::Expiry;
 use crate::logging::one_line;
-use crate::tls::{Credentials, TlsError, TlsFiles};
 
 /// Between two looks at the files.
-const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Asks an agent to read its certificates again, at once; its clones ask the same one.
+/// Asks an agent to read its certificates and its policy again, at once; its clones ask the same one.
 #[derive(Clone, Debug, Default)]
-pub struct Reload(Arc<Notify>);
+pub struct Reload(Arc<watch::Sender<()>>);
 
 impl Reload {
     /// Asks. What comes of it is in the log.
     pub fn ask(&self) {
-        self.0.notify_one();
+        self.0.send_replace(());
+    }
+
+    /// Is told of each request from now on.
+    pub(crate) fn asked(&self) -> watch::Receiver<()> {
+        self.0.subscribe()
     }
 }
 
-/// The credentials that count now; its clones share them.
-#[derive(Clone)]
-pub(crate) struct Tls {
-    files: Arc<TlsFiles>,
-    current: Arc<RwLock<Arc<Credentials>>>,
+/// Where something is read from.
+pub(crate) trait Source: Send + Sync + 'static {
+    type Loaded: Send + Sync + 'static;
+    type Error: Error + Send + Sync + 'static;
+    /// What it is, for the log.
+    const WHAT: &'static str;
+
+    fn files(&self) -> Vec<&Path>;
+
+    /// Reads the files; slow, if they are far.
+    fn load(&self) -> Result<Self::Loaded, Self::Error>;
+
+    /// Says in the log what is in use from now on.
+    fn tell(loaded: &Self::Loaded);
+}
+
+/// What the files held when they were last read and could be used; its clones share it.
+pub(crate) struct Watched<S: Source> {
+    source: Arc<S>,
+    current: Arc<RwLock<Arc<S::Loaded>>>,
     /// Of the files, before they were read first.
     stamps: Stamps,
 }
 
-impl Tls {
-    pub(crate) fn load(files: TlsFiles) -> Result<Self, TlsError> {
-        let stamps = Stamps::of(&files);
-        let credentials = files.load()?;
-        tell(&credentials);
-        Ok(Self { files: Arc::new(files), current: Arc::new(RwLock::new(Arc::new(credentials))), stamps })
+impl<S: Source> Clone for Watched<S> {
+    fn clone(&self) -> Self {
+        Self { source: self.source.clone(), current: self.current.clone(), stamps: self.stamps.clone() }
+    }
+}
+
+impl<S: Source> Watched<S> {
+    pub(crate) fn load(source: S) -> Result<Self, S::Error> {
+        let stamps = Stamps::of(&source);
+        let loaded = source.load()?;
+        S::tell(&loaded);
+        Ok(Self { source: Arc::new(source), current: Arc::new(RwLock::new(Arc::new(loaded))), stamps })
     }
 
-    pub(crate) fn current(&self) -> Arc<Credentials> {
+    pub(crate) fn current(&self) -> Arc<S::Loaded> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Reads the files again whenever they have changed, or that is asked for; for ever.
-    pub(crate) async fn follow(self, asked: Reload) {
+    pub(crate) async fn follow(self, mut asked: watch::Receiver<()>) {
         let mut looks = tokio::time::interval(LOOK_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut used, mut seen, mut refused) = (self.stamps.clone(), self.stamps.clone(), None);
-        let mut expiry = Expiry::Far;
         loop {
-            expiry = warn_of_expiry(&self.current(), expiry);
             let at_once = tokio::select! {
-                () = asked.0.notified() => true,
+                Ok(()) = asked.changed() => true,
                 _ = looks.tick() => false,
             };
             let Some(stamps) = self.blocking(Stamps::of).await else { continue };
@@ -69,11 +91,11 @@ impl Tls {
                 continue;
             }
             match self.replace().await {
-                Ok(()) => (used, refused, expiry) = (seen.clone(), None, Expiry::Far),
+                Ok(()) => (used, refused) = (seen.clone(), None),
                 // tried again at the next look, since what was wrong may not show in the files
                 Err(_) if !at_once && refused.as_ref() == Some(&seen) => {}
                 Err(error) => {
-                    warn!(error, "certificates not reloaded: those from before stay in use");
+                    warn!(error, "{} not reloaded: what was in use before stays in use", S::WHAT);
                     refused = Some(seen.clone());
                 }
             }
@@ -82,49 +104,18 @@ impl Tls {
 
     /// Takes what the files hold now, if all of it can be used; else says why not.
     async fn replace(&self) -> Result<(), String> {
-        let loaded = self.blocking(TlsFiles::load).await.ok_or("reading them was given up")?;
-        let credentials = Arc::new(loaded.map_err(|error| one_line(&error))?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&credentials);
-        tell(&credentials);
+        let loaded = self.blocking(S::load).await.ok_or("reading them was given up")?;
+        let loaded = Arc::new(loaded.map_err(|error| one_line(&error))?);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&loaded);
+        S::tell(&loaded);
         Ok(())
     }
 
     /// Files may be on a network that is dead.
-    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&TlsFiles) -> T + Send + 'static) -> Option<T> {
-        let files = Arc::clone(&self.files);
-        tokio::task::spawn_blocking(move || work(&files)).await.ok()
+    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&S) -> T + Send + 'static) -> Option<T> {
+        let source = Arc::clone(&self.source);
+        tokio::task::spawn_blocking(move || work(&source)).await.ok()
     }
-}
-
-/// Says what is in use from now on.
-fn tell(credentials: &Credentials) {
-    let certificate = &credentials.certificate;
-    let revoked = credentials.revocation.as_ref().map(|revocation| revocation.revoked);
-    info!(
-        subject = certificate.subject,
-        serial = certificate.serial,
-        not_after = certificate.not_after,
-        revoked,
-        "certificates loaded"
-    );
-    if let Some(since) = credentials.revocation.as_ref().and_then(|revocation| revocation.outdated_since.as_ref()) {
-        warn!(since, "a revocation list is out of date, and used all the same: replace it by a newer one");
-    }
-}
-
-/// Says once that the agent's certificate is about to expire, and once that it has.
-fn warn_of_expiry(credentials: &Credentials, told: Expiry) -> Expiry {
-    let certificate = &credentials.certificate;
-    let expiry = certificate.expiry(UnixTime::now());
-    let (subject, not_after) = (&certificate.subject, &certificate.not_after);
-    match expiry {
-        Expiry::Near if told != expiry => warn!(subject, not_after, "the agent's certificate expires within 7 days"),
-        Expiry::Past if told != expiry => {
-            warn!(subject, not_after, "the agent's certificate has expired: callers will refuse it");
-        }
-        _ => {}
-    }
-    expiry
 }
 
 /// By which a change of the files is seen, links followed: also when a directory is swapped by a link to it.
@@ -132,9 +123,8 @@ fn warn_of_expiry(credentials: &Credentials, told: Expiry) -> Expiry {
 struct Stamps(Vec<Option<[i128; 5]>>);
 
 impl Stamps {
-    fn of(files: &TlsFiles) -> Self {
-        let paths = [&files.cert, &files.key, &files.client_ca].into_iter().chain(&files.client_crl);
-        Self(paths.map(|path| stamp(path)).collect())
+    fn of(source: &impl Source) -> Self {
+        Self(source.files().into_iter().map(stamp).collect())
     }
 }
 

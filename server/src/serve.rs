@@ -23,9 +23,12 @@ use crate::agent_service::Agent;
 use crate::config::{Config, ConfigError};
 use crate::connection;
 use crate::execution_service::Executions;
+use crate::expiry::warn_of_expiry;
 use crate::listen::{Accepted, Listener, Listeners};
+use crate::reload::Watched;
 use crate::stack::Stack;
 use crate::starts::Starts;
+use crate::tls::Tls;
 
 /// Connections of one listener that may be in their handshake at once; more wait.
 const MAX_HANDSHAKES: u64 = 1024;
@@ -64,14 +67,22 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     config.check()?;
     let engine = LocalExecutor::new(config.local()).map_err(ServeError::Engine)?;
-    let stack = Stack { engine: engine.clone(), starts: Starts::new(config.max_starts_per_second) };
+    let policy = config.policy_file()?.map(Watched::load).transpose().map_err(ConfigError::from)?;
+    if policy.is_none() {
+        warn!("no policy: whoever is known may run anything here");
+    }
+    let stack = Stack { engine: engine.clone(), starts: Starts::new(config.max_starts_per_second), policy };
     let health = HealthReporter::new();
-    let routes = routes(&config, &engine, &stack, &health).await?;
-    let connections = Connections::new(routes);
+    let routes = routes(&config, &stack, listeners.tls.clone(), &health).await?;
+    let connections = Connections::new(routes, stack.policy.is_some());
     let _closes = connections.close.clone().drop_guard();
     let mut following = JoinSet::new();
     if let Some(tls) = listeners.tls {
-        following.spawn(tls.follow(listeners.reload));
+        following.spawn(warn_of_expiry(tls.clone()));
+        following.spawn(tls.follow(listeners.reload.asked()));
+    }
+    if let Some(policy) = stack.policy {
+        following.spawn(policy.follow(listeners.reload.asked()));
     }
     let mut accepting = JoinSet::new();
     for listener in listeners.all {
@@ -100,11 +111,11 @@ pub async fn serve(
 
 async fn routes(
     config: &Config,
-    engine: &LocalExecutor,
     stack: &Stack,
+    tls: Option<Tls>,
     health: &HealthReporter,
 ) -> Result<Routes, ServeError> {
-    let agent = Agent::new(engine.clone(), config.max_executions, config.labels.clone().into_iter().collect());
+    let agent = Agent::new(stack.clone(), tls, config);
     health.set_serving::<ExecutionServiceServer<Executions>>().await;
     health.set_serving::<AgentServiceServer<Agent>>().await;
     let health = tonic_health::server::HealthService::from_health_reporter(health.clone());
@@ -148,6 +159,8 @@ fn max_handshakes() -> usize {
 #[derive(Clone)]
 struct Connections {
     routes: Routes,
+    /// Whether a policy decides about users that the agent has nothing to do with.
+    strangers: bool,
     /// Calls that run may end; new ones are refused.
     goaway: CancellationToken,
     /// Everything ends.
@@ -156,8 +169,14 @@ struct Connections {
 }
 
 impl Connections {
-    fn new(routes: Routes) -> Self {
-        Self { routes, goaway: CancellationToken::new(), close: CancellationToken::new(), tracker: TaskTracker::new() }
+    fn new(routes: Routes, strangers: bool) -> Self {
+        Self {
+            routes,
+            strangers,
+            goaway: CancellationToken::new(),
+            close: CancellationToken::new(),
+            tracker: TaskTracker::new(),
+        }
     }
 
     /// Accepts for ever.
@@ -187,7 +206,7 @@ impl Connections {
     }
 
     async fn answer(self, accepted: Accepted, from: String, handshake: OwnedSemaphorePermit) {
-        let peer = connection::handshake(accepted, &from).await;
+        let peer = connection::handshake(accepted, &from, self.strangers).await;
         drop(handshake);
         match peer {
             Ok(peer) => connection::serve(peer, self.routes, self.goaway).await,

@@ -9,8 +9,7 @@ use tracing::info;
 
 use crate::certificate::next_end;
 use crate::identity::Identity;
-use crate::reload::Tls;
-use crate::tls::Credentials;
+use crate::tls::{Credentials, Tls};
 
 /// A caller's certificate, judged again when the agent's files have changed or a certificate has expired: by what
 /// handshakes are judged by, so that an open connection is worth no more than a new one.

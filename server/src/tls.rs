@@ -9,9 +9,11 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, pem};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
+use tracing::{info, warn};
 
 use crate::certificate::Certificate;
 use crate::private_key;
+use crate::reload::{Source, Watched};
 use crate::revocation::{self, Revocation};
 
 /// Certificates, a key or revocation lists that cannot be used.
@@ -80,6 +82,9 @@ pub enum TlsError {
     },
 }
 
+/// The credentials that count now.
+pub(crate) type Tls = Watched<TlsFiles>;
+
 /// Where everything is read from.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsFiles {
@@ -100,9 +105,16 @@ pub(crate) struct Credentials {
     pub(crate) revocation: Option<Revocation>,
 }
 
-impl TlsFiles {
-    /// Reads them all.
-    pub(crate) fn load(&self) -> Result<Credentials, TlsError> {
+impl Source for TlsFiles {
+    type Loaded = Credentials;
+    type Error = TlsError;
+    const WHAT: &str = "certificates";
+
+    fn files(&self) -> Vec<&Path> {
+        [&self.cert, &self.key, &self.client_ca].into_iter().chain(&self.client_crl).map(PathBuf::as_path).collect()
+    }
+
+    fn load(&self) -> Result<Credentials, TlsError> {
         let authorities = certificates(&self.client_ca)?;
         let (lists, revocation) = match &self.client_crl {
             Some(path) => revocation::read(path, &authorities).map(|(lists, told)| (lists, Some(told)))?,
@@ -125,6 +137,23 @@ impl TlsFiles {
         Ok(Credentials { server: Arc::new(server), clients, certificate, revocation })
     }
 
+    fn tell(credentials: &Credentials) {
+        let certificate = &credentials.certificate;
+        let revoked = credentials.revocation.as_ref().map(|revocation| revocation.revoked);
+        info!(
+            subject = certificate.subject,
+            serial = certificate.serial,
+            not_after = certificate.not_after,
+            revoked,
+            "certificates loaded"
+        );
+        if let Some(since) = credentials.revocation.as_ref().and_then(|revocation| revocation.outdated_since.as_ref()) {
+            warn!(since, "a revocation list is out of date, and used all the same: replace it by a newer one");
+        }
+    }
+}
+
+impl TlsFiles {
     /// Who may come in: with lists, nobody whose revocation they cannot tell.
     fn verifier(
         &self,

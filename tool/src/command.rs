@@ -125,6 +125,32 @@ impl ResourceLimits {
     }
 }
 
+/// What a command may take at most, whatever it asks for: set by whoever allowed it, never by the caller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Allowance {
+    /// Longer timeouts, and none, are cut to this; `None`: no limit.
+    pub timeout: Option<Duration>,
+    /// For each stream, in bytes: more is dropped and counted; `None`: no limit.
+    pub output_bytes: Option<u64>,
+    /// So many executions of its identity may run or linger with it; `None`: no limit.
+    pub concurrent: Option<u32>,
+}
+
+impl Allowance {
+    /// The least of both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
+            one.into_iter().chain(other).min()
+        }
+        Self {
+            timeout: least(self.timeout, other.timeout),
+            output_bytes: least(self.output_bytes, other.output_bytes),
+            concurrent: least(self.concurrent, other.concurrent),
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Hash)]
 struct Options {
     user: Option<String>,
@@ -148,6 +174,7 @@ struct Options {
     descendants: Descendants,
     reason: String,
     identity: String,
+    allowance: Allowance,
 }
 
 impl Command {
@@ -252,11 +279,12 @@ impl Command {
         self.options.on_disconnect == OnDisconnect::Detach || self.options.yield_after.is_some()
     }
 
-    /// Equal for requests that are, whatever their deadlines are, and most likely for no others; within one process.
+    /// Equal for requests that are, whatever their deadlines and allowances are, and most likely for no others; within one
+    /// process.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.program.hash(&mut hasher);
-        Options { deadline: None, ..self.options.clone() }.hash(&mut hasher);
+        Options { deadline: None, allowance: Allowance::default(), ..self.options.clone() }.hash(&mut hasher);
         hasher.finish()
     }
 
@@ -293,6 +321,17 @@ impl Command {
     /// Who asked for it; empty: this process itself.
     pub fn identity(&self) -> &str {
         &self.options.identity
+    }
+
+    /// What it may take at most.
+    pub fn allowance(&self) -> Allowance {
+        self.options.allowance
+    }
+
+    /// The same command, which may take no more than this.
+    pub fn with_allowance(mut self, allowance: Allowance) -> Self {
+        self.options.allowance = allowance;
+        self
     }
 
     /// The same command under this id.

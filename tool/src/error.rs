@@ -31,7 +31,9 @@ pub enum ExecutorError {
     /// A rule says no; nothing ran.
     #[error("{reason}")]
     Denied {
-        /// Which rule, in words for the caller.
+        /// The name of the rule; `None`: it has none.
+        rule: Option<String>,
+        /// Why, in words for the caller.
         reason: String,
     },
     /// Too much is going on; nothing ran.

@@ -64,7 +64,7 @@ impl<E> Guard<E> {
 #[async_trait]
 impl<E: Executor> Executor for Guard<E> {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
-        (self.rule)(command.text()).await.map_err(|reason| ExecutorError::Denied { reason })?;
+        (self.rule)(command.text()).await.map_err(|reason| ExecutorError::Denied { rule: None, reason })?;
         self.inner.execute(command).await
     }
 

@@ -24,7 +24,7 @@ mod text;
 mod tool;
 
 pub use bash::BashTool;
-pub use command::{Command, CommandBuilder, Descendants, DuplicatePolicy, OnDisconnect, Program};
+pub use command::{Allowance, Command, CommandBuilder, Descendants, DuplicatePolicy, OnDisconnect, Program};
 pub use command::{ResourceLimits, TerminalSize};
 pub use error::{ExecutorError, InvalidCommand, SpawnError, SpawnStage};
 pub use event::{Event, ExitCause, Exited, Output, OutputStream, Started, StreamTotals};

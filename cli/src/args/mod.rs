@@ -45,6 +45,18 @@ pub struct Cli {
 pub(crate) enum Subcommand {
     /// Run a command and stream its output
     Exec(Box<ExecArgs>),
+    /// Ask whether an agent would run a command, and run nothing: takes what exec takes
+    #[command(
+        override_usage = "telexec check [FLAGS] TARGET -c 'SHELL TEXT'\n       \
+                          telexec check [FLAGS] TARGET -- PROGRAM [ARG]...",
+        after_help = "\
+Exit codes: 0 it would, 125 it would not, 255 the agent is unreachable.
+
+Examples:
+  telexec check build-7:7443 -c 'systemctl restart nginx'
+  telexec check --json --user nobody build-7:7443 -- make check | jq .reason"
+    )]
+    Check(Box<ExecArgs>),
     /// List what an agent runs, and ran
     Ps(PsArgs),
     /// Follow an execution that runs already, or ran

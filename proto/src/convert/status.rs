@@ -31,7 +31,10 @@ pub fn error_to_status(error: &ExecutorError) -> Status {
         ExecutorError::Unsupported { field, .. } => {
             (Code::FailedPrecondition, info(UNSUPPORTED, [("field", cut(field))]))
         }
-        ExecutorError::Denied { .. } => (Code::PermissionDenied, info(POLICY_DENIED, [])),
+        ExecutorError::Denied { rule: Some(rule), .. } => {
+            (Code::PermissionDenied, info(POLICY_DENIED, [("rule", cut(rule))]))
+        }
+        ExecutorError::Denied { rule: None, .. } => (Code::PermissionDenied, info(POLICY_DENIED, [])),
         ExecutorError::Exhausted { retry_after, .. } => {
             (Code::ResourceExhausted, ErrorDetails::with_retry_info(*retry_after))
         }
@@ -79,7 +82,10 @@ pub fn error_from_status(status: &Status) -> ExecutorError {
             Err(_) => other(status),
         },
         (Code::InvalidArgument, _) => ExecutorError::Invalid(invalid_from_details(&details, status.message())),
-        (Code::PermissionDenied | Code::Unauthenticated, _) => ExecutorError::Denied { reason: message() },
+        (Code::PermissionDenied | Code::Unauthenticated, _) => {
+            let rule = Some(metadata("rule")).filter(|rule| !rule.is_empty()).map(str::to_owned);
+            ExecutorError::Denied { rule, reason: message() }
+        }
         (Code::ResourceExhausted, _) => ExecutorError::Exhausted {
             reason: message(),
             retry_after: details.retry_info().and_then(|retry| retry.retry_delay),
@@ -180,7 +186,8 @@ mod tests {
                 ExecutorError::Unsupported { field: "limits.cpus".into(), reason: "no controller".into() },
                 Code::FailedPrecondition,
             ),
-            (ExecutorError::Denied { reason: "no".into() }, Code::PermissionDenied),
+            (ExecutorError::Denied { rule: Some("r".into()), reason: "no".into() }, Code::PermissionDenied),
+            (ExecutorError::Denied { rule: None, reason: "no".into() }, Code::PermissionDenied),
             (
                 ExecutorError::Exhausted { reason: "full".into(), retry_after: Some(Duration::from_secs(1)) },
                 Code::ResourceExhausted,
@@ -201,7 +208,7 @@ mod tests {
 
     #[test]
     fn long_texts_are_cut_between_characters() {
-        let status = error_to_status(&ExecutorError::Denied { reason: "aé".repeat(5000) });
+        let status = error_to_status(&ExecutorError::Denied { rule: None, reason: "aé".repeat(5000) });
         assert!(status.message().len() <= MAX_TEXT_BYTES && status.message().len() > MAX_TEXT_BYTES - 4);
     }
 }

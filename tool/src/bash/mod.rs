@@ -223,7 +223,7 @@ impl BashTool {
                 }
                 (self.style.not_started)(error)
             }
-            ExecutorError::Denied { reason } => Err(ToolError::failed(reason)),
+            ExecutorError::Denied { reason, .. } => Err(ToolError::failed(reason)),
             ExecutorError::Invalid(error) => Err(malformed(error)),
             error => Err(ToolError::Failed { message: with_causes(&error), source: Some(Box::new(error)) }),
         }
@@ -274,7 +274,7 @@ impl Tool for BashTool {
     /// The program with any arguments, such as `ls **`, for [`shell::covers`]. None if the text runs several programs, or
     /// is not understood.
     fn permission_pattern(&self, params: &Value) -> Option<String> {
-        command_text(params).and_then(shell::pattern)
+        command_text(params).map(shell::analyze).as_ref().and_then(shell::permission_pattern)
     }
 }
 

@@ -302,7 +302,7 @@ impl Tool for ExecCommandTool {
     /// The program with any arguments, such as `ls **`, for [`shell::covers`]. None if the text runs several programs, or
     /// is not understood.
     fn permission_pattern(&self, params: &Value) -> Option<String> {
-        command_text(params).and_then(shell::pattern)
+        command_text(params).map(shell::analyze).as_ref().and_then(shell::permission_pattern)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{SpawnError, SpawnStage};
 #[derive(Clone, Debug)]
 pub(super) struct Account {
     pub(super) name: String,
-    uid: u32,
+    pub(super) uid: u32,
     home: String,
     shell: String,
     /// `None`: it is the user of this process, whose commands get just what it has.

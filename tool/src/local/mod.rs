@@ -55,7 +55,7 @@ use self::supervise::Supervisor;
 use self::transcript::Reader;
 use crate::{
     Attach, Command, Execution, ExecutionId, ExecutionInfo, ExecutionState, Executor, ExecutorError, Input, ListPage,
-    ListQuery, Signal, Started, TerminalSize,
+    ListQuery, Program, Signal, SpawnError, Started, TerminalSize,
 };
 
 /// How a [`LocalExecutor`] runs commands.
@@ -94,6 +94,19 @@ pub struct LocalConfig {
     /// Let this process be moved into a cgroup `agent` below its own, if the controllers for limits need that (see "no
     /// internal processes", cgroups(7)). Default: no.
     pub may_move: bool,
+}
+
+/// Where and as whom a command would run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The name of the user.
+    pub user: String,
+    /// Its number.
+    pub uid: u32,
+    /// Where the command would start.
+    pub working_directory: String,
+    /// What would run shell text; `None`: it is a program without a shell.
+    pub shell: Option<String>,
 }
 
 /// How the processes of an execution are kept together.
@@ -214,11 +227,21 @@ struct Shared {
 }
 
 impl Shared {
+    /// The time that a command gets; `None`: as long as it takes.
     fn timeout(&self, command: &Command) -> Option<Duration> {
         let asked = command.timeout().or(self.default_timeout);
-        match (asked, self.max_timeout) {
-            (Some(asked), Some(most)) => Some(asked.min(most)),
-            (asked, most) => asked.or(most),
+        [asked, self.max_timeout, command.allowance().timeout].into_iter().flatten().min()
+    }
+
+    /// What is told of each stream of a command; 0: all.
+    fn max_output_bytes(&self, command: &Command) -> u64 {
+        let asked = match command.max_output_bytes() {
+            0 => self.max_output_bytes,
+            bytes => bytes,
+        };
+        match command.allowance().output_bytes {
+            Some(most) if asked == 0 || asked > most => most,
+            _ => asked,
         }
     }
 }
@@ -281,6 +304,26 @@ impl LocalExecutor {
     /// [`ExecutorError::NotFound`].
     pub fn identity(&self, id: &ExecutionId) -> Result<String, ExecutorError> {
         Ok(self.shared.registry.get(id)?.identity().to_owned())
+    }
+
+    /// Where and as whom a command would run. May take long, or for ever, where users are looked up over a network.
+    ///
+    /// # Errors
+    /// There is no such user, or it cannot be looked up.
+    pub fn place(&self, command: &Command) -> Result<Place, SpawnError> {
+        let defaults = &self.shared.defaults;
+        let account = defaults.account(command)?;
+        let shell = match defaults.program(command) {
+            Program::Shell { shell, .. } => shell,
+            Program::Argv(_) => None,
+        };
+        let working_directory = defaults.working_directory(command, &account);
+        Ok(Place { user: account.name, uid: account.uid, working_directory, shell })
+    }
+
+    /// The time that a command would get at most; `None`: as long as it takes.
+    pub fn timeout(&self, command: &Command) -> Option<Duration> {
+        self.shared.timeout(command)
     }
 
     /// How many executions run now.

@@ -286,7 +286,7 @@ impl Registry {
         {
             return Ok(Reserved::Duplicate(Arc::clone(record)));
         }
-        self.check_share(&entries, command.identity())?;
+        self.check_share(&entries, command)?;
         let id = command.execution_id().cloned().unwrap_or_else(ExecutionId::generate);
         let may_be_kept = command.may_go_to_background() || fingerprint.is_some();
         let record = Arc::new(Record {
@@ -309,8 +309,9 @@ impl Registry {
 
     /// # Errors
     /// [`ExecutorError::Exhausted`]: the identity has as many executions as one may have.
-    fn check_share(&self, entries: &Entries, identity: &str) -> Result<(), ExecutorError> {
-        let most = self.max_per_identity;
+    fn check_share(&self, entries: &Entries, command: &Command) -> Result<(), ExecutorError> {
+        let identity = command.identity();
+        let most = command.allowance().concurrent.map_or(self.max_per_identity, |most| most.min(self.max_per_identity));
         if entries.by_id.len() < most as usize {
             return Ok(());
         }

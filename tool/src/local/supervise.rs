@@ -162,10 +162,7 @@ impl Supervisor {
 
     /// Carries input and output until `exited`, and what is left after it.
     async fn carry(&self, ends: Ends, inputs: Option<&mut InputReceiver>, exited: &CancellationToken) -> [Pumped; 2] {
-        let max_output_bytes = match self.command.max_output_bytes() {
-            0 => self.shared.max_output_bytes,
-            bytes => bytes,
-        };
+        let max_output_bytes = self.shared.max_output_bytes(&self.command);
         let (transcript, abandoned) = (&*self.record.transcript, &self.abandoned);
         let Ends { stdin, stdout, stderr, terminal: _ } = ends;
         let pump = Pump { transcript, max_output_bytes, exited, abandoned };

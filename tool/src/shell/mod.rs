@@ -29,8 +29,8 @@ use std::thread;
 
 use self::walk::Item;
 
-pub use self::permission::covers;
-pub(crate) use self::permission::pattern;
+pub use self::permission::{covers, permission_pattern};
+pub use self::programs::{ASSIGNED, decides};
 
 /// More than this is not looked at.
 const LONGEST_TEXT: usize = 64 * 1024;
@@ -123,7 +123,8 @@ impl Analysis {
         self.commands.push(command);
     }
 
-    fn not_understood(&mut self, reason: &'static str) {
+    /// There is more than the text that decides what runs. The first reason stays.
+    pub fn not_understood(&mut self, reason: &'static str) {
         self.understood = false;
         self.reason.get_or_insert(reason);
     }

@@ -1,6 +1,6 @@
 //! Patterns that stand for calls, such as `ls **`: any call of `ls`.
 
-use super::{Analysis, analyze};
+use super::Analysis;
 
 /// Whether this pattern, a program and ` **`, stands for all that a text runs: the text is understood, and every program
 /// in it is the pattern's. `ls **` covers `ls | ls -l`, but neither `ls; rm x` nor `env ls` nor `/tmp/ls`.
@@ -10,16 +10,21 @@ pub fn covers(pattern: &str, analysis: &Analysis) -> bool {
     analysis.understood && !analysis.programs.is_empty() && analysis.programs.iter().all(|called| called == program)
 }
 
-/// The pattern that covers this text; none if it runs several programs or is not understood.
-pub(crate) fn pattern(text: &str) -> Option<String> {
-    let analysis = analyze(text);
+/// The pattern that covers a text; none if it runs several programs or is not understood.
+#[must_use]
+pub fn permission_pattern(analysis: &Analysis) -> Option<String> {
     let pattern = format!("{} **", analysis.programs.first()?);
-    covers(&pattern, &analysis).then_some(pattern)
+    covers(&pattern, analysis).then_some(pattern)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::analyze;
     use super::*;
+
+    fn pattern(text: &str) -> Option<String> {
+        permission_pattern(&analyze(text))
+    }
 
     #[test]
     fn a_pattern_covers_its_program_alone() {

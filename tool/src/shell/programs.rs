@@ -7,7 +7,8 @@ type Words = Vec<Option<String>>;
 
 const OPAQUE_WRAPPER: &str = "what a wrapper runs is not known";
 const OPAQUE_SHELL: &str = "a shell runs a script or its input";
-pub(super) const ASSIGNED: &str = "a variable that decides what runs is set";
+/// Why nothing is known where a variable is set that [`decides`].
+pub const ASSIGNED: &str = "a variable that decides what runs is set";
 
 /// Each is listed with all that comes after it.
 const MOST_WRAPPERS: usize = 32;
@@ -100,8 +101,9 @@ pub(super) fn is_special(name: &str) -> bool {
     BUILTINS.contains(&name) || WRAPPERS.iter().any(|wrapper| wrapper.name == name) || is_shell(name) || name == "find"
 }
 
-/// Whether setting this variable can change which programs run.
-pub(super) fn decides(variable: &str) -> bool {
+/// Whether setting this variable can change which programs run, in bash or by the dynamic linker.
+#[must_use]
+pub fn decides(variable: &str) -> bool {
     matches!(variable, "PATH" | "BASH_ENV" | "ENV" | "SHELLOPTS" | "BASHOPTS" | "PROMPT_COMMAND" | "PS4" | "IFS")
         || ["LD_", "DYLD_", "BASH_FUNC", "BASH_ALIASES", "BASH_CMDS", "GLIBC_TUNABLES"]
             .iter()

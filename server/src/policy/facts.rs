@@ -1,0 +1,122 @@
+//! What a policy may look at in a command.
+
+use std::time::Duration;
+
+use cedar_policy::RestrictedExpression as Value;
+use telexec_tool::local::{LocalExecutor, Place};
+use telexec_tool::shell::{ASSIGNED, Analysis, analyze, analyze_argv, decides};
+use telexec_tool::{Command, Program};
+
+/// A command, and what it comes to on this machine.
+pub(crate) struct Facts {
+    pub(crate) command: Command,
+    pub(crate) analysis: Analysis,
+    /// `None`: there is no such user.
+    place: Option<Place>,
+    /// The time that it gets at most.
+    timeout: Option<Duration>,
+}
+
+impl Facts {
+    /// Finds out what there is to know. Not on the runtime's threads: users may be looked up over a network.
+    pub(crate) async fn of(engine: &LocalExecutor, command: Command) -> Self {
+        let timeout = engine.timeout(&command);
+        let (asked, of) = (engine.clone(), command.clone());
+        let found = tokio::task::spawn_blocking(move || {
+            let place = asked.place(&of).ok();
+            (analysis(&of, place.as_ref()), place)
+        });
+        // a task that is given up knows nothing
+        let (analysis, place) = found.await.unwrap_or_default();
+        Self { command, analysis, place, timeout }
+    }
+    /// The context of its request; see `telexec.cedarschema`.
+    pub(crate) fn context(&self, transport: &str) -> Vec<(String, Value)> {
+        let command = &self.command;
+        let text = |text: &str| Value::new_string(text.to_owned());
+        let (argv, login) = match command.program() {
+            Program::Shell { login, .. } => (&[][..], *login),
+            Program::Argv(argv) => (argv.as_slice(), false),
+        };
+        let known = [
+            ("transport", text(transport)),
+            ("command", Value::new_string(command.text())),
+            ("argv", texts(argv.iter().cloned())),
+            ("understood", Value::new_bool(self.analysis.understood)),
+            ("environment", texts(command.environment().keys().cloned())),
+            ("terminal", Value::new_bool(command.terminal().is_some())),
+            ("accepts_input", Value::new_bool(command.accepts_input())),
+            ("login", Value::new_bool(login)),
+            ("background", Value::new_bool(command.may_go_to_background())),
+            ("labels", texts(command.labels().iter().map(|(key, value)| format!("{key}={value}")))),
+            ("reason", text(command.reason())),
+        ];
+        let analysis = &self.analysis;
+        let place = self.place.as_ref();
+        // what is not known is left out: see the schema
+        let maybe_known = [
+            ("programs", analysis.understood.then(|| texts(analysis.programs.iter().cloned()))),
+            ("uses_sudo", (analysis.understood || analysis.uses_sudo).then(|| Value::new_bool(analysis.uses_sudo))),
+            ("shell", place.map(|place| text(place.shell.as_deref().unwrap_or_default()))),
+            ("user", place.map(|place| text(&place.user))),
+            ("user_id", place.map(|place| Value::new_long(place.uid.into()))),
+            ("working_directory", place.map(|place| &*place.working_directory).filter(|path| is_plain(path)).map(text)),
+            ("timeout", self.timeout.map(duration)),
+            ("limits", limits(command)),
+        ];
+        let maybe_known = maybe_known.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        known.into_iter().chain(maybe_known).map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+}
+
+/// What it runs, as far as that can be told of a text: not if another shell reads it than the text is analysed for, or if
+/// the request's variables decide.
+fn analysis(command: &Command, place: Option<&Place>) -> Analysis {
+    let mut analysis = match command.program() {
+        Program::Shell { text, .. } => analyze(text),
+        Program::Argv(argv) => analyze_argv(argv),
+    };
+    if let Some(shell) = place.and_then(|place| place.shell.as_deref())
+        && !is_usual(shell)
+    {
+        analysis.not_understood("it is not bash or sh that reads the text");
+    }
+    if command.environment().keys().any(|name| decides(name)) {
+        analysis.not_understood(ASSIGNED);
+    }
+    analysis
+}
+
+/// It is a shell whose texts are understood, and no other file of its name.
+fn is_usual(shell: &str) -> bool {
+    let name = ["/bin/", "/usr/bin/"].iter().find_map(|directory| shell.strip_prefix(directory)).unwrap_or(shell);
+    matches!(name, "bash" | "sh" | "dash")
+}
+
+fn texts(texts: impl Iterator<Item = String>) -> Value {
+    Value::new_set(texts.map(Value::new_string))
+}
+
+fn limits(command: &Command) -> Option<Value> {
+    let limits = command.limits();
+    let long = |number: u64| Value::new_long(i64::try_from(number).unwrap_or(i64::MAX));
+    let given = [
+        ("memory_bytes", limits.memory_bytes.map(long)),
+        ("max_processes", limits.max_processes.map(|count| long(count.into()))),
+        // a decimal has four digits
+        ("cpus", limits.cpus.map(|cpus| Value::new_decimal(format!("{cpus:.4}")))),
+    ];
+    let given = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    Value::new_record(given).ok()
+}
+
+/// In whole milliseconds, rounded up, as Cedar counts.
+fn duration(duration: Duration) -> Value {
+    let millis = duration.as_nanos().div_ceil(1_000_000);
+    Value::new_duration(format!("{}ms", i64::try_from(millis).unwrap_or(i64::MAX)))
+}
+
+/// It has no part that leads elsewhere than it says.
+fn is_plain(path: &str) -> bool {
+    !path.split('/').any(|part| matches!(part, "." | ".."))
+}

@@ -1,0 +1,343 @@
+//! Who may do what: a policy in Cedar, by whose rules each call is decided.
+//!
+//! What no rule permits is denied, and so is what any rule forbids. A rule that cannot be evaluated, since it looks at
+//! something that is not known of the call, does not permit, and forbids.
+
+mod facts;
+mod fault;
+mod role;
+mod rule;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use cedar_policy::{
+    Authorizer, Context, Effect, Entities, Entity, EntityId, EntityTypeName, EntityUid, PolicyId, PolicySet, Request,
+    Response, RestrictedExpression as Value, Schema, ValidationMode, Validator,
+};
+use telexec_tool::{Allowance, ExecutorError};
+use tracing::{info, warn};
+
+pub(crate) use self::facts::Facts;
+pub use self::fault::PolicyError;
+use self::fault::Source;
+pub(crate) use self::role::Roles;
+use self::rule::Rule;
+use crate::call::Rpc;
+use crate::caller::{Caller, sha256};
+use crate::reload;
+
+/// What policies may say, in Cedar's schema language.
+pub(crate) const SCHEMA: &str = include_str!("telexec.cedarschema");
+
+/// Where a policy is read from, and what its names mean.
+#[derive(Clone, Debug)]
+pub(crate) struct PolicyFile {
+    pub(crate) path: PathBuf,
+    pub(crate) roles: Roles,
+    pub(crate) agent: AgentFacts,
+}
+
+/// What a policy may look at in the agent.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AgentFacts {
+    pub(crate) hostname: String,
+    pub(crate) labels: BTreeMap<String, String>,
+}
+
+/// Rules that count.
+pub(crate) struct Policy {
+    authorizer: Authorizer,
+    set: PolicySet,
+    rules: HashMap<PolicyId, Rule>,
+    names: Names,
+    roles: Roles,
+    agent: AgentFacts,
+    /// SHA-256 of its text, in hexadecimal.
+    pub(crate) digest: String,
+    /// What looks like a mistake, with its place.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl reload::Source for PolicyFile {
+    type Loaded = Policy;
+    type Error = PolicyError;
+    const WHAT: &str = "policy";
+
+    fn files(&self) -> Vec<&Path> {
+        vec![&self.path]
+    }
+
+    fn load(&self) -> Result<Policy, PolicyError> {
+        Policy::parse(&self.path, &self.text()?, Some(&self.roles), self.agent.clone())
+    }
+
+    fn tell(policy: &Policy) {
+        info!(rules = policy.len(), digest = policy.digest, "policy loaded");
+        for warning in &policy.warnings {
+            warn!(warning, "the policy may not mean what it should");
+        }
+    }
+}
+
+impl PolicyFile {
+    /// Reads it where the configuration is not known that has its roles.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub(crate) fn load_without_roles(&self) -> Result<Policy, PolicyError> {
+        Policy::parse(&self.path, &self.text()?, None, self.agent.clone())
+    }
+
+    fn text(&self) -> Result<String, PolicyError> {
+        let read = |source| PolicyError::Read { path: self.path.clone(), source };
+        std::fs::read_to_string(&self.path).map_err(read)
+    }
+}
+
+/// What a call is about.
+pub(crate) enum Subject<'a> {
+    /// The agent itself.
+    Agent,
+    /// A command to be started.
+    Command(&'a Facts),
+    /// An execution, by the identity that it belongs to.
+    Execution {
+        /// Its name.
+        id: &'a str,
+        /// Its owner.
+        owner: &'a str,
+    },
+}
+
+/// What the rules say of a call.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Decision {
+    pub(crate) allowed: bool,
+    /// The rules that made it so; none: nothing permits it.
+    pub(crate) rules: Vec<String>,
+    /// Why, in words for the caller.
+    pub(crate) reason: String,
+    /// What they leave to a command.
+    pub(crate) allowance: Allowance,
+    /// Executions of others may be touched.
+    pub(crate) any_owner: bool,
+}
+
+impl Decision {
+    /// Where there is no policy.
+    pub(crate) fn unruled() -> Self {
+        Self {
+            allowed: true,
+            reason: "the agent has no policy: whoever it knows may do this".to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// # Errors
+    /// It was denied.
+    pub(crate) fn permitted(&self) -> Result<(), ExecutorError> {
+        match self.allowed {
+            true => Ok(()),
+            false => {
+                let rule = if self.rules.is_empty() { "default".to_owned() } else { self.rules.join(", ") };
+                Err(ExecutorError::Denied { rule: Some(rule), reason: self.reason.clone() })
+            }
+        }
+    }
+}
+
+/// The types of the schema.
+struct Names {
+    role: EntityTypeName,
+    identity: EntityTypeName,
+    agent: EntityTypeName,
+    execution: EntityTypeName,
+    action: EntityTypeName,
+}
+
+impl Policy {
+    /// Reads a policy out of a text, and checks it against the schema and the roles; without `roles`, any role is taken to be
+    /// there. `path` is what it is called.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub(crate) fn parse(
+        path: &Path,
+        text: &str,
+        roles: Option<&Roles>,
+        agent: AgentFacts,
+    ) -> Result<Self, PolicyError> {
+        let source = Source { path, text };
+        let schema = schema().map_err(|error| source.invalid(vec![error]))?;
+        let set: PolicySet = text.parse().map_err(|error: cedar_policy::ParseErrors| {
+            source.invalid(error.iter().map(|error| source.located(error)).collect())
+        })?;
+        let mut faults = Vec::new();
+        let rules = rules(&set, &source, &mut faults);
+        let checked = Validator::new(schema.0).validate(&set, ValidationMode::Strict);
+        faults.extend(checked.validation_errors().map(|error| source.located(error)));
+        if let Some(roles) = roles {
+            faults.extend(unknown_roles(&set, &schema.1, roles, &source));
+        }
+        if !faults.is_empty() {
+            return Err(source.invalid(faults));
+        }
+        let warnings = checked.validation_warnings().map(|warning| source.located(warning)).collect();
+        let (roles, digest) = (roles.cloned().unwrap_or_default(), sha256(text.as_bytes()));
+        Ok(Self { authorizer: Authorizer::new(), set, rules, names: schema.1, roles, agent, digest, warnings })
+    }
+
+    /// How many rules there are.
+    pub(crate) fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Decides a call.
+    pub(crate) fn decide(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>) -> Decision {
+        match self.ask(caller, rpc, subject) {
+            Ok(response) => self.decision(caller, rpc, subject, &response),
+            // such as two names that are the same: nothing that could be asked about is permitted
+            Err(error) => Decision { reason: format!("the policy cannot decide this: {error}"), ..Decision::default() },
+        }
+    }
+
+    fn ask(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>) -> Result<Response, Box<dyn std::error::Error>> {
+        let names = &self.names;
+        let principal = uid(&names.identity, caller.identity.as_str());
+        let agent = uid(&names.agent, &self.agent.hostname);
+        let transport = caller.transport.as_str();
+        let call = || vec![("transport".to_owned(), Value::new_string(transport.to_owned()))];
+        let mut entities = vec![self.identity(caller.identity.as_str())?];
+        let (resource, context) = match subject {
+            Subject::Agent => (agent.clone(), call()),
+            Subject::Command(facts) => (agent.clone(), facts.context(transport)),
+            Subject::Execution { id, owner } => {
+                let execution = uid(&names.execution, id);
+                let attributes = [("owner".to_owned(), Value::new_entity_uid(uid(&names.identity, owner)))];
+                let attributes = attributes.into_iter().chain(self.agent_attributes()).collect();
+                entities.push(Entity::new(execution.clone(), attributes, HashSet::from([agent.clone()]))?);
+                if *owner != caller.identity.as_str() {
+                    entities.push(self.identity(owner)?);
+                }
+                (execution, call())
+            }
+        };
+        entities.push(Entity::new(agent, self.agent_attributes().collect(), HashSet::new())?);
+        let action = uid(&names.action, rpc.as_str());
+        let entities = entities.into_iter().chain([self.action(rpc)]);
+        let entities = Entities::from_entities(entities, None)?;
+        // without the schema: what is not known of a command is missing from the context
+        let request = Request::new(principal, action, resource, Context::from_pairs(context)?, None)?;
+        Ok(self.authorizer.is_authorized(&request, &self.set, &entities))
+    }
+
+    fn decision(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>, response: &Response) -> Decision {
+        let rule = |id: &PolicyId| self.rules.get(id);
+        let failed = response.diagnostics().errors().filter_map(|error| match error {
+            cedar_policy::AuthorizationError::PolicyEvaluationError(error) => rule(error.policy_id()),
+        });
+        let (failed_forbids, failed_permits): (Vec<_>, Vec<_>) = failed.partition(|rule| rule.effect == Effect::Forbid);
+        let applied: Vec<_> = response.diagnostics().reason().filter_map(rule).collect();
+        let permits = response.decision() == cedar_policy::Decision::Allow;
+        if permits && failed_forbids.is_empty() {
+            return permission(&applied);
+        }
+        // who permits has no part in a denial
+        let forbids =
+            applied.into_iter().filter(|rule| rule.effect == Effect::Forbid).chain(failed_forbids.iter().copied());
+        let mut rules: Vec<_> = forbids.map(|rule| rule.name.clone()).collect();
+        rules.sort_unstable();
+        let mut reason = match rules.is_empty() {
+            true => format!("no rule of the policy permits {} to {}", caller.identity, rpc.as_str()),
+            false => format!("the policy forbids it: {}", rules.join(", ")),
+        };
+        let unknown = failed_forbids.into_iter().chain(failed_permits).next().is_some();
+        if let Subject::Command(Facts { analysis, .. }) = subject
+            && let (true, Some(why)) = (unknown, analysis.reason)
+        {
+            reason.push_str(&format!("; it is not understood what the command runs: {why}"));
+        }
+        Decision { rules, reason, ..Decision::default() }
+    }
+
+    /// An identity, in its roles.
+    fn identity(&self, name: &str) -> Result<Entity, cedar_policy::EntityAttrEvaluationError> {
+        let attributes = HashMap::from([("name".to_owned(), Value::new_string(name.to_owned()))]);
+        let roles = self.roles.of(name).map(|role| uid(&self.names.role, role)).collect();
+        Entity::new(uid(&self.names.identity, name), attributes, roles)
+    }
+
+    fn agent_attributes(&self) -> impl Iterator<Item = (String, Value)> {
+        let labels = self.agent.labels.iter().map(|(key, value)| Value::new_string(format!("{key}={value}")));
+        let hostname = Value::new_string(self.agent.hostname.clone());
+        [("hostname".to_owned(), hostname), ("labels".to_owned(), Value::new_set(labels))].into_iter()
+    }
+
+    /// An action, in its group.
+    fn action(&self, rpc: Rpc) -> Entity {
+        let group = uid(&self.names.action, rpc.group());
+        Entity::new_no_attrs(uid(&self.names.action, rpc.as_str()), HashSet::from([group]))
+    }
+}
+
+/// What several rules that permit leave: the least of each.
+fn permission(applied: &[&Rule]) -> Decision {
+    let mut rules: Vec<_> = applied.iter().map(|rule| rule.name.clone()).collect();
+    rules.sort_unstable();
+    let allowance = applied.iter().fold(Allowance::default(), |least, rule| least.and(rule.allowance));
+    let reason = format!("the policy permits it: {}", rules.join(", "));
+    Decision { allowed: true, any_owner: applied.iter().any(|rule| rule.any_owner), rules, reason, allowance }
+}
+
+fn uid(kind: &EntityTypeName, id: &str) -> EntityUid {
+    EntityUid::from_type_name_and_id(kind.clone(), EntityId::new(id))
+}
+
+/// The schema, and its types. It is a part of the program: a test shows that it can be read.
+fn schema() -> Result<(Schema, Names), String> {
+    let (schema, _) = Schema::from_cedarschema_str(SCHEMA).map_err(|error| error.to_string())?;
+    let name = |name: &str| name.parse().map_err(|error: cedar_policy::ParseErrors| error.to_string());
+    let names = Names {
+        role: name("Role")?,
+        identity: name("Identity")?,
+        agent: name("Agent")?,
+        execution: name("Execution")?,
+        action: name("Action")?,
+    };
+    Ok((schema, names))
+}
+
+/// All rules by their ids; what is wrong with their annotations is added to the faults.
+fn rules(set: &PolicySet, source: &Source<'_>, faults: &mut Vec<String>) -> HashMap<PolicyId, Rule> {
+    for template in set.templates() {
+        let line = source.line_of(&template.to_cedar());
+        faults.push(source.at(line, "a template stands for nothing here: name a principal and a resource"));
+    }
+    let mut rules = HashMap::new();
+    let mut names = HashSet::new();
+    for policy in set.policies() {
+        let line = source.line_of(&policy.to_cedar().unwrap_or_default());
+        match Rule::new(policy, line) {
+            Ok(rule) if !names.insert(rule.name.clone()) => {
+                faults.push(source.at(line, &format!("another rule has the id {:?} too", rule.name)));
+            }
+            Ok(rule) => drop(rules.insert(policy.id().clone(), rule)),
+            Err(fault) => faults.push(source.at(line, &fault)),
+        }
+    }
+    rules
+}
+
+/// Roles that the configuration does not have, most likely by a slip.
+fn unknown_roles(set: &PolicySet, names: &Names, roles: &Roles, source: &Source<'_>) -> Vec<String> {
+    let unknown = |policy: &cedar_policy::Policy| {
+        let literals = policy.entity_literals().into_iter();
+        let unknown = literals.filter(|uid| *uid.type_name() == names.role && !roles.contains(uid.id().unescaped()));
+        let line = source.line_of(&policy.to_cedar().unwrap_or_default());
+        unknown
+            .map(|uid| source.at(line, &format!("the configuration has no role {:?}", uid.id().unescaped())))
+            .collect::<Vec<_>>()
+    };
+    set.policies().flat_map(unknown).collect()
+}

@@ -1,0 +1,80 @@
+//! Roles: names for sets of identities, from the agent's configuration.
+
+use std::collections::BTreeMap;
+
+use glob::{MatchOptions, Pattern};
+
+use crate::config::ConfigError;
+
+/// `*` and `?` stay within one part of a name, `**` does not.
+const MATCHING: MatchOptions =
+    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: false };
+
+/// Which identities have which role.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Roles(Vec<(String, Vec<Pattern>)>);
+
+impl Roles {
+    /// Roles by their names, with the patterns of their identities.
+    ///
+    /// # Errors
+    /// A pattern is malformed.
+    pub(crate) fn new(configured: &BTreeMap<String, Vec<String>>) -> Result<Self, ConfigError> {
+        let role = |(role, patterns): (&String, &Vec<String>)| {
+            let patterns = patterns.iter().map(|pattern| {
+                let malformed = |error| ConfigError::Invalid(format!("roles.{role}: {pattern:?}: {error}"));
+                Pattern::new(pattern).map_err(malformed)
+            });
+            Ok((role.clone(), patterns.collect::<Result<_, _>>()?))
+        };
+        configured.iter().map(role).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The roles of an identity.
+    pub(crate) fn of<'a>(&'a self, identity: &'a str) -> impl Iterator<Item = &'a str> {
+        let has = move |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches_with(identity, MATCHING));
+        self.0.iter().filter(move |(_, patterns)| has(patterns)).map(|(role, _)| role.as_str())
+    }
+
+    pub(crate) fn contains(&self, role: &str) -> bool {
+        self.0.iter().any(|(known, _)| known == role)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn roles(patterns: &[&str]) -> Result<Roles, ConfigError> {
+        Roles::new(&[("r".to_owned(), patterns.iter().map(|pattern| (*pattern).to_owned()).collect())].into())
+    }
+
+    #[test]
+    fn identities_have_the_roles_of_their_names() {
+        let has = |pattern: &str, identity: &str| roles(&[pattern]).unwrap().of(identity).next() == Some("r");
+        assert!(has("spiffe://example.org/ops/*", "spiffe://example.org/ops/anna"));
+        assert!(has("spiffe://example.org/**", "spiffe://example.org/ops/anna"));
+        assert!(has("*.ci.example.org", "build-7.ci.example.org"));
+        assert!(has("unix:uid=0", "unix:uid=0"));
+        assert!(has("[ab]nna", "anna"));
+        for (pattern, identity) in [
+            ("spiffe://example.org/ops/*", "spiffe://example.org/ops/anna/x"),
+            ("spiffe://example.org/ops/*", "spiffe://example.org/opsanna"),
+            ("spiffe://*/ops/anna", "spiffe://a/b/ops/anna"),
+            ("unix:uid=0", "unix:uid=00"),
+            ("anna", "Anna"),
+            ("anna", "anna.example.org"),
+            ("", "anna"),
+        ] {
+            assert!(!has(pattern, identity), "{pattern} {identity}");
+        }
+        assert!(roles(&["a", "b"]).unwrap().of("b").eq(["r"]));
+        assert!(roles(&[]).unwrap().of("b").next().is_none());
+    }
+
+    #[test]
+    fn malformed_patterns_are_named() {
+        let error = roles(&["a", "spiffe://x/**y"]).unwrap_err().to_string();
+        assert!(error.starts_with("roles.r: \"spiffe://x/**y\": "), "{error}");
+    }
+}

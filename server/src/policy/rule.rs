@@ -1,0 +1,112 @@
+//! One rule of a policy: its name, and what its annotations say.
+
+use std::time::Duration;
+
+use cedar_policy::{Effect, Policy};
+use parse_size::Config as SizeFormat;
+use telexec_tool::Allowance;
+
+/// What is said of a rule beside its scope and its conditions.
+#[derive(Clone, Debug)]
+pub(crate) struct Rule {
+    /// From `@id`, or from where it stands.
+    pub(crate) name: String,
+    pub(crate) effect: Effect,
+    /// What it leaves to those it permits.
+    pub(crate) allowance: Allowance,
+    /// It permits also what touches executions of others.
+    pub(crate) any_owner: bool,
+}
+
+impl Rule {
+    /// Reads the annotations of a rule that begins in this line.
+    ///
+    /// # Errors
+    /// What is wrong with the first that is not known or malformed.
+    pub(crate) fn new(policy: &Policy, line: usize) -> Result<Self, String> {
+        let effect = policy.effect();
+        let name = policy.annotation("id").map_or_else(|| format!("line {line}"), str::to_owned);
+        let mut rule = Self { name, effect, allowance: Allowance::default(), any_owner: false };
+        for (key, value) in policy.annotations() {
+            rule.read(key, value).map_err(|fault| format!("@{key}({value:?}): {fault}"))?;
+        }
+        Ok(rule)
+    }
+
+    fn read(&mut self, key: &str, value: &str) -> Result<(), String> {
+        match key {
+            "id" if value.is_empty() || value.contains(char::is_control) => return Err("give a name".to_owned()),
+            "id" | "description" => return Ok(()),
+            "max_timeout" | "max_concurrent" | "max_output" | "any_owner" if self.effect == Effect::Forbid => {
+                return Err("goes with permit, not with forbid".to_owned());
+            }
+            "max_timeout" => self.allowance.timeout = Some(timeout(value)?),
+            "max_concurrent" => self.allowance.concurrent = Some(concurrent(value)?),
+            "max_output" => self.allowance.output_bytes = Some(output(value)?),
+            // its value says nothing, as Cedar's annotations without one
+            "any_owner" if value.is_empty() => self.any_owner = true,
+            "any_owner" => return Err("takes no value: @any_owner".to_owned()),
+            _ => {
+                return Err("is not known: id, description, max_timeout, max_concurrent, max_output, any_owner".into());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    let positive = humantime::parse_duration(text).ok().filter(|timeout| !timeout.is_zero());
+    positive.ok_or_else(|| "give a time, such as 30s or 10m".to_owned())
+}
+
+fn concurrent(text: &str) -> Result<u32, String> {
+    let positive = text.parse().ok().filter(|count| *count > 0);
+    positive.ok_or_else(|| "give a number from 1 on".to_owned())
+}
+
+fn output(text: &str) -> Result<u64, String> {
+    let positive = SizeFormat::new().with_binary().parse_size(text).ok().filter(|bytes| *bytes > 0);
+    positive.ok_or_else(|| "give a size, such as 512K or 64MiB".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(text: &str) -> Result<Rule, String> {
+        Rule::new(&Policy::parse(None, text).unwrap(), 7)
+    }
+
+    #[test]
+    fn annotations_are_read() {
+        let text = r#"@id("x") @max_timeout("1h 30m") @max_concurrent("20") @max_output("64MiB") @any_owner
+                      permit(principal, action, resource);"#;
+        let read = rule(text).unwrap();
+        assert_eq!((read.name.as_str(), read.effect, read.any_owner), ("x", Effect::Permit, true));
+        let timeout = Some(Duration::from_secs(5400));
+        assert_eq!(read.allowance, Allowance { timeout, concurrent: Some(20), output_bytes: Some(64 << 20) });
+        let plain = rule("forbid(principal, action, resource);").unwrap();
+        assert_eq!((plain.name.as_str(), plain.effect, plain.any_owner), ("line 7", Effect::Forbid, false));
+        assert_eq!(plain.allowance, Allowance::default());
+    }
+
+    #[test]
+    fn what_is_unknown_or_malformed_is_named() {
+        for annotation in [
+            r#"@max_timout("10m")"#,
+            r#"@max_timeout("ten")"#,
+            r#"@max_timeout("0s")"#,
+            "@max_timeout",
+            r#"@max_concurrent("0")"#,
+            r#"@max_concurrent("-1")"#,
+            r#"@max_output("much")"#,
+            r#"@any_owner("no")"#,
+            r#"@id("a\nb")"#,
+        ] {
+            let refused = rule(&format!("{annotation} permit(principal, action, resource);")).unwrap_err();
+            assert!(refused.starts_with(annotation.split('(').next().unwrap()), "{refused}");
+        }
+        let refused = rule(r#"@max_timeout("1s") forbid(principal, action, resource);"#).unwrap_err();
+        assert!(refused.contains("goes with permit"), "{refused}");
+    }
+}
