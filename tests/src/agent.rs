@@ -54,6 +54,7 @@ pub struct AgentBuilder {
     user: Option<u32>,
     forks: bool,
     config: Option<String>,
+    policy: Option<String>,
     environment: Vec<(String, String)>,
     tls: Option<TlsOptions>,
 }
@@ -105,6 +106,11 @@ impl AgentBuilder {
     /// The text of its configuration file.
     pub fn config(self, toml: impl Into<String>) -> Self {
         Self { config: Some(toml.into()), ..self }
+    }
+
+    /// The text of its policy, in [`Agent::policy`].
+    pub fn policy(self, cedar: impl Into<String>) -> Self {
+        Self { policy: Some(cedar.into()), ..self }
     }
 
     /// A variable of its own environment.
@@ -173,6 +179,11 @@ impl AgentBuilder {
             let path = directory.join("telexecd.toml");
             std::fs::write(&path, toml).unwrap();
             command.arg("--config").arg(path);
+        }
+        if let Some(cedar) = &self.policy {
+            let path = directory.join("policy.cedar");
+            std::fs::write(&path, cedar).unwrap();
+            command.arg("--policy").arg(path);
         }
         command.envs(self.environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -250,6 +261,11 @@ impl Agent {
     /// A directory that is removed after it.
     pub fn directory(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// The file of its policy.
+    pub fn policy(&self) -> PathBuf {
+        self.directory().join("policy.cedar")
     }
 
     /// What it has written to standard error.

@@ -15,6 +15,7 @@ mod grpcurl;
 mod interact;
 mod library;
 mod limits;
+mod policy;
 mod refusals;
 mod resume;
 mod transport;

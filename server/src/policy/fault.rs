@@ -34,7 +34,7 @@ pub(super) struct Source<'a> {
 impl Source<'_> {
     pub(super) fn invalid(&self, mut faults: Vec<String>) -> PolicyError {
         // what stands first is found first
-        faults.sort_by_key(|fault| self.line_in(fault));
+        faults.sort_by_cached_key(|fault| (self.line_in(fault), fault.clone()));
         PolicyError::Invalid { faults }
     }
 

@@ -249,7 +249,7 @@ impl Policy {
         let mut rules: Vec<_> = forbids.map(|rule| rule.name.clone()).collect();
         rules.sort_unstable();
         let mut reason = match rules.is_empty() {
-            true => format!("no rule of the policy permits {} to {}", caller.identity, rpc.as_str()),
+            true => format!("no rule of the policy permits {} to {}", rpc.as_str(), caller.identity),
             false => format!("the policy forbids it: {}", rules.join(", ")),
         };
         let unknown = failed_forbids.into_iter().chain(failed_permits).next().is_some();

@@ -1,0 +1,102 @@
+//! The policies in `deploy/policy`, as they are shipped.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use telexec_tests::Agent;
+use telexec_tool::{Command, CommandBuilder, ResourceLimits};
+
+use super::{Ruled, sh};
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("deploy/policy")
+}
+
+/// An agent with an example, and with the roles and labels that its comment shows, for names that have no slashes.
+fn agent(name: &str) -> Ruled {
+    let policy = std::fs::read_to_string(examples().join(name)).unwrap();
+    let config =
+        policy.lines().filter_map(|line| line.strip_prefix("//     ")).filter(|line| !line.starts_with("policy"));
+    let config = config.collect::<Vec<_>>().join("\n").replace("spiffe://example.org/", "").replace('/', "-");
+    Ruled::start(&policy, &config)
+}
+
+async fn allowed(ruled: &Ruled, name: &str, command: CommandBuilder) -> bool {
+    // asking is no part of every role
+    ruled.denied(name, command).await.is_none()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_example_is_tried_here() {
+    let mut names: Vec<_> =
+        std::fs::read_dir(examples()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, ["break-glass.cedar", "read-only-operators.cedar", "sandbox-orchestrator.cedar"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_look_and_administrators_do() {
+    let ruled = agent("read-only-operators.cedar");
+    let nobody = |text: &str| sh(text).user("nobody");
+    assert!(allowed(&ruled, "admin-anna", sh("true; rm -f /nothing")).await);
+    assert!(allowed(&ruled, "ops-bob", nobody("ps aux | grep root | wc -l")).await);
+    for command in [
+        nobody("rm -f /nothing"),
+        nobody("ps aux | xargs rm"),
+        nobody("sudo ls"),
+        nobody("find / -delete"),
+        nobody("ls $(rm x)"),
+        nobody("ls").env("LD_PRELOAD", "/tmp/x.so"),
+        nobody("ls").shell("/tmp/sh"),
+        nobody("ls").yield_after(Duration::ZERO),
+        sh("ls"),
+    ] {
+        assert!(!allowed(&ruled, "ops-bob", command.clone()).await, "{command:?}");
+    }
+    assert!(!allowed(&ruled, "dev-eve", nobody("ls")).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_orchestrator_dispatches_to_sandboxes_within_limits() {
+    let ruled = agent("sandbox-orchestrator.cedar");
+    let limits = ResourceLimits { memory_bytes: Some(64 << 20), max_processes: Some(50), cpus: None };
+    // whether a limit can be held depends on the machine, so it is only asked
+    let check = async |command: CommandBuilder| ruled.check("orchestrator", command).await.reason;
+    assert_eq!(check(sh("make").user("nobody").limits(limits)).await, "the policy permits it: orchestrator");
+    assert!(check(sh("make").user("nobody")).await.ends_with("limits-are-given"));
+    assert!(check(sh("make").limits(limits)).await.ends_with("no-root"));
+    assert!(check(sh("make").user("0").limits(limits)).await.ends_with("no-root"));
+    assert!(check(sh("sudo make").user("nobody").limits(limits)).await.ends_with("no-root"));
+    assert!(!allowed(&ruled, "monitoring-x", sh("true")).await);
+    ruled.to("monitoring-x").await.info().await.unwrap();
+
+    // the same policy on a machine of another kind
+    let policy = std::fs::read_to_string(examples().join("sandbox-orchestrator.cedar")).unwrap();
+    let roles = format!("[roles]\norchestrator = [\"unix:uid={}\"]\nhealth = []", rustix::process::getuid().as_raw());
+    let other = Agent::builder().policy(policy).config(roles).start();
+    let refused = other.connect().await.check(&sh("make").user("nobody").limits(limits).build().unwrap()).await;
+    assert!(refused.is_err(), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_on_call_says_why() {
+    let ruled = agent("break-glass.cedar");
+    assert!(allowed(&ruled, "on-call-anna", sh("rm -f /nothing").reason("INC-4711: disk full")).await);
+    for reason in ["", "INC-4711", "because: I can"] {
+        assert!(!allowed(&ruled, "on-call-anna", sh("true").reason(reason)).await, "{reason}");
+    }
+    let deploy = |argv: &[&str]| Command::argv(argv.iter().copied());
+    let check = async |command: CommandBuilder| ruled.check("ci-deploy", command).await.allowed;
+    assert!(check(deploy(&["/usr/local/bin/deploy", "web"])).await);
+    for command in [
+        deploy(&["/usr/local/bin/deploy"]),
+        deploy(&["/usr/local/bin/deploy", "db"]),
+        deploy(&["/usr/local/bin/deploy", "web", "--force"]),
+        deploy(&["/usr/local/bin/deploy", "web"]).env("LD_PRELOAD", "/tmp/x.so"),
+        deploy(&["deploy", "web"]),
+        sh("/usr/local/bin/deploy web"),
+        sh("true").reason("INC-1: not on call"),
+    ] {
+        assert!(!check(command.clone()).await, "{command:?}");
+    }
+}

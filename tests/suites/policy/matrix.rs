@@ -1,0 +1,140 @@
+//! Every RPC, by every caller, under every role. The RPCs come from the descriptors: a new one needs a row here.
+
+use std::collections::BTreeSet;
+
+use prost::Message;
+use prost_types::FileDescriptorSet;
+use telexec_proto::v1::{
+    AttachRequest, CheckCommandRequest, ExecuteRequest, GetAgentRequest, GetExecutionRequest, InteractRequest,
+    ListExecutionsRequest, ResizeTerminalRequest, SignalExecutionRequest, TerminalSize, WriteInputRequest,
+    interact_request::Request as Step,
+};
+use telexec_tests::{Agent, Grpcurl, Wire, follow, within};
+use tonic::{Code, Status};
+use tonic_health::pb::HealthCheckRequest;
+
+use super::{Ruled, rule};
+
+/// All RPCs of our package.
+fn rpcs() -> Vec<String> {
+    let set = FileDescriptorSet::decode(telexec_proto::FILE_DESCRIPTOR_SET).unwrap();
+    let files = set.file.into_iter().filter(|file| file.package() == "telexec.v1");
+    let methods = files.flat_map(|file| file.service).flat_map(|service| service.method);
+    methods.map(|method| method.name().to_owned()).collect()
+}
+
+/// Calls an RPC with a request that is well-formed; executions are asked for by an id that nothing has.
+async fn call(wire: &Wire, rpc: &str) -> Result<(), Status> {
+    let (mut executions, mut agent) = (wire.executions(), wire.agent());
+    let execution_id = || "nothing".to_owned();
+    let command = ExecuteRequest { command: "true".into(), ..Default::default() };
+    let called = async {
+        match rpc {
+            "Execute" => Ok(drop(follow(executions.execute(command).await?.into_inner()).await)),
+            "Run" => executions.run(command).await.map(drop),
+            "Interact" => {
+                let start = InteractRequest { request: Some(Step::Start(command)) };
+                let stream = executions.interact(futures_util::stream::iter([start])).await?;
+                Ok(drop(follow(stream.into_inner()).await))
+            }
+            "Attach" => {
+                let request = AttachRequest { execution_id: execution_id(), ..Default::default() };
+                executions.attach(request).await.map(drop)
+            }
+            "WriteInput" => {
+                let request = WriteInputRequest { execution_id: execution_id(), ..Default::default() };
+                executions.write_input(request).await.map(drop)
+            }
+            "SignalExecution" => {
+                let request = SignalExecutionRequest { execution_id: execution_id(), signal: "TERM".into() };
+                executions.signal_execution(request).await.map(drop)
+            }
+            "ResizeTerminal" => {
+                let size = Some(TerminalSize { columns: 80, rows: 24 });
+                executions.resize_terminal(ResizeTerminalRequest { execution_id: execution_id(), size }).await.map(drop)
+            }
+            "GetExecution" => {
+                executions.get_execution(GetExecutionRequest { execution_id: execution_id() }).await.map(drop)
+            }
+            "ListExecutions" => executions.list_executions(ListExecutionsRequest::default()).await.map(drop),
+            "GetAgent" => agent.get_agent(GetAgentRequest {}).await.map(drop),
+            "CheckCommand" => agent.check_command(CheckCommandRequest { request: Some(command) }).await.map(drop),
+            new => panic!("{new} is a new RPC: add a call of it here, and an action to the schema of policies"),
+        }
+    };
+    within(called).await
+}
+
+/// The RPCs that this caller may call.
+async fn allowed(wire: &Wire) -> BTreeSet<String> {
+    let mut allowed = BTreeSet::new();
+    for rpc in rpcs() {
+        match call(wire, &rpc).await {
+            Ok(()) => drop(allowed.insert(rpc)),
+            // it was allowed to ask
+            Err(status) if status.code() == Code::NotFound => drop(allowed.insert(rpc)),
+            Err(status) => assert_eq!(rule(&status), "default", "{rpc}: {status:?}"),
+        }
+    }
+    allowed
+}
+
+fn all() -> BTreeSet<String> {
+    rpcs().into_iter().collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_role_may_do_what_its_rule_says_and_nothing_else() {
+    assert_eq!(rpcs().len(), 11);
+    let rule_for =
+        |rpc: &String| format!("permit(principal in Role::\"{rpc}\", action == Action::\"{rpc}\", resource);\n");
+    let group =
+        |name: &&str| format!("permit(principal in Role::\"{name}\", action in Action::\"{name}\", resource);\n");
+    let groups = ["start", "read", "control"];
+    let policy: String = rpcs().iter().map(rule_for).chain(groups.iter().map(group)).collect();
+    let names = rpcs().into_iter().chain(groups.map(str::to_owned));
+    let roles: String = names.map(|name| format!("{name} = [\"{name}-*\"]\n")).collect();
+    let ruled = Ruled::start(&policy, &format!("[roles]\n{roles}"));
+    let may = async |name: &str| {
+        let config = ruled.certs.config(Some(&ruled.pair(&format!("{name}-x"))));
+        allowed(&Wire::connect_tls(&ruled.agent, config).await.unwrap()).await
+    };
+    for rpc in rpcs() {
+        assert_eq!(may(&rpc).await, BTreeSet::from([rpc.clone()]), "{rpc}");
+    }
+    let mut grouped = Vec::new();
+    for name in groups {
+        grouped.extend(may(name).await);
+    }
+    grouped.sort();
+    assert!(grouped.iter().eq(&all()), "every RPC is in one group: {grouped:?}");
+    assert!(may("nobody").await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_rule_nothing_is_allowed() {
+    for policy in ["", "forbid(principal, action, resource) when { false };"] {
+        for agent in [Agent::builder().policy(policy).start(), Agent::builder().tcp().policy(policy).start()] {
+            let wire = Wire::connect(&agent).await.unwrap();
+            assert!(allowed(&wire).await.is_empty(), "{policy}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_for_all_allows_all() {
+    let agent = Agent::builder().policy("permit(principal, action, resource);").start();
+    assert_eq!(allowed(&Wire::connect(&agent).await.unwrap()).await, all());
+    let unruled = Agent::start();
+    assert_eq!(allowed(&Wire::connect(&unruled).await.unwrap()).await, all());
+    assert!(unruled.log().contains("no policy"), "{}", unruled.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_and_reflection_need_no_rule() {
+    let agent = Agent::builder().policy("forbid(principal, action, resource);").start();
+    let wire = Wire::connect(&agent).await.unwrap();
+    within(wire.health().check(HealthCheckRequest::default())).await.unwrap();
+    let listed = Grpcurl::new(&agent).ask(&["list"]).await;
+    assert!(listed.stdout.contains("telexec.v1.ExecutionService"), "{listed:?}");
+}

@@ -1,0 +1,108 @@
+//! What tells of a policy before it counts: `telexecd policy`, `--check-config` and `telexec check`.
+
+use std::path::Path;
+use std::process::Output;
+
+use serde_json::{Value, json};
+use telexec_tests::{Agent, directory, program, within};
+
+async fn said(program_name: &str, args: &[&str]) -> (i32, String, String) {
+    let mut command = tokio::process::Command::new(program(program_name));
+    let output: Output = within(command.args(args).kill_on_drop(true).output()).await.unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+}
+
+fn write(directory: &Path, name: &str, text: &str) -> String {
+    let path = directory.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+const FAULTY: &str = r#"@id("one")
+permit(principal, action, resource);
+
+permit(principal, action == Action::"Execute", resource)
+  when { context.program == "ls" };
+@max_timout("1m") permit(principal, action, resource);
+permit(principal in Role::"ops", action, resource);
+@id("one") permit(principal, action, resource);
+permit(principal == ?principal, action, resource);
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_are_told_with_their_lines() {
+    let directory = directory();
+    let policy = write(directory.path(), "policy.cedar", FAULTY);
+    let (code, out, told) = said("telexecd", &["policy", "check", &policy]).await;
+    assert_eq!((code, out.as_str()), (78, ""), "{told}");
+    for (line, fault) in [(5, "program"), (6, "@max_timout"), (8, "one"), (9, "template")] {
+        assert!(told.contains(&format!("{policy}:{line}: ")) && told.contains(fault), "{line}: {told}");
+    }
+    // without a configuration its roles are not known
+    assert!(!told.contains("ops"), "{told}");
+
+    let config = write(
+        directory.path(),
+        "telexecd.toml",
+        &format!("listen = [\"unix:///x.sock\"]\npolicy = \"{policy}\"\n[roles]\nother = []"),
+    );
+    for args in [&["--config", &config, "policy", "check"][..], &["--config", &config, "--check-config"]] {
+        let (code, _, told) = said("telexecd", args).await;
+        assert!(code == 78 && told.contains(":7: the configuration has no role \"ops\""), "{told}");
+    }
+
+    write(directory.path(), "policy.cedar", "permit(principal action, resource);");
+    let (code, _, told) = said("telexecd", &["policy", "check", &policy]).await;
+    assert!(code == 78 && told.contains(&format!("{policy}:1: unexpected token")), "{told}");
+    std::fs::write(&policy, [0xff, 0xfe]).unwrap();
+    let (code, _, told) = said("telexecd", &["policy", "check", &policy]).await;
+    assert!(code == 78 && told.contains("cannot read the policy"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_valid_is_said_to_be() {
+    let directory = directory();
+    let policy = write(directory.path(), "policy.cedar", "permit(principal, action, resource) when { 1 == 2 };\n");
+    let (code, out, told) = said("telexecd", &["policy", "check", &policy]).await;
+    assert_eq!((code, told.as_str()), (0, ""));
+    assert!(out.starts_with("warning: ") && out.contains("impossible"), "{out}");
+    assert!(out.contains(&format!("{policy}: valid, 1 rules, SHA-256 ")), "{out}");
+
+    let (code, schema, _) = said("telexecd", &["policy", "schema"]).await;
+    assert!(code == 0 && schema.contains("action Execute"), "{schema}");
+    let (code, _, told) = said("telexecd", &["policy", "check"]).await;
+    assert!(code == 78 && told.contains("which policy?"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn telexec_check_asks_and_runs_nothing() {
+    let policy = r#"@id("ls") permit(principal, action == Action::"Execute", resource) when { context.programs == ["ls"] };
+                    permit(principal, action in Action::"read", resource);"#;
+    let agent = Agent::builder().policy(policy).start();
+    let check = async |args: &[&str]| said("telexec", &[&["check", agent.uri()], args].concat()).await;
+    let (code, out, told) = check(&["-c", "ls -l"]).await;
+    assert_eq!((code, told.as_str()), (0, ""));
+    let expected = "allowed:      yes\nreason:       the policy permits it: ls\nprograms:     ls\npattern:      ls **\n\
+                    uses sudo:    no\n";
+    assert_eq!(out, expected);
+    let (code, out, told) = check(&["--", "sudo", "ls"]).await;
+    assert_eq!((code, told.as_str()), (125, ""));
+    assert!(
+        out.starts_with("allowed:      no\nreason:       no rule of the policy permits Execute to unix:uid="),
+        "{out}"
+    );
+    let (code, out, _) = check(&["--json", "-c", "rm x"]).await;
+    let told: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &told["allowed"], &told["programs"]), (125, &json!(false), &json!(["rm"])));
+    let (code, _, told) = check(&["-c", ""]).await;
+    assert!(code == 125 && told.contains("command"), "{told}");
+
+    let closed = Agent::builder().policy("").start();
+    let (code, _, told) = said("telexec", &["check", closed.uri(), "-c", "ls"]).await;
+    assert!(code == 125 && told.contains("CheckCommand"), "{told}");
+    let (code, _, told) = said("telexec", &["exec", closed.uri(), "-c", "ls"]).await;
+    assert!(code == 125 && told.contains("no rule of the policy permits Execute"), "{told}");
+    let (code, out, _) = said("telexec", &["check", "local", "-c", "ls"]).await;
+    assert!(code == 0 && out.contains("no policy"), "{out}");
+}
