@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use telexec_tool::local::LocalExecutor;
 use telexec_tool::{
     Attach, Command, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, Input, ListPage, ListQuery,
-    Signal, TerminalSize,
+    OnDisconnect, Signal, TerminalSize,
 };
 
 use crate::call::{Call, Rpc};
@@ -99,6 +99,10 @@ impl Executor for Guarded {
 
     async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
         self.reach(Rpc::Attach, id)?;
+        if from.on_disconnect == OnDisconnect::Kill {
+            // to go is to end it
+            self.reach(Rpc::SignalExecution, id)?;
+        }
         self.stack.engine.attach(id, from).await
     }
 

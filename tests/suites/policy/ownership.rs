@@ -54,6 +54,10 @@ async fn others_are_not_found_unless_a_rule_says_so() {
     assert!(is_not_found(watcher.get(&id).await) && is_not_found(watcher.signal(&id, Signal::TERM).await));
     assert!(watcher.list(all()).await.unwrap().executions.is_empty());
 
+    // by which it would be ended
+    let binding = Attach { on_disconnect: OnDisconnect::Kill, ..Attach::start() };
+    assert!(is_not_found(watcher.attach(&id, binding).await));
+
     let admin = ruled.to("admin").await.executor();
     assert_eq!(admin.get(&id).await.unwrap().identity, "anna");
     assert_eq!(admin.list(all()).await.unwrap().executions[0].id, id);
