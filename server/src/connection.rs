@@ -1,5 +1,6 @@
 //! One connection: who is there, then HTTP/2 until it ends.
 
+use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +23,15 @@ use tracing::debug;
 use crate::caller::{Caller, Shown, Transport};
 use crate::identity::Identity;
 use crate::listen::Accepted;
+use crate::preface::Impatient;
 use crate::standing::Standing;
 use crate::tls::Tls;
 
 /// From the accepted connection to an identity; a caller that takes longer is dropped.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// From then on to the first bytes of HTTP/2.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Encrypted at once for one write to the socket: a few chunks of output.
 const TLS_BUFFER_BYTES: usize = 256 * 1024;
@@ -118,7 +123,7 @@ pub(crate) async fn serve(peer: Peer, routes: Routes, goaway: CancellationToken)
             }
         }
     });
-    let connection = http2().serve_connection(TokioIo::new(io), service);
+    let connection = http2().serve_connection(TokioIo::new(Impatient::new(io, PREFACE_TIMEOUT)), service);
     tokio::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,
@@ -128,7 +133,7 @@ pub(crate) async fn serve(peer: Peer, routes: Routes, goaway: CancellationToken)
         }
     };
     if let Err(error) = result {
-        debug!(%error, "connection ended");
+        debug!(%error, cause = error.source(), "connection ended");
     }
 }
 

@@ -22,6 +22,7 @@ mod listen;
 pub mod logging;
 pub mod orphans;
 mod policy;
+mod preface;
 mod private_key;
 mod reload;
 mod revocation;
