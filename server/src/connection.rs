@@ -23,6 +23,7 @@ use tracing::debug;
 use crate::caller::{Caller, Shown, Transport};
 use crate::identity::Identity;
 use crate::listen::Accepted;
+use crate::message;
 use crate::preface::Impatient;
 use crate::standing::Standing;
 use crate::tls::Tls;
@@ -119,7 +120,10 @@ pub(crate) async fn serve(peer: Peer, routes: Routes, goaway: CancellationToken)
         async move {
             match refusal {
                 Some(refusal) => Ok(refusal.into_http()),
-                None => routes.oneshot(request).await,
+                None => match message::admit(request) {
+                    Some(request) => routes.oneshot(request).await,
+                    None => Ok(message::unsupported()),
+                },
             }
         }
     });

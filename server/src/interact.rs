@@ -66,8 +66,8 @@ impl<E: Executor> Steps<E> {
         while let Some(request) = requests.next().await {
             let step = match request {
                 Ok(request) => request.request,
-                // the call is over, and with it its answer
-                Err(_) => return std::future::pending().await,
+                // one that is too long, say; where the connection broke nobody hears it
+                Err(status) => return status,
             };
             if let Err(status) = self.take(step).await {
                 return status;

@@ -20,6 +20,7 @@ mod identity;
 mod interact;
 mod listen;
 pub mod logging;
+mod message;
 pub mod orphans;
 mod policy;
 mod preface;
