@@ -64,6 +64,8 @@ pub struct Config {
     pub max_timeout: Option<Duration>,
     /// For each stream of commands that do not say, in bytes; 0: unlimited. Default 0.
     pub max_output_bytes: u64,
+    /// How many connections may be open at once, once they said who they are: others are closed then. Default 1,024.
+    pub max_connections: u32,
     /// How many executions may run or linger at once. Default 4,096.
     pub max_executions: u32,
     /// Of these, how many may be of one identity. Default: as many as there may be.
@@ -191,6 +193,7 @@ impl Default for Config {
             default_timeout: None,
             max_timeout: None,
             max_output_bytes: 0,
+            max_connections: 1024,
             max_executions: local.max_executions,
             max_executions_per_identity: None,
             max_starts_per_second: None,
@@ -229,6 +232,9 @@ impl Config {
         }
         if !(1..=1024).contains(&self.worker_threads) {
             return invalid("worker_threads must be 1 to 1024");
+        }
+        if self.max_connections == 0 {
+            return invalid("max_connections is 0: nobody could connect");
         }
         if self.max_executions == 0 {
             return invalid("max_executions is 0: nothing could run");

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
@@ -74,7 +75,7 @@ pub async fn serve(
     let stack = Stack { engine: engine.clone(), starts: Starts::new(config.max_starts_per_second), policy };
     let health = HealthReporter::new();
     let routes = routes(&config, &stack, listeners.tls.clone(), &health).await?;
-    let connections = Connections::new(routes, stack.policy.is_some());
+    let connections = Connections::new(routes, config.max_connections, stack.policy.is_some());
     let _closes = connections.close.clone().drop_guard();
     let mut following = JoinSet::new();
     if let Some(tls) = listeners.tls {
@@ -166,16 +167,22 @@ struct Connections {
     /// Everything ends.
     close: CancellationToken,
     tracker: TaskTracker,
+    /// For callers that are known.
+    places: Arc<Semaphore>,
+    is_full: Arc<AtomicBool>,
 }
 
 impl Connections {
-    fn new(routes: Routes, strangers: bool) -> Self {
+    fn new(routes: Routes, most: u32, strangers: bool) -> Self {
+        let most = usize::try_from(most).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Self {
             routes,
             strangers,
             goaway: CancellationToken::new(),
             close: CancellationToken::new(),
             tracker: TaskTracker::new(),
+            places: Arc::new(Semaphore::new(most)),
+            is_full: Arc::default(),
         }
     }
 
@@ -209,8 +216,20 @@ impl Connections {
         let peer = connection::handshake(accepted, &from, self.strangers).await;
         drop(handshake);
         match peer {
-            Ok(peer) => connection::serve(peer, self.routes, self.goaway).await,
+            Ok(peer) => self.serve(peer, from).await,
             Err(reason) => info!(from, %reason, "turned a peer away"),
+        }
+    }
+
+    /// While there is a place. That there is none is logged once, until there is one again.
+    async fn serve(self, peer: connection::Peer, from: String) {
+        let place = self.places.try_acquire_owned();
+        let was_full = self.is_full.swap(place.is_err(), Ordering::Relaxed);
+        if place.is_err() && !was_full {
+            warn!(from, "turned a peer away, and will others: max_connections are open");
+        }
+        if place.is_ok() {
+            connection::serve(peer, self.routes, self.goaway).await;
         }
     }
 

@@ -58,6 +58,7 @@ async fn faults_of_the_file_are_named() {
         ("max_executions = 0", "max_executions"),
         ("default_timeout = \"0s\"", "default_timeout"),
         ("working_directory = \"relative\"", "working_directory"),
+        ("max_connections = 0", "max_connections"),
         ("shell = \"\"", "shell"),
         ("log_format = \"xml\"", "xml"),
         ("log_level = \"a=b=c\"", "telexecd"),
