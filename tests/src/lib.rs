@@ -15,6 +15,7 @@ mod outcome;
 mod places;
 mod processes;
 mod proxy;
+pub mod raw;
 mod root;
 mod tmux;
 mod wait;

@@ -12,6 +12,7 @@ mod daemon;
 mod deadlines;
 mod exec_command;
 mod grpcurl;
+mod hostile;
 mod interact;
 mod library;
 mod limits;
