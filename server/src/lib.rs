@@ -1,8 +1,8 @@
 //! telexec's agent as a library: [`serve`] answers gRPC on [`Listeners`] until it is told to stop.
 //!
 //! One call goes this way: `listen` accepts, `tls` and `identity` say who is there (`caller`), `connection` speaks HTTP/2
-//! (and asks `standing` before each call),
-//! `execution_service` turns the wire into a command, `stack` puts limits and ownership before the engine of
+//! (within the bounds of `preface` and `message`, and asks `standing` before each call),
+//! `execution_service` turns the wire into a command, `stack` puts the policy, ownership and limits before the engine of
 //! `telexec-tool`.
 
 mod agent_service;

@@ -3,7 +3,7 @@
 use prost::Message;
 use telexec_proto::v1::interact_request::Request as Step;
 use telexec_proto::v1::{ExecuteRequest, InteractRequest, ListExecutionsRequest};
-use telexec_tests::raw::{END_STREAM, Raw, frame, kind, message};
+use telexec_tests::raw::{END_HEADERS, END_STREAM, Raw, call, frame, kind, message};
 use telexec_tests::{Agent, Wire, marker, processes_with, until};
 
 use super::{EXECUTE, INTERACT, call_frames, marked, opening};
@@ -59,7 +59,7 @@ async fn a_connection_that_ends_in_any_way_leaves_nothing() {
     for last in [
         frame(kind::GOAWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 2]),
         frame(kind::DATA, 0, 0, &[1]),
-        frame(kind::HEADERS, END_STREAM, 2, &[]),
+        frame(kind::HEADERS, END_STREAM | END_HEADERS, 2, &call(EXECUTE)),
         frame(kind::WINDOW_UPDATE, 0, 0, &[0x7f, 0xff, 0xff, 0xff]),
         frame(kind::PING, 0, 0, &[1]),
         vec![0xff; 9],

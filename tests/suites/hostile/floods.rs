@@ -3,7 +3,7 @@
 use std::iter::repeat_n;
 use std::time::Duration;
 
-use telexec_tests::raw::{Raw, frame, kind};
+use telexec_tests::raw::{ENHANCE_YOUR_CALM, Raw, frame, kind};
 use telexec_tests::{Agent, Certs, Wire};
 
 use super::{INTERACT, opening, while_others_are_served};
@@ -52,14 +52,14 @@ async fn frames_by_the_hundred_thousand_are_absorbed_or_end_the_connection() {
 
 /// Each byte is one of a message that does not come to its end.
 #[tokio::test(flavor = "multi_thread")]
-async fn data_byte_by_byte_ends_the_connection() {
+async fn data_byte_by_byte_is_absorbed_or_ends_the_connection() {
     let agent = Agent::start();
     let wire = Wire::connect(&agent).await.unwrap();
     let mut raw = Raw::connect(&agent).await;
     raw.write(&[opening(1, INTERACT), frame(kind::DATA, 0, 1, &[0, 0, 0x30, 0, 0])].concat()).await.unwrap();
     let flood = repeat_n(frame(kind::DATA, 0, 1, &[7]).repeat(AT_ONCE), FRAMES / AT_ONCE);
     let answer = while_others_are_served(&agent, &wire, raw.flood(flood)).await;
-    assert!(answer.is_closed, "{answer:?}");
+    assert_eq!(answer.goaway, answer.is_closed.then_some(ENHANCE_YOUR_CALM), "{answer:?}");
 }
 
 /// Whoever asks and does not listen: the agent takes no more questions until its answers are taken.
