@@ -9,6 +9,7 @@ mod role;
 mod rule;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use cedar_policy::{
@@ -202,7 +203,7 @@ impl Policy {
         }
     }
 
-    fn ask(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>) -> Result<Response, Box<dyn std::error::Error>> {
+    fn ask(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>) -> Result<Response, Box<dyn Error>> {
         let names = &self.names;
         let principal = uid(&names.identity, caller.identity.as_str());
         let agent = uid(&names.agent, &self.agent.hostname);
@@ -262,10 +263,10 @@ impl Policy {
     }
 
     /// An identity, in its roles.
-    fn identity(&self, name: &str) -> Result<Entity, cedar_policy::EntityAttrEvaluationError> {
+    fn identity(&self, name: &str) -> Result<Entity, Box<dyn Error>> {
         let attributes = HashMap::from([("name".to_owned(), Value::new_string(name.to_owned()))]);
         let roles = self.roles.of(name).map(|role| uid(&self.names.role, role)).collect();
-        Entity::new(uid(&self.names.identity, name), attributes, roles)
+        Ok(Entity::new(uid(&self.names.identity, name), attributes, roles)?)
     }
 
     fn agent_attributes(&self) -> impl Iterator<Item = (String, Value)> {

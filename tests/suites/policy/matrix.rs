@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use prost::Message;
 use prost_types::FileDescriptorSet;
 use telexec_proto::v1::{
-    AttachRequest, CheckCommandRequest, ExecuteRequest, GetAgentRequest, GetExecutionRequest, InteractRequest,
-    ListExecutionsRequest, ResizeTerminalRequest, SignalExecutionRequest, TerminalSize, WriteInputRequest,
-    interact_request::Request as Step,
+    AttachRequest, CheckCommandRequest, ExecuteRequest, ExecutionEvent, GetAgentRequest, GetExecutionRequest,
+    InteractRequest, ListExecutionsRequest, ResizeTerminalRequest, SignalExecutionRequest, TerminalSize,
+    WriteInputRequest, interact_request::Request as Step,
 };
 use telexec_tests::{Agent, Grpcurl, Wire, follow, within};
-use tonic::{Code, Status};
+use tonic::{Code, Response, Status, Streaming};
 use tonic_health::pb::HealthCheckRequest;
 
 use super::{Ruled, rule};
@@ -23,6 +23,12 @@ fn rpcs() -> Vec<String> {
     methods.map(|method| method.name().to_owned()).collect()
 }
 
+/// Reads a call to its end.
+async fn end(response: Response<Streaming<ExecutionEvent>>) -> Result<(), Status> {
+    let status = follow(response.into_inner()).await.status;
+    if status.code() == Code::Ok { Ok(()) } else { Err(status) }
+}
+
 /// Calls an RPC with a request that is well-formed; executions are asked for by an id that nothing has.
 async fn call(wire: &Wire, rpc: &str) -> Result<(), Status> {
     let (mut executions, mut agent) = (wire.executions(), wire.agent());
@@ -30,12 +36,11 @@ async fn call(wire: &Wire, rpc: &str) -> Result<(), Status> {
     let command = ExecuteRequest { command: "true".into(), ..Default::default() };
     let called = async {
         match rpc {
-            "Execute" => Ok(drop(follow(executions.execute(command).await?.into_inner()).await)),
+            "Execute" => end(executions.execute(command).await?).await,
             "Run" => executions.run(command).await.map(drop),
             "Interact" => {
                 let start = InteractRequest { request: Some(Step::Start(command)) };
-                let stream = executions.interact(futures_util::stream::iter([start])).await?;
-                Ok(drop(follow(stream.into_inner()).await))
+                end(executions.interact(futures_util::stream::iter([start])).await?).await
             }
             "Attach" => {
                 let request = AttachRequest { execution_id: execution_id(), ..Default::default() };
