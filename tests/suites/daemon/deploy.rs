@@ -11,15 +11,18 @@ fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("deploy")
 }
 
-/// The certificates that it names are not there yet, so others stand in for them.
+/// The certificates and the policy that it names are not there yet, so others stand in for them.
 async fn check(config: &Path) -> (i32, String) {
     let certs = Certs::new();
     let text = |path: &Path| path.to_str().unwrap().to_owned();
     let (cert, key, ca) = (text(&certs.agent.cert), text(&certs.agent.key), text(&certs.authority.cert()));
     let crl = certs.authority.directory().join("crl.pem");
     std::fs::write(&crl, certs.authority.revocation_list(&[])).unwrap();
-    let tls = ["--tls-cert", &cert, "--tls-key", &key, "--client-ca", &ca, "--client-crl", &text(&crl)];
-    telexecd(&[&["--check-config", "--config", config.to_str().unwrap()], &tls[..]].concat(), &[]).await
+    let policy = certs.authority.directory().join("policy.cedar");
+    std::fs::write(&policy, "permit(principal, action, resource);").unwrap();
+    let (crl, policy) = (text(&crl), text(&policy));
+    let files = ["--tls-cert", &cert, "--tls-key", &key, "--client-ca", &ca, "--client-crl", &crl, "--policy", &policy];
+    telexecd(&[&["--check-config", "--config", config.to_str().unwrap()], &files[..]].concat(), &[]).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
