@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
-use http::{HeaderMap, StatusCode};
+use http::{Response, StatusCode};
+use hyper::body::Incoming;
 use prost::Message;
 use telexec_proto::v1::interact_request::Request as Step;
 use telexec_proto::v1::{ExecuteRequest, InteractRequest, RunResponse};
@@ -81,13 +82,12 @@ async fn a_long_message_in_the_course_of_a_call_ends_it_and_its_command() {
     wire.executions().run(marked("true", "")).await.unwrap();
 }
 
-/// What a call with just this body comes to.
-async fn post(wire: &Wire, headers: &[(&str, &str)], body: Vec<u8>) -> (StatusCode, HeaderMap) {
+/// What a call with just this body comes to; dropping it ends the call.
+async fn post(wire: &Wire, headers: &[(&str, &str)], body: Vec<u8>) -> Response<Incoming> {
     let request = http::Request::post(format!("http://localhost{EXECUTE}"));
     let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
     let body = tonic::body::Body::new(Whole(Some(body.into())));
-    let answer = within(wire.clone().call(request.body(body).unwrap())).await.unwrap();
-    (answer.status(), answer.headers().clone())
+    within(wire.clone().call(request.body(body).unwrap())).await.unwrap()
 }
 
 const GRPC: &[(&str, &str)] = &[("content-type", "application/grpc"), ("te", "trailers")];
@@ -119,9 +119,9 @@ async fn malformed_messages_have_their_code_and_run_nothing() {
         ("the longest length", GRPC, [&[0, 255, 255, 255, 255], &[7; 100][..]].concat(), Code::ResourceExhausted),
         ("an empty message", GRPC, message(&[]), Code::InvalidArgument),
     ] {
-        let (http, headers) = post(&wire, headers, body).await;
-        assert_eq!(http, StatusCode::OK, "{name}");
-        let status = Status::from_header_map(&headers).unwrap_or_else(|| panic!("{name}: {headers:?}"));
+        let answer = post(&wire, headers, body).await;
+        assert_eq!(answer.status(), StatusCode::OK, "{name}");
+        let status = Status::from_header_map(answer.headers()).unwrap_or_else(|| panic!("{name}: {answer:?}"));
         assert_eq!(status.code(), code, "{name}: {status:?}");
     }
     assert!(lines(&agent.directory().join("ran")).is_empty());
@@ -139,13 +139,18 @@ async fn what_is_not_grpc_is_refused_and_runs_nothing() {
         &[("content-type", "text/plain")],
         &[("content-type", "application/grpc-web")],
     ] {
-        let (http, _) = post(&wire, headers, whole.clone()).await;
-        assert_eq!(http, StatusCode::UNSUPPORTED_MEDIA_TYPE, "{headers:?}");
+        assert_eq!(
+            post(&wire, headers, whole.clone()).await.status(),
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "{headers:?}"
+        );
     }
     assert!(lines(&agent.directory().join("ran")).is_empty());
+    let mut running = Vec::new();
     for kind in ["application/grpc", "application/grpc+proto", "application/grpc;charset=utf-8"] {
-        let (http, _) = post(&wire, &[("content-type", kind)], whole.clone()).await;
-        assert_eq!(http, StatusCode::OK, "{kind}");
+        let answer = post(&wire, &[("content-type", kind)], whole.clone()).await;
+        assert_eq!(answer.status(), StatusCode::OK, "{kind}");
+        running.push(answer);
     }
     until("these ran", async || lines(&agent.directory().join("ran")).len() == 3).await;
 }
@@ -159,7 +164,8 @@ async fn a_long_and_odd_status_is_encoded_and_cut() {
     for times in [1, 1000] {
         let working_directory = format!("/{}", odd.repeat(times));
         let request = ExecuteRequest { command: "true".into(), working_directory, ..Default::default() };
-        let (_, headers) = post(&wire, GRPC, message(&request.encode_to_vec())).await;
+        let answer = post(&wire, GRPC, message(&request.encode_to_vec())).await;
+        let headers = answer.headers();
         let text = headers["grpc-message"].to_str().unwrap();
         assert!(text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()), "{text}");
         let all: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
