@@ -23,7 +23,7 @@ use tracing::debug;
 use crate::caller::{Caller, Shown, Transport};
 use crate::identity::Identity;
 use crate::listen::Accepted;
-use crate::message;
+use crate::message::{self, Unfinished};
 use crate::preface::Impatient;
 use crate::standing::Standing;
 use crate::tls::Tls;
@@ -58,6 +58,12 @@ pub(crate) struct Peer {
     /// `None`: it needs no certificate.
     standing: Option<Standing>,
     io: Box<dyn Stream>,
+}
+
+impl Peer {
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.caller.identity
+    }
 }
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -113,14 +119,15 @@ fn caller(identity: Identity, transport: Transport, address: &str) -> Caller {
 /// certificate does not count any more starts no new ones.
 pub(crate) async fn serve(peer: Peer, routes: Routes, goaway: CancellationToken) {
     let Peer { caller, standing, io } = peer;
+    let unfinished = Unfinished::default();
     let service = service_fn(move |mut request: Request<Incoming>| {
         let refusal = standing.as_ref().and_then(|standing| standing.check(&caller.identity).err());
         request.extensions_mut().insert(Arc::clone(&caller));
-        let routes = routes.clone();
+        let (routes, unfinished) = (routes.clone(), unfinished.clone());
         async move {
             match refusal {
                 Some(refusal) => Ok(refusal.into_http()),
-                None => match message::admit(request) {
+                None => match message::admit(request, unfinished) {
                     Some(request) => routes.oneshot(request).await,
                     None => Ok(message::unsupported()),
                 },

@@ -22,6 +22,7 @@ mod listen;
 pub mod logging;
 mod message;
 pub mod orphans;
+mod places;
 mod policy;
 mod preface;
 mod private_key;

@@ -1,6 +1,8 @@
 //! What a request must be before it reaches a service: gRPC, in messages that are not too long.
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use hyper::body::{Body, Buf, Frame, SizeHint};
@@ -11,9 +13,17 @@ use tonic::Status;
 /// The longest message that a caller may send, as tonic's own limit is; but tonic says OUT_OF_RANGE.
 const MAX_MESSAGE_BYTES: u32 = 4 * 1024 * 1024;
 
+/// The most that a connection's messages may have together before they are whole: each is kept until then.
+const MAX_UNFINISHED_BYTES: usize = 32 * 1024 * 1024;
+
+/// How many bytes of a connection's messages are there that are not whole; its clones count together.
+#[derive(Clone, Default)]
+pub(crate) struct Unfinished(Arc<AtomicUsize>);
+
 /// The same request with its messages limited; `None`: it is not gRPC.
-pub(crate) fn admit<B>(request: Request<B>) -> Option<Request<Limited<B>>> {
-    is_grpc(request.headers()).then(|| request.map(|body| Limited { body, framing: Framing::default() }))
+pub(crate) fn admit<B>(request: Request<B>, unfinished: Unfinished) -> Option<Request<Limited<B>>> {
+    let limited = |body| Limited { body, framing: Framing::default(), held: 0, unfinished };
+    is_grpc(request.headers()).then(|| request.map(limited))
 }
 
 /// The answer to what is not gRPC.
@@ -31,10 +41,48 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     begin.eq_ignore_ascii_case(name) && matches!(rest.first(), None | Some(b'+' | b';'))
 }
 
-/// A request's body, which fails with RESOURCE_EXHAUSTED at the beginning of a message that is too long.
+/// A request's body, which fails with RESOURCE_EXHAUSTED at the beginning of a message that is too long, and where too much
+/// of others of its connection is there already.
 pub(crate) struct Limited<B> {
     body: B,
     framing: Framing,
+    /// What it has a part in `unfinished`.
+    held: usize,
+    unfinished: Unfinished,
+}
+
+impl<B> Limited<B> {
+    /// # Errors
+    /// What the caller is told.
+    fn read(&mut self, data: &[u8]) -> Result<(), Status> {
+        self.framing.read(data).map_err(|length| {
+            let text = format!("the message has {length} bytes; a request may have {MAX_MESSAGE_BYTES}");
+            Status::resource_exhausted(text)
+        })?;
+        let all = self.hold(self.framing.unfinished());
+        if all > MAX_UNFINISHED_BYTES {
+            let text = format!("{all} bytes of this connection's requests are there without their ends");
+            return Err(Status::resource_exhausted(text));
+        }
+        Ok(())
+    }
+
+    /// How much all hold once this holds so much.
+    fn hold(&mut self, held: usize) -> usize {
+        let all = &self.unfinished.0;
+        let before = match held.checked_sub(self.held) {
+            Some(more) => all.fetch_add(more, Ordering::Relaxed).saturating_add(more),
+            None => all.fetch_sub(self.held - held, Ordering::Relaxed),
+        };
+        self.held = held;
+        before
+    }
+}
+
+impl<B> Drop for Limited<B> {
+    fn drop(&mut self) {
+        self.hold(0);
+    }
 }
 
 impl<B> Body for Limited<B>
@@ -50,10 +98,9 @@ where
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
         if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref())
-            && let Err(length) = self.framing.read(data.chunk())
+            && let Err(status) = self.read(data.chunk())
         {
-            let text = format!("the message has {length} bytes; a request may have {MAX_MESSAGE_BYTES}");
-            return Poll::Ready(Some(Err(Status::resource_exhausted(text).into())));
+            return Poll::Ready(Some(Err(status.into())));
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
@@ -72,10 +119,18 @@ where
 struct Framing {
     header: u64,
     header_bytes: u8,
+    /// Of the message that is being read.
+    length: usize,
+    /// What is missing of it.
     message_bytes: usize,
 }
 
 impl Framing {
+    /// How much is there of a message that is not whole.
+    fn unfinished(&self) -> usize {
+        if self.message_bytes == 0 { 0 } else { self.length - self.message_bytes }
+    }
+
     /// # Errors
     /// The length of a message that is too long.
     fn read(&mut self, mut data: &[u8]) -> Result<(), u32> {
@@ -92,7 +147,7 @@ impl Framing {
                 if length > MAX_MESSAGE_BYTES {
                     return Err(length);
                 }
-                (self.header_bytes, self.message_bytes) = (0, length as usize);
+                (self.header_bytes, self.length, self.message_bytes) = (0, length as usize, length as usize);
             }
         }
     }
@@ -117,6 +172,29 @@ mod tests {
             assert_eq!(last, Some(Err(MAX_MESSAGE_BYTES + 1)));
         }
         assert_eq!(Framing::default().read(&message(MAX_MESSAGE_BYTES)), Ok(()));
+    }
+
+    #[test]
+    fn what_is_not_whole_is_counted_until_it_is_or_is_given_up() {
+        let unfinished = Unfinished::default();
+        let counted = || unfinished.0.load(Ordering::Relaxed);
+        let body = || {
+            let request = Request::builder().header(CONTENT_TYPE, "application/grpc").body(()).unwrap();
+            admit(request, unfinished.clone()).unwrap().into_body()
+        };
+        let (mut one, mut other) = (body(), body());
+        one.read(&message(100)[..50]).unwrap();
+        other.read(&message(7)).unwrap();
+        assert_eq!(counted(), 45);
+        one.read(&message(100)[50..]).unwrap();
+        assert_eq!(counted(), 0);
+        let part = &message(MAX_MESSAGE_BYTES)[..4_000_005];
+        let mut bodies: Vec<_> = (0..8).map(|_| body()).collect();
+        bodies.iter_mut().for_each(|body| body.read(part).unwrap());
+        assert_eq!(counted(), 32_000_000);
+        assert_eq!(one.read(part).unwrap_err().code(), tonic::Code::ResourceExhausted);
+        drop((one, bodies));
+        assert_eq!(counted(), 0);
     }
 
     #[test]

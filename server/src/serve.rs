@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
@@ -26,6 +25,7 @@ use crate::connection;
 use crate::execution_service::Executions;
 use crate::expiry::warn_of_expiry;
 use crate::listen::{Accepted, Listener, Listeners};
+use crate::places::Places;
 use crate::reload::Watched;
 use crate::stack::Stack;
 use crate::starts::Starts;
@@ -167,22 +167,18 @@ struct Connections {
     /// Everything ends.
     close: CancellationToken,
     tracker: TaskTracker,
-    /// For callers that are known.
-    places: Arc<Semaphore>,
-    is_full: Arc<AtomicBool>,
+    places: Places,
 }
 
 impl Connections {
     fn new(routes: Routes, most: u32, strangers: bool) -> Self {
-        let most = usize::try_from(most).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Self {
             routes,
             strangers,
             goaway: CancellationToken::new(),
             close: CancellationToken::new(),
             tracker: TaskTracker::new(),
-            places: Arc::new(Semaphore::new(most)),
-            is_full: Arc::default(),
+            places: Places::new(most),
         }
     }
 
@@ -216,20 +212,12 @@ impl Connections {
         let peer = connection::handshake(accepted, &from, self.strangers).await;
         drop(handshake);
         match peer {
-            Ok(peer) => self.serve(peer, from).await,
+            Ok(peer) => {
+                if let Some(_place) = self.places.take(peer.identity(), &from) {
+                    connection::serve(peer, self.routes, self.goaway).await;
+                }
+            }
             Err(reason) => info!(from, %reason, "turned a peer away"),
-        }
-    }
-
-    /// While there is a place. That there is none is logged once, until there is one again.
-    async fn serve(self, peer: connection::Peer, from: String) {
-        let place = self.places.try_acquire_owned();
-        let was_full = self.is_full.swap(place.is_err(), Ordering::Relaxed);
-        if place.is_err() && !was_full {
-            warn!(from, "turned a peer away, and will others: max_connections are open");
-        }
-        if place.is_ok() {
-            connection::serve(peer, self.routes, self.goaway).await;
         }
     }
 

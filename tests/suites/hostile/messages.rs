@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::stream::FuturesUnordered;
 use futures_util::{StreamExt, stream};
 use http::{Response, StatusCode};
 use hyper::body::Incoming;
@@ -9,7 +10,7 @@ use prost::Message;
 use telexec_proto::v1::interact_request::Request as Step;
 use telexec_proto::v1::{ExecuteRequest, InteractRequest, RunResponse};
 use telexec_tests::raw::message;
-use telexec_tests::{Agent, Wire, follow, lines, marker, processes_with, until, within};
+use telexec_tests::{Agent, Memory, Wire, follow, lines, marker, processes_with, until, within};
 use tokio::sync::Notify;
 use tonic::{Code, Status};
 use tower::Service;
@@ -82,11 +83,38 @@ async fn a_long_message_in_the_course_of_a_call_ends_it_and_its_command() {
     wire.executions().run(marked("true", "")).await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_without_their_ends_are_refused_before_they_are_many() {
+    let agent = Agent::start();
+    let wire = Wire::connect(&agent).await.unwrap();
+    let part = || message(&vec![7; MAX_MESSAGE_BYTES])[..MAX_MESSAGE_BYTES - 1000].to_vec();
+    let call = || {
+        let request =
+            http::Request::post(format!("http://localhost{EXECUTE}")).header("content-type", "application/grpc");
+        let body = tonic::body::Body::new(Given { data: Some(part().into()), ends: false });
+        wire.clone().call(request.body(body).unwrap())
+    };
+    let before = Memory::of(agent.pid()).resident;
+    let mut calls: FuturesUnordered<_> = (0..40).map(|_| call()).collect();
+    let refused = within(calls.next()).await.unwrap().unwrap();
+    assert_eq!(refused.headers()["grpc-status"], (Code::ResourceExhausted as i32).to_string());
+    // what is whole is served all the same
+    within(wire.executions().run(marked("true", ""))).await.unwrap();
+    let grown = Memory::of(agent.pid()).resident - before;
+    assert!(grown < 80 * 1024 * 1024, "the agent has grown by {grown} bytes");
+    drop(calls);
+    until("there is room again", async || {
+        let request = of_length(MAX_MESSAGE_BYTES, agent.directory().to_str().unwrap());
+        within(wire.executions().run(request)).await.is_ok()
+    })
+    .await;
+}
+
 /// What a call with just this body comes to; dropping it ends the call.
 async fn post(wire: &Wire, headers: &[(&str, &str)], body: Vec<u8>) -> Response<Incoming> {
     let request = http::Request::post(format!("http://localhost{EXECUTE}"));
     let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
-    let body = tonic::body::Body::new(Whole(Some(body.into())));
+    let body = tonic::body::Body::new(Given { data: Some(body.into()), ends: true });
     within(wire.clone().call(request.body(body).unwrap())).await.unwrap()
 }
 
@@ -177,10 +205,13 @@ async fn a_long_and_odd_status_is_encoded_and_cut() {
     assert_eq!(answer.stdout, "fine\n");
 }
 
-/// A body in one piece.
-struct Whole(Option<bytes::Bytes>);
+/// A body in one piece, after which there is nothing, or no end.
+struct Given {
+    data: Option<bytes::Bytes>,
+    ends: bool,
+}
 
-impl hyper::body::Body for Whole {
+impl hyper::body::Body for Given {
     type Data = bytes::Bytes;
     type Error = std::convert::Infallible;
 
@@ -188,10 +219,13 @@ impl hyper::body::Body for Whole {
         mut self: std::pin::Pin<&mut Self>,
         _: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Result<hyper::body::Frame<bytes::Bytes>, Self::Error>>> {
-        std::task::Poll::Ready(self.0.take().map(|data| Ok(hyper::body::Frame::data(data))))
+        match self.data.take() {
+            None if !self.ends => std::task::Poll::Pending,
+            data => std::task::Poll::Ready(data.map(|data| Ok(hyper::body::Frame::data(data)))),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_none()
+        self.ends && self.data.is_none()
     }
 }
