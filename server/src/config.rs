@@ -64,7 +64,8 @@ pub struct Config {
     pub max_timeout: Option<Duration>,
     /// For each stream of commands that do not say, in bytes; 0: unlimited. Default 0.
     pub max_output_bytes: u64,
-    /// How many connections may be open at once, once they said who they are: others are closed then. Default 1,024.
+    /// How many connections may be open at once, once they said who they are: others are closed then. No identity gets more
+    /// than three quarters of them. Default 1,024.
     pub max_connections: u32,
     /// How many executions may run or linger at once. Default 4,096.
     pub max_executions: u32,
