@@ -24,6 +24,7 @@ mod supervise;
 mod terminal;
 mod transcript;
 mod vfork;
+mod watch;
 mod working_directory;
 
 use std::collections::BTreeMap;
@@ -39,6 +40,7 @@ use futures_util::stream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{Instrument, debug, info_span, warn};
 
 use self::binding::Binding;
@@ -46,13 +48,14 @@ use self::cgroup::Cgroups;
 use self::processes::Census;
 pub use self::reaper::Reaper;
 pub use self::registry::Retention;
-use self::registry::{Registry, Reserved};
+use self::registry::{Record, Registry, Reserved};
 use self::resolve::Defaults;
 use self::spawn::{DirectSpawner, Spawner};
 use self::spool::Spool;
 pub use self::spool::SpoolLimits;
 use self::supervise::Supervisor;
 use self::transcript::Reader;
+pub use self::watch::{MainProcess, Watcher};
 use crate::{
     Attach, Command, Execution, ExecutionId, ExecutionInfo, ExecutionState, Executor, ExecutorError, Input, ListPage,
     ListQuery, Program, Signal, SpawnError, Started, TerminalSize,
@@ -226,6 +229,14 @@ struct Shared {
     cgroups: Cgroups,
 }
 
+/// What becomes of a request.
+enum Place {
+    /// A command that is to be started, and may be.
+    New(Arc<Record>, TaskTrackerToken, OwnedSemaphorePermit),
+    /// One that was asked for before, and its start too.
+    Repeated(Execution),
+}
+
 impl Shared {
     /// The time that a command gets; `None`: as long as it takes.
     fn timeout(&self, command: &Command) -> Option<Duration> {
@@ -364,6 +375,83 @@ impl LocalExecutor {
         let _ = tokio::task::spawn_blocking(move || shared.spool.remove()).await;
     }
 
+    /// The same as [`Executor::execute`], seen by `watcher`. `id` is for a command that names none, and must be new.
+    ///
+    /// # Errors
+    /// As for `execute`.
+    pub async fn execute_watched(
+        &self,
+        command: Command,
+        id: ExecutionId,
+        watcher: Box<dyn Watcher>,
+    ) -> Result<Execution, ExecutorError> {
+        self.start(command, id, Some(watcher)).await
+    }
+
+    async fn start(
+        &self,
+        command: Command,
+        id: ExecutionId,
+        watcher: Option<Box<dyn Watcher>>,
+    ) -> Result<Execution, ExecutorError> {
+        let (record, tracked, permit) = match self.reserve(&command, id).await {
+            Ok(Place::New(record, tracked, permit)) => (record, tracked, permit),
+            Ok(Place::Repeated(execution)) => {
+                watcher.into_iter().for_each(|watcher| watcher.repeated());
+                return Ok(execution);
+            }
+            Err(error) => {
+                watcher.into_iter().for_each(|watcher| watcher.not_started(&error));
+                return Err(error);
+            }
+        };
+        let span = info_span!("execution", id = %record.id, identity = command.identity());
+        span.in_scope(|| self.log_request(&command));
+
+        let binding = Binding::owner(&record, command.on_disconnect());
+        let (started, start) = oneshot::channel();
+        let (shared, abandoned) = (Arc::clone(&self.shared), self.shared.hurry.child_token());
+        let (transcript, command) = (Arc::clone(&record.transcript), Arc::new(command));
+        let supervisor = Supervisor { shared, record, command, watcher, abandoned, tracked, permit };
+        // a task of its own: the command is ended in an orderly way also when nobody waits for this any more
+        tokio::spawn(supervisor.run(started).instrument(span));
+
+        let started = start.await.map_err(|_| ExecutorError::Internal("the command's task ended early".into()))??;
+        Ok(follow(Reader::owner(transcript), binding, started))
+    }
+
+    /// A place for the command under this id, if it names none itself; or what was asked for before.
+    async fn reserve(&self, command: &Command, id: ExecutionId) -> Result<Place, ExecutorError> {
+        loop {
+            let program = self.shared.defaults.program(command);
+            match self.shared.registry.reserve(command, program, &id, || self.shared.spool.file())? {
+                Reserved::New(record) => {
+                    let tracked = self.shared.tracker.token();
+                    let permit = self.permit().inspect_err(|_| self.shared.registry.release(&record))?;
+                    return Ok(Place::New(record, tracked, permit));
+                }
+                // if it could not be started, this one is to be
+                Reserved::Repeated(record) => {
+                    // before it has started: whoever asked first may go while it does
+                    let binding = Binding::repeat(&record, command.on_disconnect());
+                    if let Some(started) = record.start().await {
+                        let reader = Reader::at(Arc::clone(&record.transcript), 0);
+                        return Ok(Place::Repeated(follow(reader, binding, started)));
+                    }
+                }
+                Reserved::Duplicate(record) => {
+                    record.start().await;
+                    // if it has ended meanwhile, this one is to be started
+                    if let Some(info) = record.info(Instant::now()).await
+                        && info.state == ExecutionState::Running
+                    {
+                        return Err(ExecutorError::AlreadyRunning(Box::new(info)));
+                    }
+                }
+            }
+        }
+    }
+
     fn permit(&self) -> Result<OwnedSemaphorePermit, ExecutorError> {
         Arc::clone(&self.shared.permits).try_acquire_owned().map_err(|error| match error {
             TryAcquireError::Closed => ExecutorError::ShuttingDown,
@@ -386,44 +474,7 @@ impl LocalExecutor {
 #[async_trait]
 impl Executor for LocalExecutor {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
-        let record = loop {
-            let program = self.shared.defaults.program(&command);
-            match self.shared.registry.reserve(&command, program, || self.shared.spool.file())? {
-                Reserved::New(record) => break record,
-                // if it could not be started, this one is to be
-                Reserved::Repeated(record) => {
-                    // before it has started: whoever asked first may go while it does
-                    let binding = Binding::repeat(&record, command.on_disconnect());
-                    if let Some(started) = record.start().await {
-                        return Ok(follow(Reader::at(Arc::clone(&record.transcript), 0), binding, started));
-                    }
-                }
-                Reserved::Duplicate(record) => {
-                    record.start().await;
-                    // if it has ended meanwhile, this one is to be started
-                    if let Some(info) = record.info(Instant::now()).await
-                        && info.state == ExecutionState::Running
-                    {
-                        return Err(ExecutorError::AlreadyRunning(Box::new(info)));
-                    }
-                }
-            }
-        };
-        let tracked = self.shared.tracker.token();
-        let permit = self.permit().inspect_err(|_| self.shared.registry.release(&record))?;
-        let span = info_span!("execution", id = %record.id, identity = command.identity());
-        span.in_scope(|| self.log_request(&command));
-
-        let binding = Binding::owner(&record, command.on_disconnect());
-        let (started, start) = oneshot::channel();
-        let (shared, abandoned) = (Arc::clone(&self.shared), self.shared.hurry.child_token());
-        let supervisor =
-            Supervisor { shared, record: Arc::clone(&record), command: Arc::new(command), abandoned, tracked, permit };
-        // a task of its own: the command is ended in an orderly way also when nobody waits for this any more
-        tokio::spawn(supervisor.run(started).instrument(span));
-
-        let started = start.await.map_err(|_| ExecutorError::Internal("the command's task ended early".into()))??;
-        Ok(follow(Reader::owner(Arc::clone(&record.transcript)), binding, started))
+        self.start(command, ExecutionId::generate(), None).await
     }
 
     async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::terminal::Terminal;
 use super::transcript::Transcript;
+use super::watch::Watcher;
 use crate::{OutputStream, StreamTotals};
 
 /// The most that is read at once: larger chunks leave the processor's caches before they are sent.
@@ -39,6 +40,8 @@ const TAIL_LIMIT: Duration = Duration::from_millis(500);
 pub(super) struct Pump<'a> {
     /// Gets the output.
     pub(super) transcript: &'a Transcript,
+    /// Is told what the transcript gets, and what is dropped.
+    pub(super) watcher: Option<&'a dyn Watcher>,
     /// For each stream: what follows is dropped. 0: unlimited.
     pub(super) max_output_bytes: u64,
     /// Cancelled when no more output is to be waited for.
@@ -92,6 +95,9 @@ impl Pump<'_> {
     /// Counts a chunk, and adds what the limit leaves of it to the transcript.
     fn tell(&self, is_told: bool, mut chunk: Bytes, stream: OutputStream, totals: &mut StreamTotals) {
         let length = chunk.len() as u64;
+        if let Some(watcher) = self.watcher {
+            watcher.output(stream, &chunk);
+        }
         if self.max_output_bytes != 0 {
             let left = self.max_output_bytes.saturating_sub(totals.bytes);
             chunk.truncate(usize::try_from(left).unwrap_or(usize::MAX));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
@@ -12,6 +12,7 @@ use super::input::InputSender;
 use super::spool::SpoolFile;
 use super::terminal::Terminal;
 use super::transcript::Transcript;
+use super::watch::MainProcess;
 use crate::{
     Command, DuplicatePolicy, ExecutionId, ExecutionInfo, ExecutionState, ExecutorError, Exited, InvalidCommand,
     ListQuery, Program, Started,
@@ -89,22 +90,13 @@ pub(super) struct Channels {
 enum State {
     /// It has no process yet; nobody else sees it.
     Starting,
-    Running(Main, Containment, Channels),
-    Lingering(Main, Containment, Exited),
-    Exited(Main, Exited),
-}
-
-/// The main process, as it was started.
-#[derive(Clone)]
-pub(super) struct Main {
-    pub(super) pid: u32,
-    pub(super) start_time: SystemTime,
-    pub(super) user: String,
-    pub(super) working_directory: String,
+    Running(MainProcess, Containment, Channels),
+    Lingering(MainProcess, Containment, Exited),
+    Exited(MainProcess, Exited),
 }
 
 impl Record {
-    pub(super) fn started(&self, main: Main, containment: Containment, channels: Channels) {
+    pub(super) fn started(&self, main: MainProcess, containment: Containment, channels: Channels) {
         *lock(&self.state) = State::Running(main, containment, channels);
         self.settled.cancel();
     }
@@ -255,8 +247,8 @@ impl Registry {
         Self { retention, max_per_identity, entries: Mutex::default() }
     }
 
-    /// Takes the command's id, or makes one; or finds the execution that answers the request. A new one is visible once it
-    /// has [`started`](Record::started). `file` is for its output, if that may be kept on disk.
+    /// Takes the command's id, or `fresh` if it has none; or finds the execution that answers the request. A new one is
+    /// visible once it has [`started`](Record::started). `file` is for its output, if that may be kept on disk.
     ///
     /// # Errors
     /// The id is taken.
@@ -264,6 +256,7 @@ impl Registry {
         &self,
         command: &Command,
         program: Program,
+        fresh: &ExecutionId,
         file: impl FnOnce() -> SpoolFile,
     ) -> Result<Reserved, ExecutorError> {
         let asked = Asked {
@@ -287,7 +280,7 @@ impl Registry {
             return Ok(Reserved::Duplicate(Arc::clone(record)));
         }
         self.check_share(&entries, command)?;
-        let id = command.execution_id().cloned().unwrap_or_else(ExecutionId::generate);
+        let id = command.execution_id().unwrap_or(fresh).clone();
         let may_be_kept = command.may_go_to_background() || fingerprint.is_some();
         let record = Arc::new(Record {
             id: id.clone(),

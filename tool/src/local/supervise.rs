@@ -15,8 +15,9 @@ use super::containment::Guard;
 use super::input::{self, Feed, InputReceiver};
 use super::process::{self, Ended, Status};
 use super::pump::{self, Pump, Pumped};
-use super::registry::{self, Channels, Record};
+use super::registry::{Channels, Record};
 use super::start::{Ends, Main, NotStarted};
+use super::watch::{MainProcess, Watcher};
 use super::working_directory::Report;
 use super::{PAUSE, Shared};
 use crate::{Command, Descendants, ExecutorError, ExitCause, Exited, OutputStream, Signal, Started};
@@ -29,6 +30,8 @@ pub(super) struct Supervisor {
     pub(super) shared: Arc<Shared>,
     pub(super) record: Arc<Record>,
     pub(super) command: Arc<Command>,
+    /// Told all of it.
+    pub(super) watcher: Option<Box<dyn Watcher>>,
     /// Cancelled when the caller is no longer waited for, also not to read its output.
     pub(super) abandoned: CancellationToken,
     /// Held until no process is left that was not asked to stay.
@@ -47,17 +50,17 @@ struct Ending {
 
 impl Supervisor {
     /// Runs the execution. `started` gets its start, or why there was none.
-    pub(super) async fn run(self, started: oneshot::Sender<Result<Started, ExecutorError>>) {
+    pub(super) async fn run(mut self, started: oneshot::Sender<Result<Started, ExecutorError>>) {
         let (main, ends, report) = match self.start().await {
             Ok(parts) => parts,
             Err(NotStarted::Failed(error)) => {
-                log_failure(&error);
+                self.tell_failure(&error);
                 self.shared.registry.release(&self.record);
                 let _ = started.send(Err(error));
                 return;
             }
             Err(NotStarted::GivenUp(error, late)) => {
-                log_failure(&error);
+                self.tell_failure(&error);
                 let _ = started.send(Err(error));
                 late.end().await;
                 self.shared.registry.release(&self.record);
@@ -70,7 +73,8 @@ impl Supervisor {
         let (user, working_directory) = (main.user.clone(), main.working_directory.clone());
         let (input, mut inputs) = self.command.accepts_input().then(input::channel).unzip();
         let channels = Channels { input, terminal: ends.terminal.clone() };
-        let info = registry::Main { pid, start_time, user, working_directory };
+        let info = MainProcess { pid, start_time, user, working_directory };
+        self.watcher.iter().for_each(|watcher| watcher.started(&info));
         self.record.started(info, main.containment.clone(), channels);
         let _ = started.send(Ok(Started { id: self.record.id.clone(), pid, start_time }));
 
@@ -160,12 +164,24 @@ impl Supervisor {
         }
     }
 
+    fn tell_failure(&mut self, error: &ExecutorError) {
+        match error {
+            // without the program's name: that is a piece of the command
+            ExecutorError::Spawn(error) => {
+                info!(stage = error.stage.as_str(), errno = error.errno_name().as_ref(), "not started");
+            }
+            error => info!(error = error.to_string(), "not started"),
+        }
+        self.watcher.take().into_iter().for_each(|watcher| watcher.not_started(error));
+    }
+
     /// Carries input and output until `exited`, and what is left after it.
     async fn carry(&self, ends: Ends, inputs: Option<&mut InputReceiver>, exited: &CancellationToken) -> [Pumped; 2] {
         let max_output_bytes = self.shared.max_output_bytes(&self.command);
         let (transcript, abandoned) = (&*self.record.transcript, &self.abandoned);
         let Ends { stdin, stdout, stderr, terminal: _ } = ends;
-        let pump = Pump { transcript, max_output_bytes, exited, abandoned };
+        let watcher = self.watcher.as_deref();
+        let pump = Pump { transcript, watcher, max_output_bytes, exited, abandoned };
         let output = async {
             let pumped =
                 tokio::join!(pump.run(Some(stdout), OutputStream::Stdout), pump.run(stderr, OutputStream::Stderr),);
@@ -202,12 +218,13 @@ impl Supervisor {
     ) {
         let [stdout, stderr] = output;
         let lingers = ending.survivors > 0;
-        let Self { shared, record, tracked, permit, .. } = self;
+        let Self { shared, record, watcher, tracked, permit, .. } = self;
         let mut exited = exit_record(ending, [&stdout, &stderr], report);
         let [stdout_dropped, stderr_dropped] = record.transcript.seal();
         exited.stdout.dropped_bytes += stdout_dropped;
         exited.stderr.dropped_bytes += stderr_dropped;
         log_end(&exited);
+        watcher.into_iter().for_each(|watcher| watcher.ended(&exited));
         shared.registry.ended(&record, exited.clone(), lingers);
         // not before: who is told that it has ended may look
         drop(inputs);
@@ -281,16 +298,6 @@ pub(super) async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment.into()).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Without the program's name: that is a piece of the command.
-fn log_failure(error: &ExecutorError) {
-    match error {
-        ExecutorError::Spawn(error) => {
-            info!(stage = error.stage.as_str(), errno = error.errno_name().as_ref(), "not started");
-        }
-        error => info!(error = error.to_string(), "not started"),
     }
 }
 
