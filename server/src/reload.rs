@@ -15,19 +15,31 @@ use crate::logging::one_line;
 /// Between two looks at the files.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Asks an agent to read its certificates and its policy again, at once; its clones ask the same one.
-#[derive(Clone, Debug, Default)]
-pub struct Reload(Arc<watch::Sender<()>>);
+/// Asks an agent to look at its files again, at once; its clones ask the same one.
+#[derive(Clone, Debug)]
+pub struct Reload {
+    asks: watch::Sender<()>,
+    /// Has seen no ask yet, so that whoever begins to wait later misses none.
+    asked: watch::Receiver<()>,
+}
+
+impl Default for Reload {
+    fn default() -> Self {
+        let (asks, asked) = watch::channel(());
+        Self { asks, asked }
+    }
+}
 
 impl Reload {
     /// Asks. What comes of it is in the log.
     pub fn ask(&self) {
-        self.0.send_replace(());
+        self.asks.send_replace(());
     }
 
-    /// Is told of each request from now on.
-    pub(crate) fn asked(&self) -> watch::Receiver<()> {
-        self.0.subscribe()
+    /// Returns when that was asked for since the last time, or the beginning.
+    pub(crate) async fn asked(&mut self) {
+        // it has a sender itself
+        let _ = self.asked.changed().await;
     }
 }
 
@@ -74,13 +86,13 @@ impl<S: Source> Watched<S> {
     }
 
     /// Reads the files again whenever they have changed, or that is asked for; for ever.
-    pub(crate) async fn follow(self, mut asked: watch::Receiver<()>) {
+    pub(crate) async fn follow(self, mut reload: Reload) {
         let mut looks = tokio::time::interval(LOOK_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut used, mut seen, mut refused) = (self.stamps.clone(), self.stamps.clone(), None);
         loop {
             let at_once = tokio::select! {
-                Ok(()) = asked.changed() => true,
+                () = reload.asked() => true,
                 _ = looks.tick() => false,
             };
             let Some(stamps) = self.blocking(Stamps::of).await else { continue };

@@ -80,10 +80,10 @@ pub async fn serve(
     let mut following = JoinSet::new();
     if let Some(tls) = listeners.tls {
         following.spawn(warn_of_expiry(tls.clone()));
-        following.spawn(tls.follow(listeners.reload.asked()));
+        following.spawn(tls.follow(listeners.reload.clone()));
     }
     if let Some(policy) = stack.policy {
-        following.spawn(policy.follow(listeners.reload.asked()));
+        following.spawn(policy.follow(listeners.reload.clone()));
     }
     let mut accepting = JoinSet::new();
     for listener in listeners.all {
