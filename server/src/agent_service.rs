@@ -36,7 +36,7 @@ impl Agent {
 impl AgentService for Agent {
     async fn get_agent(&self, request: Request<GetAgentRequest>) -> Result<Response<GetAgentResponse>, Status> {
         let call = Call::of(&request, Rpc::GetAgent)?;
-        self.stack.permit(&call).map_err(|error| error_to_status(&error))?;
+        self.stack.permit(&call).await.map_err(|error| error_to_status(&error))?;
         let engine = &self.stack.engine;
         let system = rustix::system::uname();
         Ok(Response::new(GetAgentResponse {
@@ -63,7 +63,7 @@ impl AgentService for Agent {
         let asked = request.into_inner().request;
         let asked = asked.ok_or_else(|| invalid(InvalidCommand::new("request", "is missing")))?;
         let command = command_from_wire(asked, None).map_err(invalid)?;
-        self.stack.permit(&call).map_err(|error| error_to_status(&error))?;
+        self.stack.permit(&call).await.map_err(|error| error_to_status(&error))?;
         let (facts, decision) = self.stack.judge(&call, Rpc::Execute, command).await;
         Ok(Response::new(CheckCommandResponse {
             allowed: decision.allowed,

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-
 use telexec_tool::local::ContainmentKind;
 
 use crate::config::{Config, ConfigError, LogFormat, RequiredContainment};

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use telexec_tool::local::{ContainmentKind, LocalConfig, Retention, SpoolLimits};
 use telexec_tool::{Command, InvalidCommand};
 
+use crate::audit::AuditConfig;
 use crate::listen::Listen;
 use crate::policy::{AgentFacts, PolicyError, PolicyFile, Roles};
 use crate::reload::Source;
@@ -94,6 +95,8 @@ pub struct Config {
     /// Threads that carry requests and output. Default 1: on a small machine more of them only get in the way of the
     /// commands; an agent that streams a lot to many callers at once wants some.
     pub worker_threads: usize,
+    /// The audit log. Default: none.
+    pub audit: AuditConfig,
 }
 
 /// What log lines look like.
@@ -207,6 +210,7 @@ impl Default for Config {
             shutdown_grace: Duration::from_secs(10),
             reflection: true,
             worker_threads: 1,
+            audit: AuditConfig::default(),
         }
     }
 }
@@ -260,7 +264,7 @@ impl Config {
             probe = probe.working_directory(path);
         }
         probe.build()?;
-        Ok(())
+        self.audit.check()
     }
 
     /// What TLS on TCP is made from; `None`: no certificates are configured.

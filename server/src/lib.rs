@@ -2,11 +2,12 @@
 //!
 //! One call goes this way: `listen` accepts, `tls` and `identity` say who is there (`caller`), `connection` speaks HTTP/2
 //! (within the bounds of `preface` and `message`, and asks `standing` before each call),
-//! `execution_service` turns the wire into a command, `stack` puts the policy, ownership and limits before the engine of
-//! `telexec-tool`.
+//! `execution_service` turns the wire into a command, `stack` puts the policy, ownership, limits and the `audit` log before
+//! the engine of `telexec-tool`.
 
 mod agent_service;
 pub mod args;
+pub mod audit;
 mod call;
 mod caller;
 mod certificate;

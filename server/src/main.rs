@@ -1,13 +1,11 @@
 //! `telexecd`: the agent.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use telexec_server::args::Args;
 use telexec_server::orphans::Orphans;
-use telexec_server::subcommand::Subcommand;
 use telexec_server::{Config, Listeners, logging, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -17,7 +15,8 @@ const BAD_CONFIG: u8 = 78;
 fn main() -> ExitCode {
     let args = Args::parse();
     if let Some(subcommand) = &args.subcommand {
-        return instead(subcommand, &args);
+        let done = subcommand.run(&args, &mut std::io::stdout().lock());
+        return done.map_or_else(|error| fail(error.as_ref(), BAD_CONFIG), ExitCode::from);
     }
     let config = match args.config().and_then(|config| config.check().map(|()| config)) {
         Ok(config) => config,
@@ -33,18 +32,6 @@ fn main() -> ExitCode {
     match run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(error.as_ref(), 1),
-    }
-}
-
-/// Does what was asked for instead of serving.
-fn instead(subcommand: &Subcommand, args: &Args) -> ExitCode {
-    match args.config().map_err(Into::into).and_then(|config| subcommand.run(config)) {
-        Ok(text) => {
-            // whoever closes the pipe has read enough
-            let _ = std::io::stdout().write_all(text.as_bytes());
-            ExitCode::SUCCESS
-        }
-        Err(error) => fail(error.as_ref(), BAD_CONFIG),
     }
 }
 

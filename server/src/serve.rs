@@ -20,6 +20,7 @@ use tonic_health::server::HealthReporter;
 use tracing::{info, warn};
 
 use crate::agent_service::Agent;
+use crate::audit::{Audit, AuditError};
 use crate::config::{Config, ConfigError};
 use crate::connection;
 use crate::execution_service::Executions;
@@ -48,6 +49,9 @@ pub enum ServeError {
     /// The engine cannot be made.
     #[error("cannot run commands on this machine")]
     Engine(#[source] io::Error),
+    /// The audit log cannot be kept.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// The descriptors for reflection are broken.
     #[error("cannot offer reflection")]
     Reflection(#[source] tonic_reflection::server::Error),
@@ -72,7 +76,9 @@ pub async fn serve(
     if policy.is_none() {
         warn!("no policy: whoever is known may run anything here");
     }
-    let stack = Stack { engine: engine.clone(), starts: Starts::new(config.max_starts_per_second), policy };
+    let audit = Audit::open(&config.audit, engine.containment().as_str())?;
+    let starts = Starts::new(config.max_starts_per_second);
+    let stack = Stack { engine: engine.clone(), starts, policy, audit: audit.clone() };
     let health = HealthReporter::new();
     let routes = routes(&config, &stack, listeners.tls.clone(), &health).await?;
     let connections = Connections::new(routes, config.max_connections, stack.policy.is_some());
@@ -85,6 +91,7 @@ pub async fn serve(
     if let Some(policy) = stack.policy {
         following.spawn(policy.follow(listeners.reload.clone()));
     }
+    following.spawn(audit.clone().follow(listeners.reload));
     let mut accepting = JoinSet::new();
     for listener in listeners.all {
         accepting.spawn(connections.clone().accept(listener));
@@ -106,6 +113,7 @@ pub async fn serve(
         warn!(running = engine.running(), "gave up on processes that do not end");
     }
     connections.close().await;
+    audit.close().await;
     engine.discard_output().await;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! What stands between a caller and the engine, put together in one place: policy and ownership, the pace of starts, then
-//! the engine with its limits.
+//! What stands between a caller and the engine, put together in one place: policy and ownership, the pace of starts, the
+//! audit log, then the engine with its limits.
 
 use async_trait::async_trait;
 use telexec_tool::local::LocalExecutor;
@@ -8,6 +8,7 @@ use telexec_tool::{
     OnDisconnect, Signal, TerminalSize,
 };
 
+use crate::audit::{Audit, Touch};
 use crate::call::{Call, Rpc};
 use crate::policy::{Decision, Facts, PolicyFile, Subject};
 use crate::reload::Watched;
@@ -20,6 +21,7 @@ pub(crate) struct Stack {
     pub(crate) starts: Starts,
     /// `None`: whoever is known may do anything with what is its own.
     pub(crate) policy: Option<Watched<PolicyFile>>,
+    pub(crate) audit: Audit,
 }
 
 impl Stack {
@@ -32,8 +34,15 @@ impl Stack {
     ///
     /// # Errors
     /// [`ExecutorError::Denied`].
-    pub(crate) fn permit(&self, call: &Call) -> Result<(), ExecutorError> {
-        self.decide(call, call.rpc, &Subject::Agent).permitted()
+    pub(crate) async fn permit(&self, call: &Call) -> Result<Decision, ExecutorError> {
+        let decision = self.decide(call, call.rpc, &Subject::Agent);
+        match decision.permitted() {
+            Ok(()) => Ok(decision),
+            Err(denied) => {
+                self.audit.touched(call, Touch::default(), &decision, Some(&denied)).await;
+                Err(denied)
+            }
+        }
     }
 
     /// Whether a caller may start this command by this RPC, and what there is to know of the command.
@@ -62,73 +71,97 @@ impl Guarded {
         self.call.caller.identity.as_str()
     }
 
-    /// Whether this may be done to an execution. Of one that is someone else's the answer is the same as of none, unless a
-    /// rule reaches it.
-    fn reach(&self, rpc: Rpc, id: &ExecutionId) -> Result<(), ExecutorError> {
+    /// Whether this may be done to an execution; what has an effect on it, and what is denied, is told to the audit log.
+    async fn reach(&self, rpc: Rpc, id: &ExecutionId, touch: Touch<'_>) -> Result<(), ExecutorError> {
+        let (decision, reached) = self.decide(rpc, id);
+        let is_told = matches!(rpc, Rpc::Attach | Rpc::SignalExecution);
+        if is_told || matches!(reached, Err(ExecutorError::Denied { .. })) {
+            let touch = Touch { execution_id: Some(id), ..touch };
+            self.stack.audit.touched(&self.call, touch, &decision, reached.as_ref().err()).await;
+        }
+        reached
+    }
+
+    /// Of an execution that is someone else's the answer is the same as of none, unless a rule reaches it.
+    fn decide(&self, rpc: Rpc, id: &ExecutionId) -> (Decision, Result<(), ExecutorError>) {
         let owner = self.stack.engine.identity(id).ok();
         let decide = |owner: &str| self.stack.decide(&self.call, rpc, &Subject::Execution { id: id.as_str(), owner });
         let is_own = owner.as_deref() == Some(self.identity());
         if let Some(other) = owner.filter(|_| !is_own) {
             let decision = decide(&other);
             if decision.allowed && decision.any_owner {
-                return Ok(());
+                return (decision, Ok(()));
             }
         }
         // who may do this to no execution hears so of each
-        decide(self.identity()).permitted()?;
-        if is_own { Ok(()) } else { Err(ExecutorError::NotFound(id.clone())) }
+        let decision = decide(self.identity());
+        let found = if is_own { Ok(()) } else { Err(ExecutorError::NotFound(id.clone())) };
+        let reached = decision.permitted().and(found);
+        (decision, reached)
+    }
+
+    /// What the policy says of a command, which it may have found out something about.
+    async fn judge(&self, command: Command) -> (Command, Decision) {
+        if self.stack.policy.is_none() {
+            return (command, Decision::unruled());
+        }
+        let (facts, decision) = self.stack.judge(&self.call, self.call.rpc, command).await;
+        (facts.command, decision)
     }
 }
 
 #[async_trait]
 impl Executor for Guarded {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
-        let stack = &self.stack;
-        let command = command.with_identity(self.identity());
-        let command = match stack.policy {
-            Some(_) => {
-                let (facts, decision) = stack.judge(&self.call, self.call.rpc, command).await;
-                decision.permitted()?;
-                facts.command.with_allowance(decision.allowance)
-            }
-            None => command,
-        };
-        stack.starts.count(&self.call.caller.identity)?;
-        stack.engine.execute(command).await
+        let Stack { engine, starts, audit, .. } = &self.stack;
+        let (command, decision) = self.judge(command.with_identity(self.identity())).await;
+        if let Err(denied) = decision.permitted() {
+            audit.denied(&self.call, &command, &decision, &denied).await;
+            return Err(denied);
+        }
+        if let Err(early) = starts.count(&self.call.caller.identity) {
+            audit.refused(&self.call, &command, &decision, &early).await;
+            return Err(early);
+        }
+        let command = command.with_allowance(decision.allowance);
+        match audit.start(&self.call, &command, &decision).await? {
+            Some((id, watcher)) => engine.execute_watched(command, id, watcher).await,
+            None => engine.execute(command).await,
+        }
     }
 
     async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
-        self.reach(Rpc::Attach, id)?;
+        let touch = Touch { position: Some(from.position), ..Touch::default() };
+        self.reach(Rpc::Attach, id, touch).await?;
         if from.on_disconnect == OnDisconnect::Kill {
             // to go is to end it
-            self.reach(Rpc::SignalExecution, id)?;
+            self.reach(Rpc::SignalExecution, id, touch).await?;
         }
         self.stack.engine.attach(id, from).await
     }
 
     async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
-        self.reach(Rpc::WriteInput, id)?;
+        self.reach(Rpc::WriteInput, id, Touch::default()).await?;
         self.stack.engine.write_input(id, input).await
     }
 
     async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {
-        self.reach(Rpc::ResizeTerminal, id)?;
+        self.reach(Rpc::ResizeTerminal, id, Touch::default()).await?;
         self.stack.engine.resize(id, size).await
     }
 
     async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
-        self.reach(Rpc::SignalExecution, id)?;
+        self.reach(Rpc::SignalExecution, id, Touch { signal: Some(signal), ..Touch::default() }).await?;
         self.stack.engine.signal(id, signal).await
     }
 
     async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
-        self.reach(Rpc::GetExecution, id)?;
+        self.reach(Rpc::GetExecution, id, Touch::default()).await?;
         self.stack.engine.get(id).await
     }
 
     async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError> {
-        let decision = self.stack.decide(&self.call, Rpc::ListExecutions, &Subject::Agent);
-        decision.permitted()?;
+        let decision = self.stack.permit(&self.call).await?;
         let identity = (!decision.any_owner).then(|| self.identity().to_owned());
         self.stack.engine.list(ListQuery { identity, ..query }).await
     }

@@ -1,8 +1,11 @@
 //! What `telexecd` does instead of serving.
 
 use std::error::Error;
+use std::io::Write;
 use std::path::PathBuf;
 
+use crate::args::Args;
+use crate::audit::verify_files;
 use crate::config::{Config, ConfigError};
 use crate::policy;
 use crate::reload::Source;
@@ -13,6 +16,9 @@ pub enum Subcommand {
     /// Policies: check one, or see what they may say
     #[command(subcommand)]
     Policy(PolicyAction),
+    /// Look at an audit log
+    #[command(subcommand)]
+    Audit(AuditAction),
 }
 
 /// What to do with policies.
@@ -30,16 +36,34 @@ telexecd --config telexecd.toml policy check")]
     Schema,
 }
 
+/// What can be done with an audit log.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum AuditAction {
+    /// Say whether an audit log is whole, or name the first line that was changed or is missing
+    ///
+    /// Prints how much there is, the last hash and the starts without an end; exits with 0, with 1 if it is broken, and with
+    /// 2 if it cannot be read. Whoever can write the file can also make a whole new chain: note the last hash elsewhere from
+    /// time to time, or send the lines to another machine, and compare.
+    Verify {
+        /// The log, whose rotated files are found beside it; or all of its files, from the oldest to the newest
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+}
+
 impl Subcommand {
-    /// Does it, and returns what there is to print.
+    /// Does it, and writes what comes of it to `out`. Returns the exit code.
     ///
     /// # Errors
-    /// What was to be checked is wrong, or cannot be read.
-    pub fn run(&self, config: Config) -> Result<String, Box<dyn Error>> {
-        match self {
-            Self::Policy(PolicyAction::Check { file }) => check(config, file.as_ref()).map_err(Into::into),
-            Self::Policy(PolicyAction::Schema) => Ok(policy::SCHEMA.to_owned()),
-        }
+    /// What was to be checked is wrong, or nothing can be read or written.
+    pub fn run(&self, args: &Args, out: &mut impl Write) -> Result<u8, Box<dyn Error>> {
+        let text = match self {
+            Self::Policy(PolicyAction::Check { file }) => check(args.config()?, file.as_ref())?,
+            Self::Policy(PolicyAction::Schema) => policy::SCHEMA.to_owned(),
+            Self::Audit(AuditAction::Verify { files }) => return Ok(verify_files(files, out)?),
+        };
+        out.write_all(text.as_bytes())?;
+        Ok(0)
     }
 }
 

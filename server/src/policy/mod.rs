@@ -11,6 +11,7 @@ mod rule;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use cedar_policy::{
     Authorizer, Context, Effect, Entities, Entity, EntityId, EntityTypeName, EntityUid, PolicyId, PolicySet, Request,
@@ -55,7 +56,7 @@ pub(crate) struct Policy {
     roles: Roles,
     agent: AgentFacts,
     /// SHA-256 of its text, in hexadecimal.
-    pub(crate) digest: String,
+    pub(crate) digest: Arc<str>,
     /// What looks like a mistake, with its place.
     pub(crate) warnings: Vec<String>,
 }
@@ -74,7 +75,7 @@ impl reload::Source for PolicyFile {
     }
 
     fn tell(policy: &Policy) {
-        info!(rules = policy.len(), digest = policy.digest, "policy loaded");
+        info!(rules = policy.len(), digest = %policy.digest, "policy loaded");
         for warning in &policy.warnings {
             warn!(warning, "the policy may not mean what it should");
         }
@@ -123,6 +124,8 @@ pub(crate) struct Decision {
     pub(crate) allowance: Allowance,
     /// Executions of others may be touched.
     pub(crate) any_owner: bool,
+    /// The digest of the policy; `None`: there is none.
+    pub(crate) policy: Option<Arc<str>>,
 }
 
 impl Decision {
@@ -185,7 +188,7 @@ impl Policy {
             return Err(source.invalid(faults));
         }
         let warnings = checked.validation_warnings().map(|warning| source.located(warning)).collect();
-        let (roles, digest) = (roles.cloned().unwrap_or_default(), sha256(text.as_bytes()));
+        let (roles, digest) = (roles.cloned().unwrap_or_default(), sha256(text.as_bytes()).into());
         Ok(Self { authorizer: Authorizer::new(), set, rules, names: schema.1, roles, agent, digest, warnings })
     }
 
@@ -196,11 +199,12 @@ impl Policy {
 
     /// Decides a call.
     pub(crate) fn decide(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>) -> Decision {
-        match self.ask(caller, rpc, subject) {
+        let decision = match self.ask(caller, rpc, subject) {
             Ok(response) => self.decision(caller, rpc, subject, &response),
             // such as two names that are the same: nothing that could be asked about is permitted
             Err(error) => Decision { reason: format!("the policy cannot decide this: {error}"), ..Decision::default() },
-        }
+        };
+        Decision { policy: Some(Arc::clone(&self.digest)), ..decision }
     }
 
     fn ask(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>) -> Result<Response, Box<dyn Error>> {
@@ -288,7 +292,14 @@ fn permission(applied: &[&Rule]) -> Decision {
     rules.sort_unstable();
     let allowance = applied.iter().fold(Allowance::default(), |least, rule| least.and(rule.allowance));
     let reason = format!("the policy permits it: {}", rules.join(", "));
-    Decision { allowed: true, any_owner: applied.iter().any(|rule| rule.any_owner), rules, reason, allowance }
+    Decision {
+        allowed: true,
+        any_owner: applied.iter().any(|rule| rule.any_owner),
+        rules,
+        reason,
+        allowance,
+        policy: None,
+    }
 }
 
 fn uid(kind: &EntityTypeName, id: &str) -> EntityUid {

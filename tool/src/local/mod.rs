@@ -230,7 +230,7 @@ struct Shared {
 }
 
 /// What becomes of a request.
-enum Place {
+enum Placed {
     /// A command that is to be started, and may be.
     New(Arc<Record>, TaskTrackerToken, OwnedSemaphorePermit),
     /// One that was asked for before, and its start too.
@@ -395,8 +395,8 @@ impl LocalExecutor {
         watcher: Option<Box<dyn Watcher>>,
     ) -> Result<Execution, ExecutorError> {
         let (record, tracked, permit) = match self.reserve(&command, id).await {
-            Ok(Place::New(record, tracked, permit)) => (record, tracked, permit),
-            Ok(Place::Repeated(execution)) => {
+            Ok(Placed::New(record, tracked, permit)) => (record, tracked, permit),
+            Ok(Placed::Repeated(execution)) => {
                 watcher.into_iter().for_each(|watcher| watcher.repeated());
                 return Ok(execution);
             }
@@ -421,14 +421,14 @@ impl LocalExecutor {
     }
 
     /// A place for the command under this id, if it names none itself; or what was asked for before.
-    async fn reserve(&self, command: &Command, id: ExecutionId) -> Result<Place, ExecutorError> {
+    async fn reserve(&self, command: &Command, id: ExecutionId) -> Result<Placed, ExecutorError> {
         loop {
             let program = self.shared.defaults.program(command);
             match self.shared.registry.reserve(command, program, &id, || self.shared.spool.file())? {
                 Reserved::New(record) => {
                     let tracked = self.shared.tracker.token();
                     let permit = self.permit().inspect_err(|_| self.shared.registry.release(&record))?;
-                    return Ok(Place::New(record, tracked, permit));
+                    return Ok(Placed::New(record, tracked, permit));
                 }
                 // if it could not be started, this one is to be
                 Reserved::Repeated(record) => {
@@ -436,7 +436,7 @@ impl LocalExecutor {
                     let binding = Binding::repeat(&record, command.on_disconnect());
                     if let Some(started) = record.start().await {
                         let reader = Reader::at(Arc::clone(&record.transcript), 0);
-                        return Ok(Place::Repeated(follow(reader, binding, started)));
+                        return Ok(Placed::Repeated(follow(reader, binding, started)));
                     }
                 }
                 Reserved::Duplicate(record) => {

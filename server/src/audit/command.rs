@@ -1,0 +1,220 @@
+//! What a record tells of a command: what it runs and how it was asked for, but no value of its environment and nothing of
+//! its input.
+
+use std::time::Instant;
+
+use serde::Serialize;
+use telexec_tool::{Command, Program, ResourceLimits, shell};
+use time::OffsetDateTime;
+
+use super::config::Commands;
+use super::record::{ms, rfc3339};
+use super::redact::Redact;
+use crate::caller::sha256;
+
+/// Of a text or of all arguments together, so much is told. Each byte may take six in a line.
+const MAX_COMMAND: usize = 96 * 1024;
+/// So much of it is looked at for what is to be hidden: a match that begins in what is told ends in this.
+const MAX_LOOKED_AT: usize = 128 * 1024;
+/// Of all names together: of variables, or of programs.
+const MAX_NAMES: usize = 16 * 1024;
+/// Of any other text.
+const MAX_TEXT: usize = 4096;
+
+/// A command as it was asked for.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Asked {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    argv: Option<Vec<String>>,
+    /// What it would run, where the text itself is not told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    programs: Option<Vec<String>>,
+    /// It may run others too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    more_programs: bool,
+    /// How long it is, if that is not all of it; and what it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command_sha256: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shell: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    login: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    directory: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    environment: Vec<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    more_environment: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    clear_environment: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limits: Option<Limits>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline: Option<String>,
+    stdin_bytes: u64,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    accepts_input: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    terminal: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    may_outlive_its_call: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Limits {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_processes: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpus: Option<f64>,
+}
+
+/// How commands are told.
+#[derive(Debug)]
+pub(super) struct Teller {
+    pub(super) commands: Commands,
+    pub(super) redact: Redact,
+}
+
+impl Teller {
+    pub(super) fn asked(&self, command: &Command) -> Box<Asked> {
+        let (environment, more_environment) = within(MAX_NAMES, command.environment().keys().map(String::as_str));
+        let mut asked = Asked {
+            directory: command.working_directory().map(clip),
+            user: command.user().map(clip),
+            environment,
+            more_environment,
+            clear_environment: command.clear_environment(),
+            limits: limits(command.limits()),
+            timeout_ms: command.timeout().map(ms),
+            deadline: command.deadline().and_then(wall_time).map(rfc3339),
+            stdin_bytes: command.stdin().len() as u64,
+            accepts_input: command.accepts_input(),
+            terminal: command.terminal().is_some(),
+            may_outlive_its_call: command.may_go_to_background(),
+            reason: Some(command.reason()).filter(|reason| !reason.is_empty()).map(|reason| self.redact.text(reason)),
+            ..Asked::default()
+        };
+        if let Program::Shell { shell, login, .. } = command.program() {
+            (asked.shell, asked.login) = (shell.as_deref().map(clip), *login);
+        }
+        match self.commands {
+            Commands::Full => self.tell(command.program(), &mut asked),
+            Commands::Programs => self.tell_programs(command.program(), &mut asked),
+            Commands::None => asked.command_bytes = Some(length(command.program())),
+        }
+        Box::new(asked)
+    }
+
+    fn tell(&self, program: &Program, asked: &mut Asked) {
+        let is_all = match program {
+            Program::Shell { text, .. } => {
+                let told = self.redact.text(start(text, MAX_LOOKED_AT));
+                let is_all = told.len() <= MAX_COMMAND && text.len() <= MAX_LOOKED_AT;
+                asked.command = Some(start(&told, MAX_COMMAND).to_owned());
+                is_all
+            }
+            Program::Argv(argv) => {
+                let (seen, left_out) = within(MAX_LOOKED_AT, argv.iter().map(String::as_str));
+                let hidden = self.redact.argv(&seen);
+                let (told, more) = within(MAX_COMMAND, hidden.iter().map(String::as_str));
+                asked.argv = Some(told);
+                !left_out && !more
+            }
+        };
+        if !is_all {
+            asked.command_bytes = Some(length(program));
+            // with something to hide in it, it could be guessed by this
+            asked.command_sha256 = self.redact.is_none().then(|| digest(program));
+        }
+    }
+
+    fn tell_programs(&self, program: &Program, asked: &mut Asked) {
+        let analysis = match program {
+            Program::Shell { text, .. } => shell::analyze(text),
+            Program::Argv(argv) => shell::analyze_argv(argv),
+        };
+        let programs: Vec<_> = analysis.programs.iter().map(|program| self.redact.text(&clip(program))).collect();
+        let (programs, more) = within(MAX_NAMES, programs.iter().map(String::as_str));
+        asked.programs = Some(programs);
+        asked.more_programs = more || !analysis.understood;
+        asked.command_bytes = Some(length(program));
+    }
+}
+
+fn limits(limits: ResourceLimits) -> Option<Limits> {
+    let ResourceLimits { memory_bytes, max_processes, cpus } = limits;
+    (!limits.is_empty()).then_some(Limits { memory_bytes, max_processes, cpus })
+}
+
+fn length(program: &Program) -> u64 {
+    match program {
+        Program::Shell { text, .. } => text.len() as u64,
+        Program::Argv(argv) => argv.iter().map(|argument| argument.len() as u64).sum(),
+    }
+}
+
+/// Of the text, or of the arguments, each with a NUL after it.
+fn digest(program: &Program) -> String {
+    match program {
+        Program::Shell { text, .. } => sha256(text.as_bytes()),
+        Program::Argv(argv) => {
+            sha256(&argv.iter().flat_map(|argument| [argument.as_bytes(), b"\0"]).collect::<Vec<_>>().concat())
+        }
+    }
+}
+
+/// What a moment of this process's clock is on the wall's.
+fn wall_time(moment: Instant) -> Option<OffsetDateTime> {
+    let left = time::Duration::try_from(moment.saturating_duration_since(Instant::now())).ok()?;
+    OffsetDateTime::now_utc().checked_add(left)
+}
+
+/// The beginning of a text, no longer than this.
+fn start(text: &str, limit: usize) -> &str {
+    text.get(..text.floor_char_boundary(limit)).unwrap_or_default()
+}
+
+/// A text that is short in any sane request, and says so if it was not.
+pub(super) fn clip(text: &str) -> String {
+    clip_to(MAX_TEXT, text)
+}
+
+/// The same, for one that is to be shorter still.
+pub(super) fn clip_to(limit: usize, text: &str) -> String {
+    match text.len() <= limit {
+        true => text.to_owned(),
+        false => format!("{} [cut]", start(text, limit)),
+    }
+}
+
+/// As many texts as are together no longer than this, the last of them cut; and whether there is more.
+fn within<'a>(limit: usize, texts: impl Iterator<Item = &'a str>) -> (Vec<String>, bool) {
+    let mut left = limit;
+    let mut kept = Vec::new();
+    for text in texts {
+        // what a line has around each
+        left = left.saturating_sub(3);
+        if left == 0 {
+            return (kept, true);
+        }
+        let part = start(text, left);
+        kept.push(part.to_owned());
+        if part.len() < text.len() {
+            return (kept, true);
+        }
+        left -= part.len();
+    }
+    (kept, false)
+}

@@ -1,0 +1,89 @@
+//! The table `[audit]` of the configuration.
+
+use std::path::PathBuf;
+
+use regex::Regex;
+use serde::Deserialize;
+
+use crate::config::ConfigError;
+
+/// How the audit log is kept.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuditConfig {
+    /// An absolute path. Default: no audit log.
+    pub file: Option<PathBuf>,
+    /// A file that would become longer is put aside for a new one; 0: never. Default 64 MiB.
+    pub max_bytes: u64,
+    /// So many files that were put aside are kept, the newest; 0: all. Default 10.
+    pub keep: usize,
+    /// What becomes of new commands while nothing can be written. Default: they are refused.
+    pub when_full: WhenFull,
+    /// Wait until each record is on the disk, not only in the system's memory. Default: no.
+    pub sync: bool,
+    /// Tell the SHA-256 of what a command wrote. Default: yes.
+    pub output_digest: bool,
+    /// How much is told of what a command runs. Default: all of it.
+    pub commands: Commands,
+    /// Regular expressions: what they match in commands and reasons is not told.
+    pub redact: Vec<String>,
+}
+
+/// What becomes of new commands while nothing can be written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WhenFull {
+    /// They are refused.
+    #[default]
+    Refuse,
+    /// They run, and are counted.
+    Count,
+}
+
+/// How much is told of what a command runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Commands {
+    /// The text or all arguments.
+    #[default]
+    Full,
+    /// The names of the programs that it would run.
+    Programs,
+    /// Nothing.
+    None,
+}
+
+impl Default for AuditConfig {
+    fn default() -> Self {
+        Self {
+            file: None,
+            max_bytes: 64 * 1024 * 1024,
+            keep: 10,
+            when_full: WhenFull::Refuse,
+            sync: false,
+            output_digest: true,
+            commands: Commands::Full,
+            redact: Vec::new(),
+        }
+    }
+}
+
+impl AuditConfig {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        if let Some(file) = &self.file
+            && (!file.is_absolute() || file.file_name().is_none())
+        {
+            let text = format!("audit.file: {} is not the absolute path of a file", file.display());
+            return Err(ConfigError::Invalid(text));
+        }
+        self.patterns().map(drop)
+    }
+
+    /// What is not told.
+    pub(super) fn patterns(&self) -> Result<Vec<Regex>, ConfigError> {
+        let compile = |pattern: &String| {
+            Regex::new(pattern).map_err(|error| ConfigError::Invalid(format!("audit.redact: {error}")))
+        };
+        self.redact.iter().map(compile).collect()
+    }
+}

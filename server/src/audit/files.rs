@@ -1,0 +1,86 @@
+//! The files of a log, by their names: the one that is written, and those that were put aside for it.
+
+use std::ffi::OsString;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use time::OffsetDateTime;
+use tracing::warn;
+
+/// The name of a file that was rotated: the number of its first line keeps them in order.
+pub(super) fn rotated_name(path: &Path, first: u64) -> PathBuf {
+    with_suffix(path, &format!("{first:012}"))
+}
+
+/// The files that were rotated, by the numbers of their first lines, from the oldest on.
+///
+/// # Errors
+/// The directory cannot be read.
+pub(super) fn rotated(path: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return Ok(Vec::new()) };
+    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let of_it = entry.file_name();
+        let digits = of_it.as_encoded_bytes().strip_prefix(name.as_encoded_bytes());
+        let digits = digits.and_then(|rest| rest.strip_prefix(b".")).filter(|digits| digits.len() >= 12);
+        let digits = digits.filter(|digits| digits.iter().all(u8::is_ascii_digit));
+        if let Some(first) = digits.and_then(|digits| str::from_utf8(digits).ok()?.parse().ok()) {
+            found.push((first, entry.path()));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// A name for what cannot be gone on with.
+pub(super) fn aside_name(path: &Path) -> PathBuf {
+    with_suffix(path, &format!("aside.{}", OffsetDateTime::now_utc().unix_timestamp_nanos()))
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".");
+    name.push(suffix);
+    name.into()
+}
+
+/// Opens the file to go on with it, or makes it: for this user alone.
+///
+/// # Errors
+/// It cannot be opened, or is not a file of this user.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).map_err(io::Error::other)?;
+    let file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other("there is something else than a file of the agent's user"));
+    }
+    if metadata.mode() & 0o777 != 0o600 {
+        file.set_permissions(PermissionsExt::from_mode(0o600))?;
+    }
+    Ok(file)
+}
+
+/// Makes sure that no other agent writes to this log while the returned file is open. A file of its own, since the log's
+/// own one is replaced.
+///
+/// # Errors
+/// Another one does.
+pub(super) fn lock(path: &Path) -> io::Result<File> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    if std::fs::metadata(directory)?.mode() & 0o022 != 0 {
+        warn!(directory = %directory.display(), "others may write to the directory of the audit log, and remove it");
+    }
+    let lock = open(&with_suffix(path, "lock"))?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
+        rustix::io::Errno::WOULDBLOCK => io::Error::other("another agent writes to it: give each its own"),
+        error => error.into(),
+    })?;
+    Ok(lock)
+}

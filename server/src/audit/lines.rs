@@ -1,0 +1,31 @@
+//! Lines of a file that may hold anything.
+
+use std::io::{self, BufRead, Read};
+
+use super::chain::{Fault, MAX_LINE};
+
+/// The next line into `line`, without its end; `None`: there is none.
+///
+/// # Errors
+/// The file cannot be read.
+pub(super) fn next(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<Result<(), Fault>>> {
+    line.clear();
+    reader.by_ref().take(MAX_LINE as u64).read_until(b'\n', line)?;
+    Ok(match line.pop() {
+        None => None,
+        Some(b'\n') => Some(Ok(())),
+        Some(_) if line.len() + 1 == MAX_LINE => Some(Err(Fault::TooLong)),
+        Some(last) => {
+            line.push(last);
+            Some(Err(Fault::Unfinished))
+        }
+    })
+}
+
+/// Goes on to the next line after one that is too long. Returns how many bytes that took.
+///
+/// # Errors
+/// The file cannot be read.
+pub(super) fn skip(reader: &mut impl BufRead) -> io::Result<u64> {
+    reader.skip_until(b'\n').map(|bytes| bytes as u64)
+}

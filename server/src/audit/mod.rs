@@ -1,0 +1,243 @@
+//! The audit log: who asked for what, what was decided, and what came of it.
+//!
+//! Each record is a line of JSON, one before a command is started and one after its end, joined by the execution's id and
+//! the number of the first. `record` and `command` are what they say, `redact` what they do not. `chain` ties the lines
+//! together so that a change shows, which `verify` looks for. `writer` is the thread that writes them into the files of
+//! `log`; `watch` sees one execution.
+
+mod chain;
+mod command;
+mod config;
+mod files;
+mod json;
+mod lines;
+mod log;
+mod record;
+mod redact;
+mod report;
+mod tail;
+#[cfg(test)]
+mod tests;
+pub mod verify;
+mod watch;
+mod writer;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use telexec_tool::local::Watcher;
+use telexec_tool::{Command, ExecutionId, ExecutorError, Signal};
+use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use self::command::Teller;
+pub use self::config::{AuditConfig, Commands, WhenFull};
+use self::log::Log;
+use self::record::{Body, Origin, Record, Touched};
+use self::redact::Redact;
+pub use self::report::verify_files;
+use self::watch::Watch;
+use self::writer::{Job, Start, State, Writer};
+use crate::call::Call;
+use crate::config::ConfigError;
+use crate::policy::Decision;
+use crate::reload::Reload;
+
+/// A disk that takes longer counts as one that cannot be written.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// When whoever was refused may try again.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// So many records may wait to be written, but for those of ends.
+const MAX_WAITING: usize = 1024;
+
+/// An audit log that cannot be kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuditError {
+    /// It is not configured well.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The file cannot be used.
+    #[error("cannot keep the audit log in {path}")]
+    File {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+}
+
+/// Where records go; its clones go to the same place.
+#[derive(Clone)]
+pub(crate) struct Audit(Option<Arc<Inner>>);
+
+struct Inner {
+    queue: UnboundedSender<Job>,
+    places: Arc<Semaphore>,
+    state: Arc<State>,
+    teller: Teller,
+    when_full: WhenFull,
+    output_digest: bool,
+    containment: &'static str,
+}
+
+/// What was to be done to an execution.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Touch<'a> {
+    pub(crate) execution_id: Option<&'a ExecutionId>,
+    pub(crate) signal: Option<Signal>,
+    /// Where its output was to be followed from.
+    pub(crate) position: Option<u64>,
+}
+
+impl Audit {
+    /// Goes on with the configured log, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub(crate) fn open(config: &AuditConfig, containment: &'static str) -> Result<Self, AuditError> {
+        let redact = Redact::new(config.patterns()?);
+        let Some(path) = config.file.clone() else { return Ok(Self(None)) };
+        let failed = |source| AuditError::File { path: path.clone(), source };
+        let (log, aside) = Log::open(path.clone(), config).map_err(failed)?;
+        let state = Arc::new(State::default());
+        let agent = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let mut writer = Writer::new(log, agent, Arc::clone(&state));
+        writer.open(aside, containment);
+        let (queue, jobs) = mpsc::unbounded_channel();
+        let thread = std::thread::Builder::new().name("audit".into());
+        thread.spawn(move || writer.run(jobs)).map_err(failed)?;
+        Ok(Self(Some(Arc::new(Inner {
+            queue,
+            places: Arc::new(Semaphore::new(MAX_WAITING)),
+            state,
+            teller: Teller { commands: config.commands, redact },
+            when_full: config.when_full,
+            output_digest: config.output_digest,
+            containment,
+        }))))
+    }
+
+    /// Tells of a command that is to be started, and waits until that is written. Gives who is to see it, and the id under
+    /// which it is to be started if it names none; `None`: nobody.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Exhausted`]: that cannot be written, and nothing is to run then.
+    pub(crate) async fn start(
+        &self,
+        call: &Call,
+        command: &Command,
+        decision: &Decision,
+    ) -> Result<Option<(ExecutionId, Box<dyn Watcher>)>, ExecutorError> {
+        let Some(inner) = &self.0 else { return Ok(None) };
+        let id = command.execution_id().cloned().unwrap_or_else(ExecutionId::generate);
+        let origin = Origin::of(call);
+        let body = Body::Start { decision: decision.into(), asked: inner.teller.asked(command) };
+        let record = Record::new(body).of(&origin).about(Some(&id));
+        let watch = || inner.watch(&origin, &id);
+        let (watch, reason) = match inner.begin(record, watch()).await {
+            Some((watch, Ok(()))) => (watch, None),
+            Some((watch, Err(reason))) => (watch, Some(reason)),
+            None => {
+                inner.state.lost.fetch_add(1, Ordering::Relaxed);
+                (watch(), Some("the disk does not answer".to_owned()))
+            }
+        };
+        match reason {
+            Some(reason) if inner.when_full == WhenFull::Refuse => Err(ExecutorError::Exhausted {
+                reason: format!("the audit log cannot be written: {reason}; nothing ran"),
+                retry_after: Some(RETRY_AFTER),
+            }),
+            _ => Ok(Some((id, Box::new(watch)))),
+        }
+    }
+
+    /// Tells of a command that is not started, since the policy says so.
+    pub(crate) async fn denied(&self, call: &Call, command: &Command, decision: &Decision, error: &ExecutorError) {
+        let Some(inner) = &self.0 else { return };
+        let (decision, asked) = (decision.into(), inner.teller.asked(command));
+        let body = Body::Denied { decision, failure: error.into(), asked };
+        inner.tell(Record::new(body).of(&Origin::of(call)).about(command.execution_id())).await;
+    }
+
+    /// Tells of a command that is allowed and not started for another reason.
+    pub(crate) async fn refused(&self, call: &Call, command: &Command, decision: &Decision, error: &ExecutorError) {
+        let Some(inner) = &self.0 else { return };
+        let (decision, asked) = (decision.into(), inner.teller.asked(command));
+        let body = Body::Refused { decision, failure: error.into(), asked };
+        inner.tell(Record::new(body).of(&Origin::of(call)).about(command.execution_id())).await;
+    }
+
+    /// Tells of what was done to an execution, or of any other call that was denied.
+    pub(crate) async fn touched(
+        &self,
+        call: &Call,
+        touch: Touch<'_>,
+        decision: &Decision,
+        error: Option<&ExecutorError>,
+    ) {
+        let Some(inner) = &self.0 else { return };
+        let touched = Touched { signal: touch.signal.map(|signal| signal.to_string()), position: touch.position };
+        let body = Body::Call { decision: decision.into(), touch: touched, failure: error.map(Into::into) };
+        inner.tell(Record::new(body).of(&Origin::of(call)).about(touch.execution_id)).await;
+    }
+
+    /// Looks whether the file was moved away whenever that is asked for; for ever.
+    pub(crate) async fn follow(self, mut reload: Reload) {
+        let Some(inner) = &self.0 else { return };
+        loop {
+            reload.asked().await;
+            let _ = inner.queue.send(Job::Reopen);
+        }
+    }
+
+    /// Waits until all is written, for as long as a disk may take.
+    pub(crate) async fn close(&self) {
+        let Some(inner) = &self.0 else { return };
+        let (reply, closed) = oneshot::channel();
+        let _ = inner.queue.send(Job::Close(reply));
+        if tokio::time::timeout(PATIENCE, closed).await.is_err() {
+            tracing::warn!("the audit log may lack its end: the disk does not answer");
+        }
+    }
+}
+
+impl Inner {
+    fn watch(&self, origin: &Arc<Origin>, id: &ExecutionId) -> Watch {
+        let (queue, state) = (self.queue.clone(), Arc::clone(&self.state));
+        Watch::new(queue, state, Arc::clone(origin), id.clone(), self.containment, self.output_digest)
+    }
+
+    /// Has a start written; `None`: that takes too long, and it will not be.
+    async fn begin(&self, record: Record, watch: Watch) -> Option<writer::Begun> {
+        let until = Instant::now() + PATIENCE;
+        let place = self.place(until).await?;
+        let (reply, mut begun) = oneshot::channel();
+        self.queue.send(Job::Start(Box::new(Start { record, watch, reply, place }))).ok()?;
+        if let Ok(begun) = timeout_at(until, &mut begun).await {
+            return begun.ok();
+        }
+        self.state.is_stuck.store(true, Ordering::Relaxed);
+        let _ = self.queue.send(Job::Revive);
+        // from here on it is not written any more, if it has not been
+        begun.close();
+        begun.try_recv().ok()
+    }
+
+    async fn tell(&self, record: Record) {
+        match self.place(Instant::now() + PATIENCE).await {
+            Some(place) => drop(self.queue.send(Job::Record(Box::new(record), Some(place)))),
+            None => drop(self.state.lost.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    /// A place in the queue; `None`: there is none in time.
+    async fn place(&self, until: Instant) -> Option<OwnedSemaphorePermit> {
+        if self.state.is_stuck.load(Ordering::Relaxed) {
+            return None;
+        }
+        timeout_at(until, Arc::clone(&self.places).acquire_owned()).await.ok()?.ok()
+    }
+}

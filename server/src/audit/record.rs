@@ -1,0 +1,352 @@
+//! What a record says.
+
+use std::io;
+use std::num::NonZero;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use telexec_tool::{ExecutionId, ExecutorError};
+use time::OffsetDateTime;
+use time::format_description::well_known::Iso8601;
+use time::format_description::well_known::iso8601::{Config, EncodedConfig, TimePrecision};
+
+use super::command::{Asked, clip, clip_to};
+use super::json;
+use crate::call::Call;
+use crate::policy::Decision;
+
+/// One line, but for what ties it to the others.
+#[derive(Debug)]
+pub(super) struct Record {
+    time: OffsetDateTime,
+    execution_id: Option<ExecutionId>,
+    origin: Option<Arc<Origin>>,
+    body: Body,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    seq: u64,
+    time: String,
+    event: &'static str,
+    agent: &'a str,
+    #[serde(skip_serializing_if = "is_zero")]
+    dropped: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    execution_id: Option<&'a str>,
+    #[serde(flatten)]
+    origin: Option<&'a Origin>,
+    #[serde(flatten)]
+    body: &'a Body,
+    prev: &'a str,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl Record {
+    /// Of what happens now.
+    pub(super) fn new(body: Body) -> Self {
+        Self { time: OffsetDateTime::now_utc(), execution_id: None, origin: None, body }
+    }
+
+    pub(super) fn of(self, origin: &Arc<Origin>) -> Self {
+        Self { origin: Some(Arc::clone(origin)), ..self }
+    }
+
+    pub(super) fn about(self, id: Option<&ExecutionId>) -> Self {
+        Self { execution_id: id.cloned(), ..self }
+    }
+
+    /// It tells what became of a start.
+    pub(super) fn is_end(&self) -> bool {
+        matches!(self.body, Body::End(_) | Body::NotStarted(_))
+    }
+
+    /// The text of its line.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn text(&self, seq: u64, prev: &str, agent: &str, dropped: u64) -> io::Result<Vec<u8>> {
+        json::to_line(&Line {
+            seq,
+            time: rfc3339(self.time),
+            event: self.body.event(),
+            agent,
+            dropped,
+            execution_id: self.execution_id.as_ref().map(ExecutionId::as_str),
+            origin: self.origin.as_deref(),
+            body: &self.body,
+            prev,
+        })
+    }
+}
+
+/// Who called, from where, and what.
+#[derive(Debug, Serialize)]
+pub(super) struct Origin {
+    identity: String,
+    transport: &'static str,
+    peer: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peer_pid: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peer_uid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peer_gid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate_serial: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate_fingerprint: Option<String>,
+    rpc: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<String>,
+}
+
+impl Origin {
+    pub(super) fn of(call: &Call) -> Arc<Self> {
+        let caller = &call.caller;
+        Arc::new(Self {
+            identity: clip(caller.identity.as_str()),
+            transport: caller.transport.as_str(),
+            peer: clip(&caller.address),
+            peer_pid: caller.credentials.and_then(|credentials| credentials.pid()),
+            peer_uid: caller.credentials.map(|credentials| credentials.uid()),
+            peer_gid: caller.credentials.map(|credentials| credentials.gid()),
+            certificate_serial: caller.certificate.as_ref().map(|shown| shown.serial.clone()),
+            certificate_fingerprint: caller.certificate.as_ref().map(|shown| shown.fingerprint.clone()),
+            rpc: call.rpc.as_str(),
+            trace_id: call.trace_id.clone(),
+        })
+    }
+}
+
+/// What was decided of a request, and by what.
+#[derive(Debug, Serialize)]
+pub(super) struct Decided {
+    decision: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rules: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<String>,
+}
+
+/// More rules are not named, and no longer names.
+const MAX_RULES: usize = 16;
+const MAX_RULE: usize = 256;
+
+impl From<&Decision> for Decided {
+    fn from(made: &Decision) -> Self {
+        Self {
+            decision: if made.allowed { "allow" } else { "deny" },
+            rules: made.rules.iter().take(MAX_RULES).map(|rule| clip_to(MAX_RULE, rule)).collect(),
+            policy: made.policy.as_deref().map(clip),
+        }
+    }
+}
+
+/// What is told, by the kind of the record.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Body {
+    /// A command is to be started.
+    Start {
+        #[serde(flatten)]
+        decision: Decided,
+        #[serde(flatten)]
+        asked: Box<Asked>,
+    },
+    /// It is not, since the policy says so.
+    Denied {
+        #[serde(flatten)]
+        decision: Decided,
+        #[serde(flatten)]
+        failure: Failure,
+        #[serde(flatten)]
+        asked: Box<Asked>,
+    },
+    /// It is not, for another reason.
+    Refused {
+        #[serde(flatten)]
+        decision: Decided,
+        #[serde(flatten)]
+        failure: Failure,
+        #[serde(flatten)]
+        asked: Box<Asked>,
+    },
+    /// A command has ended.
+    End(Box<End>),
+    /// There was nothing to end.
+    NotStarted(NotStarted),
+    /// Something was done to an execution, or was not allowed.
+    Call {
+        #[serde(flatten)]
+        decision: Decided,
+        #[serde(flatten)]
+        touch: Touched,
+        #[serde(flatten)]
+        failure: Option<Failure>,
+    },
+    /// The agent goes on with this log.
+    Opened { version: &'static str, pid: u32, containment: &'static str },
+    /// It could not go on with all that was there.
+    Recovered { set_aside: String, bytes: u64 },
+    /// The agent ends in an orderly way.
+    Closed {},
+}
+
+impl Body {
+    fn event(&self) -> &'static str {
+        match self {
+            Self::Start { .. } => "start",
+            Self::Denied { .. } => "denied",
+            Self::Refused { .. } => "refused",
+            Self::End(_) => "end",
+            Self::NotStarted(_) => "not_started",
+            Self::Call { .. } => "call",
+            Self::Opened { .. } => "opened",
+            Self::Recovered { .. } => "recovered",
+            Self::Closed {} => "closed",
+        }
+    }
+}
+
+/// What was done to an execution.
+#[derive(Debug, Serialize)]
+pub(super) struct Touched {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) signal: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) position: Option<u64>,
+}
+
+/// Of a start that came to nothing.
+#[derive(Debug, Serialize)]
+pub(super) struct NotStarted {
+    /// The number of its record.
+    pub(super) start: u64,
+    #[serde(flatten)]
+    pub(super) failure: Failure,
+}
+
+/// How a command ended.
+#[derive(Debug, Serialize)]
+pub(super) struct End {
+    /// The number of its start; none, if that could not be written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) start: Option<u64>,
+    pub(super) pid: u32,
+    pub(super) user: String,
+    pub(super) directory: String,
+    pub(super) cause: &'static str,
+    pub(super) exit_code: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) signal: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) core_dumped: bool,
+    pub(super) wall_ms: u64,
+    pub(super) cpu_ms: u64,
+    pub(super) max_rss_bytes: u64,
+    pub(super) stdout: Written,
+    pub(super) stderr: Written,
+    pub(super) containment: &'static str,
+    pub(super) survivors: u32,
+}
+
+/// What a command wrote to one of its streams.
+#[derive(Debug, Serialize)]
+pub(super) struct Written {
+    pub(super) bytes: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(super) dropped_bytes: u64,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) incomplete: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sha256: Option<String>,
+}
+
+/// Why something was not done.
+#[derive(Debug, Serialize)]
+pub(super) struct Failure {
+    error: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stage: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    errno: Option<String>,
+}
+
+impl Failure {
+    /// The caller had gone before there was anything to tell.
+    pub(super) fn given_up() -> Self {
+        Self { error: "given_up", message: None, stage: None, errno: None }
+    }
+
+    /// The call follows what the same one had started before.
+    pub(super) fn repeated() -> Self {
+        Self { error: "repeated", message: None, stage: None, errno: None }
+    }
+}
+
+impl From<&ExecutorError> for Failure {
+    fn from(error: &ExecutorError) -> Self {
+        let (word, message) = (word(error), Some(clip(&error.to_string())));
+        match error {
+            // without the program's name: that is a piece of the command
+            ExecutorError::Spawn(error) => Self {
+                error: word,
+                message: None,
+                stage: Some(error.stage.as_str()),
+                errno: Some(error.errno_name().into_owned()),
+            },
+            _ => Self { error: word, message, stage: None, errno: None },
+        }
+    }
+}
+
+fn word(error: &ExecutorError) -> &'static str {
+    match error {
+        ExecutorError::Invalid(_) => "invalid",
+        ExecutorError::Spawn(_) => "spawn_failed",
+        ExecutorError::Unsupported { .. } => "unsupported",
+        ExecutorError::Denied { .. } => "denied",
+        ExecutorError::Exhausted { .. } => "exhausted",
+        ExecutorError::NotFound(_) => "not_found",
+        ExecutorError::AlreadyExists(_) => "already_exists",
+        ExecutorError::AlreadyRunning(_) => "already_running",
+        ExecutorError::FailedPrecondition { .. } => "failed_precondition",
+        ExecutorError::OutOfRange { .. } => "out_of_range",
+        ExecutorError::DeadlineExceeded => "deadline_exceeded",
+        ExecutorError::ShuttingDown => "shutting_down",
+        _ => "internal",
+    }
+}
+
+const MICROSECONDS: EncodedConfig =
+    Config::DEFAULT.set_time_precision(TimePrecision::Second { decimal_digits: NonZero::new(6) }).encode();
+
+/// A time in UTC as RFC 3339 writes it, with microseconds.
+pub(super) fn rfc3339(time: OffsetDateTime) -> String {
+    // years of five digits are not written so
+    time.format(&Iso8601::<MICROSECONDS>).unwrap_or_default()
+}
+
+/// Whole milliseconds.
+pub(super) fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_microseconds() {
+        assert_eq!(rfc3339(OffsetDateTime::UNIX_EPOCH), "1970-01-01T00:00:00.000000Z");
+        let time = OffsetDateTime::UNIX_EPOCH + Duration::from_micros(1_234_567_890_123_456);
+        assert_eq!(rfc3339(time), "2009-02-13T23:31:30.123456Z");
+    }
+}

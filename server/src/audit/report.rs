@@ -1,0 +1,127 @@
+//! `telexecd audit verify`.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::files;
+use super::verify::{Position, Summary, Verifier, VerifyError};
+use crate::logging::one_line;
+
+/// How often, and after how long a pause, the rest of a line is looked for that is being written.
+const LOOKS: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Verifies the files of one log, in this order; of a single one also those that were rotated before it. Writes what comes
+/// of it to `out`, and returns the exit code: 0 whole, 1 broken, 2 not readable.
+///
+/// # Errors
+/// Nothing can be written to `out`.
+pub fn verify_files(given: &[PathBuf], out: &mut impl Write) -> io::Result<u8> {
+    let (mut verifier, mut read) = (Verifier::new(), 0);
+    let files = match open_all(given) {
+        Ok(files) => files,
+        Err((path, error)) => return unreadable(&path, &error, out),
+    };
+    for (path, file) in files {
+        let name = path.display();
+        match file.map_err(VerifyError::Read).and_then(|file| verifier.read(BufReader::new(Growing::new(file)))) {
+            Ok(()) => read += 1,
+            Err(VerifyError::Read(error)) => return unreadable(&path, &error, out),
+            Err(broken) => {
+                writeln!(out, "broken: {name}: {broken}")?;
+                return Ok(1);
+            }
+        }
+    }
+    tell(&verifier.finish(), read, out)?;
+    Ok(0)
+}
+
+fn unreadable(path: &Path, error: &io::Error, out: &mut impl Write) -> io::Result<u8> {
+    writeln!(out, "cannot read {}: {}", path.display(), one_line(error))?;
+    Ok(2)
+}
+
+type Opened = (PathBuf, io::Result<File>);
+
+/// The files in their order, each opened when it is its turn.
+fn open_all(given: &[PathBuf]) -> Result<impl Iterator<Item = Opened>, (PathBuf, io::Error)> {
+    let (mut rotated, mut current) = (Vec::new(), None);
+    if let [path] = given {
+        let failed = |error| (path.clone(), error);
+        // opened first: if it is rotated meanwhile, it is among the others
+        let file = File::open(path).map_err(failed)?;
+        let of_file = file.metadata().map_err(failed)?;
+        rotated = files::rotated(path).map_err(failed)?;
+        rotated.retain(|(_, path)| {
+            path.metadata().map_or(true, |other| (other.dev(), other.ino()) != (of_file.dev(), of_file.ino()))
+        });
+        current = Some((path.clone(), Ok(file)));
+    }
+    let others: Vec<_> = match current {
+        Some(_) => rotated.into_iter().map(|(_, path)| path).collect(),
+        None => given.to_vec(),
+    };
+    Ok(others.into_iter().map(|path| (path.clone(), File::open(&path))).chain(current))
+}
+
+fn tell(summary: &Summary, files: u32, out: &mut impl Write) -> io::Result<()> {
+    let Summary { records, first, last, hash, running, more_running, dropped } = summary;
+    let files = if files == 1 { String::new() } else { format!(" in {files} files") };
+    let (Some(first), Some(last)) = (first, last) else { return writeln!(out, "whole: 0 records{files}") };
+    writeln!(out, "whole: {records} records{files}, {} to {}", shown(first), shown(last))?;
+    writeln!(out, "last hash: {hash}")?;
+    if first.seq > 1 {
+        writeln!(out, "begins after {} earlier records, which are not here", first.seq - 1)?;
+    }
+    if *dropped > 0 {
+        writeln!(out, "{dropped} records could not be written when they should have been")?;
+    }
+    let starts = running.len() as u64 + more_running;
+    if starts > 0 {
+        writeln!(out, "{starts} starts without an end: they run, or the agent was killed before it came")?;
+    }
+    for (seq, id) in running {
+        writeln!(out, "  seq {seq}: execution {}", id.escape_default())?;
+    }
+    if *more_running > 0 {
+        writeln!(out, "  and {more_running} more")?;
+    }
+    Ok(())
+}
+
+fn shown(Position { seq, time }: &Position) -> String {
+    format!("seq {seq} ({})", time.escape_default())
+}
+
+/// A file that may be written meanwhile: a line that has no end yet is waited for, for a moment.
+struct Growing {
+    file: File,
+    in_line: bool,
+}
+
+impl Growing {
+    fn new(file: File) -> Self {
+        Self { file, in_line: false }
+    }
+}
+
+impl Read for Growing {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        for _ in 0..LOOKS {
+            let read = self.file.read(buffer)?;
+            if let Some(last) = buffer.get(..read).and_then(<[u8]>::last) {
+                self.in_line = *last != b'\n';
+            }
+            if read > 0 || buffer.is_empty() || !self.in_line {
+                return Ok(read);
+            }
+            std::thread::sleep(PAUSE);
+        }
+        self.in_line = false;
+        Ok(0)
+    }
+}
