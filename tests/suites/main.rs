@@ -1,6 +1,7 @@
 //! telexec's suites, by behaviour.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests fail so")]
 
+mod audit;
 mod backpressure;
 mod bash_tool;
 mod certificates;

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tracing::{info, warn};
@@ -14,6 +15,8 @@ use super::watch::Watch;
 
 /// So many are written before those who wait for them are told, and before the disk is waited for.
 const BATCH: usize = 256;
+/// The log says no more often that nothing can be written.
+const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
 /// Ends of commands wait for room on the disk, so many of them.
 const MAX_WAITING: usize = 8192;
 
@@ -62,13 +65,16 @@ pub(super) struct Writer {
     dropped: u64,
     /// Ends that could not be written yet.
     waiting: VecDeque<Record>,
-    /// Nothing can be written; that was said.
+    /// Something could not be written, and nothing was since.
     fails: bool,
+    /// When that was said last, and whether its end is to be said too.
+    warned: Option<Instant>,
+    is_warned: bool,
 }
 
 impl Writer {
     pub(super) fn new(log: Log, agent: String, state: Arc<State>) -> Self {
-        Self { log, agent, state, dropped: 0, waiting: VecDeque::new(), fails: false }
+        Self { log, agent, state, dropped: 0, waiting: VecDeque::new(), fails: false, warned: None, is_warned: false }
     }
 
     /// Begins with what is known of the log and the agent.
@@ -141,7 +147,8 @@ impl Writer {
             }
         }
         let seq = self.append(record).map_err(|error| self.failed(&error))?;
-        if std::mem::take(&mut self.fails) {
+        self.fails = false;
+        if std::mem::take(&mut self.is_warned) {
             info!("the audit log can be written again");
         }
         Ok(seq)
@@ -156,8 +163,11 @@ impl Writer {
 
     /// Says so, once. Returns why.
     fn failed(&mut self, error: &io::Error) -> String {
-        if !std::mem::replace(&mut self.fails, true) {
+        let is_new = !std::mem::replace(&mut self.fails, true);
+        // on a disk that is nearly full short records come and long ones do not
+        if is_new && self.warned.is_none_or(|when| when.elapsed() > BETWEEN_WARNINGS) {
             warn!(%error, "the audit log cannot be written");
+            (self.warned, self.is_warned) = (Some(Instant::now()), true);
         }
         error.to_string()
     }
