@@ -66,6 +66,14 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Waits until the names of the files are on the disk too.
+///
+/// # Errors
+/// They may not be.
+pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+}
+
 /// Makes sure that no other agent writes to this log while the returned file is open. A file of its own, since the log's
 /// own one is replaced.
 ///

@@ -45,6 +45,9 @@ impl Log {
     pub(super) fn open(path: PathBuf, config: &AuditConfig) -> io::Result<(Self, Option<Aside>)> {
         let lock = files::lock(&path)?;
         let tail = tail::open(&path)?;
+        if config.sync {
+            files::sync_directory(&path)?;
+        }
         let log = Self {
             path,
             max_bytes: config.max_bytes,
@@ -145,7 +148,12 @@ impl Log {
             return;
         }
         match self.rotate() {
-            Ok(()) => self.cannot_rotate = false,
+            Ok(()) => {
+                self.cannot_rotate = false;
+                if let Err(error) = self.forget_oldest() {
+                    warn!(%error, "audit files that are too old are not removed");
+                }
+            }
             Err(_) if self.cannot_rotate => {}
             Err(error) => {
                 warn!(%error, "the audit log is not rotated, and grows");
@@ -169,7 +177,7 @@ impl Log {
                 return Err(error);
             }
         }
-        self.forget_oldest()
+        if self.sync { files::sync_directory(&self.path) } else { Ok(()) }
     }
 
     fn forget_oldest(&self) -> io::Result<()> {

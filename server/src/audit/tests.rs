@@ -13,6 +13,8 @@ use super::record::{Body, Record};
 use super::verify::{Summary, Verifier, VerifyError};
 use super::{files, verify_files};
 
+mod hanging;
+
 struct Place(TempDir);
 
 impl Place {

@@ -1,0 +1,97 @@
+//! A disk that does not answer.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use telexec_tool::{Command, ExecutorError};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::Instant;
+
+use super::*;
+use crate::audit::writer::{Job, State, Writer};
+use crate::audit::{Audit, Commands, Inner, MAX_WAITING, PATIENCE, Redact, Semaphore, Teller, Verdict, WhenFull};
+use crate::call::{Call, Rpc};
+use crate::caller::{Caller, Transport};
+use crate::identity::Identity;
+
+/// Nobody writes what is in this queue yet.
+fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {
+    let (queue, jobs) = unbounded_channel();
+    let state = Arc::new(State::default());
+    let inner = Inner {
+        queue,
+        places: Arc::new(Semaphore::new(MAX_WAITING)),
+        state: Arc::clone(&state),
+        teller: Teller { commands: Commands::Full, redact: Redact::default() },
+        when_full,
+        output_digest: true,
+        containment: "none",
+    };
+    (Audit(Some(Arc::new(inner))), jobs, state)
+}
+
+fn call() -> Call {
+    let (identity, transport, address) = (Identity::anonymous(), Transport::Tcp, "127.0.0.1:1".to_owned());
+    let caller = Arc::new(Caller { identity, transport, address, certificate: None, credentials: None });
+    Call { rpc: Rpc::Execute, caller, trace_id: None }
+}
+
+fn command() -> Command {
+    Command::argv(["true"]).build().unwrap()
+}
+
+/// Whether a command would start now.
+async fn starts(audit: &Audit) -> bool {
+    match audit.start(&call(), &command(), &Verdict::no_policy()).await {
+        Ok(Some(_)) => true,
+        Err(ExecutorError::Exhausted { retry_after: Some(_), .. }) => false,
+        _ => panic!("neither starts nor is refused"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_starts_until_it_answers() {
+    let (audit, jobs, _) = hanging(WhenFull::Refuse);
+    let begin = Instant::now();
+    assert!(!starts(&audit).await);
+    assert_eq!(begin.elapsed(), PATIENCE);
+    // nobody else waits for it
+    assert!(!starts(&audit).await && !starts(&audit).await);
+    audit.refused(&call(), &command(), &Verdict::no_policy(), &ExecutorError::ShuttingDown).await;
+    assert_eq!(begin.elapsed(), PATIENCE);
+    tokio::time::resume();
+
+    let place = Place::new();
+    let (log, _) = Log::open(place.path(), &AuditConfig::default()).unwrap();
+    let Audit(Some(inner)) = &audit else { panic!("there is a log") };
+    let state = Arc::clone(&inner.state);
+    let writer = std::thread::spawn(move || Writer::new(log, "host".into(), state).run(jobs));
+    while inner.state.is_stuck.load(Ordering::Relaxed) {
+        tokio::task::yield_now().await;
+    }
+    // and is given up before it runs
+    assert!(starts(&audit).await);
+    audit.close().await;
+    drop(audit);
+    writer.join().unwrap();
+    let text = String::from_utf8(place.bytes()).unwrap();
+    let events: Vec<_> = text.lines().map(|line| line.split('"').nth(9).unwrap()).collect();
+    assert_eq!(events, ["start", "not_started", "closed"], "{text}");
+    assert!(text.lines().next().unwrap().contains("\"dropped\":4"), "{text}");
+    assert_eq!(place.verify().0, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_starts_nevertheless_is_counted_and_not_piled_up() {
+    let (audit, mut jobs, state) = hanging(WhenFull::Count);
+    for _ in 0..10 {
+        assert!(starts(&audit).await);
+    }
+    // of a start that is not told the end is not either
+    assert_eq!(state.lost.load(Ordering::Relaxed), 10);
+    let mut waiting = 0;
+    while jobs.try_recv().is_ok() {
+        waiting += 1;
+    }
+    assert!(waiting <= 2, "{waiting}");
+}
