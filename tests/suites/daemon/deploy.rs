@@ -59,14 +59,16 @@ async fn the_example_configuration_is_valid_with_what_is_commented_out() {
 async fn the_example_configuration_shows_every_key() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("telexecd.toml");
-    std::fs::write(&path, "colour = 1").unwrap();
-    let (_, log) = check(&path).await;
-    let keys = log.split_once("expected one of ").unwrap().1;
-    let keys: Vec<&str> = keys.split('`').skip(1).step_by(2).collect();
     let example = std::fs::read_to_string(deploy().join("telexecd.toml")).unwrap();
-    let shown = |key: &&str| example.contains(&format!("{key} = ")) || example.contains(&format!("[{key}]"));
-    let missing: Vec<_> = keys.iter().filter(|key| !shown(key)).collect();
-    assert!(keys.len() > 20 && missing.is_empty(), "of {keys:?}: {missing:?}");
+    for (unknown, least) in [("colour = 1", 20), ("[audit]\ncolour = 1", 7)] {
+        std::fs::write(&path, unknown).unwrap();
+        let (_, log) = check(&path).await;
+        let keys = log.split_once("expected one of ").unwrap().1;
+        let keys: Vec<&str> = keys.split('`').skip(1).step_by(2).collect();
+        let shown = |key: &&str| example.contains(&format!("{key} = ")) || example.contains(&format!("[{key}]"));
+        let missing: Vec<_> = keys.iter().filter(|key| !shown(key)).collect();
+        assert!(keys.len() > least && missing.is_empty(), "of {keys:?}: {missing:?}");
+    }
 }
 
 /// The unit names where packages put the program; a copy that names the one under test stands in for it.
