@@ -9,10 +9,11 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::audit::writer::{Job, State, Writer};
-use crate::audit::{Audit, Commands, Inner, MAX_WAITING, PATIENCE, Redact, Semaphore, Teller, Verdict, WhenFull};
+use crate::audit::{Audit, Commands, Inner, MAX_WAITING, PATIENCE, Redact, Semaphore, Teller, WhenFull};
 use crate::call::{Call, Rpc};
 use crate::caller::{Caller, Transport};
 use crate::identity::Identity;
+use crate::policy::Decision;
 
 /// Nobody writes what is in this queue yet.
 fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {
@@ -42,7 +43,7 @@ fn command() -> Command {
 
 /// Whether a command would start now.
 async fn starts(audit: &Audit) -> bool {
-    match audit.start(&call(), &command(), &Verdict::no_policy()).await {
+    match audit.start(&call(), &command(), &Decision::unruled()).await {
         Ok(Some(_)) => true,
         Err(ExecutorError::Exhausted { retry_after: Some(_), .. }) => false,
         _ => panic!("neither starts nor is refused"),
@@ -57,7 +58,7 @@ async fn nothing_starts_until_it_answers() {
     assert_eq!(begin.elapsed(), PATIENCE);
     // nobody else waits for it
     assert!(!starts(&audit).await && !starts(&audit).await);
-    audit.refused(&call(), &command(), &Verdict::no_policy(), &ExecutorError::ShuttingDown).await;
+    audit.refused(&call(), &command(), &Decision::unruled(), &ExecutorError::ShuttingDown).await;
     assert_eq!(begin.elapsed(), PATIENCE);
     tokio::time::resume();
 
