@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use rustix::process::{DumpableBehavior, child_subreaper, dumpable_behavior};
-use telexec_tests::{alone, cgroups, children, is_root, run, until, until_told, within};
-use telexec_tool::local::{ContainmentKind, LocalConfig, LocalExecutor};
-use telexec_tool::{Command, Descendants, Executor, ExecutorError, ResourceLimits};
+use telexec_tests::{alone, cgroups, children, collect, is_root, marker, run, until, until_told, within};
+use telexec_tool::local::{ContainmentKind, LocalConfig, LocalExecutor, MainProcess, Watcher};
+use telexec_tool::{Command, Descendants, ExecutionId, Executor, ExecutorError, Exited, OutputStream, ResourceLimits};
 use tokio::runtime::Runtime;
 
 const LIMITS: ResourceLimits =
@@ -219,4 +220,64 @@ fn engines_in_one_process_do_not_touch_each_other() {
             }
         });
     });
+}
+
+/// What a watcher was told, in words.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<String>>>);
+
+impl Told {
+    fn add(&self, word: impl Into<String>) {
+        self.0.lock().unwrap().push(word.into());
+    }
+
+    fn words(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl Watcher for Told {
+    fn started(&self, main: &MainProcess) {
+        self.add(format!("started in {}", main.working_directory));
+    }
+
+    fn output(&self, _: OutputStream, data: &[u8]) {
+        self.add(String::from_utf8_lossy(data));
+    }
+
+    fn ended(self: Box<Self>, exited: &Exited) {
+        self.add(format!("ended with {}", exited.exit_code()));
+    }
+
+    fn not_started(self: Box<Self>, _: &ExecutorError) {
+        self.add("not started");
+    }
+
+    fn repeated(self: Box<Self>) {
+        self.add("repeated");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watcher_is_told_all_and_an_id_that_was_made_is_not_one_that_was_chosen() {
+    let executor = LocalExecutor::new(LocalConfig::default()).unwrap();
+    let watched = async |command: Command, id: &ExecutionId| {
+        let told = Told::default();
+        let execution = executor.execute_watched(command, id.clone(), Box::new(told.clone())).await;
+        if let Ok(execution) = execution {
+            assert_eq!(execution.id(), id);
+            collect(execution).await.unwrap();
+        }
+        told.words()
+    };
+    let echo = || Command::argv(["printf", "0123456789"]).working_directory("/").max_output_bytes(4);
+    let made = ExecutionId::generate();
+    let all = ["started in /", "0123456789", "ended with 0"];
+    assert_eq!(watched(echo().build().unwrap(), &made).await, all, "also what is dropped");
+    assert_eq!(watched(echo().execution_id(made.clone()).build().unwrap(), &made).await, ["not started"]);
+    let chosen: ExecutionId = marker().parse().unwrap();
+    assert_eq!(watched(echo().execution_id(chosen.clone()).build().unwrap(), &chosen).await, all);
+    assert_eq!(watched(echo().execution_id(chosen.clone()).build().unwrap(), &chosen).await, ["repeated"]);
+    let missing = Command::argv(["/no/such"]).build().unwrap();
+    assert_eq!(watched(missing, &ExecutionId::generate()).await, ["not started"]);
 }
