@@ -1,6 +1,7 @@
 //! The audit log of real agents.
 
 mod content;
+mod decisions;
 mod ends;
 mod faults;
 mod load;

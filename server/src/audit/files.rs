@@ -66,6 +66,36 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Makes an empty file that is to take the place of the log; gives its name too.
+///
+/// # Errors
+/// It cannot be made.
+pub(super) fn new(path: &Path) -> io::Result<(PathBuf, File)> {
+    let name = with_suffix(path, "new");
+    let file = open(&name)?;
+    // of an agent that was killed here, it is empty
+    if file.metadata()?.len() > 0 {
+        return Err(io::Error::other(format!("{} is not empty", name.display())));
+    }
+    Ok((name, file))
+}
+
+/// Gives a file one more name, or, where it can have but one, a new one.
+///
+/// # Errors
+/// Another file has that name, or it cannot be given.
+pub(super) fn also_name(path: &Path, name: &Path) -> io::Result<()> {
+    if let Ok(there) = name.symlink_metadata() {
+        let file = path.symlink_metadata()?;
+        // an agent that was killed here has left it so
+        return match (there.dev(), there.ino()) == (file.dev(), file.ino()) {
+            true => Ok(()),
+            false => Err(io::Error::other(format!("{} is there already", name.display()))),
+        };
+    }
+    std::fs::hard_link(path, name).or_else(|_| std::fs::rename(path, name))
+}
+
 /// Waits until the names of the files are on the disk too.
 ///
 /// # Errors

@@ -164,19 +164,12 @@ impl Log {
 
     fn rotate(&mut self) -> io::Result<()> {
         let name = files::rotated_name(&self.path, self.first);
-        if name.symlink_metadata().is_ok() {
-            return Err(io::Error::other(format!("{} is there already", name.display())));
-        }
         self.sync()?;
-        std::fs::rename(&self.path, &name)?;
-        match files::open(&self.path) {
-            Ok(file) => self.begin(file),
-            Err(error) => {
-                // a file that was just made is empty
-                let _ = std::fs::rename(&name, &self.path);
-                return Err(error);
-            }
-        }
+        let (new, file) = files::new(&self.path)?;
+        // two names for a moment, so that whoever reads the log misses nothing of it
+        files::also_name(&self.path, &name)?;
+        std::fs::rename(new, &self.path)?;
+        self.begin(file);
         if self.sync { files::sync_directory(&self.path) } else { Ok(()) }
     }
 
