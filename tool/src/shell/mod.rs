@@ -36,6 +36,8 @@ pub use self::programs::{ASSIGNED, decides};
 const LONGEST_TEXT: usize = 64 * 1024;
 /// How deep texts may stand in texts, such as `$($(…))` or `sh -c "sh -c '…'"`.
 const DEEPEST_TEXT: usize = 16;
+/// How much is read of a text and those that stand in it, in bytes times what [`rereads`] says.
+const MOST_READ: usize = 12 * LONGEST_TEXT;
 /// More commands than this are not listed.
 const MOST_COMMANDS: usize = 4096;
 
@@ -76,7 +78,7 @@ pub fn analyze(text: &str) -> Analysis {
 /// What a program without a shell runs, given its name and arguments: wrappers and `sh -c` are looked through.
 #[must_use]
 pub fn analyze_argv(argv: &[String]) -> Analysis {
-    if argv.iter().map(String::len).sum::<usize>() > LONGEST_TEXT {
+    if argv.iter().map(|word| word.len() + 1).sum::<usize>() > LONGEST_TEXT {
         return collect(vec![Item::Unknown("it is too long")]);
     }
     let mut items = Vec::new();
@@ -100,6 +102,7 @@ fn collect(items: Vec<Item>) -> Analysis {
 fn collect_here(items: Vec<Item>) -> Analysis {
     let mut analysis = Analysis { understood: true, ..Analysis::default() };
     let mut waiting: Vec<(usize, Item)> = items.into_iter().rev().map(|item| (0, item)).collect();
+    let mut read = 0;
     while let Some((depth, item)) = waiting.pop() {
         match item {
             Item::Command(_) if analysis.commands.len() >= MOST_COMMANDS => analysis.not_understood("it is too long"),
@@ -107,11 +110,22 @@ fn collect_here(items: Vec<Item>) -> Analysis {
             Item::Unknown(reason) => analysis.not_understood(reason),
             Item::Text(_) if depth >= DEEPEST_TEXT => analysis.not_understood("it is nested too deep"),
             Item::Text(text) => {
+                read += text.len() * rereads(&text);
+                if read > MOST_READ {
+                    analysis.not_understood(walk::COMPLICATED);
+                    break;
+                }
                 waiting.extend(walk::items(&text).into_iter().rev().map(|item| (depth + 1, item)));
             }
         }
     }
     analysis
+}
+
+/// The parser reads all of a text again for each substitution around it, of which it takes no more than this.
+fn rereads(text: &str) -> usize {
+    let substitutions = ["$(", "<(", ">("].map(|opening| text.matches(opening).count());
+    1 + substitutions.iter().sum::<usize>().min(walk::DEEPEST_TREE)
 }
 
 impl Analysis {

@@ -112,21 +112,26 @@ pub fn decides(variable: &str) -> bool {
 
 /// Adds a command, and what it runs by its arguments.
 pub(super) fn run(words: Words, items: &mut Vec<Item>) {
+    run_behind(0, words, items);
+}
+
+/// The same, behind so many wrappers.
+fn run_behind(wrappers: usize, words: Words, items: &mut Vec<Item>) {
     let mut next = words;
-    for _ in 0..MOST_WRAPPERS {
+    for behind in wrappers..MOST_WRAPPERS {
         if next.is_empty() {
             return;
         }
         let mut words = std::mem::take(&mut next);
         let Some(program) = words.remove(0) else { return items.push(Item::Unknown("a program's name is not known")) };
         items.push(Item::Command(SimpleCommand { program: program.clone(), arguments: words.clone() }));
-        next = looked_through(base(&program), words, items);
+        next = looked_through(base(&program), words, behind + 1, items);
     }
     items.push(Item::Unknown("too many wrappers stand before a program"));
 }
 
-/// What is called by a call, if anything; what else it comes to is added.
-fn looked_through(name: &str, words: Words, items: &mut Vec<Item>) -> Words {
+/// What is called by a call, if anything; what else it comes to is added, behind so many wrappers.
+fn looked_through(name: &str, words: Words, wrappers: usize, items: &mut Vec<Item>) -> Words {
     if let Some(wrapper) = WRAPPERS.iter().find(|wrapper| wrapper.name == name) {
         return wrapper.wrapped(words).unwrap_or_else(|reason| {
             items.push(Item::Unknown(reason));
@@ -134,7 +139,7 @@ fn looked_through(name: &str, words: Words, items: &mut Vec<Item>) -> Words {
         });
     }
     match name {
-        "find" => find(words, items),
+        "find" => find(words, wrappers, items),
         "sh" | "bash" | "dash" | "ash" | "su" => items.push(shell_text(words)),
         name if is_shell(name) => items.push(Item::Unknown(OPAQUE_SHELL)),
         "eval" => {
@@ -235,7 +240,7 @@ struct Opt {
 }
 
 /// Adds what `find` runs for the files that it finds.
-fn find(words: Words, items: &mut Vec<Item>) {
+fn find(words: Words, wrappers: usize, items: &mut Vec<Item>) {
     if words.contains(&None) {
         items.push(Item::Unknown("the arguments of find are not known"));
     }
@@ -247,7 +252,7 @@ fn find(words: Words, items: &mut Vec<Item>) {
         let mut command: Words = words.by_ref().take_while(|word| word.as_deref() != Some(";")).collect();
         // what comes after a `+` is more of find's own, and is looked at as if it were the command's
         unknown_with(&mut command, "{}");
-        run(command, items);
+        run_behind(wrappers, command, items);
     }
 }
 

@@ -220,6 +220,15 @@ fn programs_without_a_shell_are_looked_through() {
     assert!(!analyze_argv(&["x".repeat(LONGEST_TEXT), "x".to_owned()]).understood);
 }
 
+/// They are looked through on the caller's own stack.
+#[test]
+fn programs_within_programs_are_bounded() {
+    let argv: Vec<String> = ["find", "-exec"].map(str::to_owned).into_iter().cycle().take(12_000).collect();
+    let analysis = analyze_argv(&argv);
+    assert!(!analysis.understood && analysis.commands.len() < 100, "{}", analysis.commands.len());
+    assert!(!analyze_argv(&vec![String::new(); LONGEST_TEXT + 1]).understood);
+}
+
 /// Deep or long texts are refused, and neither overflow the stack of a thread nor take long.
 #[test]
 fn hostile_texts_are_refused() {
@@ -231,6 +240,8 @@ fn hostile_texts_are_refused() {
         format!("sh -c {}", "\"sh -c \\\"".repeat(5_000)),
         format!("echo {}", "`echo \\".repeat(9_000)),
         format!("{}ls{}", "$(echo ".repeat(20), ")".repeat(20)),
+        format!("{}ls {}{}", "$(".repeat(15), "x".repeat(60_000), ")".repeat(15)),
+        "find -exec ".repeat(LONGEST_TEXT / 11),
     ];
     for opening in [
         "(",

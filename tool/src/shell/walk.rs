@@ -13,13 +13,14 @@ use shuck_parser::{ShellDialect, ShellProfile};
 use super::{LONGEST_TEXT, programs};
 
 /// For the parser, and with it for all that goes through its tree.
-const DEEPEST_TREE: usize = 60;
+pub(super) const DEEPEST_TREE: usize = 60;
 /// In steps of the parser, of which a real text needs fewer than it has bytes.
 const LONGEST_PARSE: usize = 2 * LONGEST_TEXT;
 
 /// What makes the parser slow, or deep beyond its own bounds, if there is much of it.
 const BOUNDED: [(&str, usize); 6] = [("${", 256), ("<<", 64), ("time", 64), ("coproc", 64), ("((", 512), ("&&", 1024)];
 
+pub(super) const COMPLICATED: &str = "it is too complicated";
 const SYNTAX_ERROR: &str = "it has a syntax error, or is nested too deep";
 const OTHER_SHELL: &str = "it has syntax of another shell";
 
@@ -38,7 +39,7 @@ pub(super) fn items(text: &str) -> Vec<Item> {
         return vec![Item::Unknown("it is too long")];
     }
     if BOUNDED.iter().any(|(mark, most)| text.matches(mark).count() > *most) {
-        return vec![Item::Unknown("it is too complicated")];
+        return vec![Item::Unknown(COMPLICATED)];
     }
     // what other shells and other locales take for space is part of a word here, or the other way around
     if text.contains(|c: char| (c.is_control() || c.is_whitespace()) && !matches!(c, ' ' | '\t' | '\n')) {
