@@ -17,6 +17,9 @@ mod deadline;
 mod events;
 mod execution_service;
 mod expiry;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzz;
 mod identity;
 mod interact;
 mod listen;
