@@ -95,7 +95,7 @@ pub(crate) fn call_failure(code: u8, target: &Destination, error: &ExecutorError
 }
 
 fn tls(target: &Target, args: &ConnectArgs) -> Result<Option<TlsOptions>, Failure> {
-    if let Target::Unix(_) = target {
+    if !matches!(target, Target::Tcp { .. }) {
         return Ok(None);
     }
     match (&args.cert, &args.key, &args.ca) {

@@ -4,12 +4,13 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, BufReader};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpStream, lookup_host};
 
 use crate::error::{Source, find};
@@ -48,20 +49,43 @@ impl Connector {
 
     async fn dial(&self) -> Result<Box<dyn Duplex>, ConnectError> {
         match (&self.target, &self.options.tls) {
-            #[cfg(unix)]
             (Target::Unix(path), _) => {
                 // whoever is silent here is slow: the time limit for the whole ends it
-                let stream = tokio::net::UnixStream::connect(path).await;
-                self.greeted(stream.map_err(|error| self.unreachable(error))?, Duration::MAX).await
+                self.greeted(self.dial_unix(path).await?, Duration::MAX).await
             }
-            #[cfg(not(unix))]
-            (Target::Unix(_), _) => Err(self.unreachable("this system has no Unix sockets")),
+            (Target::Vsock { cid, port }, _) => self.greeted(self.dial_vsock(*cid, *port).await?, Duration::MAX).await,
+            (Target::VsockUds { path, port }, _) => {
+                let mut stream = self.dial_unix(path).await?;
+                hypervisor(&mut stream, *port).await.map_err(|error| self.unreachable(error))?;
+                self.greeted(stream, Duration::MAX).await
+            }
             (Target::Tcp { host, port }, None) if self.target.is_local() => {
                 self.greeted(self.dial_tcp(host, *port).await?, GREETING).await
             }
             (Target::Tcp { .. }, None) => Err(ConnectError::TlsRequired { endpoint: self.target.to_string() }),
             (Target::Tcp { host, port }, Some(tls)) => self.dial_tls(host, *port, tls).await,
         }
+    }
+
+    #[cfg(unix)]
+    async fn dial_unix(&self, path: &Path) -> Result<impl Duplex + 'static, ConnectError> {
+        tokio::net::UnixStream::connect(path).await.map_err(|error| self.unreachable(error))
+    }
+
+    #[cfg(not(unix))]
+    async fn dial_unix(&self, _: &Path) -> Result<TcpStream, ConnectError> {
+        Err(self.unreachable("this system has no Unix sockets"))
+    }
+
+    #[cfg(target_os = "linux")]
+    async fn dial_vsock(&self, cid: u32, port: u32) -> Result<impl Duplex + 'static, ConnectError> {
+        let stream = tokio_vsock::VsockStream::connect(tokio_vsock::VsockAddr::new(cid, port)).await;
+        stream.map_err(|error| self.unreachable(error))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    async fn dial_vsock(&self, _: u32, _: u32) -> Result<TcpStream, ConnectError> {
+        Err(self.unreachable("vsock is for Linux"))
     }
 
     /// Finds out, before anything is asked, that no agent listens there, or one that wants TLS or another user.
@@ -130,6 +154,29 @@ impl Connector {
 
     fn untrusted(&self, source: impl Into<Source>) -> ConnectError {
         ConnectError::Untrusted { endpoint: self.target.to_string(), source: source.into().into() }
+    }
+}
+
+/// Asks a hypervisor for a port of its machine. Nothing is read beyond its answer: what follows is the agent's.
+async fn hypervisor(stream: &mut (impl Duplex + 'static), port: u32) -> io::Result<()> {
+    stream.write_all(format!("CONNECT {port}\n").as_bytes()).await?;
+    let mut answer = Vec::new();
+    while answer.last() != Some(&b'\n') {
+        if answer.len() == GREETING_BYTES {
+            return Err(io::Error::other("what listens there is not a hypervisor's vsock"));
+        }
+        match stream.read_u8().await {
+            Ok(byte) => answer.push(byte),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                let reason = "the hypervisor refused: nothing in its machine listens on this port";
+                return Err(io::Error::new(io::ErrorKind::ConnectionRefused, reason));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    match answer.strip_prefix(b"OK ") {
+        Some(_) => Ok(()),
+        None => Err(io::Error::other(format!("the hypervisor answered {:?}", String::from_utf8_lossy(&answer)))),
     }
 }
 

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The address of an agent: `unix:///path`, `tcp://host:port`, or `host:port` for short. An IPv6 address stands in
-/// brackets: `[::1]:7443`.
+/// The address of an agent: `unix:///path`, `tcp://host:port`, or `host:port` for short; `vsock://cid:port` for one in a
+/// virtual machine, or `vsock-uds:///path:port` by way of its hypervisor. An IPv6 address stands in brackets: `[::1]:7443`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Target {
@@ -19,6 +19,21 @@ pub enum Target {
         /// The port.
         port: u16,
     },
+    /// A virtual machine of this host, or the host of this one (2), by vsock(7).
+    Vsock {
+        /// The context id.
+        cid: u32,
+        /// The port.
+        port: u32,
+    },
+    /// A virtual machine whose hypervisor offers its vsock ports on a Unix socket: Firecracker, Cloud Hypervisor and
+    /// vhost-device-vsock do.
+    VsockUds {
+        /// The hypervisor's socket.
+        path: PathBuf,
+        /// The port in the machine.
+        port: u32,
+    },
 }
 
 /// A text that is not a [`Target`].
@@ -26,7 +41,7 @@ pub enum Target {
 #[error("{0}")]
 pub struct InvalidTarget(String);
 
-const FORMS: &str = "give unix:///PATH, HOST:PORT or tcp://HOST:PORT";
+const FORMS: &str = "give unix:///PATH, HOST:PORT, tcp://HOST:PORT, vsock://CID:PORT or vsock-uds:///PATH:PORT";
 
 impl Target {
     /// Whether it is on this machine for sure: a Unix socket, `localhost` or a loopback address.
@@ -34,13 +49,14 @@ impl Target {
         match self {
             Self::Unix(_) => true,
             Self::Tcp { host, .. } => host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()),
+            Self::Vsock { .. } | Self::VsockUds { .. } => false,
         }
     }
 
-    /// `host:port` as a URI has it; a Unix socket has no such name, and HTTP/2 no place for its path.
+    /// `host:port` as a URI has it; others have no such name, and HTTP/2 no place for a path.
     pub(crate) fn authority(&self) -> String {
         match self {
-            Self::Unix(_) => "localhost".to_owned(),
+            Self::Unix(_) | Self::Vsock { .. } | Self::VsockUds { .. } => "localhost".to_owned(),
             Self::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
             Self::Tcp { host, port } => format!("{host}:{port}"),
         }
@@ -57,7 +73,8 @@ impl FromStr for Target {
             Some(("tcp", rest)) => tcp(rest),
             Some(("unix", path)) if path.starts_with('/') && !path.contains('\0') => Ok(Self::Unix(path.into())),
             Some(("unix", _)) => Err(invalid("a Unix socket needs an absolute path: unix:///PATH")),
-            Some(("vsock" | "vsock-uds", _)) => Err(invalid("vsock targets are not supported yet")),
+            Some(("vsock", rest)) => vsock(rest),
+            Some(("vsock-uds", rest)) => vsock_uds(rest),
             Some((scheme, _)) => Err(InvalidTarget(format!("unknown scheme {scheme:?}: {FORMS}"))),
         }
     }
@@ -68,6 +85,8 @@ impl fmt::Display for Target {
         match self {
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
             Self::Tcp { .. } => write!(f, "tcp://{}", self.authority()),
+            Self::Vsock { cid, port } => write!(f, "vsock://{cid}:{port}"),
+            Self::VsockUds { path, port } => write!(f, "vsock-uds://{}:{port}", path.display()),
         }
     }
 }
@@ -95,6 +114,32 @@ fn tcp(text: &str) -> Result<Target, InvalidTarget> {
     }
 }
 
+fn vsock(text: &str) -> Result<Target, InvalidTarget> {
+    let (cid, port) = text.split_once(':').ok_or_else(|| invalid("a vsock target has a port: vsock://CID:PORT"))?;
+    match cid.parse() {
+        Ok(cid) if cid != ANY => Ok(Target::Vsock { cid, port: vsock_port(port)? }),
+        _ => Err(InvalidTarget(format!("{cid:?} is not the context id of a machine: give a number, such as 3"))),
+    }
+}
+
+fn vsock_uds(text: &str) -> Result<Target, InvalidTarget> {
+    let (path, port) =
+        text.rsplit_once(':').filter(|(path, _)| path.starts_with('/') && !path.contains('\0')).ok_or_else(|| {
+            invalid("give the absolute path of a hypervisor's socket, and a port: vsock-uds:///PATH:PORT")
+        })?;
+    Ok(Target::VsockUds { path: path.into(), port: vsock_port(port)? })
+}
+
+/// `VMADDR_CID_ANY` and `VMADDR_PORT_ANY`: not one, but any.
+const ANY: u32 = u32::MAX;
+
+fn vsock_port(port: &str) -> Result<u32, InvalidTarget> {
+    match port.parse() {
+        Ok(port) if port != 0 && port != ANY => Ok(port),
+        _ => Err(InvalidTarget(format!("{port:?} is not a vsock port: give 1 to 4294967294"))),
+    }
+}
+
 fn invalid(reason: &str) -> InvalidTarget {
     InvalidTarget(reason.to_owned())
 }
@@ -112,6 +157,8 @@ mod tests {
             ("127.0.0.1:65535", "tcp://127.0.0.1:65535"),
             ("[::1]:7443", "tcp://[::1]:7443"),
             ("tcp://[fe80::1]:7443", "tcp://[fe80::1]:7443"),
+            ("vsock://3:7443", "vsock://3:7443"),
+            ("vsock-uds:///run/a:b.vsock:5000", "vsock-uds:///run/a:b.vsock:5000"),
         ] {
             let target: Target = text.parse().unwrap();
             assert_eq!(target.to_string(), shown);
@@ -126,7 +173,14 @@ mod tests {
             ("build-7", "no port"),
             ("unix://run/x.sock", "absolute path"),
             ("unix:/run/x.sock", "three slashes"),
-            ("vsock://3:7443", "not supported yet"),
+            ("vsock://3", "has a port"),
+            ("vsock://any:1", "not the context id"),
+            ("vsock://4294967295:1", "not the context id"),
+            ("vsock://3:0", "not a vsock port"),
+            ("vsock://3:4294967295", "not a vsock port"),
+            ("vsock-uds:///run/a.vsock", "and a port"),
+            ("vsock-uds://a.vsock:1", "absolute path"),
+            ("vsock-uds:///run/a.vsock:x", "not a vsock port"),
             ("https://build-7:7443", "unknown scheme"),
             ("build-7:", "not a port"),
             ("build-7:0", "not a port"),
@@ -154,6 +208,8 @@ mod tests {
             ("localhost.example.org:1", false),
             ("10.0.0.1:1", false),
             ("0.0.0.0:1", false),
+            ("vsock://3:1", false),
+            ("vsock-uds:///x:1", false),
         ] {
             assert_eq!(text.parse::<Target>().unwrap().is_local(), local, "{text}");
         }

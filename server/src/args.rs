@@ -23,7 +23,8 @@ pub struct Args {
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE", env = "TELEXECD_CONFIG")]
     config: Option<PathBuf>,
-    /// Where to listen: unix:///path.sock or tcp://host:port; may be repeated
+    /// Where to listen: unix:///path.sock, tcp://host:port, vsock://cid:port (or any for the cid) or systemd: (the sockets
+    /// that systemd passes); may be repeated
     #[arg(long, value_name = "URI", env = "TELEXECD_LISTEN", value_delimiter = ',')]
     listen: Vec<String>,
     /// The agent's certificate chain, for tcp://

@@ -14,7 +14,7 @@ use crate::identity::Identity;
 pub(crate) struct Caller {
     pub(crate) identity: Identity,
     pub(crate) transport: Transport,
-    /// Where it comes from: an IP address and port, or the socket that it connected to.
+    /// Where it comes from: an IP address and port, a vsock address, or the socket that it connected to.
     pub(crate) address: String,
     /// The certificate that it showed.
     pub(crate) certificate: Option<Shown>,
@@ -31,6 +31,8 @@ pub(crate) enum Transport {
     Tcp,
     /// TCP with certificates on both sides.
     Mtls,
+    /// vsock, from the host of this virtual machine.
+    Vsock,
 }
 
 impl Transport {
@@ -39,6 +41,7 @@ impl Transport {
             Self::Unix => "unix",
             Self::Tcp => "tcp",
             Self::Mtls => "mtls",
+            Self::Vsock => "vsock",
         }
     }
 }

@@ -36,7 +36,7 @@ pub struct Config {
     /// The permissions of Unix sockets, in octal. Default `0600`: with more, users of this machine can connect of whom a
     /// policy is to decide; without one they are turned away all the same.
     pub socket_mode: SocketMode,
-    /// Allow TCP without TLS, on loopback addresses only. Default: no.
+    /// Allow TCP without TLS, on loopback addresses only, and vsock from this machine itself. Default: no.
     pub insecure: bool,
     /// For the agent's own files; made with mode 0700. Default: a temporary directory.
     pub state_dir: Option<PathBuf>,
@@ -172,6 +172,13 @@ pub enum ConfigError {
     Policy(#[from] PolicyError),
 }
 
+impl ConfigError {
+    pub(crate) fn tcp_needs_tls() -> Self {
+        let text = "tcp:// needs --tls-cert, --tls-key and --client-ca; on a loopback address --insecure does without";
+        Self::Invalid(text.to_owned())
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         let local = LocalConfig::default();
@@ -252,9 +259,7 @@ impl Config {
             files.load()?;
         }
         if tls.is_none() && !self.insecure && self.listen.iter().any(|listen| matches!(listen, Listen::Tcp(_))) {
-            return invalid(
-                "tcp:// needs --tls-cert, --tls-key and --client-ca; on a loopback address --insecure does without",
-            );
+            return Err(ConfigError::tcp_needs_tls());
         }
         if let Some(policy) = self.policy_file()? {
             policy.load()?;

@@ -48,6 +48,8 @@ pub(crate) enum HandshakeError {
     Nameless,
     #[error("its user is neither root nor the agent's own, and there is no policy that could let it in")]
     ForeignUser,
+    #[error("it is not this machine's host, and there is no policy that could let it in")]
+    ForeignGuest,
     #[error("its credentials cannot be read: {0}")]
     Credentials(io::Error),
 }
@@ -70,7 +72,7 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// Finds out who is there; `address` is where it comes from. With `strangers`, users of this machine other than root and the
-/// agent's own are let in too: a policy decides what they may do.
+/// agent's own, and virtual machines beside this one, are let in too: a policy decides what they may do.
 pub(crate) async fn handshake(accepted: Accepted, address: &str, strangers: bool) -> Result<Peer, HandshakeError> {
     let handshake = async {
         match accepted {
@@ -85,6 +87,14 @@ pub(crate) async fn handshake(accepted: Accepted, address: &str, strangers: bool
             }
             Accepted::Tcp(stream, None) => {
                 let caller = caller(Identity::anonymous(), Transport::Tcp, address);
+                Ok(Peer { caller: caller.into(), standing: None, io: Box::new(stream) })
+            }
+            Accepted::Vsock(stream, peer) => {
+                if !strangers && !peer.is_trusted() {
+                    return Err(HandshakeError::ForeignGuest);
+                }
+                let identity = Identity::from_cid(peer.cid);
+                let caller = caller(identity, Transport::Vsock, address);
                 Ok(Peer { caller: caller.into(), standing: None, io: Box::new(stream) })
             }
             Accepted::Tcp(stream, Some(tls)) => tls_handshake(stream, tls, address).await,

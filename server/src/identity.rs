@@ -23,6 +23,11 @@ impl Identity {
         Self(format!("unix:uid={}", credentials.uid()).into())
     }
 
+    /// The peer of a vsock socket: `vsock:cid=N`.
+    pub(crate) fn from_cid(cid: u32) -> Self {
+        Self(format!("vsock:cid={cid}").into())
+    }
+
     /// The holder of a verified certificate: its SPIFFE URI, else its DNS name, else its common name. `None`: it names
     /// nobody.
     pub(crate) fn from_certificate(der: &CertificateDer<'_>) -> Option<Self> {

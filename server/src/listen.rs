@@ -1,20 +1,28 @@
 //! Where the agent listens: addresses, and the sockets bound to them.
 
+mod systemd;
+mod tcp;
+mod unix;
+pub(crate) mod vsock;
+
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
 use serde::Deserialize;
-use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_vsock::VsockStream;
 
-use crate::config::{Config, ConfigError, SocketMode};
+use self::tcp::Tcp;
+use self::unix::Unix;
+use self::vsock::Vsock;
+use crate::config::{Config, ConfigError};
 use crate::reload::Reload;
 use crate::tls::Tls;
+
+const FORMS: &str = "give unix:///path.sock, tcp://host:port, vsock://cid:port or systemd:";
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -24,24 +32,38 @@ pub enum Listen {
     Unix(PathBuf),
     /// `tcp://host:port`
     Tcp(String),
+    /// `vsock://cid:port`
+    Vsock {
+        /// A context id of this machine; `None`: any of them, `any`.
+        cid: Option<u32>,
+        /// 0: one that is free.
+        port: u32,
+    },
+    /// `systemd:`, the sockets that systemd passes; see systemd.socket(5).
+    Systemd,
 }
 
 impl FromStr for Listen {
     type Err = String;
 
     fn from_str(uri: &str) -> Result<Self, Self::Err> {
-        if let Some(path) = uri.strip_prefix("unix://") {
-            return match path.starts_with('/') {
-                true => Ok(Self::Unix(path.into())),
-                false => Err(format!("{uri}: the path must be absolute, as in unix:///run/telexec/agent.sock")),
-            };
+        let invalid = |reason: &str| Err(format!("{uri}: {reason}"));
+        if uri == "systemd:" {
+            return Ok(Self::Systemd);
         }
-        match uri.strip_prefix("tcp://").map(|address| (address, address.rsplit_once(':'))) {
-            Some((address, Some((host, port)))) if !host.is_empty() && port.parse::<u16>().is_ok() => {
-                Ok(Self::Tcp(address.into()))
-            }
-            Some(_) => Err(format!("{uri}: give a host and a port, as in tcp://0.0.0.0:7443")),
-            None => Err(format!("{uri}: give unix:///path.sock or tcp://host:port")),
+        match uri.split_once("://") {
+            Some(("unix", path)) if path.starts_with('/') => Ok(Self::Unix(path.into())),
+            Some(("unix", _)) => invalid("the path must be absolute, as in unix:///run/telexec/agent.sock"),
+            Some(("tcp", address)) => match address.rsplit_once(':') {
+                Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(Self::Tcp(address.into())),
+                _ => invalid("give a host and a port, as in tcp://0.0.0.0:7443"),
+            },
+            Some(("vsock", address)) => match vsock::parse(address) {
+                Some((cid, port)) => Ok(Self::Vsock { cid, port }),
+                None => invalid("give a context id or any, and a port, as in vsock://any:7443"),
+            },
+            Some(("systemd", _)) => invalid("give systemd: alone, for all sockets that are passed"),
+            _ => invalid(FORMS),
         }
     }
 }
@@ -59,6 +81,9 @@ impl fmt::Display for Listen {
         match self {
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
             Self::Tcp(address) => write!(f, "tcp://{address}"),
+            Self::Vsock { cid: Some(cid), port } => write!(f, "vsock://{cid}:{port}"),
+            Self::Vsock { cid: None, port } => write!(f, "vsock://any:{port}"),
+            Self::Systemd => f.write_str("systemd:"),
         }
     }
 }
@@ -73,6 +98,9 @@ pub enum BindError {
     /// Without TLS only this machine may be listened to.
     #[error("{0} is not a loopback address: listening there needs TLS, not --insecure")]
     NotLoopback(SocketAddr),
+    /// systemd has passed none, or one that cannot be used.
+    #[error("systemd: {0}")]
+    Systemd(String),
     /// Another agent answers there.
     #[error("{0} is in use by another process")]
     InUse(Listen),
@@ -104,10 +132,16 @@ impl Listeners {
         let tls = config.tls_files()?.map(Tls::load).transpose().map_err(ConfigError::from)?;
         let mut all = Vec::new();
         for listen in &config.listen {
-            all.push(match listen {
-                Listen::Unix(path) => Listener::unix(listen, path, config.socket_mode)?,
-                Listen::Tcp(address) => Listener::tcp(listen, address, tls.clone(), config.insecure).await?,
-            });
+            match listen {
+                Listen::Unix(path) => all.push(Listener::Unix(Unix::bind(listen, path, config.socket_mode)?)),
+                Listen::Tcp(address) => {
+                    all.push(Listener::Tcp(Tcp::bind(listen, address, tls.clone(), config.insecure).await?));
+                }
+                Listen::Vsock { cid, port } => {
+                    all.push(Listener::Vsock(Vsock::bind(listen, *cid, *port, config.insecure)?));
+                }
+                Listen::Systemd => all.extend(systemd::listeners(&tls, config.insecure)?),
+            }
         }
         Ok(Self { all, tls, reload: Reload::default() })
     }
@@ -125,102 +159,36 @@ impl Listeners {
 
 /// One bound socket.
 pub(crate) enum Listener {
-    Unix { socket: UnixListener, path: PathBuf, inode: u64 },
-    Tcp { socket: TcpListener, address: SocketAddr, tls: Option<Tls> },
+    Unix(Unix),
+    Tcp(Tcp),
+    Vsock(Vsock),
 }
 
 /// A connection that was accepted, before anyone said who they are.
 pub(crate) enum Accepted {
     Unix(UnixStream),
     Tcp(TcpStream, Option<Tls>),
+    Vsock(VsockStream, vsock::Peer),
 }
 
 impl Listener {
-    fn unix(listen: &Listen, path: &Path, mode: SocketMode) -> Result<Self, BindError> {
-        let io = |source| BindError::Io { listen: listen.clone(), source };
-        remove_stale(path).map_err(|error| match error.kind() {
-            io::ErrorKind::AddrInUse => BindError::InUse(listen.clone()),
-            _ => io(error),
-        })?;
-        let socket = UnixListener::bind(path).map_err(io)?;
-        let inode = std::fs::symlink_metadata(path).map_err(io)?.ino();
-        let listener = Self::Unix { socket, path: path.to_owned(), inode };
-        // until then others may connect, and are turned away by their credentials
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode.0)).map_err(io)?;
-        Ok(listener)
-    }
-
-    async fn tcp(listen: &Listen, address: &str, tls: Option<Tls>, insecure: bool) -> Result<Self, BindError> {
-        let io = |source| BindError::Io { listen: listen.clone(), source };
-        let addresses: Vec<_> = tokio::net::lookup_host(address).await.map_err(io)?.collect();
-        let tls = match addresses.iter().find(|address| !address.ip().is_loopback()) {
-            // certificates are for the other addresses
-            None if insecure => None,
-            Some(outside) if tls.is_none() => return Err(BindError::NotLoopback(*outside)),
-            _ => tls,
-        };
-        let socket = TcpListener::bind(addresses.as_slice()).await.map_err(io)?;
-        let address = socket.local_addr().map_err(io)?;
-        Ok(Self::Tcp { socket, address, tls })
-    }
-
     pub(crate) fn address(&self) -> Listen {
         match self {
-            Self::Unix { path, .. } => Listen::Unix(path.clone()),
-            Self::Tcp { address, .. } => Listen::Tcp(address.to_string()),
+            Self::Unix(unix) => unix.address(),
+            Self::Tcp(tcp) => tcp.address(),
+            Self::Vsock(vsock) => vsock.address(),
         }
     }
 
     /// The next connection, and where it comes from, for the log.
     pub(crate) async fn accept(&self) -> io::Result<(Accepted, String)> {
         match self {
-            Self::Unix { socket, path, .. } => {
-                let from = format!("unix://{}", path.display());
-                Ok((Accepted::Unix(socket.accept().await?.0), from))
-            }
-            Self::Tcp { socket, tls, .. } => {
-                let (stream, peer) = socket.accept().await?;
-                set_options(&stream)?;
-                Ok((Accepted::Tcp(stream, tls.clone()), peer.to_string()))
-            }
+            Self::Unix(unix) => unix.accept().await,
+            Self::Tcp(tcp) => tcp.accept().await,
+            Self::Vsock(vsock) => vsock.accept().await,
         }
     }
 }
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        // another agent may have put its own there since
-        if let Self::Unix { path, inode, .. } = self
-            && std::fs::symlink_metadata(&*path).is_ok_and(|now| now.ino() == *inode)
-        {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-/// Removes the socket file of an agent that is gone.
-fn remove_stale(path: &Path) -> io::Result<()> {
-    match std::fs::symlink_metadata(path) {
-        Ok(metadata) if metadata.file_type().is_socket() => match std::os::unix::net::UnixStream::connect(path) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
-            _ => Err(io::ErrorKind::AddrInUse.into()),
-        },
-        Ok(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file that is not a socket")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
-/// Small answers go out at once, and a peer that vanished is noticed (tcp(7)).
-fn set_options(stream: &TcpStream) -> io::Result<()> {
-    let socket = SockRef::from(stream);
-    socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(Duration::from_secs(20)).with_interval(KEEPALIVE))?;
-    // keepalive alone waits for ever while output is queued
-    socket.set_tcp_user_timeout(Some(Duration::from_secs(30)))
-}
-
-const KEEPALIVE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
@@ -228,12 +196,38 @@ mod tests {
 
     #[test]
     fn addresses_are_read_and_shown() {
-        for uri in ["unix:///a.sock", "tcp://127.0.0.1:0", "tcp://[::1]:7443", "tcp://host.example:1"] {
+        for uri in [
+            "unix:///a.sock",
+            "tcp://127.0.0.1:0",
+            "tcp://[::1]:7443",
+            "tcp://host.example:1",
+            "vsock://any:0",
+            "vsock://3:4294967294",
+            "systemd:",
+        ] {
             assert_eq!(uri.parse::<Listen>().unwrap().to_string(), uri);
         }
-        for uri in
-            ["", "unix://a.sock", "/a.sock", "tcp://", "tcp://host", "tcp://:1", "tcp://host:99999", "http://a:1"]
-        {
+        for uri in [
+            "",
+            "unix://a.sock",
+            "/a.sock",
+            "tcp://",
+            "tcp://host",
+            "tcp://:1",
+            "tcp://host:99999",
+            "http://a:1",
+            "vsock://",
+            "vsock://any",
+            "vsock://:1",
+            "vsock://host:1",
+            "vsock://-1:1",
+            "vsock://3:x",
+            "vsock://3:4294967295",
+            "vsock://4294967295:1",
+            "systemd",
+            "systemd://x",
+            "systemd:x",
+        ] {
             assert!(uri.parse::<Listen>().unwrap_err().starts_with(uri), "{uri}");
         }
     }

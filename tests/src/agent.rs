@@ -17,6 +17,34 @@ use crate::{Certs, Pair, Proxy, children, until, within};
 /// How long an agent may take to say that it listens, or to end: far longer than it does.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// Makes sockets, and becomes the rest of its arguments with them as descriptors from 3 on, as sd_listen_fds(3) has it.
+const PASS: &str = "
+import fcntl, os, socket, sys
+made = []
+for kind in sys.argv[1].split():
+    kind, _, address = kind.partition(':')
+    if kind == 'pair':
+        made.append(socket.socketpair()[0])
+        continue
+    if kind == 'unix':
+        made.append(socket.socket(socket.AF_UNIX))
+        made[-1].bind(address)
+    elif kind == 'vsock':
+        made.append(socket.socket(socket.AF_VSOCK))
+        made[-1].bind((socket.VMADDR_CID_ANY, socket.VMADDR_PORT_ANY))
+    else:
+        made.append(socket.socket())
+        made[-1].bind((address, 0))
+    made[-1].listen()
+# out of the way of where they are to be
+away = [fcntl.fcntl(one.fileno(), fcntl.F_DUPFD, 50) for one in made]
+for at, descriptor in enumerate(away):
+    os.dup2(descriptor, 3 + at)
+os.closerange(3 + len(away), 100)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(away)))
+os.execvp(sys.argv[2], sys.argv[2:])
+";
+
 /// A program of this workspace, beside the test program.
 ///
 /// # Panics
@@ -82,6 +110,13 @@ impl AgentBuilder {
     /// Listens where its configuration or environment says, in one place.
     pub fn listen_as_configured(self) -> Self {
         Self { listens: 1, ..self }
+    }
+
+    /// Listens on sockets that it is passed as systemd would; each is `unix:PATH`, `tcp:ADDRESS`, `vsock` or, which is none to
+    /// listen on, `pair`.
+    pub fn passed(self, sockets: &[&str]) -> Self {
+        let this = self.listen("systemd:").through(["python3", "-c", PASS, &sockets.join(" ")]);
+        Self { listens: this.listens - 1 + sockets.len(), ..this }
     }
 
     /// Runs as this user; only root can do that.

@@ -22,3 +22,4 @@ mod refusals;
 mod resume;
 mod transport;
 mod users;
+mod vsock;

@@ -47,7 +47,7 @@ Examples:
   telexec attach build-7:7443 $(telexec exec -d build-7:7443 -- make all)"
 )]
 pub(crate) struct ExecArgs {
-    /// Where: local, unix:///PATH, HOST:PORT or tcp://HOST:PORT
+    /// Where: local, unix:///PATH, HOST:PORT, or a virtual machine (see `telexec --help`)
     pub(crate) target: Destination,
     /// Run this text with the shell
     #[arg(short = 'c', value_name = "TEXT", allow_hyphen_values = true)]

@@ -22,7 +22,7 @@ Examples:
   telexec ps -a --label job=nightly build-7:7443
   telexec ps -q build-7:7443 | xargs telexec kill build-7:7443")]
 pub(crate) struct PsArgs {
-    /// Where: unix:///PATH, HOST:PORT or tcp://HOST:PORT
+    /// Where: unix:///PATH, HOST:PORT, or a virtual machine (see `telexec --help`)
     #[arg(value_parser = parse_agent)]
     pub(crate) target: Destination,
     /// Also those that have ended
@@ -60,7 +60,7 @@ Examples:
   telexec attach build-7:7443 0192f0c4-7a51-7d4e-9c3f-6f1d2b8e4a90
   telexec attach -i --detach-keys ctrl-a,d build-7:7443 my-shell")]
 pub(crate) struct AttachArgs {
-    /// Where: unix:///PATH, HOST:PORT or tcp://HOST:PORT
+    /// Where: unix:///PATH, HOST:PORT, or a virtual machine (see `telexec --help`)
     #[arg(value_parser = parse_agent)]
     pub(crate) target: Destination,
     /// Which execution; `telexec ps` lists them
@@ -99,7 +99,7 @@ Examples:
   telexec input --close build-7:7443 my-sort < names
   telexec input --close -n build-7:7443 my-sort ''       only ends its input")]
 pub(crate) struct InputArgs {
-    /// Where: unix:///PATH, HOST:PORT or tcp://HOST:PORT
+    /// Where: unix:///PATH, HOST:PORT, or a virtual machine (see `telexec --help`)
     #[arg(value_parser = parse_agent)]
     pub(crate) target: Destination,
     /// Which execution; `telexec ps` lists them
@@ -129,7 +129,7 @@ Examples:
   telexec kill -s INT build-7:7443 first second
   telexec kill -s 9 build-7:7443 $(telexec ps -q build-7:7443)")]
 pub(crate) struct KillArgs {
-    /// Where: unix:///PATH, HOST:PORT or tcp://HOST:PORT
+    /// Where: unix:///PATH, HOST:PORT, or a virtual machine (see `telexec --help`)
     #[arg(value_parser = parse_agent)]
     pub(crate) target: Destination,
     /// Which executions; `telexec ps` lists them

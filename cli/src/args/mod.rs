@@ -27,9 +27,11 @@ use crate::duration::parse_timeout;
     version,
     after_help = "\
 TARGET is one of:
-  local            an agent inside this process: nothing to set up
-  unix:///PATH     the Unix socket of an agent on this machine
-  HOST:PORT        an agent on TCP, over mutual TLS (also tcp://HOST:PORT)
+  local                   an agent inside this process: nothing to set up
+  unix:///PATH            the Unix socket of an agent on this machine
+  HOST:PORT               an agent on TCP, over mutual TLS (also tcp://HOST:PORT)
+  vsock://CID:PORT        an agent in a virtual machine of this host
+  vsock-uds:///PATH:PORT  the same by the Unix socket of its hypervisor (Firecracker, Cloud Hypervisor)
 
 Examples:
   telexec exec local -c 'echo hello'
@@ -156,7 +158,7 @@ Exit codes: 0 it serves, 1 it is shutting down, 255 it is unreachable.
 Example:
   telexec ping unix:///run/telexec/agent.sock")]
 pub(crate) struct PingArgs {
-    /// Where: local, unix:///PATH, HOST:PORT or tcp://HOST:PORT
+    /// Where: local, unix:///PATH, HOST:PORT, or a virtual machine (see `telexec --help`)
     pub(crate) target: Destination,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
@@ -167,7 +169,7 @@ pub(crate) struct PingArgs {
 Example:
   telexec info --json local | jq -r .kernel")]
 pub(crate) struct InfoArgs {
-    /// Where: local, unix:///PATH, HOST:PORT or tcp://HOST:PORT
+    /// Where: local, unix:///PATH, HOST:PORT, or a virtual machine (see `telexec --help`)
     pub(crate) target: Destination,
     /// Print one JSON object
     #[arg(long)]

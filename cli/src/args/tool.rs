@@ -24,7 +24,7 @@ Examples:
   telexec tool local bash '{\"command\": \"ls -l\", \"timeout\": 10}'
   telexec tool web1:7443 exec_command '{\"cmd\": \"make\", \"workdir\": \"/src\"}'")]
 pub(crate) struct ToolArgs {
-    /// Where: local, unix:///PATH, HOST:PORT or tcp://HOST:PORT
+    /// Where: local, unix:///PATH, HOST:PORT, or a virtual machine (see `telexec --help`)
     pub(crate) target: Destination,
     /// Tool to call; without it, the tools are listed
     pub(crate) name: Option<String>,

@@ -1,0 +1,55 @@
+//! Sockets that systemd made and listens on until the agent does (sd_listen_fds(3)).
+
+use std::os::fd::OwnedFd;
+
+use listenfd::ListenFd;
+use socket2::{Domain, SockRef, Type};
+
+use super::{BindError, Listen, Listener, Tcp, Unix, Vsock};
+use crate::tls::Tls;
+
+/// All sockets that were passed: at least one.
+pub(super) fn listeners(tls: &Option<Tls>, insecure: bool) -> Result<Vec<Listener>, BindError> {
+    let none = || BindError::Systemd("no sockets were passed: start the agent by a socket unit".to_owned());
+    // the library would also take sockets that are for another process
+    let own = std::process::id().to_string();
+    if std::env::var("LISTEN_PID").ok().as_ref() != Some(&own) {
+        return Err(none());
+    }
+    let mut passed = ListenFd::from_env();
+    let all: Vec<_> = (0..passed.len()).map(|at| listener(&mut passed, at, tls, insecure)).collect::<Result<_, _>>()?;
+    if all.is_empty() { Err(none()) } else { Ok(all) }
+}
+
+fn listener(passed: &mut ListenFd, at: usize, tls: &Option<Tls>, insecure: bool) -> Result<Listener, BindError> {
+    let io = |source| BindError::Io { listen: Listen::Systemd, source };
+    if let Ok(Some(socket)) = passed.take_unix_listener(at) {
+        listening(SockRef::from(&socket), at)?;
+        return Unix::passed(socket).map(Listener::Unix).map_err(io);
+    }
+    if let Ok(Some(socket)) = passed.take_tcp_listener(at) {
+        listening(SockRef::from(&socket), at)?;
+        return Tcp::passed(socket, tls.clone(), insecure).map(Listener::Tcp);
+    }
+    let vsock = (Domain::VSOCK.into(), Type::STREAM.into());
+    match passed.take_custom::<OwnedFd>(at, vsock.0, vsock.1, "vsock socket") {
+        Ok(Some(socket)) => {
+            listening(SockRef::from(&socket), at)?;
+            Vsock::passed(socket, insecure).map(Listener::Vsock).map_err(io)
+        }
+        _ => Err(unusable(at, "is no Unix, TCP or vsock stream socket")),
+    }
+}
+
+/// Another kind of unit, such as one with `Accept=yes`, passes a connection.
+fn listening(socket: SockRef<'_>, at: usize) -> Result<(), BindError> {
+    match socket.is_listener() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(unusable(at, "is a connection: the socket unit must have Accept=no")),
+        Err(source) => Err(BindError::Io { listen: Listen::Systemd, source }),
+    }
+}
+
+fn unusable(at: usize, why: &str) -> BindError {
+    BindError::Systemd(format!("descriptor {} {why}", at + 3))
+}

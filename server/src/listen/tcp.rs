@@ -1,0 +1,75 @@
+//! TCP, with certificates on both sides, or on loopback addresses without.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::{Accepted, BindError, Listen};
+use crate::config::ConfigError;
+use crate::tls::Tls;
+
+const KEEPALIVE: Duration = Duration::from_secs(5);
+
+pub(crate) struct Tcp {
+    socket: TcpListener,
+    address: SocketAddr,
+    tls: Option<Tls>,
+}
+
+impl Tcp {
+    pub(super) async fn bind(
+        listen: &Listen,
+        address: &str,
+        tls: Option<Tls>,
+        insecure: bool,
+    ) -> Result<Self, BindError> {
+        let io = |source| BindError::Io { listen: listen.clone(), source };
+        let addresses: Vec<_> = tokio::net::lookup_host(address).await.map_err(io)?.collect();
+        let tls = protection(&addresses, tls, insecure)?;
+        let socket = TcpListener::bind(addresses.as_slice()).await.map_err(io)?;
+        let address = socket.local_addr().map_err(io)?;
+        Ok(Self { socket, address, tls })
+    }
+
+    /// One that another has made.
+    pub(super) fn passed(socket: std::net::TcpListener, tls: Option<Tls>, insecure: bool) -> Result<Self, BindError> {
+        let io = |source| BindError::Io { listen: Listen::Systemd, source };
+        let address = socket.local_addr().map_err(io)?;
+        let tls = protection(&[address], tls, insecure)?;
+        socket.set_nonblocking(true).map_err(io)?;
+        Ok(Self { socket: TcpListener::from_std(socket).map_err(io)?, address, tls })
+    }
+
+    pub(super) fn address(&self) -> Listen {
+        Listen::Tcp(self.address.to_string())
+    }
+
+    pub(super) async fn accept(&self) -> io::Result<(Accepted, String)> {
+        let (stream, peer) = self.socket.accept().await?;
+        set_options(&stream)?;
+        Ok((Accepted::Tcp(stream, self.tls.clone()), peer.to_string()))
+    }
+}
+
+/// Certificates are needed for all but loopback addresses, and there too unless the configuration does without.
+fn protection(addresses: &[SocketAddr], tls: Option<Tls>, insecure: bool) -> Result<Option<Tls>, BindError> {
+    match addresses.iter().find(|address| !address.ip().is_loopback()) {
+        // certificates are for the other addresses
+        None if insecure => Ok(None),
+        _ if tls.is_some() => Ok(tls),
+        Some(outside) if insecure => Err(BindError::NotLoopback(*outside)),
+        _ => Err(ConfigError::tcp_needs_tls().into()),
+    }
+}
+
+/// Small answers go out at once, and a peer that vanished is noticed (tcp(7)).
+fn set_options(stream: &TcpStream) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(Duration::from_secs(20)).with_interval(KEEPALIVE))?;
+    // keepalive alone waits for ever while output is queued
+    socket.set_tcp_user_timeout(Some(Duration::from_secs(30)))
+}

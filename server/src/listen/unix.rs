@@ -1,0 +1,73 @@
+//! Unix sockets, for callers on this machine.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use tokio::net::UnixListener;
+
+use super::{Accepted, BindError, Listen};
+use crate::config::SocketMode;
+
+pub(crate) struct Unix {
+    socket: UnixListener,
+    path: PathBuf,
+    /// Of the file, if the agent has made it.
+    inode: Option<u64>,
+}
+
+impl Unix {
+    pub(super) fn bind(listen: &Listen, path: &Path, mode: SocketMode) -> Result<Self, BindError> {
+        let io = |source| BindError::Io { listen: listen.clone(), source };
+        remove_stale(path).map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => BindError::InUse(listen.clone()),
+            _ => io(error),
+        })?;
+        let socket = UnixListener::bind(path).map_err(io)?;
+        let inode = Some(std::fs::symlink_metadata(path).map_err(io)?.ino());
+        let listener = Self { socket, path: path.to_owned(), inode };
+        // until then others may connect, and are turned away by their credentials
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode.0)).map_err(io)?;
+        Ok(listener)
+    }
+
+    /// One that another has made, who keeps its file.
+    pub(super) fn passed(socket: std::os::unix::net::UnixListener) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let path = socket.local_addr()?.as_pathname().map_or_else(|| "/unnamed".into(), Path::to_owned);
+        Ok(Self { socket: UnixListener::from_std(socket)?, path, inode: None })
+    }
+
+    pub(super) fn address(&self) -> Listen {
+        Listen::Unix(self.path.clone())
+    }
+
+    pub(super) async fn accept(&self) -> io::Result<(Accepted, String)> {
+        let (stream, _) = self.socket.accept().await?;
+        Ok((Accepted::Unix(stream), self.address().to_string()))
+    }
+}
+
+impl Drop for Unix {
+    fn drop(&mut self) {
+        // another agent may have put its own there since
+        if let Some(inode) = self.inode
+            && std::fs::symlink_metadata(&self.path).is_ok_and(|now| now.ino() == inode)
+        {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Removes the socket file of an agent that is gone.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.file_type().is_socket() => match std::os::unix::net::UnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+            _ => Err(io::ErrorKind::AddrInUse.into()),
+        },
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file that is not a socket")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}

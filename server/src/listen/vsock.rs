@@ -1,0 +1,81 @@
+//! vsock(7): between a virtual machine and its host. The hypervisor vouches for who is there.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use tokio_vsock::{VMADDR_CID_ANY, VMADDR_CID_HOST, VMADDR_CID_LOCAL, VsockAddr, VsockListener};
+
+use super::{Accepted, BindError, Listen};
+
+/// `VMADDR_PORT_ANY`
+const ANY_PORT: u32 = u32::MAX;
+
+pub(crate) struct Vsock {
+    socket: VsockListener,
+    address: VsockAddr,
+    insecure: bool,
+}
+
+/// The other side, and whether it needs no more than to be on this machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) cid: u32,
+    pub(crate) insecure: bool,
+}
+
+impl Peer {
+    /// It needs no policy. The host may do anything with its guests anyway; other guests may not. Who comes from this machine
+    /// itself (vsock's loopback) may be any of its users, so that takes what plaintext TCP on loopback takes: `insecure`.
+    pub(crate) fn is_trusted(self) -> bool {
+        self.cid == VMADDR_CID_HOST || (self.insecure && self.cid == VMADDR_CID_LOCAL)
+    }
+}
+
+/// `cid:port`; no context id is for `any`.
+pub(super) fn parse(address: &str) -> Option<(Option<u32>, u32)> {
+    let (cid, port) = address.split_once(':')?;
+    let number = |text: &str| text.parse().ok().filter(|number| *number != u32::MAX);
+    let cid = if cid == "any" { None } else { Some(number(cid)?) };
+    Some((cid, number(port)?))
+}
+
+impl Vsock {
+    pub(super) fn bind(listen: &Listen, cid: Option<u32>, port: u32, insecure: bool) -> Result<Self, BindError> {
+        let io = |source| BindError::Io { listen: listen.clone(), source };
+        let port = if port == 0 { ANY_PORT } else { port };
+        let socket = VsockListener::bind(VsockAddr::new(cid.unwrap_or(VMADDR_CID_ANY), port)).map_err(io)?;
+        let address = socket.local_addr().map_err(io)?;
+        Ok(Self { socket, address, insecure })
+    }
+
+    /// One that another has made.
+    pub(super) fn passed(socket: OwnedFd, insecure: bool) -> io::Result<Self> {
+        // what tokio-vsock would do, which panics if it cannot
+        socket2::SockRef::from(&socket).set_nonblocking(true)?;
+        let socket = VsockListener::from(socket);
+        Ok(Self { address: socket.local_addr()?, socket, insecure })
+    }
+
+    pub(super) fn address(&self) -> Listen {
+        let cid = Some(self.address.cid()).filter(|cid| *cid != VMADDR_CID_ANY);
+        Listen::Vsock { cid, port: self.address.port() }
+    }
+
+    pub(super) async fn accept(&self) -> io::Result<(Accepted, String)> {
+        let (stream, peer) = self.socket.accept().await?;
+        let from = format!("vsock://{}:{}", peer.cid(), peer.port());
+        Ok((Accepted::Vsock(stream, Peer { cid: peer.cid(), insecure: self.insecure }), from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_is_trusted_and_other_guests_are_not() {
+        let is_trusted = |(cid, insecure)| Peer { cid, insecure }.is_trusted();
+        assert!(is_trusted((2, false)) && is_trusted((1, true)));
+        assert!(![(1, false), (0, true), (3, false), (3, true), (u32::MAX, true)].into_iter().any(is_trusted));
+    }
+}
