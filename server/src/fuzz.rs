@@ -2,11 +2,19 @@
 
 #![allow(clippy::panic)]
 
-use rustls::pki_types::CertificateDer;
+use std::path::Path;
+use std::sync::LazyLock;
 
-use crate::caller::Shown;
+use rustls::pki_types::CertificateDer;
+use telexec_tool::Command;
+use telexec_tool::local::Place;
+
+use crate::audit::verify::Verifier;
+use crate::call::Rpc;
+use crate::caller::{Caller, Shown, Transport};
 use crate::certificate::Certificate;
 use crate::identity::Identity;
+use crate::policy::{AgentFacts, Facts, Policy, Subject};
 
 /// Reads a certificate, as if it were a caller's.
 ///
@@ -21,5 +29,78 @@ pub fn certificate(der: &[u8]) {
         let name = identity.as_str();
         assert!(shown.is_some() && !name.is_empty() && !name.contains(char::is_control), "{name:?}");
         assert!(name.starts_with("spiffe://") || !name.contains([':', '/']), "{name:?}");
+    }
+}
+
+/// Rules that look at all that there is in a command.
+const RULES: &str = r#"
+@id("listed") permit(principal, action, resource) when { ["ls", "cat"].containsAll(context.programs) };
+@id("other") permit(principal, action, resource) when {
+  context.transport == "tcp" && context.command like "*a*b*" && context.shell != "x" && context.argv.contains("a") &&
+  context.environment.contains("A") && context.working_directory like "/*" && context.user == "root" &&
+  context.user_id == 0 && (!(context has timeout) || context.timeout < duration("1h")) &&
+  (!(context.limits has cpus) || context.limits.cpus.lessThan(decimal("2.0"))) &&
+  (!(context.limits has memory_bytes) || context.limits.memory_bytes < 1) &&
+  (!(context.limits has max_processes) || context.limits.max_processes < 1) &&
+  context.labels.contains("a=b") && (context.terminal || context.accepts_input || context.login || context.background)
+};
+@id("unsafe") forbid(principal, action, resource) when { context.uses_sudo || context.programs.contains("rm") };
+@id("reason") forbid(principal, action, resource) when { context.reason == "forbidden" };
+"#;
+
+static POLICY: LazyLock<Policy> = LazyLock::new(|| {
+    // every action of the rules is one that starts something
+    let rules = RULES.replace("principal, action, resource", "principal, action in Action::\"start\", resource");
+    Policy::parse(Path::new("policy"), &rules, None, AgentFacts::default()).unwrap_or_else(|error| panic!("{error}"))
+});
+
+/// Decides whether a command may be run.
+///
+/// # Panics
+/// If it was decided otherwise than the rules say.
+pub fn policy(command: Command) {
+    let place = Place { user: "root".into(), uid: 0, working_directory: "/".into(), shell: Some("bash".into()) };
+    let place = command.user().is_none().then_some(place);
+    let caller = Caller {
+        identity: Identity::anonymous(),
+        transport: Transport::Tcp,
+        address: String::new(),
+        certificate: None,
+        credentials: None,
+    };
+    let facts = Facts::at(command, place);
+    let decision = POLICY.decide(&caller, Rpc::Execute, &Subject::Command(&facts));
+    let (analysis, command) = (&facts.analysis, &facts.command);
+    assert!(!decision.reason.contains("cannot decide"), "{decision:?}");
+    let named = |rule: &str| decision.rules.iter().any(|name| name == rule);
+    if !analysis.understood {
+        assert!(!decision.allowed && named("unsafe"), "{decision:?}");
+    }
+    let unsafe_one = analysis.uses_sudo || analysis.programs.iter().any(|program| program == "rm");
+    let forbidden = unsafe_one || !analysis.understood || command.reason() == "forbidden";
+    assert!(!(decision.allowed && forbidden), "{decision:?}");
+    let is_listed = analysis.programs.iter().all(|program| program == "ls" || program == "cat");
+    if !forbidden && is_listed {
+        assert!(decision.allowed && named("listed"), "{decision:?}");
+    }
+}
+
+/// Reads a policy.
+///
+/// # Panics
+/// If the reader does.
+pub fn policy_text(text: &str) {
+    let _ = Policy::parse(Path::new("policy"), text, None, AgentFacts::default());
+}
+
+/// Reads an audit log.
+///
+/// # Panics
+/// If it is taken for whole and is not.
+pub fn audit(bytes: &[u8]) {
+    let mut verifier = Verifier::new();
+    if verifier.read(bytes).is_ok() {
+        let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
+        assert_eq!(verifier.finish().records, lines as u64);
     }
 }

@@ -30,6 +30,13 @@ impl Facts {
         let (analysis, place) = found.await.unwrap_or_default();
         Self { command, analysis, place, timeout }
     }
+
+    /// What there is to know of a command for which nobody is looked up.
+    #[cfg(fuzzing)]
+    pub(crate) fn at(command: Command, place: Option<Place>) -> Self {
+        let timeout = command.timeout();
+        Self { analysis: analysis(&command, place.as_ref()), command, place, timeout }
+    }
     /// The context of its request; see `telexec.cedarschema`.
     pub(crate) fn context(&self, transport: &str) -> Vec<(String, Value)> {
         let command = &self.command;
