@@ -8,8 +8,8 @@
 use libfuzzer_sys::fuzz_target;
 use telexec_tool::shell::{Analysis, analyze, analyze_argv, covers};
 
-/// A quarter of what is looked at, so that the large ones leave time for others.
-const LARGE: usize = 16 * 1024;
+/// An eighth of what is looked at, so that the large ones leave time for others.
+const LARGE: usize = 8 * 1024;
 /// A few times what is read: of a wrapper and what it runs each is listed with all its arguments.
 const MOST_WORDS: usize = 64 * 64 * 1024;
 
