@@ -20,7 +20,7 @@ fn expected(value: &[u8]) -> Option<Duration> {
         b'n' => 1,
         _ => return None,
     };
-    if !matches!(digits.len(), 1..=8) || !digits.iter().all(|digit| matches!(digit, b'0'..=b'9')) {
+    if !matches!(digits.len(), 1..=8) || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
     let number = digits.iter().fold(0, |number, digit| number * 10 + u128::from(digit - b'0'));
