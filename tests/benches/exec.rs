@@ -19,6 +19,15 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const BLOCK: usize = 50;
 const WARM_UP: usize = 5;
 
+/// Rules as an operator might have them.
+const POLICY: &str = r#"
+permit(principal, action in Action::"read", resource);
+@max_timeout("1h") @max_concurrent("1000")
+permit(principal, action in Action::"start", resource)
+when { ["bash", "cat", "head", "true", "ls"].containsAll(context.programs) };
+forbid(principal, action in Action::"start", resource) when { context.uses_sudo };
+"#;
+
 /// Somewhere the same thing is done.
 struct Place {
     name: &'static str,
@@ -44,10 +53,23 @@ async fn run(rounds: usize, mebibytes: u64) -> Result<()> {
         Place { name: "Execute, plaintext TCP", executor: Box::new(tcp.executor().await) },
         Place { name: "Execute, mTLS", executor: Box::new(mtls.executor().await) },
     ];
+    let log = tempfile::tempdir()?;
+    let audit = |name: &str| format!("[audit]\nfile = {:?}\n", log.path().join(name));
+    let policed = Agent::builder().policy(POLICY).start();
+    let audited = Agent::builder().config(audit("audited")).start();
+    let both = Agent::builder().policy(POLICY).config(audit("both")).start();
+    let guarded = [
+        Place { name: "Execute, unix socket", executor: Box::new(unix.executor().await) },
+        Place { name: "the same with a policy", executor: Box::new(policed.executor().await) },
+        Place { name: "with an audit log", executor: Box::new(audited.executor().await) },
+        Place { name: "with both", executor: Box::new(both.executor().await) },
+    ];
     println!("latency, warm connection, {rounds} rounds; the baseline is tokio::process in this process");
     for argv in [&["/bin/true"][..], &["bash", "-c", "true"]] {
         latency(argv, rounds, &places).await?;
     }
+    println!("\nlatency of a policy that looks at programs, and of an audit log with digests of the output");
+    latency(&["bash", "-c", "true"], rounds, &guarded).await?;
     println!(
         "\nthroughput of standard output, {mebibytes} MiB; the baseline is tokio::process's pipe from the same command"
     );
