@@ -96,12 +96,8 @@ impl Supervisor {
         if forced.is_none() && self.record.kill.is_cancelled() {
             forced = Some((ExitCause::Signaled, Duration::ZERO));
         }
-        if forced.is_some_and(|(_, grace)| !grace.is_zero()) && self.command.terminal().is_some() {
-            // interactive shells ignore SIGTERM
-            containment.signal(Signal::HUP).await;
-        }
         let left = match forced {
-            Some((_, grace)) => Some(containment.end(grace, self.hurry()).await),
+            Some((_, grace)) => Some(self.end(containment, grace).await),
             None if self.command.descendants() == Descendants::Kill => {
                 Some(containment.end(self.grace(), self.hurry()).await)
             }
@@ -123,6 +119,19 @@ impl Supervisor {
             (None, Status::Signal(_)) => ExitCause::Signaled,
         };
         Ending { cause, ended, wall_time, survivors }
+    }
+
+    /// Ends all of its processes; returns how many may not be ended.
+    async fn end(&self, containment: &Guard, grace: Duration) -> u32 {
+        if grace.is_zero() || self.command.terminal().is_none() {
+            return containment.end(grace, self.hurry()).await;
+        }
+        // interactive shells ignore SIGTERM
+        containment.signal(Signal::HUP).await;
+        tokio::select! {
+            left = containment.end(grace, self.hurry()) => left,
+            never = hang_up_again(containment) => never,
+        }
     }
 
     /// Lets it go to the background when its time has come. Never returns.
@@ -248,6 +257,16 @@ impl Supervisor {
             // they were asked to stay; only this executor goes
             () = shared.shutdown.cancelled() => {}
         }
+    }
+}
+
+/// A shell that is about to wait for keys misses a SIGHUP now and then.
+async fn hang_up_again(containment: &Guard) -> u32 {
+    let mut pause = 5 * PAUSE;
+    loop {
+        tokio::time::sleep(pause).await;
+        containment.signal(Signal::HUP).await;
+        pause = (2 * pause).min(Duration::from_secs(1));
     }
 }
 
