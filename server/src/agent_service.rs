@@ -64,6 +64,8 @@ impl AgentService for Agent {
         let asked = asked.ok_or_else(|| invalid(InvalidCommand::new("request", "is missing")))?;
         let command = command_from_wire(asked, None).map_err(invalid)?;
         self.stack.permit(&call).await.map_err(|error| error_to_status(&error))?;
+        // it costs the agent as much as a start does
+        self.stack.starts.count(&call.caller.identity).map_err(|error| error_to_status(&error))?;
         let (facts, decision) = self.stack.judge(&call, Rpc::Execute, command).await;
         Ok(Response::new(CheckCommandResponse {
             allowed: decision.allowed,

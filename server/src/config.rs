@@ -151,12 +151,14 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// The file is not what a configuration looks like.
-    #[error("{path} is not a valid configuration")]
+    #[error("{path}:{line}: {fault}")]
     Parse {
         /// The file.
         path: PathBuf,
-        /// The cause.
-        source: Box<toml::de::Error>,
+        /// Where in it.
+        line: usize,
+        /// What is wrong there, without the value: that may be a secret.
+        fault: String,
     },
     /// Keys do not go together.
     #[error("{0}")]
@@ -230,7 +232,14 @@ impl Config {
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
         let text =
             std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        toml::from_str(&text).map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })
+        toml::from_str(&text).map_err(|error: toml::de::Error| {
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
+            let key = text.lines().nth(line - 1).and_then(|line| line.split_once('=')).map(|(key, _)| key.trim());
+            let fault = without_value(error.message());
+            let fault = key.map_or_else(|| fault.clone(), |key| format!("{key}: {fault}"));
+            ConfigError::Parse { path: path.to_owned(), line, fault }
+        })
     }
 
     /// Checks everything that can be checked without binding a socket, certificates included.
@@ -319,6 +328,15 @@ impl Config {
             // an agent is a process of its own
             may_move: true,
         }
+    }
+}
+
+/// What serde says of a wrong value, without the value.
+fn without_value(message: &str) -> String {
+    let words = ["invalid type", "invalid value", "invalid length"];
+    match (words.iter().find(|words| message.starts_with(**words)), message.rsplit_once(", expected ")) {
+        (Some(words), Some((_, expected))) => format!("{words}, expected {expected}"),
+        _ => message.trim_end().replace('\n', ", "),
     }
 }
 

@@ -28,7 +28,7 @@ use crate::expiry::warn_of_expiry;
 use crate::listen::{Accepted, Listener, Listeners};
 use crate::places::Places;
 use crate::reload::Watched;
-use crate::stack::Stack;
+use crate::stack::{MOST_JUDGED, Stack};
 use crate::starts::Starts;
 use crate::tls::Tls;
 
@@ -78,7 +78,8 @@ pub async fn serve(
     }
     let audit = Audit::open(&config.audit, engine.containment().as_str())?;
     let starts = Starts::new(config.max_starts_per_second);
-    let stack = Stack { engine: engine.clone(), starts, policy, audit: audit.clone() };
+    let judging = Arc::new(Semaphore::new(MOST_JUDGED));
+    let stack = Stack { engine: engine.clone(), starts, policy, audit: audit.clone(), judging };
     let health = HealthReporter::new();
     let routes = routes(&config, &stack, listeners.tls.clone(), &health).await?;
     let connections = Connections::new(routes, config.max_connections, stack.policy.is_some());

@@ -1,12 +1,17 @@
 //! What stands between a caller and the engine, put together in one place: policy and ownership, the pace of starts, the
 //! audit log, then the engine with its limits.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
 use async_trait::async_trait;
 use telexec_tool::local::LocalExecutor;
 use telexec_tool::{
     Attach, Command, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, Input, ListPage, ListQuery,
     OnDisconnect, Signal, TerminalSize,
 };
+
+use tokio::sync::Semaphore;
 
 use crate::audit::{Audit, Touch};
 use crate::call::{Call, Rpc};
@@ -22,12 +27,17 @@ pub(crate) struct Stack {
     /// `None`: whoever is known may do anything with what is its own.
     pub(crate) policy: Option<Watched<PolicyFile>>,
     pub(crate) audit: Audit,
+    /// How many commands may be judged at once.
+    pub(crate) judging: Arc<Semaphore>,
 }
+
+/// Fewer than the blocking pool has threads: users that cannot be looked up must not keep commands from being ended.
+pub(crate) const MOST_JUDGED: usize = 64;
 
 impl Stack {
     /// What this caller may use.
     pub(crate) fn executor_for(&self, call: Call) -> impl Executor + use<> {
-        Guarded { stack: self.clone(), call }
+        Guarded { stack: self.clone(), call, followed: OnceLock::new(), typed: AtomicBool::new(false) }
     }
 
     /// Whether a caller may ask this of the agent itself.
@@ -47,9 +57,16 @@ impl Stack {
 
     /// Whether a caller may start this command by this RPC, and what there is to know of the command.
     pub(crate) async fn judge(&self, call: &Call, rpc: Rpc, command: Command) -> (Facts, Decision) {
-        let facts = Facts::of(&self.engine, command).await;
-        let decision = self.decide(call, rpc, &Subject::Command(&facts));
-        (facts, decision)
+        // never closed
+        let _turn = Arc::clone(&self.judging).acquire_owned().await;
+        let (this, call, asked) = (self.clone(), call.clone(), command.clone());
+        // a large request takes its time, and a look for its user may take for ever
+        let judged = tokio::task::spawn_blocking(move || {
+            let facts = Facts::find_out(&this.engine, asked);
+            let decision = this.decide(&call, rpc, &Subject::Command(&facts));
+            (facts, decision)
+        });
+        judged.await.unwrap_or_else(|_| (Facts::unknown(command), Decision::default()))
     }
 
     fn decide(&self, call: &Call, rpc: Rpc, subject: &Subject<'_>) -> Decision {
@@ -64,6 +81,16 @@ impl Stack {
 struct Guarded {
     stack: Stack,
     call: Call,
+    /// What this call has started or follows.
+    followed: OnceLock<Followed>,
+    /// It has sent input already.
+    typed: AtomicBool,
+}
+
+/// An execution that a call may do more with than others.
+struct Followed {
+    id: ExecutionId,
+    started: bool,
 }
 
 impl Guarded {
@@ -74,9 +101,14 @@ impl Guarded {
     /// Whether this may be done to an execution; what has an effect on it, and what is denied, is told to the audit log.
     async fn reach(&self, rpc: Rpc, id: &ExecutionId, touch: Touch<'_>) -> Result<(), ExecutorError> {
         let (decision, reached) = self.decide(rpc, id);
-        let is_told = matches!(rpc, Rpc::Attach | Rpc::SignalExecution);
-        if is_told || matches!(reached, Err(ExecutorError::Denied { .. })) {
-            let touch = Touch { execution_id: Some(id), ..touch };
+        let has_effect = match rpc {
+            Rpc::Attach | Rpc::SignalExecution => true,
+            // not each key that is typed
+            Rpc::WriteInput => !self.typed.swap(true, Ordering::Relaxed),
+            _ => false,
+        };
+        if has_effect || matches!(reached, Err(ExecutorError::Denied { .. })) {
+            let touch = Touch { execution_id: Some(id), action: Some(rpc), ..touch };
             self.stack.audit.touched(&self.call, touch, &decision, reached.as_ref().err()).await;
         }
         reached
@@ -84,20 +116,34 @@ impl Guarded {
 
     /// Of an execution that is someone else's the answer is the same as of none, unless a rule reaches it.
     fn decide(&self, rpc: Rpc, id: &ExecutionId) -> (Decision, Result<(), ExecutorError>) {
+        if self.is_included(rpc, id) {
+            return (Decision::unruled(), Ok(()));
+        }
         let owner = self.stack.engine.identity(id).ok();
         let decide = |owner: &str| self.stack.decide(&self.call, rpc, &Subject::Execution { id: id.as_str(), owner });
         let is_own = owner.as_deref() == Some(self.identity());
-        if let Some(other) = owner.filter(|_| !is_own) {
-            let decision = decide(&other);
-            if decision.allowed && decision.any_owner {
-                return (decision, Ok(()));
-            }
+        // both are decided, whoever it belongs to: the time that it takes tells nothing
+        let others = decide(owner.as_deref().unwrap_or_default());
+        if owner.is_some() && !is_own && others.allowed && others.any_owner {
+            return (others, Ok(()));
         }
         // who may do this to no execution hears so of each
         let decision = decide(self.identity());
         let found = if is_own { Ok(()) } else { Err(ExecutorError::NotFound(id.clone())) };
         let reached = decision.permitted().and(found);
         (decision, reached)
+    }
+
+    /// What was permitted with the beginning of a call: all that goes with a start, and to see how that goes which is followed.
+    fn is_included(&self, rpc: Rpc, id: &ExecutionId) -> bool {
+        let Some(followed) = self.followed.get() else { return false };
+        followed.id == *id && (followed.started || rpc == Rpc::GetExecution)
+    }
+
+    /// From now on this call follows an execution.
+    fn follow(&self, execution: Execution, started: bool) -> Execution {
+        let _ = self.followed.set(Followed { id: execution.id().clone(), started });
+        execution
     }
 
     /// What the policy says of a command, which it may have found out something about.
@@ -128,6 +174,7 @@ impl Executor for Guarded {
             Some((id, watcher)) => engine.execute_watched(command, id, watcher).await,
             None => engine.execute(command).await,
         }
+        .map(|execution| self.follow(execution, true))
     }
 
     async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
@@ -137,7 +184,7 @@ impl Executor for Guarded {
             // to go is to end it
             self.reach(Rpc::SignalExecution, id, touch).await?;
         }
-        self.stack.engine.attach(id, from).await
+        self.stack.engine.attach(id, from).await.map(|execution| self.follow(execution, false))
     }
 
     async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {

@@ -128,7 +128,8 @@ impl ResourceLimits {
 /// What a command may take at most, whatever it asks for: set by whoever allowed it, never by the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Allowance {
-    /// Longer timeouts, and none, are cut to this; `None`: no limit.
+    /// Longer timeouts, and none, are cut to this, and processes that the command leaves behind are ended then too; `None`: no
+    /// limit.
     pub timeout: Option<Duration>,
     /// For each stream, in bytes: more is dropped and counted; `None`: no limit.
     pub output_bytes: Option<u64>,

@@ -14,6 +14,8 @@ use crate::caller::sha256;
 
 /// Of a text or of all arguments together, so much is told. Each byte may take six in a line.
 const MAX_COMMAND: usize = 96 * 1024;
+/// The same of what does not run.
+const BRIEF: usize = 2048;
 /// So much of it is looked at for what is to be hidden: a match that begins in what is told ends in this.
 const MAX_LOOKED_AT: usize = 128 * 1024;
 /// Of all names together: of variables, or of programs.
@@ -89,7 +91,16 @@ pub(super) struct Teller {
 
 impl Teller {
     pub(super) fn asked(&self, command: &Command) -> Box<Asked> {
-        let (environment, more_environment) = within(MAX_NAMES, command.environment().keys().map(String::as_str));
+        self.told(command, MAX_COMMAND, MAX_NAMES)
+    }
+
+    /// Of what does not run, less is told.
+    pub(super) fn briefly(&self, command: &Command) -> Box<Asked> {
+        self.told(command, BRIEF, BRIEF)
+    }
+
+    fn told(&self, command: &Command, most: usize, most_names: usize) -> Box<Asked> {
+        let (environment, more_environment) = within(most_names, command.environment().keys().map(String::as_str));
         let mut asked = Asked {
             directory: command.working_directory().map(clip),
             user: command.user().map(clip),
@@ -110,25 +121,25 @@ impl Teller {
             (asked.shell, asked.login) = (shell.as_deref().map(clip), *login);
         }
         match self.commands {
-            Commands::Full => self.tell(command.program(), &mut asked),
+            Commands::Full => self.tell(command.program(), most, &mut asked),
             Commands::Programs => self.tell_programs(command.program(), &mut asked),
             Commands::None => asked.command_bytes = Some(length(command.program())),
         }
         Box::new(asked)
     }
 
-    fn tell(&self, program: &Program, asked: &mut Asked) {
+    fn tell(&self, program: &Program, most: usize, asked: &mut Asked) {
         let is_all = match program {
             Program::Shell { text, .. } => {
                 let told = self.redact.text(start(text, MAX_LOOKED_AT));
-                let is_all = told.len() <= MAX_COMMAND && text.len() <= MAX_LOOKED_AT;
-                asked.command = Some(start(&told, MAX_COMMAND).to_owned());
+                let is_all = told.len() <= most && text.len() <= MAX_LOOKED_AT;
+                asked.command = Some(start(&told, most).to_owned());
                 is_all
             }
             Program::Argv(argv) => {
                 let (seen, left_out) = within(MAX_LOOKED_AT, argv.iter().map(String::as_str));
                 let hidden = self.redact.argv(&seen);
-                let (told, more) = within(MAX_COMMAND, hidden.iter().map(String::as_str));
+                let (told, more) = within(most, hidden.iter().map(String::as_str));
                 asked.argv = Some(told);
                 !left_out && !more
             }

@@ -22,10 +22,12 @@ pub mod verify;
 mod watch;
 mod writer;
 
+use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use telexec_tool::local::Watcher;
 use telexec_tool::{Command, ExecutionId, ExecutorError, Signal};
 use tokio::sync::mpsc::{self, UnboundedSender};
@@ -40,7 +42,7 @@ use self::redact::Redact;
 pub use self::report::verify_files;
 use self::watch::Watch;
 use self::writer::{Job, Start, State, Writer};
-use crate::call::Call;
+use crate::call::{Call, Rpc};
 use crate::config::ConfigError;
 use crate::policy::Decision;
 use crate::reload::Reload;
@@ -49,6 +51,10 @@ use crate::reload::Reload;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// When whoever was refused may try again.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// So many refusals of one caller are told in a row, and then one a second.
+const REFUSALS: NonZero<u32> = NonZero::new(100).expect("it is positive");
+/// From so many callers on, those that were not refused lately are forgotten.
+const MANY: usize = 1024;
 /// So many records may wait to be written, but for those of ends.
 const MAX_WAITING: usize = 1024;
 
@@ -78,6 +84,8 @@ struct Inner {
     places: Arc<Semaphore>,
     state: Arc<State>,
     teller: Teller,
+    /// Counts what each caller is refused.
+    refusals: DefaultKeyedRateLimiter<String>,
     when_full: WhenFull,
     output_digest: bool,
     containment: &'static str,
@@ -86,6 +94,8 @@ struct Inner {
 /// What was to be done to an execution.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Touch<'a> {
+    /// The RPC as which it was judged, if the call is of another.
+    pub(crate) action: Option<Rpc>,
     pub(crate) execution_id: Option<&'a ExecutionId>,
     pub(crate) signal: Option<Signal>,
     /// Where its output was to be followed from.
@@ -114,6 +124,7 @@ impl Audit {
             places: Arc::new(Semaphore::new(MAX_WAITING)),
             state,
             teller: Teller { commands: config.commands, redact },
+            refusals: RateLimiter::keyed(Quota::per_second(NonZero::<u32>::MIN).allow_burst(REFUSALS)),
             when_full: config.when_full,
             output_digest: config.output_digest,
             containment,
@@ -156,16 +167,16 @@ impl Audit {
 
     /// Tells of a command that is not started, since the policy says so.
     pub(crate) async fn denied(&self, call: &Call, command: &Command, decision: &Decision, error: &ExecutorError) {
-        let Some(inner) = &self.0 else { return };
-        let (decision, asked) = (decision.into(), inner.teller.asked(command));
+        let Some(inner) = self.0.as_ref().filter(|inner| inner.spares(call)) else { return };
+        let (decision, asked) = (decision.into(), inner.teller.briefly(command));
         let body = Body::Denied { decision, failure: error.into(), asked };
         inner.tell(Record::new(body).of(&Origin::of(call)).about(command.execution_id())).await;
     }
 
     /// Tells of a command that is allowed and not started for another reason.
     pub(crate) async fn refused(&self, call: &Call, command: &Command, decision: &Decision, error: &ExecutorError) {
-        let Some(inner) = &self.0 else { return };
-        let (decision, asked) = (decision.into(), inner.teller.asked(command));
+        let Some(inner) = self.0.as_ref().filter(|inner| inner.spares(call)) else { return };
+        let (decision, asked) = (decision.into(), inner.teller.briefly(command));
         let body = Body::Refused { decision, failure: error.into(), asked };
         inner.tell(Record::new(body).of(&Origin::of(call)).about(command.execution_id())).await;
     }
@@ -179,7 +190,12 @@ impl Audit {
         error: Option<&ExecutorError>,
     ) {
         let Some(inner) = &self.0 else { return };
-        let touched = Touched { signal: touch.signal.map(|signal| signal.to_string()), position: touch.position };
+        if error.is_some() && !inner.spares(call) {
+            return;
+        }
+        let action = touch.action.filter(|action| *action != call.rpc).map(Rpc::as_str);
+        let signal = touch.signal.map(|signal| signal.to_string());
+        let touched = Touched { action, signal, position: touch.position };
         let body = Body::Call { decision: decision.into(), touch: touched, failure: error.map(Into::into) };
         inner.tell(Record::new(body).of(&Origin::of(call)).about(touch.execution_id)).await;
     }
@@ -205,6 +221,19 @@ impl Audit {
 }
 
 impl Inner {
+    /// Whether there is a record left for what a caller is refused: who is told no again and again does not get the records of
+    /// others rotated away. What is left out is counted.
+    fn spares(&self, call: &Call) -> bool {
+        if self.refusals.len() > MANY {
+            self.refusals.retain_recent();
+        }
+        let spares = self.refusals.check_key(&call.caller.identity.as_str().to_owned()).is_ok();
+        if !spares {
+            self.state.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        spares
+    }
+
     fn watch(&self, origin: &Arc<Origin>, id: &ExecutionId) -> Watch {
         let (queue, state) = (self.queue.clone(), Arc::clone(&self.state));
         Watch::new(queue, state, Arc::clone(origin), id.clone(), self.containment, self.output_digest)

@@ -216,6 +216,9 @@ impl Body {
 /// What was done to an execution.
 #[derive(Debug, Serialize)]
 pub(super) struct Touched {
+    /// The RPC that does the same, if it was done in the course of another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) action: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) signal: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

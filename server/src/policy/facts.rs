@@ -18,17 +18,16 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Finds out what there is to know. Not on the runtime's threads: users may be looked up over a network.
-    pub(crate) async fn of(engine: &LocalExecutor, command: Command) -> Self {
-        let timeout = engine.timeout(&command);
-        let (asked, of) = (engine.clone(), command.clone());
-        let found = tokio::task::spawn_blocking(move || {
-            let place = asked.place(&of).ok();
-            (analysis(&of, place.as_ref()), place)
-        });
-        // a task that is given up knows nothing
-        let (analysis, place) = found.await.unwrap_or_default();
+    /// Finds out what there is to know. May take long, or for ever, where users are looked up over a network.
+    pub(crate) fn find_out(engine: &LocalExecutor, command: Command) -> Self {
+        let place = engine.place(&command).ok();
+        let (analysis, timeout) = (analysis(&command, place.as_ref()), engine.timeout(&command));
         Self { command, analysis, place, timeout }
+    }
+
+    /// Of a command of which nothing could be found out.
+    pub(crate) fn unknown(command: Command) -> Self {
+        Self { command, analysis: Analysis::default(), place: None, timeout: None }
     }
 
     /// What there is to know of a command for which nobody is looked up.
@@ -48,21 +47,21 @@ impl Facts {
         let known = [
             ("transport", text(transport)),
             ("command", Value::new_string(command.text())),
-            ("argv", texts(argv.iter().cloned())),
             ("understood", Value::new_bool(self.analysis.understood)),
-            ("environment", texts(command.environment().keys().cloned())),
             ("terminal", Value::new_bool(command.terminal().is_some())),
             ("accepts_input", Value::new_bool(command.accepts_input())),
             ("login", Value::new_bool(login)),
             ("background", Value::new_bool(command.may_go_to_background())),
-            ("labels", texts(command.labels().iter().map(|(key, value)| format!("{key}={value}")))),
             ("reason", text(command.reason())),
         ];
         let analysis = &self.analysis;
         let place = self.place.as_ref();
         // what is not known is left out: see the schema
         let maybe_known = [
-            ("programs", analysis.understood.then(|| texts(analysis.programs.iter().cloned()))),
+            ("labels", texts(command.labels().iter().map(|(key, value)| format!("{key}={value}")))),
+            ("argv", texts(argv.iter().cloned())),
+            ("environment", texts(command.environment().keys().cloned())),
+            ("programs", analysis.understood.then(|| texts(analysis.programs.iter().cloned())).flatten()),
             ("uses_sudo", (analysis.understood || analysis.uses_sudo).then(|| Value::new_bool(analysis.uses_sudo))),
             ("shell", place.map(|place| text(place.shell.as_deref().unwrap_or_default()))),
             ("user", place.map(|place| text(&place.user))),
@@ -100,8 +99,12 @@ fn is_usual(shell: &str) -> bool {
     matches!(name, "bash" | "sh" | "dash")
 }
 
-fn texts(texts: impl Iterator<Item = String>) -> Value {
-    Value::new_set(texts.map(Value::new_string))
+/// More than so many are not looked at: no rule is about them, and each costs.
+const MOST_TEXTS: usize = 4096;
+
+fn texts(mut texts: impl Iterator<Item = String>) -> Option<Value> {
+    let some = texts.by_ref().take(MOST_TEXTS).map(Value::new_string).collect::<Vec<_>>();
+    texts.next().is_none().then(|| Value::new_set(some))
 }
 
 fn limits(command: &Command) -> Option<Value> {
@@ -123,7 +126,8 @@ fn duration(duration: Duration) -> Value {
     Value::new_duration(format!("{}ms", i64::try_from(millis).unwrap_or(i64::MAX)))
 }
 
-/// It has no part that leads elsewhere than it says.
+/// There is one way to write it, and it leads where it says.
 fn is_plain(path: &str) -> bool {
-    !path.split('/').any(|part| matches!(part, "." | ".."))
+    path == "/"
+        || path.strip_prefix('/').is_some_and(|rest| !rest.split('/').any(|part| matches!(part, "" | "." | "..")))
 }

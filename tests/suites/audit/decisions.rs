@@ -1,8 +1,12 @@
 //! What the policy decided, and by which rules.
 
 use serde_json::json;
+use telexec_proto::v1::{
+    AttachRequest, ExecuteRequest, InteractRequest, WriteInputRequest, interact_request::Request as Step,
+};
 use telexec_tests::run;
-use telexec_tool::{Command, Executor, ExecutorError, Signal};
+use telexec_tests::{Certs, Leaf, Wire, follow, marker, within};
+use telexec_tool::{Command, Executor, ExecutorError, OnDisconnect, Signal};
 
 use super::{Audit, assert_whole};
 
@@ -26,10 +30,10 @@ async fn decisions_are_told_with_their_rules() {
     let digest = start["policy"].as_str().unwrap().to_owned();
     assert_eq!(digest.len(), 64);
 
-    for (text, rules) in [("id", json!(null)), ("true; echo secret", json!(["no-secrets"]))] {
+    for (count, text, rules) in [(1, "id", json!(null)), (2, "true; echo secret", json!(["no-secrets"]))] {
         let command = Command::shell(text).execution_id(format!("denied-{}", text.len()).parse().unwrap());
         assert!(matches!(run(&executor, command).await, Err(ExecutorError::Denied { .. })));
-        let denied = audit.events("denied").pop().unwrap();
+        let denied = audit.wait("denied", count).await.pop().unwrap();
         assert_eq!((&denied["decision"], &denied["rules"], &denied["command"]), (&json!("deny"), &rules, &json!(text)));
         assert_eq!((&denied["policy"], &denied["error"]), (&json!(digest), &json!("denied")));
         assert_eq!(denied["execution_id"], format!("denied-{}", text.len()));
@@ -54,4 +58,69 @@ async fn decisions_are_told_with_their_rules() {
     );
     drop(agent);
     assert_whole(&audit).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_typed_to_others_is_told_once_a_call() {
+    let audit = Audit::new();
+    let certs = Certs::new();
+    let policy = "@any_owner permit(principal, action, resource);";
+    let agent = audit.agent("").mtls(&certs).policy(policy).start();
+    let (anna, eve) = (certs.authority.issue(Leaf::client("anna")), certs.authority.issue(Leaf::client("eve")));
+    let id: telexec_tool::ExecutionId = marker().parse().unwrap();
+    let command =
+        Command::shell("cat").accepts_input(true).execution_id(id.clone()).on_disconnect(OnDisconnect::Detach);
+    let annas = agent.connect_as(&anna).await.executor().execute(command.build().unwrap()).await.unwrap();
+    let wire = Wire::connect_tls(&agent, certs.config(Some(&eve))).await.unwrap();
+    let typed = WriteInputRequest { execution_id: id.to_string(), data: "a".into(), ..Default::default() };
+    wire.executions().write_input(typed).await.unwrap();
+    let call = audit.wait("call", 1).await.swap_remove(0);
+    assert_eq!(
+        (&call["rpc"], &call["identity"], &call["execution_id"]),
+        (&json!("WriteInput"), &json!("eve"), &json!(id.as_str()))
+    );
+
+    // in the course of a call: once, under the name of what it does
+    let attach = AttachRequest { execution_id: id.to_string(), ..Default::default() };
+    let steps = [Step::Attach(attach), Step::Stdin("b".into()), Step::Stdin("c".into()), Step::CloseStdin(true)];
+    let steps = steps.map(|step| InteractRequest { request: Some(step) });
+    let stream = within(wire.executions().interact(futures_util::stream::iter(steps))).await.unwrap();
+    assert_eq!(follow(stream.into_inner()).await.stdout(), b"abc");
+    let calls = audit.wait("call", 3).await;
+    let told: Vec<_> = calls.iter().map(|call| json!([call["rpc"], call["action"]])).collect();
+    assert_eq!(told, [json!(["WriteInput", null]), json!(["Interact", "Attach"]), json!(["Interact", "WriteInput"])]);
+    drop(annas);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_starts_a_command_goes_on_without_further_rules() {
+    let audit = Audit::new();
+    let agent = audit.agent("").policy("permit(principal, action == Action::\"Interact\", resource);").start();
+    let wire = Wire::connect(&agent).await.unwrap();
+    let request = ExecuteRequest { command: "cat".into(), accepts_input: true, ..Default::default() };
+    let steps = [Step::Start(request), Step::Stdin("a".into())].map(|step| InteractRequest { request: Some(step) });
+    let stream = within(wire.executions().interact(futures_util::stream::iter(steps))).await.unwrap();
+    assert_eq!(follow(stream.into_inner()).await.stdout(), b"a");
+    audit.wait("end", 1).await;
+    assert!(audit.events("call").iter().all(|call| call["decision"] == "allow"), "{:?}", audit.events("call"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_denied_does_not_push_out_the_records_of_others() {
+    let audit = Audit::new();
+    let agent = audit.agent("max_bytes = 2000000\nkeep = 1").policy("").start();
+    let executor = agent.executor().await;
+    for _ in 0..400 {
+        let command = Command::shell(format!("echo {}", "\u{1}".repeat(100_000)));
+        assert!(matches!(run(&executor, command).await, Err(ExecutorError::Denied { .. })));
+    }
+    let records = audit.records();
+    assert_eq!(records[0]["seq"], 1, "nothing was rotated away");
+    let denied = audit.events("denied");
+    assert!((100..200).contains(&denied.len()), "{}", denied.len());
+    drop(agent);
+    assert_whole(&audit).await;
+    // what was left out is counted
+    let left_out: u64 = audit.records().iter().filter_map(|record| record["dropped"].as_u64()).sum();
+    assert_eq!(left_out + audit.events("denied").len() as u64, 400);
 }

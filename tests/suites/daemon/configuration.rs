@@ -245,3 +245,20 @@ async fn the_oldest_ended_executions_are_forgotten() {
     }
     assert_eq!(known, [false, false, true, true, true], "the last one still runs");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_is_told_without_its_value() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("telexecd.toml");
+    for (text, line) in [
+        ("[environment]\nPASSWORD = \"hunter2\"x", 2),
+        ("[environment]\nPASSWORD = [\"hunter2\"]", 2),
+        ("listen = []\n[environment]\nPASSWORD = 'hunter2", 3),
+        ("max_executions = \"hunter2\"", 1),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let (code, log) = telexecd(&["--check-config", "--config", path.to_str().unwrap()], &[]).await;
+        assert_eq!(code, 78, "{log}");
+        assert!(log.contains(&format!("telexecd.toml:{line}: ")) && !log.contains("hunter2"), "{log}");
+    }
+}

@@ -94,6 +94,8 @@ async fn who_is_on_call_says_why() {
         deploy(&["/usr/local/bin/deploy", "web", "--force"]),
         deploy(&["/usr/local/bin/deploy", "web"]).env("LD_PRELOAD", "/tmp/x.so"),
         deploy(&["deploy", "web"]),
+        deploy(&["web", "/usr/local/bin/deploy"]),
+        deploy(&["/usr/local/bin/deploy", "web", "web"]),
         sh("/usr/local/bin/deploy web"),
         sh("true").reason("INC-1: not on call"),
     ] {

@@ -3,8 +3,12 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
-use telexec_tests::{Agent, AgentBuilder, NOBODY, Outcome, collect, is_root, run, until, within};
-use telexec_tool::{Command, CommandBuilder, Executor, ExecutorError, ExitCause, Input, ResourceLimits, TerminalSize};
+use telexec_tests::{
+    Agent, AgentBuilder, MARK, NOBODY, Outcome, collect, is_root, marker, processes_with, run, until, within,
+};
+use telexec_tool::{
+    Command, CommandBuilder, ExecutionState, Executor, ExecutorError, ExitCause, Input, ResourceLimits, TerminalSize,
+};
 
 use super::{Ruled, sh};
 
@@ -27,6 +31,8 @@ async fn rules_see_what_is_asked_for() {
         ("environment", r#"context.environment.contains("NEEDLE")"#, sh("true").env("NEEDLE", "1")),
         ("directory", r#"context.working_directory like "/tmp*""#, sh("true").working_directory("/tmp")),
         ("hidden", r#"context.working_directory == "/nothing""#, sh("true").working_directory("/tmp/../etc")),
+        ("doubled", r#"context.working_directory == "/nothing""#, sh("true").working_directory("//etc")),
+        ("many", r#"context.argv.contains("needle")"#, Command::argv(vec!["true"; 5000])),
         ("terminal", "context.terminal", sh("true").terminal(TerminalSize::new(80, 24).unwrap())),
         ("input", "context.accepts_input", sh("true").accepts_input(true)),
         ("background", "context.background", sh("true").yield_after(short)),
@@ -117,6 +123,34 @@ async fn rules_leave_so_much_and_no_more() {
     }
     let outcome = run(&executor, sh("head -c 10000 /dev/zero").max_output_bytes(100)).await.unwrap();
     assert_eq!(outcome.stdout.len(), 100);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_command_leaves_behind_gets_no_more_time() {
+    let ruled = Ruled::start("@max_timeout(\"1s\") permit(principal, action, resource);", "");
+    let executor = ruled.to("anna").await.executor();
+    let mark = marker();
+    let outcome = run(&executor, sh("sleep 300 > /dev/null 2>&1 &").env(MARK, &mark)).await.unwrap();
+    assert_eq!((outcome.exited.cause, outcome.exited.surviving_processes), (ExitCause::Exited(0), 1));
+    until("it has ended", async || processes_with(&mark).is_empty()).await;
+    let info = executor.get(&outcome.started.id).await.unwrap();
+    assert_eq!((info.state, info.exited.unwrap().surviving_processes), (ExecutionState::Exited, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_request_holds_up_nobody() {
+    let ruled = Ruled::start("permit(principal, action, resource);", "");
+    let (anna, other) = (ruled.to("anna").await, ruled.to("other").await);
+    let large = Command::argv([vec!["true".to_owned()], vec![String::new(); 1_000_000]].concat()).build().unwrap();
+    let checks = futures_util::future::join_all((0..4).map(|_| anna.check(&large)));
+    let checks = std::pin::pin!(checks);
+    let served = async {
+        for _ in 0..20 {
+            within(other.ping()).await.unwrap();
+        }
+    };
+    let (checks, ()) = tokio::join!(checks, served);
+    assert!(checks.into_iter().all(|check| check.unwrap().allowed));
 }
 
 #[tokio::test(flavor = "multi_thread")]

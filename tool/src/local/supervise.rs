@@ -227,6 +227,10 @@ impl Supervisor {
     ) {
         let [stdout, stderr] = output;
         let lingers = ending.survivors > 0;
+        let grace = self.grace();
+        // what is left behind gets no more time than the command
+        let rest = self.command.allowance().timeout.map(|most| most.saturating_sub(ending.wall_time));
+        let limit = rest.and_then(|rest| Instant::now().checked_add(rest));
         let Self { shared, record, watcher, tracked, permit, .. } = self;
         let mut exited = exit_record(ending, [&stdout, &stderr], report);
         let [stdout_dropped, stderr_dropped] = record.transcript.seal();
@@ -249,11 +253,17 @@ impl Supervisor {
         let outlive = async {
             tokio::join!(containment.outlive(), futures_util::future::join_all(rests));
         };
+        let limited = async {
+            at(limit).await;
+            containment.end(grace, shared.hurry.cancelled()).await;
+            std::future::pending().await
+        };
         tokio::select! {
             () = outlive => {
                 shared.registry.outlived(&record);
                 containment.release();
             }
+            never = limited => never,
             // they were asked to stay; only this executor goes
             () = shared.shutdown.cancelled() => {}
         }

@@ -9,7 +9,10 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::audit::writer::{Job, State, Writer};
-use crate::audit::{Audit, Commands, Inner, MAX_WAITING, PATIENCE, Redact, Semaphore, Teller, WhenFull};
+use crate::audit::{
+    Audit, Commands, Inner, MAX_WAITING, NonZero, PATIENCE, Quota, REFUSALS, RateLimiter, Redact, Semaphore, Teller,
+    WhenFull,
+};
 use crate::call::{Call, Rpc};
 use crate::caller::{Caller, Transport};
 use crate::identity::Identity;
@@ -24,6 +27,7 @@ fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {
         places: Arc::new(Semaphore::new(MAX_WAITING)),
         state: Arc::clone(&state),
         teller: Teller { commands: Commands::Full, redact: Redact::default() },
+        refusals: RateLimiter::keyed(Quota::per_second(NonZero::<u32>::MIN).allow_burst(REFUSALS)),
         when_full,
         output_digest: true,
         containment: "none",
