@@ -9,7 +9,8 @@ use crate::connect::{call_failure, with_agent};
 use crate::describe::lines;
 use crate::{Failure, exec, exit, output};
 
-pub(crate) async fn run(args: ExecArgs) -> Result<u8, Failure> {
+pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
+    exec::settle_user(&mut args)?;
     // its size does not matter
     let size = args.tty.then(|| TerminalSize::new(80, 24)).transpose();
     let command = exec::command(&args, size.map_err(|error| Failure::new(exit::USAGE, &error))?)?;

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use telexec_client::{Agent, ConnectOptions, Target, TlsOptions};
+use telexec_client::Agent;
 use telexec_tool::ExecutorError;
 
 use crate::advice::advice;
 use crate::args::{ConnectArgs, Destination};
+use crate::config::{Config, Place};
 use crate::exit;
 use crate::failure::{Failure, with_causes};
 use crate::local::LocalAgent;
@@ -23,15 +24,15 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) async fn open(target: &Destination, args: &ConnectArgs) -> Result<Self, Failure> {
-        let target = match target {
-            Destination::Agent(target) => target,
-            Destination::Local => {
-                let (agent, local) = LocalAgent::start().await.map_err(|failure| failure.during("local"))?;
-                return Ok(Self { agent, local: Some(local) });
-            }
+        Self::reach(&Config::load()?.place(target, args)?).await
+    }
+
+    pub(crate) async fn reach(place: &Place) -> Result<Self, Failure> {
+        let Some(target) = &place.target else {
+            let (agent, local) = LocalAgent::start().await.map_err(|failure| failure.during("local"))?;
+            return Ok(Self { agent, local: Some(local) });
         };
-        let options = ConnectOptions { tls: tls(target, args)?, connect_timeout: args.connect_timeout };
-        match Agent::connect(target, options).await {
+        match Agent::connect(target, place.options.clone()).await {
             Ok(agent) => Ok(Self { agent, local: None }),
             Err(error) => {
                 let text = with_causes(&error);
@@ -91,18 +92,5 @@ pub(crate) fn call_failure(code: u8, target: &Destination, error: &ExecutorError
         // these name it themselves
         ExecutorError::Unreachable { .. } | ExecutorError::Untrusted { .. } | ExecutorError::Lost { .. } => failure,
         _ => failure.during(target),
-    }
-}
-
-fn tls(target: &Target, args: &ConnectArgs) -> Result<Option<TlsOptions>, Failure> {
-    if !matches!(target, Target::Tcp { .. }) {
-        return Ok(None);
-    }
-    match (&args.cert, &args.key, &args.ca) {
-        (None, None, None) => Ok(None),
-        (Some(cert), Some(key), Some(ca)) => {
-            Ok(Some(TlsOptions { server_name: args.server_name.clone(), ..TlsOptions::new(cert, key, ca) }))
-        }
-        _ => Err(Failure::text(exit::USAGE, "--cert, --key and --ca go together: give all three, or none")),
     }
 }

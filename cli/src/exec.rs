@@ -9,14 +9,16 @@ use telexec_tool::TerminalSize;
 use telexec_tool::{Command, CommandBuilder, Event, Execution, ExecutionId, Executor, OnDisconnect, ResourceLimits};
 
 use crate::args::{Destination, ExecArgs};
+use crate::config::Config;
 use crate::connect::{call_failure, with_agent};
 use crate::failure::Failure;
 use crate::follow::{Ending, Shown, follow, follows};
 use crate::interaction::{Feed, Interaction};
 use crate::{exit, json, output, terminal};
 
-pub(crate) async fn run(args: ExecArgs) -> Result<u8, Failure> {
+pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
     check(&args)?;
+    settle_user(&mut args)?;
     let mut running = None;
     let work = async |agent: &Agent| execute(&args, agent, &mut running).await;
     let done = with_agent(&args.target, &args.connect, work).await;
@@ -42,6 +44,14 @@ fn check(args: &ExecArgs) -> Result<(), Failure> {
     if args.interactive() && !io::stdin().is_terminal() {
         return Err(Failure::text(exit::USAGE, "-i with -t needs a terminal, and standard input is none")
             .advice(Some("leave out -t to send standard input as it is, or -i to send none")));
+    }
+    Ok(())
+}
+
+/// Whom the configuration says, if no flag does.
+pub(crate) fn settle_user(args: &mut ExecArgs) -> Result<(), Failure> {
+    if args.user.is_none() {
+        args.user = Config::load()?.place(&args.target, &args.connect)?.user;
     }
     Ok(())
 }
@@ -135,7 +145,7 @@ fn in_background(mut builder: CommandBuilder, args: &ExecArgs) -> CommandBuilder
 /// Only with `local` is it clear what a path is relative to.
 fn directory_for(target: &Destination, directory: &str) -> Result<String, Failure> {
     match target {
-        Destination::Agent(_) => Ok(directory.to_owned()),
+        Destination::Agent(_) | Destination::Named(_) => Ok(directory.to_owned()),
         Destination::Local => std::path::absolute(directory)
             .map(|path| path.to_string_lossy().into_owned())
             .map_err(|error| Failure::new(exit::REFUSED, &error).during(directory)),

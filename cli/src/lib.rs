@@ -7,6 +7,8 @@ mod args;
 mod attach;
 mod certs;
 mod check;
+mod completions;
+mod config;
 mod connect;
 mod describe;
 mod detach;
@@ -14,12 +16,14 @@ mod duration;
 mod exec;
 mod exit;
 mod failure;
+mod fleet;
 mod follow;
 mod input;
 mod interaction;
 mod json;
 mod kill;
 mod local;
+mod man;
 mod output;
 mod ps;
 mod signals;
@@ -31,10 +35,9 @@ mod tool;
 
 use std::future::Future;
 
-use clap::CommandFactory;
-
 pub use self::args::Cli;
 use self::args::Subcommand;
+pub use self::completions::complete;
 use self::failure::Failure;
 
 /// Does what was asked and returns the exit code.
@@ -50,7 +53,9 @@ pub fn run(cli: Cli) -> u8 {
         Subcommand::Ping(args) => connected(args.connect.log_level, describe::ping(args)),
         Subcommand::Info(args) => connected(args.connect.log_level, describe::info(args)),
         Subcommand::Certs(args) => certs::run(args.action).map(|()| 0),
-        Subcommand::Completions { shell } => completions(shell).map(|()| 0),
+        Subcommand::Config(args) => config::run(args.action),
+        Subcommand::Completions { shell } => completions::print(shell).map(|()| 0),
+        Subcommand::Man { dir } => man::run(dir.as_deref()).map(|()| 0),
     };
     done.unwrap_or_else(|failure| {
         failure.print();
@@ -70,10 +75,4 @@ fn connected(
     // a thread that waits for standard input must not hold up the exit
     runtime.shutdown_background();
     done
-}
-
-fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "telexec", &mut script);
-    output::print(&script)
 }

@@ -12,6 +12,7 @@ use tokio::process::{Child, ChildStdout, Command};
 
 mod background;
 mod certs;
+mod config;
 mod exec;
 mod help;
 mod input;
@@ -26,6 +27,7 @@ fn telexec(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TELEXEC_")) {
         command.env_remove(name);
     }
+    command.env("TELEXEC_CONFIG", "/dev/null");
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     command
 }

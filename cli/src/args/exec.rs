@@ -6,6 +6,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use telexec_tool::ExecutionId;
 
 use super::{ConnectArgs, Destination, parse_pair};
+use crate::completions;
 use crate::detach::DetachKeys;
 use crate::duration::{parse_duration, parse_timeout};
 use crate::size::parse_size;
@@ -47,7 +48,8 @@ Examples:
   telexec attach build-7:7443 $(telexec exec -d build-7:7443 -- make all)"
 )]
 pub(crate) struct ExecArgs {
-    /// Where: local, unix:///PATH, HOST:PORT, or a virtual machine (see `telexec --help`)
+    /// Where: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    #[arg(add = completions::targets())]
     pub(crate) target: Destination,
     /// Run this text with the shell
     #[arg(short = 'c', value_name = "TEXT", allow_hyphen_values = true)]
@@ -196,7 +198,7 @@ mod tests {
             &["local", "--"],
             &["local", "-c", "x", "--", "y"],
             &["local", "x"],
-            &["nowhere", "-c", "x"],
+            &["no where", "-c", "x"],
             &["local", "-e", "A", "-c", "x"],
             &["local", "-e", "=b", "-c", "x"],
             &["local", "--timeout", "0", "-c", "x"],

@@ -4,6 +4,7 @@ use clap::Args;
 use telexec_tool::{ExecutionId, Signal};
 
 use super::{ConnectArgs, Destination, parse_agent, parse_pair};
+use crate::completions;
 use crate::detach::DetachKeys;
 
 #[derive(Debug, Args)]
@@ -22,8 +23,8 @@ Examples:
   telexec ps -a --label job=nightly build-7:7443
   telexec ps -q build-7:7443 | xargs telexec kill build-7:7443")]
 pub(crate) struct PsArgs {
-    /// Where: unix:///PATH, HOST:PORT, or a virtual machine (see `telexec --help`)
-    #[arg(value_parser = parse_agent)]
+    /// Where: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    #[arg(value_parser = parse_agent, add = completions::targets())]
     pub(crate) target: Destination,
     /// Also those that have ended
     #[arg(short = 'a', long)]
@@ -60,8 +61,8 @@ Examples:
   telexec attach build-7:7443 0192f0c4-7a51-7d4e-9c3f-6f1d2b8e4a90
   telexec attach -i --detach-keys ctrl-a,d build-7:7443 my-shell")]
 pub(crate) struct AttachArgs {
-    /// Where: unix:///PATH, HOST:PORT, or a virtual machine (see `telexec --help`)
-    #[arg(value_parser = parse_agent)]
+    /// Where: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    #[arg(value_parser = parse_agent, add = completions::targets())]
     pub(crate) target: Destination,
     /// Which execution; `telexec ps` lists them
     pub(crate) id: ExecutionId,
@@ -99,8 +100,8 @@ Examples:
   telexec input --close build-7:7443 my-sort < names
   telexec input --close -n build-7:7443 my-sort ''       only ends its input")]
 pub(crate) struct InputArgs {
-    /// Where: unix:///PATH, HOST:PORT, or a virtual machine (see `telexec --help`)
-    #[arg(value_parser = parse_agent)]
+    /// Where: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    #[arg(value_parser = parse_agent, add = completions::targets())]
     pub(crate) target: Destination,
     /// Which execution; `telexec ps` lists them
     pub(crate) id: ExecutionId,
@@ -129,8 +130,8 @@ Examples:
   telexec kill -s INT build-7:7443 first second
   telexec kill -s 9 build-7:7443 $(telexec ps -q build-7:7443)")]
 pub(crate) struct KillArgs {
-    /// Where: unix:///PATH, HOST:PORT, or a virtual machine (see `telexec --help`)
-    #[arg(value_parser = parse_agent)]
+    /// Where: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    #[arg(value_parser = parse_agent, add = completions::targets())]
     pub(crate) target: Destination,
     /// Which executions; `telexec ps` lists them
     #[arg(required = true, value_name = "ID")]

@@ -1,6 +1,7 @@
 //! What can be typed, and the help that tells of it.
 
 mod certs;
+mod config;
 mod exec;
 mod executions;
 mod tool;
@@ -15,9 +16,11 @@ use telexec_client::{InvalidTarget, Target};
 use tracing_subscriber::filter::LevelFilter;
 
 pub(crate) use self::certs::{CertsAction, CertsArgs, CertsInitArgs, CertsIssueArgs};
+pub(crate) use self::config::{ConfigAction, ConfigArgs};
 pub(crate) use self::exec::ExecArgs;
 pub(crate) use self::executions::{AttachArgs, InputArgs, KillArgs, PsArgs};
 pub(crate) use self::tool::{ToolArgs, ToolStyle};
+use crate::completions;
 use crate::duration::parse_timeout;
 
 /// Run commands on other machines, through their telexec agents
@@ -32,6 +35,7 @@ TARGET is one of:
   HOST:PORT               an agent on TCP, over mutual TLS (also tcp://HOST:PORT)
   vsock://CID:PORT        an agent in a virtual machine of this host
   vsock-uds:///PATH:PORT  the same by the Unix socket of its hypervisor (Firecracker, Cloud Hypervisor)
+  NAME                    a target of the configuration: see telexec config --help
 
 Examples:
   telexec exec local -c 'echo hello'
@@ -75,28 +79,58 @@ Examples:
     Info(InfoArgs),
     /// A private certificate authority, for trying things and for small fleets
     Certs(CertsArgs),
-    /// Print a completion script for a shell
+    /// Show the configuration: targets, credentials and groups by name
+    Config(ConfigArgs),
+    /// Print a completion script for a shell; names of targets and groups are completed too
     #[command(after_help = "\
-Example:
-  telexec completions bash > ~/.local/share/bash-completion/completions/telexec")]
+Examples:
+  telexec completions bash > ~/.local/share/bash-completion/completions/telexec
+  telexec completions zsh > ~/.zfunc/_telexec
+  telexec completions fish > ~/.config/fish/completions/telexec.fish")]
     Completions {
         /// Which shell
-        shell: clap_complete::Shell,
+        #[arg(value_enum)]
+        shell: CompletionShell,
+    },
+    /// Print or write the manual pages
+    #[command(after_help = "\
+Examples:
+  telexec man | man -l -
+  telexec man --dir ~/.local/share/man && man telexec-exec")]
+    Man {
+        /// Write all of them to this directory, each to its section: man1, man5, man8
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
     },
 }
 
-/// `local`, or where an agent listens.
-#[derive(Clone, Debug)]
+// no doc comments on the values: they would stretch the help of every flag over several lines
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum CompletionShell {
+    Bash,
+    Elvish,
+    Fish,
+    Powershell,
+    Zsh,
+}
+
+/// `local`, where an agent listens, or a name for that in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Destination {
     Local,
     Agent(Target),
+    Named(String),
 }
 
 impl FromStr for Destination {
     type Err = InvalidTarget;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text == "local" { Ok(Self::Local) } else { text.parse().map(Self::Agent) }
+        match text {
+            "local" => Ok(Self::Local),
+            name if is_name(name) => Ok(Self::Named(name.to_owned())),
+            address => address.parse().map(Self::Agent),
+        }
     }
 }
 
@@ -105,8 +139,15 @@ impl fmt::Display for Destination {
         match self {
             Self::Local => f.write_str("local"),
             Self::Agent(target) => target.fmt(f),
+            Self::Named(name) => f.write_str(name),
         }
     }
+}
+
+/// What no address looks like.
+fn is_name(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }
 
 /// An agent that is there before and after this process.
@@ -143,9 +184,9 @@ pub(crate) struct ConnectArgs {
     /// Name in the agent's certificate [default: the target's host]
     #[arg(long, value_name = "NAME", env = "TELEXEC_SERVER_NAME", hide_env_values = true)]
     pub(crate) server_name: Option<String>,
-    /// Longest wait for the connection
-    #[arg(long, value_name = "DUR", default_value = "10s", value_parser = parse_timeout)]
-    pub(crate) connect_timeout: Duration,
+    /// Longest wait for the connection [default: 10s]
+    #[arg(long, value_name = "DUR", value_parser = parse_timeout)]
+    pub(crate) connect_timeout: Option<Duration>,
     /// Own log, on standard error: off, error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", env = "TELEXEC_LOG_LEVEL", hide_env_values = true, default_value = "error")]
     pub(crate) log_level: LevelFilter,
@@ -158,7 +199,8 @@ Exit codes: 0 it serves, 1 it is shutting down, 255 it is unreachable.
 Example:
   telexec ping unix:///run/telexec/agent.sock")]
 pub(crate) struct PingArgs {
-    /// Where: local, unix:///PATH, HOST:PORT, or a virtual machine (see `telexec --help`)
+    /// Where: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    #[arg(add = completions::targets())]
     pub(crate) target: Destination,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
@@ -169,7 +211,8 @@ pub(crate) struct PingArgs {
 Example:
   telexec info --json local | jq -r .kernel")]
 pub(crate) struct InfoArgs {
-    /// Where: local, unix:///PATH, HOST:PORT, or a virtual machine (see `telexec --help`)
+    /// Where: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    #[arg(add = completions::targets())]
     pub(crate) target: Destination,
     /// Print one JSON object
     #[arg(long)]

@@ -3,6 +3,7 @@
 use clap::{Args, ValueEnum};
 
 use super::{ConnectArgs, Destination};
+use crate::completions;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -24,7 +25,8 @@ Examples:
   telexec tool local bash '{\"command\": \"ls -l\", \"timeout\": 10}'
   telexec tool web1:7443 exec_command '{\"cmd\": \"make\", \"workdir\": \"/src\"}'")]
 pub(crate) struct ToolArgs {
-    /// Where: local, unix:///PATH, HOST:PORT, or a virtual machine (see `telexec --help`)
+    /// Where: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    #[arg(add = completions::targets())]
     pub(crate) target: Destination,
     /// Tool to call; without it, the tools are listed
     pub(crate) name: Option<String>,

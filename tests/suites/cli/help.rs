@@ -1,34 +1,79 @@
 //! What `telexec` says of itself, and its completions.
 
-use telexec_tests::within;
+use telexec_tests::{program, within};
 use tokio::process::Command;
 
 use super::{Said, say, telexec};
 
+/// Lets a shell read its completion script and then do this, with `telexec` on its path and this configuration.
+async fn completed(shell: &str, config: &str, text: &str) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let (script, file) = (directory.path().join("script"), directory.path().join("config.toml"));
+    std::fs::write(&script, say(&["completions", shell]).await.answer()).unwrap();
+    std::fs::write(&file, config).unwrap();
+    let programs = program("telexec").parent().unwrap().to_owned();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new(shell);
+    command.env("PATH", path).env("TELEXEC_CONFIG", &file).env("SCRIPT", &script);
+    let output = within(command.args(["-c", text]).output()).await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+const CONFIG: &str = "[targets.build-7]\naddress = 'b:1'\n[targets.web1]\naddress = 'w:1'\n[groups]\nfront = ['web1']";
+
+/// What bash completes the last word of a line to.
+async fn in_bash(line: &[&str]) -> Vec<String> {
+    let words = line.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
+    let text = format!(
+        "source $SCRIPT; COMP_WORDS=({words}); COMP_CWORD={}; _clap_complete_telexec telexec '{}' x; \
+         printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        line.len() - 1,
+        line[line.len() - 1]
+    );
+    completed("bash", CONFIG, &text).await.lines().map(|line| line.trim_end().to_owned()).collect()
+}
+
 #[tokio::test]
-async fn completions_are_scripts() {
-    for shell in ["bash", "zsh", "fish"] {
-        let said = say(&["completions", shell]).await;
-        let subcommands = ["exec", "ps", "attach", "input", "kill", "tool", "ping", "info", "certs", "completions"];
-        let flags = ["workdir", "user", "max-processes", "tty", "detach-keys", "on-disconnect", "no-history", "close"];
-        for word in subcommands.iter().chain(&flags) {
-            assert!(said.answer().contains(word), "{shell}: {word}");
-        }
+async fn completions_know_commands_flags_targets_and_groups() {
+    assert_eq!(in_bash(&["telexec", "ex"]).await, ["exec"]);
+    assert_eq!(in_bash(&["telexec", "exec", "--max-p"]).await, ["--max-processes"]);
+    assert_eq!(in_bash(&["telexec", "exec", "b"]).await, ["build-7"]);
+    assert_eq!(in_bash(&["telexec", "exec", "l"]).await, ["local"]);
+    assert_eq!(in_bash(&["telexec", "attach", "w"]).await, ["web1"]);
+}
+
+#[tokio::test]
+async fn completions_are_there_for_other_shells() {
+    for shell in ["elvish", "fish", "powershell", "zsh"] {
+        assert!(say(&["completions", shell]).await.answer().contains("TELEXEC_COMPLETE"), "{shell}");
     }
 }
 
 #[tokio::test]
-async fn completions_complete_in_bash() {
+async fn manual_pages_are_complete_and_roff_has_nothing_to_say() {
     let directory = tempfile::tempdir().unwrap();
-    let script = directory.path().join("telexec.bash");
-    std::fs::write(&script, say(&["completions", "bash"]).await.answer()).unwrap();
-    let complete =
-        "source $0; COMP_WORDS=(telexec ex); COMP_CWORD=1; _telexec telexec ex telexec; echo ${COMPREPLY[*]}";
-    let output = within(Command::new("bash").args(["-uc", complete]).arg(&script).output()).await.unwrap();
-    assert_eq!(
-        (String::from_utf8(output.stdout), String::from_utf8(output.stderr)),
-        (Ok("exec\n".into()), Ok("".into()))
-    );
+    say(&["man", "--dir", directory.path().to_str().unwrap()]).await.answer();
+    let page = |name: &str| directory.path().join(format!("man{}", &name[name.len() - 1..])).join(name);
+    for (name, text) in [
+        ("telexec.1", "Run commands on other machines"),
+        ("telexec-exec.1", "\\-\\-workdir"),
+        ("telexec-certs-issue.1", "telexec certs issue build"),
+        ("telexecd.8", "TELEXECD_"),
+        ("telexec.toml.5", "connect_timeout = "),
+        ("telexecd.toml.5", "max_executions_per_identity = "),
+    ] {
+        let read = std::fs::read_to_string(page(name)).unwrap();
+        assert!(read.is_ascii() && read.contains(text), "{name}");
+    }
+    assert_eq!(say(&["man"]).await.answer(), std::fs::read_to_string(page("telexec.1")).unwrap());
+    for entry in ["man1", "man5", "man8"].iter().flat_map(|s| std::fs::read_dir(directory.path().join(s)).unwrap()) {
+        let path = entry.unwrap().path();
+        match Command::new("groff").args(["-ww", "-man", "-Tutf8", "-z"]).arg(&path).output().await {
+            Ok(output) => assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{}", path.display()),
+            Err(_) => return eprintln!("skipped in part: there is no groff"),
+        }
+    }
 }
 
 /// The subcommands that a help lists.
@@ -45,14 +90,14 @@ async fn every_subcommand_has_help_that_tells_only_of_what_is_there() {
     while let Some(line) = lines.pop() {
         let said = Said::by(telexec(line.iter().map(String::as_str).chain(["--help"]))).await;
         let help = said.answer();
-        for unbuilt in ["config.toml", "--policy", "--crl", "telexec fleet", "mcp"] {
+        for unbuilt in ["--policy", "--crl", "mcp"] {
             assert!(!help.contains(unbuilt), "{line:?}: {unbuilt}");
         }
         lines.extend(subcommands(help).into_iter().map(|name| [&line[..], &[name]].concat()));
         seen.push(line.join(" "));
     }
     seen.sort();
-    let all = "|attach|certs|certs init|certs issue|certs show|completions|exec|info|input|kill|ping|ps|tool";
+    let all = "|attach|certs|certs init|certs issue|certs show|check|completions|config|config path|config show|exec|info|input|kill|man|ping|ps|tool";
     assert_eq!(seen.join("|"), all);
 }
 

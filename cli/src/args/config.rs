@@ -1,0 +1,33 @@
+//! The command line of `telexec config`.
+
+use clap::Args;
+
+use super::ConnectArgs;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The file is the one that TELEXEC_CONFIG names, or $XDG_CONFIG_HOME/telexec/config.toml, or
+~/.config/telexec/config.toml; `man telexec.toml` explains its keys.
+
+Examples:
+  telexec config show
+  telexec config show --json | jq -r '.targets | keys[]'
+  $EDITOR \"$(telexec config path)\"")]
+pub(crate) struct ConfigArgs {
+    #[command(subcommand)]
+    pub(crate) action: ConfigAction,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum ConfigAction {
+    /// Print what it comes to, with flags, environment and defaults: names and paths, no secrets
+    Show {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        connect: ConnectArgs,
+    },
+    /// Print where the file is, or would be
+    Path,
+}

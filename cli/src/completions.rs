@@ -1,0 +1,67 @@
+//! Completions: what can be typed, and the names of targets and groups.
+//!
+//! The scripts ask this program, by a variable in its environment, so they are never behind what it can do.
+
+use std::ffi::OsStr;
+
+use clap::CommandFactory;
+use clap_complete::CompleteEnv;
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use clap_complete::env::Shells;
+
+use crate::args::{Cli, CompletionShell};
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::{exit, output};
+
+/// Set by the scripts.
+const VARIABLE: &str = "TELEXEC_COMPLETE";
+
+/// Answers a completion script, and ends the process; returns if none asks.
+pub fn complete() {
+    CompleteEnv::with_factory(Cli::command).var(VARIABLE).complete();
+}
+
+/// Prints the script for a shell.
+pub(crate) fn print(shell: CompletionShell) -> Result<(), Failure> {
+    let name = match shell {
+        CompletionShell::Bash => "bash",
+        CompletionShell::Elvish => "elvish",
+        CompletionShell::Fish => "fish",
+        CompletionShell::Powershell => "powershell",
+        CompletionShell::Zsh => "zsh",
+    };
+    let shells = Shells::builtins();
+    let mut script = Vec::new();
+    if let Some(shell) = shells.completer(name) {
+        let written = shell.write_registration(VARIABLE, "telexec", "telexec", "telexec", &mut script);
+        written.map_err(|error| Failure::new(exit::LOST, &error))?;
+    }
+    output::print(&script)
+}
+
+/// For a TARGET: `local` and the configured ones.
+pub(crate) fn targets() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let names = Config::load().unwrap_or_default().targets.into_keys();
+        beginning_with(typed, std::iter::once("local".to_owned()).chain(names))
+    })
+}
+
+/// For a set of hosts, behind its last comma: targets, and groups with an @.
+pub(crate) fn hosts() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let Some(typed) = typed.to_str() else { return Vec::new() };
+        let (before, _) = typed.rsplit_once(',').map_or(("", typed), |(before, last)| (before, last));
+        let before = if before.is_empty() { String::new() } else { format!("{before},") };
+        let Config { targets, groups, .. } = Config::load().unwrap_or_default();
+        let groups = groups.into_keys().chain(["all".to_owned()]).map(|name| format!("@{name}"));
+        let names = groups.chain(targets.into_keys());
+        beginning_with(OsStr::new(typed), names.map(|name| format!("{before}{name}")))
+    })
+}
+
+fn beginning_with(typed: &OsStr, names: impl Iterator<Item = String>) -> Vec<CompletionCandidate> {
+    let typed = typed.to_string_lossy();
+    names.filter(|name| name.starts_with(&*typed)).map(CompletionCandidate::new).collect()
+}

@@ -1,0 +1,155 @@
+//! What can be written in the file: the keys of `deploy/telexec.toml`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::args::Destination;
+use crate::duration::parse_timeout;
+use crate::fleet::nodeset::{self, Groups};
+
+/// All that it says.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Config {
+    pub(crate) defaults: Defaults,
+    pub(crate) credentials: BTreeMap<String, Credentials>,
+    pub(crate) targets: BTreeMap<String, TargetConfig>,
+    pub(crate) groups: BTreeMap<String, Vec<String>>,
+}
+
+/// What counts for every target that does not say otherwise.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Defaults {
+    pub(crate) credentials: Option<String>,
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) server_name: Option<String>,
+    #[serde(deserialize_with = "duration", serialize_with = "as_text")]
+    pub(crate) connect_timeout: Option<Duration>,
+    pub(crate) user: Option<String>,
+    /// Of hosts that are named without one.
+    pub(crate) port: Option<u16>,
+    pub(crate) fanout: Option<usize>,
+}
+
+/// Who this side is for some agents, and whom it trusts.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Credentials {
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) server_name: Option<String>,
+}
+
+/// An agent with a name.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TargetConfig {
+    pub(crate) address: String,
+    pub(crate) credentials: Option<String>,
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) server_name: Option<String>,
+    #[serde(default, deserialize_with = "duration", serialize_with = "as_text")]
+    pub(crate) connect_timeout: Option<Duration>,
+    pub(crate) user: Option<String>,
+}
+
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let told = |error| serde::de::Error::custom(format!("connect_timeout: {error}"));
+    parse_timeout(&text).map(Some).map_err(told)
+}
+
+fn as_text<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    match duration {
+        Some(duration) => serializer.collect_str(&humantime::format_duration(*duration)),
+        None => serializer.serialize_none(),
+    }
+}
+
+impl Config {
+    /// Makes paths absolute, and finds what cannot be meant.
+    pub(super) fn settle(&mut self, file: &Path) -> Result<(), String> {
+        self.find_files(file);
+        let Defaults { credentials, fanout, port, .. } = &self.defaults;
+        self.knows(credentials.as_ref()).map_err(|error| format!("defaults.credentials: {error}"))?;
+        if *fanout == Some(0) || *port == Some(0) {
+            let key = if *fanout == Some(0) { "fanout" } else { "port" };
+            return Err(format!("defaults.{key}: it must be more than 0"));
+        }
+        for (name, target) in &self.targets {
+            check_name(name).map_err(|error| format!("targets.{name}: {error}"))?;
+            check_address(&target.address).map_err(|error| format!("targets.{name}.address: {error}"))?;
+            let known = self.knows(target.credentials.as_ref());
+            known.map_err(|error| format!("targets.{name}.credentials: {error}"))?;
+        }
+        for (name, nodes) in &self.groups {
+            check_name(name).map_err(|error| format!("groups.{name}: {error}"))?;
+            let checked = nodeset::expand(&nodes.join(","), self);
+            checked.map_err(|error| format!("groups.{name}: {error}"))?;
+        }
+        Ok(())
+    }
+
+    fn find_files(&mut self, file: &Path) {
+        let base = file.parent().unwrap_or(Path::new(""));
+        let home = std::env::var_os("HOME");
+        let Defaults { cert, key, ca, .. } = &mut self.defaults;
+        let mut paths = vec![cert, key, ca];
+        for Credentials { cert, key, ca, .. } in self.credentials.values_mut() {
+            paths.extend([cert, key, ca]);
+        }
+        for TargetConfig { cert, key, ca, .. } in self.targets.values_mut() {
+            paths.extend([cert, key, ca]);
+        }
+        for path in paths.into_iter().flatten() {
+            *path = match (path.strip_prefix("~"), &home) {
+                (Ok(rest), Some(home)) => Path::new(home).join(rest),
+                _ => base.join(&path),
+            };
+        }
+    }
+
+    fn knows(&self, credentials: Option<&String>) -> Result<(), String> {
+        match credentials {
+            Some(name) if !self.credentials.contains_key(name) => Err(format!("no [credentials.{name}]")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Groups for Config {
+    fn group(&self, name: &str) -> Option<Vec<String>> {
+        match self.groups.get(name) {
+            Some(nodes) => Some(nodes.clone()),
+            None if name == "all" => Some(self.targets.keys().cloned().collect()),
+            None => None,
+        }
+    }
+}
+
+/// A name that reads the same on the command line.
+fn check_name(name: &str) -> Result<(), String> {
+    match name.parse() {
+        Ok(Destination::Named(_)) => Ok(()),
+        Ok(Destination::Local) => Err("this name is taken: it is the agent in telexec itself".to_owned()),
+        _ => Err("a name is made of letters, digits, - _ and .".to_owned()),
+    }
+}
+
+fn check_address(address: &str) -> Result<(), String> {
+    match address.parse() {
+        Ok(Destination::Agent(_)) => Ok(()),
+        Ok(Destination::Local) => Err("local has its name already".to_owned()),
+        Ok(Destination::Named(_)) => Err("no port: give unix:///PATH, HOST:PORT or tcp://HOST:PORT".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,3 @@
+//! `telexec fleet`: one command on many machines.
+
+pub(crate) mod nodeset;
