@@ -61,6 +61,11 @@ pub(crate) fn hosts() -> ArgValueCompleter {
     })
 }
 
+/// For the name of a group.
+pub(crate) fn groups() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| beginning_with(typed, Config::load().unwrap_or_default().groups.into_keys()))
+}
+
 fn beginning_with(typed: &OsStr, names: impl Iterator<Item = String>) -> Vec<CompletionCandidate> {
     let typed = typed.to_string_lossy();
     names.filter(|name| name.starts_with(&*typed)).map(CompletionCandidate::new).collect()

@@ -9,6 +9,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use telexec_tool::{Event, ExecutionInfo, ExecutionState, OutputStream, Program};
 
+use crate::fleet::Outcome;
+
 /// An event as one line.
 pub(crate) fn line(event: &Event) -> Result<String, serde_json::Error> {
     serde_json::to_string(&Line::from(event)).map(|line| line + "\n")
@@ -17,6 +19,44 @@ pub(crate) fn line(event: &Event) -> Result<String, serde_json::Error> {
 /// An execution as one line.
 pub(crate) fn execution(info: &ExecutionInfo) -> Result<String, serde_json::Error> {
     serde_json::to_string(&Execution::from(info)).map(|line| line + "\n")
+}
+
+/// An event on one of many hosts, as one line.
+pub(crate) fn line_of(host: &str, event: &Event) -> Result<String, serde_json::Error> {
+    serde_json::to_string(&Of { host, what: Line::from(event) }).map(|line| line + "\n")
+}
+
+/// An execution on one of many hosts, as one line.
+pub(crate) fn execution_of(host: &str, info: &ExecutionInfo) -> Result<String, serde_json::Error> {
+    serde_json::to_string(&Of { host, what: Execution::from(info) }).map(|line| line + "\n")
+}
+
+/// How it ended on one of many hosts, as one line.
+pub(crate) fn outcome(host: &str, outcome: &Outcome) -> Result<String, serde_json::Error> {
+    let what = HostOutcome {
+        event: "outcome",
+        outcome: outcome.kind.key(),
+        exit_code: outcome.code,
+        message: outcome.reason.as_deref(),
+        exited: outcome.exited.as_ref().map(Exited::from),
+    };
+    serde_json::to_string(&Of { host, what }).map(|line| line + "\n")
+}
+
+#[derive(Serialize)]
+struct Of<'a, T> {
+    host: &'a str,
+    #[serde(flatten)]
+    what: T,
+}
+
+#[derive(Serialize)]
+struct HostOutcome<'a> {
+    event: &'static str,
+    outcome: String,
+    exit_code: u8,
+    message: Option<&'a str>,
+    exited: Option<Exited<'a>>,
 }
 
 #[derive(Serialize)]

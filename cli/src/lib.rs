@@ -44,6 +44,7 @@ use self::failure::Failure;
 pub fn run(cli: Cli) -> u8 {
     let done = match cli.subcommand {
         Subcommand::Exec(args) => connected(args.connect.log_level, exec::run(*args)),
+        Subcommand::Fleet(args) => connected(args.log_level(), fleet::run(*args)),
         Subcommand::Check(args) => connected(args.connect.log_level, check::run(*args)),
         Subcommand::Ps(args) => connected(args.connect.log_level, ps::run(args)),
         Subcommand::Attach(args) => connected(args.connect.log_level, attach::run(args)),

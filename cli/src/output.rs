@@ -59,7 +59,7 @@ pub(crate) fn print(text: &[u8]) -> Result<(), Failure> {
 }
 
 /// A reader that went away, such as `head`, has what it wanted: nothing is said of it.
-fn write_failure(error: &io::Error) -> Failure {
+pub(crate) fn write_failure(error: &io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::silent(exit::BROKEN_PIPE),
         _ => Failure::text(exit::LOST, format!("cannot write the output: {error}")),
@@ -67,7 +67,7 @@ fn write_failure(error: &io::Error) -> Failure {
 }
 
 /// The same file, without the line buffer of [`io::stdout`].
-fn unbuffered(stream: std::os::fd::BorrowedFd<'_>) -> io::Result<File> {
+pub(crate) fn unbuffered(stream: std::os::fd::BorrowedFd<'_>) -> io::Result<File> {
     stream.try_clone_to_owned().map(File::from)
 }
 
@@ -82,7 +82,7 @@ fn write_queue(mut queue: mpsc::Receiver<(OutputStream, Bytes)>, mut stdout: Fil
 }
 
 /// Writes to a file that whoever shares it may have made non-blocking.
-fn write_all(file: &mut File, mut data: &[u8]) -> io::Result<()> {
+pub(crate) fn write_all(file: &mut File, mut data: &[u8]) -> io::Result<()> {
     while !data.is_empty() {
         match file.write(data) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

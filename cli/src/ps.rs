@@ -66,7 +66,7 @@ fn text(info: &ExecutionInfo) -> String {
     }
 }
 
-fn state(info: &ExecutionInfo) -> String {
+pub(crate) fn state(info: &ExecutionInfo) -> String {
     match (info.state, &info.exited) {
         (ExecutionState::Running, _) => "running".to_owned(),
         (ExecutionState::Lingering, _) => "lingering".to_owned(),
@@ -80,7 +80,7 @@ fn state(info: &ExecutionInfo) -> String {
 }
 
 /// A duration in its largest unit.
-fn rough(duration: Duration) -> String {
+pub(crate) fn rough(duration: Duration) -> String {
     match duration.as_secs() {
         seconds @ ..60 => format!("{seconds}s"),
         seconds @ ..3600 => format!("{}m", seconds / 60),

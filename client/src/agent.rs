@@ -15,9 +15,10 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use crate::connector::Connector;
 use crate::{AgentInfo, CommandCheck, ConnectError, RemoteExecutor, Target, TlsOptions, error};
 
-// An execution may fill its window without stalling the others; and many small chunks must not look like a flood.
+/// Many small chunks must not look like a flood.
 const STREAM_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-const CONNECTION_WINDOW_BYTES: u32 = 64 * 1024 * 1024;
+/// So many executions may fill their windows without stalling the others.
+const STREAMS_IN_CONNECTION: u32 = 16;
 /// A whole chunk of output in one frame: twice as fast as in pieces of the default 16 KiB.
 const FRAME_BYTES: u32 = 1024 * 1024;
 /// How often a quiet connection is tried, and how long an answer may take.
@@ -31,11 +32,14 @@ pub struct ConnectOptions {
     pub tls: Option<TlsOptions>,
     /// Until the connection is ready, TLS included. Default: 10 s.
     pub connect_timeout: Duration,
+    /// How much output an execution may send before it is read, at least 64 KiB; as much may wait in memory, for each
+    /// execution. One who is connected to many agents wants less. Default: 4 MiB.
+    pub stream_window_bytes: u32,
 }
 
 impl Default for ConnectOptions {
     fn default() -> Self {
-        Self { tls: None, connect_timeout: Duration::from_secs(10) }
+        Self { tls: None, connect_timeout: Duration::from_secs(10), stream_window_bytes: STREAM_WINDOW_BYTES }
     }
 }
 
@@ -63,7 +67,9 @@ impl Agent {
     pub async fn connect(target: &Target, options: ConnectOptions) -> Result<Self, ConnectError> {
         let name: Arc<str> = target.to_string().into();
         let scheme = if options.tls.is_some() && matches!(target, Target::Tcp { .. }) { "https" } else { "http" };
-        let endpoint = endpoint(scheme, &target.authority()).map_err(|error| error::connecting(error, &name))?;
+        let window = options.stream_window_bytes;
+        let endpoint =
+            endpoint(scheme, &target.authority(), window).map_err(|error| error::connecting(error, &name))?;
         let connector = Arc::new(Connector { target: target.clone(), options });
         let service = tower::service_fn(move |_: Uri| {
             let connector = Arc::clone(&connector);
@@ -120,11 +126,13 @@ impl Agent {
     }
 }
 
-fn endpoint(scheme: &str, authority: &str) -> Result<Endpoint, tonic::transport::Error> {
+fn endpoint(scheme: &str, authority: &str, window: u32) -> Result<Endpoint, tonic::transport::Error> {
+    // HTTP/2 begins with less, and has 2^31 - 1 as the most
+    let window = window.clamp(64 * 1024, i32::MAX as u32);
     let endpoint = Endpoint::from_shared(format!("http://{authority}"))?
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_frame_size(FRAME_BYTES)
+        .initial_stream_window_size(window)
+        .initial_connection_window_size(window.saturating_mul(STREAMS_IN_CONNECTION).min(i32::MAX as u32))
+        .max_frame_size(FRAME_BYTES.min(window))
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true)

@@ -142,7 +142,7 @@ impl ExecArgs {
     }
 }
 
-fn parse_cpus(text: &str) -> Result<f64, String> {
+pub(super) fn parse_cpus(text: &str) -> Result<f64, String> {
     let cpus = text.parse().ok().filter(|cpus: &f64| cpus.is_finite() && *cpus > 0.0);
     cpus.ok_or_else(|| "give a number above 0, such as 0.5 or 2".to_owned())
 }

@@ -143,7 +143,7 @@ pub(crate) struct KillArgs {
     pub(crate) connect: ConnectArgs,
 }
 
-fn parse_signal(text: &str) -> Result<Signal, String> {
+pub(super) fn parse_signal(text: &str) -> Result<Signal, String> {
     text.to_ascii_uppercase().parse().map_err(|error: telexec_tool::InvalidCommand| error.reason.into_owned())
 }
 

@@ -4,6 +4,7 @@ mod certs;
 mod config;
 mod exec;
 mod executions;
+mod fleet;
 mod tool;
 
 use std::fmt;
@@ -19,6 +20,9 @@ pub(crate) use self::certs::{CertsAction, CertsArgs, CertsInitArgs, CertsIssueAr
 pub(crate) use self::config::{ConfigAction, ConfigArgs};
 pub(crate) use self::exec::ExecArgs;
 pub(crate) use self::executions::{AttachArgs, InputArgs, KillArgs, PsArgs};
+pub(crate) use self::fleet::{
+    FleetAction, FleetArgs, FleetAttachArgs, FleetCommandArgs, FleetKillArgs, FleetPsArgs, HostArgs, PaceArgs, ShowArgs,
+};
 pub(crate) use self::tool::{ToolArgs, ToolStyle};
 use crate::completions;
 use crate::duration::parse_timeout;
@@ -40,7 +44,8 @@ TARGET is one of:
 Examples:
   telexec exec local -c 'echo hello'
   telexec exec -it unix:///run/telexec/agent.sock -- bash
-  telexec exec --cert me.pem --key me.key --ca ca.pem build-7:7443 -- uname -a"
+  telexec exec --cert me.pem --key me.key --ca ca.pem build-7:7443 -- uname -a
+  telexec fleet -w 'web[01-32],@db' -- uptime"
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -63,6 +68,8 @@ Examples:
   telexec check --json --user nobody build-7:7443 -- make check | jq .reason"
     )]
     Check(Box<ExecArgs>),
+    /// Run a command on many machines at once
+    Fleet(Box<FleetArgs>),
     /// List what an agent runs, and ran
     Ps(PsArgs),
     /// Follow an execution that runs already, or ran

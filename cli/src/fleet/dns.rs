@@ -1,0 +1,119 @@
+//! Hosts that DNS knows: every address of a name, every target of a service.
+
+use std::time::Duration;
+
+use domain::base::{Name, Rtype};
+use domain::rdata::Srv;
+use domain::resolv::StubResolver;
+use tokio::net::lookup_host;
+
+/// For an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What was found, each with its port.
+#[derive(Debug, PartialEq)]
+pub(super) struct Found {
+    pub(super) addresses: Vec<String>,
+    /// What their certificates are for, if not for the address.
+    pub(super) server_name: Option<String>,
+}
+
+/// `dns:NAME:PORT` and `srv:NAME`; `None`: it is neither.
+pub(super) async fn lookup(host: &str) -> Option<Result<Found, String>> {
+    let found = async {
+        if let Some(name) = host.strip_prefix("dns:") {
+            return Some(addresses(name).await);
+        }
+        Some(services(host.strip_prefix("srv:")?, &StubResolver::new()).await)
+    };
+    match tokio::time::timeout(PATIENCE, found).await {
+        Ok(found) => found,
+        Err(_) => Some(Err(format!("no answer within {PATIENCE:?}"))),
+    }
+}
+
+async fn addresses(text: &str) -> Result<Found, String> {
+    let (name, port) = text.rsplit_once(':').ok_or("no port: give dns:NAME:PORT")?;
+    let port: u16 = port.parse().ok().filter(|port| *port > 0).ok_or("no port: give dns:NAME:PORT")?;
+    let found = lookup_host((name, port)).await.map_err(|error| error.to_string())?;
+    let mut addresses: Vec<_> = found.collect();
+    // DNS gives them in any order
+    addresses.sort();
+    Ok(Found { addresses: addresses.iter().map(ToString::to_string).collect(), server_name: Some(name.to_owned()) })
+}
+
+async fn services(text: &str, resolver: &StubResolver) -> Result<Found, String> {
+    let name: Name<Vec<u8>> = text.parse().map_err(|error| format!("it is no name: {error}"))?;
+    let answer = resolver.query((name, Rtype::SRV)).await.map_err(|error| error.to_string())?;
+    let records = answer.answer().map_err(|error| error.to_string())?;
+    let mut addresses = Vec::new();
+    for record in records.limit_to_in::<Srv<_>>() {
+        let record = record.map_err(|error| error.to_string())?;
+        let target = record.data().target().to_string();
+        addresses.push(format!("{}:{}", target.trim_end_matches('.'), record.data().port()));
+    }
+    addresses.sort();
+    addresses.dedup();
+    match addresses.is_empty() {
+        true => Err("there is no such service".to_owned()),
+        false => Ok(Found { addresses, server_name: None }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::base::iana::Rcode;
+    use domain::base::{Message, MessageBuilder, Ttl};
+    use domain::resolv::stub::conf::{ResolvConf, ServerConf, Transport};
+    use tokio::net::UdpSocket;
+
+    use super::*;
+
+    /// A name server that answers each question with these targets.
+    async fn resolver(targets: &'static [(&'static str, u16)]) -> StubResolver {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let mut conf = ResolvConf::new();
+        conf.servers.push(ServerConf::new(socket.local_addr().unwrap(), Transport::Udp));
+        conf.finalize();
+        tokio::spawn(async move {
+            let mut buffer = vec![0; 1500];
+            loop {
+                let (length, peer) = socket.recv_from(&mut buffer).await.unwrap();
+                let question = Message::from_octets(buffer[..length].to_vec()).unwrap();
+                let mut answer = MessageBuilder::new_vec().start_answer(&question, Rcode::NOERROR).unwrap();
+                let asked = question.first_question().unwrap();
+                for (target, port) in targets {
+                    let target: Name<Vec<u8>> = target.parse().unwrap();
+                    answer.push((asked.qname(), Ttl::from_secs(1), Srv::new(1, 1, *port, target))).unwrap();
+                }
+                socket.send_to(answer.finish().as_slice(), peer).await.unwrap();
+            }
+        });
+        StubResolver::from_conf(conf)
+    }
+
+    #[tokio::test]
+    async fn a_service_is_all_its_targets() {
+        let resolver = resolver(&[("web2.example.org", 7443), ("web1.example.org", 17443)]).await;
+        let found = services("_telexec._tcp.example.org", &resolver).await.unwrap();
+        assert_eq!(found.addresses, ["web1.example.org:17443", "web2.example.org:7443"]);
+    }
+
+    #[tokio::test]
+    async fn a_service_that_is_not_there_is_told() {
+        let resolver = resolver(&[]).await;
+        assert!(services("_telexec._tcp.example.org", &resolver).await.unwrap_err().contains("no such service"));
+        assert!(services("..", &resolver).await.unwrap_err().contains("no name"));
+    }
+
+    #[tokio::test]
+    async fn addresses_keep_the_name_for_their_certificates() {
+        let found = lookup("dns:localhost:7443").await.unwrap().unwrap();
+        assert!(found.addresses.iter().all(|address| address.ends_with(":7443")) && !found.addresses.is_empty());
+        assert_eq!(found.server_name.as_deref(), Some("localhost"));
+        for text in ["dns:localhost", "dns:localhost:0", "dns:localhost:x"] {
+            assert!(lookup(text).await.unwrap().unwrap_err().contains("dns:NAME:PORT"), "{text}");
+        }
+        assert_eq!(lookup("localhost:1").await, None);
+    }
+}

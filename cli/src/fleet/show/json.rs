@@ -1,0 +1,29 @@
+//! Every event as a JSON line.
+
+use std::io;
+
+use telexec_tool::OutputStream;
+
+use super::Show;
+use crate::fleet::event::Event;
+use crate::fleet::hosts::Host;
+use crate::fleet::screen::Screen;
+use crate::json;
+
+pub(crate) struct Json;
+
+impl Show for Json {
+    fn event(&mut self, _: usize, host: &Host, event: &Event, screen: &mut Screen) -> io::Result<()> {
+        use telexec_tool::Event as Told;
+        let line = match event {
+            Event::Begun => return Ok(()),
+            Event::Started(started) => json::line_of(&host.name, &Told::Started(started.clone())),
+            Event::Output(output) => json::line_of(&host.name, &Told::Output(output.clone())),
+            Event::Gap(position) => json::line_of(&host.name, &Told::Gap(*position)),
+            Event::Ended(outcome) => json::outcome(&host.name, outcome),
+        };
+        let line = line.map_err(io::Error::other)?;
+        screen.buffer(OutputStream::Stdout)?.extend_from_slice(line.as_bytes());
+        Ok(())
+    }
+}

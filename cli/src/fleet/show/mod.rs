@@ -1,0 +1,43 @@
+//! How events are shown.
+
+mod gather;
+mod json;
+mod lines;
+mod live;
+mod order;
+
+use std::io;
+
+use super::event::Event;
+use super::hosts::Host;
+use super::screen::Screen;
+use crate::args::ShowArgs;
+
+/// A way to show what happens on hosts, which have numbers.
+pub(crate) trait Show: Send {
+    fn event(&mut self, number: usize, host: &Host, event: &Event, screen: &mut Screen) -> io::Result<()>;
+
+    /// Some events were shown; more may come.
+    fn settle(&mut self, _hosts: &[Host], _screen: &mut Screen) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// All hosts have ended.
+    fn finish(&mut self, _hosts: &[Host], _screen: &mut Screen) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The way that the flags ask for.
+pub(crate) fn show(args: &ShowArgs, hosts: usize) -> Box<dyn Show> {
+    let live = live::Live::new(hosts, !args.no_prefix);
+    if args.json {
+        Box::new(json::Json)
+    } else if args.gather || args.gather_all || args.diff {
+        Box::new(gather::Gather::new(args, hosts, live))
+    } else if args.in_order {
+        Box::new(order::InOrder::new(live, hosts, args.keep))
+    } else {
+        Box::new(live)
+    }
+}
