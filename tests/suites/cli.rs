@@ -14,6 +14,7 @@ mod background;
 mod certs;
 mod config;
 mod exec;
+mod fleet;
 mod help;
 mod input;
 mod terminal;

@@ -45,10 +45,11 @@ DUR is a number of seconds, or such as 500ms, 10s, 5m, 1h30m.
 SIZE is a number of bytes, or such as 512K, 256M, 2GiB; K is 1,024.
 N|% is a number of hosts, or such as 10%.
 
-With --json, each line is one of these; started to exited are as of `telexec exec --json`:
-  {\"host\":…,\"event\":\"started\"|\"stdout\"|\"stderr\"|\"exited\"|\"promoted\"|\"gap\",…}
-  {\"host\":…,\"event\":\"outcome\",\"outcome\":…,\"exit_code\":…,\"message\":…}     last of a host
-  {\"event\":\"summary\",\"hosts\":…,\"seconds\":…,\"ok\":…,\"failed\":…,…}         last of all
+With --json, each line is one of these; the fields of the first, and exited, are as of `telexec exec --json`:
+  {\"host\":…,\"event\":\"started\"|\"stdout\"|\"stderr\"|\"gap\",…}
+  {\"host\":…,\"event\":\"outcome\",\"outcome\":…,\"exit_code\":…,\"message\":…,\"exited\":…}    last of a host
+  {\"event\":\"summary\",\"hosts\":…,\"seconds\":…,\"ok\":…,\"failed\":…,…}                     last of all
+  {\"event\":\"fleet\",\"fleet_id\":…}                                              first, with -d
 An outcome is ok, failed, timed_out, unreachable, refused, lost, cancelled or not_run.
 
 Examples:

@@ -73,7 +73,7 @@ mod tests {
     async fn resolver(targets: &'static [(&'static str, u16)]) -> StubResolver {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let mut conf = ResolvConf::new();
-        conf.servers.push(ServerConf::new(socket.local_addr().unwrap(), Transport::Udp));
+        conf.servers.push(ServerConf::new(socket.local_addr().unwrap(), Transport::UdpTcp));
         conf.finalize();
         tokio::spawn(async move {
             let mut buffer = vec![0; 1500];

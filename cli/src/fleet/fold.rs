@@ -10,15 +10,12 @@ type Axes = Vec<BTreeSet<(usize, u64)>>;
 /// The hosts in few words, sorted by name and number.
 pub(crate) fn fold<'a>(hosts: impl IntoIterator<Item = &'a str>) -> String {
     let mut by_template: BTreeMap<Template, BTreeSet<Vec<String>>> = BTreeMap::new();
-    let mut plain = BTreeSet::new();
     for host in hosts {
-        match split(host) {
-            Some((template, numbers)) => _ = by_template.entry(template).or_default().insert(numbers),
-            None => _ = plain.insert(host.to_owned()),
-        }
+        let (template, numbers) = split(host).unwrap_or_else(|| (vec![host.to_owned()], Vec::new()));
+        by_template.entry(template).or_default().insert(numbers);
     }
-    let folded = by_template.into_iter().flat_map(|(template, numbers)| fold_numbers(&template, &numbers));
-    folded.chain(plain).collect::<Vec<_>>().join(",")
+    let folded = by_template.iter().flat_map(|(template, numbers)| fold_numbers(template, numbers));
+    folded.collect::<Vec<_>>().join(",")
 }
 
 /// A name as template and numbers; `None`: there is nothing to fold, or folding it could not be read back.

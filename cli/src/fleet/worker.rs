@@ -195,16 +195,26 @@ fn cancelled(reason: &str) -> Outcome {
     Outcome::of(Kind::Cancelled, exit::LOST, reason)
 }
 
-/// Starts it, and waits until it is in the background.
+/// Starts it, and waits until it is in the background. What it writes until then is kept there.
 async fn start(host: &Host, agent: &Agent, recipe: &Recipe, teller: &Teller) -> Outcome {
     let command = match recipe.command(host) {
         Ok(command) => command,
         Err(error) => return Outcome::error(&error.into()),
     };
-    match agent.executor().execute(command).await {
-        Ok(mut execution) => follow(&mut execution, teller, &mut 0).await,
-        Err(error) => Outcome::error(&error),
+    let mut execution = match agent.executor().execute(command).await {
+        Ok(execution) => execution,
+        Err(error) => return Outcome::error(&error),
+    };
+    teller.tell(Event::Started(execution.started().clone())).await;
+    while let Some(told) = execution.next().await {
+        match told {
+            Ok(Told::Promoted) => return Outcome::ok(),
+            Ok(Told::Exited(exited)) => return Outcome::exited(exited),
+            Ok(_) => {}
+            Err(error) => return Outcome::lost(&error),
+        }
     }
+    Outcome::of(Kind::Lost, exit::LOST, "the agent did not tell whether it goes on")
 }
 
 async fn attach(agent: &Agent, id: &ExecutionId, teller: &Teller, stop: &mut Stop) -> Outcome {

@@ -63,7 +63,7 @@ async fn a_name_stands_for_an_address_and_its_credentials() {
         assert_eq!(configured.say(&["attach", target, &id]).await.answer(), "again\n");
         assert_eq!(configured.say(&["ps", "-aq", target]).await.answer().lines().last(), Some(&*id));
     }
-    let advice = configured.say(&["exec", "--yield-after", "0", "here", "-c", "true"]).await;
+    let advice = configured.say(&["exec", "--yield-after", "0", "here", "-c", "sleep 2"]).await;
     assert!(advice.remark().contains("`telexec attach here "), "{advice:?}");
 }
 

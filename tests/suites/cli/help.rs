@@ -41,6 +41,9 @@ async fn completions_know_commands_flags_targets_and_groups() {
     assert_eq!(in_bash(&["telexec", "exec", "b"]).await, ["build-7"]);
     assert_eq!(in_bash(&["telexec", "exec", "l"]).await, ["local"]);
     assert_eq!(in_bash(&["telexec", "attach", "w"]).await, ["web1"]);
+    assert_eq!(in_bash(&["telexec", "fleet", "-w", "web"]).await, ["web1"]);
+    assert_eq!(in_bash(&["telexec", "fleet", "-w", "x,@f"]).await, ["x,@front"]);
+    assert_eq!(in_bash(&["telexec", "fleet", "-g", ""]).await, ["front"]);
 }
 
 #[tokio::test]
@@ -97,7 +100,7 @@ async fn every_subcommand_has_help_that_tells_only_of_what_is_there() {
         seen.push(line.join(" "));
     }
     seen.sort();
-    let all = "|attach|certs|certs init|certs issue|certs show|check|completions|config|config path|config show|exec|info|input|kill|man|ping|ps|tool";
+    let all = "|attach|certs|certs init|certs issue|certs show|check|completions|config|config path|config show|exec|fleet|fleet attach|fleet kill|fleet ps|info|input|kill|man|ping|ps|tool";
     assert_eq!(seen.join("|"), all);
 }
 

@@ -1,0 +1,126 @@
+//! Which hosts: sets, groups, files, inventories, DNS.
+
+use std::process::Stdio;
+
+use telexec_tests::{Agent, executable, within};
+use tokio::io::AsyncWriteExt;
+
+use super::super::{Said, say};
+use super::{Fleet, sorted, summary};
+
+/// The hosts that these flags come to.
+async fn listed(fleet: &Fleet, args: &[&str]) -> String {
+    fleet.say(&[&["--list-hosts", "-b"], args].concat()).await.answer().trim_end().to_owned()
+}
+
+#[tokio::test]
+async fn sets_groups_and_exclusions_name_hosts() {
+    let fleet = Fleet::of(3);
+    for (args, hosts) in [
+        (&["-w", "web[01-03,01],web02"][..], "web[01-03]"),
+        (&["-w", "@web", "-x", "web02"], "web[01,03]"),
+        (&["-g", "web", "-w", "other"], "other,web[01-03]"),
+        (&["-a", "-x", "@web"], "other"),
+        (&["-w", "db[1-2].example.org:1"], "db[1-2].example.org:1"),
+    ] {
+        assert_eq!(listed(&fleet, args).await, hosts, "{args:?}");
+    }
+    let in_order = fleet.say(&["--list-hosts", "-w", "web03,web[01-03]"]).await;
+    assert_eq!(in_order.answer(), "web03\nweb01\nweb02\n");
+    assert_eq!(fleet.say(&["--list-hosts", "--pick", "2", "-w", "@web"]).await.answer().lines().count(), 2);
+}
+
+#[tokio::test]
+async fn a_host_that_is_named_twice_is_one() {
+    let fleet = Fleet::of(2);
+    let said = fleet.say(&["-w", "web01,@web", "-w", "web01", "-c", "echo hi"]).await;
+    assert_eq!(sorted(said.stdout()), ["web01: hi", "web02: hi"]);
+    assert_eq!(summary(&said), ["2 of 2 ok"]);
+}
+
+#[tokio::test]
+async fn files_name_hosts() {
+    let fleet = Fleet::of(3);
+    let file = fleet.path().join("hosts");
+    std::fs::write(&file, "# these\nweb01 # and\n\nweb[02-03],\n").unwrap();
+    assert_eq!(listed(&fleet, &["--hosts-file", file.to_str().unwrap()]).await, "web[01-03]");
+    let mut command = fleet.telexec(&["--list-hosts", "-b", "--hosts-file", "-", "-x", "web01"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    within(stdin.write_all(b"web01\nweb02\n")).await.unwrap();
+    drop(stdin);
+    assert_eq!(Said::by_child(child).await.answer(), "web02\n");
+    let both = fleet.say(&["-i", "--hosts-file", "-", "-c", "cat"]).await;
+    assert!(both.failure(2).contains("standard input is either"), "{both:?}");
+}
+
+#[tokio::test]
+async fn inventories_name_hosts_and_say_where_they_are() {
+    let fleet = Fleet::of(2);
+    let inventory = format!(
+        "#!/bin/sh\n[ \"$1\" = --list ] && echo '{{\"_meta\": {{\"hostvars\": {{ \
+         \"a1\": {{\"telexec_address\": \"{}\"}}, \"a2\": {{\"ansible_host\": \"{}\"}} }}}}, \
+         \"app\": {{\"hosts\": [\"a1\", \"a2\"]}}, \"first\": [\"a1\"] }}'",
+        fleet.agent.uris()[0],
+        fleet.agent.uris()[1].strip_prefix("tcp://").unwrap(),
+    );
+    let program = executable(fleet.path(), "inventory", &inventory);
+    let command = format!("{} --list", program.display());
+    let run = async |args: &[&str]| fleet.say(&[&["--inventory", &command], args, &["-c", "echo hi"]].concat()).await;
+    assert_eq!(sorted(run(&[]).await.stdout()), ["a1: hi", "a2: hi"]);
+    assert_eq!(sorted(run(&["-w", "@app", "-x", "@first"]).await.stdout()), ["a2: hi"]);
+    assert_eq!(sorted(run(&["-w", "@first,web01"]).await.stdout()), ["a1: hi", "web01: hi"]);
+    for (command, why) in [("exit 3", "it failed"), ("echo no", "did not print JSON"), ("echo 1", "neither a list")] {
+        let said = fleet.say(&["--inventory", command, "-c", "true"]).await;
+        assert!(said.failure(2).contains(why), "{said:?}");
+    }
+}
+
+#[tokio::test]
+async fn every_address_of_a_name_is_a_host() {
+    let fleet = Fleet::of(1);
+    let port = fleet.agent.address().rsplit_once(':').unwrap().1;
+    let (name, other) = (format!("dns:localhost:{port}"), format!("[::1]:{port}"));
+    let said = fleet.say(&["-w", &name, "-x", &other, "-c", "echo hi"]).await;
+    assert_eq!(said.stdout(), format!("127.0.0.1:{port}: hi\n"));
+    let missing = fleet.say(&["-w", "dns:no-such-host.invalid:1", "-c", "true"]).await;
+    assert!(missing.failure(255).contains("dns:no-such-host.invalid:1: "), "{missing:?}");
+}
+
+#[tokio::test]
+async fn what_is_no_set_of_hosts_is_told() {
+    for (args, why) in [
+        (&["-w", "web[9-1]"][..], "goes backwards"),
+        (&["-w", "web[1-999999999]"], "more than 100000 hosts"),
+        (&["-w", "web[1-"], "not closed"),
+        (&["-w", "@nope"], "there is no group nope"),
+        (&["-w", ","], "the set is empty"),
+        (&["-w", "a", "-x", "a"], "the set is empty"),
+        (&[], "no hosts are given"),
+        (&["-w", "a:b"], "not a port"),
+        (&["-w", "local"], "telexec exec local"),
+        (&["--hosts-file", "/nothing"], "No such file"),
+        (&["-w", "a:1", "--cert", "x"], "go together"),
+    ] {
+        let said = say(&[&["fleet"], args, &["-c", "true"]].concat()).await;
+        assert!(said.failure(2).contains(why), "{args:?}: {said:?}");
+    }
+    let said = say(&["fleet", "-w", "a"]).await;
+    assert!(said.failure(2).contains("there is nothing to run"), "{said:?}");
+}
+
+#[tokio::test]
+async fn a_dry_run_asks_and_runs_nothing() {
+    let fleet = Fleet::of(2);
+    let forbids = "forbid(principal, action == Action::\"Execute\", resource);";
+    let strict = Agent::builder().policy(format!("permit(principal, action, resource);\n{forbids}")).start();
+    fleet.add("strict", strict.uri());
+    fleet.add("gone", "127.0.0.1:1");
+    let mark = fleet.path().join("mark");
+    let text = format!("touch {}", mark.display());
+    let said = fleet.say(&["--dry-run", "-w", "@web,strict,gone", "-c", &text]).await;
+    let lines: Vec<_> = said.stdout().lines().collect();
+    assert_eq!((said.code, said.stderr(), lines[0], lines.len()), (1, "", "web[01-02]: would run it", 3), "{said:?}");
+    assert!(lines[1].starts_with("strict: refused: ") && lines[2].starts_with("gone: unreachable: "), "{said:?}");
+    assert!(!mark.exists());
+}
