@@ -38,10 +38,10 @@ const RULES: &str = r#"
 @id("other") permit(principal, action, resource) when {
   context.transport == "tcp" && context.command like "*a*b*" && context.shell != "x" && context.argv.contains("a") &&
   context.environment.contains("A") && context.working_directory like "/*" && context.user == "root" &&
-  context.user_id == 0 && (!(context has timeout) || context.timeout < duration("1h")) &&
-  (!(context.limits has cpus) || context.limits.cpus.lessThan(decimal("2.0"))) &&
-  (!(context.limits has memory_bytes) || context.limits.memory_bytes < 1) &&
-  (!(context.limits has max_processes) || context.limits.max_processes < 1) &&
+  context.user_id == 0 && context has timeout && context.timeout < duration("1h") &&
+  context.limits has cpus && context.limits.cpus.lessThan(decimal("2.0")) &&
+  context.limits has memory_bytes && context.limits.memory_bytes < 1 &&
+  context.limits has max_processes && context.limits.max_processes < 1 &&
   context.labels.contains("a=b") && (context.terminal || context.accepts_input || context.login || context.background)
 };
 @id("unsafe") forbid(principal, action, resource) when { context.uses_sudo || context.programs.contains("rm") };

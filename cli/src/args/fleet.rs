@@ -45,17 +45,17 @@ DUR is a number of seconds, or such as 500ms, 10s, 5m, 1h30m.
 SIZE is a number of bytes, or such as 512K, 256M, 2GiB; K is 1,024.
 N|% is a number of hosts, or such as 10%.
 
-With --json, each line is one of these; the fields of the first, and exited, are as of `telexec exec --json`:
+With --json, each line is one of these; the first, and exited, are as of `telexec exec --json`:
   {\"host\":…,\"event\":\"started\"|\"stdout\"|\"stderr\"|\"gap\",…}
-  {\"host\":…,\"event\":\"outcome\",\"outcome\":…,\"exit_code\":…,\"message\":…,\"exited\":…}    last of a host
-  {\"event\":\"summary\",\"hosts\":…,\"seconds\":…,\"ok\":…,\"failed\":…,…}                     last of all
-  {\"event\":\"fleet\",\"fleet_id\":…}                                              first, with -d
-An outcome is ok, failed, timed_out, unreachable, refused, lost, cancelled or not_run.
+  {\"host\":…,\"event\":\"outcome\",\"outcome\":…,\"exit_code\":…,\"message\":…,\"exited\":…}
+  {\"event\":\"summary\",\"hosts\":…,\"seconds\":…,\"ok\":…,\"failed\":…,…}
+  {\"event\":\"fleet\",\"fleet_id\":…}                   first, with -d
+The outcome is the last of a host: ok, failed, timed_out, unreachable, refused, lost, cancelled or not_run.
 
 Examples:
   telexec fleet -w 'web[01-32],@db' -- uptime
   telexec fleet -b -w @web -- cat /etc/os-release
-  telexec fleet --batch 10% --max-failures 1 -w @web -c 'systemctl restart app && curl -fsS localhost/health'
+  telexec fleet --batch 10% --max-failures 1 -w @web -c 'systemctl restart app && check-app'
   telexec fleet -w dns:agents.default.svc:7443 --pick 3 -- df -h /
   ID=$(telexec fleet -d -w @build -- make world); telexec fleet ps $ID; telexec fleet attach -b $ID"
 )]

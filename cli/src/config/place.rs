@@ -50,8 +50,8 @@ impl Config {
         let timeout = args.connect_timeout.or(named.and_then(|named| named.connect_timeout));
         let options = ConnectOptions {
             tls: match &target {
-                None | Some(Target::Unix(_) | Target::Vsock { .. } | Target::VsockUds { .. }) => None,
-                Some(_) => self.tls(named, args)?,
+                Some(Target::Tcp { .. }) => self.tls(named, args)?,
+                _ => None,
             },
             connect_timeout: timeout.or(self.defaults.connect_timeout).unwrap_or(CONNECT_TIMEOUT),
             ..ConnectOptions::default()

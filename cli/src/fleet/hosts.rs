@@ -49,6 +49,9 @@ impl<'a> Book<'a> {
     /// # Errors
     /// The name is none, or its credentials are not whole.
     pub(crate) fn host(&self, name: String, server_name: Option<String>) -> Result<Host, Failure> {
+        if name.contains(char::is_control) {
+            return Err(Failure::text(exit::USAGE, format!("{name:?} is no name of a host")));
+        }
         let listed = self.inventory.hosts.get(&name);
         let address = listed.and_then(|host| host.address.as_deref()).unwrap_or(&name);
         let port = listed.and_then(|host| host.port).unwrap_or(self.port);

@@ -70,7 +70,12 @@ async fn inventories_name_hosts_and_say_where_they_are() {
     assert_eq!(sorted(run(&[]).await.stdout()), ["a1: hi", "a2: hi"]);
     assert_eq!(sorted(run(&["-w", "@app", "-x", "@first"]).await.stdout()), ["a2: hi"]);
     assert_eq!(sorted(run(&["-w", "@first,web01"]).await.stdout()), ["a1: hi", "web01: hi"]);
-    for (command, why) in [("exit 3", "it failed"), ("echo no", "did not print JSON"), ("echo 1", "neither a list")] {
+    for (command, why) in [
+        ("exit 3", "it failed"),
+        ("echo no", "did not print JSON"),
+        ("echo 1", "neither a list"),
+        ("echo '[\"a\\\\u001b\"]'", "no name of a host"),
+    ] {
         let said = fleet.say(&["--inventory", command, "-c", "true"]).await;
         assert!(said.failure(2).contains(why), "{said:?}");
     }
