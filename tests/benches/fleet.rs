@@ -1,0 +1,114 @@
+//! Many hosts at once: `cargo build --release && cargo bench -p telexec-tests --bench fleet`.
+//!
+//! `true` on all of them over mTLS, where the hosts are the ports of one agent: cold with the program `telexec`, start,
+//! connections and handshakes included; warm over connections that are there. The baseline is as many local spawns, one
+//! after the other. Argument: how many hosts (default 200).
+
+use std::fmt::Write;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use nix::sys::resource::{Usage, UsageWho, getrusage};
+use telexec_client::{ConnectOptions, RemoteExecutor};
+use telexec_tests::{Agent, Certs, bench_agent, percentile, program};
+use telexec_tool::{Command, Event, Executor};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+const ROUNDS: usize = 5;
+/// As many as `telexec fleet` works on.
+const FANOUT: usize = 64;
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with('-'));
+    let hosts = arguments.next().map_or(Ok(200), |text| text.parse())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    println!(
+        "{:>6} {:>12} {:>12} {:>12} {:>12} {:>12}",
+        "hosts", "spawns here", "warm", "cold", "its cpu", "its memory"
+    );
+    runtime.block_on(measure(hosts))
+}
+
+async fn measure(hosts: usize) -> Result<()> {
+    let certs = Certs::new();
+    let mut agent = bench_agent().mtls(&certs);
+    for _ in 1..hosts {
+        agent = agent.listen("tcp://127.0.0.1:0");
+    }
+    let agent = agent.start();
+    let executors = connect(&agent, &certs).await?;
+    let (mut here, mut warm, mut cold, mut cpu) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut memory = 0;
+    for _ in 0..ROUNDS {
+        here.push(spawn_here(hosts)?);
+        warm.push(on_all(&executors).await?);
+        let before = used(&getrusage(UsageWho::RUSAGE_CHILDREN)?);
+        cold.push(fleet(&agent, &certs)?);
+        let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+        cpu.push(used(&usage).saturating_sub(before));
+        memory = usage.max_rss() / 1024;
+    }
+    let median = |times: &mut Vec<Duration>| format!("{:.0} ms", percentile(times, 50).as_secs_f64() * 1000.0);
+    let (here, warm, cold, cpu) = (median(&mut here), median(&mut warm), median(&mut cold), median(&mut cpu));
+    println!("{hosts:>6} {here:>12} {warm:>12} {cold:>12} {cpu:>12} {:>12}", format!("{memory} MiB"));
+    Ok(())
+}
+
+async fn connect(agent: &Agent, certs: &Certs) -> Result<Vec<RemoteExecutor>> {
+    let options = ConnectOptions { tls: Some(certs.options(&certs.client)), ..ConnectOptions::default() };
+    let connecting = agent.uris().iter().map(async |uri| {
+        let agent = telexec_client::Agent::connect(&uri.parse()?, options.clone()).await?;
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(agent.executor())
+    });
+    stream::iter(connecting).buffered(FANOUT).try_collect().await
+}
+
+async fn on_all(executors: &[RemoteExecutor]) -> Result<Duration> {
+    let begin = Instant::now();
+    let running = executors.iter().map(async |executor| {
+        let mut execution = executor.execute(Command::argv(["true"]).build()?).await?;
+        while let Some(event) = execution.next().await {
+            if let Event::Exited(exited) = event? {
+                return if exited.exit_code() == 0 { Ok(()) } else { Err("true failed".into()) };
+            }
+        }
+        Err::<(), Box<dyn std::error::Error + Send + Sync>>("no end".into())
+    });
+    let () = stream::iter(running).buffer_unordered(FANOUT).try_collect().await?;
+    Ok(begin.elapsed())
+}
+
+fn spawn_here(count: usize) -> Result<Duration> {
+    let begin = Instant::now();
+    for _ in 0..count {
+        std::process::Command::new("true").status()?;
+    }
+    Ok(begin.elapsed())
+}
+
+/// The program, with all hosts.
+fn fleet(agent: &Agent, certs: &Certs) -> Result<Duration> {
+    let mut hosts = String::new();
+    for uri in agent.uris() {
+        write!(hosts, "{uri},")?;
+    }
+    let tls = certs.options(&certs.client);
+    let mut command = std::process::Command::new(program("telexec"));
+    command.arg("fleet").arg("-w").arg(hosts).arg("--cert").arg(tls.cert).arg("--key").arg(tls.key);
+    command.arg("--ca").arg(tls.ca).args(["--", "true"]).env("TELEXEC_CONFIG", "/dev/null");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let begin = Instant::now();
+    match command.status()?.success() {
+        true => Ok(begin.elapsed()),
+        false => Err("telexec fleet failed".into()),
+    }
+}
+
+fn used(usage: &Usage) -> Duration {
+    let time = |time: nix::sys::time::TimeVal| {
+        Duration::from_micros(u64::try_from(time.tv_sec() * 1_000_000 + time.tv_usec()).unwrap_or(0))
+    };
+    time(usage.user_time()) + time(usage.system_time())
+}
