@@ -66,6 +66,9 @@ pub(crate) struct FleetArgs {
     pub(crate) what: FleetCommandArgs,
     #[command(flatten)]
     pub(crate) hosts: HostArgs,
+    /// Print which hosts that are, and do nothing; with -b, in few words
+    #[arg(long, help_heading = HOSTS)]
+    pub(crate) list_hosts: bool,
     #[command(flatten)]
     pub(crate) pace: PaceArgs,
     #[command(flatten)]
@@ -166,9 +169,6 @@ pub(crate) struct HostArgs {
     /// Only so many of them, chosen at random
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub(crate) pick: Option<usize>,
-    /// Print which hosts that are, and do nothing; with -b, in few words
-    #[arg(long)]
-    pub(crate) list_hosts: bool,
 }
 
 #[derive(Debug, Args)]

@@ -34,7 +34,7 @@ pub(crate) async fn run(mut args: FleetArgs) -> Result<u8, Failure> {
     }
     let config = Config::load()?;
     let hosts: Arc<[Host]> = hosts::find(&args.hosts, &args.connect, &config).await?.into();
-    if args.hosts.list_hosts {
+    if args.list_hosts {
         return hosts::list(&hosts, args.show.gather).map(|()| 0);
     }
     if args.what.detach {
