@@ -24,10 +24,7 @@ fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with('-'));
     let hosts = arguments.next().map_or(Ok(200), |text| text.parse())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    println!(
-        "{:>6} {:>12} {:>12} {:>12} {:>12} {:>12}",
-        "hosts", "spawns here", "warm", "cold", "its cpu", "its memory"
-    );
+    println!("{:>6} {:>12} {:>12} {:>12} {:>12}", "hosts", "spawns here", "warm", "cold", "its cpu");
     runtime.block_on(measure(hosts))
 }
 
@@ -40,19 +37,16 @@ async fn measure(hosts: usize) -> Result<()> {
     let agent = agent.start();
     let executors = connect(&agent, &certs).await?;
     let (mut here, mut warm, mut cold, mut cpu) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut memory = 0;
     for _ in 0..ROUNDS {
         here.push(spawn_here(hosts)?);
         warm.push(on_all(&executors).await?);
         let before = used(&getrusage(UsageWho::RUSAGE_CHILDREN)?);
         cold.push(fleet(&agent, &certs)?);
-        let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
-        cpu.push(used(&usage).saturating_sub(before));
-        memory = usage.max_rss() / 1024;
+        cpu.push(used(&getrusage(UsageWho::RUSAGE_CHILDREN)?).saturating_sub(before));
     }
     let median = |times: &mut Vec<Duration>| format!("{:.0} ms", percentile(times, 50).as_secs_f64() * 1000.0);
     let (here, warm, cold, cpu) = (median(&mut here), median(&mut warm), median(&mut cold), median(&mut cpu));
-    println!("{hosts:>6} {here:>12} {warm:>12} {cold:>12} {cpu:>12} {:>12}", format!("{memory} MiB"));
+    println!("{hosts:>6} {here:>12} {warm:>12} {cold:>12} {cpu:>12}");
     Ok(())
 }
 
