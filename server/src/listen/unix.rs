@@ -26,7 +26,7 @@ impl Unix {
         let socket = UnixListener::bind(path).map_err(io)?;
         let inode = Some(std::fs::symlink_metadata(path).map_err(io)?.ino());
         let listener = Self { socket, path: path.to_owned(), inode };
-        // until then others may connect, and are turned away by their credentials
+        // until then others may connect, whom their credentials, or the policy, turn away
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode.0)).map_err(io)?;
         Ok(listener)
     }
