@@ -18,19 +18,28 @@
 //! - commands inside the *values* of variables that bash evaluates as arithmetic, as in `$((x))` or `[[ $x -eq 1 ]]`;
 //! - other shells than bash and POSIX ones, which may read the same text otherwise.
 
+mod builtins;
+mod checks;
+#[cfg(all(test, target_os = "linux"))]
+mod differential;
+#[cfg(all(test, target_os = "linux"))]
+#[rustfmt::skip]
+mod differential_texts;
 mod permission;
 mod programs;
+mod refused;
 #[cfg(test)]
 mod tests;
 mod walk;
 mod words;
+mod wrappers;
 
 use std::thread;
 
-use self::walk::Item;
+use self::walk::{Item, Mark, Reader};
 
 pub use self::permission::{covers, permission_pattern};
-pub use self::programs::{ASSIGNED, decides};
+pub use self::programs::{ASSIGNED, decides, decides_reading};
 
 /// More than this is not looked at.
 const LONGEST_TEXT: usize = 64 * 1024;
@@ -69,10 +78,17 @@ pub struct SimpleCommand {
     pub arguments: Vec<Option<String>>,
 }
 
-/// What a shell runs, given this text.
+/// What bash runs, given this text. For any other shell see [`analyze_posix`].
 #[must_use]
 pub fn analyze(text: &str) -> Analysis {
-    collect(vec![Item::Text(text.to_owned())])
+    collect(vec![Item::Text(Reader::Bash, text.to_owned())])
+}
+
+/// What `sh`, `dash` or `ash` runs, given this text, which may as well be bash: only what they all read alike is
+/// understood, so no `[[`, `((`, `$'…'`, arrays, `<(…)`, `&>` and the like.
+#[must_use]
+pub fn analyze_posix(text: &str) -> Analysis {
+    collect(vec![Item::Text(Reader::Posix, text.to_owned())])
 }
 
 /// What a program without a shell runs, given its name and arguments: wrappers and `sh -c` are looked through.
@@ -82,7 +98,7 @@ pub fn analyze_argv(argv: &[String]) -> Analysis {
         return collect(vec![Item::Unknown("it is too long")]);
     }
     let mut items = Vec::new();
-    programs::run(argv.iter().cloned().map(Some).collect(), &mut items);
+    programs::run(Reader::Bash, argv.iter().cloned().map(Some).collect(), &mut items);
     collect(items)
 }
 
@@ -103,21 +119,32 @@ fn collect_here(items: Vec<Item>) -> Analysis {
     let mut analysis = Analysis { understood: true, ..Analysis::default() };
     let mut waiting: Vec<(usize, Item)> = items.into_iter().rev().map(|item| (0, item)).collect();
     let mut read = 0;
+    let (mut is_ascii, mut array, mut declared, mut locale) = (true, false, false, false);
     while let Some((depth, item)) = waiting.pop() {
         match item {
             Item::Command(_) if analysis.commands.len() >= MOST_COMMANDS => analysis.not_understood("it is too long"),
             Item::Command(command) => analysis.add(command),
             Item::Unknown(reason) => analysis.not_understood(reason),
-            Item::Text(_) if depth >= DEEPEST_TEXT => analysis.not_understood("it is nested too deep"),
-            Item::Text(text) => {
+            Item::Mark(Mark::Array) => array = true,
+            Item::Mark(Mark::Declared) => declared = true,
+            Item::Mark(Mark::Locale) => locale = true,
+            Item::Text(..) if depth >= DEEPEST_TEXT => analysis.not_understood("it is nested too deep"),
+            Item::Text(reader, text) => {
+                is_ascii &= text.is_ascii();
                 read += text.len() * rereads(&text);
                 if read > MOST_READ {
                     analysis.not_understood(walk::COMPLICATED);
                     break;
                 }
-                waiting.extend(walk::items(&text).into_iter().rev().map(|item| (depth + 1, item)));
+                waiting.extend(walk::items(reader, &text).into_iter().rev().map(|item| (depth + 1, item)));
             }
         }
+    }
+    if locale && !is_ascii {
+        analysis.not_understood("it sets the locale by which it is read");
+    }
+    if array && declared {
+        analysis.not_understood(walk::EVALUATED);
     }
     analysis
 }

@@ -1,16 +1,15 @@
 //! The commands of a parsed text.
 
-use std::collections::HashSet;
-
 use shuck_ast::{
     ArrayElem, Assignment, AssignmentValue, BuiltinCommand, CaseCommand, Command, CompoundCommand, ConditionalExpr,
-    DeclClause, DeclOperand, FunctionDef, IfCommand, LiteralText, Redirect, RedirectTarget, SimpleCommand, Stmt,
-    StmtSeq, VarRef, Word, WordPart,
+    ConditionalUnaryOp, DeclClause, DeclOperand, FunctionDef, IfCommand, LiteralText, Redirect, RedirectKind,
+    RedirectTarget, SimpleCommand, Stmt, StmtSeq, VarRef, Word, WordPart,
 };
 use shuck_parser::parser::Parser;
 use shuck_parser::{ShellDialect, ShellProfile};
 
-use super::{LONGEST_TEXT, programs};
+use super::checks::{is_arithmetic, is_descriptor, is_one};
+use super::{LONGEST_TEXT, builtins, programs, refused};
 
 /// For the parser, and with it for all that goes through its tree.
 pub(super) const DEEPEST_TREE: usize = 60;
@@ -21,33 +20,53 @@ const LONGEST_PARSE: usize = 2 * LONGEST_TEXT;
 const BOUNDED: [(&str, usize); 6] = [("${", 256), ("<<", 64), ("time", 64), ("coproc", 64), ("((", 512), ("&&", 1024)];
 
 pub(super) const COMPLICATED: &str = "it is too complicated";
-const SYNTAX_ERROR: &str = "it has a syntax error, or is nested too deep";
+pub(super) const SYNTAX_ERROR: &str = "it has a syntax error, or is nested too deep";
+pub(super) const EVALUATED: &str = "bash evaluates the value of a variable";
 const OTHER_SHELL: &str = "it has syntax of another shell";
 
 /// What a walk comes to, in the order of the text.
 pub(super) enum Item {
     Command(super::SimpleCommand),
     /// A text that a shell runs as well.
-    Text(String),
+    Text(Reader, String),
+    Mark(Mark),
     /// Why not all is understood.
     Unknown(&'static str),
 }
 
+/// Which shell reads a text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reader {
+    Bash,
+    /// bash, dash or another: what they read alike.
+    Posix,
+}
+
+/// What only matters together with something else, maybe of another text.
+#[derive(Clone, Copy)]
+pub(super) enum Mark {
+    /// A variable is an array.
+    Array,
+    /// A declaration gives a variable a value that is not known; for an array, bash would evaluate it.
+    Declared,
+    /// The locale is set.
+    Locale,
+}
+
 /// What is found in a text.
-pub(super) fn items(text: &str) -> Vec<Item> {
+pub(super) fn items(reader: Reader, text: &str) -> Vec<Item> {
     if text.len() > LONGEST_TEXT {
         return vec![Item::Unknown("it is too long")];
     }
     if BOUNDED.iter().any(|(mark, most)| text.matches(mark).count() > *most) {
         return vec![Item::Unknown(COMPLICATED)];
     }
-    // what other shells and other locales take for space is part of a word here, or the other way around
-    if text.contains(|c: char| (c.is_control() || c.is_whitespace()) && !matches!(c, ' ' | '\t' | '\n')) {
-        return vec![Item::Unknown("it has control characters or unusual space")];
+    if let Some(reason) = refused::outright(text, reader) {
+        return vec![Item::Unknown(reason)];
     }
     let profile = ShellProfile::native(ShellDialect::Bash);
     let parsed = Parser::with_limits_and_profile(text, DEEPEST_TREE, LONGEST_PARSE, profile).parse();
-    let mut walk = Walk { source: text, items: Vec::new(), substitutions: 0 };
+    let mut walk = Walk { reader, source: text, items: Vec::new(), substitutions: 0 };
     if parsed.is_err() {
         walk.unknown(SYNTAX_ERROR);
     }
@@ -56,6 +75,7 @@ pub(super) fn items(text: &str) -> Vec<Item> {
 }
 
 pub(super) struct Walk<'a> {
+    pub(super) reader: Reader,
     pub(super) source: &'a str,
     pub(super) items: Vec<Item>,
     /// How many were gone into.
@@ -92,6 +112,7 @@ impl Walk<'_> {
         for redirect in &statement.redirects {
             self.redirect(redirect);
         }
+        self.posix_statement(statement);
         match &statement.command {
             Command::Simple(command) => {
                 self.apart(command, &statement.redirects);
@@ -123,19 +144,8 @@ impl Walk<'_> {
         if values.iter().flatten().next().is_some_and(|name| name.contains('[') && name != "[") {
             self.unknown(SYNTAX_ERROR);
         }
-        programs::run(values, &mut self.items);
-    }
-
-    /// The parser splits some words, such as `]x`, where nothing separates them.
-    fn apart(&mut self, command: &SimpleCommand, redirects: &[Redirect]) {
-        let targets = redirects.iter().filter_map(|redirect| redirect.word_target());
-        let words = || [&command.name].into_iter().chain(&command.args).map(|word| word.span);
-        let assigned = command.assignments.iter().map(|assignment| assignment.span);
-        let before = words().chain(assigned).chain(targets.map(|word| word.span)).filter(|span| span.start != span.end);
-        let ends: HashSet<_> = before.map(|span| span.end.offset()).collect();
-        if words().any(|span| ends.contains(&span.start.offset())) {
-            self.unknown(SYNTAX_ERROR);
-        }
+        self.evaluating(command, &values);
+        programs::run(self.reader, values, &mut self.items);
     }
 
     fn builtin(&mut self, command: &BuiltinCommand) {
@@ -150,15 +160,23 @@ impl Walk<'_> {
         for word in first.iter().chain(rest) {
             values.push(self.word(word));
         }
-        programs::run(values, &mut self.items);
+        programs::run(self.reader, values, &mut self.items);
     }
 
     fn declaration(&mut self, command: &DeclClause) {
         self.assignments(&command.assignments);
-        let mut arguments = Vec::new();
+        let evaluates = !matches!(command.variant.as_str(), "export" | "readonly");
+        let (mut arguments, mut is_array, mut has_value) = (Vec::new(), false, false);
         for operand in &command.operands {
             arguments.push(match operand {
-                DeclOperand::Flag(word) => self.word(word),
+                DeclOperand::Flag(word) => {
+                    let flags = self.word(word);
+                    is_array |= flags.as_deref().is_some_and(|flags| flags.contains(['a', 'A']));
+                    if !builtins::is_flags(flags.as_deref(), "aAxrgfFplu") {
+                        self.unknown("a declaration changes what values mean");
+                    }
+                    flags
+                }
                 DeclOperand::Dynamic(word) => {
                     self.unknown("which variable is set is not known");
                     self.word(word)
@@ -168,14 +186,30 @@ impl Walk<'_> {
                     self.reference(name);
                     self.written(name.span)
                 }
-                DeclOperand::Assignment(assignment) => self.assignment(assignment),
+                DeclOperand::Assignment(assignment) => {
+                    let argument = self.assignment(assignment);
+                    self.declared(assignment, argument.as_deref(), evaluates);
+                    has_value |= matches!(assignment.value, AssignmentValue::Scalar(_));
+                    argument
+                }
             });
         }
-        // another name for any variable
-        if arguments.iter().flatten().any(|argument| argument.starts_with('-') && argument.contains('n')) {
-            self.unknown("a variable stands for another");
+        if is_array && has_value {
+            self.unknown(EVALUATED);
         }
         self.items.push(Item::Command(super::SimpleCommand { program: command.variant.to_string(), arguments }));
+    }
+
+    /// The value of an array is evaluated again by `declare`, and split into words by `export` of other shells.
+    fn declared(&mut self, assignment: &Assignment, argument: Option<&str>, evaluates: bool) {
+        let AssignmentValue::Scalar(word) = &assignment.value else { return };
+        match argument {
+            Some(argument) if argument.contains("=(") => self.unknown(EVALUATED),
+            Some(_) => {}
+            None if self.reader == Reader::Posix && !is_one(word) => self.unknown(EVALUATED),
+            None if evaluates => self.items.push(Item::Mark(Mark::Declared)),
+            None => {}
+        }
     }
 
     fn compound(&mut self, command: &CompoundCommand) {
@@ -202,12 +236,16 @@ impl Walk<'_> {
             CompoundCommand::Subshell(body) | CompoundCommand::BraceGroup(body) if body.is_empty() => {
                 self.unknown(SYNTAX_ERROR);
             }
-            CompoundCommand::Subshell(body) | CompoundCommand::BraceGroup(body) => self.sequence(body),
-            CompoundCommand::Arithmetic(command) => self.arithmetic_span(command.expr_span, command.expr_ast.as_ref()),
+            CompoundCommand::Subshell(body) | CompoundCommand::BraceGroup(body) => {
+                let start = body.first().map_or(0, |first| first.span.start.offset());
+                if start.checked_sub(1).and_then(|before| self.source.get(before..=start)) == Some("((") {
+                    self.unknown(EVALUATED);
+                }
+                self.sequence(body);
+            }
+            CompoundCommand::Arithmetic(_) => self.unknown(EVALUATED),
             CompoundCommand::ArithmeticFor(command) => {
-                self.arithmetic_span(command.init_span, command.init_ast.as_ref());
-                self.arithmetic_span(command.condition_span, command.condition_ast.as_ref());
-                self.arithmetic_span(command.step_span, command.step_ast.as_ref());
+                self.unknown(EVALUATED);
                 self.sequence(&command.body);
             }
             CompoundCommand::Time(command) => {
@@ -215,7 +253,10 @@ impl Walk<'_> {
                 command.command.iter().for_each(|timed| self.statement(timed));
             }
             CompoundCommand::Conditional(command) => self.conditional(&command.expression),
-            CompoundCommand::Coproc(command) => self.statement(&command.body),
+            CompoundCommand::Coproc(command) => {
+                self.unknown("a coprocess sets variables");
+                self.statement(&command.body);
+            }
             CompoundCommand::Repeat(_) | CompoundCommand::Foreach(_) | CompoundCommand::Always(_) => {
                 self.unknown(OTHER_SHELL);
             }
@@ -241,10 +282,18 @@ impl Walk<'_> {
     fn conditional(&mut self, expression: &ConditionalExpr) {
         match expression {
             ConditionalExpr::Binary(expression) => {
+                if is_arithmetic(expression.op) {
+                    self.unknown(EVALUATED);
+                }
                 self.conditional(&expression.left);
                 self.conditional(&expression.right);
             }
-            ConditionalExpr::Unary(expression) => self.conditional(&expression.expr),
+            ConditionalExpr::Unary(expression) => {
+                if matches!(expression.op, ConditionalUnaryOp::VariableSet | ConditionalUnaryOp::ReferenceVariable) {
+                    self.unknown(EVALUATED);
+                }
+                self.conditional(&expression.expr);
+            }
             ConditionalExpr::Parenthesized(expression) => self.conditional(&expression.expr),
             ConditionalExpr::Word(word) => drop(self.word(word)),
             ConditionalExpr::Regex(word) => self.expression(word),
@@ -269,11 +318,17 @@ impl Walk<'_> {
 
     fn redirect(&mut self, redirect: &Redirect) {
         match &redirect.target {
-            RedirectTarget::Word(word) => drop(self.word(word)),
+            RedirectTarget::Word(word) => {
+                let target = self.word(word);
+                let copies = matches!(redirect.kind, RedirectKind::DupInput | RedirectKind::DupOutput);
+                if copies && !target.is_some_and(|target| is_descriptor(&target)) {
+                    self.unknown("a redirection to a descriptor could not be read");
+                }
+            }
             RedirectTarget::Heredoc(heredoc) => self.heredoc(heredoc),
         }
-        if let Some(name) = &redirect.fd_var {
-            self.set(name.as_str());
+        if redirect.fd_var.is_some() {
+            self.unknown(EVALUATED);
         }
     }
 
@@ -296,6 +351,7 @@ impl Walk<'_> {
             }
             AssignmentValue::Compound(array) => {
                 self.ends_with(assignment.span, ')');
+                self.items.push(Item::Mark(Mark::Array));
                 array.elements.iter().for_each(|element| self.element(element));
                 None
             }
@@ -314,9 +370,7 @@ impl Walk<'_> {
 
     /// A variable gets a value.
     pub(super) fn set(&mut self, variable: &str) {
-        if programs::decides(variable) {
-            self.unknown(programs::ASSIGNED);
-        }
+        self.items.extend(builtins::set(variable));
     }
 
     pub(super) fn reference(&mut self, reference: &VarRef) {

@@ -4,12 +4,12 @@
 //! understood.
 
 use shuck_ast::{
-    ArithmeticExpr, ArithmeticExprNode, ArithmeticLvalue, BourneParameterExpansion, Heredoc, HeredocBodyPart,
-    LiteralText, ParameterExpansion, ParameterExpansionSyntax, ParameterOp, Pattern, PatternPart, Span, Subscript,
-    Word, WordPart, WordPartNode,
+    BourneParameterExpansion, Heredoc, HeredocBodyPart, LiteralText, ParameterExpansion, ParameterExpansionSyntax,
+    ParameterOp, Pattern, PatternPart, Span, Subscript, Word, WordPart, WordPartNode,
 };
 
-use super::walk::{Item, Walk};
+use super::refused;
+use super::walk::{EVALUATED, Item, Reader, Walk};
 
 const UNREAD: &str = "a substitution could not be read";
 const OTHER_SHELL: &str = "it has an expansion of another shell";
@@ -42,12 +42,19 @@ impl Walk<'_> {
 
     fn part(&mut self, part: &WordPartNode, place: Place) -> Option<String> {
         self.closed(part.span);
+        self.read_alike(part.span);
         match &part.kind {
             WordPart::Literal(text) => return self.literal(text, part.span, place),
             WordPart::SingleQuoted { value, .. } if value.is_source_backed() => {
                 return self.written(value.span());
             }
-            WordPart::SingleQuoted { value, .. } => return Some(value.slice("").to_owned()),
+            WordPart::SingleQuoted { value, .. } => {
+                if self.slice(part.span).is_none_or(has_odd_escapes) {
+                    self.unknown(UNREAD);
+                }
+                return Some(value.slice("").to_owned());
+            }
+            WordPart::DoubleQuoted { dollar: true, .. } => self.unknown("a text is translated"),
             WordPart::DoubleQuoted { parts, .. } => {
                 let mut value = Some(String::new());
                 for part in parts {
@@ -56,12 +63,12 @@ impl Walk<'_> {
                 return value;
             }
             WordPart::CommandSubstitution { .. } | WordPart::ProcessSubstitution { .. } => self.substitution(part.span),
-            WordPart::ArithmeticExpansion { expression_word_ast, .. } => self.expression(expression_word_ast),
-            WordPart::Variable(_) | WordPart::PrefixMatch { .. } => {}
-            WordPart::Length(reference)
-            | WordPart::ArrayAccess(reference)
-            | WordPart::ArrayLength(reference)
-            | WordPart::ArrayIndices(reference) => self.reference(reference),
+            WordPart::ArithmeticExpansion { .. } => self.arithmetic(part.span),
+            WordPart::Variable(_) => {}
+            WordPart::PrefixMatch { .. } | WordPart::ArrayIndices(_) => self.unknown(EVALUATED),
+            WordPart::Length(reference) | WordPart::ArrayAccess(reference) | WordPart::ArrayLength(reference) => {
+                self.reference(reference)
+            }
             WordPart::Parameter(parameter) => self.parameter(parameter),
             WordPart::ParameterExpansion { reference, operator, operand_word_ast, .. } => {
                 self.checked(part.span, |walk| {
@@ -69,18 +76,8 @@ impl Walk<'_> {
                     walk.operation(&reference.name, operator, operand_word_ast.as_deref());
                 });
             }
-            WordPart::IndirectExpansion { reference, operator, operand_word_ast, .. } => {
-                self.checked(part.span, |walk| {
-                    walk.indirect(reference, operator.as_deref(), operand_word_ast.as_deref())
-                });
-            }
-            WordPart::Substring { reference, offset_word_ast, length_word_ast, .. }
-            | WordPart::ArraySlice { reference, offset_word_ast, length_word_ast, .. } => {
-                self.checked(part.span, |walk| {
-                    walk.reference(reference);
-                    walk.expression(offset_word_ast);
-                    length_word_ast.iter().for_each(|word| walk.expression(word));
-                });
+            WordPart::IndirectExpansion { .. } | WordPart::Substring { .. } | WordPart::ArraySlice { .. } => {
+                self.unknown(EVALUATED);
             }
             WordPart::Transformation { reference, operator } => self.transformation(reference, *operator),
             WordPart::ZshQualifiedGlob(_) => self.unknown(OTHER_SHELL),
@@ -88,23 +85,33 @@ impl Walk<'_> {
         None
     }
 
+    /// `${!x}` evaluates the value of `x`. Of other `${…}`, shells read only the plainest alike.
+    fn read_alike(&mut self, span: Span) {
+        if self.slice(span).is_some_and(|text| text.starts_with("${!")) {
+            self.unknown(EVALUATED);
+        }
+        let inside = self.slice(span).and_then(|text| text.strip_prefix("${")?.strip_suffix('}'));
+        let Some(inside) = inside.filter(|_| self.reader == Reader::Posix) else { return };
+        let word = inside.strip_prefix('#').unwrap_or(inside);
+        let operation = word.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_');
+        let is_plain = operation.is_empty() || operation.starts_with([':', '-', '=', '?', '+', '#', '%']);
+        if !is_plain || operation.len() == word.len() || inside.contains(['\'', '"', '\\', '{', '}', '/']) {
+            self.unknown(OTHER_SHELL);
+        }
+    }
+
     fn parameter(&mut self, parameter: &ParameterExpansion) {
         let ParameterExpansionSyntax::Bourne(syntax) = &parameter.syntax else {
             return self.unknown(OTHER_SHELL);
         };
         self.checked(parameter.span, |walk| match syntax {
-            BourneParameterExpansion::PrefixMatch { .. } => {}
-            BourneParameterExpansion::Access { reference }
-            | BourneParameterExpansion::Length { reference }
-            | BourneParameterExpansion::Indices { reference } => walk.reference(reference),
-            BourneParameterExpansion::Indirect { reference, operator, operand_word_ast, .. } => {
-                walk.indirect(reference, operator.as_deref(), operand_word_ast.as_deref());
-            }
-            BourneParameterExpansion::Slice { reference, offset_word_ast, length_word_ast, .. } => {
+            BourneParameterExpansion::Access { reference } | BourneParameterExpansion::Length { reference } => {
                 walk.reference(reference);
-                walk.expression(offset_word_ast);
-                length_word_ast.iter().for_each(|word| walk.expression(word));
             }
+            BourneParameterExpansion::PrefixMatch { .. }
+            | BourneParameterExpansion::Indices { .. }
+            | BourneParameterExpansion::Indirect { .. }
+            | BourneParameterExpansion::Slice { .. } => walk.unknown(EVALUATED),
             BourneParameterExpansion::Operation { reference, operator, operand_word_ast, .. } => {
                 walk.reference(reference);
                 walk.operation(&reference.name, operator, operand_word_ast.as_deref());
@@ -132,27 +139,21 @@ impl Walk<'_> {
         operand.into_iter().for_each(|word| drop(self.word(word)));
     }
 
-    fn indirect(&mut self, reference: &shuck_ast::VarRef, operator: Option<&ParameterOp>, operand: Option<&Word>) {
-        self.reference(reference);
-        let Some(operator) = operator else { return };
-        if matches!(operator, ParameterOp::AssignDefault) {
-            self.unknown("which variable is set is not known");
-        }
-        self.operation(&reference.name, operator, operand);
-    }
-
-    /// `${x@P}` expands the value of a variable as a prompt, with the substitutions in it.
+    /// `${x@P}` expands the value of a variable as a prompt, with the substitutions in it; `${x@Q}` quotes it.
     fn transformation(&mut self, reference: &shuck_ast::VarRef, operator: char) {
         self.reference(reference);
-        if operator == 'P' {
+        if operator != 'Q' {
             self.unknown("the value of a variable is expanded");
         }
     }
 
     pub(super) fn subscript(&mut self, subscript: &Subscript) {
-        self.checked(subscript.syntax_source_text().span(), |walk| {
-            subscript.word_ast().into_iter().for_each(|word| walk.expression(word));
-        });
+        let text = self.slice(subscript.syntax_source_text().span()).unwrap_or_default();
+        if !matches!(text, "@" | "*") && (text.is_empty() || !refused::is_constant(text))
+            || self.reader == Reader::Posix
+        {
+            self.unknown(EVALUATED);
+        }
     }
 
     pub(super) fn pattern(&mut self, pattern: &Pattern) {
@@ -169,6 +170,11 @@ impl Walk<'_> {
 
     /// Goes by the delimiter as it is written: the parser takes the second of a line for quoted.
     pub(super) fn heredoc(&mut self, heredoc: &Heredoc) {
+        let (delimiter, rest) = (heredoc.delimiter.span, heredoc.delimiter.span.end.offset()..);
+        let rest_of_line = self.source.get(rest).and_then(|rest| rest.lines().next()).unwrap_or_default();
+        if !self.slice(delimiter).is_some_and(|delimiter| refused::is_plain_heredoc(delimiter, rest_of_line)) {
+            self.unknown(UNREAD);
+        }
         if self.slice(heredoc.delimiter.span).is_some_and(|text| text.contains(['\'', '"', '\\'])) {
             return;
         }
@@ -178,10 +184,14 @@ impl Walk<'_> {
                 HeredocBodyPart::Literal(text) => drop(self.literal(text, part.span, Place::Quoted)),
                 HeredocBodyPart::Variable(_) => {}
                 HeredocBodyPart::CommandSubstitution { .. } => self.substitution(part.span),
-                HeredocBodyPart::ArithmeticExpansion { expression_word_ast, .. } => {
-                    self.expression(expression_word_ast)
+                HeredocBodyPart::ArithmeticExpansion { .. } => self.arithmetic(part.span),
+                HeredocBodyPart::Parameter(parameter) => {
+                    self.read_alike(part.span);
+                    if self.slice(part.span).is_none_or(|text| text.contains(['\'', '"', '\\'])) {
+                        self.unknown(UNREAD);
+                    }
+                    self.parameter(parameter);
                 }
-                HeredocBodyPart::Parameter(parameter) => self.parameter(parameter),
             }
         }
     }
@@ -194,42 +204,21 @@ impl Walk<'_> {
         let inside = ["$(", "<(", ">("].iter().find_map(|start| written.strip_prefix(start)?.strip_suffix(')'));
         let in_backticks = written.strip_prefix('`').and_then(|text| text.strip_suffix('`'));
         let item = match (inside, in_backticks) {
-            (Some(text), _) => Item::Text(text.to_owned()),
+            // arithmetic, or not: bash and the parser may disagree
+            (Some(text), _) if text.starts_with('(') => Item::Unknown(UNREAD),
+            (Some(text), _) => Item::Text(self.reader, text.to_owned()),
             // in double quotes the backslash would go, elsewhere it stays
-            (None, Some(text)) if !text.contains("\\\"") => Item::Text(unescaped(text)),
+            (None, Some(text)) if !text.contains("\\\"") => Item::Text(self.reader, unescaped(text)),
             _ => Item::Unknown(UNREAD),
         };
         self.items.push(item);
     }
 
-    /// `((…))`, of which `tree` is what the parser made of it.
-    pub(super) fn arithmetic_span(&mut self, span: Option<Span>, tree: Option<&ArithmeticExprNode>) {
-        let Some(span) = span else { return };
-        self.checked(span, |walk| tree.into_iter().for_each(|tree| walk.arithmetic(tree)));
-    }
-
-    fn arithmetic(&mut self, node: &ArithmeticExprNode) {
-        match &node.kind {
-            ArithmeticExpr::Number(_) | ArithmeticExpr::Variable(_) => {}
-            ArithmeticExpr::Indexed { index, .. } => self.arithmetic(index),
-            ArithmeticExpr::ShellWord(word) => drop(self.word(word)),
-            ArithmeticExpr::Parenthesized { expression } => self.arithmetic(expression),
-            ArithmeticExpr::Unary { expr, .. } | ArithmeticExpr::Postfix { expr, .. } => self.arithmetic(expr),
-            ArithmeticExpr::Binary { left, right, .. } => {
-                self.arithmetic(left);
-                self.arithmetic(right);
-            }
-            ArithmeticExpr::Conditional { condition, then_expr, else_expr } => {
-                self.arithmetic(condition);
-                self.arithmetic(then_expr);
-                self.arithmetic(else_expr);
-            }
-            ArithmeticExpr::Assignment { target, value, .. } => {
-                if let ArithmeticLvalue::Indexed { index, .. } = target {
-                    self.arithmetic(index);
-                }
-                self.arithmetic(value);
-            }
+    /// `$((…))`
+    fn arithmetic(&mut self, span: Span) {
+        let inside = self.slice(span).and_then(|text| text.strip_prefix("$((")?.strip_suffix("))"));
+        if !inside.is_some_and(refused::is_constant) {
+            self.unknown(EVALUATED);
         }
     }
 
@@ -314,6 +303,11 @@ fn literal_value(text: &str, place: Place) -> Option<Literal> {
     expands |=
         place == Place::Bare && (has_pair(text, '[', "]") || has_pair(text, '{', ",") || has_pair(text, '{', ".."));
     Some(if expands { Literal::Expands } else { Literal::Is(value) })
+}
+
+/// In `$'…'`, what is not the same in all versions and locales.
+fn has_odd_escapes(text: &str) -> bool {
+    text.replace("\\\\", "").split('\\').skip(1).any(|rest| !rest.starts_with(['n', 't', '\'', '"']))
 }
 
 fn has_pair(text: &str, open: char, then: &str) -> bool {

@@ -1,0 +1,110 @@
+//! Where the parser and shells, or bash and other shells, read a parsed text differently.
+
+use std::collections::HashSet;
+
+use shuck_ast::{
+    Command, CompoundCommand, ConditionalBinaryOp, Redirect, SimpleCommand, Stmt, Word, WordPart, WordPartNode,
+};
+
+use super::walk::{EVALUATED, Reader, SYNTAX_ERROR, Walk};
+
+const ONLY_BASH: &str = "it has a command that not every shell has";
+
+impl Walk<'_> {
+    /// The parser splits some words, such as `]x`, where nothing separates them.
+    pub(super) fn apart(&mut self, command: &SimpleCommand, redirects: &[Redirect]) {
+        let targets = redirects.iter().filter_map(|redirect| redirect.word_target());
+        let words = || [&command.name].into_iter().chain(&command.args).map(|word| word.span);
+        let assigned = command.assignments.iter().map(|assignment| assignment.span);
+        let before = words().chain(assigned).chain(targets.map(|word| word.span)).filter(|span| span.start != span.end);
+        let ends: HashSet<_> = before.map(|span| span.end.offset()).collect();
+        if words().any(|span| ends.contains(&span.start.offset())) {
+            self.unknown(SYNTAX_ERROR);
+        }
+    }
+
+    /// What other shells take for the name of a program, or for one with other options.
+    pub(super) fn posix_statement(&mut self, statement: &Stmt) {
+        if self.reader == Reader::Bash {
+            return;
+        }
+        let is_other = match &statement.command {
+            Command::Compound(CompoundCommand::Select(_)) => true,
+            Command::Compound(CompoundCommand::Time(command)) => command.command.as_ref().is_some_and(|timed| {
+                timed.negated || !matches!(&timed.command, Command::Simple(timed) if timed.assignments.is_empty())
+            }),
+            Command::Simple(command) => {
+                let written = |word: &Word| self.written(word.span).unwrap_or_default();
+                let words = || [&command.name].into_iter().chain(&command.args).map(written);
+                words().any(|word| word == "exec") && words().any(|word| word.starts_with('-'))
+            }
+            _ => false,
+        };
+        if is_other {
+            self.unknown(ONLY_BASH);
+        }
+    }
+
+    /// Builtins that evaluate an argument, which could come from a value that is split or stands for an option.
+    pub(super) fn evaluating(&mut self, command: &SimpleCommand, values: &[Option<String>]) {
+        let unknown = || command.args.iter().zip(values.iter().skip(1)).filter(|(_, value)| value.is_none());
+        let evaluates = match values.first().and_then(Option::as_deref) {
+            Some("[" | "test") => unknown().any(|(word, _)| !is_one(word)),
+            Some("wait") => unknown().any(|(word, _)| !is_number(&word.parts)),
+            Some("printf") => {
+                values.get(1).is_some_and(Option::is_none)
+                    && command.args.first().is_some_and(|word| {
+                        let written = self.written(word.span).unwrap_or_default();
+                        !written
+                            .trim_start_matches('"')
+                            .starts_with(|c: char| c.is_alphanumeric() || " %\\:=>([".contains(c))
+                    })
+            }
+            _ => false,
+        };
+        if evaluates {
+            self.unknown(EVALUATED);
+        }
+    }
+}
+
+/// It is one word whatever its value.
+pub(super) fn is_one(word: &Word) -> bool {
+    word.parts.iter().all(|part| match &part.kind {
+        WordPart::Literal(_) | WordPart::SingleQuoted { .. } | WordPart::ArithmeticExpansion { .. } => true,
+        WordPart::DoubleQuoted { parts, .. } => parts.iter().all(|part| !is_many(part)),
+        _ => is_number(std::slice::from_ref(part)),
+    })
+}
+
+/// In double quotes, it can be several words: `$@` and arrays.
+fn is_many(part: &WordPartNode) -> bool {
+    match &part.kind {
+        WordPart::Literal(_) | WordPart::ArithmeticExpansion { .. } | WordPart::CommandSubstitution { .. } => false,
+        WordPart::Variable(name) => name.as_str() == "@",
+        WordPart::Length(_) => false,
+        _ => true,
+    }
+}
+
+fn is_number(parts: &[WordPartNode]) -> bool {
+    matches!(parts, [part] if match &part.kind {
+        WordPart::Variable(name) => matches!(name.as_str(), "#" | "?" | "!" | "$"),
+        WordPart::DoubleQuoted { parts, .. } => is_number(parts),
+        _ => false,
+    })
+}
+
+pub(super) fn is_arithmetic(operator: ConditionalBinaryOp) -> bool {
+    use ConditionalBinaryOp as Op;
+    matches!(
+        operator,
+        Op::ArithmeticEq | Op::ArithmeticNe | Op::ArithmeticLt | Op::ArithmeticLe | Op::ArithmeticGt | Op::ArithmeticGe
+    )
+}
+
+/// What can stand after `>&`: `2`, `-` or `2-`.
+pub(super) fn is_descriptor(target: &str) -> bool {
+    let digits = target.strip_suffix('-').unwrap_or(target);
+    !target.is_empty() && digits.chars().all(|c| c.is_ascii_digit())
+}

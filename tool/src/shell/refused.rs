@@ -1,0 +1,70 @@
+//! Texts that are refused as they are written, before they are parsed.
+
+use super::walk::Reader;
+
+const CONTINUED: &str = "a line is continued inside of a word, in a here-document or before a comment";
+const ONLY_BASH: &str = "it has syntax that not every shell reads alike";
+
+/// What bash reads, and other shells in another way, or what differs between them. Also where it is quoted.
+const BASH_SYNTAX: [&str; 14] =
+    ["[[", "$'", "$\"", "$[", "<(", ">(", "<<<", "&>", "function", "|&", ";&", "=(", "+=", "coproc"];
+
+/// Why this text is not looked at further.
+pub(super) fn outright(text: &str, reader: Reader) -> Option<&'static str> {
+    // what other shells and other locales take for space is part of a word here, or the other way around
+    if text.contains(|c: char| (c.is_control() || c.is_whitespace()) && !matches!(c, ' ' | '\t' | '\n')) {
+        return Some("it has control characters or unusual space");
+    }
+    if text.match_indices("\\\n").any(|(at, _)| !may_continue(text, at)) {
+        return Some(CONTINUED);
+    }
+    (reader == Reader::Posix && is_only_bash(text)).then_some(ONLY_BASH)
+}
+
+/// A line may go on between words. Shell and parser disagree on what they make of it elsewhere.
+fn may_continue(text: &str, at: usize) -> bool {
+    let (before, after) = (text.get(..at).unwrap_or_default(), text.get(at + 2..).unwrap_or_default());
+    (before.is_empty() || before.ends_with([' ', '\t', '\n']))
+        && !after.trim_start_matches([' ', '\t']).starts_with(['#', '\\'])
+        && !text.contains("<<")
+}
+
+fn is_only_bash(text: &str) -> bool {
+    let in_front = |at: usize, test: fn(char) -> bool| text.get(..at).is_some_and(|text| text.ends_with(test));
+    // dash knows descriptors of one digit only, and takes others for words
+    let long_descriptor = |(at, _): (usize, &str)| {
+        in_front(at, |c| c.is_ascii_digit()) && in_front(at.saturating_sub(1), |c| c.is_ascii_digit())
+    };
+    BASH_SYNTAX.iter().any(|syntax| text.contains(syntax))
+        || text.match_indices("((").any(|(at, _)| !in_front(at, |c| matches!(c, '$' | '(')))
+        || text.match_indices(['<', '>']).any(long_descriptor)
+}
+
+/// Arithmetic without anything that has a value, which bash would evaluate in turn, and that is no list of commands:
+/// what stands between `$((` and `))`.
+pub(super) fn is_constant(expression: &str) -> bool {
+    let mut open = 0_usize;
+    expression.chars().all(|c| {
+        open = match c {
+            '(' => open + 1,
+            ')' if open == 0 => return false,
+            ')' => open - 1,
+            _ => open,
+        };
+        c.is_ascii_digit() || " \t\n+-*/%()<>=!&|^~?:,".contains(c)
+    }) && open == 0
+}
+
+/// The end of a here-document is a plain word, quoted as a whole or not at all, and no more than plain words come after
+/// it in its line: bash would find the here-document elsewhere.
+pub(super) fn is_plain_heredoc(delimiter: &str, rest_of_line: &str) -> bool {
+    let quoted = ['\'', '"'].iter().find_map(|quote| delimiter.strip_prefix(*quote)?.strip_suffix(*quote));
+    let name = quoted.or_else(|| delimiter.strip_prefix('\\')).unwrap_or(delimiter);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+    !name.is_empty()
+        && !name.starts_with('-')
+        && name.chars().all(is_plain)
+        && !rest_of_line.contains(['(', ')', '`', '\\', '\'', '{', '}', '#'])
+        && !rest_of_line.contains("<<")
+        && rest_of_line.matches('"').count() % 2 == 0
+}
