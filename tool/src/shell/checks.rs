@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use shuck_ast::{
-    Command, CompoundCommand, ConditionalBinaryOp, Redirect, SimpleCommand, Stmt, Word, WordPart, WordPartNode,
+    Command, CompoundCommand, ConditionalBinaryOp, Redirect, SimpleCommand, Span, Stmt, Word, WordPart, WordPartNode,
 };
 
 use super::walk::{EVALUATED, Reader, SYNTAX_ERROR, Walk};
@@ -19,6 +19,20 @@ impl Walk<'_> {
         let before = words().chain(assigned).chain(targets.map(|word| word.span)).filter(|span| span.start != span.end);
         let ends: HashSet<_> = before.map(|span| span.end.offset()).collect();
         if words().any(|span| ends.contains(&span.start.offset())) {
+            self.unknown(SYNTAX_ERROR);
+        }
+    }
+
+    /// Of `[[ … ]]`: in some words the parser goes past the end, and takes braces for something.
+    pub(super) fn ends_at_brackets(&mut self, span: Span) {
+        let written = self.written(span).unwrap_or_default();
+        let inside = written.strip_prefix("[[").and_then(|text| text.strip_suffix("]]"));
+        let brace = |(at, _): (usize, &str)| {
+            let (before, after) = (written.get(..at).unwrap_or_default(), written.get(at + 1..).unwrap_or_default());
+            !before.ends_with('$') && !after.starts_with(|c: char| c.is_ascii_digit())
+        };
+        let is_plain = inside.is_some_and(|text| !text.replace(":]]", "").contains("]]"));
+        if !is_plain || written.match_indices('{').any(brace) {
             self.unknown(SYNTAX_ERROR);
         }
     }
@@ -45,11 +59,22 @@ impl Walk<'_> {
         }
     }
 
+    /// It is one word whatever its value.
+    pub(super) fn is_one(&self, word: &Word) -> bool {
+        word.parts.iter().all(|part| match &part.kind {
+            WordPart::Literal(_) | WordPart::SingleQuoted { .. } | WordPart::ArithmeticExpansion { .. } => true,
+            WordPart::DoubleQuoted { .. } => {
+                self.written(part.span).is_some_and(|text| !["$@", "{@", "[@"].iter().any(|many| text.contains(many)))
+            }
+            _ => is_number(std::slice::from_ref(part)),
+        })
+    }
+
     /// Builtins that evaluate an argument, which could come from a value that is split or stands for an option.
     pub(super) fn evaluating(&mut self, command: &SimpleCommand, values: &[Option<String>]) {
         let unknown = || command.args.iter().zip(values.iter().skip(1)).filter(|(_, value)| value.is_none());
         let evaluates = match values.first().and_then(Option::as_deref) {
-            Some("[" | "test") => unknown().any(|(word, _)| !is_one(word)),
+            Some("[" | "test") => unknown().any(|(word, _)| !self.is_one(word)),
             Some("wait") => unknown().any(|(word, _)| !is_number(&word.parts)),
             Some("printf") => {
                 values.get(1).is_some_and(Option::is_none)
@@ -65,25 +90,6 @@ impl Walk<'_> {
         if evaluates {
             self.unknown(EVALUATED);
         }
-    }
-}
-
-/// It is one word whatever its value.
-pub(super) fn is_one(word: &Word) -> bool {
-    word.parts.iter().all(|part| match &part.kind {
-        WordPart::Literal(_) | WordPart::SingleQuoted { .. } | WordPart::ArithmeticExpansion { .. } => true,
-        WordPart::DoubleQuoted { parts, .. } => parts.iter().all(|part| !is_many(part)),
-        _ => is_number(std::slice::from_ref(part)),
-    })
-}
-
-/// In double quotes, it can be several words: `$@` and arrays.
-fn is_many(part: &WordPartNode) -> bool {
-    match &part.kind {
-        WordPart::Literal(_) | WordPart::ArithmeticExpansion { .. } | WordPart::CommandSubstitution { .. } => false,
-        WordPart::Variable(name) => name.as_str() == "@",
-        WordPart::Length(_) => false,
-        _ => true,
     }
 }
 

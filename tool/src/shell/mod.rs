@@ -2,27 +2,41 @@
 //!
 //! [`analyze`] parses the text as bash would and lists every program that it names: in pipes, lists, subshells, loops,
 //! conditions, functions, substitutions and here-documents, behind wrappers such as `env`, `sudo`, `xargs` and
-//! `find -exec`, and in the texts of `sh -c`, `eval` and `trap`. Quoting is understood: `echo 'rm -rf /'` runs `echo`.
+//! `find -exec`, and in the texts of `sh -c` and `trap`. Quoting is understood: `echo 'rm -rf /'` runs `echo`. For
+//! shells that may not be bash there is [`analyze_posix`], which also reads the texts of `sh -c` and `dash -c`.
 //!
-//! It is for rules and for people who confirm commands, and is **never a sandbox**. What it does not understand it says:
-//! text with a syntax error or over a bound, and text in which something that is known only when it runs decides what
-//! runs: `$x`, `eval`, `source`, a shell that reads a script or its input, aliases, options of a wrapper that are not
-//! known here, and assignments to `PATH`, `LD_*`, `BASH_ENV`, `ENV` and the like.
+//! It is for rules and for people who confirm commands, and is **never a sandbox**. What it does not understand it says,
+//! and it rather refuses too much. Not understood is:
+//! - text with a syntax error, over a bound, or with control characters or space other than blanks, tabs and newlines;
+//! - what is decided only when it runs: `$x` as a program, `eval`, `source`, `su`, a shell that reads a script or its
+//!   input, aliases, and options of wrappers, shells and builtins that are not known here;
+//! - what bash evaluates as arithmetic or a subscript, where values can name commands in turn: `$((x))`, `((…))`,
+//!   `$[…]`, `for ((…))`, `let`, `a[x]`, `${x:1}`, `${!x}`, `${x@P}`, `declare -i`, `[[ x -eq y ]]`, `[ -v x ]`,
+//!   `exec {x}>y`; not plain numbers, as in `$((1 + 2))` and `${a[0]}`, nor `"${a[@]}"`. Nor are names for `read`,
+//!   `unset`, `printf -v` that are not plain, unquoted variables in `[ … ]`, and arrays together with `declare x=$y`;
+//! - what the parser and shells read differently: a backslash at the end of a line other than after a blank, `((` that
+//!   is no arithmetic, `>&x`, `! !`, `time --`, braces and quotes in `[[ … ]]` expressions, `$"…"`, most escapes in
+//!   `$'…'`, coprocesses, and here-documents with more than plain words after them or around their delimiter;
+//! - assignments to variables that [decide](decides) what runs or that bash evaluates (`RANDOM`), to the locale in text
+//!   that is not ASCII, and options of `set` and `shopt` but a few harmless ones;
+//! - for [`analyze_posix`], what not all shells have: `[[`, `$'…'`, `<(…)`, `<<<`, `&>`, `|&`, arrays, `function`,
+//!   `select`, quotes and braces within `${…}`, descriptors over 9, `export x=$y` without quotes.
 //!
 //! What it cannot know, and does not report:
 //! - what a program does, and runs in turn: `make`, `python3 -c`, `ssh`, `./script.sh`, `git` with its hooks and pager,
 //!   `awk`, `tar`; a wrapper that is not named above is such a program;
 //! - which file stands behind a name: that is for the environment, the directory, startup files, and functions and
-//!   aliases that come from there;
+//!   aliases that come from there; callers ask [`decides`] and [`decides_reading`] about variables that they set;
 //! - the files that redirections write;
-//! - commands inside the *values* of variables that bash evaluates as arithmetic, as in `$((x))` or `[[ $x -eq 1 ]]`;
-//! - other shells than bash and POSIX ones, which may read the same text otherwise.
+//! - other shells than bash and POSIX ones, and locales in which a character can hold the byte of a backslash or quote,
+//!   where the agent itself runs in one: they may read the same text otherwise.
 
 mod builtins;
 mod checks;
-#[cfg(all(test, target_os = "linux"))]
+mod declarations;
+#[cfg(test)]
 mod differential;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 #[rustfmt::skip]
 mod differential_texts;
 mod permission;

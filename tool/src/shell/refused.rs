@@ -55,6 +55,20 @@ pub(super) fn is_constant(expression: &str) -> bool {
     }) && open == 0
 }
 
+/// A regular expression after `=~` in one word without quotes, where bash and the parser agree on its end.
+pub(super) fn is_plain_regex(text: &str) -> bool {
+    let is_count = |brace: &str| {
+        let digits = brace.trim_start_matches(|c: char| c.is_ascii_digit() || c == ',');
+        brace.starts_with(|c: char| c.is_ascii_digit()) && digits.starts_with('}')
+    };
+    text.chars().all(|c| c.is_ascii_alphanumeric() || "_^$.*+?()|[]:-/=,%@{}".contains(c))
+        && text.split('{').skip(1).all(is_count)
+        && text.matches('{').count() == text.matches('}').count()
+        && text.matches('(').count() == text.matches(')').count()
+        && !["$(", "$["].iter().any(|mark| text.contains(mark))
+        && (!text.contains("]]") || text.contains("[[:"))
+}
+
 /// The end of a here-document is a plain word, quoted as a whole or not at all, and no more than plain words come after
 /// it in its line: bash would find the here-document elsewhere.
 pub(super) fn is_plain_heredoc(delimiter: &str, rest_of_line: &str) -> bool {
@@ -66,5 +80,5 @@ pub(super) fn is_plain_heredoc(delimiter: &str, rest_of_line: &str) -> bool {
         && name.chars().all(is_plain)
         && !rest_of_line.contains(['(', ')', '`', '\\', '\'', '{', '}', '#'])
         && !rest_of_line.contains("<<")
-        && rest_of_line.matches('"').count() % 2 == 0
+        && rest_of_line.matches('"').count().is_multiple_of(2)
 }

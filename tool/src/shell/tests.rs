@@ -57,7 +57,7 @@ fn texts_run_what_they_name() {
         ("cat <<'E'\n$(ls)\nE\nid", "cat id"),
         ("cat <<-E\n\trm\n\tE\nid", "cat id"),
         ("cat <<< \"$(ls)\"", "ls cat"),
-        ("[[ $x =~ ^(a|b)$ ]] && echo $(( (1 + 2) * 3 ))", "echo"),
+        ("[[ $x =~ ^(a|b)$ && x =~ ^[0-9]{4}$ ]] && echo $(( (1 + 2) * 3 ))", "echo"),
         ("echo {a,b}{1..3} *.rs ~/x", "echo"),
         // wrappers
         ("A=1 env -i -u B C=1 ls", "env ls"),

@@ -1,14 +1,13 @@
 //! The commands of a parsed text.
 
 use shuck_ast::{
-    ArrayElem, Assignment, AssignmentValue, BuiltinCommand, CaseCommand, Command, CompoundCommand, ConditionalExpr,
-    ConditionalUnaryOp, DeclClause, DeclOperand, FunctionDef, IfCommand, LiteralText, Redirect, RedirectKind,
-    RedirectTarget, SimpleCommand, Stmt, StmtSeq, VarRef, Word, WordPart,
+    BuiltinCommand, CaseCommand, Command, CompoundCommand, ConditionalExpr, ConditionalUnaryOp, FunctionDef, IfCommand,
+    LiteralText, Redirect, RedirectKind, RedirectTarget, SimpleCommand, Stmt, StmtSeq, VarRef, Word, WordPart,
 };
 use shuck_parser::parser::Parser;
 use shuck_parser::{ShellDialect, ShellProfile};
 
-use super::checks::{is_arithmetic, is_descriptor, is_one};
+use super::checks::{is_arithmetic, is_descriptor};
 use super::{LONGEST_TEXT, builtins, programs, refused};
 
 /// For the parser, and with it for all that goes through its tree.
@@ -163,55 +162,6 @@ impl Walk<'_> {
         programs::run(self.reader, values, &mut self.items);
     }
 
-    fn declaration(&mut self, command: &DeclClause) {
-        self.assignments(&command.assignments);
-        let evaluates = !matches!(command.variant.as_str(), "export" | "readonly");
-        let (mut arguments, mut is_array, mut has_value) = (Vec::new(), false, false);
-        for operand in &command.operands {
-            arguments.push(match operand {
-                DeclOperand::Flag(word) => {
-                    let flags = self.word(word);
-                    is_array |= flags.as_deref().is_some_and(|flags| flags.contains(['a', 'A']));
-                    if !builtins::is_flags(flags.as_deref(), "aAxrgfFplu") {
-                        self.unknown("a declaration changes what values mean");
-                    }
-                    flags
-                }
-                DeclOperand::Dynamic(word) => {
-                    self.unknown("which variable is set is not known");
-                    self.word(word)
-                }
-                DeclOperand::Name(name) => {
-                    self.set(name.name.as_str());
-                    self.reference(name);
-                    self.written(name.span)
-                }
-                DeclOperand::Assignment(assignment) => {
-                    let argument = self.assignment(assignment);
-                    self.declared(assignment, argument.as_deref(), evaluates);
-                    has_value |= matches!(assignment.value, AssignmentValue::Scalar(_));
-                    argument
-                }
-            });
-        }
-        if is_array && has_value {
-            self.unknown(EVALUATED);
-        }
-        self.items.push(Item::Command(super::SimpleCommand { program: command.variant.to_string(), arguments }));
-    }
-
-    /// The value of an array is evaluated again by `declare`, and split into words by `export` of other shells.
-    fn declared(&mut self, assignment: &Assignment, argument: Option<&str>, evaluates: bool) {
-        let AssignmentValue::Scalar(word) = &assignment.value else { return };
-        match argument {
-            Some(argument) if argument.contains("=(") => self.unknown(EVALUATED),
-            Some(_) => {}
-            None if self.reader == Reader::Posix && !is_one(word) => self.unknown(EVALUATED),
-            None if evaluates => self.items.push(Item::Mark(Mark::Declared)),
-            None => {}
-        }
-    }
-
     fn compound(&mut self, command: &CompoundCommand) {
         match command {
             CompoundCommand::If(command) => self.condition(command),
@@ -252,7 +202,10 @@ impl Walk<'_> {
                 self.items.push(Item::Command(named("time")));
                 command.command.iter().for_each(|timed| self.statement(timed));
             }
-            CompoundCommand::Conditional(command) => self.conditional(&command.expression),
+            CompoundCommand::Conditional(command) => {
+                self.ends_at_brackets(command.span);
+                self.conditional(&command.expression);
+            }
             CompoundCommand::Coproc(command) => {
                 self.unknown("a coprocess sets variables");
                 self.statement(&command.body);
@@ -296,7 +249,12 @@ impl Walk<'_> {
             }
             ConditionalExpr::Parenthesized(expression) => self.conditional(&expression.expr),
             ConditionalExpr::Word(word) => drop(self.word(word)),
-            ConditionalExpr::Regex(word) => self.expression(word),
+            ConditionalExpr::Regex(word) => {
+                if !self.written(word.span).is_some_and(|text| refused::is_plain_regex(&text)) {
+                    self.unknown(SYNTAX_ERROR);
+                }
+                self.expression(word);
+            }
             ConditionalExpr::Pattern(pattern) => self.pattern(pattern),
             ConditionalExpr::VarRef(reference) => self.reference(reference),
         }
@@ -329,42 +287,6 @@ impl Walk<'_> {
         }
         if redirect.fd_var.is_some() {
             self.unknown(EVALUATED);
-        }
-    }
-
-    fn assignments(&mut self, assignments: &[Assignment]) {
-        for assignment in assignments {
-            self.assignment(assignment);
-        }
-    }
-
-    /// Goes into an assignment, and tells it without quoting if its value is known here.
-    fn assignment(&mut self, assignment: &Assignment) -> Option<String> {
-        self.set(assignment.target.name.as_str());
-        self.reference(&assignment.target);
-        match &assignment.value {
-            AssignmentValue::Scalar(word) => {
-                let operator = if assignment.append { "+=" } else { "=" };
-                let value = self.word(word)?;
-                let target = &assignment.target;
-                target.subscript.is_none().then(|| format!("{}{operator}{value}", target.name))
-            }
-            AssignmentValue::Compound(array) => {
-                self.ends_with(assignment.span, ')');
-                self.items.push(Item::Mark(Mark::Array));
-                array.elements.iter().for_each(|element| self.element(element));
-                None
-            }
-        }
-    }
-
-    fn element(&mut self, element: &ArrayElem) {
-        match element {
-            ArrayElem::Sequential(value) => drop(self.word(value)),
-            ArrayElem::Keyed { key, value } | ArrayElem::KeyedAppend { key, value } => {
-                self.subscript(key);
-                self.word(value);
-            }
         }
     }
 

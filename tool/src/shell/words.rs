@@ -9,7 +9,7 @@ use shuck_ast::{
 };
 
 use super::refused;
-use super::walk::{EVALUATED, Item, Reader, Walk};
+use super::walk::{EVALUATED, Item, Mark, Reader, Walk};
 
 const UNREAD: &str = "a substitution could not be read";
 const OTHER_SHELL: &str = "it has an expansion of another shell";
@@ -95,7 +95,7 @@ impl Walk<'_> {
         let word = inside.strip_prefix('#').unwrap_or(inside);
         let operation = word.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_');
         let is_plain = operation.is_empty() || operation.starts_with([':', '-', '=', '?', '+', '#', '%']);
-        if !is_plain || operation.len() == word.len() || inside.contains(['\'', '"', '\\', '{', '}', '/']) {
+        if !is_plain || operation.len() == word.len() || inside.contains(['\'', '"', '\\', '{', '}']) {
             self.unknown(OTHER_SHELL);
         }
     }
@@ -154,6 +154,7 @@ impl Walk<'_> {
         {
             self.unknown(EVALUATED);
         }
+        self.items.push(Item::Mark(Mark::Array));
     }
 
     pub(super) fn pattern(&mut self, pattern: &Pattern) {

@@ -1,0 +1,94 @@
+//! Assignments, and the builtins that declare variables.
+
+use shuck_ast::{ArrayElem, Assignment, AssignmentValue, DeclClause, DeclOperand};
+
+use super::builtins;
+use super::walk::{EVALUATED, Item, Mark, Reader, Walk};
+
+impl Walk<'_> {
+    pub(super) fn declaration(&mut self, command: &DeclClause) {
+        self.assignments(&command.assignments);
+        let (mut arguments, mut is_array, mut has_value) = (Vec::new(), false, false);
+        for operand in &command.operands {
+            arguments.push(match operand {
+                DeclOperand::Flag(word) => {
+                    let flags = self.word(word);
+                    is_array |= flags.as_deref().is_some_and(|flags| flags.contains(['a', 'A']));
+                    if !builtins::is_flags(flags.as_deref(), "aAxrgfFplu") {
+                        self.unknown("a declaration changes what values mean");
+                    }
+                    flags
+                }
+                DeclOperand::Dynamic(word) => {
+                    self.unknown("which variable is set is not known");
+                    self.word(word)
+                }
+                DeclOperand::Name(name) => {
+                    self.set(name.name.as_str());
+                    self.reference(name);
+                    self.written(name.span)
+                }
+                DeclOperand::Assignment(assignment) => {
+                    let argument = self.assignment(assignment);
+                    self.declared(assignment, argument.as_deref());
+                    has_value |= matches!(assignment.value, AssignmentValue::Scalar(_));
+                    argument
+                }
+            });
+        }
+        if is_array {
+            self.items.push(Item::Mark(Mark::Array));
+        }
+        if is_array && has_value {
+            self.unknown(EVALUATED);
+        }
+        self.items.push(Item::Command(super::SimpleCommand { program: command.variant.to_string(), arguments }));
+    }
+
+    /// The value of an array is evaluated again by `declare`, and split into words by `export` of other shells.
+    fn declared(&mut self, assignment: &Assignment, argument: Option<&str>) {
+        let AssignmentValue::Scalar(word) = &assignment.value else { return };
+        match argument {
+            Some(argument) if argument.contains("=(") => self.unknown(EVALUATED),
+            Some(_) => {}
+            None if self.reader == Reader::Posix && !self.is_one(word) => self.unknown(EVALUATED),
+            None => self.items.push(Item::Mark(Mark::Declared)),
+        }
+    }
+
+    pub(super) fn assignments(&mut self, assignments: &[Assignment]) {
+        for assignment in assignments {
+            self.assignment(assignment);
+        }
+    }
+
+    /// Goes into an assignment, and tells it without quoting if its value is known here.
+    fn assignment(&mut self, assignment: &Assignment) -> Option<String> {
+        self.set(assignment.target.name.as_str());
+        self.reference(&assignment.target);
+        match &assignment.value {
+            AssignmentValue::Scalar(word) => {
+                let operator = if assignment.append { "+=" } else { "=" };
+                let value = self.word(word)?;
+                let target = &assignment.target;
+                target.subscript.is_none().then(|| format!("{}{operator}{value}", target.name))
+            }
+            AssignmentValue::Compound(array) => {
+                self.ends_with(assignment.span, ')');
+                self.items.push(Item::Mark(Mark::Array));
+                array.elements.iter().for_each(|element| self.element(element));
+                None
+            }
+        }
+    }
+
+    fn element(&mut self, element: &ArrayElem) {
+        match element {
+            ArrayElem::Sequential(value) => drop(self.word(value)),
+            ArrayElem::Keyed { key, value } | ArrayElem::KeyedAppend { key, value } => {
+                self.subscript(key);
+                self.word(value);
+            }
+        }
+    }
+}
