@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use shuck_ast::{
-    Command, CompoundCommand, ConditionalBinaryOp, Redirect, SimpleCommand, Span, Stmt, Word, WordPart, WordPartNode,
+    Command, CompoundCommand, ConditionalBinaryOp, Redirect, SimpleCommand, Span, Stmt, StmtSeq, Word, WordPart,
+    WordPartNode,
 };
 
 use super::walk::{EVALUATED, Reader, SYNTAX_ERROR, Walk};
@@ -21,6 +22,20 @@ impl Walk<'_> {
         if words().any(|span| ends.contains(&span.start.offset())) {
             self.unknown(SYNTAX_ERROR);
         }
+    }
+
+    /// The parser has dropped nothing after a plain command at the end, but comments; with here-documents that is not
+    /// known.
+    pub(super) fn is_all_read(&self, sequence: &StmtSeq) -> bool {
+        let Some(last) = sequence.as_slice().last() else { return true };
+        let is_plain = matches!(&last.command, Command::Simple(_) | Command::Decl(_)) && last.redirects.is_empty();
+        let rest = self.source.get(last.span.end.offset()..).unwrap_or_default();
+        !is_plain
+            || self.source.contains("<<")
+            || rest.lines().all(|line| {
+                let line = line.trim_start_matches([' ', '\t', ';', '&']);
+                line.is_empty() || line.starts_with('#')
+            })
     }
 
     /// Of `[[ … ]]`: in some words the parser goes past the end, and takes braces for something.

@@ -68,6 +68,12 @@ impl Walk<'_> {
         self.reference(&assignment.target);
         match &assignment.value {
             AssignmentValue::Scalar(word) => {
+                // where an array is not closed, the parser drops it and all that comes after it
+                let end = assignment.target.name_span.end.offset();
+                let after = self.source.get(end..).unwrap_or_default();
+                if after.trim_start_matches('+').starts_with("=(") {
+                    self.unknown(EVALUATED);
+                }
                 let operator = if assignment.append { "+=" } else { "=" };
                 let value = self.word(word)?;
                 let target = &assignment.target;

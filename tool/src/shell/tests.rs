@@ -39,7 +39,8 @@ fn texts_run_what_they_name() {
         ("[ -f x ] && ls", "[ ls"),
         ("f() { ls; }; f", "ls f"),
         ("function f { ls; }", "ls"),
-        ("declare -a x=($(ls)); export Y=$(id)", "ls declare id export"),
+        ("declare -a x=($(ls))", "ls declare"),
+        ("export Y=$(id)", "id export"),
         ("time ls -l", "time ls"),
         ("cd /tmp && return $(ls)", "cd ls return"),
         // redirections
@@ -137,6 +138,7 @@ fn what_is_decided_later_is_not_understood() {
         ("((1)); a[x]=1; let x; declare -i x", "let declare"),
         ("coproc ls", "ls"),
         ("su -c ls", "su"),
+        ("x=(a); declare x=$y", "declare"),
         ("cat <<A <<B\nA\nB", "cat"),
         ("LC_ALL=C echo ☃", "echo"),
         ("HOME=/x ls", "ls"),

@@ -70,6 +70,9 @@ pub(super) fn items(reader: Reader, text: &str) -> Vec<Item> {
         walk.unknown(SYNTAX_ERROR);
     }
     walk.sequence(&parsed.file.body);
+    if !walk.is_all_read(&parsed.file.body) {
+        walk.unknown(SYNTAX_ERROR);
+    }
     walk.items
 }
 
