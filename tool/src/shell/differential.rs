@@ -133,7 +133,7 @@ impl Random {
 /// It writes outside of its directory, or may never end.
 fn is_harmful(text: &str) -> bool {
     text.contains('\0')
-        || (text.contains('/') && text.contains('>'))
+        || text.contains('>') && ["/", "$_", "${_", "$0", "${0"].iter().any(|path| text.contains(path))
         || (text.contains("()") && text.contains(['&', '|']))
         || ["while", "until", "for", "coproc"].iter().any(|word| text.contains(word)) && text.contains('&')
 }
