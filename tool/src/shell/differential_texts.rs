@@ -4,6 +4,7 @@
 
 /// Texts that have run `zz`, or look as if: with all that was once understood and ran what was not listed.
 pub(super) const TEXTS: &[&str] = &[
+    "zz\\", ": `zz\\`", "a; zz\\\\",
     "declare a=(]ne; zz <<a&&zz\na", "declare a=(]ne; zz\nzz", "a=(]ne; zz\nzz", "export a+=(b; zz\nzz", "x=(a\nzz",
     "declare -a x; y='($(zz))'; declare x=$y", "x[1]=2; y='($(zz))'; declare x=$y", ": ${x[1]:=2}; y='($(zz))'; typeset x=$y",
     "f() { local x=$1; }; x=(1); f '($(zz))'", "read -a x; y='($(zz))'; declare x=$y", "x='-p a[$(zz)]'; wait -n $x",

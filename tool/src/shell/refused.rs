@@ -15,7 +15,8 @@ pub(super) fn outright(text: &str, reader: Reader) -> Option<&'static str> {
     if text.contains(|c: char| (c.is_control() || c.is_whitespace()) && !matches!(c, ' ' | '\t' | '\n')) {
         return Some("it has control characters or unusual space");
     }
-    if text.match_indices("\\\n").any(|(at, _)| !may_continue(text, at)) {
+    // shells drop a backslash at the very end
+    if text.ends_with('\\') || text.match_indices("\\\n").any(|(at, _)| !may_continue(text, at)) {
         return Some(CONTINUED);
     }
     (reader == Reader::Posix && is_only_bash(text)).then_some(ONLY_BASH)
