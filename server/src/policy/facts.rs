@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cedar_policy::RestrictedExpression as Value;
 use telexec_tool::local::{LocalExecutor, Place};
-use telexec_tool::shell::{ASSIGNED, Analysis, analyze, analyze_argv, decides};
+use telexec_tool::shell::{ASSIGNED, Analysis, analyze, analyze_argv, analyze_posix, decides, decides_reading};
 use telexec_tool::{Command, Program};
 
 /// A command, and what it comes to on this machine.
@@ -75,28 +75,32 @@ impl Facts {
     }
 }
 
-/// What it runs, as far as that can be told of a text: not if another shell reads it than the text is analysed for, or if
-/// the request's variables decide.
+/// What it runs, as far as that can be told of a text: not if the request's variables decide.
 fn analysis(command: &Command, place: Option<&Place>) -> Analysis {
+    let shell = place.and_then(|place| place.shell.as_deref()).unwrap_or("bash");
     let mut analysis = match command.program() {
-        Program::Shell { text, .. } => analyze(text),
+        Program::Shell { text, .. } => analyze_for(shell, text),
         Program::Argv(argv) => analyze_argv(argv),
     };
-    if let Some(shell) = place.and_then(|place| place.shell.as_deref())
-        && !is_usual(shell)
-    {
-        analysis.not_understood("it is not bash or sh that reads the text");
-    }
-    if command.environment().keys().any(|name| decides(name)) {
+    let text = command.text();
+    if command.environment().keys().any(|name| decides(name) || decides_reading(name, &text)) {
         analysis.not_understood(ASSIGNED);
     }
     analysis
 }
 
-/// It is a shell whose texts are understood, and no other file of its name.
-fn is_usual(shell: &str) -> bool {
+/// A shell whose texts are understood, and no other file of its name.
+fn analyze_for(shell: &str, text: &str) -> Analysis {
     let name = ["/bin/", "/usr/bin/"].iter().find_map(|directory| shell.strip_prefix(directory)).unwrap_or(shell);
-    matches!(name, "bash" | "sh" | "dash")
+    match name {
+        "bash" => analyze(text),
+        "sh" | "dash" => analyze_posix(text),
+        _ => {
+            let mut analysis = analyze(text);
+            analysis.not_understood("it is not bash or sh that reads the text");
+            analysis
+        }
+    }
 }
 
 /// More than so many are not looked at: no rule is about them, and each costs.

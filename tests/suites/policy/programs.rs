@@ -45,6 +45,13 @@ async fn a_list_of_programs_lets_through_what_is_made_of_them() {
         sh("echo").env("LD_PRELOAD", "/tmp/x.so"),
         sh("echo").shell("/tmp/bash"),
         sh("echo").shell("python3"),
+        // what another shell reads otherwise, or an assignment decides
+        sh(&format!("[[ x || touch == {ran_text} ]]")).shell("sh"),
+        sh(&format!("x='a[$(touch {ran_text})]'; echo $((x))")),
+        sh(&format!("echo $((touch {ran_text}) )")),
+        sh(&format!("<&-sh <<<'touch {ran_text}'")),
+        sh(&format!("! ! touch {ran_text}")),
+        sh("echo").login(true).env("HOME", "/tmp/home"),
         Command::argv(["echo"]).env("LD_LIBRARY_PATH", "/tmp"),
         Command::argv(["touch", &ran_text.to_string()]),
         Command::argv(["env", "touch", &ran_text.to_string()]),
