@@ -27,6 +27,10 @@ pub struct Args {
     /// that systemd passes); may be repeated
     #[arg(long, value_name = "URI", env = "TELEXECD_LISTEN", value_delimiter = ',')]
     listen: Vec<String>,
+    /// Where Prometheus may ask for metrics, by HTTP: tcp://host:port (plain on loopback addresses, else with the agent's
+    /// certificates) or unix:///path.sock [default: nowhere]
+    #[arg(long, value_name = "URI", env = "TELEXECD_METRICS_LISTEN")]
+    metrics_listen: Option<String>,
     /// The agent's certificate chain, for tcp://
     #[arg(long, value_name = "PEM", env = "TELEXECD_TLS_CERT")]
     tls_cert: Option<PathBuf>,
@@ -81,6 +85,9 @@ impl Args {
         if !self.listen.is_empty() {
             let listen = self.listen.iter().map(|uri| uri.parse::<Listen>().map_err(ConfigError::Invalid));
             config.listen = listen.collect::<Result<_, _>>()?;
+        }
+        if let Some(uri) = &self.metrics_listen {
+            config.metrics_listen = Some(uri.parse().map_err(ConfigError::Invalid)?);
         }
         config.insecure = self.insecure.unwrap_or(config.insecure);
         replace_some(&mut config.tls_cert, &self.tls_cert);

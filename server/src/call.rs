@@ -53,6 +53,20 @@ pub(crate) enum Rpc {
 }
 
 impl Rpc {
+    pub(crate) const ALL: [Self; 11] = [
+        Self::Execute,
+        Self::Run,
+        Self::Interact,
+        Self::Attach,
+        Self::WriteInput,
+        Self::SignalExecution,
+        Self::ResizeTerminal,
+        Self::GetExecution,
+        Self::ListExecutions,
+        Self::GetAgent,
+        Self::CheckCommand,
+    ];
+
     /// Its name in the proto.
     pub(crate) fn as_str(self) -> &'static str {
         match self {

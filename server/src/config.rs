@@ -21,6 +21,8 @@ use crate::tls::{TlsError, TlsFiles};
 pub struct Config {
     /// Where to listen. At least one.
     pub listen: Vec<Listen>,
+    /// Where Prometheus may ask for metrics: `tcp://` or `unix://`. Default: nowhere.
+    pub metrics_listen: Option<Listen>,
     /// The agent's certificate chain (PEM), for TCP.
     pub tls_cert: Option<PathBuf>,
     /// Its private key (PEM).
@@ -186,6 +188,7 @@ impl Default for Config {
         let local = LocalConfig::default();
         Self {
             listen: Vec::new(),
+            metrics_listen: None,
             tls_cert: None,
             tls_key: None,
             client_ca: None,
@@ -250,6 +253,9 @@ impl Config {
         let invalid = |text: &str| Err(ConfigError::Invalid(text.into()));
         if self.listen.is_empty() {
             return invalid("nowhere to listen: give --listen, or set `listen` in the configuration");
+        }
+        if let Some(Listen::Vsock { .. } | Listen::Systemd) = self.metrics_listen {
+            return invalid("metrics_listen is for scrapers: give tcp://host:port or unix:///path.sock");
         }
         if !(1..=1024).contains(&self.worker_threads) {
             return invalid("worker_threads must be 1 to 1024");

@@ -24,6 +24,7 @@ use crate::caller::{Caller, Shown, Transport};
 use crate::identity::Identity;
 use crate::listen::Accepted;
 use crate::message::{self, Unfinished};
+use crate::metrics::{Metrics, Refusal};
 use crate::preface::Impatient;
 use crate::standing::Standing;
 use crate::tls::Tls;
@@ -52,6 +53,19 @@ pub(crate) enum HandshakeError {
     ForeignGuest,
     #[error("its credentials cannot be read: {0}")]
     Credentials(io::Error),
+}
+
+impl HandshakeError {
+    /// What metrics call it.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Tls(_) => "tls",
+            Self::Nameless => "nameless",
+            Self::ForeignUser | Self::ForeignGuest => "foreign",
+            Self::Credentials(_) => "credentials",
+        }
+    }
 }
 
 /// Someone that is known.
@@ -127,16 +141,19 @@ fn caller(identity: Identity, transport: Transport, address: &str) -> Caller {
 
 /// Answers the peer's calls until it leaves, or until `goaway` and then the end of the calls that run. A peer whose
 /// certificate does not count any more starts no new ones.
-pub(crate) async fn serve(peer: Peer, routes: Routes, goaway: CancellationToken) {
+pub(crate) async fn serve(peer: Peer, routes: Routes, metrics: Metrics, goaway: CancellationToken) {
     let Peer { caller, standing, io } = peer;
     let unfinished = Unfinished::default();
     let service = service_fn(move |mut request: Request<Incoming>| {
         let refusal = standing.as_ref().and_then(|standing| standing.check(&caller.identity).err());
         request.extensions_mut().insert(Arc::clone(&caller));
-        let (routes, unfinished) = (routes.clone(), unfinished.clone());
+        let (routes, unfinished, metrics) = (routes.clone(), unfinished.clone(), metrics.clone());
         async move {
             match refusal {
-                Some(refusal) => Ok(refusal.into_http()),
+                Some(refusal) => {
+                    metrics.refused(Refusal::Certificate);
+                    Ok(refusal.into_http())
+                }
                 None => match message::admit(request, unfinished) {
                     Some(request) => routes.oneshot(request).await,
                     None => Ok(message::unsupported()),

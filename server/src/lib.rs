@@ -3,7 +3,7 @@
 //! One call goes this way: `listen` accepts, `tls` and `identity` say who is there (`caller`), `connection` speaks HTTP/2
 //! (within the bounds of `preface` and `message`, and asks `standing` before each call),
 //! `execution_service` turns the wire into a command, `stack` puts the policy, ownership, limits and the `audit` log before
-//! the engine of `telexec-tool`.
+//! the engine of `telexec-tool`. `metrics` counts what happens on the way.
 
 mod agent_service;
 pub mod args;
@@ -25,6 +25,7 @@ mod interact;
 mod listen;
 pub mod logging;
 mod message;
+mod metrics;
 pub mod orphans;
 mod places;
 mod policy;

@@ -98,6 +98,11 @@ pub enum BindError {
     /// Without TLS only this machine may be listened to.
     #[error("{0} is not a loopback address: listening there needs TLS, not --insecure")]
     NotLoopback(SocketAddr),
+    /// Without TLS only this machine may ask for metrics.
+    #[error(
+        "metrics_listen: {0} is not a loopback address: set tls_cert, tls_key and client_ca to serve metrics there"
+    )]
+    PlainMetrics(SocketAddr),
     /// systemd has passed none, or one that cannot be used.
     #[error("systemd: {0}")]
     Systemd(String),
@@ -119,6 +124,8 @@ pub enum BindError {
 /// Dropping them closes them and removes the files of Unix sockets.
 pub struct Listeners {
     pub(crate) all: Vec<Listener>,
+    /// For metrics.
+    pub(crate) metrics: Option<Listener>,
     pub(crate) tls: Option<Tls>,
     pub(crate) reload: Reload,
 }
@@ -143,12 +150,38 @@ impl Listeners {
                 Listen::Systemd => all.extend(systemd::listeners(&tls, config.insecure)?),
             }
         }
-        Ok(Self { all, tls, reload: Reload::default() })
+        let metrics = match &config.metrics_listen {
+            Some(listen) => Some(Self::bind_metrics(listen, config, tls.clone()).await?),
+            None => None,
+        };
+        Ok(Self { all, metrics, tls, reload: Reload::default() })
+    }
+
+    /// Without TLS on this machine, which is no risk for anyone who runs commands; elsewhere only with it.
+    async fn bind_metrics(listen: &Listen, config: &Config, tls: Option<Tls>) -> Result<Listener, BindError> {
+        match listen {
+            Listen::Unix(path) => Ok(Listener::Unix(Unix::bind(listen, path, config.socket_mode)?)),
+            Listen::Tcp(address) => {
+                let bound = Tcp::bind(listen, address, tls, true).await.map_err(|error| match error {
+                    BindError::NotLoopback(address) => BindError::PlainMetrics(address),
+                    error => error,
+                });
+                Ok(Listener::Tcp(bound?))
+            }
+            Listen::Vsock { .. } | Listen::Systemd => {
+                Err(ConfigError::Invalid("metrics_listen must be tcp:// or unix://".to_owned()).into())
+            }
+        }
     }
 
     /// What was bound, with the real port where 0 was asked for.
     pub fn addresses(&self) -> Vec<Listen> {
         self.all.iter().map(Listener::address).collect()
+    }
+
+    /// Where metrics are served, likewise.
+    pub fn metrics_address(&self) -> Option<Listen> {
+        self.metrics.as_ref().map(Listener::address)
     }
 
     /// To replace their certificates while [`crate::serve`] runs: changes of the files are also noticed without it.

@@ -54,7 +54,7 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
     let orphans = Orphans::adopt()?;
     let kill_grace = config.kill_grace;
     let listeners = Listeners::bind(&config).await?;
-    let addresses = listeners.addresses();
+    let (addresses, metrics) = (listeners.addresses(), listeners.metrics_address());
     let reload = listeners.reload();
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
@@ -63,6 +63,9 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
     });
     let shutdown = async move {
         // this is asked for when the agent serves
+        if let Some(address) = metrics {
+            eprintln!("metrics on {address}");
+        }
         for address in addresses {
             eprintln!("listening on {address}");
         }

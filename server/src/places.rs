@@ -56,6 +56,11 @@ impl Places {
         Some(Place { places: self.clone(), identity: identity.clone() })
     }
 
+    /// How many are taken.
+    pub(crate) fn open(&self) -> usize {
+        self.taken().all
+    }
+
     fn taken(&self) -> MutexGuard<'_, Taken> {
         self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -26,6 +26,7 @@ use crate::connection;
 use crate::execution_service::Executions;
 use crate::expiry::warn_of_expiry;
 use crate::listen::{Accepted, Listener, Listeners};
+use crate::metrics::{Metrics, Refusal, Scraped};
 use crate::places::Places;
 use crate::reload::Watched;
 use crate::stack::{MOST_JUDGED, Stack};
@@ -79,12 +80,18 @@ pub async fn serve(
     let audit = Audit::open(&config.audit, engine.containment().as_str())?;
     let starts = Starts::new(config.max_starts_per_second);
     let judging = Arc::new(Semaphore::new(MOST_JUDGED));
-    let stack = Stack { engine: engine.clone(), starts, policy, audit: audit.clone(), judging };
+    let metrics = Metrics::new(listeners.metrics.is_some());
+    let stack =
+        Stack { engine: engine.clone(), starts, policy, audit: audit.clone(), judging, metrics: metrics.clone() };
     let health = HealthReporter::new();
     let routes = routes(&config, &stack, listeners.tls.clone(), &health).await?;
-    let connections = Connections::new(routes, config.max_connections, stack.policy.is_some());
+    let connections = Connections::new(routes, config.max_connections, stack.policy.is_some(), metrics.clone());
     let _closes = connections.close.clone().drop_guard();
     let mut following = JoinSet::new();
+    if let Some(listener) = listeners.metrics {
+        let scraped = Scraped::new(&config, &stack, connections.places.clone(), listeners.tls.clone());
+        following.spawn(metrics.serve(listener, scraped));
+    }
     if let Some(tls) = listeners.tls {
         following.spawn(warn_of_expiry(tls.clone()));
         following.spawn(tls.follow(listeners.reload.clone()));
@@ -116,6 +123,8 @@ pub async fn serve(
     connections.close().await;
     audit.close().await;
     engine.discard_output().await;
+    // what it listens on is gone when this returns
+    following.shutdown().await;
     Ok(())
 }
 
@@ -177,10 +186,11 @@ struct Connections {
     close: CancellationToken,
     tracker: TaskTracker,
     places: Places,
+    metrics: Metrics,
 }
 
 impl Connections {
-    fn new(routes: Routes, most: u32, strangers: bool) -> Self {
+    fn new(routes: Routes, most: u32, strangers: bool, metrics: Metrics) -> Self {
         Self {
             routes,
             strangers,
@@ -188,6 +198,7 @@ impl Connections {
             close: CancellationToken::new(),
             tracker: TaskTracker::new(),
             places: Places::new(most),
+            metrics,
         }
     }
 
@@ -220,12 +231,12 @@ impl Connections {
     async fn answer(self, accepted: Accepted, from: String, handshake: OwnedSemaphorePermit) {
         let peer = connection::handshake(accepted, &from, self.strangers).await;
         drop(handshake);
+        self.metrics.handshake(peer.as_ref().err());
         match peer {
-            Ok(peer) => {
-                if let Some(_place) = self.places.take(peer.identity(), &from) {
-                    connection::serve(peer, self.routes, self.goaway).await;
-                }
-            }
+            Ok(peer) => match self.places.take(peer.identity(), &from) {
+                Some(_place) => connection::serve(peer, self.routes, self.metrics, self.goaway).await,
+                None => self.metrics.refused(Refusal::Connections),
+            },
             Err(reason) => info!(from, %reason, "turned a peer away"),
         }
     }

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use async_trait::async_trait;
 use telexec_tool::local::LocalExecutor;
@@ -15,6 +16,7 @@ use tokio::sync::Semaphore;
 
 use crate::audit::{Audit, Touch};
 use crate::call::{Call, Rpc};
+use crate::metrics::{Metrics, Refusal};
 use crate::policy::{Decision, Facts, PolicyFile, Subject};
 use crate::reload::Watched;
 use crate::starts::Starts;
@@ -29,6 +31,7 @@ pub(crate) struct Stack {
     pub(crate) audit: Audit,
     /// How many commands may be judged at once.
     pub(crate) judging: Arc<Semaphore>,
+    pub(crate) metrics: Metrics,
 }
 
 /// Fewer than the blocking pool has threads: users that cannot be looked up must not keep commands from being ended.
@@ -46,6 +49,7 @@ impl Stack {
     /// [`ExecutorError::Denied`].
     pub(crate) async fn permit(&self, call: &Call) -> Result<Decision, ExecutorError> {
         let decision = self.decide(call, call.rpc, &Subject::Agent);
+        self.metrics.decided(call.rpc, decision.allowed);
         match decision.permitted() {
             Ok(()) => Ok(decision),
             Err(denied) => {
@@ -101,6 +105,7 @@ impl Guarded {
     /// Whether this may be done to an execution; what has an effect on it, and what is denied, is told to the audit log.
     async fn reach(&self, rpc: Rpc, id: &ExecutionId, touch: Touch<'_>) -> Result<(), ExecutorError> {
         let (decision, reached) = self.decide(rpc, id);
+        self.stack.metrics.decided(rpc, decision.allowed);
         let has_effect = match rpc {
             Rpc::Attach | Rpc::SignalExecution => true,
             // not each key that is typed
@@ -159,18 +164,23 @@ impl Guarded {
 #[async_trait]
 impl Executor for Guarded {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
-        let Stack { engine, starts, audit, .. } = &self.stack;
+        let asked = Instant::now();
+        let Stack { engine, starts, audit, metrics, .. } = &self.stack;
         let (command, decision) = self.judge(command.with_identity(self.identity())).await;
+        metrics.decided(self.call.rpc, decision.allowed);
         if let Err(denied) = decision.permitted() {
+            metrics.refused(Refusal::Policy);
             audit.denied(&self.call, &command, &decision, &denied).await;
             return Err(denied);
         }
         if let Err(early) = starts.count(&self.call.caller.identity) {
+            metrics.refused(Refusal::Pace);
             audit.refused(&self.call, &command, &decision, &early).await;
             return Err(early);
         }
         let command = command.with_allowance(decision.allowance);
-        match audit.start(&self.call, &command, &decision).await? {
+        let told = audit.start(&self.call, &command, &decision).await;
+        match metrics.watch(asked, told.inspect_err(|_| metrics.refused(Refusal::Audit))?) {
             Some((id, watcher)) => engine.execute_watched(command, id, watcher).await,
             None => engine.execute(command).await,
         }

@@ -17,6 +17,7 @@ mod hostile;
 mod interact;
 mod library;
 mod limits;
+mod metrics;
 mod policy;
 mod refusals;
 mod resume;

@@ -264,7 +264,8 @@ pub enum SpawnStage {
 }
 
 impl SpawnStage {
-    const ALL: [Self; 13] = [
+    /// All of them.
+    pub const ALL: [Self; 13] = [
         Self::Prepare,
         Self::User,
         Self::Cgroup,

@@ -152,7 +152,7 @@ impl Audit {
             Some((watch, Ok(()))) => (watch, None),
             Some((watch, Err(reason))) => (watch, Some(reason)),
             None => {
-                inner.state.lost.fetch_add(1, Ordering::Relaxed);
+                inner.state.lose();
                 (watch(), Some("the disk does not answer".to_owned()))
             }
         };
@@ -198,6 +198,13 @@ impl Audit {
         let touched = Touched { action, signal, position: touch.position };
         let body = Body::Call { decision: decision.into(), touch: touched, failure: error.map(Into::into) };
         inner.tell(Record::new(body).of(&Origin::of(call)).about(touch.execution_id)).await;
+    }
+
+    /// How many records are missing, and whether it cannot be written at this time; `None`: there is no log.
+    pub(crate) fn faults(&self) -> Option<(u64, bool)> {
+        let state = &self.0.as_ref()?.state;
+        let fails = state.fails.load(Ordering::Relaxed) || state.is_stuck.load(Ordering::Relaxed);
+        Some((state.missing.load(Ordering::Relaxed), fails))
     }
 
     /// Looks whether the file was moved away whenever that is asked for; for ever.
@@ -258,7 +265,7 @@ impl Inner {
     async fn tell(&self, record: Record) {
         match self.place(Instant::now() + PATIENCE).await {
             Some(place) => drop(self.queue.send(Job::Record(Box::new(record), Some(place)))),
-            None => drop(self.state.lost.fetch_add(1, Ordering::Relaxed)),
+            None => self.state.lose(),
         }
     }
 

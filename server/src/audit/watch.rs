@@ -52,7 +52,7 @@ impl Watch {
         self.is_told = true;
         // what hangs would otherwise be given more and more
         if self.start.is_none() && self.state.is_stuck.load(Ordering::Relaxed) {
-            self.state.lost.fetch_add(1, Ordering::Relaxed);
+            self.state.lose();
             return;
         }
         let record = Record::new(body).of(&self.origin).about(Some(&self.id));

@@ -51,8 +51,20 @@ pub(super) type Begun = (Watch, Result<(), String>);
 pub(super) struct State {
     /// It was waited for in vain, and has done nothing since.
     pub(super) is_stuck: AtomicBool,
-    /// Records that were not even given to it.
+    /// Records that were not even given to it, and are not told of yet.
     pub(super) lost: AtomicU64,
+    /// All records that are missing, of this agent.
+    pub(super) missing: AtomicU64,
+    /// Something could not be written, and nothing was since.
+    pub(super) fails: AtomicBool,
+}
+
+impl State {
+    /// A record is not even given to it.
+    pub(super) fn lose(&self) {
+        self.lost.fetch_add(1, Ordering::Relaxed);
+        self.missing.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Writes what comes.
@@ -65,16 +77,14 @@ pub(super) struct Writer {
     dropped: u64,
     /// Ends that could not be written yet.
     waiting: VecDeque<Record>,
-    /// Something could not be written, and nothing was since.
-    fails: bool,
-    /// When that was said last, and whether its end is to be said too.
+    /// When it was said last that something could not be written, and whether its end is to be said too.
     warned: Option<Instant>,
     is_warned: bool,
 }
 
 impl Writer {
     pub(super) fn new(log: Log, agent: String, state: Arc<State>) -> Self {
-        Self { log, agent, state, dropped: 0, waiting: VecDeque::new(), fails: false, warned: None, is_warned: false }
+        Self { log, agent, state, dropped: 0, waiting: VecDeque::new(), warned: None, is_warned: false }
     }
 
     /// Begins with what is known of the log and the agent.
@@ -123,7 +133,7 @@ impl Writer {
             // nobody waits any more
             return None;
         }
-        let written = self.write(&record).map(|seq| watch.begin(seq)).inspect_err(|_| self.dropped += 1);
+        let written = self.write(&record).map(|seq| watch.begin(seq)).inspect_err(|_| self.drop_one());
         Some((reply, (watch, written)))
     }
 
@@ -134,8 +144,13 @@ impl Writer {
         }
         match record.is_end() && self.waiting.len() < MAX_WAITING {
             true => self.waiting.push_back(record),
-            false => self.dropped += 1,
+            false => self.drop_one(),
         }
+    }
+
+    fn drop_one(&mut self) {
+        self.dropped += 1;
+        self.state.missing.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Writes a record after those that wait.
@@ -147,7 +162,7 @@ impl Writer {
             }
         }
         let seq = self.append(record).map_err(|error| self.failed(&error))?;
-        self.fails = false;
+        self.state.fails.store(false, Ordering::Relaxed);
         if std::mem::take(&mut self.is_warned) {
             info!("the audit log can be written again");
         }
@@ -163,7 +178,7 @@ impl Writer {
 
     /// Says so, once. Returns why.
     fn failed(&mut self, error: &io::Error) -> String {
-        let is_new = !std::mem::replace(&mut self.fails, true);
+        let is_new = !self.state.fails.swap(true, Ordering::Relaxed);
         // on a disk that is nearly full short records come and long ones do not
         if is_new && self.warned.is_none_or(|when| when.elapsed() > BETWEEN_WARNINGS) {
             warn!(%error, "the audit log cannot be written");

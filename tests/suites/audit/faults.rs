@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use futures_util::StreamExt;
 use rustix::process::Signal;
 use serde_json::json;
-use telexec_tests::{Agent, Gate, is_root, lines, run, until, until_told, within};
+use telexec_tests::{Agent, Gate, Scrape, is_root, lines, run, until, until_told, within};
 use telexec_tool::{Command, Event, Executor, ExecutorError};
 
 use super::{Audit, records, verify};
@@ -20,7 +20,8 @@ fn on_small_disk(audit: &Audit, more: &str) -> Option<(Agent, PathBuf)> {
     let directory = audit.file().parent().unwrap().to_str().unwrap().to_owned();
     fs::create_dir_all(&directory).unwrap();
     let mount = format!("mount -t tmpfs -o size=1m,mode=0700 none {directory} || exit 77; exec \"$@\"");
-    match audit.agent(more).through(["unshare", "--mount", "sh", "-c", &mount, "sh"]).try_start() {
+    let agent = audit.agent(more).args(["--metrics-listen", "tcp://127.0.0.1:0"]);
+    match agent.through(["unshare", "--mount", "sh", "-c", &mount, "sh"]).try_start() {
         Ok(agent) => {
             let seen = PathBuf::from(format!("/proc/{}/root{directory}", agent.pid()));
             Some((agent, seen))
@@ -58,6 +59,7 @@ async fn on_a_full_disk_nothing_starts_and_what_runs_goes_on() {
         Err(error) => panic!("{error:?}"),
     })
     .await;
+    assert_eq!(Scrape::of(&agent).await.value("telexec_audit_failing"), 1.0);
     let written = records(&log);
     let starts = written.iter().filter(|record| record["event"] == "start").count();
     assert_eq!(lines(&ran).len() + 1, starts, "what was refused did not run");
@@ -77,6 +79,12 @@ async fn on_a_full_disk_nothing_starts_and_what_runs_goes_on() {
     let dropped: u64 = records(&log).iter().filter_map(|record| record["dropped"].as_u64()).sum();
     assert_eq!(dropped, refused);
     assert!(agent.log().contains("can be written again"));
+    let scrape = Scrape::of(&agent).await;
+    assert_eq!(scrape.value("telexec_refusals_total{reason=\"audit\"}"), refused as f64);
+    assert_eq!(
+        (scrape.value("telexec_audit_dropped_total"), scrape.value("telexec_audit_failing")),
+        (refused as f64, 0.0)
+    );
     let (code, said) = verify(&[&log]).await;
     assert!(code == 0 && !said.contains("without an end") && said.contains("could not be written"), "{said}");
 }

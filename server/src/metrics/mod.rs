@@ -1,0 +1,249 @@
+//! What the agent counts, for Prometheus: `deploy/METRICS.md` is the list.
+//!
+//! `watch` sees one execution, `scraped` knows what is looked up when somebody asks, `listen` answers them. No label has
+//! values that a caller could make up: who, what and which execution is for the logs.
+
+mod listen;
+mod scraped;
+mod watch;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use telexec_tool::local::Watcher;
+use telexec_tool::{ExecutionId, Exited, OutputStream, SpawnError, SpawnStage};
+
+pub(crate) use self::scraped::Scraped;
+use self::watch::Watch;
+use crate::call::Rpc;
+use crate::connection::HandshakeError;
+use crate::listen::Listener;
+
+/// In seconds: a start takes a millisecond, and some when there is much to do.
+const START_BUCKETS: [f64; 13] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
+/// In seconds: from a look at a file to a build.
+const EXECUTION_BUCKETS: [f64; 13] =
+    [0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0];
+
+/// Why a command was not started, or a caller not answered, without any system call that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The policy.
+    Policy,
+    /// `max_starts_per_second`.
+    Pace,
+    /// It could not be recorded.
+    Audit,
+    /// Too much runs already, or too much is kept.
+    Exhausted,
+    /// This machine cannot do what was asked for.
+    Unsupported,
+    /// Its id was used.
+    Exists,
+    /// The agent ends.
+    Shutdown,
+    /// Its caller did not wait, or something went wrong.
+    GivenUp,
+    /// `max_connections`.
+    Connections,
+    /// The certificate of an open connection has been revoked, or is over.
+    Certificate,
+}
+
+impl Refusal {
+    const ALL: [Self; 10] = [
+        Self::Policy,
+        Self::Pace,
+        Self::Audit,
+        Self::Exhausted,
+        Self::Unsupported,
+        Self::Exists,
+        Self::Shutdown,
+        Self::GivenUp,
+        Self::Connections,
+        Self::Certificate,
+    ];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Policy => "policy",
+            Self::Pace => "pace",
+            Self::Audit => "audit",
+            Self::Exhausted => "exhausted",
+            Self::Unsupported => "unsupported",
+            Self::Exists => "exists",
+            Self::Shutdown => "shutdown",
+            Self::GivenUp => "given_up",
+            Self::Connections => "connections",
+            Self::Certificate => "certificate",
+        }
+    }
+}
+
+/// Where things are counted; its clones count in the same place. Without anyone who asks, nothing is.
+#[derive(Clone)]
+pub(crate) struct Metrics(Option<Arc<Counters>>);
+
+impl Metrics {
+    pub(crate) fn new(wanted: bool) -> Self {
+        Self(wanted.then(|| Arc::new(Counters::new())))
+    }
+
+    /// A call was allowed or denied.
+    pub(crate) fn decided(&self, rpc: Rpc, allowed: bool) {
+        if let Some(counters) = &self.0 {
+            counters.decisions.get_or_create(&decision(rpc, allowed)).inc();
+        }
+    }
+
+    pub(crate) fn refused(&self, refusal: Refusal) {
+        if let Some(counters) = &self.0 {
+            counters.refused(refusal);
+        }
+    }
+
+    /// A peer has said who it is, or could not.
+    pub(crate) fn handshake(&self, error: Option<&HandshakeError>) {
+        if let Some(counters) = &self.0 {
+            counters.handshakes.get_or_create(&[("result", error.map_or("ok", HandshakeError::kind))]).inc();
+        }
+    }
+
+    /// Sees a command too that `others` see; it was asked for at `asked`.
+    pub(crate) fn watch(
+        &self,
+        asked: Instant,
+        others: Option<(ExecutionId, Box<dyn Watcher>)>,
+    ) -> Option<(ExecutionId, Box<dyn Watcher>)> {
+        let Some(counters) = &self.0 else { return others };
+        let (id, next) = others.unzip();
+        let watch = Watch { counters: Arc::clone(counters), asked, next };
+        Some((id.unwrap_or_else(ExecutionId::generate), Box::new(watch)))
+    }
+
+    /// Answers those who ask; for ever.
+    pub(crate) async fn serve(self, listener: Listener, scraped: Scraped) {
+        if let Some(counters) = &self.0 {
+            listen::serve(listener, counters.registry(scraped)).await;
+        }
+    }
+}
+
+type Labels<const N: usize> = [(&'static str, &'static str); N];
+
+/// What is counted when it happens.
+struct Counters {
+    executions: Family<Labels<1>, Counter>,
+    start_seconds: Histogram,
+    execution_seconds: Histogram,
+    output: Streams,
+    dropped: Streams,
+    start_failures: Family<Labels<1>, Counter>,
+    refusals: Family<Labels<1>, Counter>,
+    decisions: Family<Labels<2>, Counter>,
+    handshakes: Family<Labels<1>, Counter>,
+}
+
+impl Counters {
+    /// What may be counted is there from the beginning, so that the first time shows as an increase.
+    fn new() -> Self {
+        let this = Self {
+            executions: Family::default(),
+            start_seconds: Histogram::new(START_BUCKETS),
+            execution_seconds: Histogram::new(EXECUTION_BUCKETS),
+            output: Streams::new(),
+            dropped: Streams::new(),
+            start_failures: Family::default(),
+            refusals: Family::default(),
+            decisions: Family::default(),
+            handshakes: Family::default(),
+        };
+        for cause in watch::CAUSES {
+            drop(this.executions.get_or_create(&[("cause", cause.as_str())]));
+        }
+        for stage in SpawnStage::ALL {
+            drop(this.start_failures.get_or_create(&[("stage", stage.as_str())]));
+        }
+        for refusal in Refusal::ALL {
+            drop(this.refusals.get_or_create(&[("reason", refusal.as_str())]));
+        }
+        for (rpc, allowed) in Rpc::ALL.into_iter().flat_map(|rpc| [(rpc, true), (rpc, false)]) {
+            drop(this.decisions.get_or_create(&decision(rpc, allowed)));
+        }
+        for result in ["ok", "timeout", "tls", "nameless", "foreign", "credentials"] {
+            drop(this.handshakes.get_or_create(&[("result", result)]));
+        }
+        this
+    }
+
+    fn refused(&self, refusal: Refusal) {
+        self.refusals.get_or_create(&[("reason", refusal.as_str())]).inc();
+    }
+
+    fn not_started(&self, error: &SpawnError) {
+        self.start_failures.get_or_create(&[("stage", error.stage.as_str())]).inc();
+    }
+
+    fn output(&self, stream: OutputStream, bytes: usize) {
+        self.output.add(stream, bytes as u64);
+    }
+
+    fn started(&self, after: Duration) {
+        self.start_seconds.observe(after.as_secs_f64());
+    }
+
+    fn ended(&self, exited: &Exited) {
+        self.executions.get_or_create(&[("cause", exited.cause.as_str())]).inc();
+        self.execution_seconds.observe(exited.wall_time.as_secs_f64());
+        self.dropped.add(OutputStream::Stdout, exited.stdout.dropped_bytes);
+        self.dropped.add(OutputStream::Stderr, exited.stderr.dropped_bytes);
+    }
+
+    /// All that is served: this, and what is looked up.
+    fn registry(&self, scraped: Scraped) -> Registry {
+        let mut registry = Registry::default();
+        let ours = registry.sub_registry_with_prefix("telexec");
+        ours.register("executions", "Commands that ran and have ended", self.executions.clone());
+        ours.register("start_seconds", "From a command's request to its process", self.start_seconds.clone());
+        ours.register("execution_seconds", "From a command's start to its end", self.execution_seconds.clone());
+        ours.register("output_bytes", "Bytes that commands wrote", self.output.all.clone());
+        ours.register("output_dropped_bytes", "Of these, bytes that nobody was told", self.dropped.all.clone());
+        ours.register("start_failures", "Commands whose start failed", self.start_failures.clone());
+        ours.register("refusals", "Commands and callers that were turned away", self.refusals.clone());
+        ours.register("policy_decisions", "Calls that were allowed or denied", self.decisions.clone());
+        ours.register("handshakes", "Peers that said who they are, or could not", self.handshakes.clone());
+        registry.register_collector(Box::new(scraped));
+        registry
+    }
+}
+
+fn decision(rpc: Rpc, allowed: bool) -> Labels<2> {
+    [("decision", if allowed { "allow" } else { "deny" }), ("rpc", rpc.as_str())]
+}
+
+/// A counter for each of the two output streams, which is found without a look at its labels.
+struct Streams {
+    all: Family<Labels<1>, Counter>,
+    stdout: Counter,
+    stderr: Counter,
+}
+
+impl Streams {
+    fn new() -> Self {
+        let all = Family::<Labels<1>, Counter>::default();
+        let of = |stream| all.get_or_create_owned(&[("stream", stream)]);
+        let (stdout, stderr) = (of("stdout"), of("stderr"));
+        Self { all, stdout, stderr }
+    }
+
+    fn add(&self, stream: OutputStream, bytes: u64) {
+        match stream {
+            OutputStream::Stdout => self.stdout.inc_by(bytes),
+            OutputStream::Stderr => self.stderr.inc_by(bytes),
+        };
+    }
+}
