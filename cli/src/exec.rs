@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use telexec_client::Agent;
-use telexec_tool::TerminalSize;
 use telexec_tool::{Command, CommandBuilder, Event, Execution, ExecutionId, Executor, OnDisconnect, ResourceLimits};
+use telexec_tool::{TerminalSize, TraceContext};
 
 use crate::args::{Destination, ExecArgs};
 use crate::config::Config;
@@ -115,6 +115,7 @@ pub(crate) fn command(args: &ExecArgs, size: Option<TerminalSize>) -> Result<Com
     in_background(builder, args)
         .accepts_input(args.stdin)
         .envs(args.env.iter().cloned())
+        .trace(TraceContext::from_environment())
         .limits(ResourceLimits { memory_bytes: args.memory, max_processes: args.max_processes, cpus: args.cpus })
         .build()
         .map_err(|error| Failure::new(exit::REFUSED, &error).during(&args.target))

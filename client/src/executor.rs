@@ -12,7 +12,8 @@ use telexec_proto::v1::{
     GetAgentRequest, GetExecutionRequest, ResizeTerminalRequest, SignalExecutionRequest, WriteInputRequest,
 };
 use telexec_tool::{Attach, Command, Event, Execution, ExecutionId, ExecutionInfo, Input, Signal, TerminalSize};
-use telexec_tool::{Executor, ExecutorError, ListPage, ListQuery};
+use telexec_tool::{Executor, ExecutorError, ListPage, ListQuery, TraceContext};
+use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
@@ -76,6 +77,18 @@ async fn follow(mut following: Following) -> Result<Execution, ExecutorError> {
     }
 }
 
+/// In the headers of the recommendation W3C Trace Context.
+fn hand_on(trace: &TraceContext, metadata: &mut MetadataMap) {
+    let state = Some(trace.tracestate()).filter(|state| !state.is_empty()).map(str::parse);
+    // what a trace holds can be sent
+    if let Ok(parent) = trace.traceparent().parse() {
+        metadata.insert("traceparent", parent);
+    }
+    if let Some(Ok(state)) = state {
+        metadata.insert("tracestate", state);
+    }
+}
+
 #[async_trait]
 impl Executor for RemoteExecutor {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
@@ -83,6 +96,9 @@ impl Executor for RemoteExecutor {
         if let Some(deadline) = command.deadline() {
             let left = deadline.checked_duration_since(Instant::now()).ok_or(ExecutorError::DeadlineExceeded)?;
             request.set_timeout(left);
+        }
+        if let Some(trace) = command.trace() {
+            hand_on(trace, request.metadata_mut());
         }
         let stream = self.answer(self.client.clone().execute(request).await)?;
         follow(Following::new(stream, Overdue::of(&command), Arc::clone(&self.endpoint))).await

@@ -3,22 +3,24 @@
 use std::sync::Arc;
 
 use telexec_proto::timeout;
+use telexec_tool::TraceContext;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Status};
 
 use crate::caller::Caller;
 use crate::execution_service::invalid;
 
-/// The header of the W3C Trace Context recommendation.
+/// The headers of the recommendation W3C Trace Context.
 const TRACEPARENT: &str = "traceparent";
+const TRACESTATE: &str = "tracestate";
 
 /// A call, as far as it matters to whether it is allowed and to who hears of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) rpc: Rpc,
     pub(crate) caller: Arc<Caller>,
-    /// 32 hexadecimal digits: the trace that the call is a part of.
-    pub(crate) trace_id: Option<String>,
+    /// The caller's span, if it is a part of a trace.
+    pub(crate) trace: Option<TraceContext>,
 }
 
 impl Call {
@@ -32,7 +34,7 @@ impl Call {
         }
         let caller = request.extensions().get::<Arc<Caller>>();
         let caller = caller.ok_or_else(|| Status::unauthenticated("the transport did not say who calls"))?;
-        Ok(Self { rpc, caller: Arc::clone(caller), trace_id: trace_id(request.metadata()) })
+        Ok(Self { rpc, caller: Arc::clone(caller), trace: trace(request.metadata()) })
     }
 }
 
@@ -95,35 +97,35 @@ impl Rpc {
 }
 
 /// `None`: there is none, or it is malformed, which the recommendation says to ignore.
-fn trace_id(metadata: &MetadataMap) -> Option<String> {
-    let mut parts = metadata.get(TRACEPARENT)?.to_str().ok()?.split('-');
-    let (version, trace_id) = (parts.next()?, parts.next()?);
-    let is_hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    let is_version = version.len() == 2 && is_hex(version) && version != "ff";
-    let is_trace = trace_id.len() == 32 && is_hex(trace_id) && trace_id.bytes().any(|digit| digit != b'0');
-    (is_version && is_trace).then(|| trace_id.to_owned())
+fn trace(metadata: &MetadataMap) -> Option<TraceContext> {
+    let mut parents = metadata.get_all(TRACEPARENT).iter();
+    let parent = parents.next()?.to_str().ok()?;
+    let states = metadata.get_all(TRACESTATE).iter().map(|state| state.to_str());
+    // one that cannot be read makes all of them malformed
+    let states = states.collect::<Result<Vec<_>, _>>().unwrap_or_default().join(",");
+    parents.next().is_none().then(|| TraceContext::parse(parent, &states)).flatten()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_trace_is_known_by_its_header() {
-        let id = "0af7651916cd43dd8448eb211c80319c";
-        let of = |value: String| {
-            let mut metadata = MetadataMap::new();
-            metadata.insert(TRACEPARENT, value.parse().unwrap());
-            trace_id(&metadata)
-        };
-        assert_eq!(of(format!("00-{id}-b7ad6b7169203331-01")).as_deref(), Some(id));
-        assert_eq!(of(format!("cc-{id}-b7ad6b7169203331-01-more")).as_deref(), Some(id));
-        for malformed in
-            ["", "00", "00-", &format!("ff-{id}-b7"), &format!("0-{id}"), &format!("00-{}-b7", "0".repeat(32))]
-        {
-            assert_eq!(of(malformed.to_owned()), None, "{malformed}");
+    fn of(headers: &[(&'static str, &str)]) -> Option<TraceContext> {
+        let mut metadata = MetadataMap::new();
+        for (name, value) in headers {
+            metadata.append(*name, value.parse().unwrap());
         }
-        assert_eq!(of(format!("00-{}-b7", id.to_uppercase())), None);
-        assert_eq!(trace_id(&MetadataMap::new()), None);
+        trace(&metadata)
+    }
+
+    #[test]
+    fn a_trace_is_known_by_its_headers() {
+        let parent = (TRACEPARENT, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+        let trace = of(&[parent, (TRACESTATE, "a=1"), (TRACESTATE, "b=2, c=3")]).unwrap();
+        assert_eq!((trace.traceparent().as_str(), trace.tracestate()), (parent.1, "a=1,b=2,c=3"));
+        assert_eq!(of(&[parent, (TRACESTATE, "a=1"), (TRACESTATE, "A")]).unwrap().tracestate(), "");
+        assert_eq!(of(&[parent, parent]), None);
+        assert_eq!(of(&[(TRACESTATE, "a=1")]), None);
+        assert_eq!(of(&[]), None);
     }
 }

@@ -40,6 +40,7 @@ mod standing;
 mod starts;
 pub mod subcommand;
 mod tls;
+mod trace;
 
 pub use config::{Config, ConfigError, LogFormat};
 pub use listen::{BindError, Listen, Listeners};

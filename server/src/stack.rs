@@ -20,6 +20,7 @@ use crate::metrics::{Metrics, Refusal};
 use crate::policy::{Decision, Facts, PolicyFile, Subject};
 use crate::reload::Watched;
 use crate::starts::Starts;
+use crate::trace;
 
 /// Makes the executor of each caller.
 #[derive(Clone)]
@@ -178,7 +179,7 @@ impl Executor for Guarded {
             audit.refused(&self.call, &command, &decision, &early).await;
             return Err(early);
         }
-        let command = command.with_allowance(decision.allowance);
+        let command = trace::continued(&self.call, command.with_allowance(decision.allowance));
         let told = audit.start(&self.call, &command, &decision).await;
         match metrics.watch(asked, told.inspect_err(|_| metrics.refused(Refusal::Audit))?) {
             Some((id, watcher)) => engine.execute_watched(command, id, watcher).await,

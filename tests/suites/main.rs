@@ -21,6 +21,7 @@ mod metrics;
 mod policy;
 mod refusals;
 mod resume;
+mod tracing;
 mod transport;
 mod users;
 mod vsock;

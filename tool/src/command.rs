@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::id::matches_name_grammar;
-use crate::{ExecutionId, InvalidCommand};
+use crate::{ExecutionId, InvalidCommand, TraceContext};
 
 /// A command to run. Made by [`Command::shell`] or [`Command::argv`].
 #[derive(Clone, Debug, PartialEq)]
@@ -176,6 +176,7 @@ struct Options {
     reason: String,
     identity: String,
     allowance: Allowance,
+    trace: Option<TraceContext>,
 }
 
 impl Command {
@@ -280,12 +281,13 @@ impl Command {
         self.options.on_disconnect == OnDisconnect::Detach || self.options.yield_after.is_some()
     }
 
-    /// Equal for requests that are, whatever their deadlines and allowances are, and most likely for no others; within one
+    /// Equal for requests that are, whatever their deadlines, allowances and traces are, and most likely for no others; within one
     /// process.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.program.hash(&mut hasher);
-        Options { deadline: None, allowance: Allowance::default(), ..self.options.clone() }.hash(&mut hasher);
+        let asked = self.options.clone();
+        Options { deadline: None, allowance: Allowance::default(), trace: None, ..asked }.hash(&mut hasher);
         hasher.finish()
     }
 
@@ -327,6 +329,18 @@ impl Command {
     /// What it may take at most.
     pub fn allowance(&self) -> Allowance {
         self.options.allowance
+    }
+
+    /// The span that it belongs to: the executor tells it to the command, as `TRACEPARENT` and `TRACESTATE`, unless the
+    /// command has a variable `TRACEPARENT` of its own.
+    pub fn trace(&self) -> Option<&TraceContext> {
+        self.options.trace.as_ref()
+    }
+
+    /// The same command in this span, or in none.
+    pub fn with_trace(mut self, trace: Option<TraceContext>) -> Self {
+        self.options.trace = trace;
+        self
     }
 
     /// The same command, which may take no more than this.
@@ -504,6 +518,12 @@ impl CommandBuilder {
     /// See [`Command::reason`]. At most 1,024 bytes.
     pub fn reason(mut self, reason: impl Into<String>) -> Self {
         self.options.reason = reason.into();
+        self
+    }
+
+    /// See [`Command::trace`].
+    pub fn trace(mut self, trace: Option<TraceContext>) -> Self {
+        self.options.trace = trace;
         self
     }
 

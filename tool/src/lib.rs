@@ -22,6 +22,7 @@ pub mod shell;
 mod signal;
 mod text;
 mod tool;
+mod trace;
 
 pub use bash::BashTool;
 pub use command::{Allowance, Command, CommandBuilder, Descendants, DuplicatePolicy, OnDisconnect, Program};
@@ -33,3 +34,4 @@ pub use executor::{Attach, Execution, ExecutionInfo, ExecutionState, Executor, I
 pub use id::ExecutionId;
 pub use signal::Signal;
 pub use tool::{Content, Tool, ToolContext, ToolDefinition, ToolError, ToolFailure, ToolResult};
+pub use trace::TraceContext;

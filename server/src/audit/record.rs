@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use telexec_tool::{ExecutionId, ExecutorError};
+use telexec_tool::{ExecutionId, ExecutorError, TraceContext};
 use time::OffsetDateTime;
 use time::format_description::well_known::Iso8601;
 use time::format_description::well_known::iso8601::{Config, EncodedConfig, TimePrecision};
@@ -118,7 +118,7 @@ impl Origin {
             certificate_serial: caller.certificate.as_ref().map(|shown| shown.serial.clone()),
             certificate_fingerprint: caller.certificate.as_ref().map(|shown| shown.fingerprint.clone()),
             rpc: call.rpc.as_str(),
-            trace_id: call.trace_id.clone(),
+            trace_id: call.trace.as_ref().map(TraceContext::trace_id),
         })
     }
 }

@@ -405,7 +405,7 @@ impl LocalExecutor {
                 return Err(error);
             }
         };
-        let span = info_span!("execution", id = %record.id, identity = command.identity());
+        let span = span(&record.id, &command);
         span.in_scope(|| self.log_request(&command));
 
         let binding = Binding::owner(&record, command.on_disconnect());
@@ -528,6 +528,22 @@ impl Executor for LocalExecutor {
         }
         Ok(ListPage { executions, next_page_token })
     }
+}
+
+/// What every line of the log about an execution says.
+fn span(id: &ExecutionId, command: &Command) -> tracing::Span {
+    use tracing::field::Empty;
+
+    let identity = command.identity();
+    let span = info_span!("execution", %id, identity, trace_id = Empty, span_id = Empty, parent_span_id = Empty);
+    if let Some(trace) = command.trace() {
+        span.record("trace_id", trace.trace_id());
+        span.record("span_id", trace.span_id());
+        if let Some(parent) = trace.parent_id() {
+            span.record("parent_span_id", parent);
+        }
+    }
+    span
 }
 
 /// The events that a reader finds. The binding ends with them.

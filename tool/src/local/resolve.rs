@@ -8,6 +8,7 @@ use super::account::Account;
 use super::processes::MARKER;
 use super::spawn::SpawnSpec;
 use super::working_directory::Report;
+use crate::trace::{TRACEPARENT, TRACESTATE};
 use crate::{Command, ExecutionId, Program, SpawnError};
 
 /// What every command of an executor starts from.
@@ -105,6 +106,13 @@ fn candidates(program: &str, path: &str) -> Vec<CString> {
 fn environment(base: BTreeMap<String, String>, command: &Command, id: &ExecutionId) -> Vec<CString> {
     let mut variables = if command.clear_environment() { BTreeMap::new() } else { base };
     variables.extend(command.environment().clone());
+    if let Some(trace) = command.trace().filter(|_| !command.environment().contains_key(TRACEPARENT)) {
+        variables.insert(TRACEPARENT.to_owned(), trace.traceparent());
+        match trace.tracestate() {
+            "" => drop(variables.remove(TRACESTATE)),
+            state => drop(variables.insert(TRACESTATE.to_owned(), state.to_owned())),
+        }
+    }
     // the agent's word: it finds the execution's processes by it
     variables.insert(MARKER.to_owned(), id.to_string());
     variables.into_iter().map(|(name, value)| c_string(format!("{name}={value}"))).collect()

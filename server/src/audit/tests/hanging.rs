@@ -38,7 +38,7 @@ fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {
 fn call() -> Call {
     let (identity, transport, address) = (Identity::anonymous(), Transport::Tcp, "127.0.0.1:1".to_owned());
     let caller = Arc::new(Caller { identity, transport, address, certificate: None, credentials: None });
-    Call { rpc: Rpc::Execute, caller, trace_id: None }
+    Call { rpc: Rpc::Execute, caller, trace: None }
 }
 
 fn command() -> Command {
