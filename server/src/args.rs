@@ -9,6 +9,8 @@ use crate::config::{Config, ConfigError, LogFormat, RequiredContainment};
 use crate::listen::Listen;
 use crate::subcommand::Subcommand;
 
+const OTLP_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+
 /// The agent of telexec: runs commands on this machine for those who may ask, over gRPC
 #[derive(Debug, Parser)]
 #[command(
@@ -31,6 +33,10 @@ pub struct Args {
     /// certificates) or unix:///path.sock [default: nowhere]
     #[arg(long, value_name = "URI", env = "TELEXECD_METRICS_LISTEN")]
     metrics_listen: Option<String>,
+    /// A collector of OpenTelemetry on this machine that spans are sent to, such as http://127.0.0.1:4317 [default:
+    /// OTEL_EXPORTER_OTLP_ENDPOINT, or none]
+    #[arg(long, value_name = "URL", env = "TELEXECD_OTLP_ENDPOINT")]
+    otlp_endpoint: Option<String>,
     /// The agent's certificate chain, for tcp://
     #[arg(long, value_name = "PEM", env = "TELEXECD_TLS_CERT")]
     tls_cert: Option<PathBuf>,
@@ -88,6 +94,11 @@ impl Args {
         }
         if let Some(uri) = &self.metrics_listen {
             config.metrics_listen = Some(uri.parse().map_err(ConfigError::Invalid)?);
+        }
+        replace_some(&mut config.otlp_endpoint, &self.otlp_endpoint);
+        if config.otlp_endpoint.is_none() {
+            // what programs have in common
+            config.otlp_endpoint = std::env::var(OTLP_ENDPOINT).ok().filter(|endpoint| !endpoint.is_empty());
         }
         config.insecure = self.insecure.unwrap_or(config.insecure);
         replace_some(&mut config.tls_cert, &self.tls_cert);

@@ -14,6 +14,7 @@ use crate::listen::Listen;
 use crate::policy::{AgentFacts, PolicyError, PolicyFile, Roles};
 use crate::reload::Source;
 use crate::tls::{TlsError, TlsFiles};
+use crate::trace;
 
 /// How an agent is configured. `deploy/telexecd.toml` is the commented example.
 #[derive(Clone, Debug, Deserialize)]
@@ -23,6 +24,8 @@ pub struct Config {
     pub listen: Vec<Listen>,
     /// Where Prometheus may ask for metrics: `tcp://` or `unix://`. Default: nowhere.
     pub metrics_listen: Option<Listen>,
+    /// A collector of OpenTelemetry that spans are sent to, by OTLP over gRPC: `http://host:port`. Default: none.
+    pub otlp_endpoint: Option<String>,
     /// The agent's certificate chain (PEM), for TCP.
     pub tls_cert: Option<PathBuf>,
     /// Its private key (PEM).
@@ -189,6 +192,7 @@ impl Default for Config {
         Self {
             listen: Vec::new(),
             metrics_listen: None,
+            otlp_endpoint: None,
             tls_cert: None,
             tls_key: None,
             client_ca: None,
@@ -256,6 +260,9 @@ impl Config {
         }
         if let Some(Listen::Vsock { .. } | Listen::Systemd) = self.metrics_listen {
             return invalid("metrics_listen is for scrapers: give tcp://host:port or unix:///path.sock");
+        }
+        if let Some(endpoint) = &self.otlp_endpoint {
+            trace::check(endpoint).map_err(ConfigError::Invalid)?;
         }
         if !(1..=1024).contains(&self.worker_threads) {
             return invalid("worker_threads must be 1 to 1024");

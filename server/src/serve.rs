@@ -32,6 +32,7 @@ use crate::reload::Watched;
 use crate::stack::{MOST_JUDGED, Stack};
 use crate::starts::Starts;
 use crate::tls::Tls;
+use crate::trace::Traces;
 
 /// Connections of one listener that may be in their handshake at once; more wait.
 const MAX_HANDSHAKES: u64 = 1024;
@@ -81,8 +82,16 @@ pub async fn serve(
     let starts = Starts::new(config.max_starts_per_second);
     let judging = Arc::new(Semaphore::new(MOST_JUDGED));
     let metrics = Metrics::new(listeners.metrics.is_some());
-    let stack =
-        Stack { engine: engine.clone(), starts, policy, audit: audit.clone(), judging, metrics: metrics.clone() };
+    let traces = Traces::to(config.otlp_endpoint.as_deref()).map_err(ConfigError::Invalid)?;
+    let stack = Stack {
+        engine: engine.clone(),
+        starts,
+        policy,
+        audit: audit.clone(),
+        judging,
+        metrics: metrics.clone(),
+        traces: traces.clone(),
+    };
     let health = HealthReporter::new();
     let routes = routes(&config, &stack, listeners.tls.clone(), &health).await?;
     let connections = Connections::new(routes, config.max_connections, stack.policy.is_some(), metrics.clone());
@@ -122,6 +131,7 @@ pub async fn serve(
     }
     connections.close().await;
     audit.close().await;
+    traces.close().await;
     engine.discard_output().await;
     // what it listens on is gone when this returns
     following.shutdown().await;

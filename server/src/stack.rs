@@ -20,7 +20,7 @@ use crate::metrics::{Metrics, Refusal};
 use crate::policy::{Decision, Facts, PolicyFile, Subject};
 use crate::reload::Watched;
 use crate::starts::Starts;
-use crate::trace;
+use crate::trace::{self, Traces};
 
 /// Makes the executor of each caller.
 #[derive(Clone)]
@@ -33,6 +33,7 @@ pub(crate) struct Stack {
     /// How many commands may be judged at once.
     pub(crate) judging: Arc<Semaphore>,
     pub(crate) metrics: Metrics,
+    pub(crate) traces: Traces,
 }
 
 /// Fewer than the blocking pool has threads: users that cannot be looked up must not keep commands from being ended.
@@ -166,22 +167,32 @@ impl Guarded {
 impl Executor for Guarded {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
         let asked = Instant::now();
-        let Stack { engine, starts, audit, metrics, .. } = &self.stack;
-        let (command, decision) = self.judge(command.with_identity(self.identity())).await;
+        let Stack { engine, starts, audit, metrics, traces, .. } = &self.stack;
+        let (command, span) = traces.continued(&self.call, command.with_identity(self.identity()));
+        let (command, decision) = self.judge(command).await;
         metrics.decided(self.call.rpc, decision.allowed);
         if let Err(denied) = decision.permitted() {
             metrics.refused(Refusal::Policy);
+            trace::refused(span, &denied);
             audit.denied(&self.call, &command, &decision, &denied).await;
             return Err(denied);
         }
         if let Err(early) = starts.count(&self.call.caller.identity) {
             metrics.refused(Refusal::Pace);
+            trace::refused(span, &early);
             audit.refused(&self.call, &command, &decision, &early).await;
             return Err(early);
         }
-        let command = trace::continued(&self.call, command.with_allowance(decision.allowance));
-        let told = audit.start(&self.call, &command, &decision).await;
-        match metrics.watch(asked, told.inspect_err(|_| metrics.refused(Refusal::Audit))?) {
+        let command = command.with_allowance(decision.allowance);
+        let told = match audit.start(&self.call, &command, &decision).await {
+            Ok(told) => told,
+            Err(error) => {
+                metrics.refused(Refusal::Audit);
+                trace::refused(span, &error);
+                return Err(error);
+            }
+        };
+        match metrics.watch(asked, trace::watch(span, told)) {
             Some((id, watcher)) => engine.execute_watched(command, id, watcher).await,
             None => engine.execute(command).await,
         }

@@ -1,5 +1,7 @@
 //! Traces that go through the agent: from the caller to the command.
 
+mod otlp;
+
 use serde_json::Value;
 use telexec_proto::v1::ExecuteRequest;
 use telexec_tests::{Agent, Wire, follow, program, run, until};

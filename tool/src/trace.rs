@@ -51,6 +51,11 @@ impl TraceContext {
         Self::parse(&std::env::var(TRACEPARENT).ok()?, &state)
     }
 
+    /// The first span of a trace.
+    pub fn root(trace_id: [u8; 16], span_id: [u8; 8]) -> Self {
+        Self { trace_id, span_id, parent_id: None, flags: 0, state: String::new() }
+    }
+
     /// The members of a `tracestate`, if they are well formed.
     fn state(text: &str) -> Option<String> {
         let members: Vec<&str> = text.split(',').map(|member| member.trim_matches([' ', '\t'])).collect();

@@ -1,0 +1,223 @@
+//! Spans for a collector of OpenTelemetry, by OTLP over gRPC.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use hyper::Uri;
+use opentelemetry::trace::{
+    Span as _, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId, TraceState, Tracer,
+    TracerProvider,
+};
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_otlp::WithExportConfig;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, SpanData, SpanExporter};
+use telexec_tool::local::{MainProcess, Watcher};
+use telexec_tool::{ExecutionId, ExecutorError, ExitCause, Exited, OutputStream, TraceContext};
+use tracing::{info, warn};
+
+use crate::call::Call;
+use crate::config::hostname;
+
+/// For one batch; those that wait meanwhile are bounded, and then dropped.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// At the end of the agent.
+const LAST_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Whether this is a collector's address.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check(endpoint: &str) -> Result<(), String> {
+    let invalid = |why: &str| Err(format!("otlp_endpoint: {endpoint}: {why}"));
+    let Ok(uri) = Uri::from_str(endpoint) else { return invalid("give a URL such as http://127.0.0.1:4317") };
+    match (uri.scheme_str(), uri.path()) {
+        (Some("http"), "" | "/") if uri.authority().is_some() => Ok(()),
+        (Some("https"), _) => invalid("TLS is for the collector on this machine to speak: give its http:// address"),
+        (Some("http"), _) => invalid("it is spoken to by gRPC, without a path"),
+        _ => invalid("give a URL such as http://127.0.0.1:4317"),
+    }
+}
+
+/// Sends spans.
+pub(super) struct Exporter {
+    provider: SdkTracerProvider,
+    tracer: SdkTracer,
+}
+
+impl Exporter {
+    pub(super) fn new(endpoint: &str) -> Result<Self, String> {
+        check(endpoint)?;
+        let exporter = opentelemetry_otlp::SpanExporter::builder().with_tonic();
+        let exporter = exporter.with_endpoint(endpoint).with_timeout(PATIENCE);
+        let exporter = exporter.build().map_err(|error| format!("otlp_endpoint: {endpoint}: {error}"))?;
+        let exporter = Telling { exporter, fails: AtomicBool::new(false) };
+        let resource = Resource::builder().with_service_name("telexecd").with_attributes([
+            KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+            KeyValue::new("host.name", hostname()),
+        ]);
+        let provider =
+            SdkTracerProvider::builder().with_resource(resource.build()).with_batch_exporter(exporter).build();
+        let tracer = provider.tracer("telexec");
+        Ok(Self { provider, tracer })
+    }
+
+    /// A span for a command; and what the command is told of it.
+    pub(super) fn begin(&self, call: &Call, parent: Option<&TraceContext>) -> (Option<TraceContext>, Span) {
+        let context =
+            parent.map_or_else(Context::new, |parent| Context::new().with_remote_span_context(remote(parent)));
+        let builder = self.tracer.span_builder("execution").with_kind(SpanKind::Server).with_attributes([
+            KeyValue::new("rpc.system", "grpc"),
+            KeyValue::new("rpc.service", "telexec.v1.ExecutionService"),
+            KeyValue::new("rpc.method", call.rpc.as_str()),
+            KeyValue::new("telexec.identity", call.caller.identity.to_string()),
+            KeyValue::new("telexec.transport", call.caller.transport.as_str()),
+        ]);
+        let span = self.tracer.build_with_context(builder, &context);
+        let own = span.span_context();
+        let span_id = own.span_id().to_bytes();
+        let told = match parent {
+            Some(parent) => parent.child(span_id),
+            None => TraceContext::root(own.trace_id().to_bytes(), span_id),
+        };
+        (Some(told.sampled(own.is_sampled())), Span(span))
+    }
+
+    pub(super) fn close(&self) {
+        let _ = self.provider.shutdown_with_timeout(LAST_PATIENCE);
+    }
+}
+
+fn remote(trace: &TraceContext) -> SpanContext {
+    let flags = TraceFlags::default().with_sampled(trace.is_sampled());
+    let (trace_id, span_id) = (TraceId::from_hex(&trace.trace_id()), SpanId::from_hex(&trace.span_id()));
+    let state = TraceState::from_str(trace.tracestate()).unwrap_or_default();
+    let (trace_id, span_id) = (trace_id.unwrap_or(TraceId::INVALID), span_id.unwrap_or(SpanId::INVALID));
+    SpanContext::new(trace_id, span_id, flags, true, state)
+}
+
+/// A command's span, which ends when it is dropped.
+pub(crate) struct Span(opentelemetry_sdk::trace::Span);
+
+impl Span {
+    pub(super) fn fail(&mut self, error: &ExecutorError) {
+        self.0.set_status(Status::error(error.to_string()));
+    }
+
+    pub(super) fn watch(mut self, id: &ExecutionId, next: Option<Box<dyn Watcher>>) -> Box<dyn Watcher> {
+        self.0.set_attribute(KeyValue::new("telexec.execution_id", id.to_string()));
+        Box::new(Watch { span: Mutex::new(self), next })
+    }
+
+    fn end(&mut self, exited: &Exited) {
+        let bytes = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.0.set_attributes([
+            KeyValue::new("telexec.cause", exited.cause.as_str()),
+            KeyValue::new("telexec.stdout_bytes", bytes(exited.stdout.bytes)),
+            KeyValue::new("telexec.stderr_bytes", bytes(exited.stderr.bytes)),
+        ]);
+        if let ExitCause::Exited(code) = exited.cause {
+            self.0.set_attribute(KeyValue::new("process.exit.code", i64::from(code)));
+        }
+        match exited.cause {
+            ExitCause::Exited(0) => {}
+            ExitCause::Exited(code) => self.0.set_status(Status::error(format!("exit code {code}"))),
+            cause => self.0.set_status(Status::error(cause.as_str())),
+        }
+    }
+}
+
+/// Tells the span what becomes of a command, and passes it on.
+struct Watch {
+    /// Nobody waits for it: one task sees all of a command.
+    span: Mutex<Span>,
+    next: Option<Box<dyn Watcher>>,
+}
+
+impl Watch {
+    fn into_parts(self) -> (Span, Option<Box<dyn Watcher>>) {
+        (self.span.into_inner().unwrap_or_else(PoisonError::into_inner), self.next)
+    }
+}
+
+impl Watcher for Watch {
+    fn started(&self, main: &MainProcess) {
+        let mut span = self.span.lock().unwrap_or_else(PoisonError::into_inner);
+        span.0.add_event("started", vec![KeyValue::new("process.pid", i64::from(main.pid))]);
+        drop(span);
+        self.next.iter().for_each(|next| next.started(main));
+    }
+
+    fn output(&self, stream: OutputStream, data: &[u8]) {
+        self.next.iter().for_each(|next| next.output(stream, data));
+    }
+
+    fn ended(self: Box<Self>, exited: &Exited) {
+        let (mut span, next) = self.into_parts();
+        span.end(exited);
+        next.into_iter().for_each(|next| next.ended(exited));
+    }
+
+    fn not_started(self: Box<Self>, error: &ExecutorError) {
+        let (mut span, next) = self.into_parts();
+        span.fail(error);
+        next.into_iter().for_each(|next| next.not_started(error));
+    }
+
+    fn repeated(self: Box<Self>) {
+        let (mut span, next) = self.into_parts();
+        span.0.add_event("repeated", Vec::new());
+        next.into_iter().for_each(|next| next.repeated());
+    }
+}
+
+/// Says in the log, once, that spans do not arrive, and that they do again.
+struct Telling {
+    exporter: opentelemetry_otlp::SpanExporter,
+    fails: AtomicBool,
+}
+
+impl fmt::Debug for Telling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Telling").finish_non_exhaustive()
+    }
+}
+
+impl SpanExporter for Telling {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let result = self.exporter.export(batch).await;
+        match (self.fails.swap(result.is_err(), Ordering::Relaxed), &result) {
+            (false, Err(error)) => warn!(%error, "spans do not arrive at otlp_endpoint, and are dropped"),
+            (true, Ok(())) => info!("spans arrive at otlp_endpoint again"),
+            _ => {}
+        }
+        result
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_collector_is_an_address_for_grpc() {
+        for endpoint in ["http://127.0.0.1:4317", "http://[::1]:4317/", "http://collector"] {
+            check(endpoint).unwrap();
+        }
+        for endpoint in ["", "127.0.0.1:4317", "https://a:4317", "http://a:4318/v1/traces", "unix:///a", "http://"] {
+            assert!(check(endpoint).unwrap_err().starts_with("otlp_endpoint: "), "{endpoint}");
+        }
+    }
+}
