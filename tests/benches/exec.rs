@@ -57,18 +57,22 @@ async fn run(rounds: usize, mebibytes: u64) -> Result<()> {
     let audit = |name: &str| format!("[audit]\nfile = {:?}\n", log.path().join(name));
     let policed = Agent::builder().policy(POLICY).start();
     let audited = Agent::builder().config(audit("audited")).start();
+    let metered = Agent::builder().args(["--metrics-listen", "tcp://127.0.0.1:0"]).start();
     let both = Agent::builder().policy(POLICY).config(audit("both")).start();
     let guarded = [
         Place { name: "Execute, unix socket", executor: Box::new(unix.executor().await) },
         Place { name: "the same with a policy", executor: Box::new(policed.executor().await) },
         Place { name: "with an audit log", executor: Box::new(audited.executor().await) },
-        Place { name: "with both", executor: Box::new(both.executor().await) },
+        Place { name: "with metrics", executor: Box::new(metered.executor().await) },
+        Place { name: "with policy and audit log", executor: Box::new(both.executor().await) },
     ];
     println!("latency, warm connection, {rounds} rounds; the baseline is tokio::process in this process");
     for argv in [&["/bin/true"][..], &["bash", "-c", "true"]] {
         latency(argv, rounds, &places).await?;
     }
-    println!("\nlatency of a policy that looks at programs, and of an audit log with digests of the output");
+    println!(
+        "\nlatency of a policy that looks at programs, of an audit log with digests of the output, and of metrics"
+    );
     latency(&["bash", "-c", "true"], rounds, &guarded).await?;
     println!(
         "\nthroughput of standard output, {mebibytes} MiB; the baseline is tokio::process's pipe from the same command"

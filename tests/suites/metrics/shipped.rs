@@ -62,9 +62,10 @@ async fn the_dashboard_and_the_alerts_ask_for_metrics_that_there_are() {
     let metrics = metrics().await;
     let dashboard: Value = serde_json::from_str(&deploy("grafana/telexec.json")).unwrap();
     let queries = [values(&dashboard, "expr"), values(&dashboard, "definition")].concat();
-    let alerts = deploy("prometheus/alerts.yml");
-    let rules: Vec<_> = alerts.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).collect();
-    assert!(queries.len() > 20 && rules.len() == alerts.matches("- alert: ").count() && rules.len() > 5);
+    let alerts: Value = serde_yaml_ng::from_str(&deploy("prometheus/alerts.yml")).unwrap();
+    let rules = values(&alerts, "expr");
+    assert!(queries.len() > 20 && rules.len() > 5 && rules.len() == values(&alerts, "alert").len());
+    assert_eq!((values(&alerts, "severity").len(), values(&alerts, "summary").len()), (rules.len(), rules.len()));
     for expression in queries.iter().chain(&rules) {
         let names = names(expression);
         let missing: Vec<_> = names.iter().filter(|name| !metrics.contains_key(*name)).collect();
