@@ -60,7 +60,7 @@ const LONGEST_TEXT: usize = 64 * 1024;
 /// How deep texts may stand in texts, such as `$($(…))` or `sh -c "sh -c '…'"`.
 const DEEPEST_TEXT: usize = 16;
 /// How much is read of a text and those that stand in it, in bytes times what [`rereads`] says.
-const MOST_READ: usize = 12 * LONGEST_TEXT;
+const MOST_READ: usize = 6 * LONGEST_TEXT;
 /// More commands than this are not listed.
 const MOST_COMMANDS: usize = 4096;
 
@@ -163,10 +163,12 @@ fn collect_here(items: Vec<Item>) -> Analysis {
     analysis
 }
 
-/// The parser reads all of a text again for each substitution around it, of which it takes no more than this.
+/// The parser reads all of a text again for each substitution around it, of which it takes no more than so many, and for
+/// those that stand in words of redirections more than once.
 fn rereads(text: &str) -> usize {
     let substitutions = ["$(", "<(", ">("].map(|opening| text.matches(opening).count());
-    1 + substitutions.iter().sum::<usize>().min(walk::DEEPEST_TREE)
+    let deepest = substitutions.iter().sum::<usize>().min(walk::DEEPEST_TREE);
+    1 + deepest + deepest * deepest / 8
 }
 
 impl Analysis {

@@ -249,6 +249,8 @@ fn hostile_texts_are_refused() {
         format!("{}ls{}", "$(echo ".repeat(20), ")".repeat(20)),
         format!("{}ls {}{}", "$(".repeat(15), "x".repeat(60_000), ")".repeat(15)),
         "find -exec ".repeat(LONGEST_TEXT / 11),
+        format!("{}ls{}", ">$(".repeat(1600), ")b".repeat(1600)),
+        format!("{}ls{}", ">$(".repeat(200), ")b".repeat(200)),
     ];
     for opening in [
         "(",
