@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use telexec_client::Agent;
-use telexec_tool::{Command, CommandBuilder, Event, Execution, ExecutionId, Executor, OnDisconnect, ResourceLimits};
-use telexec_tool::{TerminalSize, TraceContext};
+use telexec_tool::TerminalSize;
+use telexec_tool::{Command, CommandBuilder, Event, Execution, ExecutionId, Executor, OnDisconnect};
 
 use crate::args::{Destination, ExecArgs};
 use crate::config::Config;
@@ -87,18 +87,9 @@ async fn leave(args: &ExecArgs, mut execution: Execution) -> Result<Ending, Fail
 
 /// The command that the line asks for.
 pub(crate) fn command(args: &ExecArgs, size: Option<TerminalSize>) -> Result<Command, Failure> {
-    let mut builder = match &args.command {
-        Some(text) => Command::shell(text).login(args.login),
-        None => Command::argv(args.argv.iter().cloned()),
-    };
-    if let Some(shell) = &args.shell {
-        builder = builder.shell(shell);
-    }
+    let mut builder = args.command.builder();
     if let Some(user) = &args.user {
         builder = builder.user(user);
-    }
-    if let Some(reason) = &args.reason {
-        builder = builder.reason(reason);
     }
     if let Some(directory) = &args.workdir {
         builder = builder.working_directory(directory_for(&args.target, directory)?);
@@ -106,26 +97,21 @@ pub(crate) fn command(args: &ExecArgs, size: Option<TerminalSize>) -> Result<Com
     if let Some(timeout) = args.timeout {
         builder = builder.timeout(timeout);
     }
-    if let Some(grace) = args.kill_grace {
-        builder = builder.kill_grace(grace);
-    }
     if let Some(size) = size {
-        builder = on_terminal(builder, size);
+        builder = on_terminal(builder, size, &args.command.env);
     }
     in_background(builder, args)
         .accepts_input(args.stdin)
-        .envs(args.env.iter().cloned())
-        .trace(TraceContext::from_environment())
-        .limits(ResourceLimits { memory_bytes: args.memory, max_processes: args.max_processes, cpus: args.cpus })
         .build()
         .map_err(|error| Failure::new(exit::REFUSED, &error).during(&args.target))
 }
 
-/// On a terminal like this one.
-fn on_terminal(builder: CommandBuilder, size: TerminalSize) -> CommandBuilder {
+/// On a terminal like this one, if the line does not say of what kind it is.
+fn on_terminal(builder: CommandBuilder, size: TerminalSize, env: &[(String, String)]) -> CommandBuilder {
     let builder = builder.terminal(size);
+    let is_said = env.iter().any(|(name, _)| name == "TERM");
     match std::env::var("TERM") {
-        Ok(kind) if !kind.is_empty() => builder.env("TERM", kind),
+        Ok(kind) if !is_said && !kind.is_empty() => builder.env("TERM", kind),
         _ => builder,
     }
 }
@@ -140,7 +126,7 @@ fn in_background(mut builder: CommandBuilder, args: &ExecArgs) -> CommandBuilder
     if args.survives() {
         builder = builder.on_disconnect(OnDisconnect::Detach);
     }
-    builder.labels(args.label.iter().cloned())
+    builder
 }
 
 /// Only with `local` is it clear what a path is relative to.

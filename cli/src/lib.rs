@@ -27,7 +27,6 @@ mod man;
 mod output;
 mod ps;
 mod signals;
-mod size;
 mod stdin;
 mod table;
 mod terminal;

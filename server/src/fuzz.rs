@@ -68,7 +68,8 @@ pub fn policy(command: Command) {
         certificate: None,
         credentials: None,
     };
-    let facts = Facts::at(command, place);
+    let timeout = command.timeout();
+    let facts = Facts::at(command, place, timeout);
     let decision = POLICY.decide(&caller, Rpc::Execute, &Subject::Command(&facts));
     let (analysis, command) = (&facts.analysis, &facts.command);
     assert!(!decision.reason.contains("cannot decide"), "{decision:?}");

@@ -5,11 +5,10 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, ValueEnum};
 use telexec_tool::ExecutionId;
 
-use super::{ConnectArgs, Destination, parse_pair};
+use super::{CommandArgs, ConnectArgs, Destination};
 use crate::completions;
 use crate::detach::DetachKeys;
 use crate::duration::{parse_duration, parse_timeout};
-use crate::size::parse_size;
 
 #[derive(Debug, Args)]
 #[command(
@@ -51,12 +50,8 @@ pub(crate) struct ExecArgs {
     /// Where: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
     #[arg(add = completions::targets())]
     pub(crate) target: Destination,
-    /// Run this text with the shell
-    #[arg(short = 'c', value_name = "TEXT", allow_hyphen_values = true)]
-    pub(crate) command: Option<String>,
-    /// Run this program with these arguments, without a shell
-    #[arg(last = true, value_name = "PROGRAM")]
-    pub(crate) argv: Vec<String>,
+    #[command(flatten)]
+    pub(crate) command: CommandArgs,
     /// Send standard input, as it comes, until it ends
     #[arg(short = 'i', long)]
     pub(crate) stdin: bool,
@@ -69,33 +64,9 @@ pub(crate) struct ExecArgs {
     /// Start in this directory
     #[arg(short = 'w', long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// Set an environment variable; may be repeated
-    #[arg(short = 'e', long, value_name = "NAME=VALUE", value_parser = parse_pair)]
-    pub(crate) env: Vec<(String, String)>,
     /// End it after so long
     #[arg(long, value_name = "DUR", value_parser = parse_timeout)]
     pub(crate) timeout: Option<Duration>,
-    /// When ending it: time from SIGTERM to SIGKILL [default: the agent's, 2s]
-    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
-    pub(crate) kill_grace: Option<Duration>,
-    /// Most memory, of all its processes together
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub(crate) memory: Option<u64>,
-    /// Most processes and threads at once
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) max_processes: Option<u32>,
-    /// Most processor time: 0.5 is half of one processor, 2 is two
-    #[arg(long, value_name = "N", value_parser = parse_cpus)]
-    pub(crate) cpus: Option<f64>,
-    /// Run the shell as a login shell
-    #[arg(long, conflicts_with = "argv")]
-    pub(crate) login: bool,
-    /// Run -c with this shell [default: the agent's, bash]
-    #[arg(long, value_name = "SHELL", conflicts_with = "argv")]
-    pub(crate) shell: Option<String>,
-    /// Why, for the agent's policy and its audit log
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) reason: Option<String>,
     /// Print events as JSON lines
     #[arg(long)]
     pub(crate) json: bool,
@@ -114,9 +85,6 @@ pub(crate) struct ExecArgs {
     /// Its id, to be chosen; the same request with it again follows what the first one started
     #[arg(long, value_name = "ID", help_heading = BACKGROUND)]
     pub(crate) id: Option<ExecutionId>,
-    /// A label that `telexec ps` can filter by; may be repeated
-    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pair, help_heading = BACKGROUND)]
-    pub(crate) label: Vec<(String, String)>,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
 }
@@ -142,11 +110,6 @@ impl ExecArgs {
     }
 }
 
-pub(super) fn parse_cpus(text: &str) -> Result<f64, String> {
-    let cpus = text.parse().ok().filter(|cpus: &f64| cpus.is_finite() && *cpus > 0.0);
-    cpus.ok_or_else(|| "give a number above 0, such as 0.5 or 2".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -170,7 +133,7 @@ mod tests {
             ["-c", "-x", "local", "--timeout", "5"],
         ] {
             let args = exec(&line);
-            assert_eq!(args.command.as_deref(), Some("-x"));
+            assert_eq!(args.command.text.as_deref(), Some("-x"));
             assert_eq!(args.timeout, Some(Duration::from_secs(5)));
         }
     }
@@ -180,14 +143,15 @@ mod tests {
         let line = ["-u", "nobody", "--memory", "1G", "--max-processes", "9", "--cpus", "0.5", "local", "-c", "x"];
         let args = exec(&line);
         assert_eq!(args.user.as_deref(), Some("nobody"));
-        assert_eq!((args.memory, args.max_processes, args.cpus), (Some(1 << 30), Some(9), Some(0.5)));
+        let command = &args.command;
+        assert_eq!((command.memory, command.max_processes, command.cpus), (Some(1 << 30), Some(9), Some(0.5)));
     }
 
     #[test]
     fn what_follows_two_dashes_is_verbatim() {
         let args = exec(&["-e", "A=b=c", "h:1", "--", "-c", "--", "--json", ""]);
-        assert_eq!(args.argv, ["-c", "--", "--json", ""]);
-        assert_eq!(args.env, [("A".to_owned(), "b=c".to_owned())]);
+        assert_eq!(args.command.argv, ["-c", "--", "--json", ""]);
+        assert_eq!(args.command.env, [("A".to_owned(), "b=c".to_owned())]);
         assert!(!args.json);
     }
 

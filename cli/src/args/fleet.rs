@@ -4,15 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use telexec_tool::{ExecutionId, Signal};
+use telexec_tool::{ExecutionId, Signal, parse_size};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::executions::parse_signal;
-use super::{ConnectArgs, exec::parse_cpus, parse_pair};
+use super::{CommandArgs, ConnectArgs};
 use crate::completions;
-use crate::duration::{parse_duration, parse_timeout};
+use crate::duration::parse_timeout;
 use crate::fleet::Share;
-use crate::size::parse_size;
 
 const HOSTS: &str = "Hosts";
 const PACE: &str = "Pace";
@@ -89,12 +88,8 @@ pub(crate) enum FleetAction {
 
 #[derive(Debug, Args)]
 pub(crate) struct FleetCommandArgs {
-    /// Run this text with the shell
-    #[arg(short = 'c', value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "argv")]
-    pub(crate) command: Option<String>,
-    /// Run this program with these arguments, without a shell
-    #[arg(last = true, value_name = "PROGRAM")]
-    pub(crate) argv: Vec<String>,
+    #[command(flatten)]
+    pub(crate) command: CommandArgs,
     /// Send standard input to all
     #[arg(short = 'i', long, conflicts_with = "detach")]
     pub(crate) stdin: bool,
@@ -104,36 +99,9 @@ pub(crate) struct FleetCommandArgs {
     /// Start in this directory
     #[arg(long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// Set an environment variable; may be repeated
-    #[arg(short = 'e', long, value_name = "NAME=VALUE", value_parser = parse_pair)]
-    pub(crate) env: Vec<(String, String)>,
     /// End it after so long, on each host
     #[arg(short = 'u', long, value_name = "DUR", value_parser = parse_timeout)]
     pub(crate) timeout: Option<Duration>,
-    /// When ending it: time from SIGTERM to SIGKILL [default: the agent's, 2s]
-    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
-    pub(crate) kill_grace: Option<Duration>,
-    /// Most memory, of all its processes on a host together
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub(crate) memory: Option<u64>,
-    /// Most processes and threads at once
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) max_processes: Option<u32>,
-    /// Most processor time: 0.5 is half of one processor, 2 is two
-    #[arg(long, value_name = "N", value_parser = parse_cpus)]
-    pub(crate) cpus: Option<f64>,
-    /// Run the shell as a login shell
-    #[arg(long, conflicts_with = "argv")]
-    pub(crate) login: bool,
-    /// Run -c with this shell [default: the agent's, bash]
-    #[arg(long, value_name = "SHELL", conflicts_with = "argv")]
-    pub(crate) shell: Option<String>,
-    /// Why, for the agents' policies and their audit logs
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) reason: Option<String>,
-    /// A label that `telexec ps` can filter by; may be repeated
-    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pair)]
-    pub(crate) label: Vec<(String, String)>,
     /// Start it in the background everywhere, and print an id that `fleet attach`, `ps` and `kill` take
     #[arg(short = 'd', long)]
     pub(crate) detach: bool,

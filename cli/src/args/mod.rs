@@ -1,6 +1,7 @@
 //! What can be typed, and the help that tells of it.
 
 mod certs;
+mod command;
 mod config;
 mod exec;
 mod executions;
@@ -17,6 +18,7 @@ use telexec_client::{InvalidTarget, Target};
 use tracing_subscriber::filter::LevelFilter;
 
 pub(crate) use self::certs::{CertsAction, CertsArgs, CertsInitArgs, CertsIssueArgs};
+pub(crate) use self::command::CommandArgs;
 pub(crate) use self::config::{ConfigAction, ConfigArgs};
 pub(crate) use self::exec::ExecArgs;
 pub(crate) use self::executions::{AttachArgs, InputArgs, KillArgs, PsArgs};

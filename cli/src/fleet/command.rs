@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use telexec_tool::{Command, ExecutionId, OnDisconnect, ResourceLimits};
+use telexec_tool::{Command, ExecutionId, OnDisconnect};
 
 use super::hosts::Host;
 use crate::args::FleetCommandArgs;
@@ -27,7 +27,7 @@ impl Recipe {
     /// # Errors
     /// There is nothing to run, or it can be nobody's command.
     pub(crate) fn new(args: FleetCommandArgs, fleet: Option<ExecutionId>) -> Result<Self, Failure> {
-        if args.command.is_none() && args.argv.is_empty() {
+        if args.command.text.is_none() && args.command.argv.is_empty() {
             return Err(Failure::text(exit::USAGE, "there is nothing to run")
                 .advice(Some("give -c 'SHELL TEXT', or -- PROGRAM [ARG]...; `telexec fleet --help` tells more")));
         }
@@ -44,7 +44,7 @@ impl Recipe {
 
     /// In words.
     pub(crate) fn text(&self) -> String {
-        self.args.command.clone().unwrap_or_else(|| self.args.argv.join(" "))
+        self.args.command.in_words()
     }
 
     fn build(
@@ -53,18 +53,9 @@ impl Recipe {
         id: Option<Result<ExecutionId, telexec_tool::InvalidCommand>>,
     ) -> Result<Command, telexec_tool::InvalidCommand> {
         let args = &self.args;
-        let mut builder = match &args.command {
-            Some(text) => Command::shell(text).login(args.login),
-            None => Command::argv(args.argv.iter().cloned()),
-        };
-        if let Some(shell) = &args.shell {
-            builder = builder.shell(shell);
-        }
+        let mut builder = args.command.builder();
         if let Some(user) = args.user.as_ref().or(user) {
             builder = builder.user(user);
-        }
-        if let Some(reason) = &args.reason {
-            builder = builder.reason(reason);
         }
         if let Some(directory) = &args.workdir {
             builder = builder.working_directory(directory);
@@ -72,19 +63,11 @@ impl Recipe {
         if let Some(timeout) = args.timeout {
             builder = builder.timeout(timeout);
         }
-        if let Some(grace) = args.kill_grace {
-            builder = builder.kill_grace(grace);
-        }
         if let Some(id) = id.transpose()? {
             builder = builder.execution_id(id).on_disconnect(OnDisconnect::Detach).yield_after(Duration::ZERO);
         }
         let fleet = self.fleet.iter().map(|fleet| (LABEL.to_owned(), fleet.to_string()));
-        builder
-            .accepts_input(args.stdin)
-            .envs(args.env.iter().cloned())
-            .labels(args.label.iter().cloned().chain(fleet))
-            .limits(ResourceLimits { memory_bytes: args.memory, max_processes: args.max_processes, cpus: args.cpus })
-            .build()
+        builder.accepts_input(args.stdin).labels(fleet).build()
     }
 }
 

@@ -43,7 +43,7 @@ pub use self::report::verify_files;
 use self::watch::Watch;
 use self::writer::{Job, Start, State, Writer};
 use crate::call::{Call, Rpc};
-use crate::config::ConfigError;
+use crate::config::{ConfigError, hostname};
 use crate::policy::Decision;
 use crate::reload::Reload;
 
@@ -113,8 +113,7 @@ impl Audit {
         let failed = |source| AuditError::File { path: path.clone(), source };
         let (log, aside) = Log::open(path.clone(), config).map_err(failed)?;
         let state = Arc::new(State::default());
-        let agent = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let mut writer = Writer::new(log, agent, Arc::clone(&state));
+        let mut writer = Writer::new(log, hostname(), Arc::clone(&state));
         writer.open(aside, containment);
         let (queue, jobs) = mpsc::unbounded_channel();
         let thread = std::thread::Builder::new().name("audit".into());

@@ -21,8 +21,8 @@ impl Facts {
     /// Finds out what there is to know. May take long, or for ever, where users are looked up over a network.
     pub(crate) fn find_out(engine: &LocalExecutor, command: Command) -> Self {
         let place = engine.place(&command).ok();
-        let (analysis, timeout) = (analysis(&command, place.as_ref()), engine.timeout(&command));
-        Self { command, analysis, place, timeout }
+        let timeout = engine.timeout(&command);
+        Self::at(command, place, timeout)
     }
 
     /// Of a command of which nothing could be found out.
@@ -30,12 +30,11 @@ impl Facts {
         Self { command, analysis: Analysis::default(), place: None, timeout: None }
     }
 
-    /// What there is to know of a command for which nobody is looked up.
-    #[cfg(fuzzing)]
-    pub(crate) fn at(command: Command, place: Option<Place>) -> Self {
-        let timeout = command.timeout();
+    /// What there is to know of a command that runs there; `None`: there is no such user.
+    pub(crate) fn at(command: Command, place: Option<Place>, timeout: Option<Duration>) -> Self {
         Self { analysis: analysis(&command, place.as_ref()), command, place, timeout }
     }
+
     /// The context of its request; see `telexec.cedarschema`.
     pub(crate) fn context(&self, transport: &str) -> Vec<(String, Value)> {
         let command = &self.command;

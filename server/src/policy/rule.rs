@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use cedar_policy::{Effect, Policy};
-use parse_size::Config as SizeFormat;
-use telexec_tool::Allowance;
+use telexec_tool::{Allowance, parse_size};
 
 /// What is said of a rule beside its scope and its conditions.
 #[derive(Clone, Debug)]
@@ -42,7 +41,7 @@ impl Rule {
             }
             "max_timeout" => self.allowance.timeout = Some(timeout(value)?),
             "max_concurrent" => self.allowance.concurrent = Some(concurrent(value)?),
-            "max_output" => self.allowance.output_bytes = Some(output(value)?),
+            "max_output" => self.allowance.output_bytes = Some(parse_size(value)?),
             // its value says nothing, as Cedar's annotations without one
             "any_owner" if value.is_empty() => self.any_owner = true,
             "any_owner" => return Err("takes no value: @any_owner".to_owned()),
@@ -62,11 +61,6 @@ fn timeout(text: &str) -> Result<Duration, String> {
 fn concurrent(text: &str) -> Result<u32, String> {
     let positive = text.parse().ok().filter(|count| *count > 0);
     positive.ok_or_else(|| "give a number from 1 on".to_owned())
-}
-
-fn output(text: &str) -> Result<u64, String> {
-    let positive = SizeFormat::new().with_binary().parse_size(text).ok().filter(|bytes| *bytes > 0);
-    positive.ok_or_else(|| "give a size, such as 512K or 64MiB".to_owned())
 }
 
 #[cfg(test)]

@@ -1,0 +1,80 @@
+//! What is to run, on one host or on many.
+
+use std::time::Duration;
+
+use clap::Args;
+use telexec_tool::{Command, CommandBuilder, ResourceLimits, TraceContext, parse_size};
+
+use super::parse_pair;
+use crate::duration::parse_duration;
+
+#[derive(Debug, Args)]
+pub(crate) struct CommandArgs {
+    /// Run this text with the shell
+    #[arg(id = "command", short = 'c', value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "argv")]
+    pub(crate) text: Option<String>,
+    /// Run this program with these arguments, without a shell
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub(crate) argv: Vec<String>,
+    /// Set an environment variable; may be repeated
+    #[arg(short = 'e', long, value_name = "NAME=VALUE", value_parser = parse_pair)]
+    pub(crate) env: Vec<(String, String)>,
+    /// When ending it: time from SIGTERM to SIGKILL [default: the agent's, 2s]
+    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
+    pub(crate) kill_grace: Option<Duration>,
+    /// Most memory, of all its processes together
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) memory: Option<u64>,
+    /// Most processes and threads at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_processes: Option<u32>,
+    /// Most processor time: 0.5 is half of one processor, 2 is two
+    #[arg(long, value_name = "N", value_parser = parse_cpus)]
+    pub(crate) cpus: Option<f64>,
+    /// Run the shell as a login shell
+    #[arg(long, conflicts_with = "argv")]
+    pub(crate) login: bool,
+    /// Run -c with this shell [default: the agent's, bash]
+    #[arg(long, value_name = "SHELL", conflicts_with = "argv")]
+    pub(crate) shell: Option<String>,
+    /// Why, for the agent's policy and its audit log
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// A label that `telexec ps` can filter by; may be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pair)]
+    pub(crate) label: Vec<(String, String)>,
+}
+
+impl CommandArgs {
+    /// What is to run, in words.
+    pub(crate) fn in_words(&self) -> String {
+        self.text.clone().unwrap_or_else(|| self.argv.join(" "))
+    }
+
+    /// A command as far as these flags say.
+    pub(crate) fn builder(&self) -> CommandBuilder {
+        let mut builder = match &self.text {
+            Some(text) => Command::shell(text).login(self.login),
+            None => Command::argv(self.argv.iter().cloned()),
+        };
+        if let Some(shell) = &self.shell {
+            builder = builder.shell(shell);
+        }
+        if let Some(reason) = &self.reason {
+            builder = builder.reason(reason);
+        }
+        if let Some(grace) = self.kill_grace {
+            builder = builder.kill_grace(grace);
+        }
+        builder
+            .envs(self.env.iter().cloned())
+            .labels(self.label.iter().cloned())
+            .limits(ResourceLimits { memory_bytes: self.memory, max_processes: self.max_processes, cpus: self.cpus })
+            .trace(TraceContext::from_environment())
+    }
+}
+
+fn parse_cpus(text: &str) -> Result<f64, String> {
+    let cpus = text.parse().ok().filter(|cpus: &f64| cpus.is_finite() && *cpus > 0.0);
+    cpus.ok_or_else(|| "give a number above 0, such as 0.5 or 2".to_owned())
+}
