@@ -163,12 +163,26 @@ fn collect_here(items: Vec<Item>) -> Analysis {
     analysis
 }
 
-/// The parser reads all of a text again for each substitution around it, of which it takes no more than so many, and for
-/// those that stand in words of redirections more than once.
+/// How often the parser reads all of a text: again for each substitution around it, of which it takes no more than so
+/// many, for those that stand in words of redirections more than once, and for expansions that stand in each other.
 fn rereads(text: &str) -> usize {
     let substitutions = ["$(", "<(", ">("].map(|opening| text.matches(opening).count());
     let deepest = substitutions.iter().sum::<usize>().min(walk::DEEPEST_TREE);
-    1 + deepest + deepest * deepest / 8
+    1 + deepest + deepest * deepest / 8 + around_others(text).pow(3) / 8
+}
+
+/// The most `${` that can stand around others: those that do not end at the next brace, whoever reads them.
+fn around_others(text: &str) -> usize {
+    let ends = |rest: &str| {
+        rest.split_once('}').is_some_and(|(inside, _)| {
+            let plain = |text: &str| !text.contains(['$', '{', '(', '[', '`', '\\', '\'', '"', '\n']);
+            match inside.split_once('[') {
+                None => plain(inside),
+                Some((before, after)) => plain(before) && plain(after) && after.contains(']'),
+            }
+        })
+    };
+    text.split("${").skip(1).filter(|rest| !ends(rest)).count()
 }
 
 impl Analysis {
