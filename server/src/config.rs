@@ -43,7 +43,8 @@ pub struct Config {
     pub socket_mode: SocketMode,
     /// Allow TCP without TLS, on loopback addresses only, and vsock from this machine itself. Default: no.
     pub insecure: bool,
-    /// For the agent's own files; made with mode 0700. Default: a temporary directory.
+    /// For the agent's own files, and for what the next agent is to know; made with mode 0700. Default: a temporary
+    /// directory, which goes with the agent.
     pub state_dir: Option<PathBuf>,
     /// Default `text`.
     pub log_format: LogFormat,

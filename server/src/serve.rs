@@ -132,7 +132,7 @@ pub async fn serve(
     connections.close().await;
     audit.close().await;
     traces.close().await;
-    engine.discard_output().await;
+    engine.leave().await;
     // what it listens on is gone when this returns
     following.shutdown().await;
     Ok(())

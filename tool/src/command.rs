@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::id::matches_name_grammar;
 use crate::{ExecutionId, InvalidCommand, TraceContext};
@@ -17,7 +18,7 @@ pub struct Command {
 }
 
 /// What a command runs.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Program {
     /// Text for a shell: `shell -c text`.
     Shell {

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::{ExecutionId, Signal};
 
@@ -46,7 +47,7 @@ pub struct Output {
 }
 
 /// One of the two streams that a command writes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum OutputStream {
     /// Standard output.
     Stdout,
@@ -55,7 +56,7 @@ pub enum OutputStream {
 }
 
 /// How a command ended.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Exited {
     /// Why it ended, with the exit code or the signal where there is one.
     pub cause: ExitCause,
@@ -101,7 +102,7 @@ impl Exited {
 }
 
 /// Why a command ended. The first cause wins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ExitCause {
     /// The main process exited with this code.
     Exited(u8),
@@ -135,7 +136,7 @@ impl ExitCause {
 }
 
 /// The sum of one output stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamTotals {
     /// All bytes read from the command, told or dropped.
     pub bytes: u64,

@@ -3,13 +3,16 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::InvalidCommand;
 
 /// Names an execution; matches `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`.
 ///
 /// The grammar leaves no room for a path, a space or a quote, so an id is safe in a file name, an environment variable
 /// and a log line.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct ExecutionId(String);
 
 impl ExecutionId {
@@ -33,6 +36,20 @@ impl FromStr for ExecutionId {
         } else {
             Err(InvalidCommand::new("execution_id", "must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}"))
         }
+    }
+}
+
+impl TryFrom<String> for ExecutionId {
+    type Error = InvalidCommand;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<ExecutionId> for String {
+    fn from(id: ExecutionId) -> Self {
+        id.0
     }
 }
 

@@ -180,7 +180,7 @@ async fn little_output_needs_no_file() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_are_private_and_go_when_their_execution_is_forgotten() {
-    let mut agent = Agent::builder().config("retention_count = 1").start();
+    let agent = Agent::builder().config("retention_count = 1").start();
     let machine = machine(&agent).await;
     let state = agent.directory().join("state");
     let id = ended(&machine, "seq 1 100000").await;
@@ -194,11 +194,18 @@ async fn files_are_private_and_go_when_their_execution_is_forgotten() {
     let gone = machine.attach(&id, Attach::start()).await.unwrap_err();
     assert!(matches!(&gone, ExecutorError::NotFound(unknown) if *unknown == id), "{gone:?}");
     until("its files are gone", async || files(&state).is_empty()).await;
-    // also those of one that is being read
-    let id = ended(&machine, "seq 1 1000000").await;
-    let mut reader = attach(&machine, &id, Attach::start()).await;
-    until_told(&mut reader, "1\n").await;
-    assert!(agent.terminate().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_left_where_there_is_nothing_to_leave() {
+    let mut agent = Agent::start();
+    let machine = machine(&agent).await;
+    let state = agent.directory().join("state");
+    start(&machine, detached("seq 1 100000; exec sleep 300")).await;
+    assert_eq!(directories(&state), 1);
+    agent.kill();
+    let mut next = Agent::builder().args(["--state-dir", state.to_str().unwrap()]).start();
+    assert!(next.terminate().await.success());
     assert_eq!(directories(&state), 0);
 }
 

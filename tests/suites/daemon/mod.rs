@@ -2,6 +2,7 @@
 
 mod configuration;
 mod deploy;
+mod handover;
 mod inheritance;
 mod init;
 mod logs;

@@ -9,6 +9,7 @@ mod binding;
 mod cgroup;
 mod children;
 mod containment;
+mod handover;
 mod input;
 mod process;
 mod processes;
@@ -86,7 +87,8 @@ pub struct LocalConfig {
     pub retention: Retention,
     /// How much output is kept on disk, for commands that may go to the background.
     pub spool: SpoolLimits,
-    /// For small files while commands run, and for kept output; nobody else may write to it. Default: a temporary one.
+    /// For small files while commands run, for kept output, and for what [`LocalExecutor::leave`] leaves; nobody else may
+    /// write to it. Default: a temporary one.
     pub state_dir: Option<PathBuf>,
     /// Log the text of commands at info level instead of debug. Default: no.
     pub log_commands: bool,
@@ -224,7 +226,7 @@ struct Shared {
     /// Cuts every grace short.
     hurry: CancellationToken,
     /// Removes the temporary state directory, if there is one, with the engine.
-    _temporary: Option<tempfile::TempDir>,
+    temporary: Option<tempfile::TempDir>,
     /// Dropped last: its directories can be removed once all executions are.
     cgroups: Cgroups,
 }
@@ -242,6 +244,23 @@ impl Shared {
     fn timeout(&self, command: &Command) -> Option<Duration> {
         let asked = command.timeout().or(self.default_timeout);
         [asked, self.max_timeout, command.allowance().timeout].into_iter().flatten().min()
+    }
+
+    /// Blocks on the file system.
+    fn leave(&self) {
+        let left = match self.temporary {
+            Some(_) => Vec::new(),
+            None => self.registry.to_leave(),
+        };
+        let written = (!left.is_empty()).then(|| handover::write(self.spool.directory(), &left));
+        match written {
+            Some(Ok(())) => self.spool.leave(),
+            Some(Err(error)) => {
+                warn!(%error, "the next agent will not know of what has ended");
+                self.spool.remove();
+            }
+            None => self.spool.remove(),
+        }
     }
 
     /// What is told of each stream of a command; 0: all.
@@ -274,12 +293,15 @@ impl LocalExecutor {
             (None, None) => return Err(io::ErrorKind::NotFound.into()),
         };
         let cgroups = containment(&config)?;
+        let registry = Registry::new(config.retention, config.max_executions_per_identity);
+        let (spool, inherited) = Spool::new(&state_dir, config.spool)?;
+        registry.inherit(inherited);
         Ok(Self {
             shared: Arc::new(Shared {
                 defaults: Defaults::new(&config),
                 spawner: Box::new(DirectSpawner::new()?),
-                registry: Registry::new(config.retention, config.max_executions_per_identity),
-                spool: Spool::new(&state_dir, config.spool)?,
+                registry,
+                spool,
                 kill_grace: config.kill_grace,
                 default_timeout: config.default_timeout,
                 max_timeout: config.max_timeout,
@@ -293,7 +315,7 @@ impl LocalExecutor {
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),
                 hurry: CancellationToken::new(),
-                _temporary: temporary,
+                temporary,
                 cgroups,
             }),
         })
@@ -368,11 +390,15 @@ impl LocalExecutor {
         let _ = tokio::task::spawn_blocking(move || shared.cgroups.remove()).await;
     }
 
-    /// Removes the output that is kept on disk, from under whoever still reads it: for a process that exits now, and may
-    /// not come to what the last owner's drop would do.
-    pub async fn discard_output(&self) {
+    /// Leaves the ended executions that it remembers, with the output that is kept of them, to the next engine on the same
+    /// [`LocalConfig::state_dir`]; or removes all, if that is a temporary one or cannot be written to. For a process that
+    /// exits now: nothing may be started any more.
+    ///
+    /// Of commands that only their caller could follow there is no output then. What processes they left behind is not
+    /// known any more. An engine that goes without this leaves nothing.
+    pub async fn leave(&self) {
         let shared = Arc::clone(&self.shared);
-        let _ = tokio::task::spawn_blocking(move || shared.spool.remove()).await;
+        let _ = tokio::task::spawn_blocking(move || shared.leave()).await;
     }
 
     /// The same as [`Executor::execute`], seen by `watcher`. `id` is for a command that names none, and must be new.

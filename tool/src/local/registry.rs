@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::containment::Containment;
+use super::handover::{Ended, Inherited};
 use super::input::InputSender;
 use super::spool::SpoolFile;
 use super::terminal::Terminal;
@@ -58,8 +60,8 @@ pub(super) struct Record {
 }
 
 /// What makes two commands the same.
-#[derive(PartialEq, Eq)]
-struct Asked {
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Asked {
     identity: String,
     program: Program,
     working_directory: Option<String>,
@@ -96,6 +98,43 @@ enum State {
 }
 
 impl Record {
+    /// One that has ended under an earlier engine.
+    fn inherited(Inherited { ended, file }: Inherited, sequence: u64) -> Self {
+        let settled = CancellationToken::new();
+        settled.cancel();
+        Self {
+            id: ended.id,
+            sequence,
+            asked: ended.asked,
+            labels: ended.labels,
+            fingerprint: ended.fingerprint,
+            transcript: Arc::new(Transcript::ended(ended.output, file, ended.exited.clone())),
+            kill: CancellationToken::new(),
+            cancel: CancellationToken::new(),
+            bound: AtomicUsize::new(0),
+            settled,
+            state: Mutex::new(State::Exited(ended.main, ended.exited)),
+        }
+    }
+
+    /// What the next engine is to know of it; `None`: it has not ended. Processes that it has left behind are not known
+    /// to that engine.
+    fn to_leave(&self) -> Option<Ended> {
+        let (State::Lingering(main, _, exited) | State::Exited(main, exited)) = lock(&self.state).clone() else {
+            return None;
+        };
+        Some(Ended {
+            id: self.id.clone(),
+            sequence: self.sequence,
+            asked: self.asked.clone(),
+            labels: self.labels.clone(),
+            fingerprint: self.fingerprint,
+            main,
+            exited,
+            output: self.transcript.printed(),
+        })
+    }
+
     pub(super) fn started(&self, main: MainProcess, containment: Containment, channels: Channels) {
         *lock(&self.state) = State::Running(main, containment, channels);
         self.settled.cancel();
@@ -245,6 +284,32 @@ struct Entries {
 impl Registry {
     pub(super) fn new(retention: Retention, max_per_identity: u32) -> Self {
         Self { retention, max_per_identity, entries: Mutex::default() }
+    }
+
+    /// Remembers what has ended under earlier engines, for as long as if it had ended here.
+    pub(super) fn inherit(&self, inherited: Vec<Inherited>) {
+        let mut entries = self.entries();
+        let first = entries.next_sequence;
+        for one in inherited {
+            if entries.by_id.contains_key(&one.ended.id) {
+                continue;
+            }
+            let sequence = first.saturating_add(one.ended.sequence);
+            entries.next_sequence = entries.next_sequence.max(sequence.saturating_add(1));
+            let age = SystemTime::now().duration_since(one.ended.exited.end_time).unwrap_or_default();
+            let when = Instant::now();
+            let record = Arc::new(Record::inherited(one, sequence));
+            entries.ended.push_back((when.checked_sub(age).unwrap_or(when), record.id.clone()));
+            entries.by_id.insert(record.id.clone(), record);
+        }
+    }
+
+    /// What the next engine is to know: in the order of the ends.
+    pub(super) fn to_leave(&self) -> Vec<Ended> {
+        let entries = self.entries();
+        let mut left: Vec<_> = entries.by_id.values().filter_map(|record| record.to_leave()).collect();
+        left.sort_by_key(|ended| ended.exited.end_time);
+        left
     }
 
     /// Takes the command's id, or `fresh` if it has none; or finds the execution that answers the request. A new one is

@@ -8,13 +8,14 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use rustix::fs::{FlockOperation, flock, statvfs};
-use tempfile::TempDir;
+use serde::{Deserialize, Serialize};
 
+use super::handover::{self, Inherited};
 use crate::{Output, OutputStream};
 
 /// How much output may be kept on disk, index included, in bytes.
@@ -32,17 +33,19 @@ impl Default for SpoolLimits {
     }
 }
 
-/// The directory of one engine's spool files. It is removed with the last owner.
+/// The directory of one engine's spool files. It is removed with the last owner, unless it is left to the next engine.
 pub(super) struct Spool {
     limits: SpoolLimits,
     used: AtomicU64,
     next: AtomicU64,
-    directory: TempDir,
+    directory: PathBuf,
+    /// The next engine is to have the files.
+    is_left: AtomicBool,
     /// Locked while its engine lives: one that is not is a dead engine's.
     _lock: File,
 }
 
-const PREFIX: &str = "spool-";
+pub(super) const PREFIX: &str = "spool-";
 /// A file system with less is full.
 const MIN_FREE: u64 = 256 * 1024;
 /// The most that is read at once.
@@ -53,19 +56,42 @@ const ENTRY_BYTES: usize = 8;
 const ENTRIES: usize = 512;
 
 impl Spool {
-    /// A new one, below the state directory. What dead engines have left there is removed.
+    /// A new one, below the state directory, and what earlier engines have left there for it. What dead ones have left
+    /// is removed.
     ///
     /// # Errors
     /// The directory cannot be made.
-    pub(super) fn new(state_dir: &Path, limits: SpoolLimits) -> io::Result<Arc<Self>> {
+    pub(super) fn new(state_dir: &Path, limits: SpoolLimits) -> io::Result<(Arc<Self>, Vec<Inherited>)> {
         // another engine's must not be taken for abandoned while it is being made
         let all = File::open(state_dir)?;
         flock(&all, FlockOperation::LockExclusive)?;
-        remove_abandoned(state_dir)?;
+        let earlier = abandoned(state_dir)?;
         let directory = tempfile::Builder::new().prefix(PREFIX).tempdir_in(state_dir)?;
         let lock = File::open(directory.path())?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Arc::new(Self { limits, used: AtomicU64::new(0), next: AtomicU64::new(0), directory, _lock: lock }))
+        let spool = Arc::new(Self {
+            limits,
+            used: AtomicU64::new(0),
+            next: AtomicU64::new(0),
+            directory: directory.keep(),
+            is_left: AtomicBool::new(false),
+            _lock: lock,
+        });
+        let inherited = earlier.iter().flat_map(|directory| handover::take(directory, &spool)).collect();
+        Ok((spool, inherited))
+    }
+
+    /// Leaves the files to the next engine, with what [`handover::write`] has written beside them.
+    pub(super) fn leave(&self) {
+        self.is_left.store(true, Ordering::Relaxed);
+    }
+
+    fn is_left(&self) -> bool {
+        self.is_left.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Why nothing new may go to the background now, if that is so. Blocks on the file system.
@@ -74,7 +100,7 @@ impl Spool {
         if self.limits.total.saturating_sub(self.used.load(Ordering::Relaxed)) <= ENTRY_BYTES as u64 {
             return Some("the spool is full: running commands hold all of it".into());
         }
-        match statvfs(self.directory.path()) {
+        match statvfs(&self.directory) {
             Ok(disk) if disk.f_bavail.saturating_mul(disk.f_frsize) < MIN_FREE => {
                 Some("the disk that output is kept on is full".into())
             }
@@ -85,15 +111,36 @@ impl Spool {
 
     /// Removes all files. Blocks on the file system.
     pub(super) fn remove(&self) {
-        let _ = fs::remove_dir_all(self.directory.path());
+        let _ = fs::remove_dir_all(&self.directory);
     }
 
     /// Files for one execution, which are made by the first write.
     pub(super) fn file(self: &Arc<Self>) -> SpoolFile {
+        self.file_with(Written { exists: false, data: 0, index: 0, stream: None })
+    }
+
+    fn file_with(self: &Arc<Self>, written: Written) -> SpoolFile {
         let name = self.next.fetch_add(1, Ordering::Relaxed);
-        let path = |kind| self.directory.path().join(format!("{name}.{kind}"));
-        let written = Mutex::new(Written { exists: false, data: 0, index: 0, stream: None });
-        SpoolFile { spool: Arc::clone(self), data: path("output"), index: path("index"), written }
+        let [data, index] = paths(&self.directory, name);
+        SpoolFile { spool: Arc::clone(self), name, data, index, written: Mutex::new(written) }
+    }
+
+    /// Takes the files of an ended execution over from the directory of an earlier engine.
+    ///
+    /// # Errors
+    /// They are not there, or shorter than they were; they stay where they are.
+    pub(super) fn take(self: &Arc<Self>, from: &Path, stored: Stored) -> io::Result<SpoolFile> {
+        let [data, index] = paths(from, stored.name);
+        let is_short = |path: &Path, bytes: u64| Ok::<_, io::Error>(fs::metadata(path)?.len() < bytes);
+        if is_short(&data, stored.data)? || is_short(&index, stored.index.saturating_mul(ENTRY_BYTES as u64))? {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("{} is too short", data.display())));
+        }
+        // dropped on a failure below, it removes what was moved
+        let file = self.file_with(Written { exists: true, data: stored.data, index: stored.index, stream: None });
+        self.used.fetch_add(stored.data + stored.index * ENTRY_BYTES as u64, Ordering::Relaxed);
+        fs::rename(data, &file.data)?;
+        fs::rename(index, &file.index)?;
+        Ok(file)
     }
 
     /// Takes so many bytes, or as many as there are.
@@ -108,23 +155,47 @@ impl Spool {
     }
 }
 
+impl Drop for Spool {
+    fn drop(&mut self) {
+        if !self.is_left() {
+            self.remove();
+        }
+    }
+}
+
+fn paths(directory: &Path, name: u64) -> [PathBuf; 2] {
+    ["output", "index"].map(|kind| directory.join(format!("{name}.{kind}")))
+}
+
 /// Directories of engines that do not live any more.
-fn remove_abandoned(state_dir: &Path) -> io::Result<()> {
+fn abandoned(state_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
     for entry in fs::read_dir(state_dir)? {
         let entry = entry?;
         if entry.file_name().to_string_lossy().starts_with(PREFIX)
             && let Ok(directory) = File::open(entry.path())
             && flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok()
         {
-            let _ = fs::remove_dir_all(entry.path());
+            found.push(entry.path());
         }
     }
-    Ok(())
+    Ok(found)
 }
 
-/// The output of one execution on disk. Dropping it removes it.
+/// Where the output of an ended execution is, and how much of it there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Stored {
+    name: u64,
+    /// Bytes of output.
+    pub(super) data: u64,
+    /// Entries of the index.
+    index: u64,
+}
+
+/// The output of one execution on disk. Dropping it removes it, unless it is left to the next engine.
 pub(super) struct SpoolFile {
     spool: Arc<Spool>,
+    name: u64,
     data: PathBuf,
     index: PathBuf,
     written: Mutex<Written>,
@@ -209,6 +280,12 @@ impl SpoolFile {
         Ok(())
     }
 
+    /// What the next engine needs to know of it; `None`: there is nothing.
+    pub(super) fn stored(&self) -> Option<Stored> {
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        (written.data > 0).then_some(Stored { name: self.name, data: written.data, index: written.index })
+    }
+
     /// Some of what was written from `position` on, at least a byte if there is one before `end`. Blocks.
     ///
     /// # Errors
@@ -229,6 +306,9 @@ impl SpoolFile {
 
 impl Drop for SpoolFile {
     fn drop(&mut self) {
+        if self.spool.is_left() {
+            return;
+        }
         let written = self.written.get_mut().unwrap_or_else(PoisonError::into_inner);
         if written.exists {
             let _ = fs::remove_file(&self.data);
@@ -295,9 +375,9 @@ mod tests {
 
     use super::*;
 
-    fn spool(limits: SpoolLimits) -> (TempDir, Arc<Spool>) {
+    fn spool(limits: SpoolLimits) -> (tempfile::TempDir, Arc<Spool>) {
         let state = tempfile::tempdir().unwrap();
-        let spool = Spool::new(state.path(), limits).unwrap();
+        let (spool, _) = Spool::new(state.path(), limits).unwrap();
         (state, spool)
     }
 
@@ -366,7 +446,7 @@ mod tests {
         assert!(spool.is_full().is_none());
         drop(two);
         assert_eq!(spool.used.load(Ordering::Relaxed), 0);
-        assert_eq!(fs::read_dir(spool.directory.path()).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(&spool.directory).unwrap().count(), 0);
     }
 
     #[test]
@@ -382,7 +462,8 @@ mod tests {
         let dead = state.path().join(format!("{PREFIX}dead"));
         fs::create_dir(&dead).unwrap();
         fs::write(dead.join("0.output"), "x").unwrap();
-        let other = Spool::new(state.path(), SpoolLimits::default()).unwrap();
+        let (other, inherited) = Spool::new(state.path(), SpoolLimits::default()).unwrap();
+        assert!(inherited.is_empty());
         assert!(!dead.exists() && file.data.exists());
         drop(other);
     }

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use super::handover::{Chunk, Printed};
 use super::spool::{SpoolFile, Stopped};
 use super::{PAUSE, is_passing};
 use crate::{Event, Exited, Output, OutputStream};
@@ -118,6 +119,36 @@ impl Transcript {
             dropped: [0; 2],
         };
         Self { state: Mutex::new(state), added: Notify::new(), taken: Notify::new() }
+    }
+
+    /// That of an execution which has ended under an earlier engine.
+    pub(super) fn ended(printed: Printed, file: Option<SpoolFile>, exited: Exited) -> Self {
+        let transcript = Self::new(file);
+        {
+            let mut state = transcript.state();
+            if let Some(spool) = &mut state.spool {
+                spool.end = spool.file.stored().map_or(0, |stored| stored.data);
+                spool.seen = printed.end;
+            }
+            let output = |Chunk { stream, position, data }| Output { stream, data, position };
+            state.window = printed.tail.into_iter().map(output).collect();
+            state.cost = state.window.iter().map(|chunk| chunk.data.len() + CHUNK_COST).sum();
+            state.end = printed.end;
+            (state.owner, state.complete, state.sealed) = (Owner::Gone, true, true);
+            state.exited = Some(exited);
+        }
+        transcript
+    }
+
+    /// What the next engine is to know of it. Of a command that only its caller could follow no output is left.
+    pub(super) fn printed(&self) -> Printed {
+        let state = self.state();
+        let chunk = |chunk: &Output| Chunk { stream: chunk.stream, position: chunk.position, data: chunk.data.clone() };
+        let tail = match &state.spool {
+            Some(_) => state.window.iter().map(chunk).collect(),
+            None => Vec::new(),
+        };
+        Printed { end: state.end, tail, stored: state.spool.as_ref().and_then(|spool| spool.file.stored()) }
     }
 
     /// A panic while the lock was held leaves nothing half done here.

@@ -2,6 +2,8 @@
 
 use std::time::SystemTime;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{ExecutorError, Exited, OutputStream};
 
 /// Sees one command from its start to its end, however that comes; given to
@@ -29,7 +31,7 @@ pub trait Watcher: Send + Sync {
 }
 
 /// The main process of an execution, as it was started.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MainProcess {
     /// Its number.
     pub pid: u32,
