@@ -60,7 +60,7 @@ impl Machine {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut errors = child.stderr.take().unwrap();
         let (sender, ended) = mpsc::channel();
-        let reader = thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let _ = errors.read_to_end(&mut Vec::new());
             let _ = sender.send(());
         });

@@ -48,7 +48,7 @@ mod walk;
 mod words;
 mod wrappers;
 
-use std::thread;
+use std::panic::catch_unwind;
 
 use self::walk::{Item, Mark, Reader};
 
@@ -117,11 +117,10 @@ pub fn analyze_argv(argv: &[String]) -> Analysis {
 }
 
 /// Goes through the items on a stack of their own: parser and tree are recursive, and a caller may be deep already. No
-/// text is known that makes the parser panic; one that did would end no more than that thread.
+/// text is known that makes the parser panic; one that did would not be understood, nor is any without memory for that.
 fn collect(items: Vec<Item>) -> Analysis {
-    let thread = thread::Builder::new().name("shell-text".to_owned()).stack_size(STACK_BYTES);
-    let collected = thread.spawn(move || collect_here(items)).ok().and_then(|thread| thread.join().ok());
-    collected.unwrap_or_else(|| {
+    let collected = catch_unwind(|| stacker::grow(STACK_BYTES, || collect_here(items)));
+    collected.unwrap_or_else(|_| {
         let mut analysis = Analysis::default();
         analysis.not_understood("it could not be analysed");
         analysis
