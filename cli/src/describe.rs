@@ -1,5 +1,6 @@
 //! `telexec ping` and `telexec info`: what an agent says about itself.
 
+use std::collections::HashMap;
 use std::time::SystemTime;
 
 use serde_json::json;
@@ -57,11 +58,20 @@ fn as_text(info: &AgentInfo) -> String {
         ("kernel", info.kernel.clone()),
         ("containment", info.containment.clone()),
         ("executions", format!("{} running, at most {}", info.running_executions, info.max_executions)),
+        ("ended", counts(&info.ended_executions)),
+        ("refused", counts(&info.refusals)),
         ("started", start_time(info).unwrap_or_default()),
         ("labels", labels.join(" ")),
         ("identity", info.identity.clone()),
         ("certificate", expiry.map(|time| format!("expires {time}")).unwrap_or_default()),
     ])
+}
+
+/// The largest first.
+fn counts(counts: &HashMap<String, u64>) -> String {
+    let mut counts: Vec<_> = counts.iter().collect();
+    counts.sort_by_key(|(name, count)| (std::cmp::Reverse(**count), *name));
+    counts.into_iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
 }
 
 /// A line for each that has a value.
@@ -85,6 +95,8 @@ fn as_json(info: &AgentInfo) -> String {
         "labels": info.labels,
         "identity": info.identity,
         "certificate_expire_time": certificate_expire_time(info),
+        "ended_executions": info.ended_executions,
+        "refusals": info.refusals,
     });
     format!("{object}\n")
 }

@@ -52,6 +52,8 @@ impl AgentService for Agent {
             labels: self.labels.clone(),
             identity: call.caller.identity.to_string(),
             certificate_expire_time: self.tls.as_ref().map(|tls| tls.current().certificate.end().into()),
+            ended_executions: self.stack.metrics.ended(),
+            refusals: self.stack.metrics.refusals(),
         }))
     }
 

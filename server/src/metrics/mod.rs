@@ -7,6 +7,7 @@ mod listen;
 mod scraped;
 mod watch;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use telexec_tool::local::Watcher;
-use telexec_tool::{ExecutionId, Exited, OutputStream, SpawnError, SpawnStage};
+use telexec_tool::{ExecutionId, ExitCause, Exited, OutputStream, SpawnError, SpawnStage};
 
 pub(crate) use self::scraped::Scraped;
 use self::watch::Watch;
@@ -123,6 +124,28 @@ impl Metrics {
         let (id, next) = others.unzip();
         let watch = Watch { counters: Arc::clone(counters), asked, next };
         Some((id.unwrap_or_else(ExecutionId::generate), Box::new(watch)))
+    }
+
+    /// How many commands have ended by each cause, without those that are 0.
+    pub(crate) fn ended(&self) -> HashMap<String, u64> {
+        let counted = |counters: &Arc<Counters>, cause| counters.executions.get_or_create(&[("cause", cause)]).get();
+        self.counted(watch::CAUSES.map(ExitCause::as_str), counted)
+    }
+
+    /// How many were turned away for each reason, without those that are 0.
+    pub(crate) fn refusals(&self) -> HashMap<String, u64> {
+        let counted = |counters: &Arc<Counters>, reason| counters.refusals.get_or_create(&[("reason", reason)]).get();
+        self.counted(Refusal::ALL.map(Refusal::as_str), counted)
+    }
+
+    fn counted(
+        &self,
+        names: impl IntoIterator<Item = &'static str>,
+        counted: impl Fn(&Arc<Counters>, &'static str) -> u64,
+    ) -> HashMap<String, u64> {
+        let Some(counters) = &self.0 else { return HashMap::new() };
+        let all = names.into_iter().map(|name| (name.to_owned(), counted(counters, name)));
+        all.filter(|(_, count)| *count > 0).collect()
     }
 
     /// Answers those who ask; for ever.
