@@ -1,14 +1,17 @@
 //! `telexec tool`: the tools as an orchestrator calls them.
 
 use std::io::Read;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use telexec_client::Agent;
 use telexec_tool::bash::Style;
-use telexec_tool::{BashTool, ExecCommandTool, Executor, ExecutorError, Tool, ToolContext, ToolError, ToolResult};
+use telexec_tool::{BashTool, ExecCommandTool, Executor, ExecutorError};
+use telexec_tool::{Tool, ToolContext, ToolError, ToolResult, TraceContext};
 use tokio::sync::mpsc;
 
-use crate::args::{ToolArgs, ToolStyle};
+use crate::args::{ToolArgs, ToolOptions, ToolStyle};
+use crate::config::Config;
 use crate::connect::{call_failure, with_agent};
 use crate::output::{self, Output};
 use crate::{Failure, exit};
@@ -23,11 +26,13 @@ pub(crate) async fn run(args: ToolArgs) -> Result<u8, Failure> {
         Some(_) => params(&args.params)?,
         None => Value::Null,
     };
-    with_agent(&args.target, &args.connect, async |agent| work(&args, params, agent).await).await
+    let user = Config::load()?.place(&args.target, &args.connect)?.user;
+    with_agent(&args.target, &args.connect, async |agent| work(&args, params, user, agent).await).await
 }
 
-async fn work(args: &ToolArgs, params: Value, agent: &Agent) -> Result<u8, Failure> {
-    let tools = tools(&args.style, agent.executor());
+async fn work(args: &ToolArgs, params: Value, user: Option<String>, agent: &Agent) -> Result<u8, Failure> {
+    // what an answer names must outlive this process
+    let tools = tools(&args.options, user, agent.executor(), Some(std::env::temp_dir()));
     let Some(name) = &args.name else {
         // an agent that is not there has no tools
         agent.ping().await.map_err(|error| call_failure(exit::LOST, &args.target, &error))?;
@@ -41,25 +46,40 @@ async fn work(args: &ToolArgs, params: Value, agent: &Agent) -> Result<u8, Failu
     show(result.map_err(|error| failure(args, &error))?, args.json)
 }
 
-fn tools(style: &ToolStyle, executor: impl Executor + Clone + 'static) -> Vec<Box<dyn Tool>> {
-    let style = match style {
+/// All tools of one machine. `user`: whom the configuration says; `artifacts`: in place of a directory that ends with them.
+pub(crate) fn tools(
+    options: &ToolOptions,
+    user: Option<String>,
+    executor: impl Executor + Clone + 'static,
+    artifacts: Option<PathBuf>,
+) -> Vec<Box<dyn Tool>> {
+    let style = match options.style {
         ToolStyle::Plain => Style::plain(),
         ToolStyle::CodeFirst => Style::code_first(),
         ToolStyle::Sections => Style::sections(),
     };
-    let mut tools: Vec<Box<dyn Tool>> = vec![Box::new(BashTool::new(executor.clone()).style(style))];
-    // what it names in its answer must outlive this process
-    tools.extend(ExecCommandTool::new(executor).artifact_directory(std::env::temp_dir()).with_task_tools());
+    let mut bash = BashTool::new(executor.clone()).style(style).deny(&options.deny);
+    let mut exec_command = ExecCommandTool::new(executor).deny(&options.deny);
+    if let Some(user) = options.user.clone().or(user) {
+        bash = bash.user(&user);
+        exec_command = exec_command.user(user);
+    }
+    if let Some(directory) = artifacts {
+        exec_command = exec_command.artifact_directory(directory);
+    }
+    let mut tools: Vec<Box<dyn Tool>> = vec![Box::new(bash)];
+    tools.extend(exec_command.with_task_tools());
     tools
 }
 
 /// Calls the tool, with its output on standard error meanwhile if that is wanted.
 async fn call(tool: &dyn Tool, params: Value, stream: bool) -> Result<ToolResult, ToolError> {
+    let context = ToolContext { trace: TraceContext::from_environment(), ..ToolContext::default() };
     if !stream {
-        return tool.execute(params, ToolContext::default()).await;
+        return tool.execute(params, context).await;
     }
     let (output, mut chunks) = mpsc::channel::<telexec_tool::Output>(QUEUE);
-    let context = ToolContext { output: Some(output), ..ToolContext::default() };
+    let context = ToolContext { output: Some(output), ..context };
     let shown = async {
         let Ok(mut writer) = Output::start() else { return };
         while let Some(chunk) = chunks.recv().await {

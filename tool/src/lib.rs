@@ -35,5 +35,6 @@ pub use executor::{Attach, Execution, ExecutionInfo, ExecutionState, Executor, I
 pub use id::ExecutionId;
 pub use signal::Signal;
 pub use size::parse_size;
+pub use text::without_cut_character;
 pub use tool::{Content, Tool, ToolContext, ToolDefinition, ToolError, ToolFailure, ToolResult};
 pub use trace::TraceContext;

@@ -19,7 +19,7 @@ pub(crate) fn shorten(text: &str) -> String {
 }
 
 /// Leaves out the beginning of a character that is not all there.
-pub(crate) fn without_cut_character(bytes: &[u8]) -> &[u8] {
+pub fn without_cut_character(bytes: &[u8]) -> &[u8] {
     let end = bytes.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
     match str::from_utf8(end) {
         Err(error) if error.error_len().is_none() => bytes.strip_suffix(end).unwrap_or(bytes),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::Output;
+use crate::{Output, TraceContext};
 
 /// Something a model can ask for by name, with parameters that fit a JSON schema.
 #[async_trait]
@@ -36,6 +36,16 @@ pub trait Tool: Send + Sync {
 
     /// Several calls may run at once. Default: no.
     fn is_concurrent_safe(&self) -> bool {
+        false
+    }
+
+    /// The same call again changes nothing more. Default: what changes nothing at all.
+    fn is_idempotent(&self) -> bool {
+        self.is_read_only()
+    }
+
+    /// It may reach what nobody foresees, such as the network. Default: no.
+    fn is_open_world(&self) -> bool {
         false
     }
 
@@ -101,6 +111,8 @@ pub struct ToolContext {
     pub cancel: CancellationToken,
     /// Gets the output while the tool runs. A full channel slows the tool down; a closed one is ignored.
     pub output: Option<mpsc::Sender<Output>>,
+    /// The span that the call belongs to: what it starts is told of it.
+    pub trace: Option<TraceContext>,
 }
 
 /// What a call came to.

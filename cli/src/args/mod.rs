@@ -25,7 +25,7 @@ pub(crate) use self::executions::{AttachArgs, InputArgs, KillArgs, PsArgs};
 pub(crate) use self::fleet::{
     FleetAction, FleetArgs, FleetAttachArgs, FleetCommandArgs, FleetKillArgs, FleetPsArgs, HostArgs, PaceArgs, ShowArgs,
 };
-pub(crate) use self::tool::{ToolArgs, ToolStyle};
+pub(crate) use self::tool::{ToolArgs, ToolOptions, ToolStyle};
 use crate::completions;
 use crate::duration::parse_timeout;
 

@@ -33,9 +33,8 @@ pub(crate) struct ToolArgs {
     /// Its parameters; - reads them from standard input
     #[arg(value_name = "JSON", default_value = "{}", hide_default_value = true)]
     pub(crate) params: String,
-    /// How bash lays out its answer
-    #[arg(long, value_enum, default_value_t = ToolStyle::Plain)]
-    pub(crate) style: ToolStyle,
+    #[command(flatten)]
+    pub(crate) options: ToolOptions,
     /// Show the command's output on standard error while it runs
     #[arg(long)]
     pub(crate) stream: bool,
@@ -44,6 +43,20 @@ pub(crate) struct ToolArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
+}
+
+/// What the tools are like, whoever calls them.
+#[derive(Debug, Args)]
+pub(crate) struct ToolOptions {
+    /// How bash lays out its answer
+    #[arg(long, value_enum, default_value_t = ToolStyle::Plain)]
+    pub(crate) style: ToolStyle,
+    /// Run commands as this user [default: the target's in the configuration, or the agent's own]
+    #[arg(short = 'u', long, value_name = "NAME")]
+    pub(crate) user: Option<String>,
+    /// Refuse commands whose text contains this; may be repeated. Against mistakes: what holds is the agent's policy
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub(crate) deny: Vec<String>,
 }
 
 // no doc comments on the values: they would stretch the help of every flag over several lines

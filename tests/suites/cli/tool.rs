@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use telexec_tests::until;
+use telexec_tests::{NOBODY, is_root, until};
 use tokio::io::AsyncWriteExt;
 
 use super::{Said, Site, say, telexec};
@@ -119,6 +119,45 @@ async fn the_tool_streams_to_standard_error_when_asked_to() {
     let line = ["tool", "--stream", "local", "bash", "{\"command\": \"echo out; exit 3\"}"];
     let said = say(&line).await;
     assert_eq!((said.code, said.stdout(), said.stderr()), (0, "out\n\nexit code: 3\n", "out\n"));
+}
+
+#[tokio::test]
+async fn the_tool_hands_its_own_trace_on() {
+    for (tool, params) in
+        [("bash", json!({ "command": "env" })), ("exec_command", json!({ "cmd": "env", "login": false }))]
+    {
+        let mut command = telexec(["tool", "local", tool, &params.to_string()]);
+        command.env("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").env("TRACESTATE", "a=1");
+        let said = Said::by(command).await;
+        let handed = |line: &str| said.answer().lines().any(|told| told.starts_with(line));
+        assert!(handed("TRACEPARENT=00-0af7651916cd43dd8448eb211c80319c-") && handed("TRACESTATE=a=1"), "{said:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_tool_runs_as_whom_the_flag_says_or_the_configuration() {
+    if !is_root() {
+        return eprintln!("skipped: only root can run commands as another user");
+    }
+    let site = Site::unix().await;
+    let config = site.path().join("config.toml");
+    let toml = format!("[targets.here]\naddress = '{}'\nuser = 'nobody'\n", site.target[0]);
+    std::fs::write(&config, toml).unwrap();
+    for (tool, params) in [("bash", "{\"command\": \"id -u\"}"), ("exec_command", "{\"cmd\": \"id -u\"}")] {
+        for (flags, uid) in [(&[][..], NOBODY), (&["--user", "root"], 0)] {
+            let mut command = telexec([&["tool"], flags, &["here", tool, params]].concat());
+            command.env("TELEXEC_CONFIG", &config);
+            let said = Said::by(command).await;
+            assert!(said.answer().contains(&format!("{uid}\n")), "{said:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_tool_refuses_what_is_denied() {
+    let params = "{\"command\": \"echo rm -rf /\"}";
+    let said = say(&["tool", "--deny", "mkfs", "--deny", "rm -rf", "local", "bash", params]).await;
+    assert!(said.failure(1).contains("contains 'rm -rf'"), "{said:?}");
 }
 
 #[tokio::test]

@@ -42,6 +42,7 @@ pub struct BashTool {
     max_output_bytes: usize,
     denied: Vec<String>,
     shell: Option<String>,
+    user: Option<String>,
     environment: BTreeMap<String, String>,
     configured_directory: Option<String>,
     moved_to: Mutex<Option<String>>,
@@ -59,6 +60,7 @@ impl BashTool {
             max_output_bytes: DEFAULT_MAX_OUTPUT_BYTES,
             denied: Vec::new(),
             shell: None,
+            user: None,
             environment: BTreeMap::new(),
             configured_directory: None,
             moved_to: Mutex::new(None),
@@ -104,6 +106,13 @@ impl BashTool {
         self
     }
 
+    /// Who commands run as. Default: the executor's own user.
+    #[must_use]
+    pub fn user(mut self, name: impl Into<String>) -> Self {
+        self.user = Some(name.into());
+        self
+    }
+
     /// Adds a variable to every command's environment.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
@@ -142,16 +151,22 @@ impl BashTool {
     }
 
     /// The command of a call. Without a listener, output beyond the limit need not even travel.
-    fn command(&self, text: &str, timeout: Duration, streamed: bool) -> Result<Command, ToolError> {
-        let mut command =
-            Command::shell(text).timeout(timeout).envs(self.environment.clone()).report_working_directory(true);
+    fn command(&self, text: &str, timeout: Duration, context: &ToolContext) -> Result<Command, ToolError> {
+        let mut command = Command::shell(text)
+            .timeout(timeout)
+            .envs(self.environment.clone())
+            .report_working_directory(true)
+            .trace(context.trace.clone());
         if let Some(shell) = &self.shell {
             command = command.shell(shell);
+        }
+        if let Some(user) = &self.user {
+            command = command.user(user);
         }
         if let Some(path) = self.working_directory() {
             command = command.working_directory(path);
         }
-        if !streamed {
+        if context.output.is_none() {
             command = command.max_output_bytes(self.max_output_bytes.saturating_add(SPARE_BYTES) as u64);
         }
         command.build().map_err(malformed)
@@ -250,7 +265,7 @@ impl Tool for BashTool {
         if self.style.refuses_sudo && sudo::calls_sudo(text) {
             return Err(ToolError::failed("Command blocked by safety policy: sudo is not permitted"));
         }
-        let command = self.command(text, timeout, context.output.is_some())?;
+        let command = self.command(text, timeout, &context)?;
         match context.cancel.run_until_cancelled(self.run(command, context.output)).await {
             Some(Ok(ran)) => self.result(ran, timeout),
             Some(Err(error)) => self.failure(error),
@@ -259,6 +274,10 @@ impl Tool for BashTool {
     }
 
     fn is_destructive(&self) -> bool {
+        true
+    }
+
+    fn is_open_world(&self) -> bool {
         true
     }
 

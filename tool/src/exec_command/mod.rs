@@ -37,7 +37,7 @@ use self::tasks::{LABEL, Tasks};
 use crate::guard::Guard;
 use crate::shell;
 use crate::text::shorten;
-use crate::{Command, Event, Execution, Exited, InvalidCommand, Output, OutputStream, TerminalSize};
+use crate::{Command, Event, Execution, Exited, InvalidCommand, Output, OutputStream, TerminalSize, TraceContext};
 use crate::{Executor, ExecutorError, Tool, ToolContext, ToolDefinition, ToolError, ToolResult};
 
 pub use self::args::{ExecCommandArgs, ExecCommandDuplicatePolicy};
@@ -72,6 +72,7 @@ pub struct ExecCommandTool {
     denied: Vec<String>,
     directory: Option<String>,
     shell: Option<String>,
+    user: Option<String>,
     environment: BTreeMap<String, String>,
 }
 
@@ -87,6 +88,7 @@ impl ExecCommandTool {
             denied: Vec::new(),
             directory: None,
             shell: None,
+            user: None,
             environment: BTreeMap::new(),
         }
     }
@@ -102,6 +104,13 @@ impl ExecCommandTool {
     #[must_use]
     pub fn shell(mut self, shell: impl Into<String>) -> Self {
         self.shell = Some(shell.into());
+        self
+    }
+
+    /// Who commands run as. Default: the executor's own user.
+    #[must_use]
+    pub fn user(mut self, name: impl Into<String>) -> Self {
+        self.user = Some(name.into());
         self
     }
 
@@ -164,10 +173,15 @@ impl ExecCommandTool {
         vec![Box::new(self), Box::new(output), Box::new(input), Box::new(stop), Box::new(list)]
     }
 
-    async fn call(&self, params: Value, listener: Option<mpsc::Sender<Output>>) -> Result<ToolResult, Failure> {
+    async fn call(
+        &self,
+        params: Value,
+        listener: Option<mpsc::Sender<Output>>,
+        trace: Option<TraceContext>,
+    ) -> Result<ToolResult, Failure> {
         let args: ExecCommandArgs = parse(NAME, params)?;
         let limit = output_limit(args.max_output_tokens);
-        let command = self.command(args).map_err(|error| Failure::of(NAME, error.into()))?;
+        let command = self.command(args).map_err(|error| Failure::of(NAME, error.into()))?.with_trace(trace);
         // the deny patterns are the outermost, whatever the executor was wrapped in
         let executor = Guard::deny(Arc::clone(&self.executor), &self.denied);
         let result = match executor.execute(command).await {
@@ -191,6 +205,9 @@ impl ExecCommandTool {
             .envs(self.environment.clone());
         if let Some(shell) = args.shell.or_else(|| self.shell.clone()) {
             command = command.shell(shell);
+        }
+        if let Some(user) = &self.user {
+            command = command.user(user);
         }
         if let Some(path) = args.workdir.or_else(|| self.directory.clone()) {
             command = command.working_directory(path);
@@ -282,11 +299,15 @@ impl Tool for ExecCommandTool {
     }
 
     async fn execute(&self, params: Value, context: ToolContext) -> Result<ToolResult, ToolError> {
-        let call = context.cancel.run_until_cancelled(self.call(params, context.output));
+        let call = context.cancel.run_until_cancelled(self.call(params, context.output, context.trace));
         answer("Command failed", call.await)
     }
 
     fn is_destructive(&self) -> bool {
+        true
+    }
+
+    fn is_open_world(&self) -> bool {
         true
     }
 
@@ -451,17 +472,17 @@ mod tests {
             .iter()
             .map(|tool| {
                 let flags = (tool.is_destructive(), tool.is_read_only(), tool.is_concurrent_safe());
-                (tool.definition().name.as_str(), flags)
+                (tool.definition().name.as_str(), flags, (tool.is_idempotent(), tool.is_open_world()))
             })
             .collect();
         assert_eq!(
             flags,
             [
-                ("exec_command", (true, false, false)),
-                ("task_output", (false, true, true)),
-                ("task_input", (true, false, false)),
-                ("task_stop", (true, false, true)),
-                ("task_list", (false, true, true)),
+                ("exec_command", (true, false, false), (false, true)),
+                ("task_output", (false, true, true), (true, false)),
+                ("task_input", (true, false, false), (false, true)),
+                ("task_stop", (true, false, true), (true, false)),
+                ("task_list", (false, true, true), (true, false)),
             ]
         );
         for tool in tools {

@@ -105,6 +105,10 @@ impl Tool for TaskInputTool {
         true
     }
 
+    fn is_open_world(&self) -> bool {
+        true
+    }
+
     fn summary(&self, params: &Value) -> String {
         super::tasks::summary(NAME, params)
     }

@@ -156,6 +156,10 @@ impl Tool for TaskStopTool {
         true
     }
 
+    fn is_idempotent(&self) -> bool {
+        true
+    }
+
     fn summary(&self, params: &Value) -> String {
         super::tasks::summary(NAME, params)
     }
