@@ -2,6 +2,7 @@
 
 use telexec_tool::{Attach, ExecutionId, Executor, ExecutorError, OnDisconnect};
 use tokio::runtime::Handle;
+use tokio_util::task::TaskTracker;
 
 use crate::outage::Outage;
 use crate::{RemoteExecutor, Resume};
@@ -15,13 +16,13 @@ pub(crate) struct Leash {
     /// Where the caller has read to: nothing before it is sent again.
     pub(crate) position: u64,
     /// `None`: nothing is to be ended, or there is nowhere to do it.
-    runtime: Option<Handle>,
+    runtime: Option<(Handle, TaskTracker)>,
 }
 
 impl Leash {
-    /// Of a command that may not have started. `ends`: its caller's going ends it.
-    pub(crate) fn new(executor: RemoteExecutor, resume: Resume, id: ExecutionId, ends: bool) -> Self {
-        let runtime = Handle::try_current().ok().filter(|_| ends);
+    /// Of a command that may not have started. `tasks`: its caller's going ends it, in one of these.
+    pub(crate) fn new(executor: RemoteExecutor, resume: Resume, id: ExecutionId, tasks: Option<TaskTracker>) -> Self {
+        let runtime = Handle::try_current().ok().zip(tasks);
         Self { executor, resume, id, started: false, position: 0, runtime }
     }
 
@@ -42,11 +43,11 @@ impl Leash {
 
 impl Drop for Leash {
     fn drop(&mut self) {
-        let Some(runtime) = self.runtime.take() else { return };
+        let Some((runtime, tasks)) = self.runtime.take() else { return };
         let (executor, id, started) = (self.executor.clone(), self.id.clone(), self.started);
         let from = Attach { position: self.position, on_disconnect: OnDisconnect::Kill };
         let outage = Outage::new(self.resume, None, executor.endpoint());
-        runtime.spawn(end(executor, id, from, started, outage));
+        tasks.spawn_on(end(executor, id, from, started, outage), &runtime);
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use telexec_tool::{Attach, Command, Execution, ExecutionId, ExecutionInfo, Input, OnDisconnect, Signal, TerminalSize};
 use telexec_tool::{Executor, ExecutorError, ListPage, ListQuery};
+use tokio_util::task::TaskTracker;
 
 use crate::RemoteExecutor;
 use crate::error::{Restarted, gone, lost};
@@ -58,15 +59,25 @@ pub struct Resuming {
     resume: Resume,
     /// When the agent was started, as it said last.
     agent_start: Arc<Mutex<Option<SystemTime>>>,
+    /// The tasks that end what was dropped.
+    leashes: TaskTracker,
 }
 
 impl Resuming {
     pub(crate) fn new(executor: RemoteExecutor, resume: Resume) -> Self {
-        Self { executor, resume, agent_start: Arc::default() }
+        Self { executor, resume, agent_start: Arc::default(), leashes: TaskTracker::new() }
+    }
+
+    /// Waits until the agent knows of every execution that was dropped that it is to be ended, or it was out of reach for
+    /// too long: to be done before the runtime ends.
+    pub async fn settled(&self) {
+        self.leashes.close();
+        self.leashes.wait().await;
     }
 
     fn leash(&self, id: &ExecutionId, on_disconnect: OnDisconnect) -> Leash {
-        Leash::new(self.executor.clone(), self.resume, id.clone(), on_disconnect == OnDisconnect::Kill)
+        let ends = on_disconnect == OnDisconnect::Kill;
+        Leash::new(self.executor.clone(), self.resume, id.clone(), ends.then(|| self.leashes.clone()))
     }
 
     fn outage(&self, bounds: &Bounds) -> Outage {

@@ -377,6 +377,24 @@ async fn dropping_it_gives_the_grace_whether_or_not_there_is_a_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn once_all_is_settled_no_connection_is_needed_to_end_what_was_dropped() {
+    let scene = Scene::mtls().await;
+    let executor = scene.executor(RESUME).await;
+    let mut dropped = Vec::new();
+    for _ in 0..10 {
+        let mut execution = start(&executor, "echo ready; sleep 300").await;
+        until_told(&mut execution, "ready\n").await;
+        dropped.push(execution.id().clone());
+    }
+    within(executor.settled()).await;
+    scene.proxy.down();
+    let direct = scene.direct().await;
+    for id in dropped {
+        assert_eq!(cause(&direct, &id).await, ExitCause::Cancelled);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn dropping_it_while_it_starts_ends_it() {
     let scene = Scene::tcp().await;
     let executor = scene.executor(RESUME).await;
