@@ -1,6 +1,7 @@
 //! Why a subcommand did not do what was asked: what to say, and the exit code.
 
 use std::error::Error;
+use std::fmt;
 use std::io::Write;
 
 /// A failure, ready to be told.
@@ -42,6 +43,12 @@ impl Failure {
     /// Says it all on standard error.
     pub(crate) fn print(&self) {
         self.lines.iter().for_each(|line| say(line));
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines.join("\n"))
     }
 }
 

@@ -24,6 +24,7 @@ mod json;
 mod kill;
 mod local;
 mod man;
+mod mcp;
 mod output;
 mod ps;
 mod signals;
@@ -50,6 +51,7 @@ pub fn run(cli: Cli) -> u8 {
         Subcommand::Input(args) => connected(args.connect.log_level, input::run(args)),
         Subcommand::Kill(args) => connected(args.connect.log_level, kill::run(args)),
         Subcommand::Tool(args) => connected(args.connect.log_level, tool::run(args)),
+        Subcommand::Mcp(args) => connected(args.connect.log_level, mcp::run(args)),
         Subcommand::Ping(args) => connected(args.connect.log_level, describe::ping(args)),
         Subcommand::Info(args) => connected(args.connect.log_level, describe::info(args)),
         Subcommand::Certs(args) => certs::run(args.action).map(|()| 0),

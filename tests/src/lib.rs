@@ -11,6 +11,7 @@ mod cgroups;
 mod files;
 mod grpcurl;
 mod holdings;
+mod mcp;
 mod outcome;
 mod places;
 mod processes;
@@ -30,6 +31,7 @@ pub use cgroups::{Cleared, Hierarchy, Subtree, cgroups, cgroups_named, has_contr
 pub use files::{Gate, Opened, directory, executable, lines};
 pub use grpcurl::{Answer, Grpcurl};
 pub use holdings::{Holdings, Memory};
+pub use mcp::{McpClient, telexec_mcp, text};
 pub use outcome::{Outcome, Replay, collect, replay, run, until_told};
 pub use places::{Place, at};
 pub use processes::{MARK, Process, Watch, children, marker, processes_with};

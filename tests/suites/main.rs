@@ -17,6 +17,7 @@ mod hostile;
 mod interact;
 mod library;
 mod limits;
+mod mcp;
 mod metrics;
 mod policy;
 mod refusals;

@@ -6,6 +6,7 @@ mod config;
 mod exec;
 mod executions;
 mod fleet;
+mod mcp;
 mod tool;
 
 use std::fmt;
@@ -25,6 +26,7 @@ pub(crate) use self::executions::{AttachArgs, InputArgs, KillArgs, PsArgs};
 pub(crate) use self::fleet::{
     FleetAction, FleetArgs, FleetAttachArgs, FleetCommandArgs, FleetKillArgs, FleetPsArgs, HostArgs, PaceArgs, ShowArgs,
 };
+pub(crate) use self::mcp::McpArgs;
 pub(crate) use self::tool::{ToolArgs, ToolOptions, ToolStyle};
 use crate::completions;
 use crate::duration::parse_timeout;
@@ -82,6 +84,8 @@ Examples:
     Kill(KillArgs),
     /// Call a tool with JSON parameters, as an AI orchestrator does; or list the tools
     Tool(ToolArgs),
+    /// Offer the tools to an MCP client, on standard input and output
+    Mcp(McpArgs),
     /// Ask an agent whether it serves
     Ping(PingArgs),
     /// Describe an agent and its machine

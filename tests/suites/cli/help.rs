@@ -41,6 +41,7 @@ async fn completions_know_commands_flags_targets_and_groups() {
     assert_eq!(in_bash(&["telexec", "exec", "b"]).await, ["build-7"]);
     assert_eq!(in_bash(&["telexec", "exec", "l"]).await, ["local"]);
     assert_eq!(in_bash(&["telexec", "attach", "w"]).await, ["web1"]);
+    assert_eq!(in_bash(&["telexec", "mcp", "local", "b"]).await, ["build-7"]);
     assert_eq!(in_bash(&["telexec", "fleet", "-w", "web"]).await, ["web1"]);
     assert_eq!(in_bash(&["telexec", "fleet", "-w", "x,@f"]).await, ["x,@front"]);
     assert_eq!(in_bash(&["telexec", "fleet", "-g", ""]).await, ["front"]);
@@ -93,14 +94,14 @@ async fn every_subcommand_has_help_that_tells_only_of_what_is_there() {
     while let Some(line) = lines.pop() {
         let said = Said::by(telexec(line.iter().map(String::as_str).chain(["--help"]))).await;
         let help = said.answer();
-        for unbuilt in ["--policy", "--crl", "mcp"] {
+        for unbuilt in ["--policy", "--crl"] {
             assert!(!help.contains(unbuilt), "{line:?}: {unbuilt}");
         }
         lines.extend(subcommands(help).into_iter().map(|name| [&line[..], &[name]].concat()));
         seen.push(line.join(" "));
     }
     seen.sort();
-    let all = "|attach|certs|certs init|certs issue|certs show|check|completions|config|config path|config show|exec|fleet|fleet attach|fleet kill|fleet ps|info|input|kill|man|ping|ps|tool";
+    let all = "|attach|certs|certs init|certs issue|certs show|check|completions|config|config path|config show|exec|fleet|fleet attach|fleet kill|fleet ps|info|input|kill|man|mcp|ping|ps|tool";
     assert_eq!(seen.join("|"), all);
 }
 

@@ -1,0 +1,194 @@
+//! A client of the Model Context Protocol that is not ours: the official SDK for Python.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use crate::{program, within};
+
+const CLIENT: &str = include_str!("mcp_client.py");
+
+/// `telexec mcp` with these arguments, and an environment that does not configure it.
+pub fn telexec_mcp(args: &[&str]) -> Command {
+    unconfigured(Command::new(program("telexec")), &[&["mcp"], args].concat())
+}
+
+fn unconfigured(mut command: Command, args: &[&str]) -> Command {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TELEXEC_")) {
+        command.env_remove(name);
+    }
+    command.env_remove("TRACEPARENT").env("TELEXEC_CONFIG", "/dev/null").args(args);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    command
+}
+
+/// A client, and its server `telexec mcp`.
+pub struct McpClient {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: Lines<BufReader<ChildStdout>>,
+    /// Who the server is: `server`, `protocol`, `instructions`.
+    pub ready: Value,
+    told: Vec<Value>,
+    last_id: u64,
+}
+
+impl McpClient {
+    /// Connects to `telexec mcp` with these arguments.
+    ///
+    /// # Panics
+    /// It cannot.
+    pub async fn start(args: &[&str]) -> Self {
+        Self::start_with("auto", args, &[]).await
+    }
+
+    /// The same in another mode of the SDK, `auto` or `legacy`, and with these variables in the server's environment.
+    ///
+    /// # Panics
+    /// It cannot.
+    pub async fn start_with(mode: &str, args: &[&str], variables: &[(&str, &str)]) -> Self {
+        let telexec = program("telexec");
+        let server = ["-c", CLIENT, mode, telexec.to_str().unwrap(), "mcp"];
+        let mut command = unconfigured(Command::new(python()), &[&server, args].concat());
+        let mut child = command.envs(variables.iter().copied()).spawn().expect("python runs");
+        let output = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut this =
+            Self { input: child.stdin.take(), child, output, ready: Value::Null, told: Vec::new(), last_id: 0 };
+        this.ready = this.event(|event| event["server"].is_object()).await;
+        this
+    }
+
+    /// The tools, as they are listed.
+    ///
+    /// # Panics
+    /// They are not.
+    pub async fn tools(&mut self) -> Vec<Value> {
+        let id = self.ask(json!({ "list": true })).await;
+        self.answer(id).await["result"]["tools"].as_array().unwrap().clone()
+    }
+
+    /// Calls a tool, and waits for its result.
+    ///
+    /// # Panics
+    /// There is none.
+    pub async fn call(&mut self, tool: &str, arguments: Value) -> Value {
+        let id = self.ask(json!({ "call": tool, "arguments": arguments })).await;
+        let answer = self.answer(id).await;
+        assert!(answer["result"].is_object(), "{answer}");
+        answer["result"].clone()
+    }
+
+    /// Calls a tool, and waits for the text of its result, which is no error.
+    ///
+    /// # Panics
+    /// It is one.
+    pub async fn text(&mut self, tool: &str, arguments: Value) -> String {
+        let result = self.call(tool, arguments).await;
+        assert_ne!(result["isError"], true, "{result}");
+        text(&result).to_owned()
+    }
+
+    /// Calls a tool, and waits for the text of its result, which is an error.
+    ///
+    /// # Panics
+    /// It is none.
+    pub async fn error(&mut self, tool: &str, arguments: Value) -> String {
+        let result = self.call(tool, arguments).await;
+        assert_eq!(result["isError"], true, "{result}");
+        text(&result).to_owned()
+    }
+
+    /// Asks for something, and gives its id.
+    ///
+    /// # Panics
+    /// The client is gone.
+    pub async fn ask(&mut self, mut request: Value) -> u64 {
+        self.last_id += 1;
+        request["id"] = self.last_id.into();
+        self.send(&request).await;
+        self.last_id
+    }
+
+    /// Cancels what was asked for.
+    ///
+    /// # Panics
+    /// The client is gone.
+    pub async fn cancel(&mut self, id: u64) {
+        self.send(&json!({ "id": id, "cancel": true })).await;
+        self.event(|event| event["id"] == id && event["cancelled"] == true).await;
+    }
+
+    async fn send(&mut self, request: &Value) {
+        let input = self.input.as_mut().expect("it is open");
+        within(input.write_all(format!("{request}\n").as_bytes())).await.unwrap();
+    }
+
+    /// What became of something that was asked for.
+    pub async fn answer(&mut self, id: u64) -> Value {
+        self.event(|event| event["id"] == id && event.get("progress").is_none()).await
+    }
+
+    /// What was told of progress so far: positions and messages.
+    pub fn progress(&self, id: u64) -> Vec<(f64, &str)> {
+        let told = self.told.iter().filter(|event| event["id"] == id);
+        told.filter_map(|event| Some((event["progress"].as_f64()?, event["message"].as_str()?))).collect()
+    }
+
+    /// The first event that is so, told already or yet to come.
+    ///
+    /// # Panics
+    /// None is.
+    pub async fn event(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
+        if let Some(event) = self.told.iter().find(|event| is_it(event)) {
+            return event.clone();
+        }
+        loop {
+            let line = within(self.output.next_line()).await.unwrap();
+            let line = line.unwrap_or_else(|| panic!("the client ended after {:?}", self.told));
+            let event: Value = serde_json::from_str(&line).unwrap();
+            self.told.push(event.clone());
+            if is_it(&event) {
+                return event;
+            }
+        }
+    }
+
+    /// Lets the client close the connection as it does when it has finished.
+    ///
+    /// # Panics
+    /// It fails.
+    pub async fn close(mut self) {
+        self.input = None;
+        self.event(|event| event["closed"] == true).await;
+        assert!(within(self.child.wait()).await.unwrap().success());
+    }
+
+    /// Ends the client at once, and nothing else.
+    ///
+    /// # Panics
+    /// It has ended before.
+    pub async fn kill(mut self) {
+        within(self.child.kill()).await.unwrap();
+    }
+}
+
+/// The text of a result.
+///
+/// # Panics
+/// It is not one text.
+pub fn text(result: &Value) -> &str {
+    match result["content"].as_array().map(Vec::as_slice) {
+        Some([content]) if content["type"] == "text" => content["text"].as_str().unwrap(),
+        other => panic!("not one text: {other:?}"),
+    }
+}
+
+fn python() -> PathBuf {
+    let named = std::env::var_os("MCP_PYTHON");
+    named
+        .map(PathBuf::from)
+        .expect("MCP_PYTHON names no Python that has the package mcp: run tests/run, which installs it")
+}

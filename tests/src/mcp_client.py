@@ -1,0 +1,67 @@
+"""A client of the Model Context Protocol: the official SDK, told what to do by lines of JSON, and telling what comes.
+
+    python mcp_client.py auto|legacy PROGRAM ARG...
+
+It starts the program as its server, and reads such as
+    {"id": 1, "list": true}
+    {"id": 2, "call": "bash", "arguments": {"command": "ls"}, "progress": true, "meta": {}}
+    {"id": 2, "cancel": true}
+At the end of its input it closes the connection as the SDK does, and says so.
+"""
+
+import json
+import os
+import sys
+
+import anyio
+from mcp import Client, StdioServerParameters
+from mcp.shared.exceptions import MCPError
+
+
+def tell(**event):
+    print(json.dumps(event), flush=True)
+
+
+def plain(model):
+    return model.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+async def ask(client, request, scope):
+    id = request["id"]
+
+    async def progress(position, _total, message):
+        tell(id=id, progress=position, message=message)
+
+    with scope:
+        try:
+            if request.get("list"):
+                result = await client.list_tools()
+            else:
+                callback = progress if request.get("progress") else None
+                arguments, meta = request.get("arguments"), request.get("meta")
+                result = await client.call_tool(request["call"], arguments, progress_callback=callback, meta=meta)
+            tell(id=id, result=plain(result))
+        except MCPError as error:
+            tell(id=id, error={"code": error.code, "message": error.message})
+    if scope.cancelled_caught:
+        tell(id=id, cancelled=True)
+
+
+async def main(mode, program, *args):
+    server = StdioServerParameters(command=program, args=args, env=dict(os.environ))
+    async with Client(server, mode=mode) as client:
+        tell(server=plain(client.server_info), protocol=client.protocol_version, instructions=client.instructions)
+        scopes = {}
+        async with anyio.create_task_group() as tasks:
+            async for line in anyio.wrap_file(sys.stdin):
+                request = json.loads(line)
+                if request.get("cancel"):
+                    scopes[request["id"]].cancel()
+                else:
+                    scopes[request["id"]] = scope = anyio.CancelScope()
+                    tasks.start_soon(ask, client, request, scope)
+            tasks.cancel_scope.cancel()
+    tell(closed=True)
+
+
+anyio.run(main, *sys.argv[1:])
