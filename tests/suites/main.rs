@@ -11,6 +11,7 @@ mod containment;
 mod crowd;
 mod daemon;
 mod deadlines;
+mod examples;
 mod exec_command;
 mod grpcurl;
 mod hostile;
