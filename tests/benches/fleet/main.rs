@@ -1,8 +1,12 @@
 //! Many hosts at once: `cargo build --release && cargo bench -p telexec-tests --bench fleet`.
 //!
 //! `true` on all of them over mTLS, where the hosts are the ports of one agent: cold with the program `telexec`, start,
-//! connections and handshakes included; warm over connections that are there. The baseline is as many local spawns, one
-//! after the other. Argument: how many hosts (default 200).
+//! connections and handshakes included; warm over connections that are there. The baselines are as many local spawns, one
+//! after the other, and, for root and up to 200 hosts, clush and pdsh over ssh to as many addresses of one sshd (packages
+//! openssh-server, clustershell and pdsh), over new connections and over those of ControlMaster. Argument: how many
+//! hosts (default 200).
+
+mod ssh;
 
 use std::fmt::Write;
 use std::process::Stdio;
@@ -14,9 +18,12 @@ use telexec_client::{ConnectOptions, RemoteExecutor};
 use telexec_tests::{Agent, Certs, bench_agent, percentile, program};
 use telexec_tool::{Command, Event, Executor};
 
+use crate::ssh::{Sshd, Tool};
+
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const ROUNDS: usize = 5;
+const ROUNDS_OF_SSH: usize = 3;
 /// As many as `telexec fleet` works on.
 const FANOUT: usize = 64;
 
@@ -25,10 +32,12 @@ fn main() -> Result<()> {
     let hosts = arguments.next().map_or(Ok(200), |text| text.parse())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     println!("{:>6} {:>12} {:>12} {:>12} {:>12}", "hosts", "spawns here", "warm", "cold", "its cpu");
-    runtime.block_on(measure(hosts))
+    let cold = runtime.block_on(measure(hosts))?;
+    compare(hosts, cold)
 }
 
-async fn measure(hosts: usize) -> Result<()> {
+/// Tells how long the program took.
+async fn measure(hosts: usize) -> Result<Duration> {
     let certs = Certs::new();
     let mut agent = bench_agent().mtls(&certs);
     for _ in 1..hosts {
@@ -44,9 +53,31 @@ async fn measure(hosts: usize) -> Result<()> {
         cold.push(fleet(&agent, &certs)?);
         cpu.push(used(&getrusage(UsageWho::RUSAGE_CHILDREN)?).saturating_sub(before));
     }
-    let median = |times: &mut Vec<Duration>| format!("{:.0} ms", percentile(times, 50).as_secs_f64() * 1000.0);
-    let (here, warm, cold, cpu) = (median(&mut here), median(&mut warm), median(&mut cold), median(&mut cpu));
-    println!("{hosts:>6} {here:>12} {warm:>12} {cold:>12} {cpu:>12}");
+    let [here, warm, cold, cpu] = [here, warm, cold, cpu].map(|mut times| percentile(&mut times, 50));
+    let text = |time: Duration| format!("{} ms", time.as_millis());
+    println!("{hosts:>6} {:>12} {:>12} {:>12} {:>12}", text(here), text(warm), text(cold), text(cpu));
+    Ok(cold)
+}
+
+/// The same with what others use, as multiples of `cold`.
+fn compare(hosts: usize, cold: Duration) -> Result<()> {
+    if let Some(why) = ssh::missing(hosts) {
+        println!("not compared with ssh: {why}");
+        return Ok(());
+    }
+    let sshd = Sshd::start(hosts)?;
+    sshd.warm_up()?;
+    for tool in [Tool::Clush, Tool::Pdsh] {
+        for (multiplexed, how) in [(true, "open connections"), (false, "new connections")] {
+            let mut times = Vec::new();
+            for _ in 0..ROUNDS_OF_SSH {
+                times.push(sshd.run(tool, multiplexed)?);
+            }
+            let time = percentile(&mut times, 50);
+            let ratio = time.as_secs_f64() / cold.as_secs_f64();
+            println!("{:>10} over ssh, {how:<16} {:>8} ms {ratio:>6.1} x cold", format!("{tool:?}"), time.as_millis());
+        }
+    }
     Ok(())
 }
 
