@@ -20,6 +20,7 @@ mod expiry;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzz;
+mod health;
 mod identity;
 mod interact;
 mod listen;

@@ -3,12 +3,14 @@
 use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::args::Args;
 use crate::audit::verify_files;
 use crate::config::{Config, ConfigError};
-use crate::policy;
+use crate::listen::Listen;
 use crate::reload::Source;
+use crate::{health, logging, policy};
 
 /// What to do instead of serving.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -19,6 +21,21 @@ pub enum Subcommand {
     /// Look at an audit log
     #[command(subcommand)]
     Audit(AuditAction),
+    /// Ask the agent on this machine whether it serves; exits with 0 or 1
+    ///
+    /// For probes. Asks where the agent's configuration says that it listens: on a Unix socket, or else in plain text on a
+    /// loopback address. So it is to have the same --config, or environment, as the agent.
+    #[command(after_help = "Examples:\n  \
+telexecd --config telexecd.toml health\n  \
+telexecd health --timeout 2s unix:///run/telexec/agent.sock")]
+    Health {
+        /// Where, if not as configured: unix:///path.sock or tcp://host:port
+        #[arg(value_name = "URI")]
+        listen: Option<Listen>,
+        /// How long the answer may take
+        #[arg(long, value_name = "DURATION", default_value = "5s")]
+        timeout: humantime::Duration,
+    },
 }
 
 /// What to do with policies.
@@ -61,10 +78,32 @@ impl Subcommand {
             Self::Policy(PolicyAction::Check { file }) => check(args.config()?, file.as_ref())?,
             Self::Policy(PolicyAction::Schema) => policy::SCHEMA.to_owned(),
             Self::Audit(AuditAction::Verify { files }) => return Ok(verify_files(files, out)?),
+            Self::Health { listen, timeout } => return health(args, listen.as_ref(), **timeout, out),
         };
         out.write_all(text.as_bytes())?;
         Ok(0)
     }
+}
+
+fn health(
+    args: &Args,
+    listen: Option<&Listen>,
+    patience: Duration,
+    out: &mut impl Write,
+) -> Result<u8, Box<dyn Error>> {
+    let listen = match listen {
+        Some(listen) => listen.clone(),
+        None => health::address(&args.config()?)?,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    match runtime.block_on(health::ask(&listen, patience)) {
+        Ok(()) => writeln!(out, "serving")?,
+        Err(error) => {
+            eprintln!("telexecd: {}", logging::one_line(&error));
+            return Ok(1);
+        }
+    }
+    Ok(0)
 }
 
 fn check(mut config: Config, file: Option<&PathBuf>) -> Result<String, ConfigError> {

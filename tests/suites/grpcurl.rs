@@ -1,5 +1,7 @@
 //! grpcurl with no proto at hand: all it knows comes from server reflection.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 use telexec_proto::v1::{ExecuteRequest, SignalExecutionRequest};
 use telexec_tests::{Agent, Answer, Certs, Grpcurl, Wire, follow, marker, within};
@@ -160,4 +162,31 @@ async fn it_comes_in_over_mtls() {
     let grpcurl = Grpcurl::with_tls(&agent, &certs, &certs.client);
     let answer = grpcurl.call("telexec.v1.AgentService/GetAgent", &json!({})).await;
     assert_eq!(answer.message()["identity"], "client");
+}
+
+/// All that it knows is the descriptor set that was kept of that release.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_a_release_before_works() {
+    let agent = Agent::builder().config("reflection = false").start();
+    let released = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("proto/released");
+    let files = std::fs::read_dir(released).unwrap().map(|entry| entry.unwrap().path());
+    let sets: Vec<_> = files.filter(|path| path.extension().is_some_and(|extension| extension == "binpb")).collect();
+    assert!(!sets.is_empty());
+    for set in sets {
+        let call = async |method: &str, request: Value| {
+            let grpcurl = Grpcurl::new(&agent).options(["-protoset", set.to_str().unwrap()]);
+            grpcurl.call(&format!("telexec.v1.{method}"), &request).await
+        };
+        let request = json!({"command": "cat; exit 5", "stdin": "aGkK", "timeout": "60s", "executionId": marker()});
+        let events = call("ExecutionService/Execute", request.clone()).await.messages();
+        assert!(events[0]["started"]["pid"].is_number() && events[1]["stdout"] == "aGkK", "{events:?}");
+        assert_eq!(events[2]["exited"]["exitCode"], 5);
+        let again = call("ExecutionService/Attach", json!({"executionId": request["executionId"]})).await.messages();
+        assert_eq!(again, events);
+        let answer = call("ExecutionService/Run", json!({"argv": ["echo", "hi"]})).await.message();
+        assert_eq!((&answer["stdout"], &answer["exited"]["cause"]), (&json!("hi\n"), &json!("EXIT_CAUSE_EXITED")));
+        let refused = call("ExecutionService/Run", json!({})).await;
+        assert_eq!(refused.code, 64 + i32::from(Code::InvalidArgument), "{refused:?}");
+        assert!(call("AgentService/GetAgent", json!({})).await.message()["version"].is_string());
+    }
 }

@@ -3,6 +3,7 @@
 mod configuration;
 mod deploy;
 mod handover;
+mod health;
 mod inheritance;
 mod init;
 mod logs;
