@@ -14,6 +14,7 @@ const OTLP_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 /// The agent of telexec: runs commands on this machine for those who may ask, over gRPC
 #[derive(Debug, Parser)]
 #[command(
+    name = "telexecd",
     version,
     after_help = "Every flag is also a key of the configuration file (with _ for -), and an environment \
 variable TELEXECD_…; a flag goes before the environment, and that before the file.\n\n\
