@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # What the scripts in this folder share; they source it. Each is complete: it installs what it needs, on Debian as root,
 # and takes the programs to test from TELEXECD (static) and TELEXEC, or else builds them.
 set -euo pipefail
@@ -61,6 +62,7 @@ need_telexecd() {
     strip -o "$TELEXECD" target/debug/telexecd
   fi
   [[ -x $TELEXECD ]] || die "TELEXECD=$TELEXECD is no program"
+  TELEXECD=$(realpath "$TELEXECD")
 }
 
 need_telexec() {
@@ -70,5 +72,6 @@ need_telexec() {
     TELEXEC=$PWD/target/debug/telexec
   fi
   [[ -x $TELEXEC ]] || die "TELEXEC=$TELEXEC is no program"
+  TELEXEC=$(realpath "$TELEXEC")
   export TELEXEC_CONFIG=/dev/null
 }
