@@ -25,6 +25,7 @@ mod identity;
 mod interact;
 mod listen;
 pub mod logging;
+pub mod machine;
 mod message;
 mod metrics;
 pub mod orphans;

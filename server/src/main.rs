@@ -6,16 +6,23 @@ use clap::Parser;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use telexec_server::args::Args;
 use telexec_server::orphans::Orphans;
-use telexec_server::{Config, Listeners, logging, serve};
+use telexec_server::{Config, Listeners, logging, machine, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// As sysexits.h calls it: EX_CONFIG.
 const BAD_CONFIG: u8 = 78;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+    telexec_tool::local::look_up_in_files();
+    let code = act(&Args::parse());
+    machine::power_off_if_init();
+    code
+}
+
+fn act(args: &Args) -> ExitCode {
     if let Some(subcommand) = &args.subcommand {
-        let done = subcommand.run(&args, &mut std::io::stdout().lock());
+        let done = subcommand.run(args, &mut std::io::stdout().lock());
         return done.map_or_else(|error| fail(error.as_ref(), BAD_CONFIG), ExitCode::from);
     }
     let config = match args.config().and_then(|config| config.check().map(|()| config)) {

@@ -11,6 +11,8 @@ mod children;
 mod containment;
 mod handover;
 mod input;
+#[cfg(target_env = "gnu")]
+mod names;
 mod process;
 mod processes;
 mod pump;
@@ -46,6 +48,8 @@ use tracing::{Instrument, debug, info_span, warn};
 
 use self::binding::Binding;
 use self::cgroup::Cgroups;
+#[cfg(target_env = "gnu")]
+pub use self::names::look_up_in_files;
 use self::processes::Census;
 pub use self::reaper::Reaper;
 pub use self::registry::Retention;
