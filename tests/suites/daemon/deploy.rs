@@ -78,7 +78,7 @@ fn the_systemd_units_are_valid() {
         eprintln!("skipped: there is no systemd-analyze");
         return;
     }
-    let units = std::fs::read_dir(deploy()).unwrap().map(|entry| entry.unwrap().path());
+    let units = std::fs::read_dir(deploy().join("systemd")).unwrap().map(|entry| entry.unwrap().path());
     let units: Vec<PathBuf> = units.filter(|path| path.extension().is_some_and(|name| name == "service")).collect();
     assert!(!units.is_empty());
     let directory = tempfile::tempdir().unwrap();
