@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# The package's life on a Debian with systemd: installed, configured, restarted, upgraded, stopped, purged. What looks at it
+# from inside is an agent of its own, which the machine has by vsock and the package knows nothing of.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+: "${DEBS:?two versions of the package}"
+
+mkdir -p "$WORK"/{image,initrd,debs}
+cp "$KERNEL/vmlinuz" "$WORK/image/"
+printf 'listen = ["vsock://any:7000"]\n' >"$WORK/initrd/telexecd.toml"
+"$repo/deploy/vm/build" --config "$WORK/initrd" --telexecd "$STATIC" --kernel "$KERNEL" "$WORK/image"
+# this one becomes the disk's systemd; what is added to an archive later is what counts
+install -m 755 "$repo/tests/deploy/debian-init" "$WORK/initrd/init"
+(cd "$WORK/initrd" && echo init | cpio --create --format=newc --quiet) >>"$WORK/image/initrd"
+cp "$DEBS"/*.deb "$WORK/debs/"
+truncate -s 256M "$WORK/debs.disk"
+mkfs.ext4 -q -F -d "$WORK/debs" "$WORK/debs.disk"
+
+boot debian --vsock "$WORK/vsock" --memory 1024 --disk "$BASE_DISK" --disk "$WORK/debs.disk" --append \
+  "systemd.mask=serial-getty@ttyS0.service systemd.mask=getty@tty1.service systemd.mask=systemd-timesyncd.service systemd.mask=systemd-udev-trigger.service" "$WORK/image"
+machine_at=vsock-uds://$WORK/vsock:7000
+in_it() { timeout 120 "$telexec" exec "$machine_at" -c "$1" </dev/null; }
+# how a shell text in the machine ends, and what its output matches
+there() { expect "$1" "$2" "$telexec" exec "$machine_at" -c "$3"; }
+until_it 120 "$telexec" ping "$machine_at"
+there 0 'running|degraded|starting' 'systemctl is-system-running --wait; true'
+there 0 '' 'mkdir /debs && mount -o ro /dev/vdb /debs'
+passed "Debian with systemd is up"
+
+agent=unix:///run/telexec/agent.sock
+unit=/sys/fs/cgroup/system.slice/telexecd.service
+there 0 '' 'DEBIAN_FRONTEND=noninteractive dpkg -i /debs/telexec_*-1_*.deb'
+there 0 '^active$' 'systemctl is-active telexecd.service'
+there 0 '^enabled$' 'systemctl is-enabled telexecd.service'
+there 1 '^disabled$' 'systemctl is-enabled telexecd.socket'
+there 0 '^telexec:' 'getent passwd telexec'
+there 0 '^700 root$' 'stat -c "%a %U" /var/lib/telexec'
+there 0 'containment: +cgroup-v2' "telexec info $agent"
+there 0 'limits.memory_bytes,limits.max_processes,limits.cpus' 'journalctl --no-pager -u telexecd.service'
+passed "installed: it runs, is enabled, and the journal has its log"
+
+there 0 '^[0-9]+$' "cat $unit/agent/cgroup.procs"
+there 0 '/telexecd.service/telexec\.[0-9.]+/[0-9]+$' "telexec exec $agent -- cat /proc/self/cgroup"
+there 0 '^67108864$' "telexec exec --memory 64M $agent -c 'cat /sys/fs/cgroup\$(cut -d: -f3 /proc/self/cgroup)/memory.max'"
+there 137 'out_of_memory' "telexec exec --json --memory 32M $agent -c 'head -c 100M /dev/zero | tail'"
+there 0 'fork: retry|Resource temporarily unavailable' "telexec exec --max-processes 5 $agent -c 'for i in 1 2 3 4 5 6 7 8; do sleep 1 & done; wait' 2>&1; true"
+there 0 '^infinity$' 'systemctl show --property=TasksMax --value telexecd.service'
+there 0 '^active$' 'systemctl is-active telexecd.service'
+passed "the unit's cgroup is delegated, and limits hold"
+
+there 0 '' 'sed -i "1i # an edit of its owner" /etc/telexec/telexecd.toml && echo "kill_grace = \"1s\"" >/tmp/edit \
+  && sed -i "s/^# shutdown_grace.*/shutdown_grace = \"1s\"/" /etc/telexec/telexecd.toml && systemctl restart telexecd.service'
+there 0 '^[1-9]' "telexec exec $agent -c 'setsid sleep 1001 >/dev/null 2>&1 & echo \$!'"
+there 0 '' "systemd-run --quiet --unit attached --property=RemainAfterExit=yes sh -c 'telexec exec $agent -- sleep 1002; echo attached: \$?'"
+there 0 '' "telexec exec -d --id background $agent -- sleep 1003"
+until_it 20 in_it 'pgrep -f "^sleep 1002"'
+there 0 '' 'systemctl restart telexecd.service'
+there 0 'attached: 255' 'journalctl --no-pager -u attached.service'
+there 0 'the agent shut down and ended the command' 'journalctl --no-pager -u attached.service'
+there 0 '^sleep 1001$' 'ps -eo args | grep "^sleep 100"'
+[[ $said == 'sleep 1001' ]] || die "a restart left: $said"
+there 0 '^67108864$' "telexec exec --memory 64M $agent -c 'cat /sys/fs/cgroup\$(cut -d: -f3 /proc/self/cgroup)/memory.max'"
+passed "a restart ends what has callers or an agent to tell of, leaves what was left on purpose, and limits hold again"
+
+there 0 '' "systemd-run --quiet sh -c 'telexec exec $agent -- sleep 1004'"
+until_it 20 in_it 'pgrep -f "^sleep 1004"'
+before=$(in_it 'systemctl show --property=MainPID --value telexecd.service')
+there 0 '' 'systemctl kill --signal=KILL --kill-whom=main telexecd.service'
+until_it 30 in_it "[ \$(systemctl show --property=MainPID --value telexecd.service) != $before ] && telexec ping $agent"
+there 1 '^$' 'ps -eo args | grep "^sleep 100"'
+passed "a killed agent comes back, and nothing of what it ran is left"
+
+# DPkg keeps what was edited without asking, as where nobody is asked
+there 0 'Keeping old config|Setting up' 'DEBIAN_FRONTEND=noninteractive dpkg --force-confold -i /debs/telexec_*-2_*.deb'
+there 0 '^# an edit of its owner' 'head -n 1 /etc/telexec/telexecd.toml'
+there 0 '^active$' 'systemctl is-active telexecd.service'
+there 0 'telexec.*-2$' 'dpkg-query --show telexec'
+after=$(in_it 'systemctl show --property=MainPID --value telexecd.service')
+[[ $after != "$before" ]] || die "the upgrade did not restart the agent"
+passed "upgraded: the configuration's edits are kept, and the new agent runs"
+
+there 0 '' 'install -D -m 644 /usr/share/doc/telexec/examples/sandbox.conf /etc/systemd/system/telexecd.service.d/sandbox.conf || true'
+in_it 'test -s /etc/systemd/system/telexecd.service.d/sandbox.conf' || die "the package has no examples/sandbox.conf"
+there 0 '' 'systemd-analyze --no-pager security telexecd.service | tail -n 1'
+sandboxed=$said
+there 0 '' 'systemctl daemon-reload && systemctl restart telexecd.service'
+there 0 'uid=[0-9]+\(telexec\)' "telexec exec $agent -- id"
+there 0 'NoNewPrivs:.1' "telexec exec $agent -- cat /proc/self/status"
+there 0 'CapBnd:.0000000000000000' "telexec exec $agent -- cat /proc/self/status"
+there 1 'Read-only file system' "telexec exec $agent -c 'echo x >/usr/x' 2>&1"
+there 137 'out_of_memory' "telexec exec --json --memory 32M $agent -c 'head -c 100M /dev/zero | tail'"
+there 0 '' 'systemd-analyze --no-pager security telexecd.service | tail -n 1'
+passed "with the profile for sandboxes commands are confined and limited"
+printf '   %s\n' "with it: ${said##*→ }"
+there 0 '' "telexec exec $agent -c 'setsid sleep 1005 >/dev/null 2>&1 &'"
+there 0 '' 'systemctl stop telexecd.service'
+there 1 '^$' 'ps -eo args | grep "^sleep 100"'
+passed "with it nothing outlives a stop"
+there 0 '' 'rm -r /etc/systemd/system/telexecd.service.d && systemctl daemon-reload'
+there 0 'Overall' 'systemd-analyze --no-pager security telexecd.service | tail -n 1'
+printf '   %s\n' "without: ${said##*→ }"
+
+there 0 '' 'sed -i "s/^listen = .*/listen = [\"systemd:\"]/" /etc/telexec/telexecd.toml && chown -R root: /var/lib/telexec /var/log/telexec \
+  && systemctl start telexecd.socket'
+there 3 '^inactive$' 'systemctl is-active telexecd.service'
+there 0 '^by a socket$' 'telexec exec unix:///run/telexec.sock -- echo by a socket'
+there 0 '^active$' 'systemctl is-active telexecd.service'
+passed "the first caller of the socket starts it"
+
+there 0 '' 'DEBIAN_FRONTEND=noninteractive dpkg --remove telexec'
+there 0 '^# an edit' 'head -n 1 /etc/telexec/telexecd.toml'
+there 1 'inactive' 'systemctl is-active telexecd.service telexecd.socket >/tmp/state; cat /tmp/state; pgrep -x telexecd | grep -v "^$(systemctl show --property=MainPID --value driver.service)$"'
+there 0 '' 'DEBIAN_FRONTEND=noninteractive dpkg --purge telexec'
+there 1 '' 'ls -d /etc/telexec /var/lib/telexec /var/log/telexec /usr/lib/telexec /usr/bin/telexec* 2>/dev/null || exit 1'
+there 1 '' 'find /etc/systemd /lib/systemd /var/lib/systemd -name "telexec*" | grep -v "/timers/"'
+passed "removed, then purged: nothing is left"
+
+in_it 'systemctl poweroff' >/dev/null 2>&1 || true
+powered_off
