@@ -8,7 +8,8 @@ const OF_MACHINE: &str = "pid:[4026531836]";
 
 /// Whether this is the first process of a machine, and not just that of a container.
 fn is_init() -> bool {
-    let is_machines = || std::fs::read_link("/proc/self/ns/pid").is_ok_and(|namespace| namespace.as_os_str() == OF_MACHINE);
+    let is_machines =
+        || std::fs::read_link("/proc/self/ns/pid").is_ok_and(|namespace| namespace.as_os_str() == OF_MACHINE);
     getpid() == Pid::INIT && is_machines()
 }
 

@@ -13,10 +13,10 @@ rm -rf "$directory"
 mkdir -p "$directory"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mirror=$(apt-get indextargets --format '$(REPO_URI)' "Identifier: Packages" "Suite: $suite" | grep -v security | head -n 1)
-[[ -n $mirror ]] || mirror=http://deb.debian.org/debian
+mirror=$(apt-get indextargets --format '$(REPO_URI)' "Identifier: Packages" "Codename: $suite" | sed -n 1p)
+[[ -n $mirror ]] || { echo "tests/deploy/base.sh: apt knows no packages of $suite: apt-get update?" >&2; exit 1; }
 # not written to the disk again and again, since all of it is made anew if the machine fails
-mmdebstrap --quiet --variant=minbase --include="$packages" --dpkgopt='force-unsafe-io' \
+mmdebstrap --variant=minbase --include="$packages" --dpkgopt='force-unsafe-io' \
   --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
   --dpkgopt='path-exclude=/usr/share/man/*' "$suite" "$work/root" "$mirror"
 echo telexec-test >"$work/root/etc/hostname"

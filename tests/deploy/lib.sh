@@ -34,7 +34,7 @@ until_it() { # SECONDS COMMAND...
 boot() { # NAME ARG...
   console=$WORK/$1.console
   shift
-  timeout --kill-after=5 300 "$repo/deploy/vm/boot" "$@" >"$console" 2>&1 </dev/null &
+  timeout --kill-after=5 900 "$repo/deploy/vm/boot" "$@" >"$console" 2>&1 </dev/null &
   machine=$!
   trap 'code=$?; kill "$machine" 2>/dev/null || true; wait "$machine" || true; [[ $code -eq 0 ]] || tail -n 40 "$console"' EXIT
 }
