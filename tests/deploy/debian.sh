@@ -21,6 +21,12 @@ machine_at=vsock-uds://$WORK/vsock:7000
 in_it() { timeout 120 "$telexec" exec "$machine_at" -c "$1" </dev/null; }
 # how a shell text in the machine ends, and what its output matches
 there() { expect "$1" "$2" "$telexec" exec "$machine_at" -c "$3"; }
+# with what the machine says of it
+die() {
+  printf 'FAILED: %s\n' "$*" >&2
+  in_it 'journalctl --no-pager --lines=30 -u telexecd.service' >&2 || true
+  exit 1
+}
 until_it 120 "$telexec" ping "$machine_at"
 there 0 'running|degraded|starting' 'systemctl is-system-running --wait; true'
 there 0 '' 'mkdir /debs && mount -o ro /dev/vdb /debs'
@@ -99,7 +105,7 @@ printf '   %s\n' "without: ${said##*→ }"
 there 0 '' 'sed -i "s/^listen = .*/listen = [\"systemd:\"]/" /etc/telexec/telexecd.toml && chown -R root: /var/lib/telexec /var/log/telexec \
   && systemctl start telexecd.socket'
 there 3 '^inactive$' 'systemctl is-active telexecd.service'
-there 0 '^by a socket$' 'telexec exec unix:///run/telexec.sock -- echo by a socket'
+there 0 '^by a socket$' 'telexec exec --connect-timeout 60s unix:///run/telexec.sock -- echo by a socket'
 there 0 '^active$' 'systemctl is-active telexecd.service'
 passed "the first caller of the socket starts it"
 
