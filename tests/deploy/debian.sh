@@ -57,15 +57,16 @@ there 0 '' 'sed -i "1i # an edit of its owner" /etc/telexec/telexecd.toml && ech
   && sed -i "s/^# shutdown_grace.*/shutdown_grace = \"1s\"/" /etc/telexec/telexecd.toml && systemctl restart telexecd.service'
 there 0 '^[1-9]' "telexec exec $agent -c 'setsid sleep 1001 >/dev/null 2>&1 & echo \$!'"
 there 0 '' "systemd-run --quiet --unit attached --property=RemainAfterExit=yes sh -c 'telexec exec $agent -- sleep 1002; echo attached: \$?'"
-there 0 '' "telexec exec -d --id background $agent -- sleep 1003"
+there 0 '' "telexec exec -d --id background $agent -c 'echo printed before; exec sleep 1003'"
 until_it 20 in_it 'pgrep -f "^sleep 1002"'
 there 0 '' 'systemctl restart telexecd.service'
 there 0 'attached: 255' 'journalctl --no-pager -u attached.service'
 there 0 'the agent shut down and ended the command' 'journalctl --no-pager -u attached.service'
 there 0 '^sleep 1001$' 'ps -eo args | grep "^sleep 100"'
 [[ $said == 'sleep 1001' ]] || die "a restart left: $said"
+there 255 'printed before' "telexec attach $agent background"
 there 0 '^67108864$' "telexec exec --memory 64M $agent -c 'cat /sys/fs/cgroup\$(cut -d: -f3 /proc/self/cgroup)/memory.max'"
-passed "a restart ends what has callers or an agent to tell of, leaves what was left on purpose, and limits hold again"
+passed "a restart ends what has callers or an agent to tell of, leaves what was left on purpose; ends and output are found, limits hold"
 
 there 0 '' "systemd-run --quiet sh -c 'telexec exec $agent -- sleep 1004'"
 until_it 20 in_it 'pgrep -f "^sleep 1004"'
