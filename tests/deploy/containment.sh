@@ -26,8 +26,8 @@ mkdir $own $own/runner
 chroot /debian setfattr --name=user.delegate --value=1 $own
 cat $own/cgroup.controllers'
 expect 0 'cpu.*memory.*pids' "$telexec" exec "$at" -c "$prepare"
-# Without those whose proof is a look at all processes in time: the agent trusts the cgroup alone where that
-# takes too long, as it does on an emulated processor. These run wherever tests/run does.
+# Without those whose proof is a look at all processes in time: the agent trusts the cgroup alone where that takes too
+# long, as it does on an emulated processor. These run wherever tests/run does.
 run='echo $$ >/sys/fs/cgroup/tests/runner/cgroup.procs && cd /tmp && exec chroot /debian /usr/bin/env HOME=/root \
   PATH=/usr/sbin:/usr/bin:/sbin:/bin TMPDIR=/tmp /mnt/debug/deps/suites --test-threads=2 --skip _left \
   conformance::cgroups::cgroup_v2'
