@@ -9,7 +9,8 @@ use crate::completions;
 #[command(after_help = "\
 Tools:
   bash          a command, followed to its end
-  exec_command  a command that becomes a task if it runs long (with the target local, a task ends with telexec)
+  exec_command  a command that becomes a task if it runs long; with the target local, a task ends
+                with telexec
   task_output, task_input, task_stop, task_list
                 go on with such a task
 
