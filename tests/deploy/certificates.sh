@@ -1,8 +1,6 @@
 #!/usr/bin/env bash
 # Replaces certificates of `telexec certs`, and then their authority, while a command runs: what deploy/certificates says.
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-need_telexecd
-need_telexec
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 work=$(mktemp -d)
 agent=
 cleanup() {
@@ -13,7 +11,7 @@ cleanup() {
 trap cleanup EXIT
 cd "$work"
 
-certs() { "$TELEXEC" certs "$@" >/dev/null; }
+certs() { "$telexec" certs "$@" >/dev/null; }
 
 # Puts files in their place under the agent, each at once.
 place() { # FROM TO...
@@ -25,32 +23,32 @@ place() { # FROM TO...
 
 # A call with the certificate of this directory, where it trusts what this file has.
 as() { # DIRECTORY CA COMMAND...
-  "$TELEXEC" exec --cert "$1/alice.pem" --key "$1/alice.key" --ca "$2" --server-name web1 "127.0.0.1:$port" -- "${@:3}"
+  "$telexec" exec --cert "$1/alice.pem" --key "$1/alice.key" --ca "$2" --server-name web1 "127.0.0.1:$port" -- "${@:3}"
 }
 
 # How often the agent has taken up new files.
 loaded() { grep -c 'certificates loaded' log || true; }
 taken_up() { # COUNT
-  until_true "the agent takes up the new files" eval "[[ \$(loaded) -ge $1 ]]"
+  until_it 30 eval "[[ \$(loaded) -ge $1 ]]"
 }
 
 certs init --dir old --name 'the old authority'
 certs issue web1 --server --days 30 --dir old
 certs issue alice --client --days 30 --dir old
 place old/web1.pem agent.pem old/web1.key agent.key old/ca.pem client-ca.pem
-"$TELEXECD" --listen tcp://127.0.0.1:0 --tls-cert agent.pem --tls-key agent.key --client-ca client-ca.pem --state-dir state 2>log &
+"$STATIC" --listen tcp://127.0.0.1:0 --tls-cert agent.pem --tls-key agent.key --client-ca client-ca.pem --state-dir state 2>log &
 agent=$!
-until_true "the agent listens" grep -q '^listening on ' log
+until_it 30 grep -q '^listening on ' log
 port=$(sed -n 's/^listening on .*://p' log)
 
 # It goes on through all that follows.
-"$TELEXEC" exec --cert old/alice.pem --key old/alice.key --ca old/ca.pem --server-name web1 "127.0.0.1:$port" \
+"$telexec" exec --cert old/alice.pem --key old/alice.key --ca old/ca.pem --server-name web1 "127.0.0.1:$port" \
   -c 'while sleep 0.1; do echo tick; done' >ticks &
 stream=$!
-until_true "the stream has begun" test -s ticks
+until_it 30 test -s ticks
 first=$(loaded)
 expires() {
-  "$TELEXEC" info --cert old/alice.pem --key old/alice.key --ca old/ca.pem --server-name web1 "127.0.0.1:$port" |
+  "$telexec" info --cert old/alice.pem --key old/alice.key --ca old/ca.pem --server-name web1 "127.0.0.1:$port" |
     grep -i certificate
 }
 before=$(expires)
@@ -60,7 +58,7 @@ place old/web1.key agent.key old/web1.pem agent.pem
 taken_up $((first + 1))
 [[ $(as old old/ca.pem echo hi) == hi ]] || die "no call after the agent's certificate was replaced"
 [[ $(expires) != "$before" ]] || die "the agent tells the end of the certificate before"
-pass "a new certificate of the agent is taken up"
+passed "a new certificate of the agent is taken up"
 
 certs init --dir new --name 'the new authority'
 certs issue web1 --server --days 30 --dir new
@@ -72,7 +70,7 @@ taken_up $((first + 2))
 place new/web1.key agent.key new/web1.pem agent.pem
 taken_up $((first + 3))
 [[ $(as old both.pem echo hi) == hi && $(as new both.pem echo hi) == hi ]] || die "the agent's new certificate is not trusted"
-pass "both authorities are trusted while callers change over"
+passed "both authorities are trusted while callers change over"
 
 place new/ca.pem client-ca.pem
 taken_up $((first + 4))
@@ -80,11 +78,10 @@ code=0
 as old new/ca.pem true 2>said || code=$?
 [[ $code -eq 255 ]] && grep -q 'the agent refused --cert' said || die "the old authority is still trusted: $code, $(cat said)"
 [[ $(as new new/ca.pem echo hi) == hi ]] || die "no call with the new authority alone"
-pass "the old authority is trusted no more"
+passed "the old authority is trusted no more"
 
 lines=$(wc -l <ticks)
-until_true "the stream goes on" eval "[[ \$(wc -l <ticks) -gt $lines ]]"
+until_it 30 eval "[[ \$(wc -l <ticks) -gt $lines ]]"
 kill -TERM "$stream" || die "the stream has ended"
 wait "$stream" || true
-pass "a command that ran all the time was left alone"
-done_here
+passed "a command that ran all the time was left alone"

@@ -1,10 +1,6 @@
 #!/usr/bin/env bash
 # Builds the image of deploy/container, and runs the agent in it as the first process of a pid namespace.
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-need_root
-need buildah=buildah jq=jq readelf=binutils unshare=util-linux busybox=busybox-static
-need_telexecd
-need_telexec
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 work=$(mktemp -d)
 # storage of its own, by plain copies: that works on every machine, and leaves nothing
@@ -17,12 +13,12 @@ cleanup() {
 }
 trap cleanup EXIT
 
-say "building the image"
-deploy/container/build "$TELEXECD" telexecd "${buildah[@]:1}" >"$work/build.log" 2>&1 || { cat "$work/build.log"; die "no image"; }
+printf ">> %s\n" "building the image"
+deploy/container/build "$STATIC" telexecd "${buildah[@]:1}" >"$work/build.log" 2>&1 || { cat "$work/build.log"; die "no image"; }
 config=$("${buildah[@]}" inspect --type image telexecd | jq .Docker.config)
 [[ $(jq -r .User <<<"$config") == 65532:65532 ]] || die "it runs as root: $config"
 [[ $(jq -c .Healthcheck.Test <<<"$config") == '["CMD","/telexecd","health"]' ]] || die "no healthcheck: $config"
-pass "the image is not root's, and has a healthcheck ($(stat -c %s "$TELEXECD") bytes of telexecd)"
+passed "the image is not root's, and has a healthcheck ($(stat -c %s "$STATIC") bytes of telexecd)"
 
 # An image with a shell on top, as users make theirs.
 cat >"$work/Containerfile" <<'EOF'
@@ -48,7 +44,7 @@ start() { # IMAGE
     exec /usr/bin/unshare --pid --fork --kill-child --root="$root" --mount-proc --setuid 65532 --setgid 65532 "$@"' \
     sh "$root" "${entrypoint[@]}" 2>"$work/log" &
   outside=$!
-  until_true "the agent listens" grep -q '^listening on ' "$work/log"
+  until_it 30 grep -q '^listening on ' "$work/log"
   agent=$(pgrep --parent "$outside")
   # the path in the storage is too long for a socket
   target=unix:///proc/$agent/root/run/telexec/agent.sock
@@ -68,39 +64,38 @@ ends() {
 
 zombies() { ps --no-headers -o stat --ppid "$agent" | grep -c '^Z' || true; }
 
-say "the agent alone"
+printf ">> %s\n" "the agent alone"
 start telexecd
 [[ $(ps --no-headers -o uid "$agent" | tr -d ' ') == 65532 ]] || die "it runs as another user"
 [[ $(inside "${healthcheck[@]}") == serving ]] || die "the healthcheck fails"
-pass "the healthcheck of a running agent succeeds"
-said=$("$TELEXEC" exec "$target" -- /telexecd --version)
-[[ $said == "$("$TELEXECD" --version)" ]] || die "it runs no command: $said"
+passed "the healthcheck of a running agent succeeds"
+said=$("$telexec" exec "$target" -- /telexecd --version)
+[[ $said == "$("$STATIC" --version)" ]] || die "it runs no command: $said"
 code=0
-"$TELEXEC" exec "$target" -c 'true' 2>"$work/said" || code=$?
+"$telexec" exec "$target" -c 'true' 2>"$work/said" || code=$?
 [[ $code -eq 127 ]] || die "a shell in an image without one: $code, $(cat "$work/said")"
-pass "it runs what is in its image, and says what is not"
+passed "it runs what is in its image, and says what is not"
 kill -TERM "$agent"
 ends
 grep -q 'shutting down' "$work/log" || die "it did not shut down"
-pass "SIGTERM ends it"
+passed "SIGTERM ends it"
 
-say "the agent with a shell beside it"
+printf ">> %s\n" "the agent with a shell beside it"
 start shell
-[[ $("$TELEXEC" exec --shell sh "$target" -c 'echo $PPID') == 1 ]] || die "it is not the first process"
-"$TELEXEC" exec --shell sh "$target" -c \
+[[ $("$telexec" exec --shell sh "$target" -c 'echo $PPID') == 1 ]] || die "it is not the first process"
+"$telexec" exec --shell sh "$target" -c \
   'for i in 1 2 3 4 5 6 7 8; do (busybox setsid busybox true &); done'
-until_true "orphans are reaped" eval '[[ $(zombies) -eq 0 ]]'
-"$TELEXEC" exec --shell sh "$target" -c '(busybox setsid busybox sleep 1000 >/dev/null 2>&1 &)'
-until_true "the one that stays is its child" pgrep --parent "$agent" --full 'sleep 1000'
-pass "as the first process it adopts and reaps orphans"
+until_it 30 eval '[[ $(zombies) -eq 0 ]]'
+"$telexec" exec --shell sh "$target" -c '(busybox setsid busybox sleep 1000 >/dev/null 2>&1 &)'
+until_it 30 pgrep --parent "$agent" --full 'sleep 1000'
+passed "as the first process it adopts and reaps orphans"
 code=0
-"$TELEXEC" exec --shell sh "$target" -c 'echo runs; busybox sleep 1000' >"$work/output" 2>"$work/said" &
+"$telexec" exec --shell sh "$target" -c 'echo runs; busybox sleep 1000' >"$work/output" 2>"$work/said" &
 running=$!
-until_true "a command runs" grep -q runs "$work/output"
+until_it 30 grep -q runs "$work/output"
 kill -TERM "$agent"
 ends
 wait "$running" || code=$?
 grep -q 'the agent shut down and ended the command' "$work/said" || die "$code: $(cat "$work/said")"
 if inside /telexecd --version >/dev/null 2>&1; then die "something is left"; fi
-pass "SIGTERM ends what runs, tells its caller, and leaves nothing"
-done_here
+passed "SIGTERM ends what runs, tells its caller, and leaves nothing"

@@ -1,9 +1,6 @@
 #!/usr/bin/env bash
 # Checks the examples that cannot be run here: cloud-init's user-data and Firecracker's configuration.
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-need jq=jq python3=python3-venv dpkg=dpkg
-need_telexecd
-need_telexec
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 python=$(venv jsonschema==4.26.0 PyYAML==6.0.3)/bin/python3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -24,7 +21,7 @@ jsonschema.Draft4Validator(schema).validate(yaml.safe_load(open(sys.argv[2])))' 
 valid "$user_data" || die "$user_data is not as the schema has it"
 sed 's/permissions: "0644"/permissions: 420/' "$user_data" >"$work/wrong.yaml"
 if valid "$work/wrong.yaml" 2>/dev/null; then die "the schema finds nothing"; fi
-pass "$user_data is valid for cloud-init"
+passed "$user_data is valid for cloud-init"
 
 # Its files in a place of their own, with certificates for those that are only named.
 "$python" -c 'import os, sys, yaml
@@ -36,17 +33,16 @@ for file in yaml.safe_load(open(sys.argv[1]))["write_files"]:
     open(path, "w").write(text)
     os.chmod(path, int(file["permissions"], 8))' "$user_data" "$work/root"
 etc=$work/root/etc/telexec
-"$TELEXEC" certs init --dir "$work/ca" >/dev/null
-"$TELEXEC" certs issue agent --server --dir "$work/ca" >/dev/null
+"$telexec" certs init --dir "$work/ca" >/dev/null
+"$telexec" certs issue agent --server --dir "$work/ca" >/dev/null
 cp "$work/ca/ca.pem" "$work/ca/agent.pem" "$work/ca/agent.key" "$etc"
 [[ $(stat -c %a "$etc/agent.key") == 600 ]] || die "others may read the key"
-"$TELEXECD" --config "$etc/telexecd.toml" --check-config 2>"$work/said" || die "$(cat "$work/said")"
-pass "its configuration and policy are valid"
+"$STATIC" --config "$etc/telexecd.toml" --check-config 2>"$work/said" || die "$(cat "$work/said")"
+passed "its configuration and policy are valid"
 
 jq -e '(keys == ["boot-source", "drives", "machine-config", "vsock"])
   and (."boot-source" | has("kernel_image_path") and has("initrd_path") and has("boot_args"))
   and (."machine-config" | (.vcpu_count | type == "number") and (.mem_size_mib | type == "number"))
   and (.vsock | .guest_cid >= 3 and (.uds_path | type == "string"))' deploy/firecracker/vm.json >/dev/null \
   || die "deploy/firecracker/vm.json is not as expected"
-pass "deploy/firecracker/vm.json has the syntax and keys of Firecracker's configuration"
-done_here
+passed "deploy/firecracker/vm.json has the syntax and keys of Firecracker's configuration"

@@ -1,10 +1,6 @@
 #!/usr/bin/env bash
 # Validates deploy/kubernetes, and tries its configuration, probes and DNS with agents on this machine.
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-need_root
-need jq=jq npm=npm node=nodejs python3=python3-venv unshare=util-linux ip=iproute2
-need_telexecd
-need_telexec
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 python=$(venv kubernetes-validate==1.37.0)/bin/python3
 models=$PWD/target/tools/cert-manager-models-6.0.0
 [[ -d $models/node_modules ]] || npm install --prefix "$models" --ignore-scripts --no-audit --no-fund --loglevel=error \
@@ -26,7 +22,7 @@ of() { # KIND FILTER
 
 # The rest runs where ports and the resolver are its own.
 if [[ -z ${INSIDE:-} ]]; then
-  INSIDE=1 TELEXECD=$TELEXECD TELEXEC=$TELEXEC exec unshare --mount --net --pid --fork --kill-child --mount-proc "tests/deploy/$name"
+  INSIDE=1 exec unshare --mount --net --pid --fork --kill-child --mount-proc "$repo/tests/deploy/kubernetes.sh"
 fi
 ip link set lo up
 work=$(mktemp -d)
@@ -34,10 +30,10 @@ trap 'rm -rf "$work"' EXIT
 
 objects | jq -c 'select(.apiVersion | startswith("cert-manager.io") | not)' | split --lines=1 --additional-suffix=.json - "$work/object-"
 "$python" -m kubernetes_validate --strict --quiet "$work"/object-*.json || die "not as the schema of Kubernetes has it"
-pass "the objects of Kubernetes are valid, strictly"
+passed "the objects of Kubernetes are valid, strictly"
 objects | jq -c 'select(.apiVersion | startswith("cert-manager.io"))' | node "$models/validate.mjs" \
   || die "not as the models of cert-manager have it"
-pass "the objects of cert-manager are valid"
+passed "the objects of cert-manager are valid"
 
 # What refers to each other by name, which no schema knows.
 [[ $(of DaemonSet '.spec.selector.matchLabels') == $(of DaemonSet '.spec.template.metadata.labels') ]] || die "the selector"
@@ -49,10 +45,10 @@ certificate=$(objects | jq -c --arg secret "$secret" 'select(.spec.secretName? =
 operator=$(objects | jq -c 'select(.metadata.name == "telexec-operator")')
 service=$(of Service '"\(.metadata.name).\(.metadata.namespace).svc"')
 jq -e --arg name "$service" '.spec.dnsNames | index($name)' <<<"$certificate" >/dev/null || die "the certificate lacks $service"
-pass "labels, secrets and names fit together"
+passed "labels, secrets and names fit together"
 
 # The certificates that cert-manager would make.
-certs() { "$TELEXEC" certs "$@" --dir "$work/ca" >/dev/null; }
+certs() { "$telexec" certs "$@" --dir "$work/ca" >/dev/null; }
 certs init
 mapfile -t names < <(jq -r '.spec.dnsNames[] | "--dns", .' <<<"$certificate")
 certs issue agent --server "${names[@]}"
@@ -72,42 +68,42 @@ agent() { # NUMBER
   config=${config//\/run\/telexec/$work/$1/run}
   config=${config//\/var\/lib\/telexec/$work/$1/state}
   printf '%s\n[environment]\nAGENT = "%s"\n' "${config//0.0.0.0/127.0.0.1$1}" "$1" >"$etc/telexecd.toml"
-  TELEXECD_CONFIG=$etc/telexecd.toml "$TELEXECD" --check-config 2>/dev/null || die "the configuration is not valid"
-  TELEXECD_CONFIG=$etc/telexecd.toml "$TELEXECD" 2>"$work/$1/log" &
+  TELEXECD_CONFIG=$etc/telexecd.toml "$STATIC" --check-config 2>/dev/null || die "the configuration is not valid"
+  TELEXECD_CONFIG=$etc/telexecd.toml "$STATIC" 2>"$work/$1/log" &
   agents[$1]=$!
 }
 agents=()
 for number in 1 2 3; do agent "$number"; done
-pass "the configuration and the policy are valid"
+passed "the configuration and the policy are valid"
 
 [[ $(of DaemonSet '.spec.template.spec.containers[0] | .startupProbe, .livenessProbe, .readinessProbe | .exec.command | join(" ")' |
   sort -u) == "/telexecd health" ]] || die "other probes"
 for number in 1 2 3; do
-  until_true "the probe of agent $number succeeds" env TELEXECD_CONFIG="$work/$number/etc/telexecd.toml" "$TELEXECD" health
+  until_it 30 env TELEXECD_CONFIG="$work/$number/etc/telexecd.toml" "$STATIC" health
 done
-if TELEXECD_CONFIG=$work/1/etc/telexecd.toml "$TELEXECD" health --timeout 1s unix:///nothing 2>/dev/null; then die "it always succeeds"; fi
-pass "the probes' command succeeds where the agent serves, and only there"
+if TELEXECD_CONFIG=$work/1/etc/telexecd.toml "$STATIC" health --timeout 1s unix:///nothing 2>/dev/null; then die "it always succeeds"; fi
+passed "the probes' command succeeds where the agent serves, and only there"
 
 # The resolver of a pod.
 printf '127.0.0.1%s\n' 1 2 3 >"$work/addresses"
 python3 tests/deploy/dns-server.py "$service.cluster.local" "$work/addresses" >"$work/dns" &
-until_true "the name server is ready" grep -q ready "$work/dns"
+until_it 30 grep -q ready "$work/dns"
 printf 'nameserver 127.0.0.1\nsearch telexec.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n' >"$work/resolv.conf"
 mount --bind "$work/resolv.conf" /etc/resolv.conf
 
 fleet() { # IDENTITY COMMAND...
   local who=$1
   shift
-  "$TELEXEC" fleet --cert "$work/ca/$who.pem" --key "$work/ca/$who.key" --ca "$work/ca/ca.pem" -w "dns:$service:7443" "$@"
+  "$telexec" fleet --cert "$work/ca/$who.pem" --key "$work/ca/$who.key" --ca "$work/ca/ca.pem" -w "dns:$service:7443" "$@"
 }
 [[ $(fleet operator -c 'echo "$AGENT"' 2>/dev/null | sort) == $'127.0.0.11:7443: 1\n127.0.0.12:7443: 2\n127.0.0.13:7443: 3' ]] \
   || die "not all agents answered: $(fleet operator -c 'echo "$AGENT"' 2>&1)"
 [[ $(fleet operator --list-hosts | wc -l) -ge 1 && $(fleet operator -N --pick 2 -c 'echo x' 2>/dev/null | wc -l) -eq 2 ]] || die "--pick"
-pass "fleet -w dns:$service:7443 reaches every address, each with the certificate of the service"
+passed "fleet -w dns:$service:7443 reaches every address, each with the certificate of the service"
 code=0
 fleet stranger -c true 2>"$work/said" || code=$?
 [[ $code -ne 0 ]] && grep -q '3 refused' "$work/said" || die "a stranger: $code, $(cat "$work/said")"
-pass "who is not in the policy is refused"
+passed "who is not in the policy is refused"
 
 kill -TERM "${agents[3]}"
 wait "${agents[3]}" || die "the third agent failed: $(cat "$work/3/log")"
@@ -116,5 +112,4 @@ fleet operator -c true 2>"$work/said" || code=$?
 [[ $code -ne 0 ]] && grep -q '1 unreachable' "$work/said" || die "an address without an agent: $code, $(cat "$work/said")"
 printf '127.0.0.1%s\n' 1 2 >"$work/addresses"
 [[ $(fleet operator -N -c 'echo "$AGENT"' 2>/dev/null | sort) == $'1\n2' ]] || die "an agent that is gone is still asked"
-pass "an agent that is gone is unreachable, and not asked once its address is gone"
-done_here
+passed "an agent that is gone is unreachable, and not asked once its address is gone"

@@ -44,3 +44,17 @@ powered_off() {
   wait "$machine" || die "the machine's end: $?"
   grep -q 'reboot: Power down' "$console" || die "the machine did not power off"
 }
+
+# A venv in target/tools with these packages, pinned: prints its directory.
+venv() { # NAME==VERSION...
+  local directory sum
+  read -r sum _ < <(printf '%s\n' "$@" | sha256sum)
+  directory=$PWD/target/tools/deploy-python-${sum:0:12}
+  if [[ ! -e $directory/ready ]]; then
+    rm -rf "$directory"
+    python3 -m venv "$directory" || die "python3 cannot make a venv: install it (on Debian: python3-venv)"
+    "$directory/bin/pip" install --quiet --disable-pip-version-check "$@" >&2 || die "pip could not install $*"
+    touch "$directory/ready"
+  fi
+  printf '%s\n' "$directory"
+}
