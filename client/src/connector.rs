@@ -14,6 +14,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWri
 use tokio::net::{TcpStream, lookup_host};
 
 use crate::error::{Source, find};
+use crate::gathered::Gathered;
 use crate::{ConnectError, ConnectOptions, Target, TlsOptions, tls};
 
 /// Finds peers that vanished while a connection is quiet.
@@ -30,7 +31,7 @@ const SETTINGS: u8 = 4;
 pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-type Io = TokioIo<Box<dyn Duplex>>;
+type Io = TokioIo<Gathered<Box<dyn Duplex>>>;
 
 /// Connects to one target, any number of times.
 pub(crate) struct Connector {
@@ -42,7 +43,7 @@ impl Connector {
     pub(crate) async fn connect(&self) -> Result<Io, ConnectError> {
         let limit = self.options.connect_timeout;
         match tokio::time::timeout(limit, self.dial()).await {
-            Ok(connected) => connected.map(TokioIo::new),
+            Ok(connected) => connected.map(|stream| TokioIo::new(Gathered::new(stream))),
             Err(_) => Err(self.unreachable(format!("no answer within {limit:?}"))),
         }
     }

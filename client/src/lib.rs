@@ -42,6 +42,7 @@ mod connector;
 mod error;
 mod executor;
 mod following;
+mod gathered;
 mod leash;
 mod outage;
 mod resume;

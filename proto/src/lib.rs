@@ -2,6 +2,7 @@
 //! conversion from and to the types of `telexec-tool`.
 
 pub mod convert;
+pub mod frame;
 pub mod timeout;
 
 /// Types, clients and servers of the package `telexec.v1`; the proto file documents them.

@@ -20,6 +20,7 @@ use tonic::service::Routes;
 use tower::ServiceExt;
 use tracing::debug;
 
+use crate::body;
 use crate::caller::{Caller, Shown, Transport};
 use crate::identity::Identity;
 use crate::listen::Accepted;
@@ -152,11 +153,11 @@ pub(crate) async fn serve(peer: Peer, routes: Routes, metrics: Metrics, goaway: 
             match refusal {
                 Some(refusal) => {
                     metrics.refused(Refusal::Certificate);
-                    Ok(refusal.into_http())
+                    Ok(body::of(refusal.into_http()))
                 }
                 None => match message::admit(request, unfinished) {
-                    Some(request) => routes.oneshot(request).await,
-                    None => Ok(message::unsupported()),
+                    Some(request) => routes.oneshot(request).await.map(body::of),
+                    None => Ok(body::of(message::unsupported())),
                 },
             }
         }

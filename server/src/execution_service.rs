@@ -14,9 +14,10 @@ use telexec_proto::v1::{
 use telexec_tool::{Command, ExecutionId, Executor, Input, InvalidCommand, Signal};
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::body::{Carried, carrying};
 use crate::call::{Call, Rpc};
 use crate::deadline::{command_before, deadline, passed, until};
-use crate::events::{EventStream, answer};
+use crate::events::answer;
 use crate::interact::interact;
 use crate::run;
 use crate::stack::Stack;
@@ -27,14 +28,14 @@ pub(crate) struct Executions {
 
 #[tonic::async_trait]
 impl ExecutionService for Executions {
-    type ExecuteStream = EventStream;
+    type ExecuteStream = Carried;
 
     async fn execute(&self, request: Request<ExecuteRequest>) -> Result<Response<Self::ExecuteStream>, Status> {
         let executor = self.executor_for(&request, Rpc::Execute)?;
-        answer(executor.execute(command(request)?).await).await.map(Response::new)
+        answer(executor.execute(command(request)?).await).await.map(carrying)
     }
 
-    type InteractStream = EventStream;
+    type InteractStream = Carried;
 
     async fn interact(
         &self,
@@ -42,17 +43,17 @@ impl ExecutionService for Executions {
     ) -> Result<Response<Self::InteractStream>, Status> {
         let executor = Arc::new(self.executor_for(&request, Rpc::Interact)?);
         let deadline = deadline(&request)?;
-        interact(executor, request.into_inner(), deadline).await.map(Response::new)
+        interact(executor, request.into_inner(), deadline).await.map(carrying)
     }
 
-    type AttachStream = EventStream;
+    type AttachStream = Carried;
 
     async fn attach(&self, request: Request<AttachRequest>) -> Result<Response<Self::AttachStream>, Status> {
         let executor = self.executor_for(&request, Rpc::Attach)?;
         let deadline = deadline(&request)?;
         let (id, from) = attach_from_wire(request.get_ref()).map_err(invalid)?;
         let events = answer(executor.attach(&id, from).await).await?;
-        Ok(Response::new(until(deadline, events)))
+        Ok(carrying(until(deadline, events)))
     }
 
     async fn write_input(&self, request: Request<WriteInputRequest>) -> Result<Response<WriteInputResponse>, Status> {

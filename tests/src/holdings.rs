@@ -47,6 +47,8 @@ pub struct Memory {
     pub resident: u64,
     /// Without what is in files: heap and stacks.
     pub anonymous: u64,
+    /// The most that it ever had.
+    pub peak: u64,
 }
 
 impl Memory {
@@ -60,6 +62,6 @@ impl Memory {
             let kibibytes = status.lines().find_map(|line| line.strip_prefix(name)?.strip_suffix(" kB"));
             kibibytes.unwrap().trim().parse::<u64>().unwrap() * 1024
         };
-        Self { resident: bytes("VmRSS:"), anonymous: bytes("RssAnon:") }
+        Self { resident: bytes("VmRSS:"), anonymous: bytes("RssAnon:"), peak: bytes("VmHWM:") }
     }
 }

@@ -29,8 +29,10 @@ const BUSY_BYTES: usize = 32 * 1024;
 const BUSY_PIPE_BYTES: usize = 256 * 1024;
 /// A chunk of less is small.
 const SMALL_BYTES: usize = 4096;
-/// Small chunks in a row are read no more often than this: a flood of tiny HTTP/2 frames would end a connection.
+/// Small chunks are read no more often than this, in the long run: a flood of tiny HTTP/2 frames would end a connection.
 const SMALL_PAUSE: Duration = Duration::from_millis(1);
+/// So many may come at once.
+const SMALL_BURST: u32 = 16;
 /// After the exit, while a survivor holds a pipe: how long it may be quiet before reading stops.
 const TAIL_QUIET: Duration = Duration::from_millis(50);
 /// After the exit, while a survivor holds a pipe: how long it is read at the most.
@@ -226,21 +228,24 @@ impl Tail {
     }
 }
 
-/// Keeps small chunks apart, so that they gather in the pipe.
+/// Keeps small chunks apart where there are too many, so that they gather in the pipe.
 #[derive(Default)]
 struct Pace {
-    last_small: Option<Instant>,
+    /// When all small chunks so far would have been read with a pause after each.
+    paid: Option<Instant>,
 }
 
 impl Pace {
     fn note(&mut self, length: usize) {
-        self.last_small = (length < SMALL_BYTES).then(Instant::now);
+        let now = Instant::now();
+        let paid = self.paid.filter(|paid| *paid > now).unwrap_or(now);
+        self.paid = (length < SMALL_BYTES).then(|| paid + SMALL_PAUSE);
     }
 
     async fn wait(&self, exited: &CancellationToken) {
-        let Some(last) = self.last_small else { return };
-        if last.elapsed() < SMALL_PAUSE && !exited.is_cancelled() {
-            let _ = tokio::time::timeout_at(last + SMALL_PAUSE, exited.cancelled()).await;
+        let Some(until) = self.paid.and_then(|paid| paid.checked_sub(SMALL_PAUSE * (SMALL_BURST - 1))) else { return };
+        if until > Instant::now() && !exited.is_cancelled() {
+            let _ = tokio::time::timeout_at(until, exited.cancelled()).await;
         }
     }
 }

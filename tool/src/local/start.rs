@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::io::unix::AsyncFd;
-use tokio::task::JoinHandle;
+use tokio::sync::oneshot;
 
 use super::children::{Canceller, OwnChild};
 use super::containment::Guard;
@@ -86,7 +86,7 @@ impl<E: Into<ExecutorError>> From<E> for NotStarted {
 
 /// A start that takes too long.
 pub(super) struct LateStart {
-    spawning: JoinHandle<Result<Spawned, ExecutorError>>,
+    spawning: oneshot::Receiver<Result<Spawned, ExecutorError>>,
     child: Canceller,
 }
 
@@ -136,9 +136,12 @@ impl Supervisor {
         let (shared, command, id) = (Arc::clone(&self.shared), Arc::clone(&self.command), self.record.id.clone());
         let own = OwnChild::expect();
         let child = own.canceller();
-        let mut spawning = tokio::task::spawn_blocking(move || {
+        let (tell, mut spawning) = oneshot::channel();
+        tokio::task::spawn_blocking(move || {
             let _slot = slot;
-            shared.spawn(&command, &id, own)
+            let _ = tell.send(shared.spawn(&command, &id, own));
+            // for the next one, while nobody waits for this
+            shared.cgroups.prepare();
         });
         tokio::select! {
             spawned = &mut spawning => {

@@ -236,12 +236,14 @@ impl Supervisor {
         let [stdout_dropped, stderr_dropped] = record.transcript.seal();
         exited.stdout.dropped_bytes += stdout_dropped;
         exited.stderr.dropped_bytes += stderr_dropped;
-        log_end(&exited);
         watcher.into_iter().for_each(|watcher| watcher.ended(&exited));
         shared.registry.ended(&record, exited.clone(), lingers);
         // not before: who is told that it has ended may look
         drop(inputs);
-        record.transcript.finish(exited);
+        record.transcript.finish(exited.clone());
+        // the answer goes out first
+        tokio::task::yield_now().await;
+        log_end(&exited);
         drop(tracked);
         if !lingers {
             containment.release();

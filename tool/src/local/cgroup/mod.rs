@@ -10,13 +10,14 @@ mod tree;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use self::hierarchy::Hierarchy;
 use self::leaf::Keeper;
 pub(super) use self::leaf::Leaf;
 use self::limits::Resource;
-use self::tree::{PREFIX, SUBTREE, Tree};
+use self::tree::{Directory, PREFIX, SUBTREE, Tree};
 use super::processes::{self, Process};
 use super::{ContainmentKind, vfork};
 use crate::{ExecutorError, ResourceLimits};
@@ -37,6 +38,14 @@ struct Unified {
     tree: Tree,
     /// Those that its leaves have.
     controllers: Vec<String>,
+    /// Made before it is needed: that takes a twentieth of the start of a command.
+    spare: Mutex<Option<Directory>>,
+}
+
+impl Unified {
+    fn spare(&self) -> MutexGuard<'_, Option<Directory>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The engine's part of a version 1 hierarchy.
@@ -80,7 +89,19 @@ impl Cgroups {
                 this.kind = ContainmentKind::ProcessGroup;
             }
         }
+        this.prepare();
         (this, faults)
+    }
+
+    /// Makes ready what the next execution will need, if it is not.
+    pub(super) fn prepare(&self) {
+        if let Some(unified) = &self.unified
+            && unified.spare().is_none()
+            // if it fails, it is tried again when it is needed, and told then
+            && let Ok(spare) = unified.tree.grow()
+        {
+            *unified.spare() = Some(spare);
+        }
     }
 
     /// Removes all of them that hold no process; none can be made from now on.
@@ -116,7 +137,10 @@ impl Cgroups {
 
     fn keeper(&self) -> io::Result<Keeper> {
         match (self.kind, &self.unified, self.version_1("freezer")) {
-            (ContainmentKind::CgroupV2, Some(unified), _) => Ok(Keeper::Unified(unified.tree.grow()?)),
+            (ContainmentKind::CgroupV2, Some(unified), _) => {
+                let spare = unified.spare().take().filter(|spare| !spare.is_gone());
+                Ok(Keeper::Unified(spare.map_or_else(|| unified.tree.grow(), Ok)?))
+            }
             (ContainmentKind::CgroupV1, _, Some((_, freezer))) => Ok(Keeper::Freezer(freezer.tree.grow()?)),
             _ => Ok(Keeper::None),
         }
@@ -209,7 +233,7 @@ fn unified_in(base: &Path, may_move: bool) -> Result<Unified, String> {
     let controllers = share_out(base, &tree, may_move);
     // once more, with the controllers
     try_out(leaf(&tree).map_err(text)?)?;
-    Ok(Unified { tree, controllers })
+    Ok(Unified { tree, controllers, spare: Mutex::default() })
 }
 
 /// Gives the leaves of `tree`, which is below `base`, all controllers that can be had; returns those that they have.

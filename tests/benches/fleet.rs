@@ -6,8 +6,6 @@
 //! openssh-server, clustershell and pdsh), over new connections and over those of ControlMaster. Argument: how many
 //! hosts (default 200).
 
-mod ssh;
-
 use std::fmt::Write;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -15,10 +13,8 @@ use std::time::{Duration, Instant};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use nix::sys::resource::{Usage, UsageWho, getrusage};
 use telexec_client::{ConnectOptions, RemoteExecutor};
-use telexec_tests::{Agent, Certs, bench_agent, percentile, program};
+use telexec_tests::{Agent, Certs, Sshd, bench_agent, percentile, program};
 use telexec_tool::{Command, Event, Executor};
-
-use crate::ssh::{Sshd, Tool};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -26,6 +22,8 @@ const ROUNDS: usize = 5;
 const ROUNDS_OF_SSH: usize = 3;
 /// As many as `telexec fleet` works on.
 const FANOUT: usize = 64;
+/// On two cores this takes clush half a minute; beyond it, sshd and the masters are thousands of processes.
+const MOST_OF_SSH: usize = 200;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with('-'));
@@ -66,17 +64,22 @@ async fn measure(hosts: usize) -> Result<Ours> {
 
 /// The same with what others use, as multiples of ours.
 fn compare(hosts: usize, ours: Ours) -> Result<()> {
-    if let Some(why) = ssh::missing(hosts) {
+    if hosts > MOST_OF_SSH {
+        println!("not compared with ssh: more than {MOST_OF_SSH} hosts are too many for one sshd");
+        return Ok(());
+    }
+    if let Some(why) = Sshd::missing(&["clush", "pdsh"]) {
         println!("not compared with ssh: {why}");
         return Ok(());
     }
     let sshd = Sshd::start(hosts)?;
-    sshd.warm_up()?;
+    // opens the connections that stay
+    over_ssh(&sshd, hosts, Tool::Clush, true)?;
     for tool in [Tool::Clush, Tool::Pdsh] {
         for (multiplexed, how) in [(true, "open connections"), (false, "new connections")] {
             let mut times = Vec::new();
             for _ in 0..ROUNDS_OF_SSH {
-                times.push(sshd.run(tool, multiplexed)?);
+                times.push(over_ssh(&sshd, hosts, tool, multiplexed)?);
             }
             let time = percentile(&mut times, 50);
             let times_of = |ours: Duration| time.as_secs_f64() / ours.as_secs_f64();
@@ -86,6 +89,34 @@ fn compare(hosts: usize, ours: Ours) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A program that runs a command on many hosts by ssh.
+#[derive(Clone, Copy, Debug)]
+enum Tool {
+    Clush,
+    Pdsh,
+}
+
+/// `true` everywhere, over connections of its own or those that are there.
+fn over_ssh(sshd: &Sshd, hosts: usize, tool: Tool, multiplexed: bool) -> Result<Duration> {
+    let config = sshd.config(multiplexed);
+    let mut command = match tool {
+        Tool::Clush => std::process::Command::new("clush"),
+        Tool::Pdsh => std::process::Command::new("pdsh"),
+    };
+    match tool {
+        Tool::Clush => command.args(["-q", "-o"]).arg(format!("-F {}", config.display())),
+        Tool::Pdsh => command.args(["-R", "ssh"]).env("PDSH_SSH_ARGS", format!("-F {} %h", config.display())),
+    };
+    command.args(["-S", "-f", &FANOUT.to_string(), "-w", &format!("127.0.1.[1-{hosts}]"), "true"]);
+    // not with the settings of whoever measures
+    command.env("HOME", config.with_file_name("home")).stdin(Stdio::null()).stdout(Stdio::null());
+    let begin = Instant::now();
+    match command.status()?.success() {
+        true => Ok(begin.elapsed()),
+        false => Err(format!("{tool:?} failed").into()),
+    }
 }
 
 async fn connect(agent: &Agent, certs: &Certs) -> Result<Vec<RemoteExecutor>> {
