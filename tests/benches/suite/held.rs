@@ -10,13 +10,15 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, set_child_su
 use telexec_tests::{Agent, Certs, MARK, Memory, Watch, bench_agent, marker, percentile, processes_with, until};
 use telexec_tool::{Command, Execution, Executor, ListQuery};
 
-use crate::machine::{cpu_of, peak_mebibytes};
+use crate::machine::{self, cpu_of, peak_mebibytes};
 use crate::table::{Aim, Row, Table, Unit};
 use crate::{Plan, Result};
 
 const CALLS_PER_CONNECTION: usize = 500;
 /// Starts at once.
 const IN_FLIGHT: usize = 64;
+/// Descriptors that an agent needs for each, and some of its own.
+const FILES_OF_EACH: usize = 5;
 /// How long it is watched while all sleep.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -82,12 +84,16 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Executions that run, and connections that are idle.
+/// Executions that run.
 pub(crate) async fn held(plan: &Plan, table: &mut Table) -> Result<()> {
+    let most = machine::file_limit() / FILES_OF_EACH;
     for count in [2000, 10_000] {
-        sleeping(plan, table, plan.some(count)).await?;
+        if most < count {
+            println!("  no more than {most} of {count}: the limit of descriptors is low here");
+        }
+        sleeping(plan, table, plan.some(count.min(most))).await?;
     }
-    connected(table, plan.some(1000)).await
+    Ok(())
 }
 
 async fn sleeping(plan: &Plan, table: &mut Table, count: usize) -> Result<()> {
@@ -147,10 +153,12 @@ async fn sleeping(plan: &Plan, table: &mut Table, count: usize) -> Result<()> {
     Ok(())
 }
 
-async fn connected(table: &mut Table, count: usize) -> Result<()> {
+/// Connections that are idle.
+pub(crate) async fn connected(plan: &Plan, table: &mut Table) -> Result<()> {
+    let count = plan.some(1000);
     let certs = Certs::new();
     for (name, agent) in [("unix socket", bench_agent()), ("mTLS", bench_agent().mtls(&certs))] {
-        let agent: Agent = agent.config(format!("max_connections = {}", count + 1)).start();
+        let agent: Agent = agent.config(format!("max_connections = {}", 2 * count + 2)).start();
         // the first of them is no measure
         let mut connections = vec![agent.executor().await];
         let before = Memory::of(agent.pid()).resident;

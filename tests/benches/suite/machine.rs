@@ -42,8 +42,12 @@ pub(crate) fn peak_mebibytes(pid: i32) -> f64 {
     Memory::of(pid).peak as f64 / 1024.0 / 1024.0
 }
 
-/// Many connections, and pipes: 10,000 executions take an agent five descriptors each. Only root may go beyond the limit
-/// that it has.
+/// How many descriptors this process, and the agents that it starts, may have.
+pub(crate) fn file_limit() -> usize {
+    getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
+/// Many connections, and the pipes of the baselines. Only root may go beyond the limit that it was given.
 pub(crate) fn raise_file_limit() {
     const WANTED: u64 = 100_000;
     let limit = getrlimit(Resource::Nofile);

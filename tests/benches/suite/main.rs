@@ -26,7 +26,7 @@ use crate::table::Table;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 type Measure = for<'a> fn(&'a Plan, &'a mut Table) -> LocalBoxFuture<'a, Result<()>>;
 
-const GROUPS: [(&str, Measure); 10] = [
+const GROUPS: [(&str, Measure); 11] = [
     ("latency", |plan, table| Box::pin(latency::warm(plan, table))),
     ("first-byte", |plan, table| Box::pin(latency::first_byte(plan, table))),
     ("guards", |plan, table| Box::pin(latency::guarded(plan, table))),
@@ -36,6 +36,7 @@ const GROUPS: [(&str, Measure); 10] = [
     ("process", |plan, table| Box::pin(process::whole_processes(plan, table))),
     ("cancel", |plan, table| Box::pin(held::cancel(plan, table))),
     ("held", |plan, table| Box::pin(held::held(plan, table))),
+    ("connections", |plan, table| Box::pin(held::connected(plan, table))),
     ("agent", |plan, table| Box::pin(process::agent(plan, table))),
 ];
 
