@@ -109,11 +109,11 @@ pub(super) async fn cancel_leaves_nothing_of_a_stubborn_child_with_an_empty_envi
 }
 
 pub(super) async fn cancel_leaves_nothing_of_processes_that_respawn(machine: Machine) {
-    cancel_leaves_nothing(machine, RESPAWNING, sleeps(4)).await;
+    cancel_leaves_nothing(machine, RESPAWNING, sleeps(2)).await;
 }
 
 pub(super) async fn cancel_leaves_nothing_of_sessions_that_respawn(machine: Machine) {
-    cancel_leaves_nothing(machine, RESPAWNING_SESSIONS, sleeps(4)).await;
+    cancel_leaves_nothing(machine, RESPAWNING_SESSIONS, sleeps(2)).await;
 }
 
 async fn exited(machine: &Machine, execution: &Execution) -> impl AsyncFn() -> Option<Exited> + use<> {
