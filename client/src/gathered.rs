@@ -55,7 +55,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // HTTP/2 flushes when it has no more to write
+        // after all that is short, and after each long piece: what comes then waits anew
         ready!(Pin::new(&mut self.io).poll_flush(cx))?;
         self.goes_out = false;
         Poll::Ready(Ok(()))

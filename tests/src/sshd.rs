@@ -56,6 +56,8 @@ impl Sshd {
         fs::write(path("each"), client)?;
         fs::create_dir(path("skeleton"))?;
         fs::create_dir_all("/run/sshd")?;
+        // what an interrupted run has left
+        let _ = Command::new("userdel").args(["--force", USER]).stderr(Stdio::null()).status();
         let mut useradd = Command::new("useradd");
         useradd.args(["--create-home", "--shell", "/bin/sh", "--password", "*", "--skel"]).arg(path("skeleton"));
         ran(useradd.arg("--home-dir").arg(path("home")).arg(USER))?;
@@ -102,7 +104,7 @@ fn sshd_config(directory: &Path, port: u16) -> String {
     let directory = directory.display();
     format!(
         "ListenAddress 0.0.0.0:{port}\nHostKey {directory}/host\nAuthorizedKeysFile {directory}/user.pub\nPidFile none\n\
-UsePAM no\nUseDNS no\nPrintMotd no\nPrintLastLog no\nStrictModes no\nPasswordAuthentication no\nAllowUsers {USER}\n\
+UsePAM no\nUseDNS no\nPrintMotd no\nPrintLastLog no\nStrictModes no\nPasswordAuthentication no\nAllowUsers {USER}@127.0.0.0/8\n\
 MaxStartups 1000:30:2000\nMaxSessions 1000\nLogLevel ERROR\n"
     )
 }

@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use rustix::process::{DumpableBehavior, child_subreaper, dumpable_behavior};
-use telexec_tests::{alone, cgroups, children, collect, is_root, marker, run, until, until_told, within};
+use rustix::process::{DumpableBehavior, Pid, child_subreaper, dumpable_behavior, kill_process};
+use telexec_tests::{
+    MARK, alone, cgroups, children, collect, is_root, marker, processes_with, run, until, until_told, within,
+};
 use telexec_tool::local::{ContainmentKind, LocalConfig, LocalExecutor, MainProcess, Watcher};
 use telexec_tool::{Command, Descendants, ExecutionId, Executor, ExecutorError, Exited, OutputStream, ResourceLimits};
 use tokio::runtime::Runtime;
@@ -195,6 +197,25 @@ fn dropping_it_leaves_nothing() {
 #[test]
 fn shutting_it_down_leaves_nothing() {
     alone("library::shutting_it_down_leaves_nothing", || leaves_nothing(true));
+}
+
+/// A program that is over when its command is.
+#[test]
+fn survivors_stay_when_the_runtime_goes_at_once() {
+    alone("library::survivors_stay_when_the_runtime_goes_at_once", || {
+        for kind in KINDS {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let Some(executor) = executor(kind) else { continue };
+            let mark = marker();
+            let command = Command::shell("setsid sleep 300 >/dev/null 2>&1 &").env(MARK, &mark);
+            let outcome = runtime.block_on(run(&executor, command)).unwrap();
+            drop((runtime, executor));
+            assert_eq!((outcome.exited.surviving_processes, processes_with(&mark).len()), (1, 1), "{kind}");
+            for survivor in processes_with(&mark) {
+                kill_process(Pid::from_raw(survivor.pid).unwrap(), rustix::process::Signal::KILL).unwrap();
+            }
+        }
+    });
 }
 
 /// Their commands may even have the same id. Without a cgroup that is what tells them apart.

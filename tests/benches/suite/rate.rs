@@ -11,6 +11,7 @@ use crate::machine::{cpu_of, own_cpu, peak_mebibytes};
 use crate::table::{Aim, Row, Table, Unit};
 use crate::{Plan, Result};
 
+const ROUNDS: usize = 3;
 const ARGV: [&str; 1] = ["/bin/true"];
 
 /// `/bin/true`: the local loop, and one agent over one connection.
@@ -22,7 +23,7 @@ pub(crate) async fn rate(plan: &Plan, table: &mut Table) -> Result<()> {
         let mut locals = Vec::new();
         let mut remotes = [Vec::new(), Vec::new()];
         let mut cpu = [[0.0; 2]; 2];
-        for _ in 0..3 {
+        for _ in 0..ROUNDS {
             locals.push(per_second(count, in_flight, || here(&ARGV)).await?);
             for ((rates, cpu), (_, agent)) in remotes.iter_mut().zip(&mut cpu).zip(&agents) {
                 let machine = agent.executor().await;
@@ -31,7 +32,7 @@ pub(crate) async fn rate(plan: &Plan, table: &mut Table) -> Result<()> {
                 rates.push(per_second(count, in_flight, || there(machine, &ARGV)).await?);
                 let after = [cpu_of(agent.pid()), own_cpu()];
                 for (cpu, (before, after)) in cpu.iter_mut().zip(before.into_iter().zip(after)) {
-                    *cpu = after.saturating_sub(before).as_secs_f64() * 1e6 / count as f64;
+                    *cpu += after.saturating_sub(before).as_secs_f64() * 1e6 / (count * ROUNDS) as f64;
                 }
             }
         }

@@ -66,7 +66,9 @@ impl Way {
         let mebibytes = bytes as f64 / MEBIBYTE as f64;
         self.speeds.push(mebibytes / time);
         let after = self.cpu_now();
-        self.cpu = [(after[0] - before[0]) * 1e6 / mebibytes, (after[1] - before[1]) * 1e6 / mebibytes];
+        for (sum, (before, after)) in self.cpu.iter_mut().zip(before.into_iter().zip(after)) {
+            *sum += (after - before) * 1e6 / mebibytes;
+        }
         Ok(())
     }
 
@@ -80,7 +82,7 @@ impl Way {
         }
         row.aim = self.aim.map(Aim::RatioAtLeast);
         // of each MiB
-        row.cpu = self.agent.map(|_| self.cpu);
+        row.cpu = self.agent.map(|_| self.cpu.map(|sum| sum / self.speeds.len() as f64));
         row.peak = self.agent.map(peak_mebibytes);
         row
     }
@@ -235,7 +237,7 @@ async fn execute(machine: &RemoteExecutor, bytes: u64) -> Result<u64> {
 async fn in_parallel(machine: &RemoteExecutor, bytes: u64) -> Result<u64> {
     let parts = (0..PARALLEL).map(|_| execute(machine, bytes / PARALLEL));
     let parts: Vec<u64> = stream::iter(parts).buffer_unordered(PARALLEL as usize).try_collect().await?;
-    Ok(parts.iter().sum::<u64>() + bytes % PARALLEL)
+    Ok(parts.iter().sum())
 }
 
 /// An execution that has ended, and whose output the agent keeps.

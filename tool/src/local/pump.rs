@@ -29,9 +29,9 @@ const BUSY_BYTES: usize = 32 * 1024;
 const BUSY_PIPE_BYTES: usize = 256 * 1024;
 /// A chunk of less is small.
 const SMALL_BYTES: usize = 4096;
-/// Small chunks are read no more often than this, in the long run: a flood of tiny HTTP/2 frames would end a connection.
+/// Small chunks in a row are read no more often than this: a flood of tiny HTTP/2 frames would end a connection.
 const SMALL_PAUSE: Duration = Duration::from_millis(1);
-/// So many may come at once.
+/// But so many may come at once: HTTP/2's implementations forgive a hundred.
 const SMALL_BURST: u32 = 16;
 /// After the exit, while a survivor holds a pipe: how long it may be quiet before reading stops.
 const TAIL_QUIET: Duration = Duration::from_millis(50);
@@ -231,7 +231,7 @@ impl Tail {
 /// Keeps small chunks apart where there are too many, so that they gather in the pipe.
 #[derive(Default)]
 struct Pace {
-    /// When all small chunks so far would have been read with a pause after each.
+    /// When all small chunks since the last large one would have been read, with a pause after each.
     paid: Option<Instant>,
 }
 

@@ -138,14 +138,14 @@ impl Supervisor {
         let child = own.canceller();
         let (tell, mut spawning) = oneshot::channel();
         tokio::task::spawn_blocking(move || {
-            let _slot = slot;
             let _ = tell.send(shared.spawn(&command, &id, own));
+            drop(slot);
             // for the next one, while nobody waits for this
             shared.cgroups.prepare();
         });
         tokio::select! {
             spawned = &mut spawning => {
-                let spawned = spawned.map_err(|error| ExecutorError::Internal(error.to_string()))?;
+                let spawned = spawned.map_err(|_| ExecutorError::Internal("the thread that starts it has failed".into()))?;
                 Ok(spawned?)
             }
             error = &mut given_up => Err(NotStarted::GivenUp(error, LateStart { spawning, child })),

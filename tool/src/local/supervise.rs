@@ -240,6 +240,11 @@ impl Supervisor {
         shared.registry.ended(&record, exited.clone(), lingers);
         // not before: who is told that it has ended may look
         drop(inputs);
+        // whoever hears of the end finds a free place, and survivors that stay even if this task is dropped
+        let _permit = lingers.then_some(permit);
+        if lingers {
+            containment.leave_alone();
+        }
         record.transcript.finish(exited.clone());
         // the answer goes out first
         tokio::task::yield_now().await;
@@ -247,10 +252,8 @@ impl Supervisor {
         drop(tracked);
         if !lingers {
             containment.release();
-            drop(permit);
             return;
         }
-        containment.leave_alone();
         let rests = [stdout.rest, stderr.rest].into_iter().flatten().map(pump::discard);
         let outlive = async {
             tokio::join!(containment.outlive(), futures_util::future::join_all(rests));

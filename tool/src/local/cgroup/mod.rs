@@ -100,7 +100,8 @@ impl Cgroups {
             // if it fails, it is tried again when it is needed, and told then
             && let Ok(spare) = unified.tree.grow()
         {
-            *unified.spare() = Some(spare);
+            // another thread was faster: it is removed, without the lock
+            let _surplus = unified.spare().replace(spare);
         }
     }
 
