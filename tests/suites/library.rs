@@ -218,6 +218,25 @@ fn survivors_stay_when_the_runtime_goes_at_once() {
     });
 }
 
+/// The main process waits in the process table as long as others are found by it: no longer than there is an engine.
+#[test]
+fn survivors_that_stay_keep_no_zombie_when_it_is_shut_down() {
+    alone("library::survivors_that_stay_keep_no_zombie_when_it_is_shut_down", || {
+        Runtime::new().unwrap().block_on(async {
+            for executor in executors() {
+                let (kind, mark) = (executor.containment(), marker());
+                let command = Command::shell("sleep 300 >/dev/null 2>&1 &").env(MARK, &mark);
+                assert_eq!(run(&executor, command).await.unwrap().exited.surviving_processes, 1, "{kind}");
+                within(executor.shutdown()).await;
+                until(&format!("no zombie is left by {kind}"), async || children(this()).is_empty()).await;
+                let survivors = processes_with(&mark);
+                assert_eq!(survivors.len(), 1, "{kind}");
+                kill_process(Pid::from_raw(survivors[0].pid).unwrap(), rustix::process::Signal::KILL).unwrap();
+            }
+        });
+    });
+}
+
 /// Their commands may even have the same id. Without a cgroup that is what tells them apart.
 #[test]
 fn engines_in_one_process_do_not_touch_each_other() {

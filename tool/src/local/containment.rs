@@ -230,8 +230,12 @@ impl Containment {
     }
 
     fn end_blocking(&self) {
-        if self.inner.is_released() || self.inner.left_alone.load(Ordering::Relaxed) {
+        if self.inner.is_released() {
             return;
+        }
+        if self.inner.left_alone.load(Ordering::Relaxed) {
+            // the main process has ended, and others are not to be found by it any more
+            return self.inner.reap();
         }
         for _ in 0..ATTEMPTS {
             match self.inner.sweep(Signal::KILL, &mut Done::new(), Instant::now()) {
