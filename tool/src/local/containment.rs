@@ -15,7 +15,7 @@ use std::future::Future;
 use std::io;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
@@ -37,8 +37,8 @@ pub(super) struct Containment {
 struct Inner {
     main: i32,
     id: ExecutionId,
-    /// No process of the execution is older than its main process.
-    start_ticks: u64,
+    /// See [`Inner::start_ticks`].
+    start_ticks: OnceLock<u64>,
     started: Instant,
     census: Arc<Census>,
     /// Members at the last look: one stays a member whatever it does to hide.
@@ -88,13 +88,11 @@ pub(super) struct Guard {
 impl Guard {
     /// The processes of the execution `id`, whose main process was just started, in these cgroups.
     pub(super) fn new(main: Pid, own: OwnChild, leaf: Option<Leaf>, id: ExecutionId, census: Arc<Census>) -> Self {
-        let main = main.as_raw_nonzero().get();
-        let start_ticks = processes::read(main).ok().flatten().map_or(0, |process| process.start_ticks);
         let containment = Containment {
             inner: Arc::new(Inner {
-                main,
+                main: main.as_raw_nonzero().get(),
                 id,
-                start_ticks,
+                start_ticks: OnceLock::new(),
                 started: Instant::now(),
                 census,
                 known: Mutex::default(),
@@ -216,6 +214,7 @@ impl Containment {
     pub(super) fn leave_alone(&self) {
         self.inner.left_alone.store(true, Ordering::Relaxed);
         if self.inner.keeping_leaf().is_some() {
+            self.inner.start_ticks();
             self.inner.reap();
         }
     }
@@ -413,19 +412,27 @@ impl Inner {
             None => Vec::new(),
         };
         let in_leaf: HashSet<_> = in_leaf.iter().map(Process::key).collect();
+        let born = self.start_ticks();
         let is_root = |process: &Process| in_leaf.contains(&process.key()) || self.is_root(process);
         let all = self.census.take(asked, |process| {
-            if is_root(process) && process.start_ticks >= self.start_ticks && !process.zombie && !process.is_self() {
+            if is_root(process) && process.start_ticks >= born && !process.zombie && !process.is_self() {
                 visit(process);
             }
         })?;
         let known: Vec<_> = lock(&self.known).iter().chain(&in_leaf).copied().collect();
         let known = known.into_iter().filter_map(|(pid, _)| all.get(pid));
         let related = all.in_session_or_group(self.main).chain(all.marked(self.id.as_str())).chain(known);
-        let members = all.with_descendants(related.filter(|process| is_root(process)), self.start_ticks);
+        let members = all.with_descendants(related.filter(|process| is_root(process)), born);
         *lock(&self.known) = members.iter().map(Process::key).collect();
         let kept = leaf.is_some() && members.iter().all(|process| in_leaf.contains(&process.key()));
         Ok(Members { all: members, kept })
+    }
+
+    /// When the main process was born: no process of the execution is older. Read when it is first asked for, since most
+    /// executions never look at all processes; that must be before the main process is reaped.
+    fn start_ticks(&self) -> u64 {
+        let read = || processes::read(self.main).ok().flatten().map_or(0, |process| process.start_ticks);
+        *self.start_ticks.get_or_init(read)
     }
 
     /// It is a member whatever its parents are, and whether or not it is in the cgroup.
