@@ -133,9 +133,9 @@ impl Pump<'_> {
     }
 }
 
-/// Where output comes from.
+/// Where output comes from. A pipe `gushes` if the last chunk was as long as chunks are.
 pub(super) enum Source {
-    Pipe { pipe: pipe::Receiver, enlarged: bool },
+    Pipe { pipe: pipe::Receiver, enlarged: bool, gushes: bool },
     Terminal(Arc<Terminal>),
 }
 
@@ -143,7 +143,7 @@ impl Source {
     /// # Errors
     /// The runtime cannot watch another descriptor.
     pub(super) fn pipe(file: OwnedFd) -> std::io::Result<Self> {
-        Ok(Self::Pipe { pipe: pipe::Receiver::from_owned_fd(file)?, enlarged: false })
+        Ok(Self::Pipe { pipe: pipe::Receiver::from_owned_fd(file)?, enlarged: false, gushes: false })
     }
 
     async fn readable(&self) -> std::io::Result<()> {
@@ -161,11 +161,15 @@ impl Source {
         }
     }
 
-    /// Reads what is there, into a buffer of just that size; empty: the end.
+    /// Reads what is there, into a buffer of about that size; empty: the end.
     fn read(&mut self) -> std::io::Result<Bytes> {
-        let ready = usize::try_from(self.ready()).unwrap_or(0);
+        let ready = match self {
+            // asking takes the pipe's lock from who writes
+            Self::Pipe { gushes: true, .. } => CHUNK_BYTES,
+            _ => usize::try_from(self.ready()).unwrap_or(0),
+        };
         match self {
-            Self::Pipe { pipe, enlarged } => {
+            Self::Pipe { pipe, enlarged, gushes } => {
                 if ready >= BUSY_BYTES && !*enlarged {
                     // best effort: the pipes of a user are limited together
                     let _ = fcntl_setpipe_size(&*pipe, BUSY_PIPE_BYTES);
@@ -173,7 +177,11 @@ impl Source {
                 }
                 let mut chunk = BytesMut::with_capacity(ready.clamp(64, CHUNK_BYTES));
                 pipe.try_read_buf(&mut chunk)?;
-                Ok(chunk.freeze())
+                *gushes = chunk.len() == CHUNK_BYTES;
+                match chunk.len() < ready / 2 {
+                    true => Ok(Bytes::copy_from_slice(&chunk)),
+                    false => Ok(chunk.freeze()),
+                }
             }
             Self::Terminal(terminal) => {
                 let mut chunk = Vec::with_capacity(TERMINAL_BYTES);

@@ -5,7 +5,7 @@
 //! whole whenever the agent ends.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -49,7 +49,9 @@ pub(super) const PREFIX: &str = "spool-";
 /// A file system with less is full.
 const MIN_FREE: u64 = 256 * 1024;
 /// The most that is read at once.
-const READ_BYTES: usize = 64 * 1024;
+const READ_BYTES: usize = 256 * 1024;
+/// And is told in one piece, as of a pipe.
+const CHUNK_BYTES: u64 = 64 * 1024;
 /// An entry of the index: a position, and in the lowest bit the stream that begins there.
 const ENTRY_BYTES: usize = 8;
 /// How many entries are looked at at once.
@@ -298,9 +300,13 @@ impl SpoolFile {
         let known_until =
             if first + (runs.len() as u64) < entries { runs.last().map_or(end, |run| run.0) } else { end };
         let length = known_until.min(end).saturating_sub(position).min(READ_BYTES as u64);
-        let mut data = vec![0; usize::try_from(length).unwrap_or(READ_BYTES)];
-        File::open(&self.data)?.read_exact_at(&mut data, position)?;
-        Ok(split(Bytes::from(data), position, &runs))
+        let mut data = Vec::with_capacity(READ_BYTES);
+        let mut file = File::open(&self.data)?;
+        file.seek(SeekFrom::Start(position))?;
+        match file.take(length).read_to_end(&mut data)? as u64 == length {
+            true => Ok(split(&data.into(), position, &runs)),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
     }
 }
 
@@ -354,16 +360,19 @@ fn runs(index: &File, first: u64, entries: u64) -> io::Result<Vec<(u64, OutputSt
     Ok(bytes.as_chunks::<ENTRY_BYTES>().0.iter().copied().map(decode).collect())
 }
 
-/// Data that begins at `position`, cut where the stream changes. The first run begins at or before `position`.
-fn split(data: Bytes, position: u64, runs: &[(u64, OutputStream)]) -> Vec<Output> {
+/// Data that begins at `position`, cut where the stream changes, and where a chunk is long enough. The first run begins
+/// at or before `position`.
+fn split(data: &Bytes, position: u64, runs: &[(u64, OutputStream)]) -> Vec<Output> {
     let end = position + data.len() as u64;
     let ends = runs.iter().skip(1).map(|run| run.0).chain([u64::MAX]);
+    let offset = |at: u64| usize::try_from(at - position).unwrap_or(0);
     let mut chunks = Vec::new();
     for ((start, stream), run_end) in runs.iter().zip(ends) {
-        let (from, to) = ((*start).max(position), run_end.min(end));
-        if from < to {
-            let range = usize::try_from(from - position).unwrap_or(0)..usize::try_from(to - position).unwrap_or(0);
-            chunks.push(Output { stream: *stream, data: data.slice(range), position: from });
+        let (mut from, to) = ((*start).max(position), run_end.min(end));
+        while from < to {
+            let next = to.min(from + CHUNK_BYTES);
+            chunks.push(Output { stream: *stream, data: data.slice(offset(from)..offset(next)), position: from });
+            from = next;
         }
     }
     chunks
