@@ -35,6 +35,9 @@ mod tool;
 
 use std::future::Future;
 
+use tokio::runtime::Builder;
+use tracing_subscriber::filter::LevelFilter;
+
 pub use self::args::Cli;
 use self::args::Subcommand;
 pub use self::completions::complete;
@@ -44,14 +47,14 @@ use self::failure::Failure;
 pub fn run(cli: Cli) -> u8 {
     let done = match cli.subcommand {
         Subcommand::Exec(args) => connected(args.connect.log_level, exec::run(*args)),
-        Subcommand::Fleet(args) => connected(args.log_level(), fleet::run(*args)),
+        Subcommand::Fleet(args) => with(Builder::new_multi_thread(), args.log_level(), fleet::run(*args)),
         Subcommand::Check(args) => connected(args.connect.log_level, check::run(*args)),
         Subcommand::Ps(args) => connected(args.connect.log_level, ps::run(args)),
         Subcommand::Attach(args) => connected(args.connect.log_level, attach::run(args)),
         Subcommand::Input(args) => connected(args.connect.log_level, input::run(args)),
         Subcommand::Kill(args) => connected(args.connect.log_level, kill::run(args)),
         Subcommand::Tool(args) => connected(args.connect.log_level, tool::run(args)),
-        Subcommand::Mcp(args) => connected(args.connect.log_level, mcp::run(args)),
+        Subcommand::Mcp(args) => with(Builder::new_multi_thread(), args.connect.log_level, mcp::run(args)),
         Subcommand::Ping(args) => connected(args.connect.log_level, describe::ping(args)),
         Subcommand::Info(args) => connected(args.connect.log_level, describe::info(args)),
         Subcommand::Certs(args) => certs::run(args.action).map(|()| 0),
@@ -65,13 +68,19 @@ pub fn run(cli: Cli) -> u8 {
     })
 }
 
+/// Runs what needs one connection: on this thread, which saves the time that others take to start and to be woken.
+fn connected(level: LevelFilter, work: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
+    with(Builder::new_current_thread(), level, work)
+}
+
 /// Runs what needs the network, with logging.
-fn connected(
-    level: tracing_subscriber::filter::LevelFilter,
+fn with(
+    mut runtime: Builder,
+    level: LevelFilter,
     work: impl Future<Output = Result<u8, Failure>>,
 ) -> Result<u8, Failure> {
     tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).init();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(exit::LOST, &error).during("cannot start"))?;
     let done = runtime.block_on(work);
     // a thread that waits for standard input must not hold up the exit
