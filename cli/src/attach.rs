@@ -8,7 +8,7 @@ use telexec_tool::{Attach, ExecutionInfo, Executor, ExecutorError, Input, OnDisc
 
 use crate::args::AttachArgs;
 use crate::connect::{call_failure, with_agent};
-use crate::failure::{Failure, say};
+use crate::failure::{Failure, say_meanwhile};
 use crate::follow::{Ending, Shown, follow};
 use crate::interaction::{Feed, Interaction};
 use crate::{exit, terminal};
@@ -52,7 +52,7 @@ async fn takes_input(args: &AttachArgs, executor: &RemoteExecutor) -> Result<boo
     match executor.write_input(&args.id, nothing).await {
         Ok(_) => Ok(true),
         Err(error @ ExecutorError::FailedPrecondition { .. }) => {
-            say(&format!("{}: no input is sent: {error}", args.target));
+            say_meanwhile(format!("{}: no input is sent: {error}", args.target)).await;
             Ok(false)
         }
         // its stream tells what became of it

@@ -57,6 +57,12 @@ pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "telexec: {line}");
 }
 
+/// The same while a connection is open, which must not wait for whoever reads standard error.
+pub(crate) async fn say_meanwhile(line: String) {
+    // an error would say that the program is about to end
+    let _ = tokio::task::spawn_blocking(move || say(&line)).await;
+}
+
 /// The texts of an error and its causes, each that adds something.
 pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();

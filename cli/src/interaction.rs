@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::args::Destination;
 use crate::connect::call_failure;
 use crate::detach::{DetachFilter, DetachKeys};
-use crate::failure::{Failure, say};
+use crate::failure::{Failure, say_meanwhile};
 use crate::follow::Ending;
 use crate::terminal::{self, RawMode};
 use crate::{exit, stdin};
@@ -86,7 +86,7 @@ impl Interaction<'_> {
                 // without it no key would do anything any more, Ctrl-C neither
                 drop(raw);
                 if tell_unread {
-                    say(&format!("{}: no input is sent: {reason}", self.target));
+                    say_meanwhile(format!("{}: no input is sent: {reason}", self.target)).await;
                 }
                 return std::future::pending().await;
             }

@@ -95,12 +95,12 @@ fn raise_file_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Of the heap so much stays when it is not in use.
+/// So much of each of the allocator's heaps stays when it is not in use.
 const KEPT_HEAP_BYTES: usize = 4 * 1024 * 1024;
 
-/// The C library gives the end of its heap back to the kernel when 128 KiB of it are not in use, and takes it again for
-/// the next chunks of output: a tenth of the time of a fast stream. It gives back less often once a large block was freed:
-/// see M_MMAP_THRESHOLD in mallopt(3). The block is not touched, and takes no memory.
+/// glibc gives the end of a heap back to the kernel when 128 KiB of it are not in use, and takes it again for the next
+/// chunks of output: a tenth of the time of a fast stream. It gives back less often once a large block was freed: see
+/// M_MMAP_THRESHOLD in mallopt(3). The block is not touched, and takes no memory.
 fn keep_heap() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(KEPT_HEAP_BYTES / 2)));
 }

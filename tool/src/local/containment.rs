@@ -6,8 +6,8 @@
 //! process that leaves the session, loses its parent and clears its environment, all three between two looks, is not
 //! found.
 //!
-//! Without a cgroup, the main process is not reaped before the last member has ended: so the numbers of its session and
-//! group cannot be given to strangers.
+//! Without a cgroup, the main process is not reaped before the last member has ended, or the engine goes: so the numbers
+//! of its session and group cannot be given to strangers.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -214,7 +214,8 @@ impl Containment {
     pub(super) fn leave_alone(&self) {
         self.inner.left_alone.store(true, Ordering::Relaxed);
         if self.inner.keeping_leaf().is_some() {
-            self.inner.start_ticks();
+            // asked while it can be
+            let _ = self.inner.start_ticks();
             self.inner.reap();
         }
     }
@@ -224,6 +225,7 @@ impl Containment {
     pub(super) fn release(&self) {
         self.inner.reap();
         let leaf = lock(&self.inner.leaf).take();
+        self.inner.left_alone.store(false, Ordering::Relaxed);
         // the kernel may be busy with other cgroups
         tokio::task::spawn_blocking(move || drop(leaf));
     }
@@ -233,7 +235,7 @@ impl Containment {
             return;
         }
         if self.inner.left_alone.load(Ordering::Relaxed) {
-            // the main process has ended, and others are not to be found by it any more
+            // the engine goes: others are not found by the main process any more, which has ended
             return self.inner.reap();
         }
         for _ in 0..ATTEMPTS {
@@ -376,7 +378,7 @@ impl Inner {
 
     /// There is nothing left to look for.
     fn is_released(&self) -> bool {
-        lock(&self.held).is_none() && lock(&self.leaf).is_none()
+        lock(&self.held).is_none() && lock(&self.leaf).is_none() && !self.left_alone.load(Ordering::Relaxed)
     }
 
     fn reap(&self) {
@@ -412,7 +414,7 @@ impl Inner {
             None => Vec::new(),
         };
         let in_leaf: HashSet<_> = in_leaf.iter().map(Process::key).collect();
-        let born = self.start_ticks();
+        let born = self.start_ticks()?;
         let is_root = |process: &Process| in_leaf.contains(&process.key()) || self.is_root(process);
         let all = self.census.take(asked, |process| {
             if is_root(process) && process.start_ticks >= born && !process.zombie && !process.is_self() {
@@ -428,11 +430,16 @@ impl Inner {
         Ok(Members { all: members, kept })
     }
 
-    /// When the main process was born: no process of the execution is older. Read when it is first asked for, since most
-    /// executions never look at all processes; that must be before the main process is reaped.
-    fn start_ticks(&self) -> u64 {
-        let read = || processes::read(self.main).ok().flatten().map_or(0, |process| process.start_ticks);
-        *self.start_ticks.get_or_init(read)
+    /// When the main process was born: no process of the execution is older. Read when it is first asked for, since
+    /// most executions never look at all processes; 0 if it is reaped by then.
+    fn start_ticks(&self) -> io::Result<u64> {
+        if let Some(ticks) = self.start_ticks.get() {
+            return Ok(*ticks);
+        }
+        // while it is held, its id is its own
+        let held = lock(&self.held);
+        let main = if held.is_some() { processes::read(self.main)? } else { None };
+        Ok(*self.start_ticks.get_or_init(|| main.map_or(0, |process| process.start_ticks)))
     }
 
     /// It is a member whatever its parents are, and whether or not it is in the cgroup.

@@ -178,7 +178,7 @@ impl Source {
                 let mut chunk = BytesMut::with_capacity(ready.clamp(64, CHUNK_BYTES));
                 pipe.try_read_buf(&mut chunk)?;
                 *gushes = chunk.len() == CHUNK_BYTES;
-                match chunk.len() < ready / 2 {
+                match chunk.len() < ready.min(CHUNK_BYTES) / 2 {
                     true => Ok(Bytes::copy_from_slice(&chunk)),
                     false => Ok(chunk.freeze()),
                 }

@@ -300,7 +300,7 @@ impl SpoolFile {
         let known_until =
             if first + (runs.len() as u64) < entries { runs.last().map_or(end, |run| run.0) } else { end };
         let length = known_until.min(end).saturating_sub(position).min(READ_BYTES as u64);
-        let mut data = Vec::with_capacity(READ_BYTES);
+        let mut data = Vec::with_capacity(usize::try_from(length).unwrap_or(READ_BYTES));
         let mut file = File::open(&self.data)?;
         file.seek(SeekFrom::Start(position))?;
         match file.take(length).read_to_end(&mut data)? as u64 == length {

@@ -37,7 +37,8 @@ async fn the_first_failure_can_end_all() {
     let text = format!("{} && exec sleep 300", first_fails(&fleet));
     let said = fleet.say(&["-k", "-w", "@web", "-c", &text]).await;
     assert_eq!(said.code, 1);
-    assert!(summary(&said)[0].starts_with("0 of 3 ok, 1 failed, 2 "), "{said:?}");
+    // of the other two, one may not have begun
+    assert!(summary(&said)[0].starts_with("0 of 3 ok, 1 failed, "), "{said:?}");
 }
 
 #[tokio::test]
