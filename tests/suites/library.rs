@@ -226,12 +226,16 @@ fn survivors_that_stay_keep_no_zombie_when_it_is_shut_down() {
             for executor in executors() {
                 let (kind, mark) = (executor.containment(), marker());
                 let command = Command::shell("sleep 300 >/dev/null 2>&1 &").env(MARK, &mark);
-                assert_eq!(run(&executor, command).await.unwrap().exited.surviving_processes, 1, "{kind}");
+                let outcome = run(&executor, command).await.unwrap();
+                assert_eq!(outcome.exited.surviving_processes, 1, "{kind}");
                 within(executor.shutdown()).await;
                 until(&format!("no zombie is left by {kind}"), async || children(this()).is_empty()).await;
-                let survivors = processes_with(&mark);
-                assert_eq!(survivors.len(), 1, "{kind}");
-                kill_process(Pid::from_raw(survivors[0].pid).unwrap(), rustix::process::Signal::KILL).unwrap();
+                assert_eq!(processes_with(&mark).len(), 1, "{kind}");
+                // who has its id still reaches it
+                let id = &outcome.started.id;
+                assert_eq!(executor.get(id).await.unwrap().processes, 1, "{kind}");
+                executor.signal(id, telexec_tool::Signal::KILL).await.unwrap();
+                until(&format!("it is ended by {kind}"), async || processes_with(&mark).is_empty()).await;
             }
         });
     });
