@@ -83,7 +83,7 @@ fn with(
     let runtime = runtime.enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(exit::LOST, &error).during("cannot start"))?;
     let done = runtime.block_on(work);
-    // a thread that waits for standard input must not hold up the exit
+    // a thread that waits, such as for whoever reads standard error, must not hold up the exit
     runtime.shutdown_background();
     done
 }

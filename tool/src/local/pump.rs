@@ -19,8 +19,8 @@ use super::transcript::Transcript;
 use super::watch::Watcher;
 use crate::{OutputStream, StreamTotals};
 
-/// The most that is read at once: larger chunks leave the processor's caches before they are sent.
-const CHUNK_BYTES: usize = 64 * 1024;
+/// The most that is read at once, and told in one piece: larger chunks leave the processor's caches before they are sent.
+pub(super) const CHUNK_BYTES: usize = 64 * 1024;
 /// The most that a terminal gives at once: see N_TTY_BUF_SIZE in the kernel's n_tty.c.
 const TERMINAL_BYTES: usize = 4096;
 /// A pipe that holds so much is busy: most of the default size.

@@ -16,6 +16,7 @@ use rustix::fs::{FlockOperation, flock, statvfs};
 use serde::{Deserialize, Serialize};
 
 use super::handover::{self, Inherited};
+use super::pump::CHUNK_BYTES;
 use crate::{Output, OutputStream};
 
 /// How much output may be kept on disk, index included, in bytes.
@@ -50,8 +51,6 @@ pub(super) const PREFIX: &str = "spool-";
 const MIN_FREE: u64 = 256 * 1024;
 /// The most that is read at once.
 const READ_BYTES: usize = 256 * 1024;
-/// And is told in one piece, as of a pipe.
-const CHUNK_BYTES: u64 = 64 * 1024;
 /// An entry of the index: a position, and in the lowest bit the stream that begins there.
 const ENTRY_BYTES: usize = 8;
 /// How many entries are looked at at once.
@@ -370,7 +369,7 @@ fn split(data: &Bytes, position: u64, runs: &[(u64, OutputStream)]) -> Vec<Outpu
     for ((start, stream), run_end) in runs.iter().zip(ends) {
         let (mut from, to) = ((*start).max(position), run_end.min(end));
         while from < to {
-            let next = to.min(from + CHUNK_BYTES);
+            let next = to.min(from + CHUNK_BYTES as u64);
             chunks.push(Output { stream: *stream, data: data.slice(offset(from)..offset(next)), position: from });
             from = next;
         }
