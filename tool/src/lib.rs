@@ -24,6 +24,7 @@ mod size;
 mod text;
 mod tool;
 mod trace;
+mod workers;
 
 pub use bash::BashTool;
 pub use command::{Allowance, Command, CommandBuilder, Descendants, DuplicatePolicy, OnDisconnect, Program};
@@ -38,3 +39,4 @@ pub use size::parse_size;
 pub use text::without_cut_character;
 pub use tool::{Content, Tool, ToolContext, ToolDefinition, ToolError, ToolFailure, ToolResult};
 pub use trace::TraceContext;
+pub use workers::{Lost, Workers};

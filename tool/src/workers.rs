@@ -1,0 +1,264 @@
+//! Threads for what blocks: made before they are needed, bounded, and shared in fair turns.
+//!
+//! Tokio's blocking pool is one for all: five hundred writers on a dead disk keep a kill from running, and a thread that
+//! cannot be made is a panic. Here each kind of work has threads of its own, of which some are there from the start.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+/// How long a thread beyond the first ones waits for more work before it ends.
+const IDLE_TIME: Duration = Duration::from_secs(10);
+
+/// A small stack is enough for system calls, and many threads may be stuck in them.
+const STACK_BYTES: usize = 512 * 1024;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A pool of threads for one kind of blocking work.
+///
+/// Work is queued by its owner, and owners take turns: who asks for a thousand things does not keep another's one waiting
+/// for all of them. Clones share one pool. When the last clone is dropped, what is queued is still done, and then the
+/// threads end; a thread that is stuck in a system call is left behind.
+#[derive(Clone)]
+pub struct Workers {
+    handle: Arc<Handle>,
+}
+
+/// The work was lost: it panicked.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("a worker thread failed: its work panicked")]
+pub struct Lost;
+
+/// Closes the queue with the last clone.
+struct Handle {
+    pool: Arc<Pool>,
+}
+
+struct Pool {
+    name: &'static str,
+    /// Threads that stay.
+    core: usize,
+    max: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: Turns,
+    threads: usize,
+    idle: usize,
+    closed: bool,
+}
+
+impl Workers {
+    /// A pool with `core` threads, which are there from now on, and up to `max` while there is work for them. Where another
+    /// thread cannot be had, those that are there do the work.
+    ///
+    /// # Errors
+    /// The first threads cannot be made.
+    pub fn new(name: &'static str, core: usize, max: usize) -> io::Result<Self> {
+        let core = core.max(1);
+        let state = Mutex::new(State { threads: core, ..State::default() });
+        let pool = Arc::new(Pool { name, core, max: max.max(core), state, changed: Condvar::new() });
+        // first, so that a failure below ends the threads that were made
+        let workers = Self { handle: Arc::new(Handle { pool: Arc::clone(&pool) }) };
+        for _ in 0..core {
+            pool.start_thread()?;
+        }
+        Ok(workers)
+    }
+
+    /// Queues work in the turn of `owner`, an identity for example. It is done also if nobody waits for the answer.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        owner: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> oneshot::Receiver<T> {
+        let (answer, answered) = oneshot::channel();
+        self.handle.pool.queue(owner, Box::new(move || drop(answer.send(work()))));
+        answered
+    }
+
+    /// Does work in the turn of `owner` and waits for it. If this is dropped before its turn has come, it is not done.
+    ///
+    /// # Errors
+    /// It panicked.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        owner: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Lost> {
+        let (answer, answered) = oneshot::channel();
+        let job = move || {
+            if !answer.is_closed() {
+                let _ = answer.send(work());
+            }
+        };
+        self.handle.pool.queue(owner, Box::new(job));
+        answered.await.map_err(|_| Lost)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.pool.state().closed = true;
+        self.pool.changed.notify_all();
+    }
+}
+
+impl Pool {
+    /// A panic while the lock was held leaves nothing half done here: work runs without it.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn queue(self: &Arc<Self>, owner: &str, job: Job) {
+        let mut state = self.state();
+        state.queue.push(owner, job);
+        let grow = state.queue.len() > state.idle && state.threads < self.max;
+        if grow {
+            state.threads += 1;
+        }
+        drop(state);
+        self.changed.notify_one();
+        // without it the others do the work
+        if grow && self.start_thread().is_err() {
+            self.state().threads -= 1;
+        }
+    }
+
+    /// A thread that is counted already.
+    fn start_thread(self: &Arc<Self>) -> io::Result<()> {
+        let pool = Arc::clone(self);
+        let builder = thread::Builder::new().name(self.name.to_owned()).stack_size(STACK_BYTES);
+        builder.spawn(move || pool.work()).map(drop)
+    }
+
+    fn work(&self) {
+        while let Some(job) = self.next() {
+            // the answer is dropped with the work, so whoever waits for it hears of it
+            let _ = catch_unwind(AssertUnwindSafe(job));
+        }
+    }
+
+    /// `None`: this thread is to end.
+    fn next(&self) -> Option<Job> {
+        let mut state = self.state();
+        loop {
+            if let Some(job) = state.queue.pop() {
+                return Some(job);
+            }
+            if state.closed {
+                state.threads -= 1;
+                return None;
+            }
+            state.idle += 1;
+            // those that stay need no clock
+            let patience = if state.threads > self.core { IDLE_TIME } else { Duration::MAX };
+            let (waited, timeout) = self.changed.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
+            state = waited;
+            state.idle -= 1;
+            if timeout.timed_out() && state.threads > self.core && state.queue.len() == 0 {
+                state.threads -= 1;
+                return None;
+            }
+        }
+    }
+}
+
+/// Work in the order in which owners take turns.
+#[derive(Default)]
+struct Turns {
+    by_owner: HashMap<String, VecDeque<Job>>,
+    /// Owners that have work, the next one first.
+    order: VecDeque<String>,
+    len: usize,
+}
+
+impl Turns {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn push(&mut self, owner: &str, job: Job) {
+        self.len += 1;
+        if let Some(queue) = self.by_owner.get_mut(owner) {
+            queue.push_back(job);
+            return;
+        }
+        self.by_owner.insert(owner.to_owned(), VecDeque::from([job]));
+        self.order.push_back(owner.to_owned());
+    }
+
+    fn pop(&mut self) -> Option<Job> {
+        let owner = self.order.pop_front()?;
+        let queue = self.by_owner.get_mut(&owner)?;
+        let job = queue.pop_front();
+        match queue.is_empty() {
+            true => drop(self.by_owner.remove(&owner)),
+            false => self.order.push_back(owner),
+        }
+        self.len -= usize::from(job.is_some());
+        job
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_is_done_and_a_panic_takes_no_thread() {
+        let workers = Workers::new("test", 1, 1).unwrap();
+        assert_eq!(workers.run("a", || 1).await.unwrap(), 1);
+        assert!(workers.run("a", || panic!("on purpose")).await.is_err());
+        assert_eq!(workers.run("a", || 2).await.unwrap(), 2);
+    }
+
+    #[tokio::test]
+    async fn owners_take_turns() {
+        let workers = Workers::new("test", 1, 1).unwrap();
+        let (hold, held) = mpsc::channel::<()>();
+        let ((begin, begun), (done, order)) = (mpsc::channel(), mpsc::channel());
+        let _first = workers.spawn("a", move || begin.send(()).map(|()| held.recv()));
+        begun.recv().unwrap();
+        for owner in ["a", "a", "a", "b"] {
+            let done = done.clone();
+            drop(workers.spawn(owner, move || done.send(owner)));
+        }
+        drop((hold, done));
+        assert_eq!(order.iter().collect::<Vec<_>>(), ["a", "b", "a", "a"]);
+    }
+
+    #[tokio::test]
+    async fn a_stuck_thread_holds_up_nobody_while_others_may_be_made() {
+        let workers = Workers::new("test", 1, 2).unwrap();
+        let (hold, held) = mpsc::channel::<()>();
+        let stuck = workers.spawn("a", move || held.recv());
+        assert_eq!(workers.run("a", || 1).await.unwrap(), 1);
+        drop(hold);
+        let _ = stuck.await;
+    }
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_any_more_is_not_begun() {
+        let workers = Workers::new("test", 1, 1).unwrap();
+        let (hold, held) = mpsc::channel::<()>();
+        let _first = workers.spawn("a", move || held.recv());
+        let (done, was_done) = mpsc::channel();
+        let waiting = workers.run("a", move || done.send(()));
+        drop(tokio::time::timeout(Duration::ZERO, waiting).await);
+        drop(hold);
+        workers.run("a", || ()).await.unwrap();
+        assert!(was_done.recv().is_err());
+    }
+}
