@@ -1,7 +1,6 @@
 //! The events of an execution, as a caller is sent them.
 
 use std::pin::Pin;
-use std::time::Duration;
 
 use futures_util::stream::PollNext;
 use futures_util::{Stream, StreamExt, stream};
@@ -17,11 +16,11 @@ pub(crate) type EventStream = Pin<Box<dyn Stream<Item = Result<ExecutionEvent, S
 ///
 /// # Errors
 /// It was not.
-pub(crate) async fn answer(execution: Result<Execution, ExecutorError>) -> Result<EventStream, Status> {
+pub(crate) fn answer(execution: Result<Execution, ExecutorError>) -> Result<EventStream, Status> {
     match execution {
         Ok(execution) => {
             let id = execution.id().clone();
-            Ok(gathered(execution).await.flat_map(move |event| stream::iter(to_wire(event, &id))).boxed())
+            Ok(execution.flat_map(move |event| stream::iter(to_wire(event, &id))).boxed())
         }
         Err(ExecutorError::AlreadyRunning(info)) => Ok(stream::iter([Ok(already_running_to_wire(*info))]).boxed()),
         Err(error) => Err(error_to_status(&error)),
@@ -46,17 +45,6 @@ pub(crate) fn ended_by(
         .boxed()
 }
 
-/// How long the start waits for company.
-const MOMENT: Duration = Duration::from_millis(2);
-
-/// The same events, after the first two are there or a moment has passed: the answer to a short command travels in one
-/// piece, and while it runs nobody is woken who would compete with it for a processor.
-async fn gathered(mut execution: Execution) -> impl Stream<Item = Result<Event, ExecutorError>> {
-    let started = execution.next().await;
-    let second = tokio::time::timeout(MOMENT, execution.next()).await.ok().flatten();
-    stream::iter([started, second].into_iter().flatten()).chain(execution)
-}
-
 /// What a caller is sent of one event: the event, and after the end by a deadline that status too.
 fn to_wire(
     event: Result<Event, ExecutorError>,
@@ -66,4 +54,24 @@ fn to_wire(
     let status = late.then(|| Err(error_to_status(&ExecutorError::DeadlineExceeded)));
     let event = event.map(|event| event_to_wire(event, id)).map_err(|error| error_to_status(&error));
     [event].into_iter().chain(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use futures_util::FutureExt;
+    use telexec_proto::v1::execution_event::Event as Wire;
+    use telexec_tool::Started;
+
+    use super::*;
+
+    #[test]
+    fn the_start_is_sent_while_the_command_is_silent() {
+        let started = Started { id: ExecutionId::generate(), pid: 1, start_time: SystemTime::UNIX_EPOCH };
+        let mut events = answer(Ok(Execution::new(started, stream::pending()))).unwrap();
+        let first = events.next().now_or_never().flatten().unwrap().unwrap();
+        assert!(matches!(first.event, Some(Wire::Started(_))), "{first:?}");
+        assert!(events.next().now_or_never().is_none());
+    }
 }

@@ -32,7 +32,7 @@ impl ExecutionService for Executions {
 
     async fn execute(&self, request: Request<ExecuteRequest>) -> Result<Response<Self::ExecuteStream>, Status> {
         let executor = self.executor_for(&request, Rpc::Execute)?;
-        answer(executor.execute(command(request)?).await).await.map(carrying)
+        answer(executor.execute(command(request)?).await).map(carrying)
     }
 
     type InteractStream = Carried;
@@ -52,7 +52,7 @@ impl ExecutionService for Executions {
         let executor = self.executor_for(&request, Rpc::Attach)?;
         let deadline = deadline(&request)?;
         let (id, from) = attach_from_wire(request.get_ref()).map_err(invalid)?;
-        let events = answer(executor.attach(&id, from).await).await?;
+        let events = answer(executor.attach(&id, from).await)?;
         Ok(carrying(until(deadline, events)))
     }
 

@@ -39,7 +39,7 @@ pub(crate) async fn interact<E: Executor + 'static>(
         _ => return Err(invalid(InvalidCommand::new("request", "is not start or attach, with which it begins"))),
     };
     let id = execution.as_ref().ok().map(|execution| execution.id().clone());
-    let events = answer(execution).await?;
+    let events = answer(execution)?;
     let Some(id) = id else { return Ok(events) };
     let steps = Steps { executor, id }.follow(requests);
     Ok(until(events_until, with_steps(events, steps)))

@@ -101,6 +101,40 @@ pub(crate) async fn first_byte(plan: &Plan, table: &mut Table) -> Result<()> {
     contest(plan, table, 200, contestants).await
 }
 
+/// Until a command that stays silent is known to run.
+pub(crate) async fn started(plan: &Plan, table: &mut Table) -> Result<()> {
+    const ARGV: [&str; 2] = ["sleep", "1000"];
+    let certs = Certs::new();
+    let (unix, mtls) = (bench_agent().start(), bench_agent().mtls(&certs).start());
+    let machines = [unix.executor().await, mtls.executor().await];
+    let local = || async {
+        let begin = Instant::now();
+        let [program, arguments @ ..] = ARGV;
+        let mut command = tokio::process::Command::new(program);
+        let mut child = command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let time = begin.elapsed();
+        child.kill().await?;
+        Ok(time)
+    };
+    let remote = |machine| async move {
+        let machine: &dyn Executor = machine;
+        let begin = Instant::now();
+        let mut execution = machine.execute(Command::argv(ARGV).kill_grace(Duration::ZERO).build()?).await?;
+        let time = begin.elapsed();
+        machine.signal(execution.id(), telexec_tool::Signal::KILL).await?;
+        while execution.next().await.is_some() {}
+        Ok(time)
+    };
+    let [first, second] = &machines;
+    let contestants = vec![
+        Contestant::new("until started, sleep: tokio::process", local),
+        Contestant::new("until started, sleep: unix socket", || remote(first)).agent(unix.pid()),
+        Contestant::new("until started, sleep: mTLS", || remote(second)).agent(mtls.pid()),
+        Contestant::new("whole /bin/true: mTLS", || timed(there(second, &["/bin/true"]))).agent(mtls.pid()),
+    ];
+    contest(plan, table, 200, contestants).await
+}
+
 /// A policy that looks at programs, an audit log with digests of the output, and metrics.
 pub(crate) async fn guarded(plan: &Plan, table: &mut Table) -> Result<()> {
     let log = tempfile::tempdir()?;

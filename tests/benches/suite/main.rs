@@ -26,8 +26,9 @@ use crate::table::Table;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 type Measure = for<'a> fn(&'a Plan, &'a mut Table) -> LocalBoxFuture<'a, Result<()>>;
 
-const GROUPS: [(&str, Measure); 11] = [
+const GROUPS: [(&str, Measure); 12] = [
     ("latency", |plan, table| Box::pin(latency::warm(plan, table))),
+    ("started", |plan, table| Box::pin(latency::started(plan, table))),
     ("first-byte", |plan, table| Box::pin(latency::first_byte(plan, table))),
     ("guards", |plan, table| Box::pin(latency::guarded(plan, table))),
     ("rate", |plan, table| Box::pin(rate::rate(plan, table))),

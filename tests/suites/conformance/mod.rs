@@ -51,6 +51,7 @@ telexec_tests::everywhere! {
     a_flood_of_one_byte_writes_arrives,
     the_last_line_before_the_exit_arrives,
     a_slow_reader_gets_every_byte,
+    the_stream_that_was_written_first_comes_first,
     output_over_the_limit_is_counted_and_dropped,
     output_at_the_limit_is_whole,
     a_hundred_commands_at_once_keep_their_output_apart,

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
-use telexec_tests::{collect, rounds, run, until, until_told, within};
-use telexec_tool::{Command, Event, Execution, ListQuery, Signal};
+use telexec_tests::{Gate, collect, replay, rounds, run, until, until_told, within};
+use telexec_tool::{Command, Event, Execution, ListQuery, OutputStream, Signal};
 
-use super::Machine;
+use super::{Machine, start};
 
 pub(super) async fn streams_are_kept_apart(machine: Machine) {
     let outcome = run(&machine, Command::shell("echo out; echo err >&2")).await.unwrap();
@@ -85,6 +85,23 @@ pub(super) async fn a_slow_reader_gets_every_byte(machine: Machine) {
     };
     let all: String = (1..=200_000).map(|i| format!("{i}\n")).collect();
     assert!(told == all.as_bytes() && exited.exit_code() == 0, "{} of {} bytes", told.len(), all.len());
+}
+
+/// However late the engine comes to read them.
+pub(super) async fn the_stream_that_was_written_first_comes_first(machine: Machine) {
+    let orders = [
+        ("echo x; echo y >&2", [OutputStream::Stdout, OutputStream::Stderr]),
+        ("echo y >&2; echo x", [OutputStream::Stderr, OutputStream::Stdout]),
+    ];
+    for (text, expected) in orders.into_iter().cycle().take(20) {
+        let gate = Gate::new();
+        let command = Command::shell(format!("{}; {text}", gate.wait())).shell("sh");
+        let execution = start(&machine, command).await;
+        let _open = gate.open();
+        let mut streams: Vec<_> = replay(execution, 0).await.from(0).into_iter().map(|(stream, _)| stream).collect();
+        streams.dedup();
+        assert_eq!(streams, expected, "{text}");
+    }
 }
 
 pub(super) async fn output_over_the_limit_is_counted_and_dropped(machine: Machine) {

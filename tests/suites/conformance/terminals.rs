@@ -273,6 +273,16 @@ async fn a_survivor_holds_neither_the_call_nor_the_terminal(machine: Machine) {
     until("nothing is left", async || processes_with(&mark).is_empty()).await;
 }
 
+/// As a daemon does that keeps its terminal for messages only.
+async fn a_terminal_that_was_closed_for_a_moment_has_not_ended(machine: Machine) {
+    let text =
+        "echo one; exec </dev/null >/dev/null 2>&1; sleep 0.2; echo two >/dev/tty; sleep 0.2; seq 5000 >/dev/tty";
+    let outcome = run(&machine, on_terminal(text)).await.unwrap();
+    let rest: String = (1..=5000).map(|i| format!("{i}\r\n")).collect();
+    assert!(outcome.text() == format!("one\r\ntwo\r\n{rest}"), "{:.50}", outcome.text());
+    assert_eq!((outcome.exited.exit_code(), outcome.exited.stdout.incomplete), (0, false));
+}
+
 async fn who_attaches_sees_what_was_typed(machine: Machine) {
     let mut execution =
         start(&machine, on_terminal("echo ready; read -r line; echo \"<$line>\"").accepts_input(true)).await;
@@ -315,6 +325,7 @@ telexec_tests::everywhere! {
     all_that_was_written_before_the_exit_arrives,
     all_of_it_arrives_at_a_slow_reader_too,
     a_survivor_holds_neither_the_call_nor_the_terminal,
+    a_terminal_that_was_closed_for_a_moment_has_not_ended,
     who_attaches_sees_what_was_typed,
     it_works_in_the_background_too,
 }
@@ -324,4 +335,5 @@ telexec_tests::contained! {
     it_is_the_controlling_terminal,
     a_typed_interrupt_reaches_the_foreground_only,
     an_interactive_shell_is_ended_without_waiting_for_its_grace,
+    a_terminal_that_was_closed_for_a_moment_has_not_ended,
 }

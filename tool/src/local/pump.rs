@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use rustix::io::ioctl_fionread;
 use rustix::pipe::fcntl_setpipe_size;
 use tokio::net::unix::pipe;
@@ -53,6 +55,7 @@ pub(super) struct Pump<'a> {
 }
 
 /// A stream that was read to its end, or as far as it was worth waiting for.
+#[derive(Default)]
 pub(super) struct Pumped {
     pub(super) totals: StreamTotals,
     /// Set if the stream is incomplete: closing it would break whoever still writes to it.
@@ -60,8 +63,26 @@ pub(super) struct Pumped {
 }
 
 impl Pump<'_> {
-    /// Reads a stream until its end, or, once `exited`, for a short bounded time.
-    pub(super) async fn run(&self, source: Option<Source>, stream: OutputStream) -> Pumped {
+    /// Reads both streams until their ends, or, once `exited`, for a short bounded time. When both have output, the one
+    /// that had it first is read first: the runtime wakes them in the order in which the kernel reports them (epoll(7)
+    /// keeps a queue), and they are polled in the order in which they were woken.
+    pub(super) async fn run_both(&self, stdout: Source, stderr: Option<Source>) -> [Pumped; 2] {
+        let streams = [(Some(stdout), OutputStream::Stdout), (stderr, OutputStream::Stderr)];
+        let mut running: FuturesUnordered<_> =
+            streams.into_iter().map(async |(source, stream)| (stream, self.run(source, stream).await)).collect();
+        let mut pumped = [Pumped::default(), Pumped::default()];
+        while let Some((stream, ended)) = running.next().await {
+            let [stdout, stderr] = &mut pumped;
+            match stream {
+                OutputStream::Stdout => *stdout = ended,
+                OutputStream::Stderr => *stderr = ended,
+            }
+        }
+        pumped
+    }
+
+    /// Reads one stream.
+    async fn run(&self, source: Option<Source>, stream: OutputStream) -> Pumped {
         let mut totals = StreamTotals::default();
         let Some(mut source) = source else { return Pumped { totals, rest: None } };
         let mut tail: Option<Tail> = None;
@@ -123,7 +144,10 @@ impl Pump<'_> {
                 () = self.exited.cancelled() => {}
             }
         }
-        let tail = tail.get_or_insert_with(|| Tail::new(source.ready()));
+        let tail = tail.get_or_insert_with(|| {
+            source.close_peer();
+            Tail::new(source.ready())
+        });
         match tail.patience() {
             None => source.readable().await.is_ok(),
             // asked first: a pipe that is never empty is always readable
@@ -150,6 +174,13 @@ impl Source {
         match self {
             Self::Pipe { pipe, .. } => pipe.readable().await,
             Self::Terminal(terminal) => terminal.readable().await,
+        }
+    }
+
+    /// From now on a terminal ends when the last process has closed it.
+    fn close_peer(&self) {
+        if let Self::Terminal(terminal) = self {
+            terminal.close_peer();
         }
     }
 

@@ -46,8 +46,16 @@ pub(super) struct Child {
 
 /// This side's ends of the standard streams of a process.
 pub(super) enum Streams {
-    Pipes { stdin: Option<OwnedFd>, stdout: OwnedFd, stderr: OwnedFd },
-    Terminal(OwnedFd),
+    Pipes {
+        stdin: Option<OwnedFd>,
+        stdout: OwnedFd,
+        stderr: OwnedFd,
+    },
+    /// Both sides of it.
+    Terminal {
+        file: OwnedFd,
+        peer: OwnedFd,
+    },
 }
 
 /// Starts processes. Blocks until the program runs or could not be started; then nothing of it is left. What is known of
@@ -122,7 +130,8 @@ impl DirectSpawner {
 fn terminal(size: TerminalSize, user: Option<&Credentials>) -> Result<(Streams, [OwnedFd; 3]), Errno> {
     let (this_side, other_side) = terminal::open(size, user)?;
     let end = || above_standard_streams(other_side.as_fd());
-    Ok((Streams::Terminal(this_side), [end()?, end()?, end()?]))
+    let ends = [end()?, end()?, end()?];
+    Ok((Streams::Terminal { file: this_side, peer: other_side }, ends))
 }
 
 /// Both ends are closed on exec; (read, write).

@@ -48,8 +48,8 @@ impl Ends {
                 stderr: Some(Source::pipe(stderr)?),
                 terminal: None,
             }),
-            Streams::Terminal(file) => {
-                let terminal = Arc::new(Terminal::new(file)?);
+            Streams::Terminal { file, peer } => {
+                let terminal = Arc::new(Terminal::new(file, peer)?);
                 Ok(Self {
                     stdin: Sink::Terminal(Arc::clone(&terminal)),
                     stdout: Source::Terminal(Arc::clone(&terminal)),

@@ -20,7 +20,7 @@ use super::start::{Ends, Main, NotStarted};
 use super::watch::{MainProcess, Watcher};
 use super::working_directory::Report;
 use super::{PAUSE, Shared};
-use crate::{Command, Descendants, ExecutorError, ExitCause, Exited, OutputStream, Signal, Started};
+use crate::{Command, Descendants, ExecutorError, ExitCause, Exited, Signal, Started};
 
 /// After a call's deadline: how long its reader is waited for.
 const DELIVERY_TIME: Duration = Duration::from_secs(10);
@@ -192,8 +192,7 @@ impl Supervisor {
         let watcher = self.watcher.as_deref();
         let pump = Pump { transcript, watcher, max_output_bytes, exited, abandoned };
         let output = async {
-            let pumped =
-                tokio::join!(pump.run(Some(stdout), OutputStream::Stdout), pump.run(stderr, OutputStream::Stderr),);
+            let pumped = pump.run_both(stdout, stderr).await;
             transcript.complete();
             // a command that has closed its output may still read its input
             exited.cancelled().await;
@@ -210,7 +209,7 @@ impl Supervisor {
             std::future::pending().await
         };
         tokio::select! {
-            (stdout, stderr) = output => [stdout, stderr],
+            pumped = output => pumped,
             never = input => never,
             never = patience => never,
         }

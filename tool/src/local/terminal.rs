@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{Mode, OFlags, Uid, fchmod, fchown, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
@@ -41,13 +42,22 @@ fn winsize(size: TerminalSize) -> Winsize {
 /// This side of a command's terminal. Dropping the last owner of it hangs the terminal up.
 pub(super) struct Terminal {
     file: AsyncFd<OwnedFd>,
+    /// The command's side, held open too: a command may close its terminal and open `/dev/tty` later, and without this
+    /// the moment in between would look like the end of its output.
+    peer: Mutex<Option<OwnedFd>>,
 }
 
 impl Terminal {
     /// # Errors
     /// The runtime cannot watch another descriptor.
-    pub(super) fn new(file: OwnedFd) -> io::Result<Self> {
-        Ok(Self { file: process::watch_for(file, Interest::READABLE | Interest::WRITABLE)? })
+    pub(super) fn new(file: OwnedFd, peer: OwnedFd) -> io::Result<Self> {
+        let file = process::watch_for(file, Interest::READABLE | Interest::WRITABLE)?;
+        Ok(Self { file, peer: Mutex::new(Some(peer)) })
+    }
+
+    /// From now on the output ends when the last process has closed its side. For when no process can open it again.
+    pub(super) fn close_peer(&self) {
+        drop(self.peer.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     /// Sets its size; who works with it is told by SIGWINCH.
@@ -58,7 +68,7 @@ impl Terminal {
         Ok(tcsetwinsize(self.file.get_ref(), winsize(size))?)
     }
 
-    /// Waits until something was written to it, or nobody has it open.
+    /// Waits until something was written to it, or no process has it open.
     pub(super) async fn readable(&self) -> io::Result<()> {
         self.file.readable().await.map(|mut ready| ready.retain_ready())
     }

@@ -292,7 +292,7 @@ mod tests {
         let (own, child) = spawned.map_err(|error| error.to_string()).unwrap();
         let text = match child.streams {
             Streams::Pipes { stdout, .. } => io::read_to_string(File::from(stdout)).unwrap(),
-            Streams::Terminal(_) => panic!("it has a terminal"),
+            Streams::Terminal { .. } => panic!("it has a terminal"),
         };
         own.reap_soon(&child.pidfd);
         text
