@@ -308,6 +308,11 @@ impl Agent {
         self.log.text()
     }
 
+    /// Nobody reads what it writes to standard error, until this is dropped.
+    pub fn hold_log(&self) -> impl Drop + '_ {
+        self.log.reading.lock().unwrap()
+    }
+
     /// Connects to it, with the client's certificate if it wants one.
     ///
     /// # Panics
@@ -405,6 +410,8 @@ impl Drop for Agent {
 struct Log {
     state: Mutex<LogState>,
     changed: Condvar,
+    /// Held by who reads a line, or keeps it from being read.
+    reading: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -421,6 +428,7 @@ impl Log {
             for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
                 writer.state.lock().unwrap().text += &format!("{}\n", String::from_utf8_lossy(&line));
                 writer.changed.notify_all();
+                drop(writer.reading.lock().unwrap());
             }
             writer.state.lock().unwrap().ended = true;
             writer.changed.notify_all();

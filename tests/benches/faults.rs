@@ -1,0 +1,402 @@
+//! One agent under load while the machine fails it, for a long time:
+//! `cargo build --release && cargo bench -p telexec-tests --bench faults`, as root.
+//!
+//! Every few seconds something is taken away: descriptors, threads and processes, room on the disk, the reader of the
+//! log. Meanwhile a refusal is an answer; a wrong result, a process that is left or a call that hangs is a failure. At the
+//! end everything is there again, the agent serves, and holds what it held before. From the environment:
+//!
+//! - `TELEXEC_SOAK_MINUTES` (10): may be a fraction
+//! - `TELEXEC_SOAK_CLIENTS` (6): each does one thing after the other
+//! - `TELEXEC_SOAK_SEED`: of an earlier run, for the same choices
+//! - `TELEXEC_BENCH_CONTAINMENT`: the agent's
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a fault is told so"
+)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
+use std::process::{Command as Program, ExitCode};
+use std::str::FromStr;
+use std::sync::Mutex;
+use std::time::{Duration, Instant, SystemTime};
+
+use fastrand::Rng;
+use futures_util::{FutureExt, StreamExt};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use telexec_client::RemoteExecutor;
+use telexec_tests::{Agent, Holdings, MARK, Memory, bench_agent, marker, processes_with, run, until, within};
+use telexec_tool::{
+    Attach, Command, CommandBuilder, Event, Execution, ExecutionId, ExecutionState, Executor, ExecutorError, ExitCause,
+    OnDisconnect, Signal,
+};
+use tokio::runtime::Builder;
+
+/// What a client does.
+const DEEDS: [&str; 6] = ["exit code", "output", "cancel", "timeout", "background", "signal"];
+/// What is taken away.
+const FAULTS: [Fault; 4] = [Fault::Descriptors, Fault::Processes, Fault::Disk, Fault::LogReader];
+/// Room for the state of the agent.
+const DISK_MEBIBYTES: u32 = 16;
+const TREE: &str = "trap '' TERM; setsid sleep 300 & sleep 300 & while :; do sleep 300; done";
+/// Threads that are not needed any more end after ten seconds.
+const QUIET: Duration = Duration::from_secs(12);
+const SETTLING_LIMIT: Duration = Duration::from_secs(120);
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// RLIMIT_NOFILE is what it has open.
+    Descriptors,
+    /// pids.max is what it has: neither a thread nor a process can be made.
+    Processes,
+    /// The file system of its state directory is full.
+    Disk,
+    /// Nobody reads its standard error.
+    LogReader,
+}
+
+/// A cgroup of version 1 that limits processes, with the agent in it.
+struct PidsGroup(PathBuf);
+
+impl PidsGroup {
+    fn new(name: &str) -> Self {
+        let path = Path::new("/sys/fs/cgroup/pids").join(name);
+        fs::create_dir(&path).expect("root, and a pids controller of cgroup version 1");
+        Self(path)
+    }
+
+    fn limit(&self, most: &str) {
+        fs::write(self.0.join("pids.max"), most).unwrap();
+    }
+
+    fn count(&self) -> u64 {
+        fs::read_to_string(self.0.join("pids.current")).unwrap().trim().parse().unwrap()
+    }
+}
+
+impl Drop for PidsGroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// A small file system in memory.
+struct Disk(tempfile::TempDir);
+
+impl Disk {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let size = format!("size={DISK_MEBIBYTES}m,mode=700");
+        let mount = ["-t", "tmpfs", "-o", &size, "telexec-faults"];
+        assert!(Program::new("mount").args(mount).arg(directory.path()).status().unwrap().success());
+        Self(directory)
+    }
+
+    fn fill(&self) {
+        let zeros = vec![0; 1024 * 1024];
+        let mut file = fs::File::create(self.0.path().join("filler")).unwrap();
+        while std::io::Write::write_all(&mut file, &zeros).is_ok() {}
+    }
+
+    fn empty(&self) {
+        fs::remove_file(self.0.path().join("filler")).unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Program::new("umount").arg("--lazy").arg(self.0.path()).status();
+    }
+}
+
+/// What all clients share.
+struct Soak {
+    agent: Agent,
+    disk: Disk,
+    pids: PidsGroup,
+    /// Every mark begins with it.
+    mark: String,
+    end: Mutex<Instant>,
+    /// Of each deed: how often it was done, refused, and went wrong.
+    deeds: Mutex<BTreeMap<&'static str, [u64; 3]>>,
+    faults: Mutex<BTreeMap<String, u64>>,
+}
+
+fn main() -> ExitCode {
+    let minutes: f64 = option("MINUTES", 10.0);
+    let clients: u64 = option("CLIENTS", 6);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let seed: u64 = option("SEED", now.as_secs());
+    println!("faults for {minutes} minutes, {clients} clients, seed {seed}");
+
+    let (disk, pids) = (Disk::new(), PidsGroup::new(&format!("telexec-faults-{}", std::process::id())));
+    let state = disk.0.path().join("state");
+    let agent = bench_agent()
+        .args(["--state-dir", state.to_str().unwrap()])
+        .after(&format!("echo $$ > {}/cgroup.procs", pids.0.display()))
+        .start();
+    let soak = Soak {
+        agent,
+        disk,
+        pids,
+        mark: marker(),
+        end: Mutex::new(Instant::now() + Duration::from_secs(10)),
+        deeds: Mutex::default(),
+        faults: Mutex::default(),
+    };
+    // the first of everything is part of no balance: it may make what is kept
+    load(&soak, clients, seed, false);
+    let before = settle(&soak);
+    *soak.end.lock().unwrap() = Instant::now() + Duration::from_secs_f64(minutes * 60.0);
+    load(&soak, clients, seed.wrapping_add(clients), true);
+    let after = settle(&soak);
+    report(soak, before, after)
+}
+
+fn option<T: FromStr>(name: &str, default: T) -> T {
+    let name = format!("TELEXEC_SOAK_{name}");
+    std::env::var(&name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// All clients until the end of the time, each in a thread of its own, and the faults in another one.
+fn load(soak: &Soak, clients: u64, seed: u64, with_faults: bool) {
+    std::thread::scope(|scope| {
+        for client in 0..clients {
+            scope.spawn(move || {
+                let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(client_of(soak, client, Rng::with_seed(seed.wrapping_add(client))));
+            });
+        }
+        if with_faults {
+            scope.spawn(move || fail(soak, Rng::with_seed(seed.wrapping_add(clients))));
+        }
+    });
+}
+
+fn is_over(soak: &Soak) -> bool {
+    Instant::now() >= *soak.end.lock().unwrap()
+}
+
+/// One fault after the other, with a pause between.
+fn fail(soak: &Soak, mut chance: Rng) {
+    let mut said = Instant::now();
+    while !is_over(soak) {
+        let fault = *chance.choice(&FAULTS).unwrap();
+        let time = Duration::from_millis(chance.u64(200..3000));
+        fail_once(soak, fault, time, &mut chance);
+        *soak.faults.lock().unwrap().entry(format!("{fault:?}")).or_default() += 1;
+        std::thread::sleep(Duration::from_millis(chance.u64(0..2000)));
+        if said.elapsed() > Duration::from_secs(60) {
+            said = Instant::now();
+            let sum =
+                soak.deeds.lock().unwrap().values().fold([0; 3], |sum, deed| std::array::from_fn(|i| sum[i] + deed[i]));
+            let resident = Memory::of(soak.agent.pid()).resident / 1024 / 1024;
+            println!("{} done, {} refused, {} wrong, {resident} MiB", sum[0], sum[1], sum[2]);
+        }
+    }
+}
+
+fn fail_once(soak: &Soak, fault: Fault, time: Duration, chance: &mut Rng) {
+    let pid = Pid::from_raw(soak.agent.pid());
+    match fault {
+        Fault::Descriptors => {
+            let open = Holdings::of(soak.agent.pid()).descriptors as u64;
+            let less = Rlimit { current: Some(open + chance.u64(0..4)), maximum: Some(1 << 19) };
+            let usual = prlimit(pid, Resource::Nofile, less).unwrap();
+            std::thread::sleep(time);
+            prlimit(pid, Resource::Nofile, usual).unwrap();
+        }
+        Fault::Processes => {
+            soak.pids.limit(&(soak.pids.count() + chance.u64(0..3)).to_string());
+            std::thread::sleep(time);
+            soak.pids.limit("max");
+        }
+        Fault::Disk => {
+            soak.disk.fill();
+            std::thread::sleep(time);
+            soak.disk.empty();
+        }
+        Fault::LogReader => {
+            let _unread = soak.agent.hold_log();
+            std::thread::sleep(time);
+        }
+    }
+}
+
+async fn client_of(soak: &Soak, client: u64, mut chance: Rng) {
+    let mut machine = soak.agent.executor().await;
+    for done in 0_u64.. {
+        if is_over(soak) {
+            return;
+        }
+        let name = *chance.choice(&DEEDS).unwrap();
+        // of one length, so that none begins with another
+        let mark = format!("{}-{client:04}-{done:012}", soak.mark);
+        let deed = Deed { machine: &machine, chance: &mut chance, mark: mark.clone() };
+        let outcome = AssertUnwindSafe(deed.be_done(name)).catch_unwind().await;
+        let column = match outcome {
+            Ok(Ok(())) => 0,
+            Ok(Err(ExecutorError::Exhausted { .. })) => 1,
+            Ok(Err(error)) => {
+                eprintln!("{name}: {error}: {error:?}");
+                2
+            }
+            Err(_) => 2,
+        };
+        if column == 2 {
+            // whatever it was, the next one begins anew
+            machine = soak.agent.executor().await;
+        }
+        soak.deeds.lock().unwrap().entry(name).or_default()[column] += 1;
+        until("nothing is left", async || processes_with(&mark).is_empty()).await;
+    }
+}
+
+/// One deed of a client.
+struct Deed<'a> {
+    machine: &'a RemoteExecutor,
+    chance: &'a mut Rng,
+    mark: String,
+}
+
+impl Deed<'_> {
+    async fn be_done(self, name: &str) -> Result<(), ExecutorError> {
+        match name {
+            "exit code" => self.exit_code().await,
+            "output" => self.output().await,
+            "cancel" => self.cancel().await,
+            "timeout" => self.timeout().await,
+            "background" => self.background().await,
+            _ => self.signal().await,
+        }
+    }
+
+    fn marked(&self, command: CommandBuilder) -> CommandBuilder {
+        command.env(MARK, &self.mark)
+    }
+
+    async fn start(&self, command: CommandBuilder) -> Result<Execution, ExecutorError> {
+        within(self.machine.execute(command.build().unwrap())).await
+    }
+
+    async fn has_exited(&self, id: &ExecutionId) -> Result<(), ExecutorError> {
+        until("it has exited", async || {
+            self.machine.get(id).await.is_ok_and(|info| info.state == ExecutionState::Exited)
+        })
+        .await;
+        Ok(())
+    }
+
+    async fn exit_code(self) -> Result<(), ExecutorError> {
+        let code = i32::from(self.chance.u8(..));
+        let command = self.marked(Command::shell(format!("echo {}; exit {code}", self.mark)).shell("sh"));
+        let outcome = run(self.machine, command).await?;
+        assert_eq!(outcome.text(), format!("{}\n", self.mark));
+        assert_eq!(outcome.exited.exit_code(), code);
+        Ok(())
+    }
+
+    async fn output(self) -> Result<(), ExecutorError> {
+        let count = self.chance.u32(..300_000);
+        let command = self.marked(Command::argv(["seq".to_owned(), count.to_string()]));
+        let outcome = run(self.machine, command).await?;
+        assert!(outcome.text() == (1..=count).map(|i| format!("{i}\n")).collect::<String>(), "{count} lines");
+        Ok(())
+    }
+
+    /// Without processes to be had the tree has fewer branches.
+    async fn cancel(self) -> Result<(), ExecutorError> {
+        let grace = Duration::from_millis(self.chance.u64(..50));
+        let execution = self.start(self.marked(Command::shell(TREE)).kill_grace(grace)).await?;
+        tokio::time::sleep(Duration::from_millis(self.chance.u64(..100))).await;
+        let id = execution.id().clone();
+        drop(execution);
+        self.has_exited(&id).await
+    }
+
+    async fn timeout(self) -> Result<(), ExecutorError> {
+        let command = self.marked(Command::argv(["sleep", "300"])).kill_grace(Duration::ZERO);
+        let outcome = run(self.machine, command.timeout(Duration::from_millis(self.chance.u64(..300)))).await?;
+        assert_eq!((outcome.exited.cause, outcome.exited.surviving_processes), (ExitCause::TimedOut, 0));
+        Ok(())
+    }
+
+    /// What was kept is exact, and what was not is counted or a gap.
+    async fn background(self) -> Result<(), ExecutorError> {
+        let count = self.chance.u32(..200_000);
+        let command =
+            self.marked(Command::argv(["seq".to_owned(), count.to_string()])).on_disconnect(OnDisconnect::Detach);
+        let execution = self.start(command).await?;
+        let id = execution.id().clone();
+        drop(execution);
+        self.has_exited(&id).await?;
+        let all: String = (1..=count).map(|i| format!("{i}\n")).collect();
+        let mut followed = within(self.machine.attach(&id, Attach::start())).await?;
+        loop {
+            match within(followed.next()).await.unwrap()? {
+                Event::Output(output) => {
+                    let at = usize::try_from(output.position).unwrap();
+                    assert!(all.as_bytes()[at..].starts_with(&output.data), "at {at}");
+                }
+                Event::Exited(exited) => {
+                    assert_eq!((exited.exit_code(), exited.stdout.bytes), (0, all.len() as u64));
+                    return Ok(());
+                }
+                Event::Started(_) | Event::Gap(_) | Event::Promoted => {}
+            }
+        }
+    }
+
+    async fn signal(self) -> Result<(), ExecutorError> {
+        let mut execution = self.start(self.marked(Command::argv(["sleep", "300"]))).await?;
+        self.machine.signal(execution.id(), Signal::KILL).await?;
+        while let Some(event) = within(execution.next()).await {
+            if let Event::Exited(exited) = event? {
+                assert_eq!((exited.cause, exited.signal), (ExitCause::Signaled, Some(Signal::KILL)));
+                return Ok(());
+            }
+        }
+        panic!("the execution has no end");
+    }
+}
+
+/// Waits until nothing changes any more, if that comes.
+fn settle(soak: &Soak) -> (Holdings, Memory) {
+    let holdings = || Holdings::of(soak.agent.pid());
+    let (begin, mut since, mut balance) = (Instant::now(), Instant::now(), holdings());
+    while since.elapsed() < QUIET && begin.elapsed() < SETTLING_LIMIT {
+        std::thread::sleep(Duration::from_millis(200));
+        let now = holdings();
+        if now != balance {
+            (balance, since) = (now, Instant::now());
+        }
+    }
+    (balance, Memory::of(soak.agent.pid()))
+}
+
+/// Prints everything, and ends the agent.
+fn report(mut soak: Soak, before: (Holdings, Memory), after: (Holdings, Memory)) -> ExitCode {
+    println!("before: {:?}, {} KiB", before.0, before.1.resident / 1024);
+    println!("after:  {:?}, {} KiB, at most {} KiB", after.0, after.1.resident / 1024, after.1.peak / 1024);
+    println!("faults: {:?}", soak.faults.lock().unwrap());
+    println!("{:<12} {:>9} {:>9} {:>9}", "", "done", "refused", "wrong");
+    let mut wrong = 0;
+    for (name, [done, refused, failed]) in &*soak.deeds.lock().unwrap() {
+        println!("{name:<12} {done:>9} {refused:>9} {failed:>9}");
+        wrong += failed;
+    }
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let served = runtime.block_on(async { run(&soak.agent.executor().await, Command::shell("exit 7")).await.unwrap() });
+    let status = runtime.block_on(soak.agent.terminate());
+    let left = processes_with(&soak.mark).len();
+    println!("then it served ({}), and ended with {status}; {left} processes are left", served.exited.exit_code());
+    match before.0 == after.0 && wrong == 0 && left == 0 && status.success() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
