@@ -74,6 +74,7 @@ telexec_tests::everywhere! {
     the_request_adds_to_the_environment_and_replaces,
     a_cleared_environment_holds_only_what_was_asked_for,
     the_execution_id_in_the_environment_is_the_agents,
+    the_key_in_the_environment_is_the_agents,
     programs_are_looked_up_in_the_agents_path,
     commands_start_in_the_working_directory,
     the_default_working_directory_is_the_home,

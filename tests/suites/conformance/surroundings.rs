@@ -25,7 +25,8 @@ async fn environment(machine: &Machine, change: impl Fn(CommandBuilder) -> Comma
 pub(super) async fn the_environment_is_the_base_and_nothing_else(machine: Machine) {
     let variables = environment(&machine, |command| command).await;
     let names: Vec<&str> = variables.keys().map(String::as_str).collect();
-    assert_eq!(names, ["HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TELEXEC_EXECUTION_ID", "USER"]);
+    let own = ["TELEXEC_EXECUTION_ID", "TELEXEC_EXECUTION_KEY"];
+    assert_eq!(names, ["HOME", "LANG", "LOGNAME", "PATH", "SHELL", own[0], own[1], "USER"]);
     assert!(variables.values().all(|value| !value.is_empty()), "{variables:?}");
 }
 
@@ -38,13 +39,23 @@ pub(super) async fn the_request_adds_to_the_environment_and_replaces(machine: Ma
 
 pub(super) async fn a_cleared_environment_holds_only_what_was_asked_for(machine: Machine) {
     let variables = environment(&machine, |command| command.clear_environment(true).env("A", "b")).await;
-    assert_eq!(variables.keys().collect::<Vec<_>>(), ["A", "TELEXEC_EXECUTION_ID"]);
+    assert_eq!(variables.keys().collect::<Vec<_>>(), ["A", "TELEXEC_EXECUTION_ID", "TELEXEC_EXECUTION_KEY"]);
 }
 
 pub(super) async fn the_execution_id_in_the_environment_is_the_agents(machine: Machine) {
     let command = Command::argv(["printenv", "TELEXEC_EXECUTION_ID"]).env("TELEXEC_EXECUTION_ID", "another");
     let outcome = run(&machine, command).await.unwrap();
     assert_eq!(outcome.text().trim_end(), outcome.started.id.as_str());
+}
+
+pub(super) async fn the_key_in_the_environment_is_the_agents(machine: Machine) {
+    let mut keys = Vec::new();
+    for given in ["another", ""] {
+        let command = Command::argv(["printenv", "TELEXEC_EXECUTION_KEY"]).env("TELEXEC_EXECUTION_KEY", given);
+        let key = run(&machine, command).await.unwrap().text().trim_end().to_owned();
+        assert!(key != given && !keys.contains(&key), "{key}, {keys:?}");
+        keys.push(key);
+    }
 }
 
 pub(super) async fn programs_are_looked_up_in_the_agents_path(machine: Machine) {

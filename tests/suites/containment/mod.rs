@@ -3,6 +3,7 @@
 mod degraded;
 mod held_up;
 mod reuse;
+mod same_id;
 mod threads;
 mod traced;
 mod unprivileged;

@@ -1,6 +1,6 @@
 //! Keeping the processes of one execution together: finding, signalling and ending all of them.
 //!
-//! Members are whatever is in the execution's cgroup, in the session or group of its main process, carries its marker in
+//! Members are whatever is in the execution's cgroup, in the session or group of its main process, carries its key in
 //! its environment, descends from such a process, or did so when it was last looked at. A cgroup ends all that is in it
 //! at once and tells when it is empty, so then the rest matters only for those who were moved out of it. Without one, a
 //! process that leaves the session, loses its parent and clears its environment, all three between two looks, is not
@@ -24,6 +24,7 @@ use tracing::warn;
 use super::PAUSE;
 use super::cgroup::{self, Leaf};
 use super::children::OwnChild;
+use super::key::Key;
 use super::process;
 use super::processes::{self, Census, Process, all_ended};
 use crate::{ExecutionId, Signal};
@@ -36,7 +37,9 @@ pub(super) struct Containment {
 
 struct Inner {
     main: i32,
+    /// For the log.
     id: ExecutionId,
+    key: Key,
     /// See [`Inner::start_ticks`].
     start_ticks: OnceLock<u64>,
     started: Instant,
@@ -86,12 +89,19 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// The processes of the execution `id`, whose main process was just started, in these cgroups.
-    pub(super) fn new(main: Pid, own: OwnChild, leaf: Option<Leaf>, id: ExecutionId, census: Arc<Census>) -> Self {
+    /// The processes of an execution, whose main process was just started, in these cgroups.
+    pub(super) fn new(
+        main: Pid,
+        own: OwnChild,
+        leaf: Option<Leaf>,
+        (id, key): (ExecutionId, Key),
+        census: Arc<Census>,
+    ) -> Self {
         let containment = Containment {
             inner: Arc::new(Inner {
                 main: main.as_raw_nonzero().get(),
                 id,
+                key,
                 start_ticks: OnceLock::new(),
                 started: Instant::now(),
                 census,
@@ -423,7 +433,7 @@ impl Inner {
         })?;
         let known: Vec<_> = lock(&self.known).iter().chain(&in_leaf).copied().collect();
         let known = known.into_iter().filter_map(|(pid, _)| all.get(pid));
-        let related = all.in_session_or_group(self.main).chain(all.marked(self.id.as_str())).chain(known);
+        let related = all.in_session_or_group(self.main).chain(all.marked(self.key.as_str())).chain(known);
         let members = all.with_descendants(related.filter(|process| is_root(process)), born);
         *lock(&self.known) = members.iter().map(Process::key).collect();
         let kept = leaf.is_some() && members.iter().all(|process| in_leaf.contains(&process.key()));
@@ -447,7 +457,7 @@ impl Inner {
         let numbers_are_its_own = || lock(&self.held).is_some();
         (process.session == self.main || process.group == self.main) && numbers_are_its_own()
             || lock(&self.known).contains(&process.key())
-            || process.marker.as_deref() == Some(self.id.as_str())
+            || process.marker.as_deref() == Some(self.key.as_str())
     }
 
     /// Nothing that was born since the main process is a member, so it left none behind; cheap, and true only if it is

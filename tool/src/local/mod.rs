@@ -11,6 +11,7 @@ mod children;
 mod containment;
 mod handover;
 mod input;
+mod key;
 #[cfg(target_env = "gnu")]
 mod names;
 mod process;
@@ -48,6 +49,7 @@ use tracing::{Instrument, debug, info_span, warn};
 
 use self::binding::Binding;
 use self::cgroup::Cgroups;
+use self::key::Keys;
 #[cfg(target_env = "gnu")]
 pub use self::names::look_up_in_files;
 use self::processes::Census;
@@ -211,6 +213,7 @@ struct Shared {
     defaults: Defaults,
     spawner: Box<dyn Spawner>,
     registry: Registry,
+    keys: Keys,
     spool: Arc<Spool>,
     kill_grace: Duration,
     default_timeout: Option<Duration>,
@@ -305,6 +308,7 @@ impl LocalExecutor {
                 defaults: Defaults::new(&config),
                 spawner: Box::new(DirectSpawner::new()?),
                 registry,
+                keys: Keys::new(),
                 spool,
                 kill_grace: config.kill_grace,
                 default_timeout: config.default_timeout,

@@ -14,8 +14,8 @@ use tokio::sync::Semaphore;
 
 use super::{PAUSE, cgroup, is_passing, process};
 
-/// The variable that every process of an execution inherits.
-pub(super) const MARKER: &str = "TELEXEC_EXECUTION_ID";
+/// The variable that every process of an execution inherits; its value is the execution's key.
+pub(super) const MARKER: &str = "TELEXEC_EXECUTION_KEY";
 
 /// A process at one moment. Its id alone may be reused; together with its start time it is unique.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) struct Process {
     exiting: bool,
     /// Clock ticks after boot.
     pub(super) start_ticks: u64,
-    /// The execution that its environment names.
+    /// The key of the execution that its environment names.
     pub(super) marker: Option<String>,
 }
 
@@ -95,7 +95,7 @@ impl Snapshot {
         self.all_of(found.into_iter().flatten().flatten())
     }
 
-    /// Those whose environment names this execution.
+    /// Those whose environment holds this key.
     pub(super) fn marked(&self, marker: &str) -> impl Iterator<Item = &Process> {
         self.all_of(self.markers.get(marker).into_iter().flatten())
     }
@@ -397,8 +397,8 @@ mod tests {
 
     #[test]
     fn the_marker_is_a_whole_variable() {
-        assert_eq!(find_marker(b"A=1\0TELEXEC_EXECUTION_ID=x\0B=2\0"), Some("x".into()));
-        assert_eq!(find_marker(b"A=TELEXEC_EXECUTION_ID=x\0XTELEXEC_EXECUTION_ID=x\0"), None);
+        assert_eq!(find_marker(b"A=1\0TELEXEC_EXECUTION_KEY=x\0B=2\0"), Some("x".into()));
+        assert_eq!(find_marker(b"A=TELEXEC_EXECUTION_KEY=x\0XTELEXEC_EXECUTION_KEY=x\0"), None);
         assert_eq!(find_marker(b""), None);
     }
 

@@ -5,6 +5,7 @@ use std::ffi::CString;
 
 use super::LocalConfig;
 use super::account::Account;
+use super::key::Key;
 use super::processes::MARKER;
 use super::spawn::SpawnSpec;
 use super::working_directory::Report;
@@ -60,6 +61,7 @@ impl Defaults {
         command: &Command,
         account: Account,
         id: &ExecutionId,
+        key: &Key,
         report: Option<&Report>,
     ) -> SpawnSpec {
         let argv = match self.program(command) {
@@ -81,7 +83,7 @@ impl Defaults {
             program,
             argv: argv.into_iter().map(c_string).collect(),
             working_directory: c_string(self.working_directory(command, &account)),
-            environment: environment(base, command, id),
+            environment: environment(base, command, id, key),
             piped_stdin: !command.stdin().is_empty() || command.accepts_input(),
             terminal: command.terminal(),
             credentials: account.credentials,
@@ -89,6 +91,9 @@ impl Defaults {
         }
     }
 }
+
+/// The variable that tells a command the id of its execution.
+const ID: &str = "TELEXEC_EXECUTION_ID";
 
 /// What nearly all terminals understand.
 const TERM: &str = "xterm-256color";
@@ -103,7 +108,7 @@ fn candidates(program: &str, path: &str) -> Vec<CString> {
     absolute.map(|directory| c_string(format!("{directory}/{program}"))).collect()
 }
 
-fn environment(base: BTreeMap<String, String>, command: &Command, id: &ExecutionId) -> Vec<CString> {
+fn environment(base: BTreeMap<String, String>, command: &Command, id: &ExecutionId, key: &Key) -> Vec<CString> {
     let mut variables = if command.clear_environment() { BTreeMap::new() } else { base };
     variables.extend(command.environment().clone());
     if let Some(trace) = command.trace().filter(|_| !command.environment().contains_key(TRACEPARENT)) {
@@ -113,8 +118,9 @@ fn environment(base: BTreeMap<String, String>, command: &Command, id: &Execution
             state => drop(variables.insert(TRACESTATE.to_owned(), state.to_owned())),
         }
     }
-    // the agent's word: it finds the execution's processes by it
-    variables.insert(MARKER.to_owned(), id.to_string());
+    // the agent's word, whatever the request says: it finds the execution's processes by the key
+    variables.insert(ID.to_owned(), id.to_string());
+    variables.insert(MARKER.to_owned(), key.to_string());
     variables.into_iter().map(|(name, value)| c_string(format!("{name}={value}"))).collect()
 }
 

@@ -178,13 +178,14 @@ impl Shared {
             false => None,
         };
         let (user, working_directory) = (account.name.clone(), self.defaults.working_directory(command, &account));
-        let mut spec = self.defaults.resolve(command, account, id, report.as_ref());
+        let key = self.keys.next();
+        let mut spec = self.defaults.resolve(command, account, id, &key, report.as_ref());
         let leaf = self.cgroups.leaf(&command.limits())?;
         if let Some(leaf) = &leaf {
             spec.cgroups = leaf.entry().map_err(prepare)?;
         }
         let (own, child) = self.spawner.spawn(&spec, own)?;
-        let containment = Guard::new(child.pid, own, leaf, id.clone(), Arc::clone(&self.census));
+        let containment = Guard::new(child.pid, own, leaf, (id.clone(), key), Arc::clone(&self.census));
         Ok(Spawned { child, containment, report, user, working_directory })
     }
 }
