@@ -138,6 +138,7 @@ mod tests {
             (spawn(SpawnStage::Clone, 11, false), 125),
             (ExecutorError::Invalid(InvalidCommand::new("x", "y")), 125),
             (ExecutorError::Unsupported { field: "x".into(), reason: String::new() }, 125),
+            (ExecutorError::Unauthenticated { reason: String::new() }, 125),
             (ExecutorError::Denied { rule: None, reason: String::new() }, 125),
             (ExecutorError::Exhausted { reason: String::new(), retry_after: None }, 125),
             (ExecutorError::ShuttingDown, 125),

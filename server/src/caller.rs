@@ -4,10 +4,12 @@ use std::fmt::Write;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use rustls::pki_types::CertificateDer;
+use telexec_tool::ExecutorError;
 use tokio::net::unix::UCred;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::identity::Identity;
+use crate::standing::Standing;
 
 /// The other side of a connection. Each of its requests carries it, as an `Arc<Caller>` among the extensions.
 #[derive(Debug)]
@@ -20,6 +22,29 @@ pub(crate) struct Caller {
     pub(crate) certificate: Option<Shown>,
     /// The process that connected to a Unix socket, as the kernel knows it.
     pub(crate) credentials: Option<UCred>,
+    /// Whether that certificate still counts; `None`: it needs none.
+    pub(crate) standing: Option<Standing>,
+}
+
+impl Caller {
+    /// One of whom nothing else is known.
+    pub(crate) fn new(identity: Identity, transport: Transport, address: &str) -> Self {
+        let address = address.to_owned();
+        Self { identity, transport, address, certificate: None, credentials: None, standing: None }
+    }
+
+    /// Whether it still is who it was.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Unauthenticated`].
+    pub(crate) fn check(&self) -> Result<(), ExecutorError> {
+        self.standing.as_ref().map_or(Ok(()), |standing| standing.check(&self.identity))
+    }
+
+    /// It is root on this machine.
+    pub(crate) fn is_root(&self) -> bool {
+        self.transport == Transport::Unix && self.credentials.is_some_and(|credentials| credentials.uid() == 0)
+    }
 }
 
 /// How a caller is connected, as policies and the audit log call it.

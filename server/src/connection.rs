@@ -11,6 +11,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::UnixTime;
+use telexec_proto::convert::error_to_status;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::net::unix::UCred;
@@ -72,8 +73,6 @@ impl HandshakeError {
 /// Someone that is known.
 pub(crate) struct Peer {
     caller: Arc<Caller>,
-    /// `None`: it needs no certificate.
-    standing: Option<Standing>,
     io: Box<dyn Stream>,
 }
 
@@ -97,20 +96,21 @@ pub(crate) async fn handshake(accepted: Accepted, address: &str, strangers: bool
                     return Err(HandshakeError::ForeignUser);
                 }
                 let identity = Identity::from_credentials(&credentials);
-                let caller = Caller { credentials: Some(credentials), ..caller(identity, Transport::Unix, address) };
-                Ok(Peer { caller: caller.into(), standing: None, io: Box::new(stream) })
+                let caller = Caller::new(identity, Transport::Unix, address);
+                let caller = Caller { credentials: Some(credentials), ..caller };
+                Ok(Peer { caller: caller.into(), io: Box::new(stream) })
             }
             Accepted::Tcp(stream, None) => {
-                let caller = caller(Identity::anonymous(), Transport::Tcp, address);
-                Ok(Peer { caller: caller.into(), standing: None, io: Box::new(stream) })
+                let caller = Caller::new(Identity::anonymous(), Transport::Tcp, address);
+                Ok(Peer { caller: caller.into(), io: Box::new(stream) })
             }
             Accepted::Vsock(stream, peer) => {
                 if !strangers && !peer.is_trusted() {
                     return Err(HandshakeError::ForeignGuest);
                 }
                 let identity = Identity::from_cid(peer.cid);
-                let caller = caller(identity, Transport::Vsock, address);
-                Ok(Peer { caller: caller.into(), standing: None, io: Box::new(stream) })
+                let caller = Caller::new(identity, Transport::Vsock, address);
+                Ok(Peer { caller: caller.into(), io: Box::new(stream) })
             }
             Accepted::Tcp(stream, Some(tls)) => tls_handshake(stream, tls, address).await,
         }
@@ -131,29 +131,25 @@ async fn tls_handshake(stream: TcpStream, tls: Tls, address: &str) -> Result<Pee
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
     let identity = chain.first().and_then(Identity::from_certificate).ok_or(HandshakeError::Nameless)?;
     let certificate = chain.first().and_then(Shown::from_certificate);
-    let caller = Caller { certificate, ..caller(identity, Transport::Mtls, address) };
     let standing = Some(Standing::new(tls, credentials, chain, since));
-    Ok(Peer { caller: caller.into(), standing, io: Box::new(stream) })
-}
-
-fn caller(identity: Identity, transport: Transport, address: &str) -> Caller {
-    Caller { identity, transport, address: address.to_owned(), certificate: None, credentials: None }
+    let caller = Caller { certificate, standing, ..Caller::new(identity, Transport::Mtls, address) };
+    Ok(Peer { caller: caller.into(), io: Box::new(stream) })
 }
 
 /// Answers the peer's calls until it leaves, or until `goaway` and then the end of the calls that run. A peer whose
-/// certificate does not count any more starts no new ones.
+/// certificate does not count any more starts no new ones, and those that run are ended (`permission`).
 pub(crate) async fn serve(peer: Peer, routes: Routes, metrics: Metrics, goaway: CancellationToken) {
-    let Peer { caller, standing, io } = peer;
+    let Peer { caller, io } = peer;
     let unfinished = Unfinished::default();
     let service = service_fn(move |mut request: Request<Incoming>| {
-        let refusal = standing.as_ref().and_then(|standing| standing.check(&caller.identity).err());
+        let refusal = caller.check().err();
         request.extensions_mut().insert(Arc::clone(&caller));
         let (routes, unfinished, metrics) = (routes.clone(), unfinished.clone(), metrics.clone());
         async move {
             match refusal {
                 Some(refusal) => {
                     metrics.refused(Refusal::Certificate);
-                    Ok(body::of(refusal.into_http()))
+                    Ok(body::of(error_to_status(&refusal).into_http()))
                 }
                 None => match message::admit(request, unfinished) {
                     Some(request) => routes.oneshot(request).await.map(body::of),

@@ -61,13 +61,7 @@ static POLICY: LazyLock<Policy> = LazyLock::new(|| {
 pub fn policy(command: Command) {
     let place = Place { user: "root".into(), uid: 0, working_directory: "/".into(), shell: Some("bash".into()) };
     let place = command.user().is_none().then_some(place);
-    let caller = Caller {
-        identity: Identity::anonymous(),
-        transport: Transport::Tcp,
-        address: String::new(),
-        certificate: None,
-        credentials: None,
-    };
+    let caller = Caller::new(Identity::anonymous(), Transport::Tcp, "");
     let timeout = command.timeout();
     let facts = Facts::at(command, place, timeout);
     let decision = POLICY.decide(&caller, Rpc::Execute, &Subject::Command(&facts));

@@ -30,6 +30,7 @@ pub mod machine;
 mod message;
 mod metrics;
 pub mod orphans;
+mod permission;
 mod places;
 mod policy;
 mod preface;

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -62,7 +62,7 @@ pub(crate) trait Source: Send + Sync + 'static {
 /// What the files held when they were last read and could be used; its clones share it.
 pub(crate) struct Watched<S: Source> {
     source: Arc<S>,
-    current: Arc<RwLock<Arc<S::Loaded>>>,
+    current: watch::Sender<Arc<S::Loaded>>,
     /// Of the files, before they were read first.
     stamps: Stamps,
 }
@@ -78,11 +78,16 @@ impl<S: Source> Watched<S> {
         let stamps = Stamps::of(&source);
         let loaded = source.load()?;
         S::tell(&loaded);
-        Ok(Self { source: Arc::new(source), current: Arc::new(RwLock::new(Arc::new(loaded))), stamps })
+        Ok(Self { source: Arc::new(source), current: watch::Sender::new(Arc::new(loaded)), stamps })
     }
 
     pub(crate) fn current(&self) -> Arc<S::Loaded> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.current.borrow())
+    }
+
+    /// Sees what is taken from now on.
+    pub(crate) fn changes(&self) -> Changes<S::Loaded> {
+        Changes(self.current.subscribe())
     }
 
     /// Reads the files again whenever they have changed, or that is asked for; for ever.
@@ -118,8 +123,8 @@ impl<S: Source> Watched<S> {
     async fn replace(&self) -> Result<(), String> {
         let loaded = self.blocking(S::load).await.ok_or("reading them was given up")?;
         let loaded = Arc::new(loaded.map_err(|error| one_line(&error))?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&loaded);
         S::tell(&loaded);
+        self.current.send_replace(loaded);
         Ok(())
     }
 
@@ -127,6 +132,19 @@ impl<S: Source> Watched<S> {
     async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&S) -> T + Send + 'static) -> Option<T> {
         let source = Arc::clone(&self.source);
         tokio::task::spawn_blocking(move || work(&source)).await.ok()
+    }
+}
+
+/// Whether something else has been taken from the files.
+pub(crate) struct Changes<T>(watch::Receiver<Arc<T>>);
+
+impl<T> Changes<T> {
+    /// Returns when that has happened since the last time, or the beginning.
+    pub(crate) async fn next(&mut self) {
+        if self.0.changed().await.is_err() {
+            // nobody is left who could
+            std::future::pending().await
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 use crate::audit::{Audit, Touch};
 use crate::call::{Call, Rpc};
 use crate::metrics::{Metrics, Refusal};
+use crate::permission::{Permission, Permitted};
 use crate::policy::{Decision, Facts, PolicyFile, Subject};
 use crate::reload::Watched;
 use crate::starts::Starts;
@@ -38,6 +39,9 @@ pub(crate) struct Stack {
 
 /// Fewer than the blocking pool has threads: users that cannot be looked up must not keep commands from being ended.
 pub(crate) const MOST_JUDGED: usize = 64;
+
+/// What root may do with everybody's executions, on a Unix socket of an agent without a policy.
+const LOOKED_AFTER: [Rpc; 3] = [Rpc::ListExecutions, Rpc::GetExecution, Rpc::SignalExecution];
 
 impl Stack {
     /// What this caller may use.
@@ -75,11 +79,37 @@ impl Stack {
         judged.await.unwrap_or_else(|_| (Facts::unknown(command), Decision::default()))
     }
 
-    fn decide(&self, call: &Call, rpc: Rpc, subject: &Subject<'_>) -> Decision {
+    /// What there is to say of this at this moment.
+    pub(crate) fn decide(&self, call: &Call, rpc: Rpc, subject: &Subject<'_>) -> Decision {
         match &self.policy {
             Some(policy) => policy.current().decide(&call.caller, rpc, subject),
-            None => Decision::unruled(),
+            // whoever is root on the machine looks after it
+            None => Decision { any_owner: call.caller.is_root() && LOOKED_AFTER.contains(&rpc), ..Decision::unruled() },
         }
+    }
+
+    /// Whether this may be done to an execution of this owner, and found at all: of one that is someone else's the answer is
+    /// the same as of none, unless a rule reaches it.
+    pub(crate) fn decide_use(
+        &self,
+        call: &Call,
+        rpc: Rpc,
+        id: &ExecutionId,
+        owner: Option<&str>,
+    ) -> (Decision, Result<(), ExecutorError>) {
+        let identity = call.caller.identity.as_str();
+        let decide = |owner: &str| self.decide(call, rpc, &Subject::Execution { id: id.as_str(), owner });
+        let is_own = owner == Some(identity);
+        // both are decided, whoever it belongs to: the time that it takes tells nothing
+        let others = decide(owner.unwrap_or_default());
+        if owner.is_some() && !is_own && others.allowed && others.any_owner {
+            return (others, Ok(()));
+        }
+        // who may do this to no execution hears so of each
+        let decision = decide(identity);
+        let found = if is_own { Ok(()) } else { Err(ExecutorError::NotFound(id.clone())) };
+        let reached = decision.permitted().and(found);
+        (decision, reached)
     }
 }
 
@@ -97,6 +127,7 @@ struct Guarded {
 struct Followed {
     id: ExecutionId,
     started: bool,
+    permission: Arc<Permission>,
 }
 
 impl Guarded {
@@ -104,9 +135,17 @@ impl Guarded {
         self.call.caller.identity.as_str()
     }
 
-    /// Whether this may be done to an execution; what has an effect on it, and what is denied, is told to the audit log.
-    async fn reach(&self, rpc: Rpc, id: &ExecutionId, touch: Touch<'_>) -> Result<(), ExecutorError> {
-        let (decision, reached) = self.decide(rpc, id);
+    /// Whether this may be done to an execution, and for how long; what has an effect on it, and what is denied, is told to
+    /// the audit log.
+    async fn reach(&self, rpc: Rpc, id: &ExecutionId, touch: Touch<'_>) -> Result<Arc<Permission>, ExecutorError> {
+        let (decision, reached) = match self.included(rpc, id) {
+            Some(permission) => {
+                // which tells of it itself
+                permission.check()?;
+                (Decision::unruled(), Ok(permission))
+            }
+            None => self.decide(rpc, id),
+        };
         self.stack.metrics.decided(rpc, decision.allowed);
         let has_effect = match rpc {
             Rpc::Attach | Rpc::SignalExecution => true,
@@ -121,45 +160,38 @@ impl Guarded {
         reached
     }
 
-    /// Of an execution that is someone else's the answer is the same as of none, unless a rule reaches it.
-    fn decide(&self, rpc: Rpc, id: &ExecutionId) -> (Decision, Result<(), ExecutorError>) {
-        if self.is_included(rpc, id) {
-            return (Decision::unruled(), Ok(()));
+    fn decide(&self, rpc: Rpc, id: &ExecutionId) -> (Decision, Result<Arc<Permission>, ExecutorError>) {
+        if let Err(unknown) = self.call.caller.check() {
+            return (Decision::default(), Err(unknown));
         }
         let owner = self.stack.engine.identity(id).ok();
-        let decide = |owner: &str| self.stack.decide(&self.call, rpc, &Subject::Execution { id: id.as_str(), owner });
-        let is_own = owner.as_deref() == Some(self.identity());
-        // both are decided, whoever it belongs to: the time that it takes tells nothing
-        let others = decide(owner.as_deref().unwrap_or_default());
-        if owner.is_some() && !is_own && others.allowed && others.any_owner {
-            return (others, Ok(()));
-        }
-        // who may do this to no execution hears so of each
-        let decision = decide(self.identity());
-        let found = if is_own { Ok(()) } else { Err(ExecutorError::NotFound(id.clone())) };
-        let reached = decision.permitted().and(found);
+        let (decision, reached) = self.stack.decide_use(&self.call, rpc, id, owner.as_deref());
+        let subject = Permitted::Use(rpc, id.clone(), owner);
+        let reached = reached.map(|()| Permission::new(&self.stack, &self.call, subject, &decision));
         (decision, reached)
     }
 
     /// What was permitted with the beginning of a call: all that goes with a start, and to see how that goes which is followed.
-    fn is_included(&self, rpc: Rpc, id: &ExecutionId) -> bool {
-        let Some(followed) = self.followed.get() else { return false };
-        followed.id == *id && (followed.started || rpc == Rpc::GetExecution)
+    fn included(&self, rpc: Rpc, id: &ExecutionId) -> Option<Arc<Permission>> {
+        let followed = self.followed.get().filter(|followed| followed.id == *id)?;
+        (followed.started || rpc == Rpc::GetExecution).then(|| Arc::clone(&followed.permission))
     }
 
-    /// From now on this call follows an execution.
-    fn follow(&self, execution: Execution, started: bool) -> Execution {
-        let _ = self.followed.set(Followed { id: execution.id().clone(), started });
+    /// From now on this call follows an execution, while that is permitted.
+    fn follow(&self, execution: Execution, started: bool, permission: Arc<Permission>) -> Execution {
+        let execution = permission.limit(execution);
+        let _ = self.followed.set(Followed { id: execution.id().clone(), started, permission });
         execution
     }
 
     /// What the policy says of a command, which it may have found out something about.
-    async fn judge(&self, command: Command) -> (Command, Decision) {
+    async fn judge(&self, command: Command) -> (Command, Decision, Permitted) {
         if self.stack.policy.is_none() {
-            return (command, Decision::unruled());
+            return (command, Decision::unruled(), Permitted::Start(None));
         }
         let (facts, decision) = self.stack.judge(&self.call, self.call.rpc, command).await;
-        (facts.command, decision)
+        let (command, facts) = facts.split();
+        (command, decision, Permitted::Start(Some(Box::new(facts))))
     }
 }
 
@@ -167,9 +199,11 @@ impl Guarded {
 impl Executor for Guarded {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
         let asked = Instant::now();
+        // a call of Interact may be old when it starts something
+        self.call.caller.check()?;
         let Stack { engine, starts, audit, metrics, traces, .. } = &self.stack;
         let (command, span) = traces.continued(&self.call, command.with_identity(self.identity()));
-        let (command, decision) = self.judge(command).await;
+        let (command, decision, subject) = self.judge(command).await;
         metrics.decided(self.call.rpc, decision.allowed);
         if let Err(denied) = decision.permitted() {
             metrics.refused(Refusal::Policy);
@@ -183,6 +217,7 @@ impl Executor for Guarded {
             audit.refused(&self.call, &command, &decision, &early).await;
             return Err(early);
         }
+        let permission = Permission::new(&self.stack, &self.call, subject, &decision);
         let command = command.with_allowance(decision.allowance);
         let told = match audit.start(&self.call, &command, &decision).await {
             Ok(told) => told,
@@ -192,26 +227,35 @@ impl Executor for Guarded {
                 return Err(error);
             }
         };
-        match metrics.watch(asked, trace::watch(span, told)) {
-            Some((id, watcher)) => engine.execute_watched(command, id, watcher).await,
-            None => engine.execute(command).await,
-        }
-        .map(|execution| self.follow(execution, true))
+        let start = async {
+            match metrics.watch(asked, trace::watch(span, told)) {
+                Some((id, watcher)) => engine.execute_watched(command, id, watcher).await,
+                None => engine.execute(command).await,
+            }
+        };
+        let execution = permission.during(start).await?;
+        Ok(self.follow(execution, true, permission))
     }
 
     async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
         let touch = Touch { position: Some(from.position), ..Touch::default() };
-        self.reach(Rpc::Attach, id, touch).await?;
-        if from.on_disconnect == OnDisconnect::Kill {
-            // to go is to end it
-            self.reach(Rpc::SignalExecution, id, touch).await?;
-        }
-        self.stack.engine.attach(id, from).await.map(|execution| self.follow(execution, false))
+        let permission = self.reach(Rpc::Attach, id, touch).await?;
+        // to go is to end it
+        let ending = match from.on_disconnect {
+            OnDisconnect::Kill => Some(self.reach(Rpc::SignalExecution, id, touch).await?),
+            OnDisconnect::Detach => None,
+        };
+        let execution = permission.during(self.stack.engine.attach(id, from)).await?;
+        let execution = match ending {
+            Some(ending) => ending.limit(execution),
+            None => execution,
+        };
+        Ok(self.follow(execution, false, permission))
     }
 
     async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
-        self.reach(Rpc::WriteInput, id, Touch::default()).await?;
-        self.stack.engine.write_input(id, input).await
+        let permission = self.reach(Rpc::WriteInput, id, Touch::default()).await?;
+        permission.during(self.stack.engine.write_input(id, input)).await
     }
 
     async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {

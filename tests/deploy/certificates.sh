@@ -41,11 +41,16 @@ agent=$!
 until_it 30 grep -q '^listening on ' log
 port=$(sed -n 's/^listening on .*://p' log)
 
-# It goes on through all that follows.
-"$telexec" exec --cert old/alice.pem --key old/alice.key --ca old/ca.pem --server-name web1 "127.0.0.1:$port" \
-  -c 'while sleep 0.1; do echo tick; done' >ticks &
+# A command that runs all the time, its call with the certificate of this directory.
+ticking() { # DIRECTORY CA
+  "$telexec" exec --cert "$1/alice.pem" --key "$1/alice.key" --ca "$2" --server-name web1 "127.0.0.1:$port" \
+    -c 'while sleep 0.1; do echo tick; done' >"ticks-$1" 2>"said-$1" &
+}
+
+# It goes on until nobody trusts its certificate any more.
+ticking old old/ca.pem
 stream=$!
-until_it 30 test -s ticks
+until_it 30 test -s ticks-old
 first=$(loaded)
 expires() {
   "$telexec" info --cert old/alice.pem --key old/alice.key --ca old/ca.pem --server-name web1 "127.0.0.1:$port" |
@@ -70,7 +75,12 @@ taken_up $((first + 2))
 place new/web1.key agent.key new/web1.pem agent.pem
 taken_up $((first + 3))
 [[ $(as old both.pem echo hi) == hi && $(as new both.pem echo hi) == hi ]] || die "the agent's new certificate is not trusted"
-passed "both authorities are trusted while callers change over"
+lines=$(wc -l <ticks-old)
+until_it 30 eval "[[ \$(wc -l <ticks-old) -gt $lines ]]"
+ticking new both.pem
+successor=$!
+until_it 30 test -s ticks-new
+passed "both authorities are trusted while callers change over, and a command runs on"
 
 place new/ca.pem client-ca.pem
 taken_up $((first + 4))
@@ -80,8 +90,11 @@ as old new/ca.pem true 2>said || code=$?
 [[ $(as new new/ca.pem echo hi) == hi ]] || die "no call with the new authority alone"
 passed "the old authority is trusted no more"
 
-lines=$(wc -l <ticks)
-until_it 30 eval "[[ \$(wc -l <ticks) -gt $lines ]]"
-kill -TERM "$stream" || die "the stream has ended"
-wait "$stream" || true
-passed "a command that ran all the time was left alone"
+code=0
+wait "$stream" || code=$?
+[[ $code -eq 125 ]] && grep -q 'not accepted any more' said-old || die "the old stream: $code, $(cat said-old)"
+lines=$(wc -l <ticks-new)
+until_it 30 eval "[[ \$(wc -l <ticks-new) -gt $lines ]]"
+kill -TERM "$successor" || die "the new stream has ended: $(cat said-new)"
+wait "$successor" || true
+passed "the call with the old certificate is ended, and that with the new one goes on"

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use rustls::pki_types::{CertificateDer, ServerName};
-use telexec_proto::v1::{ExecuteRequest, GetAgentRequest};
-use telexec_tests::{Agent, Authority, Certs, Followed, Leaf, Pair, Wire, follow, until, within};
+use telexec_proto::v1::{ExecuteRequest, ExecutionEvent, GetAgentRequest};
+use telexec_tests::{
+    Agent, Authority, Certs, Followed, Leaf, MARK, Pair, Wire, follow, marker, processes_with, until, within,
+};
 use tokio_rustls::TlsConnector;
-use tonic::{Code, Status};
+use tonic::{Code, Status, Streaming};
 
 /// What the agent reads, in a directory that is replaced as a whole, as Kubernetes does it with mounted secrets.
 struct Mounted {
@@ -175,8 +177,24 @@ async fn sighup_reads_the_files_at_once() {
     assert_eq!(mounted.shown(&agent).await, next.der());
 }
 
+/// A bound command, by its mark, which is in the environment of its processes.
+async fn sleep(wire: &Wire, mark: &str) -> Streaming<ExecutionEvent> {
+    let environment = [(MARK.to_owned(), mark.to_owned())].into();
+    let request =
+        ExecuteRequest { argv: ["sleep", "300"].map(str::to_owned).into(), environment, ..Default::default() };
+    within(wire.executions().execute(request)).await.unwrap().into_inner()
+}
+
+/// Its caller was refused as a new call is, and no process of it is left.
+async fn assert_ended(stream: Streaming<ExecutionEvent>, mark: &str, why: &str) {
+    let status = follow(stream).await.status;
+    assert_eq!(status.code(), Code::Unauthenticated, "{status:?}");
+    assert!(status.message().contains(why), "{status:?}");
+    until("nothing is left", async || processes_with(mark).is_empty()).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revoked_certificate_starts_nothing_new_on_an_open_connection() {
+async fn a_revoked_certificate_serves_for_nothing_on_an_open_connection() {
     let mounted = Mounted::new();
     let Certs { authority, agent: shown, client } = &mounted.certs;
     let other = authority.issue(Leaf::client("other"));
@@ -184,11 +202,14 @@ async fn a_revoked_certificate_starts_nothing_new_on_an_open_connection() {
     let [wire, others] = [client, &other].map(|pair| mounted.connect(&agent, pair));
     let (wire, others) = (wire.await.unwrap(), others.await.unwrap());
     let stop = authority.directory().join("stop");
-    let counting = count(&wire, &stop).await;
+    let counting = count(&others, &stop).await;
+    let mark = marker();
+    let open = sleep(&wire, &mark).await;
     assert_eq!(ask(&wire).await.unwrap(), "client");
 
     mounted.replace(shown, &[client]);
     reloaded(&agent, LOADED).await;
+    assert_ended(open, &mark, "has been revoked").await;
     for _ in 0..2 {
         let status = ask(&wire).await.unwrap_err();
         assert_eq!(status.code(), Code::Unauthenticated);
@@ -215,34 +236,30 @@ async fn certificates_of_an_authority_that_is_gone_are_refused_on_open_connectio
     let agent = mounted.start();
     let wire = mounted.connect(&agent, &mounted.certs.client).await.unwrap();
     assert_eq!(ask(&wire).await.unwrap(), "client");
+    let mark = marker();
+    let open = sleep(&wire, &mark).await;
     let successor = Authority::new("successor");
     std::fs::copy(successor.cert(), mounted.path("ca.pem")).unwrap();
     std::fs::write(mounted.path("crl.pem"), successor.revocation_list(&[])).unwrap();
     reloaded(&agent, LOADED).await;
+    assert_ended(open, &mark, "not accepted any more").await;
     let status = ask(&wire).await.unwrap_err();
     assert_eq!(status.code(), Code::Unauthenticated);
     assert!(status.message().contains("not accepted any more"), "{status}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_that_expires_starts_nothing_new_on_an_open_connection() {
+async fn a_certificate_that_expires_serves_for_nothing_on_an_open_connection() {
     let mounted = Mounted::new();
     let agent = mounted.start();
-    let brief = mounted.certs.authority.issue(Leaf::client("brief").ends_in(Duration::from_secs(5)));
+    let brief = mounted.certs.authority.issue(Leaf::client("brief").ends_in(Duration::from_secs(3)));
     let wire = mounted.connect(&agent, &brief).await.unwrap();
-    let stop = mounted.certs.authority.directory().join("stop");
-    let counting = count(&wire, &stop).await;
-    let mut refused = None;
-    until("it has expired", async || {
-        refused = ask(&wire).await.err();
-        refused.is_some()
-    })
-    .await;
-    let status = refused.unwrap();
+    let mark = marker();
+    // nobody calls meanwhile: the end comes by itself
+    assert_ended(sleep(&wire, &mark).await, &mark, "has expired").await;
+    let status = ask(&wire).await.unwrap_err();
     assert_eq!(status.code(), Code::Unauthenticated);
     assert!(status.message().contains("has expired"), "{status}");
-    std::fs::write(&stop, "").unwrap();
-    assert_whole(&within(counting).await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread")]

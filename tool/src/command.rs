@@ -350,6 +350,12 @@ impl Command {
         self
     }
 
+    /// The same command with nothing on its standard input at its start.
+    pub fn without_stdin(mut self) -> Self {
+        self.options.stdin = Bytes::new();
+        self
+    }
+
     /// The same command under this id.
     pub fn with_execution_id(mut self, id: ExecutionId) -> Self {
         self.options.execution_id = Some(id);

@@ -28,7 +28,13 @@ pub enum ExecutorError {
         /// What the machine lacks, in words for the caller.
         reason: String,
     },
-    /// A rule says no; nothing ran.
+    /// The executor does not know who asks, or not any more: nothing ran, or what ran for this call is ended.
+    #[error("{reason}")]
+    Unauthenticated {
+        /// Why not, in words for the caller.
+        reason: String,
+    },
+    /// A rule says no: nothing ran, or what ran for this call is ended, since it says so now.
     #[error("{reason}")]
     Denied {
         /// The name of the rule; `None`: it has none.

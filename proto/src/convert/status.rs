@@ -31,6 +31,7 @@ pub fn error_to_status(error: &ExecutorError) -> Status {
         ExecutorError::Unsupported { field, .. } => {
             (Code::FailedPrecondition, info(UNSUPPORTED, [("field", cut(field))]))
         }
+        ExecutorError::Unauthenticated { .. } => (Code::Unauthenticated, ErrorDetails::new()),
         ExecutorError::Denied { rule: Some(rule), .. } => {
             (Code::PermissionDenied, info(POLICY_DENIED, [("rule", cut(rule))]))
         }
@@ -82,7 +83,8 @@ pub fn error_from_status(status: &Status) -> ExecutorError {
             Err(_) => other(status),
         },
         (Code::InvalidArgument, _) => ExecutorError::Invalid(invalid_from_details(&details, status.message())),
-        (Code::PermissionDenied | Code::Unauthenticated, _) => {
+        (Code::Unauthenticated, _) => ExecutorError::Unauthenticated { reason: message() },
+        (Code::PermissionDenied, _) => {
             let rule = Some(metadata("rule")).filter(|rule| !rule.is_empty()).map(str::to_owned);
             ExecutorError::Denied { rule, reason: message() }
         }
@@ -186,6 +188,7 @@ mod tests {
                 ExecutorError::Unsupported { field: "limits.cpus".into(), reason: "no controller".into() },
                 Code::FailedPrecondition,
             ),
+            (ExecutorError::Unauthenticated { reason: "revoked".into() }, Code::Unauthenticated),
             (ExecutorError::Denied { rule: Some("r".into()), reason: "no".into() }, Code::PermissionDenied),
             (ExecutorError::Denied { rule: None, reason: "no".into() }, Code::PermissionDenied),
             (

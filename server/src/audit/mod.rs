@@ -189,14 +189,17 @@ impl Audit {
         error: Option<&ExecutorError>,
     ) {
         let Some(inner) = &self.0 else { return };
-        if error.is_some() && !inner.spares(call) {
-            return;
+        if let Some(record) = inner.touch(call, touch, decision, error) {
+            inner.tell(record).await;
         }
-        let action = touch.action.filter(|action| *action != call.rpc).map(Rpc::as_str);
-        let signal = touch.signal.map(|signal| signal.to_string());
-        let touched = Touched { action, signal, position: touch.position };
-        let body = Body::Call { decision: decision.into(), touch: touched, failure: error.map(Into::into) };
-        inner.tell(Record::new(body).of(&Origin::of(call)).about(touch.execution_id)).await;
+    }
+
+    /// Tells of a call that is ended, since it is not permitted any more. Nobody waits until that is written.
+    pub(crate) fn ended(&self, call: &Call, touch: Touch<'_>, decision: &Decision, error: &ExecutorError) {
+        let Some(inner) = self.0.clone() else { return };
+        if let Some(record) = inner.touch(call, touch, decision, Some(error)) {
+            tokio::spawn(async move { inner.tell(record).await });
+        }
     }
 
     /// How many records are missing, and whether it cannot be written at this time; `None`: there is no log.
@@ -238,6 +241,24 @@ impl Inner {
             self.state.lost.fetch_add(1, Ordering::Relaxed);
         }
         spares
+    }
+
+    /// What is told of a call; `None`: nothing.
+    fn touch(
+        &self,
+        call: &Call,
+        touch: Touch<'_>,
+        decision: &Decision,
+        error: Option<&ExecutorError>,
+    ) -> Option<Record> {
+        if error.is_some() && !self.spares(call) {
+            return None;
+        }
+        let action = touch.action.filter(|action| *action != call.rpc).map(Rpc::as_str);
+        let signal = touch.signal.map(|signal| signal.to_string());
+        let touched = Touched { action, signal, position: touch.position };
+        let body = Body::Call { decision: decision.into(), touch: touched, failure: error.map(Into::into) };
+        Some(Record::new(body).of(&Origin::of(call)).about(touch.execution_id))
     }
 
     fn watch(&self, origin: &Arc<Origin>, id: &ExecutionId) -> Watch {

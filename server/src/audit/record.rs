@@ -315,6 +315,7 @@ fn word(error: &ExecutorError) -> &'static str {
         ExecutorError::Invalid(_) => "invalid",
         ExecutorError::Spawn(_) => "spawn_failed",
         ExecutorError::Unsupported { .. } => "unsupported",
+        ExecutorError::Unauthenticated { .. } => "unauthenticated",
         ExecutorError::Denied { .. } => "denied",
         ExecutorError::Exhausted { .. } => "exhausted",
         ExecutorError::NotFound(_) => "not_found",

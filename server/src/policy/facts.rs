@@ -25,6 +25,11 @@ impl Facts {
         Self::at(command, place, timeout)
     }
 
+    /// The command, and what is judged of it again while it runs: its input is no part of that.
+    pub(crate) fn split(self) -> (Command, Self) {
+        (self.command.clone(), Self { command: self.command.without_stdin(), ..self })
+    }
+
     /// Of a command of which nothing could be found out.
     pub(crate) fn unknown(command: Command) -> Self {
         Self { command, analysis: Analysis::default(), place: None, timeout: None }

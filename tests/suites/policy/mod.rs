@@ -2,6 +2,7 @@
 
 mod examples;
 mod matrix;
+mod open_calls;
 mod ownership;
 mod programs;
 mod rules;

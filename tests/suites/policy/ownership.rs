@@ -1,7 +1,7 @@
 //! Executions of others, and who may reach them.
 
 use futures_util::StreamExt;
-use telexec_tests::{marker, within};
+use telexec_tests::{Agent, Certs, directory, is_root, marker, program, until, within};
 use telexec_tool::{Attach, Command, Event, ExecutionId, Executor, ExecutorError, ListQuery, OnDisconnect, Signal};
 
 use super::Ruled;
@@ -82,4 +82,32 @@ async fn a_denial_says_nothing_of_whether_it_is_there() {
     for execution in admin.list(ListQuery::default()).await.unwrap().executions {
         admin.signal(&execution.id, Signal::KILL).await.unwrap();
     }
+}
+
+/// As docs/OPERATING.md has it: `telexec ps` and `telexec kill` on the machine itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn root_on_the_agents_own_socket_finds_and_ends_what_others_run() {
+    if !is_root() {
+        return;
+    }
+    let certs = Certs::new();
+    let directory = directory();
+    let socket = format!("unix://{}/agent.sock", directory.path().display());
+    let agent = Agent::builder().mtls(&certs).listen(&socket).start();
+    let id: ExecutionId = marker().parse().unwrap();
+    let command = Command::shell("sleep 300").execution_id(id.clone()).on_disconnect(OnDisconnect::Detach);
+    drop(agent.connect().await.executor().execute(command.build().unwrap()).await.unwrap());
+
+    let said = async |args: &[&str]| {
+        let mut command = tokio::process::Command::new(program("telexec"));
+        let output = within(command.args(args).kill_on_drop(true).output()).await.unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    };
+    assert_eq!(said(&["ps", "-q", &socket]).await, (0, format!("{id}\n")));
+    // its output and its input are for its owner
+    assert_eq!(said(&["attach", &socket, id.as_str()]).await.0, 125);
+    assert_eq!(said(&["input", &socket, id.as_str(), "text"]).await.0, 1);
+    assert_eq!(said(&["kill", "-s", "KILL", &socket, id.as_str()]).await.0, 0);
+    until("it has ended", async || said(&["ps", "-q", &socket]).await.1.is_empty()).await;
+    assert!(said(&["ps", "-q", "-a", &socket]).await.1.contains(id.as_str()));
 }

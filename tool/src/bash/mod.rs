@@ -238,7 +238,9 @@ impl BashTool {
                 }
                 (self.style.not_started)(error)
             }
-            ExecutorError::Denied { reason, .. } => Err(ToolError::failed(reason)),
+            ExecutorError::Denied { reason, .. } | ExecutorError::Unauthenticated { reason } => {
+                Err(ToolError::failed(reason))
+            }
             ExecutorError::Invalid(error) => Err(malformed(error)),
             error => Err(ToolError::Failed { message: with_causes(&error), source: Some(Box::new(error)) }),
         }

@@ -25,7 +25,9 @@ impl Failure {
         match error {
             ExecutorError::Invalid(error) => malformed(tool, error),
             ExecutorError::Spawn(error) => not_started(&error).into(),
-            ExecutorError::Denied { .. } => ToolFailure::new("denied", text).into(),
+            ExecutorError::Denied { .. } | ExecutorError::Unauthenticated { .. } => {
+                ToolFailure::new("denied", text).into()
+            }
             ExecutorError::Unsupported { field, .. } => {
                 ToolFailure::new("unsupported", text).with_details(json!({ "field": field })).into()
             }

@@ -102,9 +102,10 @@ impl Feed {
         };
         while let Some(Request { input, mut reply }) = requests.recv().await {
             let answer = tokio::select! {
-                answer = self.serve(input) => answer,
+                biased;
                 // nobody waits for it: what is not written yet is written by a repeat
                 () = reply.closed() => continue,
+                answer = self.serve(input) => answer,
             };
             let _ = reply.send(answer);
         }

@@ -36,8 +36,7 @@ fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {
 }
 
 fn call() -> Call {
-    let (identity, transport, address) = (Identity::anonymous(), Transport::Tcp, "127.0.0.1:1".to_owned());
-    let caller = Arc::new(Caller { identity, transport, address, certificate: None, credentials: None });
+    let caller = Arc::new(Caller::new(Identity::anonymous(), Transport::Tcp, "127.0.0.1:1"));
     Call { rpc: Rpc::Execute, caller, trace: None }
 }
 

@@ -1,0 +1,210 @@
+//! The permission of a call while it lasts: decided again whenever the policy or the certificates have changed, by what
+//! decided at its start, so that an open stream is worth no more than a new call.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use futures_util::stream::Skip;
+use futures_util::{FutureExt, Stream, StreamExt};
+use telexec_tool::{Event, Execution, ExecutionId, ExecutorError};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{Instrument, info};
+
+use crate::audit::Touch;
+use crate::call::{Call, Rpc};
+use crate::policy::{Decision, Facts, Subject};
+use crate::reload::{Changes, Watched};
+use crate::stack::Stack;
+use crate::standing::Standing;
+
+/// What a call was permitted. It holds as long as nothing changes.
+pub(crate) struct Permission {
+    stack: Stack,
+    call: Call,
+    subject: Permitted,
+    id: OnceLock<ExecutionId>,
+    verdict: Mutex<Verdict>,
+}
+
+/// What was permitted.
+pub(crate) enum Permitted {
+    /// To start a command; `None`: there is no policy that looks at it.
+    Start(Option<Box<Facts>>),
+    /// To do this to an execution, which is of this owner.
+    Use(Rpc, ExecutionId, Option<String>),
+}
+
+struct Verdict {
+    /// The digest of the policy that permitted it last; `None`: there is none.
+    permitted_by: Option<Arc<str>>,
+    /// It was refused later, and the logs have it.
+    told: bool,
+}
+
+impl Permission {
+    /// A permission by this decision.
+    pub(crate) fn new(stack: &Stack, call: &Call, subject: Permitted, decision: &Decision) -> Arc<Self> {
+        let id = match &subject {
+            Permitted::Use(_, id, _) => OnceLock::from(id.clone()),
+            Permitted::Start(_) => OnceLock::new(),
+        };
+        let verdict = Mutex::new(Verdict { permitted_by: decision.policy.clone(), told: false });
+        Arc::new(Self { stack: stack.clone(), call: call.clone(), subject, id, verdict })
+    }
+
+    /// Whether it holds now. The first refusal is in the logs.
+    ///
+    /// # Errors
+    /// What a new call would be refused with.
+    pub(crate) fn check(&self) -> Result<(), ExecutorError> {
+        let mut verdict = lock(&self.verdict);
+        let (decision, checked) = match self.call.caller.check() {
+            Err(unknown) => (Decision::default(), Err(unknown)),
+            Ok(()) if self.policy() == verdict.permitted_by => return Ok(()),
+            Ok(()) => self.decide(),
+        };
+        match &checked {
+            Ok(()) => verdict.permitted_by = decision.policy,
+            Err(_) if verdict.told => {}
+            Err(error) => {
+                verdict.told = true;
+                self.tell(&decision, error);
+            }
+        }
+        checked
+    }
+
+    /// Does this while the permission holds.
+    ///
+    /// # Errors
+    /// Those of `work`, which is dropped when the permission is over, and what a new call would be refused with then.
+    pub(crate) async fn during<T>(
+        &self,
+        work: impl Future<Output = Result<T, ExecutorError>>,
+    ) -> Result<T, ExecutorError> {
+        tokio::select! {
+            biased;
+            refused = self.ended() => Err(refused),
+            done = work => done,
+        }
+    }
+
+    /// The same execution, while the permission holds. When it is over the execution is dropped at once, whether anyone
+    /// reads it or not, and the last event is what a new call would be refused with.
+    pub(crate) fn limit(self: &Arc<Self>, execution: Execution) -> Execution {
+        let _ = self.id.set(execution.id().clone());
+        if self.stack.policy.is_none() && self.call.caller.standing.is_none() {
+            return execution;
+        }
+        let started = execution.started().clone();
+        // its start is told by the new one
+        let open: Open = Arc::new(Mutex::new(Some(execution.skip(1))));
+        let (this, closing) = (Arc::clone(self), Arc::clone(&open));
+        let ended = async move {
+            let refused = this.ended().await;
+            let closed = lock(&closing).take();
+            drop(closed);
+            refused
+        };
+        let ended = AbortOnDropHandle::new(tokio::spawn(ended.in_current_span()));
+        Execution::new(started, Limited { open, ended: Some(ended) })
+    }
+
+    /// Returns when it holds no more, with what a new call would be refused with; never, if nothing can change that.
+    async fn ended(&self) -> ExecutorError {
+        let standing = self.call.caller.standing.as_ref();
+        // from before the first look
+        let mut policy = self.stack.policy.as_ref().map(Watched::changes);
+        let mut certificates = standing.map(Standing::changes);
+        loop {
+            if let Err(refused) = self.check() {
+                return refused;
+            }
+            tokio::select! {
+                () = next(&mut policy) => {}
+                () = next(&mut certificates) => {}
+                () = expiry(standing) => {}
+            }
+        }
+    }
+
+    fn decide(&self) -> (Decision, Result<(), ExecutorError>) {
+        match &self.subject {
+            Permitted::Start(None) => (Decision::unruled(), Ok(())),
+            Permitted::Start(Some(facts)) => {
+                let decision = self.stack.decide(&self.call, self.call.rpc, &Subject::Command(facts));
+                let permitted = decision.permitted();
+                (decision, permitted)
+            }
+            Permitted::Use(rpc, id, owner) => self.stack.decide_use(&self.call, *rpc, id, owner.as_deref()),
+        }
+    }
+
+    fn tell(&self, decision: &Decision, error: &ExecutorError) {
+        let id = self.id.get();
+        let identity = &self.call.caller.identity;
+        info!(%identity, id = id.map(ExecutionId::as_str), reason = %error, "ends a call that is not permitted any more");
+        let action = match self.subject {
+            Permitted::Start(_) => self.call.rpc,
+            Permitted::Use(rpc, ..) => rpc,
+        };
+        self.stack.metrics.decided(action, false);
+        let touch = Touch { action: Some(action), execution_id: id, ..Touch::default() };
+        self.stack.audit.ended(&self.call, touch, decision, error);
+    }
+
+    fn policy(&self) -> Option<Arc<str>> {
+        self.stack.policy.as_ref().map(|policy| Arc::clone(&policy.current().digest))
+    }
+}
+
+async fn next<T>(changes: &mut Option<Changes<T>>) {
+    match changes {
+        Some(changes) => changes.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn expiry(standing: Option<&Standing>) {
+    match standing {
+        Some(standing) => standing.expiry().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The events of an execution, until a permission is over.
+struct Limited {
+    open: Open,
+    /// `None`: the last event was told.
+    ended: Option<AbortOnDropHandle<ExecutorError>>,
+}
+
+/// `None`: the permission is over.
+type Open = Arc<Mutex<Option<Skip<Execution>>>>;
+
+impl Stream for Limited {
+    type Item = Result<Event, ExecutorError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(ended) = &mut self.ended else { return Poll::Ready(None) };
+        let event = match ended.poll_unpin(cx) {
+            Poll::Ready(Ok(refused)) => Some(Err(refused)),
+            Poll::Ready(Err(error)) => Some(Err(ExecutorError::Internal(error.to_string()))),
+            Poll::Pending => match lock(&self.open).as_mut() {
+                Some(execution) => ready!(execution.poll_next_unpin(cx)),
+                None => return Poll::Pending,
+            },
+        };
+        if !matches!(&event, Some(Ok(event)) if !event.is_last()) {
+            // what has ended is not refused any more
+            self.ended = None;
+        }
+        Poll::Ready(event)
+    }
+}
+
+/// A panic while the lock was held leaves nothing half done here.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
