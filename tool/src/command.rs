@@ -1,14 +1,14 @@
 //! A command to run: valid by construction, so that nothing behind it has anything left to check.
 
+mod fingerprint;
+
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use serde::{Deserialize, Serialize};
-
+pub use self::fingerprint::Fingerprint;
 use crate::id::matches_name_grammar;
 use crate::{ExecutionId, InvalidCommand, TraceContext};
+use bytes::Bytes;
 
 /// A command to run. Made by [`Command::shell`] or [`Command::argv`].
 #[derive(Clone, Debug, PartialEq)]
@@ -18,7 +18,7 @@ pub struct Command {
 }
 
 /// What a command runs.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Program {
     /// Text for a shell: `shell -c text`.
     Shell {
@@ -106,12 +106,6 @@ pub struct ResourceLimits {
     pub cpus: Option<f64>,
 }
 
-impl Hash for ResourceLimits {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.memory_bytes, self.max_processes, self.cpus.map(f64::to_bits)).hash(state);
-    }
-}
-
 impl ResourceLimits {
     /// Nothing is limited.
     pub fn is_empty(&self) -> bool {
@@ -153,7 +147,7 @@ impl Allowance {
     }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Options {
     user: Option<String>,
     limits: ResourceLimits,
@@ -282,14 +276,10 @@ impl Command {
         self.options.on_disconnect == OnDisconnect::Detach || self.options.yield_after.is_some()
     }
 
-    /// Equal for requests that are, whatever their deadlines, allowances and traces are, and most likely for no others; within one
-    /// process.
-    pub fn fingerprint(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.program.hash(&mut hasher);
-        let asked = self.options.clone();
-        Options { deadline: None, allowance: Allowance::default(), trace: None, ..asked }.hash(&mut hasher);
-        hasher.finish()
+    /// Equal for requests that are, whatever their deadlines, allowances and traces are; the same in every version of this
+    /// program.
+    pub fn fingerprint(&self) -> Fingerprint {
+        fingerprint::of(&self.program, &self.options)
     }
 
     /// Chosen by the caller; `None`: the executor makes one.

@@ -3,7 +3,6 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 
 use crate::{ExecutionId, Signal};
 
@@ -47,7 +46,7 @@ pub struct Output {
 }
 
 /// One of the two streams that a command writes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OutputStream {
     /// Standard output.
     Stdout,
@@ -56,7 +55,7 @@ pub enum OutputStream {
 }
 
 /// How a command ended.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Exited {
     /// Why it ended, with the exit code or the signal where there is one.
     pub cause: ExitCause,
@@ -102,7 +101,7 @@ impl Exited {
 }
 
 /// Why a command ended. The first cause wins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExitCause {
     /// The main process exited with this code.
     Exited(u8),
@@ -136,7 +135,7 @@ impl ExitCause {
 }
 
 /// The sum of one output stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamTotals {
     /// All bytes read from the command, told or dropped.
     pub bytes: u64,

@@ -3,16 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 use crate::InvalidCommand;
 
 /// Names an execution; matches `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`.
 ///
 /// The grammar leaves no room for a path, a space or a quote, so an id is safe in a file name, an environment variable
 /// and a log line.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExecutionId(String);
 
 impl ExecutionId {

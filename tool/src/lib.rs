@@ -27,8 +27,8 @@ mod trace;
 mod workers;
 
 pub use bash::BashTool;
-pub use command::{Allowance, Command, CommandBuilder, Descendants, DuplicatePolicy, OnDisconnect, Program};
-pub use command::{ResourceLimits, TerminalSize};
+pub use command::{Allowance, Command, CommandBuilder, Descendants, DuplicatePolicy, Fingerprint, OnDisconnect};
+pub use command::{Program, ResourceLimits, TerminalSize};
 pub use error::{ExecutorError, InvalidCommand, SpawnError, SpawnStage};
 pub use event::{Event, ExitCause, Exited, Output, OutputStream, Started, StreamTotals};
 pub use exec_command::ExecCommandTool;

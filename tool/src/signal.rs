@@ -5,28 +5,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 use crate::InvalidCommand;
 
 /// A signal, numbered as Linux does on most architectures (see signal(7)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "u8", into = "u8")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Signal(u8);
-
-impl TryFrom<u8> for Signal {
-    type Error = InvalidCommand;
-
-    fn try_from(number: u8) -> Result<Self, Self::Error> {
-        Self::from_number(number.into()).ok_or_else(|| InvalidCommand::new("signal", "must be 1 to 64"))
-    }
-}
-
-impl From<Signal> for u8 {
-    fn from(signal: Signal) -> Self {
-        signal.0
-    }
-}
 
 impl Signal {
     /// SIGHUP: the terminal is gone.

@@ -218,7 +218,9 @@ async fn a_list_that_is_damaged_or_of_another_version_is_set_aside() {
             fs::write(file, text.replacen(from, to, 1)).unwrap();
         }
     };
-    is_set_aside(replaced("\"version\":1", "\"version\":2")).await;
+    // of the version before, and of the next one
+    is_set_aside(replaced("\"version\":2", "\"version\":1")).await;
+    is_set_aside(replaced("\"version\":2", "\"version\":3")).await;
     is_set_aside(replaced("\"id\":\"long\"", "\"id\":\"../../long\"")).await;
     is_set_aside(replaced("\"exited\"", "\"ended\"")).await;
     is_set_aside(|file| fs::write(file, b"\xff\0garbage\n").unwrap()).await;

@@ -1,53 +1,41 @@
-//! What an engine leaves to the next one on the same state directory: the ended executions that it remembers, a line of
-//! JSON for each, in a file beside those of its spool.
+//! What an engine leaves to the next one on the same state directory: the ended executions that it remembers, in a file
+//! beside those of its spool.
+
+mod format;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::io::{self, BufReader, BufWriter};
 use std::path::Path;
 use std::sync::Arc;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tracing::warn;
 
 use super::registry::Asked;
 use super::spool::{PREFIX, Spool, SpoolFile, Stored};
 use super::watch::MainProcess;
-use crate::{ExecutionId, Exited, OutputStream};
+use crate::{ExecutionId, Exited, Fingerprint, OutputStream};
 
 const FILE: &str = "executions";
-/// Of the format: goes up with any change that an older or a newer engine would take for something else.
-const VERSION: u32 = 1;
 /// What the directory becomes whose file cannot be read.
 const ASIDE: &str = "unreadable-";
 
-/// The first line.
-#[derive(Serialize, Deserialize)]
-struct Header {
-    version: u32,
-    /// How many lines follow.
-    executions: usize,
-}
-
 /// An ended execution.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, PartialEq)]
 pub(super) struct Ended {
     pub(super) id: ExecutionId,
     pub(super) sequence: u64,
     pub(super) asked: Asked,
     pub(super) labels: BTreeMap<String, String>,
-    pub(super) fingerprint: Option<u64>,
+    pub(super) fingerprint: Option<Fingerprint>,
     pub(super) main: MainProcess,
     pub(super) exited: Exited,
     pub(super) output: Printed,
 }
 
 /// Its output.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, PartialEq)]
 pub(super) struct Printed {
     /// Bytes of both streams.
     pub(super) end: u64,
@@ -58,21 +46,11 @@ pub(super) struct Printed {
 }
 
 /// A piece of output.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, PartialEq)]
 pub(super) struct Chunk {
     pub(super) stream: OutputStream,
     pub(super) position: u64,
-    #[serde(serialize_with = "to_base64", deserialize_with = "from_base64")]
     pub(super) data: Bytes,
-}
-
-fn to_base64<S: Serializer>(data: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&STANDARD.encode(data))
-}
-
-fn from_base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    STANDARD.decode(text).map(Bytes::from).map_err(D::Error::custom)
 }
 
 /// An ended execution of an earlier engine, and its output on disk.
@@ -87,19 +65,10 @@ pub(super) struct Inherited {
 /// It cannot be written; there is no part of it then.
 pub(super) fn write(directory: &Path, executions: &[Ended]) -> io::Result<()> {
     let mut file = tempfile::NamedTempFile::new_in(directory)?;
-    let mut writer = BufWriter::new(file.as_file_mut());
-    line(&mut writer, &Header { version: VERSION, executions: executions.len() })?;
-    executions.iter().try_for_each(|ended| line(&mut writer, ended))?;
-    writer.flush()?;
-    drop(writer);
+    format::write(BufWriter::new(file.as_file_mut()), executions)?;
     file.as_file().sync_all()?;
     file.persist(directory.join(FILE))?;
     Ok(())
-}
-
-fn line(writer: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
-    serde_json::to_writer(&mut *writer, value)?;
-    writer.write_all(b"\n")
 }
 
 /// What an earlier engine has left in its directory, which is removed; or set aside, if that cannot be read. Blocks.
@@ -125,16 +94,7 @@ fn read(directory: &Path) -> io::Result<Vec<Ended>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         file => file?,
     };
-    let mut lines = BufReader::new(file).lines();
-    let header: Header = serde_json::from_str(&lines.next().ok_or(io::ErrorKind::UnexpectedEof)??)?;
-    if header.version != VERSION {
-        return Err(io::Error::other(format!("it is of version {}, not {VERSION}", header.version)));
-    }
-    let executions: Vec<Ended> = lines.map(|line| Ok(serde_json::from_str(&line?)?)).collect::<io::Result<_>>()?;
-    match executions.len() == header.executions {
-        true => Ok(executions),
-        false => Err(io::Error::other(format!("{} of {} executions are there", executions.len(), header.executions))),
-    }
+    format::read(BufReader::new(file))
 }
 
 /// Without its files an execution is remembered all the same; what was in them is a gap then.

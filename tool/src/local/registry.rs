@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::containment::Containment;
@@ -16,8 +15,8 @@ use super::terminal::Terminal;
 use super::transcript::Transcript;
 use super::watch::MainProcess;
 use crate::{
-    Command, DuplicatePolicy, ExecutionId, ExecutionInfo, ExecutionState, ExecutorError, Exited, InvalidCommand,
-    ListQuery, Program, Started,
+    Command, DuplicatePolicy, ExecutionId, ExecutionInfo, ExecutionState, ExecutorError, Exited, Fingerprint,
+    InvalidCommand, ListQuery, Program, Started,
 };
 
 /// A page of a list fits the 4 MiB that gRPC clients accept by default.
@@ -46,7 +45,7 @@ pub(super) struct Record {
     asked: Asked,
     labels: BTreeMap<String, String>,
     /// Tells a repeat of the request; only of those whose id was chosen by the caller.
-    fingerprint: Option<u64>,
+    fingerprint: Option<Fingerprint>,
     pub(super) transcript: Arc<Transcript>,
     /// Cancelled by a request to kill it.
     pub(super) kill: CancellationToken,
@@ -60,13 +59,13 @@ pub(super) struct Record {
 }
 
 /// What makes two commands the same.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
-    identity: String,
-    program: Program,
-    working_directory: Option<String>,
-    user: Option<String>,
-    terminal: bool,
+    pub(super) identity: String,
+    pub(super) program: Program,
+    pub(super) working_directory: Option<String>,
+    pub(super) user: Option<String>,
+    pub(super) terminal: bool,
 }
 
 /// Who a command is for, now that its request is known.

@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use rustix::fs::{FlockOperation, flock, statvfs};
-use serde::{Deserialize, Serialize};
 
 use super::handover::{self, Inherited};
 use super::pump::CHUNK_BYTES;
@@ -184,13 +183,13 @@ fn abandoned(state_dir: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Where the output of an ended execution is, and how much of it there is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stored {
-    name: u64,
+    pub(super) name: u64,
     /// Bytes of output.
     pub(super) data: u64,
     /// Entries of the index.
-    index: u64,
+    pub(super) index: u64,
 }
 
 /// The output of one execution on disk. Dropping it removes it, unless it is left to the next engine.

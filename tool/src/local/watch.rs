@@ -2,8 +2,6 @@
 
 use std::time::SystemTime;
 
-use serde::{Deserialize, Serialize};
-
 use crate::{ExecutorError, Exited, OutputStream};
 
 /// Sees one command from its start to its end, however that comes; given to
@@ -31,7 +29,7 @@ pub trait Watcher: Send + Sync {
 }
 
 /// The main process of an execution, as it was started.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MainProcess {
     /// Its number.
     pub pid: u32,
