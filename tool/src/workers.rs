@@ -3,7 +3,7 @@
 //! Tokio's blocking pool is one for all: five hundred writers on a dead disk keep a kill from running, and a thread that
 //! cannot be made is a panic. Here each kind of work has threads of its own, of which some are there from the start.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -86,7 +86,8 @@ impl Workers {
         answered
     }
 
-    /// Does work in the turn of `owner` and waits for it. If this is dropped before its turn has come, it is not done.
+    /// Does work in the turn of `owner` and waits for it. If this is dropped before its turn has come, it is not done, and
+    /// nothing of it is kept.
     ///
     /// # Errors
     /// It panicked.
@@ -101,8 +102,24 @@ impl Workers {
                 let _ = answer.send(work());
             }
         };
-        self.handle.pool.queue(owner, Box::new(job));
+        let number = self.handle.pool.queue(owner, Box::new(job));
+        let _place = Place { pool: &self.handle.pool, owner, number };
         answered.await.map_err(|_| Lost)
+    }
+}
+
+/// A place in the queue, given up when it is dropped.
+struct Place<'a> {
+    pool: &'a Pool,
+    owner: &'a str,
+    number: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let job = self.pool.state().queue.remove(self.owner, self.number);
+        // what it holds is dropped without the lock
+        drop(job);
     }
 }
 
@@ -119,9 +136,10 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn queue(self: &Arc<Self>, owner: &str, job: Job) {
+    /// Returns its number in the queue.
+    fn queue(self: &Arc<Self>, owner: &str, job: Job) -> u64 {
         let mut state = self.state();
-        state.queue.push(owner, job);
+        let number = state.queue.push(owner, job);
         let grow = state.queue.len() > state.idle && state.threads < self.max;
         if grow {
             state.threads += 1;
@@ -132,6 +150,7 @@ impl Pool {
         if grow && self.start_thread().is_err() {
             self.state().threads -= 1;
         }
+        number
     }
 
     /// A thread that is counted already.
@@ -176,10 +195,12 @@ impl Pool {
 /// Work in the order in which owners take turns.
 #[derive(Default)]
 struct Turns {
-    by_owner: HashMap<String, VecDeque<Job>>,
+    /// None is empty.
+    by_owner: HashMap<String, BTreeMap<u64, Job>>,
     /// Owners that have work, the next one first.
     order: VecDeque<String>,
     len: usize,
+    next: u64,
 }
 
 impl Turns {
@@ -187,26 +208,42 @@ impl Turns {
         self.len
     }
 
-    fn push(&mut self, owner: &str, job: Job) {
+    /// Returns its number.
+    fn push(&mut self, owner: &str, job: Job) -> u64 {
+        let number = self.next;
+        self.next += 1;
         self.len += 1;
         if let Some(queue) = self.by_owner.get_mut(owner) {
-            queue.push_back(job);
-            return;
+            queue.insert(number, job);
+            return number;
         }
-        self.by_owner.insert(owner.to_owned(), VecDeque::from([job]));
+        self.by_owner.insert(owner.to_owned(), BTreeMap::from([(number, job)]));
         self.order.push_back(owner.to_owned());
+        number
     }
 
     fn pop(&mut self) -> Option<Job> {
         let owner = self.order.pop_front()?;
         let queue = self.by_owner.get_mut(&owner)?;
-        let job = queue.pop_front();
+        let job = queue.pop_first().map(|(_, job)| job);
         match queue.is_empty() {
             true => drop(self.by_owner.remove(&owner)),
             false => self.order.push_back(owner),
         }
         self.len -= usize::from(job.is_some());
         job
+    }
+
+    /// Takes work out, if its turn has not come.
+    fn remove(&mut self, owner: &str, number: u64) -> Option<Job> {
+        let queue = self.by_owner.get_mut(owner)?;
+        let job = queue.remove(&number)?;
+        self.len -= 1;
+        if queue.is_empty() {
+            self.by_owner.remove(owner);
+            self.order.retain(|other| other != owner);
+        }
+        Some(job)
     }
 }
 
@@ -250,15 +287,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_waits_for_any_more_is_not_begun() {
+    async fn what_nobody_waits_for_any_more_is_forgotten() {
         let workers = Workers::new("test", 1, 1).unwrap();
         let (hold, held) = mpsc::channel::<()>();
         let _first = workers.spawn("a", move || held.recv());
-        let (done, was_done) = mpsc::channel();
-        let waiting = workers.run("a", move || done.send(()));
-        drop(tokio::time::timeout(Duration::ZERO, waiting).await);
+        for owner in ["a", "b"] {
+            let (done, was_done) = mpsc::channel();
+            let waiting = workers.run(owner, move || done.send(()));
+            drop(tokio::time::timeout(Duration::ZERO, waiting).await);
+            assert!(was_done.recv().is_err(), "nothing of it is kept");
+        }
         drop(hold);
-        workers.run("a", || ()).await.unwrap();
-        assert!(was_done.recv().is_err());
+        assert_eq!(workers.run("b", || 1).await.unwrap(), 1);
     }
 }
