@@ -7,9 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use telexec_tests::{Agent, Gate, Replay, collect, is_root, marker, replay, run, until, until_told, within};
+use futures_util::future::join_all;
+use telexec_tests::{
+    Agent, AgentBuilder, Gate, Replay, Silent, collect, is_root, marker, replay, run, until, until_told, within,
+};
 use telexec_tool::{
-    Attach, Command, CommandBuilder, ExecutionId, ExecutionState, ExecutorError, OnDisconnect, OutputStream,
+    Attach, Command, CommandBuilder, ExecutionId, ExecutionState, ExecutorError, ExitCause, ListQuery, OnDisconnect,
+    OutputStream, Signal,
 };
 
 use super::{Machine, attach, start};
@@ -116,24 +120,40 @@ async fn what_waited_for_a_caller_that_went_is_counted_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_ended_commands_the_oldest_output_is_given_up_for_others() {
-    let agent = Agent::builder().config("spool_total_bytes = 1000000").start();
-    let machine = machine(&agent).await;
+async fn of_ended_commands_the_oldest_output_is_given_up_for_others_but_for_the_last_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let agent = |config| Agent::builder().args(["--state-dir", state.to_str().unwrap()]).config(config).start();
+    let mut first = agent("spool_total_bytes = 1000000");
+    let machine_of_first = machine(&first).await;
     let all = numbers(60_000);
     let mut ids = Vec::new();
     // 348,894 bytes each
     for _ in 0..4 {
-        ids.push(ended(&machine, "seq 1 60000").await);
+        ids.push(ended(&machine_of_first, "seq 1 60000").await);
     }
-    let mut told = Vec::new();
-    for id in &ids {
-        told.push(replayed(&machine, id).await);
-    }
+    assert!(files(&state).len() <= 4, "two of each execution");
+    let all_told = async |machine: &Machine| {
+        let mut told = Vec::new();
+        for id in &ids {
+            told.push(replayed(machine, id).await);
+        }
+        told
+    };
+    let told = all_told(&machine_of_first).await;
     let whole: Vec<bool> = told.iter().map(|told| told.gaps.is_empty() && told.text() == all).collect();
     assert_eq!(whole, [false, false, true, true]);
     for told in &told[..2] {
-        assert!(told.text().is_empty() || all.ends_with(&told.text()));
+        let last = told.text();
+        assert!(all.ends_with(&last) && last.len() >= 8 * 1024, "{} bytes", last.len());
+        assert_eq!(told.gaps, [(0, (all.len() - last.len()) as u64)]);
         assert_eq!(told.exited().stdout.dropped_bytes, 0, "it was kept when it ended");
+    }
+    assert!(first.terminate().await.success());
+    let next = agent("");
+    let told_by_next = all_told(&machine(&next).await).await;
+    for (told, by_next) in told.iter().zip(&told_by_next) {
+        assert_eq!((told.text(), &told.gaps), (by_next.text(), &by_next.gaps));
     }
 }
 
@@ -312,4 +332,137 @@ async fn a_file_that_was_removed_is_a_gap() {
     assert_eq!((told.gaps.len(), told.exited().exit_code()), (1, 3));
     let mut rest = attach(&machine, &id, Attach::position(1000)).await;
     assert!(within(rest.next()).await.unwrap().is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_directory_that_was_removed_is_made_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let agent = || Agent::builder().args(["--state-dir", state.to_str().unwrap()]).start();
+    let mut first = agent();
+    let machine_of_first = machine(&first).await;
+    let gate = Gate::new();
+    let text = format!("seq 1 100000; echo on; {}; seq 1 100000; exit 3", gate.wait());
+    let mut running = start(&machine_of_first, detached(&text)).await;
+    let id = running.id().clone();
+    until_told(&mut running, "100000\non\n").await;
+    drop(running);
+    until("some of it is kept", async || files(&state).len() == 2).await;
+    fs::remove_dir_all(&state).unwrap();
+
+    let new = ended(&machine_of_first, "seq 1 100000").await;
+    assert!(replayed(&machine_of_first, &new).await.text() == numbers(100_000));
+    let [spool] = &fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>()[..] else {
+        panic!("one directory is there")
+    };
+    for made in [&state, spool] {
+        assert_eq!(fs::metadata(made).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+    let _open = gate.open();
+    has_ended(&machine_of_first, &id).await;
+    let told = replayed(&machine_of_first, &id).await;
+    let all = format!("{}on\n{}", numbers(100_000), numbers(100_000));
+    let [(0, lost)] = told.gaps[..] else { panic!("{:?}", told.gaps) };
+    assert!(lost <= numbers(100_000).len() as u64 + 3, "what was written after that is kept: {lost}");
+    assert!(told.text() == all[usize::try_from(lost).unwrap()..]);
+    assert_eq!(told.exited().exit_code(), 3);
+
+    let beside = agent();
+    assert_eq!(directories(&state), 2, "it is not taken for a dead agent's");
+    drop(beside);
+    assert!(first.terminate().await.success());
+    let next = agent();
+    let machine_of_next = machine(&next).await;
+    let told_by_next = replayed(&machine_of_next, &id).await;
+    assert!(told_by_next.text() == told.text() && told_by_next.gaps == told.gaps);
+}
+
+fn is_refused<T>(answer: &Result<T, ExecutorError>) -> bool {
+    matches!(answer, Err(ExecutorError::Exhausted { retry_after: Some(_), .. }))
+}
+
+fn impatient() -> AgentBuilder {
+    Agent::builder().config("shutdown_grace = \"0s\"\nkill_grace = \"200ms\"")
+}
+
+/// How many threads of the agent there are for its state directory.
+fn threads(agent: &Agent) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("comm")).ok());
+    names.filter(|name| name == "state\n").count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_does_not_answer_keeps_nobody() {
+    if !is_root() {
+        return;
+    }
+    let Some(agent) = Silent::try_start(impatient()) else { return };
+    let machine = machine(&agent).await;
+    let before = ended(&machine, "seq 1 100000").await;
+    let gate = Gate::new();
+    let text = format!("echo ready; {}; seq 1 200000; exit 3", gate.wait());
+    let writers = join_all((0..12).map(async |_| {
+        let mut writer = start(&machine, detached(&text)).await;
+        until_told(&mut writer, "ready\n").await;
+        writer.id().clone()
+    }))
+    .await;
+
+    let silent = Silent::over(&agent, &agent.directory().join("state"));
+    // more than may be started at once
+    let new = join_all((0..100).map(|_| run(&machine, detached("echo ran"))));
+    let _open = gate.open();
+    let others = async {
+        assert_eq!(run(&machine, Command::shell("echo ran")).await.unwrap().text(), "ran\n");
+        let timed_out = run(&machine, Command::shell("sleep 300").timeout(Duration::from_millis(50))).await.unwrap();
+        assert_eq!(timed_out.exited.cause, ExitCause::TimedOut);
+        let killed = start(&machine, Command::shell("sleep 300")).await;
+        machine.signal(killed.id(), Signal::KILL).await.unwrap();
+        assert_eq!(collect(killed).await.unwrap().exited.cause, ExitCause::Signaled);
+        machine.list(ListQuery::default()).await.unwrap();
+        for writer in &writers {
+            has_ended(&machine, writer).await;
+        }
+    };
+    let (refused, ()) = within(async { tokio::join!(new, others) }).await;
+    assert!(refused.iter().all(is_refused), "{refused:?}");
+    let all = format!("ready\n{}", numbers(200_000));
+    for writer in &writers {
+        let told = replayed(&machine, writer).await;
+        let totals = told.exited().stdout;
+        assert_eq!((told.exited().exit_code(), totals.bytes), (3, all.len() as u64));
+        // its caller was told the first line
+        assert_eq!(
+            (totals.dropped_bytes, missing(&told)),
+            (missing(&told) - 6, (all.len() - told.text().len()) as u64)
+        );
+        assert!(!told.text().is_empty() && all.ends_with(&told.text()));
+    }
+    assert_eq!(agent.log().matches("output is not kept from here on").count(), writers.len(), "once for each");
+    let report = run(&machine, Command::shell("cd /").report_working_directory(true)).await;
+    assert!(is_refused(&report), "{report:?}");
+    let unread = replayed(&machine, &before).await;
+    assert!(unread.text().is_empty() && unread.exited.is_some());
+    assert!(threads(&agent) <= 8, "{}", threads(&agent));
+
+    silent.lift();
+    until("there is a disk again", async || run(&machine, detached("echo ran")).await.is_ok()).await;
+    for id in [before, ended(&machine, "seq 1 100000").await] {
+        assert!(replayed(&machine, &id).await.text() == numbers(100_000));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_does_not_answer_does_not_keep_the_agent() {
+    if !is_root() {
+        return;
+    }
+    let Some(mut agent) = Silent::try_start(impatient()) else { return };
+    let machine = machine(&agent).await;
+    ended(&machine, "seq 1 100000").await;
+    start(&machine, detached("seq 1 100000; exec sleep 300")).await;
+    let _silent = Silent::over(&agent, &agent.directory().join("state"));
+    assert!(agent.terminate().await.success());
+    assert!(agent.log().contains("the next agent will not know"), "{}", agent.log());
 }

@@ -100,11 +100,11 @@ fn read(directory: &Path) -> io::Result<Vec<Ended>> {
 /// Without its files an execution is remembered all the same; what was in them is a gap then.
 fn inherit(ended: Ended, directory: &Path, spool: &Arc<Spool>) -> Inherited {
     let file = ended.output.stored.and_then(|stored| {
-        let taken = spool.take(directory, stored);
+        let taken = spool.take(&ended.asked.identity, directory, stored);
         taken.inspect_err(|error| warn!(id = %ended.id, %error, "the kept output of an execution is lost")).ok()
     });
     // the engine after this one is to have what is in memory, too
-    let file = file.or_else(|| (!ended.output.tail.is_empty()).then(|| spool.file()));
+    let file = file.or_else(|| (!ended.output.tail.is_empty()).then(|| spool.file(&ended.asked.identity)));
     Inherited { ended, file }
 }
 

@@ -9,6 +9,7 @@ mod binding;
 mod cgroup;
 mod children;
 mod containment;
+mod disk;
 mod handover;
 mod input;
 mod key;
@@ -49,6 +50,7 @@ use tracing::{Instrument, debug, info_span, warn};
 
 use self::binding::Binding;
 use self::cgroup::Cgroups;
+use self::disk::Disk;
 use self::key::Keys;
 #[cfg(target_env = "gnu")]
 pub use self::names::look_up_in_files;
@@ -162,6 +164,8 @@ impl FromStr for ContainmentKind {
     }
 }
 
+/// How long the engine may take to take over what is in its state directory.
+const START_TIME: Duration = Duration::from_secs(60);
 /// Until a look that could not be taken, or a process that would not go, is tried again.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -219,7 +223,6 @@ struct Shared {
     default_timeout: Option<Duration>,
     max_timeout: Option<Duration>,
     max_output_bytes: u64,
-    state_dir: PathBuf,
     log_commands: bool,
     census: Arc<Census>,
     max_executions: u32,
@@ -232,8 +235,6 @@ struct Shared {
     shutdown: CancellationToken,
     /// Cuts every grace short.
     hurry: CancellationToken,
-    /// Removes the temporary state directory, if there is one, with the engine.
-    temporary: Option<tempfile::TempDir>,
     /// Dropped last: its directories can be removed once all executions are.
     cgroups: Cgroups,
 }
@@ -255,12 +256,15 @@ impl Shared {
 
     /// Blocks on the file system.
     fn leave(&self) {
-        let left = match self.temporary {
-            Some(_) => Vec::new(),
-            None => self.registry.to_leave(),
+        let left = match self.spool.is_temporary() {
+            true => Vec::new(),
+            false => self.registry.to_leave(),
         };
-        let written = (!left.is_empty()).then(|| handover::write(self.spool.directory(), &left));
-        match written {
+        let write = || {
+            self.spool.make_again()?;
+            handover::write(self.spool.directory(), &left)
+        };
+        match (!left.is_empty()).then(write) {
             Some(Ok(())) => self.spool.leave(),
             Some(Err(error)) => {
                 warn!(%error, "the next agent will not know of what has ended");
@@ -287,21 +291,17 @@ impl LocalExecutor {
     /// An engine on this machine.
     ///
     /// # Errors
-    /// The state directory cannot be made or used, `/dev/null` cannot be opened, or the containment that the configuration
+    /// The state directory cannot be made or used, or does not answer within a minute, `/dev/null` cannot be opened, or the containment that the configuration
     /// requires does not work here.
     pub fn new(config: LocalConfig) -> io::Result<Self> {
-        let temporary = match config.state_dir {
-            Some(_) => None,
-            None => Some(temporary_directory()?),
-        };
-        let state_dir = match (&config.state_dir, &temporary) {
-            (Some(path), _) => own_directory(path)?,
-            (None, Some(temporary)) => temporary.path().to_owned(),
-            (None, None) => return Err(io::ErrorKind::NotFound.into()),
-        };
         let cgroups = containment(&config)?;
         let registry = Registry::new(config.retention, config.max_executions_per_identity);
-        let (spool, inherited) = Spool::new(&state_dir, config.spool)?;
+        let (disk, state_dir, limits) = (Disk::new()?, config.state_dir.clone(), config.spool);
+        let make = {
+            let disk = disk.clone();
+            move || Spool::new(disk, state_dir.as_deref(), limits)
+        };
+        let (spool, inherited) = disk.run_blocking(START_TIME, make)??;
         registry.inherit(inherited);
         Ok(Self {
             shared: Arc::new(Shared {
@@ -314,7 +314,6 @@ impl LocalExecutor {
                 default_timeout: config.default_timeout,
                 max_timeout: config.max_timeout,
                 max_output_bytes: config.max_output_bytes,
-                state_dir,
                 log_commands: config.log_commands,
                 census: Arc::new(Census::new(cgroups.kind() != ContainmentKind::ProcessGroup)),
                 max_executions: config.max_executions,
@@ -323,7 +322,6 @@ impl LocalExecutor {
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),
                 hurry: CancellationToken::new(),
-                temporary,
                 cgroups,
             }),
         })
@@ -400,13 +398,15 @@ impl LocalExecutor {
 
     /// Leaves the ended executions that it remembers, with the output that is kept of them, to the next engine on the same
     /// [`LocalConfig::state_dir`]; or removes all, if that is a temporary one or cannot be written to. For a process that
-    /// exits now: nothing may be started any more.
+    /// exits now: nothing may be started any more. Returns after a few seconds, also where the file system does not answer.
     ///
     /// Of commands that only their caller could follow there is no output then. What processes they left behind is not
     /// known any more. An engine that goes without this leaves nothing.
     pub async fn leave(&self) {
         let shared = Arc::clone(&self.shared);
-        let _ = tokio::task::spawn_blocking(move || shared.leave()).await;
+        if let Err(error) = self.shared.spool.disk().run("", move || shared.leave()).await {
+            warn!(%error, "the next agent will not know of what has ended");
+        }
     }
 
     /// The same as [`Executor::execute`], seen by `watcher`. `id` is for a command that names none, and must be new.
@@ -458,7 +458,7 @@ impl LocalExecutor {
     async fn reserve(&self, command: &Command, id: ExecutionId) -> Result<Placed, ExecutorError> {
         loop {
             let program = self.shared.defaults.program(command);
-            match self.shared.registry.reserve(command, program, &id, || self.shared.spool.file())? {
+            match self.shared.registry.reserve(command, program, &id, || self.shared.spool.file(command.identity()))? {
                 Reserved::New(record) => {
                     let tracked = self.shared.tracker.token();
                     let permit = self.permit().inspect_err(|_| self.shared.registry.release(&record))?;

@@ -382,13 +382,17 @@ impl Registry {
         })
     }
 
-    /// Gives up the kept output of the execution that ended first. False: there is none.
-    pub(super) fn forget_oldest_output(&self) -> bool {
-        let ended: Vec<_> = {
+    /// Gives up what is kept on disk of the execution that ended first. False: there is none, or it cannot be done now.
+    pub(super) async fn make_room(&self) -> bool {
+        let oldest = {
             let entries = self.entries();
-            entries.ended.iter().filter_map(|(_, id)| entries.by_id.get(id).cloned()).collect()
+            let mut ended = entries.ended.iter().filter_map(|(_, id)| entries.by_id.get(id));
+            ended.find(|record| record.transcript.is_on_disk()).map(|record| Arc::clone(&record.transcript))
         };
-        ended.iter().any(|record| record.transcript.forget_spool())
+        match oldest {
+            Some(transcript) => transcript.forget_spool().await,
+            None => false,
+        }
     }
 
     /// It could not be started: its id is free again.

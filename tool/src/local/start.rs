@@ -10,12 +10,14 @@ use tokio::sync::oneshot;
 
 use super::children::{Canceller, OwnChild};
 use super::containment::Guard;
+use super::disk::PATIENCE;
 use super::input::Sink;
 use super::process;
 use super::pump::Source;
 use super::spawn::{Child, Streams};
 use super::supervise::{Supervisor, at};
 use super::terminal::Terminal;
+use super::vfork::Credentials;
 use super::working_directory::Report;
 use super::{PAUSE, Shared};
 use crate::{Command, ExecutionId, ExecutorError, SpawnError, SpawnStage};
@@ -128,6 +130,12 @@ impl Supervisor {
     async fn spawn(&self) -> Result<Spawned, NotStarted> {
         let given_up = self.given_up();
         tokio::pin!(given_up);
+        // before there is a slot: where the state directory does not answer, this takes a while
+        tokio::select! {
+            biased;
+            error = &mut given_up => return Err(error.into()),
+            ready = self.shared.check_spool(&self.command) => ready?,
+        }
         let slot = tokio::select! {
             biased;
             error = &mut given_up => return Err(error.into()),
@@ -163,18 +171,36 @@ impl Supervisor {
 }
 
 impl Shared {
-    /// From a command to a process: who it runs as, what it becomes, where it is kept.
-    fn spawn(&self, command: &Command, id: &ExecutionId, own: OwnChild) -> Result<Spawned, ExecutorError> {
-        while command.may_go_to_background()
-            && let Some(reason) = self.spool.is_full()
-        {
-            if !self.registry.forget_oldest_output() {
-                return Err(ExecutorError::Exhausted { reason, retry_after: Some(Duration::from_secs(10)) });
+    /// Whether there is room for the output of a command that may run unattended.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Exhausted`].
+    async fn check_spool(&self, command: &Command) -> Result<(), ExecutorError> {
+        if !command.may_go_to_background() {
+            return Ok(());
+        }
+        loop {
+            match self.spool.is_full().await {
+                Ok(None) => return Ok(()),
+                Ok(Some(_)) if self.registry.make_room().await => {}
+                Ok(Some(reason)) => return Err(exhausted(reason.into())),
+                Err(error) => return Err(exhausted(format!("the spool cannot be used: {error}"))),
             }
         }
+    }
+
+    /// A file that waits for the last directory of a shell of this user.
+    fn report(&self, user: Option<&Credentials>) -> Result<Report, ExecutorError> {
+        let (disk, directory, user) = (self.spool.disk().clone(), self.spool.state_dir().to_owned(), user.cloned());
+        let made = self.spool.disk().run_blocking(PATIENCE, move || Report::new(disk, &directory, user.as_ref()));
+        Ok(made.map_err(|error| exhausted(error.to_string()))?.map_err(prepare)?)
+    }
+
+    /// From a command to a process: who it runs as, what it becomes, where it is kept.
+    fn spawn(&self, command: &Command, id: &ExecutionId, own: OwnChild) -> Result<Spawned, ExecutorError> {
         let account = self.defaults.account(command)?;
         let report = match command.report_working_directory() {
-            true => Some(Report::new(&self.state_dir, account.credentials.as_ref()).map_err(prepare)?),
+            true => Some(self.report(account.credentials.as_ref())?),
             false => None,
         };
         let (user, working_directory) = (account.name.clone(), self.defaults.working_directory(command, &account));
@@ -188,6 +214,10 @@ impl Shared {
         let containment = Guard::new(child.pid, own, leaf, (id.clone(), key), Arc::clone(&self.census));
         Ok(Spawned { child, containment, report, user, working_directory })
     }
+}
+
+fn exhausted(reason: String) -> ExecutorError {
+    ExecutorError::Exhausted { reason, retry_after: Some(Duration::from_secs(10)) }
 }
 
 async fn end_now(containment: Guard) {

@@ -198,7 +198,7 @@ impl Supervisor {
             exited.cancelled().await;
             pumped
         };
-        let output = async { tokio::join!(output, transcript.keep(|| self.shared.registry.forget_oldest_output())).0 };
+        let output = async { tokio::join!(output, transcript.keep(&self.shared.registry)).0 };
         let input = async {
             Feed::new(stdin).run(self.command.stdin().clone(), inputs).await;
             std::future::pending().await
@@ -231,7 +231,11 @@ impl Supervisor {
         let rest = self.command.allowance().timeout.map(|most| most.saturating_sub(ending.wall_time));
         let limit = rest.and_then(|rest| Instant::now().checked_add(rest));
         let Self { shared, record, watcher, tracked, permit, .. } = self;
-        let mut exited = exit_record(ending, [&stdout, &stderr], report);
+        let working_directory = match report {
+            Some(report) => report.read(record.identity()).await,
+            None => None,
+        };
+        let mut exited = exit_record(ending, [&stdout, &stderr], working_directory);
         let [stdout_dropped, stderr_dropped] = record.transcript.seal();
         exited.stdout.dropped_bytes += stdout_dropped;
         exited.stderr.dropped_bytes += stderr_dropped;
@@ -306,7 +310,7 @@ async fn ended(pidfd: &AsyncFd<OwnedFd>, pid: rustix::process::Pid, survivors: u
 /// How often an end is looked for that is known to be there, with a [`PAUSE`] between.
 const LOOKS: usize = 50;
 
-fn exit_record(ending: Ending, [stdout, stderr]: [&Pumped; 2], report: Option<Report>) -> Exited {
+fn exit_record(ending: Ending, [stdout, stderr]: [&Pumped; 2], working_directory: Option<String>) -> Exited {
     Exited {
         cause: ending.cause,
         signal: match ending.ended.status {
@@ -321,7 +325,7 @@ fn exit_record(ending: Ending, [stdout, stderr]: [&Pumped; 2], report: Option<Re
         stdout: stdout.totals,
         stderr: stderr.totals,
         surviving_processes: ending.survivors,
-        working_directory: report.and_then(|report| report.read()),
+        working_directory,
         end_time: SystemTime::now(),
     }
 }

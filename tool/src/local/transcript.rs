@@ -5,6 +5,7 @@
 //! others, who never hold up anything. What they come too late for is in the spool, or is a gap.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::handover::{Chunk, Printed};
+use super::registry::Registry;
 use super::spool::{SpoolFile, Stopped};
 use super::{PAUSE, is_passing};
 use crate::{Event, Exited, Output, OutputStream};
@@ -48,6 +50,8 @@ struct State {
     /// The owner has read so far.
     read: u64,
     spool: Option<Spooled>,
+    /// It is not for its caller alone: the next engine is to have what is left of it.
+    is_kept: bool,
     /// Where the owner stops, since the command goes on without it.
     promoted: Option<u64>,
     /// No more output comes.
@@ -104,6 +108,7 @@ enum Found {
 impl Transcript {
     /// An empty one. With `file`, what does not fit into memory is kept there.
     pub(super) fn new(file: Option<SpoolFile>) -> Self {
+        let is_kept = file.is_some();
         let spool = file.map(|file| Spooled { file: Arc::new(file), end: 0, seen: 0 });
         let state = State {
             window: VecDeque::new(),
@@ -112,6 +117,7 @@ impl Transcript {
             owner: Owner::Reads,
             read: 0,
             spool,
+            is_kept,
             promoted: None,
             complete: false,
             sealed: false,
@@ -127,7 +133,7 @@ impl Transcript {
         {
             let mut state = transcript.state();
             if let Some(spool) = &mut state.spool {
-                spool.end = spool.file.stored().map_or(0, |stored| stored.data);
+                spool.end = spool.file.stored(u64::MAX).map_or(0, |stored| stored.data);
                 spool.seen = printed.end;
             }
             let output = |Chunk { stream, position, data }| Output { stream, data, position };
@@ -144,16 +150,19 @@ impl Transcript {
     pub(super) fn printed(&self) -> Printed {
         let state = self.state();
         let chunk = |chunk: &Output| Chunk { stream: chunk.stream, position: chunk.position, data: chunk.data.clone() };
-        let tail = match &state.spool {
-            Some(_) => state.window.iter().map(chunk).collect(),
-            None => Vec::new(),
-        };
-        Printed { end: state.end, tail, stored: state.spool.as_ref().and_then(|spool| spool.file.stored()) }
+        let tail = if state.is_kept { state.window.iter().map(chunk).collect() } else { Vec::new() };
+        let stored = state.spool.as_ref().and_then(|spool| spool.file.stored(spool.end));
+        Printed { end: state.end, tail, stored }
     }
 
     /// A panic while the lock was held leaves nothing half done here.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where what is in memory begins.
+    fn start(&self) -> u64 {
+        self.state().start()
     }
 
     /// Bytes of both streams so far.
@@ -229,21 +238,38 @@ impl Transcript {
         self.added.notify_waiters();
     }
 
-    /// Gives up what is on disk.
-    pub(super) fn forget_spool(&self) -> bool {
-        // removed outside of the lock
-        let spool = self.state().spool.take();
-        spool.is_some_and(|spool| spool.end > 0)
+    /// Some of it is on disk.
+    pub(super) fn is_on_disk(&self) -> bool {
+        self.state().spool.as_ref().is_some_and(|spool| spool.end > 0)
     }
 
-    /// Keeps the output on disk, if it is to be and there is much of it, until all is kept. `make_room`: gives up what an
-    /// older execution has there; false: there is none.
-    pub(super) async fn keep(&self, make_room: impl Fn() -> bool + Send + Sync) {
+    /// Gives up what is on disk of an execution that has ended, but for the last of it, which goes into memory. False: the
+    /// file system does not answer.
+    pub(super) async fn forget_spool(&self) -> bool {
+        let Some((file, end)) = self.state().spool.as_ref().map(|spool| (Arc::clone(&spool.file), spool.end)) else {
+            return true;
+        };
+        let tail = match read_tail(&file, end).await {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => return false,
+            // it was removed, or the disk is broken
+            tail => tail.unwrap_or_default(),
+        };
+        drop(self.state().forget_spool(tail));
+        // who reads it has it until then
+        if let Some(file) = Arc::into_inner(file) {
+            file.remove().await;
+        }
+        true
+    }
+
+    /// Keeps the output on disk, if it is to be and there is much of it, until all is kept. `registry` makes room: it gives
+    /// up what older executions have there.
+    pub(super) async fn keep(&self, registry: &Registry) {
         loop {
             match when(&self.added, || self.state().to_keep()).await {
                 ToKeep::Write(file, chunks) => {
                     let offered = chunks.last().map_or(0, end_of);
-                    let kept = write_all(&file, chunks, &make_room).await;
+                    let kept = write_all(&file, chunks, registry).await;
                     self.state().was_kept(kept, offered);
                 }
                 ToKeep::Skip(offered) => self.state().was_offered(offered),
@@ -271,7 +297,11 @@ impl Transcript {
         }
         let until = state.promoted.filter(|_| is_owner).unwrap_or(u64::MAX);
         match &state.spool {
-            Some(spool) if position < spool.end => Some(Found::OnDisk(Arc::clone(&spool.file), spool.end.min(until))),
+            Some(spool) if position < spool.end => match spool.file.start() {
+                start if start <= position => Some(Found::OnDisk(Arc::clone(&spool.file), spool.end.min(until))),
+                start if start < spool.end => Some(Found::Gap(start)),
+                _ => Some(Found::Gap(state.start())),
+            },
             _ => Some(Found::Gap(state.start())),
         }
     }
@@ -352,6 +382,17 @@ impl State {
         Some(ToKeep::Write(Arc::clone(&spool.file), chunks))
     }
 
+    /// `tail`: the last of what is on disk. It is not needed where what was not kept there is in memory.
+    fn forget_spool(&mut self, tail: Vec<Output>) -> Option<Spooled> {
+        let spool = self.spool.take()?;
+        if self.window.is_empty() {
+            self.cost = tail.iter().map(|chunk| chunk.data.len() + CHUNK_COST).sum();
+            self.window = tail.into();
+            self.trim();
+        }
+        Some(spool)
+    }
+
     fn was_offered(&mut self, offered: u64) {
         if let Some(spool) = &mut self.spool {
             spool.seen = offered;
@@ -384,12 +425,10 @@ fn after(chunk: &Output, position: u64) -> Option<Output> {
 }
 
 /// Writes chunks, as many as can be kept; returns where what is kept ends.
-async fn write_all(file: &Arc<SpoolFile>, mut chunks: Vec<Output>, make_room: impl Fn() -> bool) -> u64 {
+async fn write_all(file: &Arc<SpoolFile>, mut chunks: Vec<Output>, registry: &Registry) -> u64 {
     loop {
-        let (writer, batch) = (Arc::clone(file), chunks.clone());
-        let written = tokio::task::spawn_blocking(move || writer.append(&batch)).await;
-        match written.unwrap_or_else(|error| (0, Some(Stopped::Disk(error.into())))) {
-            (end, Some(Stopped::Total)) if make_room() => {
+        match file.append(chunks.clone()).await {
+            (end, Some(Stopped::Total)) if registry.make_room().await => {
                 chunks = chunks.iter().filter_map(|chunk| after(chunk, end)).collect();
             }
             (end, Some(Stopped::Disk(error))) if is_passing(&error) => {
@@ -403,6 +442,17 @@ async fn write_all(file: &Arc<SpoolFile>, mut chunks: Vec<Output>, make_room: im
             (end, None) => return end,
         }
     }
+}
+
+/// The last of what is on disk before `end`, as much as stays in memory after an end.
+async fn read_tail(file: &Arc<SpoolFile>, end: u64) -> io::Result<Vec<Output>> {
+    let mut position = end.saturating_sub(KEPT_AT_END as u64).max(file.start());
+    let mut tail = Vec::new();
+    while position < end {
+        tail.extend(file.read(position, end).await?);
+        position = tail.last().map_or(end, end_of);
+    }
+    Ok(tail)
 }
 
 /// Waits for what `check` finds, which is asked again whenever there are news.
@@ -448,12 +498,16 @@ impl Reader {
             let transcript = Arc::clone(&self.transcript);
             match when(&transcript.added, || transcript.find(self.position, self.is_owner)).await {
                 Found::Output(output) => return self.tell(output),
-                Found::OnDisk(file, end) => self.read(file, end).await,
+                Found::OnDisk(file, end) => {
+                    if !self.read(file, end).await
+                        && let Some(gap) = self.skip_to(transcript.start())
+                    {
+                        return gap;
+                    }
+                }
                 Found::Gap(position) => {
-                    self.position = position;
-                    // an owner that was not waited for is told of what was dropped at the end
-                    if !self.is_owner {
-                        return Event::Gap(position);
+                    if let Some(gap) = self.skip_to(position) {
+                        return gap;
                     }
                 }
                 Found::Promoted => return Event::Promoted,
@@ -467,16 +521,24 @@ impl Reader {
         Event::Output(output)
     }
 
-    async fn read(&mut self, file: Arc<SpoolFile>, end: u64) {
-        let position = self.position;
-        match tokio::task::spawn_blocking(move || file.read(position, end)).await {
-            Ok(Ok(chunks)) if !chunks.is_empty() => self.read = chunks.into(),
-            Ok(Err(error)) if is_passing(&error) => tokio::time::sleep(PAUSE).await,
+    /// What is before is not told.
+    fn skip_to(&mut self, position: u64) -> Option<Event> {
+        self.position = position;
+        // an owner that was not waited for is told of what was dropped at the end
+        (!self.is_owner).then_some(Event::Gap(position))
+    }
+
+    /// False: it cannot be read, now or ever.
+    async fn read(&mut self, file: Arc<SpoolFile>, end: u64) -> bool {
+        match file.read(self.position, end).await {
+            Ok(chunks) if !chunks.is_empty() => self.read = chunks.into(),
+            Err(error) if is_passing(&error) => tokio::time::sleep(PAUSE).await,
             // someone has removed it, or the disk is broken
-            _ => {
-                warn!("kept output cannot be read");
-                self.transcript.forget_spool();
+            unread => {
+                warn!(error = unread.err().map(tracing::field::display), "kept output cannot be read");
+                return false;
             }
         }
+        true
     }
 }

@@ -9,29 +9,31 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+use super::disk::Disk;
 use super::vfork::Credentials;
 use crate::ExecutionId;
 
 /// A file that waits for a shell's last directory. Removed when dropped.
 pub(super) struct Report {
+    disk: Disk,
     path: PathBuf,
-    /// Removed with it.
-    _directory: Option<TempDir>,
+    /// `None`: it is removed already.
+    files: Option<Files>,
 }
 
 impl Report {
-    /// A new empty file: in `directory`, which only this process's user can use, or, for another user, in a new one.
+    /// A new empty file: in `directory`, which only this process's user can use, or, for another user, in a new one. Blocks.
     ///
     /// # Errors
     /// It cannot be made.
-    pub(super) fn new(directory: &Path, user: Option<&Credentials>) -> io::Result<Self> {
+    pub(super) fn new(disk: Disk, directory: &Path, user: Option<&Credentials>) -> io::Result<Self> {
         // a name of this process's own making: a request's id never becomes a path
         let name = format!("cwd-{}", ExecutionId::generate());
         let Some(user) = user else {
             // those who clean temporary directories may have removed it
             let path = super::own_directory(directory)?.join(name);
             create(&path)?;
-            return Ok(Self { path, _directory: None });
+            return Ok(Self { disk, path: path.clone(), files: Some(Files { path, _directory: None }) });
         };
         let directory = tempfile::Builder::new().prefix("telexec-").tempdir()?;
         // the user may write to the file, and put nothing in its place; the umask of this process does not matter
@@ -39,7 +41,7 @@ impl Report {
         let path = directory.path().join(name);
         // if it may not be given away, the user cannot be become either, and that is told
         let _ = fchown(create(&path)?, Some(user.uid), Some(user.gid));
-        Ok(Self { path, _directory: Some(directory) })
+        Ok(Self { disk, path: path.clone(), files: Some(Files { path, _directory: Some(directory) }) })
     }
 
     /// The text, made to report where it ended. Its lines keep their numbers.
@@ -48,8 +50,31 @@ impl Report {
         format!("trap {} EXIT; {text}", quote(&report))
     }
 
-    /// What the shell reported; `None`: nothing, or no absolute path.
-    pub(super) fn read(&self) -> Option<String> {
+    /// What the shell reported; `None`: nothing, or no absolute path, or the file system does not answer. In the turn of
+    /// `owner`.
+    pub(super) async fn read(mut self, owner: &str) -> Option<String> {
+        let files = self.files.take()?;
+        self.disk.run(owner, move || files.read()).await.ok()?
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        if let Some(files) = self.files.take() {
+            drop(self.disk.spawn("", move || drop(files)));
+        }
+    }
+}
+
+/// What is on disk. Dropping it removes it, which blocks.
+struct Files {
+    path: PathBuf,
+    /// Removed with it.
+    _directory: Option<TempDir>,
+}
+
+impl Files {
+    fn read(&self) -> Option<String> {
         // the command may have put anything in its place, such as a pipe that would never answer
         let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(&self.path).ok()?;
@@ -63,7 +88,7 @@ impl Report {
     }
 }
 
-impl Drop for Report {
+impl Drop for Files {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }

@@ -139,6 +139,7 @@ enum Stream {
 #[serde(deny_unknown_fields)]
 struct Stored {
     name: u64,
+    start: u64,
     data: u64,
     index: u64,
 }
@@ -356,7 +357,7 @@ fn out_of_range() -> io::Error {
 
 impl From<&Printed> for Output {
     fn from(Printed { end, tail, stored }: &Printed) -> Self {
-        let stored = stored.map(|spool::Stored { name, data, index }| Stored { name, data, index });
+        let stored = stored.map(|spool::Stored { name, start, data, index }| Stored { name, start, data, index });
         Self { end: *end, tail: tail.iter().map(Piece::from).collect(), stored }
     }
 }
@@ -364,7 +365,7 @@ impl From<&Printed> for Output {
 impl Output {
     fn printed(self) -> io::Result<Printed> {
         let tail = self.tail.into_iter().map(Piece::chunk).collect::<io::Result<_>>()?;
-        let stored = self.stored.map(|Stored { name, data, index }| spool::Stored { name, data, index });
+        let stored = self.stored.map(|Stored { name, start, data, index }| spool::Stored { name, start, data, index });
         Ok(Printed { end: self.end, tail, stored })
     }
 }
@@ -440,7 +441,7 @@ mod tests {
             output: Printed {
                 end: 23,
                 tail: vec![chunk(OutputStream::Stdout, 19), chunk(OutputStream::Stderr, 21)],
-                stored: Some(spool::Stored { name: 3, data: 19, index: 2 }),
+                stored: Some(spool::Stored { name: 3, start: 5, data: 19, index: 2 }),
             },
         }
     }
