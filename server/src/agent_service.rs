@@ -68,7 +68,8 @@ impl AgentService for Agent {
         self.stack.permit(&call).await.map_err(|error| error_to_status(&error))?;
         // it costs the agent as much as a start does
         self.stack.starts.count(&call.caller.identity).map_err(|error| error_to_status(&error))?;
-        let (facts, decision) = self.stack.judge(&call, Rpc::Execute, command).await;
+        let judged = self.stack.judge(&call, Rpc::Execute, command).await;
+        let (facts, decision) = judged.map_err(|error| error_to_status(&error))?;
         Ok(Response::new(CheckCommandResponse {
             allowed: decision.allowed,
             reason: decision.reason,

@@ -24,6 +24,7 @@ pub mod fuzz;
 mod health;
 mod identity;
 mod interact;
+mod judging;
 mod listen;
 pub mod logging;
 pub mod machine;

@@ -25,11 +25,12 @@ use crate::config::{Config, ConfigError};
 use crate::connection;
 use crate::execution_service::Executions;
 use crate::expiry::warn_of_expiry;
+use crate::judging::Judging;
 use crate::listen::{Accepted, Listener, Listeners};
 use crate::metrics::{Metrics, Refusal, Scraped};
 use crate::places::Places;
 use crate::reload::Watched;
-use crate::stack::{MOST_JUDGED, Stack};
+use crate::stack::Stack;
 use crate::starts::Starts;
 use crate::tls::Tls;
 use crate::trace::Traces;
@@ -80,7 +81,7 @@ pub async fn serve(
     }
     let audit = Audit::open(&config.audit, engine.containment().as_str())?;
     let starts = Starts::new(config.max_starts_per_second);
-    let judging = Arc::new(Semaphore::new(MOST_JUDGED));
+    let judging = Judging::new().map_err(ServeError::Engine)?;
     let metrics = Metrics::new(listeners.metrics.is_some());
     let traces = Traces::to(config.otlp_endpoint.as_deref()).map_err(ConfigError::Invalid)?;
     let stack = Stack {

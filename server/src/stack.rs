@@ -12,10 +12,9 @@ use telexec_tool::{
     OnDisconnect, Signal, TerminalSize,
 };
 
-use tokio::sync::Semaphore;
-
 use crate::audit::{Audit, Touch};
 use crate::call::{Call, Rpc};
+use crate::judging::Judging;
 use crate::metrics::{Metrics, Refusal};
 use crate::permission::{Permission, Permitted};
 use crate::policy::{Decision, Facts, PolicyFile, Subject};
@@ -31,14 +30,10 @@ pub(crate) struct Stack {
     /// `None`: whoever is known may do anything with what is its own.
     pub(crate) policy: Option<Watched<PolicyFile>>,
     pub(crate) audit: Audit,
-    /// How many commands may be judged at once.
-    pub(crate) judging: Arc<Semaphore>,
+    pub(crate) judging: Judging,
     pub(crate) metrics: Metrics,
     pub(crate) traces: Traces,
 }
-
-/// Fewer than the blocking pool has threads: users that cannot be looked up must not keep commands from being ended.
-pub(crate) const MOST_JUDGED: usize = 64;
 
 /// What root may do with everybody's executions, on a Unix socket of an agent without a policy.
 const LOOKED_AFTER: [Rpc; 3] = [Rpc::ListExecutions, Rpc::GetExecution, Rpc::SignalExecution];
@@ -66,17 +61,18 @@ impl Stack {
     }
 
     /// Whether a caller may start this command by this RPC, and what there is to know of the command.
-    pub(crate) async fn judge(&self, call: &Call, rpc: Rpc, command: Command) -> (Facts, Decision) {
-        // never closed
-        let _turn = Arc::clone(&self.judging).acquire_owned().await;
-        let (this, call, asked) = (self.clone(), call.clone(), command.clone());
-        // a large request takes its time, and a look for its user may take for ever
-        let judged = tokio::task::spawn_blocking(move || {
-            let facts = Facts::find_out(&this.engine, asked);
-            let decision = this.decide(&call, rpc, &Subject::Command(&facts));
-            (facts, decision)
-        });
-        judged.await.unwrap_or_else(|_| (Facts::unknown(command), Decision::default()))
+    ///
+    /// # Errors
+    /// [`ExecutorError::Internal`].
+    pub(crate) async fn judge(
+        &self,
+        call: &Call,
+        rpc: Rpc,
+        command: Command,
+    ) -> Result<(Facts, Decision), ExecutorError> {
+        let (this, asked) = (self.clone(), call.clone());
+        let decide = move |facts: &Facts| this.decide(&asked, rpc, &Subject::Command(facts));
+        self.judging.judge(call.caller.identity.as_str(), &self.engine, command, decide).await
     }
 
     /// What there is to say of this at this moment.
@@ -185,13 +181,13 @@ impl Guarded {
     }
 
     /// What the policy says of a command, which it may have found out something about.
-    async fn judge(&self, command: Command) -> (Command, Decision, Permitted) {
+    async fn judge(&self, command: Command) -> Result<(Command, Decision, Permitted), ExecutorError> {
         if self.stack.policy.is_none() {
-            return (command, Decision::unruled(), Permitted::Start(None));
+            return Ok((command, Decision::unruled(), Permitted::Start(None)));
         }
-        let (facts, decision) = self.stack.judge(&self.call, self.call.rpc, command).await;
+        let (facts, decision) = self.stack.judge(&self.call, self.call.rpc, command).await?;
         let (command, facts) = facts.split();
-        (command, decision, Permitted::Start(Some(Box::new(facts))))
+        Ok((command, decision, Permitted::Start(Some(Box::new(facts)))))
     }
 }
 
@@ -203,7 +199,7 @@ impl Executor for Guarded {
         self.call.caller.check()?;
         let Stack { engine, starts, audit, metrics, traces, .. } = &self.stack;
         let (command, span) = traces.continued(&self.call, command.with_identity(self.identity()));
-        let (command, decision, subject) = self.judge(command).await;
+        let (command, decision, subject) = self.judge(command).await?;
         metrics.decided(self.call.rpc, decision.allowed);
         if let Err(denied) = decision.permitted() {
             metrics.refused(Refusal::Policy);

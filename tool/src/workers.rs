@@ -45,6 +45,8 @@ struct Pool {
     /// Threads that stay.
     core: usize,
     max: usize,
+    /// So many at once for one owner.
+    max_each: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -64,9 +66,18 @@ impl Workers {
     /// # Errors
     /// The first threads cannot be made.
     pub fn new(name: &'static str, core: usize, max: usize) -> io::Result<Self> {
-        let core = core.max(1);
+        Self::with_share(name, core, max, usize::MAX)
+    }
+
+    /// The same, with at most `max_each` threads (at least one) at work for one owner: where work takes long, a turn alone
+    /// comes too late.
+    ///
+    /// # Errors
+    /// The first threads cannot be made.
+    pub fn with_share(name: &'static str, core: usize, max: usize, max_each: usize) -> io::Result<Self> {
+        let (core, max_each) = (core.max(1), max_each.max(1));
         let state = Mutex::new(State { threads: core, ..State::default() });
-        let pool = Arc::new(Pool { name, core, max: max.max(core), state, changed: Condvar::new() });
+        let pool = Arc::new(Pool { name, core, max: max.max(core), max_each, state, changed: Condvar::new() });
         // first, so that a failure below ends the threads that were made
         let workers = Self { handle: Arc::new(Handle { pool: Arc::clone(&pool) }) };
         for _ in 0..core {
@@ -161,19 +172,21 @@ impl Pool {
     }
 
     fn work(&self) {
-        while let Some(job) = self.next() {
+        while let Some((owner, job)) = self.next() {
             // the answer is dropped with the work, so whoever waits for it hears of it
             let _ = catch_unwind(AssertUnwindSafe(job));
+            self.state().queue.done(&owner);
         }
     }
 
     /// `None`: this thread is to end.
-    fn next(&self) -> Option<Job> {
+    fn next(&self) -> Option<(String, Job)> {
         let mut state = self.state();
         loop {
-            if let Some(job) = state.queue.pop() {
-                return Some(job);
+            if let Some(next) = state.queue.pop(self.max_each) {
+                return Some(next);
             }
+            // what is left then is for those who work for its owners
             if state.closed {
                 state.threads -= 1;
                 return None;
@@ -201,6 +214,8 @@ struct Turns {
     order: VecDeque<String>,
     len: usize,
     next: u64,
+    /// How many threads work for each owner, where any does.
+    at_work: HashMap<String, usize>,
 }
 
 impl Turns {
@@ -222,16 +237,27 @@ impl Turns {
         number
     }
 
-    fn pop(&mut self) -> Option<Job> {
-        let owner = self.order.pop_front()?;
+    /// The next work of an owner for whom fewer than `max_each` threads work; [`Self::done`] ends it.
+    fn pop(&mut self, max_each: usize) -> Option<(String, Job)> {
+        let may_work = |owner: &String| self.at_work.get(owner).is_none_or(|count| *count < max_each);
+        let at = self.order.iter().position(may_work)?;
+        let owner = self.order.remove(at)?;
         let queue = self.by_owner.get_mut(&owner)?;
-        let job = queue.pop_first().map(|(_, job)| job);
+        let (_, job) = queue.pop_first()?;
         match queue.is_empty() {
             true => drop(self.by_owner.remove(&owner)),
-            false => self.order.push_back(owner),
+            false => self.order.push_back(owner.clone()),
         }
-        self.len -= usize::from(job.is_some());
-        job
+        self.len -= 1;
+        *self.at_work.entry(owner.clone()).or_default() += 1;
+        Some((owner, job))
+    }
+
+    fn done(&mut self, owner: &str) {
+        match self.at_work.get_mut(owner) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(self.at_work.remove(owner)),
+        }
     }
 
     /// Takes work out, if its turn has not come.
@@ -284,6 +310,20 @@ mod tests {
         assert_eq!(workers.run("a", || 1).await.unwrap(), 1);
         drop(hold);
         let _ = stuck.await;
+    }
+
+    #[tokio::test]
+    async fn one_owner_does_not_take_all_threads() {
+        let workers = Workers::with_share("test", 1, 2, 1).unwrap();
+        let (hold, held) = mpsc::channel::<()>();
+        let (done, order) = mpsc::channel();
+        let first = workers.spawn("a", move || held.recv());
+        let second = done.clone();
+        let second = workers.spawn("a", move || second.send("a"));
+        workers.run("b", move || done.send("b")).await.unwrap().unwrap();
+        drop(hold);
+        let _ = (first.await, second.await);
+        assert_eq!(order.iter().collect::<Vec<_>>(), ["b", "a"]);
     }
 
     #[tokio::test]

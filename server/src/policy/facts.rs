@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cedar_policy::RestrictedExpression as Value;
-use telexec_tool::local::{LocalExecutor, Place};
+use telexec_tool::local::Place;
 use telexec_tool::shell::{ASSIGNED, Analysis, analyze, analyze_argv, analyze_posix, decides, decides_reading};
 use telexec_tool::{Command, Program};
 
@@ -18,24 +18,12 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Finds out what there is to know. May take long, or for ever, where users are looked up over a network.
-    pub(crate) fn find_out(engine: &LocalExecutor, command: Command) -> Self {
-        let place = engine.place(&command).ok();
-        let timeout = engine.timeout(&command);
-        Self::at(command, place, timeout)
-    }
-
     /// The command, and what is judged of it again while it runs: its input is no part of that.
     pub(crate) fn split(self) -> (Command, Self) {
         (self.command.clone(), Self { command: self.command.without_stdin(), ..self })
     }
 
-    /// Of a command of which nothing could be found out.
-    pub(crate) fn unknown(command: Command) -> Self {
-        Self { command, analysis: Analysis::default(), place: None, timeout: None }
-    }
-
-    /// What there is to know of a command that runs there; `None`: there is no such user.
+    /// What there is to know of a command that runs there; `None`: there is no such user. A long text takes its time.
     pub(crate) fn at(command: Command, place: Option<Place>, timeout: Option<Duration>) -> Self {
         Self { analysis: analysis(&command, place.as_ref()), command, place, timeout }
     }

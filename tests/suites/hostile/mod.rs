@@ -15,6 +15,7 @@ mod places;
 mod shutdown;
 mod silence;
 mod streams;
+mod turns;
 
 const EXECUTE: &str = "/telexec.v1.ExecutionService/Execute";
 const INTERACT: &str = "/telexec.v1.ExecutionService/Interact";
