@@ -16,6 +16,9 @@ use crate::reload::Source;
 use crate::tls::{TlsError, TlsFiles};
 use crate::trace;
 
+/// Twice as many as executions by default: each may be followed, and looked at besides.
+const MAX_CALLS_PER_IDENTITY: NonZeroU32 = NonZeroU32::new(8192).unwrap();
+
 /// How an agent is configured. `deploy/telexecd.toml` is the commented example.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -71,9 +74,16 @@ pub struct Config {
     pub max_timeout: Option<Duration>,
     /// For each stream of commands that do not say, in bytes; 0: unlimited. Default 0.
     pub max_output_bytes: u64,
-    /// How many connections may be open at once, once they said who they are: others are closed then. No identity gets more
-    /// than three quarters of them. Default 1,024.
+    /// How many connections may be open at once, once they said who they are: others are closed then. Default 1,024.
     pub max_connections: u32,
+    /// Of these, how many may be of one identity. Default: three quarters of them.
+    pub max_connections_per_identity: Option<NonZeroU32>,
+    /// Of these, how many may be from one IPv4 address, IPv6 network (/64), virtual machine or local user. Default: three
+    /// quarters of them.
+    pub max_connections_per_source: Option<NonZeroU32>,
+    /// How many calls each identity may have at once, over all of its connections; further ones are RESOURCE_EXHAUSTED.
+    /// Default 8,192.
+    pub max_calls_per_identity: NonZeroU32,
     /// How many executions may run or linger at once. Default 4,096.
     pub max_executions: u32,
     /// Of these, how many may be of one identity. Default: as many as there may be.
@@ -215,6 +225,9 @@ impl Default for Config {
             max_timeout: None,
             max_output_bytes: 0,
             max_connections: 1024,
+            max_connections_per_identity: None,
+            max_connections_per_source: None,
+            max_calls_per_identity: MAX_CALLS_PER_IDENTITY,
             max_executions: local.max_executions,
             max_executions_per_identity: None,
             max_starts_per_second: None,

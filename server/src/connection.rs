@@ -23,11 +23,12 @@ use tracing::debug;
 
 use crate::body;
 use crate::caller::{Caller, Shown, Transport};
+use crate::calls::{self, Calls};
 use crate::identity::Identity;
 use crate::listen::Accepted;
 use crate::message::{self, Unfinished};
 use crate::metrics::{Metrics, Refusal};
-use crate::preface::Impatient;
+use crate::preface::{Entrance, Impatient};
 use crate::standing::Standing;
 use crate::tls::Tls;
 
@@ -45,6 +46,8 @@ const TLS_BUFFER_BYTES: usize = 256 * 1024;
 pub(crate) enum HandshakeError {
     #[error("it took longer than {} s", HANDSHAKE_TIMEOUT.as_secs())]
     Timeout,
+    #[error("it made way for others: of all sources, its own had the most connections in their handshakes")]
+    Displaced,
     #[error("TLS: {0}")]
     Tls(io::Error),
     #[error("its certificate names nobody")]
@@ -62,6 +65,7 @@ impl HandshakeError {
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
+            Self::Displaced => "displaced",
             Self::Tls(_) => "tls",
             Self::Nameless => "nameless",
             Self::ForeignUser | Self::ForeignGuest => "foreign",
@@ -138,15 +142,30 @@ async fn tls_handshake(stream: TcpStream, tls: Tls, address: &str) -> Result<Pee
 
 /// Answers the peer's calls until it leaves, or until `goaway` and then the end of the calls that run. A peer whose
 /// certificate does not count any more starts no new ones, and those that run are ended (`permission`).
-pub(crate) async fn serve(peer: Peer, routes: Routes, metrics: Metrics, goaway: CancellationToken) {
+pub(crate) async fn serve(
+    peer: Peer,
+    entrance: Entrance,
+    routes: Routes,
+    calls: Calls,
+    metrics: Metrics,
+    goaway: CancellationToken,
+) {
     let Peer { caller, io } = peer;
     let unfinished = Unfinished::default();
     let service = service_fn(move |mut request: Request<Incoming>| {
         let refusal = caller.check().err();
         request.extensions_mut().insert(Arc::clone(&caller));
+        let counted = calls.count(&caller.identity);
         let (routes, unfinished, metrics) = (routes.clone(), unfinished.clone(), metrics.clone());
         async move {
-            match refusal {
+            let counted = match counted {
+                Ok(counted) => counted,
+                Err(exhausted) => {
+                    metrics.refused(Refusal::Exhausted);
+                    return Ok(calls::answer(body::of(exhausted.into_http()), None));
+                }
+            };
+            let answered = match refusal {
                 Some(refusal) => {
                     metrics.refused(Refusal::Certificate);
                     Ok(body::of(error_to_status(&refusal).into_http()))
@@ -155,10 +174,11 @@ pub(crate) async fn serve(peer: Peer, routes: Routes, metrics: Metrics, goaway: 
                     Some(request) => routes.oneshot(request).await.map(body::of),
                     None => Ok(body::of(message::unsupported())),
                 },
-            }
+            };
+            answered.map(|answered| calls::answer(answered, Some(counted)))
         }
     });
-    let connection = http2().serve_connection(TokioIo::new(Impatient::new(io, PREFACE_TIMEOUT)), service);
+    let connection = http2().serve_connection(TokioIo::new(Impatient::new(io, PREFACE_TIMEOUT, entrance)), service);
     tokio::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,

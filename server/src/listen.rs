@@ -20,6 +20,7 @@ use self::unix::Unix;
 use self::vsock::Vsock;
 use crate::config::{Config, ConfigError};
 use crate::reload::Reload;
+use crate::source::Source;
 use crate::tls::Tls;
 
 const FORMS: &str = "give unix:///path.sock, tcp://host:port, vsock://cid:port or systemd:";
@@ -204,6 +205,13 @@ pub(crate) enum Accepted {
     Vsock(VsockStream, vsock::Peer),
 }
 
+/// Where a connection comes from.
+pub(crate) struct Remote {
+    /// For the log.
+    pub(crate) address: String,
+    pub(crate) source: Source,
+}
+
 impl Listener {
     pub(crate) fn address(&self) -> Listen {
         match self {
@@ -213,8 +221,8 @@ impl Listener {
         }
     }
 
-    /// The next connection, and where it comes from, for the log.
-    pub(crate) async fn accept(&self) -> io::Result<(Accepted, String)> {
+    /// The next connection, and where it comes from.
+    pub(crate) async fn accept(&self) -> io::Result<(Accepted, Remote)> {
         match self {
             Self::Unix(unix) => unix.accept().await,
             Self::Tcp(tcp) => tcp.accept().await,

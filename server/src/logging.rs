@@ -2,8 +2,11 @@
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::{Config, LogFormat};
+use crate::log_limit::Limit;
 
 /// Starts logging as configured.
 ///
@@ -13,8 +16,10 @@ pub fn start(config: &Config) -> Result<(), ParseError> {
     let filter = EnvFilter::builder().parse(&config.log_level)?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match config.log_format {
-        LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
-        LogFormat::Json => builder.json().flatten_event(true).init(),
+        LogFormat::Text => {
+            builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).finish().with(Limit).init()
+        }
+        LogFormat::Json => builder.json().flatten_event(true).finish().with(Limit).init(),
     }
     Ok(())
 }

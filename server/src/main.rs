@@ -6,7 +6,7 @@ use clap::Parser;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use telexec_server::args::Args;
 use telexec_server::orphans::Orphans;
-use telexec_server::{Config, Listeners, logging, machine, serve};
+use telexec_server::{Config, Listeners, log_limit, logging, machine, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// As sysexits.h calls it: EX_CONFIG.
@@ -64,6 +64,7 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
     let listeners = Listeners::bind(&config).await?;
     let (addresses, metrics) = (listeners.addresses(), listeners.metrics_address());
     let reload = listeners.reload();
+    tokio::spawn(log_limit::follow());
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             reload.ask();
@@ -86,6 +87,7 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
     };
     let result = serve(config, listeners, shutdown).await;
     orphans.end_if_init(kill_grace).await;
+    log_limit::tell();
     Ok(result?)
 }
 

@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
@@ -10,7 +9,6 @@ use telexec_proto::FILE_DESCRIPTOR_SET;
 use telexec_proto::v1::agent_service_server::AgentServiceServer;
 use telexec_proto::v1::execution_service_server::ExecutionServiceServer;
 use telexec_tool::local::LocalExecutor;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -21,21 +19,24 @@ use tracing::{info, warn};
 
 use crate::agent_service::Agent;
 use crate::audit::{Audit, AuditError};
+use crate::calls::Calls;
 use crate::config::{Config, ConfigError};
-use crate::connection;
+use crate::connection::{self, HandshakeError};
 use crate::execution_service::Executions;
 use crate::expiry::warn_of_expiry;
 use crate::judging::Judging;
-use crate::listen::{Accepted, Listener, Listeners};
+use crate::listen::{Accepted, Listener, Listeners, Remote};
 use crate::metrics::{Metrics, Refusal, Scraped};
+use crate::pending::{Pending, Waiting};
 use crate::places::Places;
+use crate::preface::Entrance;
 use crate::reload::Watched;
 use crate::stack::Stack;
 use crate::starts::Starts;
 use crate::tls::Tls;
 use crate::trace::Traces;
 
-/// Connections of one listener that may be in their handshake at once; more wait.
+/// Connections of one listener that may be in their handshake at once; for more, others make way.
 const MAX_HANDSHAKES: u64 = 1024;
 /// After SIGKILL: how long a process may take to end. One in an uninterruptible sleep takes for ever.
 const KILL_TIME: Duration = Duration::from_secs(5);
@@ -95,7 +96,7 @@ pub async fn serve(
     };
     let health = HealthReporter::new();
     let routes = routes(&config, &stack, listeners.tls.clone(), &health).await?;
-    let connections = Connections::new(routes, config.max_connections, stack.policy.is_some(), metrics.clone());
+    let connections = Connections::new(routes, &config, stack.policy.is_some(), metrics.clone());
     let _closes = connections.close.clone().drop_guard();
     let mut following = JoinSet::new();
     if let Some(listener) = listeners.metrics {
@@ -197,18 +198,20 @@ struct Connections {
     close: CancellationToken,
     tracker: TaskTracker,
     places: Places,
+    calls: Calls,
     metrics: Metrics,
 }
 
 impl Connections {
-    fn new(routes: Routes, most: u32, strangers: bool, metrics: Metrics) -> Self {
+    fn new(routes: Routes, config: &Config, strangers: bool, metrics: Metrics) -> Self {
         Self {
             routes,
             strangers,
             goaway: CancellationToken::new(),
             close: CancellationToken::new(),
             tracker: TaskTracker::new(),
-            places: Places::new(most),
+            places: Places::new(config),
+            calls: Calls::new(config.max_calls_per_identity),
             metrics,
         }
     }
@@ -216,10 +219,9 @@ impl Connections {
     /// Accepts for ever.
     async fn accept(self, listener: Listener) {
         // for each listener: strangers on one do not keep callers from another
-        let handshakes = Arc::new(Semaphore::new(max_handshakes()));
+        let handshakes = Pending::new(max_handshakes());
         let mut accepts = true;
         loop {
-            let Ok(permit) = Arc::clone(&handshakes).acquire_owned().await else { return };
             let accepted = listener.accept().await;
             if let Err(error) = &accepted
                 && accepts
@@ -228,10 +230,13 @@ impl Connections {
             }
             accepts = accepted.is_ok();
             match accepted {
-                Ok((accepted, from)) => {
+                Ok((accepted, remote)) => {
                     let close = self.close.clone();
-                    let answer = self.clone().answer(accepted, from, permit);
+                    let waiting = handshakes.enter(remote.source);
+                    let answer = self.clone().answer(accepted, remote, waiting);
                     self.tracker.spawn(async move { close.run_until_cancelled(answer).await });
+                    // a flood of them does not keep this thread from the others
+                    tokio::task::yield_now().await;
                 }
                 // out of descriptors, most likely: some will be closed soon
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -239,17 +244,28 @@ impl Connections {
         }
     }
 
-    async fn answer(self, accepted: Accepted, from: String, handshake: OwnedSemaphorePermit) {
-        let peer = connection::handshake(accepted, &from, self.strangers).await;
-        drop(handshake);
+    async fn answer(self, accepted: Accepted, remote: Remote, waiting: Waiting) {
+        let displaced = waiting.displaced();
+        let peer = tokio::select! {
+            peer = connection::handshake(accepted, &remote.address, self.strangers) => peer,
+            () = displaced.cancelled() => Err(HandshakeError::Displaced),
+        };
         self.metrics.handshake(peer.as_ref().err());
-        match peer {
-            Ok(peer) => match self.places.take(peer.identity(), &from) {
-                Some(_place) => connection::serve(peer, self.routes, self.metrics, self.goaway).await,
-                None => self.metrics.refused(Refusal::Connections),
-            },
-            Err(reason) => info!(from, %reason, "turned a peer away"),
-        }
+        let peer = match peer {
+            Ok(peer) => peer,
+            Err(reason) => return info!(from = remote.address, %reason, "turned a peer away"),
+        };
+        let (identity, places, metrics) = (peer.identity().clone(), self.places, self.metrics.clone());
+        let enter = move || {
+            drop(waiting);
+            let place = places.take(&identity, &remote);
+            if place.is_none() {
+                metrics.refused(Refusal::Connections);
+            }
+            place
+        };
+        let entrance = Entrance { displaced, enter: Box::new(enter) };
+        connection::serve(peer, entrance, self.routes, self.calls, self.metrics, self.goaway).await;
     }
 
     /// Lets the last answers out, then closes what is still open.

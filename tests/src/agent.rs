@@ -313,6 +313,21 @@ impl Agent {
         self.log.reading.lock().unwrap()
     }
 
+    /// How many lines of its log have this message, and how many more the log says were left out.
+    ///
+    /// # Panics
+    /// It does not say how many.
+    pub fn told(&self, message: &str) -> (usize, usize) {
+        let (left_out, told): (Vec<_>, Vec<_>) = self
+            .log()
+            .lines()
+            .filter(|line| line.contains(message))
+            .map(str::to_owned)
+            .partition(|line| line.contains("suppressed="));
+        let number = |line: &String| line.split_once("suppressed=").unwrap().1.parse::<usize>().unwrap();
+        (told.len(), left_out.iter().map(number).sum())
+    }
+
     /// Connects to it, with the client's certificate if it wants one.
     ///
     /// # Panics

@@ -1,6 +1,7 @@
 //! A gRPC client with nothing between a test and the agent: one connection, no retry, and no clock of its own (tonic's
 //! channel keeps the deadline of a call too, so it cannot show who kept it).
 
+use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -19,7 +20,7 @@ use telexec_proto::v1::execution_event::Event;
 use telexec_proto::v1::execution_service_client::ExecutionServiceClient;
 use telexec_proto::v1::{ExecutionEvent, Exited};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 use tonic::body::Body;
@@ -63,8 +64,20 @@ impl Wire {
     /// # Errors
     /// One side refuses the other.
     pub async fn connect_tls(agent: &Agent, config: Arc<ClientConfig>) -> std::io::Result<Self> {
+        Self::over_tls(Self::dial(agent).await, config).await
+    }
+
+    /// To this agent, with TLS, from this address of this machine.
+    ///
+    /// # Errors
+    /// One side refuses the other.
+    pub async fn connect_tls_from(source: Ipv4Addr, agent: &Agent, config: Arc<ClientConfig>) -> std::io::Result<Self> {
+        Self::over_tls(Self::dial_from(source, agent).await, config).await
+    }
+
+    async fn over_tls(stream: Box<dyn Stream>, config: Arc<ClientConfig>) -> std::io::Result<Self> {
         let name = ServerName::try_from("localhost").unwrap();
-        let stream = within(TlsConnector::from(config).connect(name, Self::dial(agent).await)).await?;
+        let stream = within(TlsConnector::from(config).connect(name, stream)).await?;
         Self::over(Box::new(stream)).await.map_err(std::io::Error::other)
     }
 
@@ -77,6 +90,16 @@ impl Wire {
             true => Box::new(within(UnixStream::connect(agent.address())).await.unwrap()),
             false => Box::new(within(TcpStream::connect(agent.address())).await.unwrap()),
         }
+    }
+
+    /// A connection that says nothing yet, from this address of this machine (127.0.0.0/8).
+    ///
+    /// # Panics
+    /// Nobody listens, or the agent listens on no TCP socket.
+    pub async fn dial_from(source: Ipv4Addr, agent: &Agent) -> Box<dyn Stream> {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((source, 0).into()).unwrap();
+        Box::new(within(socket.connect(agent.address().parse().unwrap())).await.unwrap())
     }
 
     /// HTTP/2 over this.

@@ -7,8 +7,9 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Accepted, BindError, Listen};
+use super::{Accepted, BindError, Listen, Remote};
 use crate::config::ConfigError;
+use crate::source::Source;
 use crate::tls::Tls;
 
 const KEEPALIVE: Duration = Duration::from_secs(5);
@@ -47,10 +48,11 @@ impl Tcp {
         Listen::Tcp(self.address.to_string())
     }
 
-    pub(super) async fn accept(&self) -> io::Result<(Accepted, String)> {
+    pub(super) async fn accept(&self) -> io::Result<(Accepted, Remote)> {
         let (stream, peer) = self.socket.accept().await?;
         set_options(&stream)?;
-        Ok((Accepted::Tcp(stream, self.tls.clone()), peer.to_string()))
+        let remote = Remote { address: peer.to_string(), source: Source::of_ip(peer.ip()) };
+        Ok((Accepted::Tcp(stream, self.tls.clone()), remote))
     }
 }
 

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use tokio::net::UnixListener;
 
-use super::{Accepted, BindError, Listen};
+use super::{Accepted, BindError, Listen, Remote};
 use crate::config::SocketMode;
+use crate::source::Source;
 
 pub(crate) struct Unix {
     socket: UnixListener,
@@ -42,9 +43,10 @@ impl Unix {
         Listen::Unix(self.path.clone())
     }
 
-    pub(super) async fn accept(&self) -> io::Result<(Accepted, String)> {
+    pub(super) async fn accept(&self) -> io::Result<(Accepted, Remote)> {
         let (stream, _) = self.socket.accept().await?;
-        Ok((Accepted::Unix(stream), self.address().to_string()))
+        let source = Source::of_user(stream.peer_cred().ok().as_ref());
+        Ok((Accepted::Unix(stream), Remote { address: self.address().to_string(), source }))
     }
 }
 

@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 
 use tokio_vsock::{VMADDR_CID_ANY, VMADDR_CID_HOST, VMADDR_CID_LOCAL, VsockAddr, VsockListener};
 
-use super::{Accepted, BindError, Listen};
+use super::{Accepted, BindError, Listen, Remote};
+use crate::source::Source;
 
 /// `VMADDR_PORT_ANY`
 const ANY_PORT: u32 = u32::MAX;
@@ -61,10 +62,11 @@ impl Vsock {
         Listen::Vsock { cid, port: self.address.port() }
     }
 
-    pub(super) async fn accept(&self) -> io::Result<(Accepted, String)> {
+    pub(super) async fn accept(&self) -> io::Result<(Accepted, Remote)> {
         let (stream, peer) = self.socket.accept().await?;
-        let from = format!("vsock://{}:{}", peer.cid(), peer.port());
-        Ok((Accepted::Vsock(stream, Peer { cid: peer.cid(), insecure: self.insecure }), from))
+        let address = format!("vsock://{}:{}", peer.cid(), peer.port());
+        let remote = Remote { address, source: Source::Cid(peer.cid()) };
+        Ok((Accepted::Vsock(stream, Peer { cid: peer.cid(), insecure: self.insecure }), remote))
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) async fn serve(listener: Listener, registry: Registry) {
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         while answering.try_join_next().is_some() {}
-        let Ok((accepted, from)) = listener.accept().await else {
+        let Ok((accepted, remote)) = listener.accept().await else {
             tokio::time::sleep(PAUSE).await;
             continue;
         };
@@ -49,8 +49,8 @@ pub(super) async fn serve(listener: Listener, registry: Registry) {
             let _place = place;
             match tokio::time::timeout(PATIENCE, answer(accepted, registry)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => debug!(from, error, "metrics were not told"),
-                Err(_) => debug!(from, "metrics were not told in time"),
+                Ok(Err(error)) => debug!(from = remote.address, error, "metrics were not told"),
+                Err(_) => debug!(from = remote.address, "metrics were not told in time"),
             }
         });
     }

@@ -197,7 +197,7 @@ impl Counters {
         for (rpc, allowed) in Rpc::ALL.into_iter().flat_map(|rpc| [(rpc, true), (rpc, false)]) {
             drop(this.decisions.get_or_create(&decision(rpc, allowed)));
         }
-        for result in ["ok", "timeout", "tls", "nameless", "foreign", "credentials"] {
+        for result in ["ok", "timeout", "displaced", "tls", "nameless", "foreign", "credentials"] {
             drop(this.handshakes.get_or_create(&[("result", result)]));
         }
         this

@@ -14,6 +14,7 @@ mod messages;
 mod places;
 mod shutdown;
 mod silence;
+mod sources;
 mod streams;
 mod turns;
 

@@ -1,0 +1,97 @@
+//! So many lines of one kind a second: what strangers can make the agent say must not fill disks.
+//!
+//! A kind is a place in the source. Lines about an execution are not limited here: their number is that of starts, which
+//! `max_starts_per_second` bounds; neither is what is only said at levels below info.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::num::NonZeroU32;
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use governor::{DefaultKeyedRateLimiter, Quota};
+use tokio::sync::Notify;
+use tracing::callsite::Identifier;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber, info};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+use tracing_subscriber::registry::LookupSpan;
+
+const LINES_A_SECOND: NonZeroU32 = NonZeroU32::new(10).unwrap();
+const LINES_AT_ONCE: NonZeroU32 = NonZeroU32::new(100).unwrap();
+/// From the first line that is left out to one that says how many were.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// There is one log of a process.
+static LEFT_OUT: LazyLock<LeftOut> = LazyLock::new(LeftOut::default);
+
+struct LeftOut {
+    kinds: DefaultKeyedRateLimiter<Identifier>,
+    lines: Mutex<HashMap<Identifier, Lines>>,
+    some: Notify,
+}
+
+/// What was left out of one kind.
+#[derive(Default)]
+struct Lines {
+    count: u64,
+    /// The message of the first.
+    message: String,
+}
+
+impl Default for LeftOut {
+    fn default() -> Self {
+        let quota = Quota::per_second(LINES_A_SECOND).allow_burst(LINES_AT_ONCE);
+        Self { kinds: DefaultKeyedRateLimiter::hashmap(quota), lines: Mutex::default(), some: Notify::new() }
+    }
+}
+
+/// Leaves out of the log what is too much of one kind.
+pub(crate) struct Limit;
+
+impl<S: Subscriber + for<'span> LookupSpan<'span>> Layer<S> for Limit {
+    fn event_enabled(&self, event: &Event<'_>, context: Context<'_, S>) -> bool {
+        let metadata = event.metadata();
+        if *metadata.level() > Level::INFO || context.event_span(event).is_some() {
+            return true;
+        }
+        let kind = metadata.callsite();
+        let is_told = LEFT_OUT.kinds.check_key(&kind).is_ok();
+        if !is_told {
+            let mut all = LEFT_OUT.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            let lines = all.entry(kind).or_default();
+            if lines.count == 0 {
+                event.record(lines);
+            }
+            lines.count += 1;
+            LEFT_OUT.some.notify_one();
+        }
+        is_told
+    }
+}
+
+impl Visit for Lines {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            self.message = format!("{value:?}");
+        }
+    }
+}
+
+/// Says how many lines were left out, a second after the first one; for ever.
+pub async fn follow() {
+    loop {
+        LEFT_OUT.some.notified().await;
+        tokio::time::sleep(PAUSE).await;
+        tell();
+    }
+}
+
+/// Says how many lines were left out up to now.
+pub fn tell() {
+    let lines = std::mem::take(&mut *LEFT_OUT.lines.lock().unwrap_or_else(PoisonError::into_inner));
+    for Lines { count, message } in lines.into_values() {
+        info!(suppressed = count, "{message}: more like this were suppressed");
+    }
+}
