@@ -1,9 +1,9 @@
 //! Builtins that change what runs, or that have bash evaluate text, and the variables by which that happens.
 
+use super::expansion::{Expansion, Words};
+use super::options::Options;
 use super::programs::ASSIGNED;
 use super::walk::{Item, Mark};
-
-pub(super) type Words = Vec<Option<String>>;
 
 const CHANGED: &str = "a builtin changes what runs";
 const EVALUATED: &str = "bash evaluates an argument";
@@ -86,46 +86,84 @@ pub(super) fn set(variable: &str) -> Option<Item> {
     is_locale(variable).then_some(Item::Mark(Mark::Locale))
 }
 
+/// A builtin that gives values to variables, and its options.
+pub(super) struct Setter {
+    pub(super) name: &'static str,
+    pub(super) short: &'static str,
+    /// The options whose value names a variable.
+    naming: &'static str,
+    /// Operands before those that name variables.
+    operands: usize,
+    /// The operands that name variables, at most.
+    names: usize,
+    /// It makes an array of the variable that an option names, or of all.
+    array: Option<&'static str>,
+}
+
+/// With options by which no value is evaluated, and no callback is run.
+pub(super) const SETTERS: [Setter; 6] = [
+    Setter { name: "read", short: "ersa:d:i:n:N:p:t:u:", naming: "a", operands: 0, names: ALL, array: Some("a") },
+    Setter { name: "mapfile", ..MAPFILE },
+    Setter { name: "readarray", ..MAPFILE },
+    Setter { name: "printf", short: "v:", naming: "v", operands: 0, names: 0, array: None },
+    Setter { name: "unset", short: "fv", naming: "", operands: 0, names: ALL, array: None },
+    Setter { name: "getopts", short: "", naming: "", operands: 1, names: 1, array: None },
+];
+const MAPFILE: Setter = Setter { name: "", short: "td:n:O:s:u:", naming: "", operands: 0, names: ALL, array: Some("") };
+const ALL: usize = usize::MAX;
+
+impl Setter {
+    fn called(&self, words: &Words) -> Vec<Item> {
+        let Ok(parsed) = (Options { short: self.short, long: &[] }).parse(words.clone()) else {
+            return vec![Item::Unknown(CHANGED)];
+        };
+        let (before, operands) = parsed.operands.split_at(self.operands.min(parsed.operands.len()));
+        if !before.iter().all(Expansion::is_one) {
+            return vec![Item::Unknown(EVALUATED)];
+        }
+        let by_options = parsed.given.iter().filter(|option| self.naming.contains(option.name));
+        let names = by_options.filter_map(|option| option.value.as_ref()).chain(operands.iter().take(self.names));
+        let mut items: Vec<_> = names.filter_map(named).collect();
+        let is_array = |option: &str| option.is_empty() || parsed.given.iter().any(|given| given.name == option);
+        items.extend(self.array.filter(|option| is_array(option)).map(|_| Item::Mark(Mark::Array)));
+        items
+    }
+}
+
 /// What a call of a builtin comes to, other than the command.
 pub(super) fn called(name: &str, words: &Words) -> Vec<Item> {
+    if let Some(setter) = SETTERS.iter().find(|setter| setter.name == name) {
+        return setter.called(words);
+    }
     let unknown = |known: bool, reason| if known { Vec::new() } else { vec![Item::Unknown(reason)] };
     match name {
         "source" | "." => unknown(false, "a script is read into the shell"),
         "alias" => unknown(words.is_empty(), "an alias is made"),
-        "enable" | "bind" | "complete" | "compgen" | "compopt" | "fc" | "history" => unknown(words.is_empty(), CHANGED),
-        "hash" => unknown(words.iter().all(|word| word.as_deref() == Some("-r")), CHANGED),
-        "jobs" => unknown(words.iter().all(|word| is_flags(word.as_deref(), "lprs")), CHANGED),
+        "fc" => unknown(false, CHANGED),
+        "enable" | "bind" | "complete" | "compgen" | "compopt" | "history" => unknown(words.is_empty(), CHANGED),
+        "hash" => unknown(words.iter().all(|word| word.is("-r")), CHANGED),
+        "jobs" => unknown(words.iter().all(|word| is_flags(word.known(), "lprs")), CHANGED),
         "set" => unknown(sets_harmless(words), CHANGED),
         "shopt" => unknown(shopts_harmless(words), CHANGED),
         "let" => unknown(false, EVALUATED),
         "test" | "[" => unknown(tests_plainly(words), EVALUATED),
-        "wait" => unknown(words.iter().flatten().all(|word| word == "-n" || !word.starts_with('-')), EVALUATED),
-        "printf" => printf(words),
-        "unset" => named(&words.iter().filter(|word| !is_flags(word.as_deref(), "fv")).collect::<Vec<_>>()),
-        "getopts" => named(&words.iter().skip(1).take(1).collect::<Vec<_>>()),
-        "read" => read(words, "ers", "adinNptu"),
-        "mapfile" | "readarray" => {
-            let mut items = read(words, "t", "dnOsu");
-            items.push(Item::Mark(Mark::Array));
-            items
-        }
+        "wait" => unknown(waits_plainly(words), EVALUATED),
         "export" | "declare" | "typeset" | "local" | "readonly" => declared(words),
         _ => Vec::new(),
     }
 }
 
-/// The variables of these names get values.
-fn named(words: &[&Option<String>]) -> Vec<Item> {
-    let name = |word: &&Option<String>| match word.as_deref() {
+/// The variable of this name gets a value.
+fn named(word: &Expansion) -> Option<Item> {
+    match word.known() {
         Some(name) if is_name(name) => set(name),
         _ => Some(Item::Unknown(EVALUATED)),
-    };
-    words.iter().filter_map(name).collect()
+    }
 }
 
 /// Of those that are not read as syntax: behind `command`, a backslash and the like.
 fn declared(words: &Words) -> Vec<Item> {
-    let item = |word: &Option<String>| match word.as_deref() {
+    let item = |word: &Expansion| match word.known() {
         Some(word) if is_flags(Some(word), DECLARED) => None,
         Some(word) => match word.split_once('=') {
             None if is_name(word) => set(word),
@@ -151,40 +189,16 @@ pub(super) fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-fn printf(words: &Words) -> Vec<Item> {
-    match words.first().and_then(Option::as_deref) {
-        Some("-v") => named(&words.iter().skip(1).take(1).collect::<Vec<_>>()),
-        Some(word) if word.starts_with("-v") => named(&[&word.get(2..).map(str::to_owned)]),
-        _ => Vec::new(),
-    }
-}
-
-/// Builtins that read into variables. Each option with a value has it in the same word or the next.
-fn read(words: &Words, flags: &str, valued: &str) -> Vec<Item> {
-    let mut items = Vec::new();
-    let mut words = words.iter().peekable();
-    while let Some(Some(word)) = words.next_if(|word| word.as_ref().is_some_and(|word| word.starts_with('-'))) {
-        let letters = word.get(1..).unwrap_or_default();
-        let plain = letters.trim_start_matches(|c| flags.contains(c));
-        let Some(option) = plain.chars().next() else { continue };
-        if !valued.contains(option) {
-            return vec![Item::Unknown(CHANGED)];
-        }
-        let joined = plain.get(1..).filter(|value| !value.is_empty()).map(str::to_owned);
-        let value = joined.or_else(|| words.next().cloned().flatten());
-        if option == 'a' {
-            items.extend(named(&[&value]));
-            items.push(Item::Mark(Mark::Array));
-        }
-    }
-    items.extend(named(&words.collect::<Vec<_>>()));
-    items
+/// `-p` evaluates a subscript.
+fn waits_plainly(words: &Words) -> bool {
+    let words = words.iter().filter(|word| **word != Expansion::Digits).cloned().collect();
+    Options { short: "fn", long: &[] }.parse(words).is_ok()
 }
 
 fn sets_harmless(words: &Words) -> bool {
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        let Some(word) = word.as_deref() else { return false };
+        let Some(word) = word.known() else { return false };
         let Some(letters) = word.strip_prefix(['-', '+']).filter(|_| !matches!(word, "-" | "--")) else { return true };
         if letters.contains('o') && !names_option(words.next()) {
             return false;
@@ -197,21 +211,23 @@ fn sets_harmless(words: &Words) -> bool {
 }
 
 /// The word after `-o`.
-pub(super) fn names_option(word: Option<&Option<String>>) -> bool {
-    word.is_none_or(|word| word.as_deref().is_some_and(|word| HARMLESS_OPTIONS.contains(&word)))
+pub(super) fn names_option(word: Option<&Expansion>) -> bool {
+    word.is_none_or(|word| word.known().is_some_and(|word| HARMLESS_OPTIONS.contains(&word)))
 }
 
 fn shopts_harmless(words: &Words) -> bool {
     words
         .iter()
-        .all(|word| word.as_deref().is_some_and(|word| is_flags(Some(word), "supq") || HARMLESS_SHOPT.contains(&word)))
+        .all(|word| word.known().is_some_and(|word| is_flags(Some(word), "supq") || HARMLESS_SHOPT.contains(&word)))
 }
 
 /// `-v` and `-R` evaluate a subscript. What is not known may be one of them where an operand can follow it.
 fn tests_plainly(words: &Words) -> bool {
     let mut before_unknown = false;
     words.iter().all(|word| {
-        let Some(word) = word.as_deref() else { return !std::mem::replace(&mut before_unknown, true) };
+        let Some(word) = word.known() else {
+            return *word != Expansion::Any && !std::mem::replace(&mut before_unknown, true);
+        };
         let unknown_before = std::mem::take(&mut before_unknown);
         let is_binary = matches!(word, "=" | "==" | "!=" | "<" | ">" | "]" | ")")
             || matches!(word, "-eq" | "-ne" | "-lt" | "-le" | "-gt" | "-ge" | "-nt" | "-ot" | "-ef" | "-a" | "-o");

@@ -2,12 +2,9 @@
 
 use std::collections::HashSet;
 
-use shuck_ast::{
-    Command, CompoundCommand, ConditionalBinaryOp, Redirect, SimpleCommand, Span, Stmt, StmtSeq, Word, WordPart,
-    WordPartNode,
-};
+use shuck_ast::{Command, CompoundCommand, ConditionalBinaryOp, Redirect, SimpleCommand, Span, Stmt, StmtSeq, Word};
 
-use super::walk::{EVALUATED, Reader, SYNTAX_ERROR, Walk};
+use super::walk::{Reader, SYNTAX_ERROR, Walk};
 
 const ONLY_BASH: &str = "it has a command that not every shell has";
 
@@ -73,47 +70,6 @@ impl Walk<'_> {
             self.unknown(ONLY_BASH);
         }
     }
-
-    /// It is one word whatever its value.
-    pub(super) fn is_one(&self, word: &Word) -> bool {
-        word.parts.iter().all(|part| match &part.kind {
-            WordPart::Literal(_) | WordPart::SingleQuoted { .. } | WordPart::ArithmeticExpansion { .. } => true,
-            WordPart::DoubleQuoted { .. } => {
-                self.written(part.span).is_some_and(|text| !["$@", "{@", "[@"].iter().any(|many| text.contains(many)))
-            }
-            _ => is_number(std::slice::from_ref(part)),
-        })
-    }
-
-    /// Builtins that evaluate an argument, which could come from a value that is split or stands for an option.
-    pub(super) fn evaluating(&mut self, command: &SimpleCommand, values: &[Option<String>]) {
-        let unknown = || command.args.iter().zip(values.iter().skip(1)).filter(|(_, value)| value.is_none());
-        let evaluates = match values.first().and_then(Option::as_deref) {
-            Some("[" | "test") => unknown().any(|(word, _)| !self.is_one(word)),
-            Some("wait") => unknown().any(|(word, _)| !is_number(&word.parts)),
-            Some("printf") => {
-                values.get(1).is_some_and(Option::is_none)
-                    && command.args.first().is_some_and(|word| {
-                        let written = self.written(word.span).unwrap_or_default();
-                        !written
-                            .trim_start_matches('"')
-                            .starts_with(|c: char| c.is_alphanumeric() || " %\\:=>([".contains(c))
-                    })
-            }
-            _ => false,
-        };
-        if evaluates {
-            self.unknown(EVALUATED);
-        }
-    }
-}
-
-fn is_number(parts: &[WordPartNode]) -> bool {
-    matches!(parts, [part] if match &part.kind {
-        WordPart::Variable(name) => matches!(name.as_str(), "#" | "?" | "!" | "$"),
-        WordPart::DoubleQuoted { parts, .. } => is_number(parts),
-        _ => false,
-    })
 }
 
 pub(super) fn is_arithmetic(operator: ConditionalBinaryOp) -> bool {

@@ -3,6 +3,7 @@
 use shuck_ast::{ArrayElem, Assignment, AssignmentValue, DeclClause, DeclOperand};
 
 use super::builtins;
+use super::expansion::Expansion;
 use super::walk::{EVALUATED, Item, Mark, Reader, Walk};
 
 impl Walk<'_> {
@@ -13,8 +14,8 @@ impl Walk<'_> {
             arguments.push(match operand {
                 DeclOperand::Flag(word) => {
                     let flags = self.word(word);
-                    is_array |= flags.as_deref().is_some_and(|flags| flags.contains(['a', 'A']));
-                    if !builtins::is_flags(flags.as_deref(), "aAxrgfFplu") {
+                    is_array |= flags.known().is_some_and(|flags| flags.contains(['a', 'A']));
+                    if !builtins::is_flags(flags.known(), "aAxrgfFplu") {
                         self.unknown("a declaration changes what values mean");
                     }
                     flags
@@ -26,11 +27,11 @@ impl Walk<'_> {
                 DeclOperand::Name(name) => {
                     self.set(name.name.as_str());
                     self.reference(name);
-                    self.written(name.span)
+                    self.written(name.span).map_or(Expansion::Any, Expansion::Known)
                 }
                 DeclOperand::Assignment(assignment) => {
                     let argument = self.assignment(assignment);
-                    self.declared(assignment, argument.as_deref());
+                    self.declared(assignment, &argument);
                     has_value |= matches!(assignment.value, AssignmentValue::Scalar(_));
                     argument
                 }
@@ -42,17 +43,17 @@ impl Walk<'_> {
         if is_array && has_value {
             self.unknown(EVALUATED);
         }
-        self.items.push(Item::Command(super::SimpleCommand { program: command.variant.to_string(), arguments }));
+        self.items.push(Item::Command(super::SimpleCommand::new(command.variant.as_ref(), &arguments)));
     }
 
     /// The value of an array is evaluated again by `declare`, and split into words by `export` of other shells.
-    fn declared(&mut self, assignment: &Assignment, argument: Option<&str>) {
-        let AssignmentValue::Scalar(word) = &assignment.value else { return };
-        match argument {
-            Some(argument) if argument.contains("=(") => self.unknown(EVALUATED),
-            Some(_) => {}
-            None if self.reader == Reader::Posix && !self.is_one(word) => self.unknown(EVALUATED),
-            None => self.items.push(Item::Mark(Mark::Declared)),
+    fn declared(&mut self, assignment: &Assignment, argument: &Expansion) {
+        match (&assignment.value, argument) {
+            (AssignmentValue::Compound(_), _) => {}
+            (_, Expansion::Known(argument)) if argument.contains("=(") => self.unknown(EVALUATED),
+            (_, Expansion::Known(_)) => {}
+            (_, argument) if self.reader == Reader::Posix && !argument.is_one() => self.unknown(EVALUATED),
+            _ => self.items.push(Item::Mark(Mark::Declared)),
         }
     }
 
@@ -62,8 +63,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Goes into an assignment, and tells it without quoting if its value is known here.
-    fn assignment(&mut self, assignment: &Assignment) -> Option<String> {
+    /// Goes into an assignment, and tells what it comes to as an argument.
+    fn assignment(&mut self, assignment: &Assignment) -> Expansion {
         self.set(assignment.target.name.as_str());
         self.reference(&assignment.target);
         match &assignment.value {
@@ -75,15 +76,19 @@ impl Walk<'_> {
                     self.unknown(EVALUATED);
                 }
                 let operator = if assignment.append { "+=" } else { "=" };
-                let value = self.word(word)?;
+                let value = self.word(word);
                 let target = &assignment.target;
-                target.subscript.is_none().then(|| format!("{}{operator}{value}", target.name))
+                let start = match target.subscript {
+                    None => Expansion::Known(format!("{}{operator}", target.name)),
+                    Some(_) => Expansion::One(target.name.to_string()),
+                };
+                start.followed_by(value)
             }
             AssignmentValue::Compound(array) => {
                 self.ends_with(assignment.span, ')');
                 self.items.push(Item::Mark(Mark::Array));
                 array.elements.iter().for_each(|element| self.element(element));
-                None
+                Expansion::Any
             }
         }
     }

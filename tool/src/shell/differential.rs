@@ -1,5 +1,5 @@
 //! Texts that are understood run nothing that is not listed: real shells run them, with a few programs that leave a
-//! mark. `TELEXEC_ROUNDS` makes it go on for longer.
+//! mark. `TELEXEC_ROUNDS` makes it go on for longer, with other texts for another `TELEXEC_SEED`.
 
 #![cfg(target_os = "linux")]
 
@@ -26,37 +26,52 @@ const CANARIES: [&str; 20] = [
 const MARK: &str = "#!/bin/sh\necho \"${0##*/}\" >> \"${0%/bin/*}/log\"\n";
 const ROUNDS: u64 = 4_000;
 const PATIENCE: Duration = Duration::from_secs(1);
+/// What runs under this name where the text itself has changed PATH.
+pub(super) const LAST: &str = "last";
+const MOVED: &str = "moved";
 
-struct Machine {
+/// Where shells run with no programs but these.
+pub(super) struct Machine {
     directory: tempfile::TempDir,
     runs: u32,
 }
 
 impl Machine {
-    fn new() -> Self {
+    /// With programs of these names that leave a mark, and go on as these others.
+    pub(super) fn new<'a>(names: impl IntoIterator<Item = &'a str>, others: &[PathBuf]) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let programs = directory.path().join("programs");
-        fs::create_dir(&programs).unwrap();
-        for name in CANARIES {
-            let path = programs.join(name);
-            fs::write(&path, MARK).unwrap();
+        let (programs, moved) = (directory.path().join("programs"), directory.path().join("moved"));
+        let add = |path: PathBuf, text: String| {
+            fs::write(&path, text).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        fs::create_dir(&programs).unwrap();
+        fs::create_dir(&moved).unwrap();
+        for name in names {
+            add(programs.join(name), MARK.to_owned());
         }
+        for other in others {
+            add(programs.join(other.file_name().unwrap()), format!("{MARK}exec {} \"$@\"\n", other.display()));
+        }
+        add(moved.join(LAST), format!("#!/bin/sh\necho {MOVED} >> \"${{0%/moved/*}}/log\"\n"));
         Self { directory, runs: 0 }
     }
 
-    /// The canaries that ran.
+    /// What ran.
     fn run(&mut self, shell: &Path, text: &str) -> BTreeSet<String> {
         self.runs += 1;
         let place = self.directory.path().join(self.runs.to_string());
-        fs::create_dir_all(place.join("empty")).unwrap();
+        let here = place.join("here");
+        fs::create_dir_all(here.join("1")).unwrap();
+        fs::write(here.join("zu"), "").unwrap();
         symlink(self.directory.path().join("programs"), place.join("bin")).unwrap();
+        symlink(self.directory.path().join("moved"), place.join("moved")).unwrap();
         let mut command = Command::new(shell);
         if shell.ends_with("bash") {
             command.args(["--norc", "--noprofile"]);
         }
-        command.args(["-c", text]).env_clear().env("PATH", place.join("bin")).env("HOME", place.join("empty"));
-        command.env("LC_ALL", "C").current_dir(place.join("empty")).process_group(0);
+        command.args(["-c", text]).env_clear().env("PATH", place.join("bin")).env("HOME", &here);
+        command.env("D", place.join("moved")).env("LC_ALL", "C").current_dir(here).process_group(0);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut errors = child.stderr.take().unwrap();
         let (sender, ended) = mpsc::channel();
@@ -73,38 +88,54 @@ impl Machine {
         log.lines().map(str::to_owned).collect()
     }
 
-    /// Whether it was understood. What ran and is not listed is a failure.
-    fn check(&mut self, shell: &Path, text: &str) -> bool {
+    /// What ran, if it was understood. What is not listed is a failure.
+    pub(super) fn check(&mut self, shell: &Path, text: &str) -> Option<BTreeSet<String>> {
         let analysis = if shell.ends_with("bash") { analyze(text) } else { analyze_posix(text) };
         if !analysis.understood {
-            return false;
+            return None;
         }
         let listed = |name: &String| analysis.programs.iter().any(|program| program.rsplit('/').next() == Some(name));
-        let hidden: Vec<_> = self.run(shell, text).into_iter().filter(|name| !listed(name)).collect();
-        assert!(hidden.is_empty(), "{}: {text:?} ran {hidden:?}, not only {:?}", shell.display(), analysis.programs);
-        true
+        let ran = self.run(shell, text);
+        let hidden: Vec<_> = ran.iter().filter(|name| !listed(name)).collect();
+        let (shell, seed) = (shell.display(), seed());
+        let programs = analysis.programs;
+        assert!(hidden.is_empty(), "{shell}: {text:?} ran {hidden:?}, not only {programs:?}, TELEXEC_SEED={seed}");
+        Some(ran)
     }
 }
 
-fn shells() -> Vec<PathBuf> {
-    ["bash", "dash"]
-        .iter()
-        .filter_map(|name| ["/bin", "/usr/bin"].iter().map(|dir| Path::new(dir).join(name)).find(|path| path.exists()))
-        .collect()
+pub(super) fn shells() -> Vec<PathBuf> {
+    ["bash", "dash"].into_iter().filter_map(found).collect()
+}
+
+pub(super) fn found(name: &str) -> Option<PathBuf> {
+    ["/bin", "/usr/bin"].iter().map(|directory| Path::new(directory).join(name)).find(|path| path.exists())
+}
+
+pub(super) fn rounds(usual: u64) -> u64 {
+    std::env::var("TELEXEC_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(usual)
+}
+
+fn seed() -> u64 {
+    std::env::var("TELEXEC_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
 }
 
 /// A small generator of numbers: the same texts each time.
-struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
-    fn below(&mut self, bound: usize) -> usize {
+    pub(super) fn new() -> Self {
+        Self(0x9e37_79b9_7f4a_7c15 ^ seed())
+    }
+
+    pub(super) fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         usize::try_from(self.0 >> 16).unwrap() % bound.max(1)
     }
 
-    fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
+    pub(super) fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
         of[self.below(of.len())]
     }
 
@@ -150,18 +181,17 @@ fn calls_that_were_found_are_not_understood_or_listed() {
 
 #[test]
 fn what_shells_run_is_listed() {
-    let rounds = std::env::var("TELEXEC_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(ROUNDS);
-    let seed = std::env::var("TELEXEC_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_u64);
-    let (mut machine, mut understood) = (Machine::new(), 0_u64);
+    let rounds = rounds(ROUNDS);
+    let (mut machine, mut understood) = (Machine::new(CANARIES, &[]), 0_u64);
     for shell in shells() {
         for text in TEXTS {
-            understood += u64::from(machine.check(&shell, text));
+            understood += u64::from(machine.check(&shell, text).is_some());
         }
-        let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ seed);
+        let mut random = Random::new();
         for _ in 0..rounds / 2 {
             let text = random.text();
             if !is_harmful(&text) {
-                understood += u64::from(machine.check(&shell, &text));
+                understood += u64::from(machine.check(&shell, &text).is_some());
             }
         }
     }

@@ -206,3 +206,21 @@ pub(super) const PIECES: &[&str] = &[
     "]", "=", "\\\n", " \\\n", "!", "E", "a", "$'", "*", "-", "((", "))", " )", "[[ ", " ]]", "<(", "case a in ",
     "esac", "if ", "fi", "do ", "done", ";;", "in ",
 ];
+
+/// Words of calls, most of them values that the real programs take.
+pub(super) const KNOWN: &[&str] = &[
+    "1", "1", "1", "1", "2", "5", "KILL", "L", "A=1", "A", "zz", "zy", "id", "{}", ".", "''", "-", "--", "-n", "-1",
+    ";", "'+'", "'zz 1'", "+x", "a=b=c", "'{}'",
+];
+
+/// Words of calls that come to one.
+pub(super) const ONE: &[&str] = &[
+    "\"$a\"", "\"$a\"", "\"$n\"", "\"$e\"", "A=\"$x\"", "-n\"$e\"", "-n\"$a\"", "\"$(echo 1)\"", "$((1 + 2))", "~",
+    "\"$s\"", "./\"$a\"",
+];
+
+/// Words of calls that come to any number.
+pub(super) const ANY: &[&str] = &[
+    "$a", "$e", "$x", "$o", "$v", "$@", "\"$@\"", "$*", "\"${@:-1}\"", "\"${e:-$@}\"", "$(echo 1 zv)", "`echo 1 zv`",
+    "*", "[1]", "[\"1\"]", "?", "{1,zw}", "{\"1\",zw}", "{1..2}", "$!", "$#", "A=$x", "-n$e", "<(:)",
+];

@@ -10,6 +10,8 @@
 //! - text with a syntax error, over a bound, or with control characters or space other than blanks, tabs and newlines;
 //! - what is decided only when it runs: `$x` as a program, `eval`, `source`, `su`, a shell that reads a script or its
 //!   input, aliases, and options of wrappers, shells and builtins that are not known here;
+//! - any number of words where one is expected, such as the value of an option: `nice -n $x`, `env -u "$@"`, `{a,b}`,
+//!   `*` and `{} +` of `find`; and `"$x"` where it could be an option;
 //! - what bash evaluates as arithmetic or a subscript, where values can name commands in turn: `$((x))`, `((…))`,
 //!   `$[…]`, `for ((…))`, `let`, `a[x]`, `${x:1}`, `${!x}`, `${x@P}`, `declare -i`, `[[ x -eq y ]]`, `[ -v x ]`,
 //!   `exec {x}>y`; not plain numbers, as in `$((1 + 2))` and `${a[0]}`, nor `"${a[@]}"`. Nor are names for `read`,
@@ -37,8 +39,12 @@ mod declarations;
 #[cfg(test)]
 mod differential;
 #[cfg(test)]
+mod differential_calls;
+#[cfg(test)]
 #[rustfmt::skip]
 mod differential_texts;
+mod expansion;
+mod options;
 mod permission;
 mod programs;
 mod refused;
@@ -50,6 +56,7 @@ mod wrappers;
 
 use std::panic::catch_unwind;
 
+use self::expansion::Expansion;
 use self::walk::{Item, Mark, Reader};
 
 pub use self::permission::{covers, permission_pattern};
@@ -92,6 +99,13 @@ pub struct SimpleCommand {
     pub arguments: Vec<Option<String>>,
 }
 
+impl SimpleCommand {
+    fn new(program: &str, words: &expansion::Words) -> Self {
+        let arguments = words.iter().map(|word| word.known().map(str::to_owned)).collect();
+        Self { program: program.to_owned(), arguments }
+    }
+}
+
 /// What bash runs, given this text. For any other shell see [`analyze_posix`].
 #[must_use]
 pub fn analyze(text: &str) -> Analysis {
@@ -112,7 +126,7 @@ pub fn analyze_argv(argv: &[String]) -> Analysis {
         return collect(vec![Item::Unknown("it is too long")]);
     }
     let mut items = Vec::new();
-    programs::run(Reader::Bash, argv.iter().cloned().map(Some).collect(), &mut items);
+    programs::run(Reader::Bash, argv.iter().cloned().map(Expansion::Known).collect(), &mut items);
     collect(items)
 }
 

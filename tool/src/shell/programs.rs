@@ -1,13 +1,16 @@
 //! What a program runs by its arguments: wrappers, shells, and builtins that change what runs.
 
 use super::SimpleCommand;
-use super::builtins::{self, Words};
+use super::builtins;
+use super::expansion::{Expansion, Words};
+use super::options::Options;
 use super::walk::{Item, Reader};
-use super::wrappers::{WRAPPERS, unknown_with};
+use super::wrappers::WRAPPERS;
 
 pub use super::builtins::{decides, decides_reading};
 
 const OPAQUE_SHELL: &str = "a shell runs a script or its input";
+const OPAQUE_FIND: &str = "the arguments of find are not known";
 /// Why nothing is known where a variable is set that [`decides`].
 pub const ASSIGNED: &str = "a variable that decides what runs is set";
 
@@ -49,11 +52,13 @@ fn run_behind(wrappers: usize, reader: Reader, words: Words, items: &mut Vec<Ite
             return;
         }
         let mut words = std::mem::take(&mut next);
-        let Some(program) = words.remove(0) else { return items.push(Item::Unknown("a program's name is not known")) };
+        let Expansion::Known(program) = words.remove(0) else {
+            return items.push(Item::Unknown("a program's name is not known"));
+        };
         if RESERVED.contains(&program.as_str()) || program.starts_with('-') {
             items.push(Item::Unknown("a program's name is syntax elsewhere"));
         }
-        items.push(Item::Command(SimpleCommand { program: program.clone(), arguments: words.clone() }));
+        items.push(Item::Command(SimpleCommand::new(&program, &words)));
         next = looked_through(base(&program), reader, words, behind + 1, items);
     }
     items.push(Item::Unknown("too many wrappers stand before a program"));
@@ -75,8 +80,8 @@ fn looked_through(name: &str, reader: Reader, words: Words, wrappers: usize, ite
         "su" => items.push(Item::Unknown(OPAQUE_SHELL)),
         name if is_shell(name) => items.push(Item::Unknown(OPAQUE_SHELL)),
         "eval" => {
-            items
-                .extend(words.into_iter().collect::<Option<Vec<_>>>().map(|words| Item::Text(reader, words.join(" "))));
+            let known: Option<Vec<_>> = words.iter().map(Expansion::known).collect();
+            items.extend(known.map(|words| Item::Text(reader, words.join(" "))));
             items.push(Item::Unknown("eval makes a text of its arguments"));
         }
         "trap" => items.extend(trap(reader, words)),
@@ -85,24 +90,33 @@ fn looked_through(name: &str, reader: Reader, words: Words, wrappers: usize, ite
     Words::new()
 }
 
+/// What has `find` run a program.
+const ACTIONS: [&str; 4] = ["-exec", "-execdir", "-ok", "-okdir"];
+
 /// Adds what `find` runs for the files that it finds.
 fn find(words: Words, reader: Reader, wrappers: usize, items: &mut Vec<Item>) {
-    if words.contains(&None) {
-        items.push(Item::Unknown("the arguments of find are not known"));
+    if words.iter().any(|word| word.known().is_none()) {
+        items.push(Item::Unknown(OPAQUE_FIND));
     }
-    let mut words = words.into_iter().peekable();
-    while let Some(word) = words.next() {
-        if !matches!(word.as_deref(), Some("-exec" | "-execdir" | "-ok" | "-okdir")) {
-            continue;
+    let mut rest = words.as_slice();
+    while let Some((word, after)) = rest.split_first() {
+        rest = after;
+        let Some(action) = word.known().filter(|word| ACTIONS.contains(word)) else { continue };
+        let takes_many = matches!(action, "-exec" | "-execdir");
+        let is_plus = |pair: &[Expansion]| matches!(pair, [files, plus] if files.is("{}") && plus.is("+"));
+        let semicolon = rest.iter().position(|word| word.is(";")).unwrap_or(rest.len());
+        let plus = rest.windows(2).position(is_plus).map(|at| at + 1).filter(|at| takes_many && *at < semicolon);
+        let (command, after) = rest.split_at(plus.unwrap_or(semicolon));
+        rest = after.get(1..).unwrap_or_default();
+        // the first was the value of another option, or this one is an argument
+        if command.iter().any(|word| word.known().is_some_and(|word| ACTIONS.contains(&word))) {
+            items.push(Item::Unknown(OPAQUE_FIND));
         }
-        let mut command = Words::new();
-        while let Some(word) = words.next_if(|word| word.as_deref() != Some(";")) {
-            if word.as_deref() == Some("+") && command.last().is_some_and(|last| last.as_deref() == Some("{}")) {
-                break;
-            }
-            command.push(word);
+        let mut command: Words = command.iter().map(|word| word.clone().with_replaced("{}")).collect();
+        if plus.is_some() {
+            command.pop();
+            command.push(Expansion::Any);
         }
-        unknown_with(&mut command, "{}");
         run_behind(wrappers, reader, command, items);
     }
 }
@@ -111,14 +125,17 @@ fn find(words: Words, reader: Reader, wrappers: usize, items: &mut Vec<Item>) {
 fn shell_text(reader: Reader, words: Words) -> Item {
     let mut words = words.into_iter();
     let mut wanted = false;
-    while let Some(Some(word)) = words.next() {
+    while let Some(Expansion::Known(word)) = words.next() {
         let long = matches!(word.as_str(), "--login" | "--noprofile" | "--norc") && reader == Reader::Bash;
         if long {
             continue;
         }
         if matches!(word.as_str(), "-" | "--") || !word.starts_with(['-', '+']) {
-            let text = if word.starts_with('-') { words.next().flatten() } else { Some(word) };
-            return text.filter(|_| wanted).map_or(Item::Unknown(OPAQUE_SHELL), |text| Item::Text(reader, text));
+            let text = if word.starts_with('-') { words.next() } else { Some(Expansion::Known(word)) };
+            return match text {
+                Some(Expansion::Known(text)) if wanted => Item::Text(reader, text),
+                _ => Item::Unknown(OPAQUE_SHELL),
+            };
         }
         let letters = word.strip_prefix('-').unwrap_or("+");
         let options = letters.matches('o').count();
@@ -135,14 +152,17 @@ fn shell_text(reader: Reader, words: Words) -> Item {
 
 /// What `trap` has the shell run later.
 fn trap(reader: Reader, words: Words) -> Option<Item> {
-    let mut words = words.into_iter().skip_while(|word| word.as_deref() == Some("--"));
-    let text = words.next()?;
-    match (text, words.next()) {
-        (Some(text), _) if matches!(text.as_str(), "" | "-" | "-l" | "-p" | "-P") => None,
+    const UNKNOWN: Item = Item::Unknown("the text of a trap is not known");
+    let Ok(parsed) = (Options { short: "lpP", long: &[] }).parse(words) else { return Some(UNKNOWN) };
+    match parsed.operands.as_slice() {
+        // it only tells
+        _ if !parsed.given.is_empty() => None,
+        [] => None,
         // a signal whose trap is reset
-        (Some(_), None) => None,
-        (Some(text), Some(_)) => Some(Item::Text(reader, text)),
-        (None, _) => Some(Item::Unknown("the text of a trap is not known")),
+        [only] if only.is_one() => None,
+        [Expansion::Known(text), ..] if matches!(text.as_str(), "" | "-") => None,
+        [Expansion::Known(text), ..] => Some(Item::Text(reader, text.clone())),
+        _ => Some(UNKNOWN),
     }
 }
 

@@ -152,6 +152,112 @@ fn what_is_decided_later_is_not_understood() {
     }
 }
 
+/// What may come to several words, or to none, makes what comes after it something else.
+#[test]
+fn any_number_of_words_is_no_value_of_an_option() {
+    for text in [
+        "x='1 id'; nice -n $x",
+        "x='1 id'; nice -n $x ls",
+        "nice -n $(cat y) ls",
+        "nice -n `cat y` ls",
+        "timeout -k $x 5 ls",
+        "timeout $x ls",
+        "env -u \"$@\" ls",
+        "env -u \"${a[@]}\" ls",
+        "env -u \"${x:-$@}\" ls",
+        "env -u $* ls",
+        "env -u ${a[*]} ls",
+        "ionice -c $x ls",
+        "ionice -c *.txt ls",
+        "ionice -c [\"1\"] ls",
+        "exec -a {n,id}",
+        "exec -a {\"n\",id}",
+        "stdbuf -o L$x ls",
+        "sudo -u $x ls",
+        "xargs -I A -n2 xargs",
+        "xargs -I A -L2 xargs",
+        "xargs -I A -l xargs",
+        "xargs -n $x ls",
+        "find . -exec env -u {} +",
+        "find . -exec nice -n {} +",
+        "find . -name -exec , -exec id {} \\;",
+        "mapfile -n $x y",
+        "read -t {1,PATH}",
+        "read -p $x y",
+        "getopts $x",
+        "getopts $x y",
+        "getopts \"$x\" y a",
+        "printf -v \"$x\" y",
+        "printf $x",
+        "printf \"$x\"",
+        "wait $x",
+        "wait $! \"$x\"",
+        "[ $x = y ]",
+        "unset $x",
+        "trap $x EXIT",
+        "command $x",
+        "command -p $x ls",
+        "sh -c $x",
+        "bash -o $x -c ls",
+        // it may be an option
+        "timeout \"$x\" 5 ls",
+        "nice \"$x\" ls",
+        "nice -n\"$x\" 5 ls",
+        "env \"$x\" ls",
+        "env A$x=1 ls",
+        // what these run then is not in the text, or not where it seems
+        "pkexec",
+        "run0",
+        "pkexec --user=x ls",
+        "sudo -- A=1 ls",
+        "env A=1 - ls",
+        "fc",
+    ] {
+        assert!(!analyze(text).understood, "{text}: {:?}", analyze(text).programs);
+    }
+}
+
+#[test]
+fn everyday_lines_are_understood() {
+    for (text, expected) in [
+        ("timeout 5 ls \"$x\"", "timeout ls"),
+        ("timeout -k \"$x\" 5 ls $y", "timeout ls"),
+        ("timeout --kill-after=\"$x\" -s KILL 5 ls", "timeout ls"),
+        ("timeout --sig KILL 5 ls", "timeout ls"),
+        ("nice -n 10 make", "nice make"),
+        ("nice -n \"$x\" make -j$(nproc)", "nproc nice make"),
+        ("nice -n $((5 + 5)) make", "nice make"),
+        ("env A=\"$b\" ls", "env ls"),
+        ("env -u \"$x\" -C ~/src make \"$@\"", "env make"),
+        ("xargs -n1 rm", "xargs rm"),
+        ("xargs -0 -I{} cp {} \"$x\"/{}", "xargs cp"),
+        ("find . -name '*.log' -exec gzip {} +", "find gzip"),
+        ("find . -type f -exec nice -n 5 gzip {} \\;", "find nice gzip"),
+        ("ls $x", "ls"),
+        ("ls *.txt", "ls"),
+        ("rm -f -- \"${files[@]}\"", "rm"),
+        ("for f in *.c; do wc -l \"$f\"; done", "wc"),
+        ("tar -C \"$x\" -czf ~/y.tgz {a,b} *.c", "tar"),
+        ("printf '%s\\n' \"$@\" $x; printf \"x: $x\"", "printf"),
+        ("read -r -t \"$x\" -p \"$y\" z", "read"),
+        ("while getopts ab: x; do ls; done", "getopts ls"),
+        ("while getopts \"ab:$x\" y; do ls; done", "getopts ls"),
+        ("ls & wait $!; wait -n \"$!\"; exit $?", "ls wait exit"),
+        ("[ $# -gt 1 ] || [ \"$?\" -eq 0 ] && [ -z \"$x\" ]", "["),
+        ("mapfile -t -n 5 x", "mapfile"),
+        ("command -v \"$x\"", "command"),
+        ("exec -a \"$x\" ls \"$@\"", "exec ls"),
+        ("sudo -u \"$x\" A=\"$b\" ls", "sudo ls"),
+        ("trap 'rm -f \"$x\"' EXIT INT", "trap rm"),
+        ("set -- $x; shift", "set shift"),
+        ("sh -c 'ls \"$@\"' sh *.c", "sh ls"),
+    ] {
+        let analysis = analyze(text);
+        assert_eq!(analysis.programs.join(" "), expected, "{text}");
+        assert!(analysis.understood, "{text}: {:?}", analysis.reason);
+    }
+}
+
 #[test]
 fn syntax_errors_are_not_understood() {
     for text in [
@@ -273,6 +379,12 @@ fn hostile_texts_are_refused() {
         "x=(",
         "@(",
         "$[",
+        "x[",
+        "x[\n",
+        ";x[",
+        "{",
+        "{a,",
+        "{x[",
         "time ",
         "coproc ",
         "&& ",

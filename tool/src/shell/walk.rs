@@ -8,6 +8,7 @@ use shuck_parser::parser::Parser;
 use shuck_parser::{ShellDialect, ShellProfile};
 
 use super::checks::{is_arithmetic, is_descriptor};
+use super::expansion::Expansion;
 use super::{LONGEST_TEXT, builtins, programs, refused};
 
 /// For the parser, and with it for all that goes through its tree.
@@ -17,6 +18,8 @@ const LONGEST_PARSE: usize = 2 * LONGEST_TEXT;
 
 /// What makes the parser slow, or deep beyond its own bounds, if there is much of it.
 const BOUNDED: [(&str, usize); 6] = [("${", 256), ("<<", 64), ("time", 64), ("coproc", 64), ("((", 512), ("&&", 1024)];
+/// In bytes that the parser looks at for the ends of braces and subscripts.
+const MOST_LOOKED_AT: usize = 64 * LONGEST_TEXT;
 
 pub(super) const COMPLICATED: &str = "it is too complicated";
 pub(super) const SYNTAX_ERROR: &str = "it has a syntax error, or is nested too deep";
@@ -57,7 +60,8 @@ pub(super) fn items(reader: Reader, text: &str) -> Vec<Item> {
     if text.len() > LONGEST_TEXT {
         return vec![Item::Unknown("it is too long")];
     }
-    if BOUNDED.iter().any(|(mark, most)| text.matches(mark).count() > *most) {
+    let is_over = |(mark, most): &(&str, usize)| text.matches(mark).count() > *most;
+    if BOUNDED.iter().any(is_over) || openings(text) * text.len() > MOST_LOOKED_AT {
         return vec![Item::Unknown(COMPLICATED)];
     }
     if let Some(reason) = refused::outright(text, reader) {
@@ -74,6 +78,17 @@ pub(super) fn items(reader: Reader, text: &str) -> Vec<Item> {
         walk.unknown(SYNTAX_ERROR);
     }
     walk.items
+}
+
+/// Braces at words and subscripts: for the end of each the parser may look through all of the text.
+fn openings(text: &str) -> usize {
+    let is_name = |c: &u8| c.is_ascii_alphanumeric() || *c == b'_';
+    let is_opening = |pair: &[u8]| match pair {
+        [before, b'['] => is_name(before),
+        [b'{', after] => !matches!(after, b' ' | b'\t' | b'\n'),
+        _ => false,
+    };
+    text.as_bytes().windows(2).filter(|pair| is_opening(pair)).count()
 }
 
 pub(super) struct Walk<'a> {
@@ -143,10 +158,9 @@ impl Walk<'_> {
             return;
         }
         // bash goes on to the `]`, through spaces
-        if values.iter().flatten().next().is_some_and(|name| name.contains('[') && name != "[") {
+        if values.iter().find_map(Expansion::known).is_some_and(|name| name.contains('[') && name != "[") {
             self.unknown(SYNTAX_ERROR);
         }
-        self.evaluating(command, &values);
         programs::run(self.reader, values, &mut self.items);
     }
 
@@ -158,7 +172,7 @@ impl Walk<'_> {
             BuiltinCommand::Exit(c) => ("exit", &c.code, &c.extra_args, &c.assignments),
         };
         self.assignments(assignments);
-        let mut values = vec![Some(name.to_owned())];
+        let mut values = vec![Expansion::Known(name.to_owned())];
         for word in first.iter().chain(rest) {
             values.push(self.word(word));
         }
@@ -202,7 +216,7 @@ impl Walk<'_> {
                 self.sequence(&command.body);
             }
             CompoundCommand::Time(command) => {
-                self.items.push(Item::Command(named("time")));
+                self.items.push(Item::Command(super::SimpleCommand::new("time", &Vec::new())));
                 command.command.iter().for_each(|timed| self.statement(timed));
             }
             CompoundCommand::Conditional(command) => {
@@ -282,7 +296,7 @@ impl Walk<'_> {
             RedirectTarget::Word(word) => {
                 let target = self.word(word);
                 let copies = matches!(redirect.kind, RedirectKind::DupInput | RedirectKind::DupOutput);
-                if copies && !target.is_some_and(|target| is_descriptor(&target)) {
+                if copies && !target.known().is_some_and(is_descriptor) {
                     self.unknown("a redirection to a descriptor could not be read");
                 }
             }
@@ -314,8 +328,4 @@ impl Walk<'_> {
 /// Only assignments or redirections stand there. (A name written as `''` is a command, which is not found.)
 fn is_absent(name: &Word) -> bool {
     matches!(name.parts.as_slice(), [part] if matches!(&part.kind, WordPart::Literal(LiteralText::Owned(text)) if text.is_empty()))
-}
-
-fn named(program: &str) -> super::SimpleCommand {
-    super::SimpleCommand { program: program.to_owned(), arguments: Vec::new() }
 }

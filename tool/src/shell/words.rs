@@ -8,6 +8,7 @@ use shuck_ast::{
     ParameterOp, Pattern, PatternPart, Span, Subscript, Word, WordPart, WordPartNode,
 };
 
+use super::expansion::Expansion;
 use super::refused;
 use super::walk::{EVALUATED, Item, Mark, Reader, Walk};
 
@@ -23,14 +24,27 @@ enum Place {
 }
 
 impl Walk<'_> {
-    /// Goes into a word, and tells its value if that is known here.
-    pub(super) fn word(&mut self, word: &Word) -> Option<String> {
-        let mut value = Some(String::new());
+    /// Goes into a word, and tells what it comes to as an argument.
+    pub(super) fn word(&mut self, word: &Word) -> Expansion {
+        let mut expansion = Expansion::Known(String::new());
+        let mut unquoted = String::new();
         for part in &word.parts {
-            append(&mut value, self.part(part, Place::Bare));
+            expansion = expansion.followed_by(self.part(part, Place::Bare));
+            match &part.kind {
+                WordPart::Literal(text) => unquoted.push_str(&without_escaped(self.literal_text(text, part.span))),
+                _ => unquoted.push('x'),
+            }
         }
-        let expands = word.has_active_brace_expansion();
-        value.filter(|_| !expands)
+        match expansion {
+            _ if word.has_active_brace_expansion() || is_pattern(&unquoted) => Expansion::Any,
+            // a home directory, in bash also there
+            Expansion::Known(text) | Expansion::One(text)
+                if unquoted.starts_with('~') || unquoted.contains("=~") || unquoted.contains(":~") =>
+            {
+                Expansion::One(text.split('~').next().unwrap_or_default().to_owned())
+            }
+            expansion => expansion,
+        }
     }
 
     /// Goes into a word that is an arithmetic or a regular expression, in which parentheses are its own.
@@ -40,27 +54,24 @@ impl Walk<'_> {
         }
     }
 
-    fn part(&mut self, part: &WordPartNode, place: Place) -> Option<String> {
+    fn part(&mut self, part: &WordPartNode, place: Place) -> Expansion {
         self.closed(part.span);
         self.read_alike(part.span);
         match &part.kind {
             WordPart::Literal(text) => return self.literal(text, part.span, place),
             WordPart::SingleQuoted { value, .. } if value.is_source_backed() => {
-                return self.written(value.span());
+                return self.written(value.span()).map_or(Expansion::Any, Expansion::Known);
             }
             WordPart::SingleQuoted { value, .. } => {
                 if self.slice(part.span).is_none_or(has_odd_escapes) {
                     self.unknown(UNREAD);
                 }
-                return Some(value.slice("").to_owned());
+                return Expansion::Known(value.slice("").to_owned());
             }
             WordPart::DoubleQuoted { dollar: true, .. } => self.unknown("a text is translated"),
             WordPart::DoubleQuoted { parts, .. } => {
-                let mut value = Some(String::new());
-                for part in parts {
-                    append(&mut value, self.part(part, Place::Quoted));
-                }
-                return value;
+                let start = Expansion::Known(String::new());
+                return parts.iter().fold(start, |start, part| start.followed_by(self.part(part, Place::Quoted)));
             }
             WordPart::CommandSubstitution { .. } | WordPart::ProcessSubstitution { .. } => self.substitution(part.span),
             WordPart::ArithmeticExpansion { .. } => self.arithmetic(part.span),
@@ -82,7 +93,23 @@ impl Walk<'_> {
             WordPart::Transformation { reference, operator } => self.transformation(reference, *operator),
             WordPart::ZshQualifiedGlob(_) => self.unknown(OTHER_SHELL),
         }
-        None
+        self.expanded(part, place)
+    }
+
+    /// What an expansion comes to. The parser has it that it is one.
+    fn expanded(&self, part: &WordPartNode, place: Place) -> Expansion {
+        let one = || Expansion::One(String::new());
+        match &part.kind {
+            WordPart::Variable(name) if matches!(name.as_str(), "#" | "?" | "!" | "$") => Expansion::Digits,
+            WordPart::ArithmeticExpansion { .. } | WordPart::Length(_) | WordPart::ArrayLength(_) => one(),
+            WordPart::ProcessSubstitution { .. } => Expansion::One("/".to_owned()),
+            _ if place == Place::Bare => Expansion::Any,
+            WordPart::CommandSubstitution { .. } => one(),
+            _ if self.slice(part.span).is_none_or(|text| ["$@", "{@", "[@"].iter().any(|all| text.contains(all))) => {
+                Expansion::Any
+            }
+            _ => one(),
+        }
     }
 
     /// `${!x}` evaluates the value of `x`. Of other `${…}`, shells read only the plainest alike.
@@ -248,21 +275,23 @@ impl Walk<'_> {
         }
     }
 
-    /// The value of text that stands in a word; `None` if it is a pattern for names of files or the like.
-    fn literal(&mut self, text: &LiteralText, span: Span, place: Place) -> Option<String> {
-        let (written, cooked) = match text {
-            LiteralText::Source => (self.slice(span), None),
-            LiteralText::CookedSource(cooked) => (self.slice(span), Some(cooked)),
-            LiteralText::Owned(text) => (Some(&**text), None),
-        };
-        let value = written.and_then(|text| literal_value(text, place));
-        match value {
-            Some(Literal::Is(value)) if cooked.is_none_or(|cooked| **cooked == *value) => Some(value),
-            Some(Literal::Expands) => None,
-            _ => {
-                self.unknown(UNREAD);
-                None
-            }
+    /// The value of text that stands in a word.
+    fn literal(&mut self, text: &LiteralText, span: Span, place: Place) -> Expansion {
+        let value = literal_value(self.literal_text(text, span), place);
+        match (value, text) {
+            (Some(value), LiteralText::CookedSource(cooked)) if **cooked != *value => {}
+            (Some(value), _) => return Expansion::Known(value),
+            (None, _) => {}
+        }
+        self.unknown(UNREAD);
+        Expansion::Any
+    }
+
+    /// As it is written.
+    fn literal_text<'t>(&'t self, text: &'t LiteralText, span: Span) -> &'t str {
+        match text {
+            LiteralText::Source | LiteralText::CookedSource(_) => self.slice(span).unwrap_or("`"),
+            LiteralText::Owned(text) => text,
         }
     }
 
@@ -275,16 +304,9 @@ impl Walk<'_> {
     }
 }
 
-enum Literal {
-    Is(String),
-    /// It becomes something else: the names of files, of a home directory.
-    Expands,
-}
-
 /// Takes the backslashes out; `None` if there is more in it than text.
-fn literal_value(text: &str, place: Place) -> Option<Literal> {
+fn literal_value(text: &str, place: Place) -> Option<String> {
     let mut value = String::with_capacity(text.len());
-    let mut expands = place == Place::Bare && text.starts_with('~');
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
         match (c, chars.peek()) {
@@ -295,15 +317,28 @@ fn literal_value(text: &str, place: Place) -> Option<Literal> {
             ('`', _) | ('$', Some('(' | '{' | '[')) => return None,
             // the parser takes some unfinished words to go on to the end of the text
             ('(' | ')' | ' ' | '\t' | '\n' | ';' | '&' | '|' | '<' | '>', _) if place == Place::Bare => return None,
-            (c, _) => {
-                expands |= place == Place::Bare && matches!(c, '*' | '?');
-                value.push(c);
-            }
+            (c, _) => value.push(c),
         }
     }
-    expands |=
-        place == Place::Bare && (has_pair(text, '[', "]") || has_pair(text, '{', ",") || has_pair(text, '{', ".."));
-    Some(if expands { Literal::Expands } else { Literal::Is(value) })
+    Some(value)
+}
+
+/// Text without quotes, where a character behind a backslash is nothing special.
+fn without_escaped(text: &str) -> String {
+    let mut chars = text.chars();
+    std::iter::from_fn(|| match chars.next()? {
+        '\\' => Some(chars.next().map_or('\\', |_| 'x')),
+        c => Some(c),
+    })
+    .collect()
+}
+
+/// It stands for the names of files, or for several words.
+fn is_pattern(unquoted: &str) -> bool {
+    unquoted.contains(['*', '?'])
+        || has_pair(unquoted, '[', "]")
+        || has_pair(unquoted, '{', ",")
+        || has_pair(unquoted, '{', "..")
 }
 
 /// In `$'…'`, what is not the same in all versions and locales.
@@ -328,11 +363,4 @@ fn unescaped(text: &str) -> String {
         value.push(escaped.unwrap_or(c));
     }
     value
-}
-
-fn append(value: &mut Option<String>, part: Option<String>) {
-    match (value.as_mut(), part) {
-        (Some(value), Some(part)) => value.push_str(&part),
-        _ => *value = None,
-    }
 }

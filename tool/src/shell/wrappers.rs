@@ -1,75 +1,95 @@
 //! Programs that run the rest of their arguments.
 
-use super::builtins::{self, Words};
+use super::builtins;
+use super::expansion::{Expansion, Words};
+use super::options::{Options, Unclear};
 use super::programs::ASSIGNED;
 use super::walk::{Item, Mark};
 
 const OPAQUE_WRAPPER: &str = "what a wrapper runs is not known";
 
-/// The options of a program that runs the rest of its arguments. One that is not here makes the call not understood.
 pub(super) struct Wrapper {
     pub(super) name: &'static str,
-    /// Short options without a value.
-    flags: &'static str,
-    /// Short options with one.
-    valued: &'static str,
-    /// Short options with one in the same word, or none.
-    optional: &'static str,
-    long_flags: &'static [&'static str],
-    long_valued: &'static [&'static str],
-    /// Arguments before the program.
-    operands: usize,
+    pub(super) options: Options,
+    /// What stands between the options and the program.
+    before: Before,
+    /// Options with which nothing is run.
+    describing: &'static str,
+    /// Without a program it runs a shell.
+    alone_a_shell: bool,
 }
 
-const PLAIN: Wrapper =
-    Wrapper { name: "", flags: "", valued: "", optional: "", long_flags: &[], long_valued: &[], operands: 0 };
+enum Before {
+    Nothing,
+    Operand,
+    /// `-`, then assignments.
+    Environment,
+    /// Assignments and options, until `--`.
+    AssignmentsAndOptions,
+}
+
+const PLAIN: Wrapper = Wrapper {
+    name: "",
+    options: Options { short: "", long: &[] },
+    before: Before::Nothing,
+    describing: "",
+    alone_a_shell: false,
+};
 
 pub(super) const WRAPPERS: [Wrapper; 20] = [
     Wrapper {
         name: "env",
-        flags: "i0v",
-        valued: "uC",
-        long_flags: &["ignore-environment", "null", "debug"],
-        long_valued: &["unset", "chdir"],
+        options: Options { short: "i0vu:C:", long: &["ignore-environment", "null", "debug", "unset:", "chdir:"] },
+        before: Before::Environment,
         ..PLAIN
     },
     Wrapper { name: "nohup", ..PLAIN },
-    Wrapper { name: "nice", flags: "0123456789", valued: "n", long_valued: &["adjustment"], ..PLAIN },
-    Wrapper { name: "ionice", flags: "t", valued: "cn", ..PLAIN },
-    Wrapper { name: "time", flags: "apv", valued: "fo", ..PLAIN },
+    Wrapper { name: "nice", options: Options { short: "0123456789n:", long: &["adjustment:"] }, ..PLAIN },
+    Wrapper { name: "ionice", options: Options { short: "tc:n:", long: &["ignore", "class:", "classdata:"] }, ..PLAIN },
+    Wrapper { name: "time", options: Options { short: "apqvf:o:", long: &[] }, ..PLAIN },
     Wrapper {
         name: "timeout",
-        flags: "vfp",
-        valued: "ks",
-        long_flags: &["foreground", "preserve-status", "verbose"],
-        long_valued: &["kill-after", "signal"],
-        operands: 1,
+        options: Options {
+            short: "vfpk:s:",
+            long: &["foreground", "preserve-status", "verbose", "kill-after:", "signal:"],
+        },
+        before: Before::Operand,
         ..PLAIN
     },
-    Wrapper { name: "stdbuf", valued: "ioe", long_valued: &["input", "output", "error"], ..PLAIN },
-    Wrapper { name: "setsid", flags: "cfw", long_flags: &["ctty", "fork", "wait"], ..PLAIN },
-    Wrapper {
-        name: "xargs",
-        flags: "0rtpxo",
-        valued: "aEILnPsd",
-        optional: "eil",
-        long_flags: &["null", "no-run-if-empty", "verbose", "interactive", "exit", "open-tty"],
-        long_valued: &["arg-file", "delimiter", "max-args", "max-chars", "max-procs"],
-        ..PLAIN
-    },
+    Wrapper { name: "stdbuf", options: Options { short: "i:o:e:", long: &["input:", "output:", "error:"] }, ..PLAIN },
+    Wrapper { name: "setsid", options: Options { short: "cfw", long: &["ctty", "fork", "wait"] }, ..PLAIN },
+    Wrapper { name: "xargs", options: XARGS, ..PLAIN },
     Wrapper {
         name: "sudo",
-        flags: "AbBEHknNPS",
-        valued: "CDghpRrtTuU",
-        long_flags: &["askpass", "background", "non-interactive", "preserve-env", "set-home", "stdin"],
-        long_valued: &["chdir", "group", "prompt", "user"],
+        options: Options {
+            short: "AbBEHknNPSC:D:g:p:R:r:t:T:u:",
+            long: &[
+                "askpass",
+                "background",
+                "non-interactive",
+                "preserve-env",
+                "set-home",
+                "stdin",
+                "chdir:",
+                "group:",
+                "prompt:",
+                "user:",
+            ],
+        },
+        before: Before::AssignmentsAndOptions,
         ..PLAIN
     },
-    Wrapper { name: "doas", flags: "n", valued: "u", ..PLAIN },
-    Wrapper { name: "pkexec", long_flags: &["keep-cwd"], long_valued: &["user"], ..PLAIN },
-    Wrapper { name: "run0", valued: "ugD", long_valued: &["user", "group", "chdir"], ..PLAIN },
-    Wrapper { name: "command", flags: "pvV", ..PLAIN },
-    Wrapper { name: "exec", flags: "cl", valued: "a", ..PLAIN },
+    Wrapper { name: "doas", options: Options { short: "nu:", long: &[] }, ..PLAIN },
+    // it reads options its own way: none is understood
+    Wrapper { name: "pkexec", alone_a_shell: true, ..PLAIN },
+    Wrapper {
+        name: "run0",
+        options: Options { short: "u:g:D:", long: &["user:", "group:", "chdir:"] },
+        alone_a_shell: true,
+        ..PLAIN
+    },
+    Wrapper { name: "command", options: Options { short: "pvV", long: &[] }, describing: "vV", ..PLAIN },
+    Wrapper { name: "exec", options: Options { short: "cla:", long: &[] }, ..PLAIN },
     Wrapper { name: "builtin", ..PLAIN },
     Wrapper { name: "busybox", ..PLAIN },
     Wrapper { name: "toybox", ..PLAIN },
@@ -78,99 +98,96 @@ pub(super) const WRAPPERS: [Wrapper; 20] = [
     Wrapper { name: "nocorrect", ..PLAIN },
 ];
 
+/// Options that do not change what is run, but for `-I` and `-i`.
+const XARGS: Options = Options {
+    short: "0rtpxoa:E:I:L:n:P:s:d:e::i::l::",
+    long: &[
+        "null",
+        "no-run-if-empty",
+        "verbose",
+        "interactive",
+        "exit",
+        "open-tty",
+        "arg-file:",
+        "delimiter:",
+        "max-args:",
+        "max-chars:",
+        "max-procs:",
+        "eof::",
+        "max-lines::",
+        "replace::",
+    ],
+};
+
+impl From<Unclear> for &str {
+    fn from(_: Unclear) -> Self {
+        OPAQUE_WRAPPER
+    }
+}
+
 impl Wrapper {
     /// The program and its arguments; empty: none is run.
     pub(super) fn wrapped(&self, words: Words, items: &mut Vec<Item>) -> Result<Words, &'static str> {
-        let mut words = words.into_iter();
-        let mut operands = self.operands;
-        let mut replaced = None;
-        let mut options = true;
-        while let Some(word) = words.next() {
-            let word = word.ok_or(OPAQUE_WRAPPER)?;
-            if options && word == "--" {
-                options = false;
-            } else if options && word.len() > 1 && word.starts_with('-') {
-                let option = self.option(&word)?;
-                match (self.name, option.name) {
-                    ("command", 'v' | 'V') => return Ok(Vec::new()),
-                    ("xargs", 'I') => {
-                        replaced = Some(option.value.or_else(|| words.next().flatten()).ok_or(OPAQUE_WRAPPER)?);
+        // whatever comes after such an option does not undo it
+        let known = words.iter().take_while(|word| word.known().is_some()).cloned().collect();
+        let given = self.options.parse(known)?.given;
+        if given.iter().any(|option| self.describing.contains(option.name)) {
+            return Ok(Words::new());
+        }
+        let mut parsed = self.options.parse(words)?;
+        match self.before {
+            Before::Nothing => {}
+            Before::Operand => {
+                let operand = parsed.operands.drain(..parsed.operands.len().min(1)).next();
+                if operand.is_some_and(|operand| !operand.is_one()) {
+                    return Err(OPAQUE_WRAPPER);
+                }
+            }
+            Before::Environment => {
+                let dash = usize::from(parsed.operands.first().is_some_and(|word| word.is("-")));
+                parsed.operands.drain(..dash);
+                while assigned(&parsed.operands, items)? {
+                    parsed.operands.remove(0);
+                }
+            }
+            Before::AssignmentsAndOptions => {
+                while assigned(&parsed.operands, items)? {
+                    if parsed.ended {
+                        return Err(OPAQUE_WRAPPER);
                     }
-                    ("xargs", 'i') => replaced = Some(option.value.unwrap_or_else(|| "{}".to_owned())),
-                    _ if option.wants_value && option.value.is_none() => drop(words.next()),
-                    _ => {}
+                    parsed.operands.remove(0);
+                    parsed = self.options.parse(parsed.operands)?;
                 }
-            } else if self.name == "env" && word == "-" {
-                continue;
-            } else if matches!(self.name, "env" | "sudo") && word.contains('=') {
-                let assigned = word.split('=').next().unwrap_or_default();
-                if builtins::decides(assigned) {
-                    return Err(ASSIGNED);
-                }
-                items.extend(builtins::is_locale(assigned).then_some(Item::Mark(Mark::Locale)));
-                options &= self.name != "env";
-            } else if operands > 0 {
-                operands -= 1;
-                options = false;
-            } else {
-                return Ok(self.completed([Some(word)].into_iter().chain(words).collect(), replaced));
             }
         }
-        Ok(Vec::new())
-    }
-
-    /// `xargs` puts its input into the arguments, or after them.
-    fn completed(&self, mut words: Words, replaced: Option<String>) -> Words {
-        if self.name != "xargs" {
-            return words;
+        if self.alone_a_shell && parsed.operands.is_empty() {
+            return Err(OPAQUE_WRAPPER);
         }
-        match replaced {
-            Some(mark) => unknown_with(&mut words, &mark),
-            None => words.push(None),
+        if self.name != "xargs" || parsed.operands.is_empty() {
+            return Ok(parsed.operands);
         }
-        words
-    }
-
-    fn option(&self, word: &str) -> Result<Opt, &'static str> {
-        if let Some(long) = word.strip_prefix("--") {
-            let (name, value) = match long.split_once('=') {
-                Some((name, value)) => (name, Some(value.to_owned())),
-                None => (long, None),
+        // its input comes to stand where a mark is, and after all: which of both, later options decide
+        for option in parsed.given.iter().filter(|option| matches!(option.name, "I" | "i" | "replace")) {
+            let mark = match &option.value {
+                Some(value) => value.known().ok_or(OPAQUE_WRAPPER)?,
+                None => "{}",
             };
-            let wants_value = self.long_valued.contains(&name);
-            let known = wants_value || self.long_flags.contains(&name);
-            return known.then_some(Opt { name: '-', value, wants_value }).ok_or(OPAQUE_WRAPPER);
+            parsed.operands = parsed.operands.into_iter().map(|word| word.with_replaced(mark)).collect();
         }
-        let mut letters = word.chars();
-        let mut last = '-';
-        letters.next();
-        while let Some(letter) = letters.next() {
-            last = letter;
-            if self.valued.contains(letter) || self.optional.contains(letter) {
-                let value = Some(letters.as_str().to_owned()).filter(|rest| !rest.is_empty());
-                return Ok(Opt { name: letter, value, wants_value: self.valued.contains(letter) });
-            }
-            if !self.flags.contains(letter) {
-                return Err(OPAQUE_WRAPPER);
-            }
-        }
-        Ok(Opt { name: last, value: None, wants_value: false })
+        parsed.operands.push(Expansion::Any);
+        Ok(parsed.operands)
     }
 }
 
-/// One word of options: the last one in it.
-struct Opt {
-    /// `-` for a long one.
-    name: char,
-    value: Option<String>,
-    wants_value: bool,
-}
-
-/// Words with the mark in them become what is not known here.
-pub(super) fn unknown_with(words: &mut Words, mark: &str) {
-    for word in words {
-        if word.as_deref().is_some_and(|word| word.contains(mark)) {
-            *word = None;
-        }
+/// Whether the first of the words is an assignment.
+fn assigned(words: &Words, items: &mut Vec<Item>) -> Result<bool, &'static str> {
+    let Some(variable) = words.first().and_then(Expansion::assigned) else { return Ok(false) };
+    if !builtins::is_name(variable) {
+        return Err(OPAQUE_WRAPPER);
     }
+    if builtins::decides(variable) {
+        return Err(ASSIGNED);
+    }
+    items.extend(builtins::is_locale(variable).then_some(Item::Mark(Mark::Locale)));
+    Ok(true)
 }
