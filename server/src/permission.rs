@@ -32,7 +32,7 @@ pub(crate) enum Permitted {
     /// To start a command; `None`: there is no policy that looks at it.
     Start(Option<Box<Facts>>),
     /// To do this to an execution, which is of this owner.
-    Use(Rpc, ExecutionId, Option<String>),
+    Use(Rpc, ExecutionId, String),
 }
 
 struct Verdict {
@@ -51,6 +51,14 @@ impl Permission {
         };
         let verdict = Mutex::new(Verdict { permitted_by: decision.policy.clone(), told: false });
         Arc::new(Self { stack: stack.clone(), call: call.clone(), subject, id, verdict })
+    }
+
+    /// The identity that the execution belongs to.
+    pub(crate) fn owner(&self) -> &str {
+        match &self.subject {
+            Permitted::Start(_) => self.call.caller.identity.as_str(),
+            Permitted::Use(_, _, owner) => owner,
+        }
     }
 
     /// Whether it holds now. The first refusal is in the logs.
@@ -137,7 +145,10 @@ impl Permission {
                 let permitted = decision.permitted();
                 (decision, permitted)
             }
-            Permitted::Use(rpc, id, owner) => self.stack.decide_use(&self.call, *rpc, id, owner.as_deref()),
+            Permitted::Use(rpc, id, owner) => {
+                let (decision, reached) = self.stack.decide_use(&self.call, *rpc, id, std::slice::from_ref(owner));
+                (decision, reached.map(drop))
+            }
         }
     }
 

@@ -84,28 +84,60 @@ impl Stack {
         }
     }
 
-    /// Whether this may be done to an execution of this owner, and found at all: of one that is someone else's the answer is
-    /// the same as of none, unless a rule reaches it.
+    /// Whose execution this may be done to, of those that these identities have of an id: the caller's own, or the only
+    /// other one that a rule reaches. Of one that is not reached the answer is the same as of none.
     pub(crate) fn decide_use(
         &self,
         call: &Call,
         rpc: Rpc,
         id: &ExecutionId,
-        owner: Option<&str>,
-    ) -> (Decision, Result<(), ExecutorError>) {
-        let identity = call.caller.identity.as_str();
-        let decide = |owner: &str| self.decide(call, rpc, &Subject::Execution { id: id.as_str(), owner });
-        let is_own = owner == Some(identity);
-        // both are decided, whoever it belongs to: the time that it takes tells nothing
-        let others = decide(owner.unwrap_or_default());
-        if owner.is_some() && !is_own && others.allowed && others.any_owner {
-            return (others, Ok(()));
+        owners: &[String],
+    ) -> (Decision, Result<String, ExecutorError>) {
+        let own = owners.iter().find(|owner| *owner == call.caller.identity.as_str());
+        if own.is_none()
+            && let Some(reached) = self.reach_other(call, rpc, id, owners)
+        {
+            return reached;
         }
         // who may do this to no execution hears so of each
-        let decision = decide(identity);
-        let found = if is_own { Ok(()) } else { Err(ExecutorError::NotFound(id.clone())) };
+        let decision = self.decide_of(call, rpc, id, call.caller.identity.as_str());
+        let found = own.cloned().ok_or_else(|| ExecutorError::NotFound(id.clone()));
         let reached = decision.permitted().and(found);
         (decision, reached)
+    }
+
+    /// `None`: no rule reaches an execution of these.
+    fn reach_other(
+        &self,
+        call: &Call,
+        rpc: Rpc,
+        id: &ExecutionId,
+        owners: &[String],
+    ) -> Option<(Decision, Result<String, ExecutorError>)> {
+        let may_reach_others = match &self.policy {
+            Some(policy) => policy.current().may_reach_others(&call.caller),
+            None => call.caller.is_root(),
+        };
+        // whom no rule lets reach others is answered in the same time, whoever has the id
+        if !may_reach_others {
+            return None;
+        }
+        if owners.is_empty() {
+            let _ = self.decide_of(call, rpc, id, "");
+        }
+        let decided = owners.iter().map(|owner| (self.decide_of(call, rpc, id, owner), owner));
+        let mut reached: Vec<_> = decided.filter(|(decision, _)| decision.allowed && decision.any_owner).collect();
+        let (decision, owner) = reached.pop()?;
+        let reason = "the id is ambiguous: several identities have an execution with it, see ListExecutions";
+        let owner = match reached.is_empty() {
+            true => Ok(owner.clone()),
+            false => Err(ExecutorError::FailedPrecondition { reason: reason.into() }),
+        };
+        Some((decision, owner))
+    }
+
+    fn decide_of(&self, call: &Call, rpc: Rpc, id: &ExecutionId, owner: &str) -> Decision {
+        self.decide(call, rpc, &Subject::Execution { id: id.as_str(), owner })
     }
 }
 
@@ -160,17 +192,31 @@ impl Guarded {
         if let Err(unknown) = self.call.caller.check() {
             return (Decision::default(), Err(unknown));
         }
-        let owner = self.stack.engine.identity(id).ok();
-        let (decision, reached) = self.stack.decide_use(&self.call, rpc, id, owner.as_deref());
-        let subject = Permitted::Use(rpc, id.clone(), owner);
-        let reached = reached.map(|()| Permission::new(&self.stack, &self.call, subject, &decision));
+        let owners = match self.followed(id) {
+            // another one of the id may have come
+            Some(followed) => vec![followed.permission.owner().to_owned()],
+            None => self.stack.engine.owners(id),
+        };
+        let (decision, reached) = self.stack.decide_use(&self.call, rpc, id, &owners);
+        let permission =
+            |owner| Permission::new(&self.stack, &self.call, Permitted::Use(rpc, id.clone(), owner), &decision);
+        let reached = reached.map(permission);
         (decision, reached)
     }
 
     /// What was permitted with the beginning of a call: all that goes with a start, and to see how that goes which is followed.
     fn included(&self, rpc: Rpc, id: &ExecutionId) -> Option<Arc<Permission>> {
-        let followed = self.followed.get().filter(|followed| followed.id == *id)?;
+        let followed = self.followed(id)?;
         (followed.started || rpc == Rpc::GetExecution).then(|| Arc::clone(&followed.permission))
+    }
+
+    fn followed(&self, id: &ExecutionId) -> Option<&Followed> {
+        self.followed.get().filter(|followed| followed.id == *id)
+    }
+
+    /// The engine, acting as the owner of what is permitted to be used.
+    fn engine(&self, permission: &Permission) -> LocalExecutor {
+        self.stack.engine.acting_as(permission.owner())
     }
 
     /// From now on this call follows an execution, while that is permitted.
@@ -197,8 +243,8 @@ impl Executor for Guarded {
         let asked = Instant::now();
         // a call of Interact may be old when it starts something
         self.call.caller.check()?;
-        let Stack { engine, starts, audit, metrics, traces, .. } = &self.stack;
-        let (command, span) = traces.continued(&self.call, command.with_identity(self.identity()));
+        let Stack { starts, audit, metrics, traces, .. } = &self.stack;
+        let (command, span) = traces.continued(&self.call, command);
         let (command, decision, subject) = self.judge(command).await?;
         metrics.decided(self.call.rpc, decision.allowed);
         if let Err(denied) = decision.permitted() {
@@ -223,6 +269,7 @@ impl Executor for Guarded {
                 return Err(error);
             }
         };
+        let engine = self.engine(&permission);
         let start = async {
             match metrics.watch(asked, trace::watch(span, told)) {
                 Some((id, watcher)) => engine.execute_watched(command, id, watcher).await,
@@ -241,7 +288,11 @@ impl Executor for Guarded {
             OnDisconnect::Kill => Some(self.reach(Rpc::SignalExecution, id, touch).await?),
             OnDisconnect::Detach => None,
         };
-        let execution = permission.during(self.stack.engine.attach(id, from)).await?;
+        // another one of the id may have come in between
+        if ending.as_ref().is_some_and(|ending| ending.owner() != permission.owner()) {
+            return Err(ExecutorError::NotFound(id.clone()));
+        }
+        let execution = permission.during(self.engine(&permission).attach(id, from)).await?;
         let execution = match ending {
             Some(ending) => ending.limit(execution),
             None => execution,
@@ -251,22 +302,23 @@ impl Executor for Guarded {
 
     async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
         let permission = self.reach(Rpc::WriteInput, id, Touch::default()).await?;
-        permission.during(self.stack.engine.write_input(id, input)).await
+        permission.during(self.engine(&permission).write_input(id, input)).await
     }
 
     async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {
-        self.reach(Rpc::ResizeTerminal, id, Touch::default()).await?;
-        self.stack.engine.resize(id, size).await
+        let permission = self.reach(Rpc::ResizeTerminal, id, Touch::default()).await?;
+        self.engine(&permission).resize(id, size).await
     }
 
     async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
-        self.reach(Rpc::SignalExecution, id, Touch { signal: Some(signal), ..Touch::default() }).await?;
-        self.stack.engine.signal(id, signal).await
+        let touch = Touch { signal: Some(signal), ..Touch::default() };
+        let permission = self.reach(Rpc::SignalExecution, id, touch).await?;
+        self.engine(&permission).signal(id, signal).await
     }
 
     async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
-        self.reach(Rpc::GetExecution, id, Touch::default()).await?;
-        self.stack.engine.get(id).await
+        let permission = self.reach(Rpc::GetExecution, id, Touch::default()).await?;
+        self.engine(&permission).get(id).await
     }
 
     async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError> {

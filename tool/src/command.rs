@@ -358,7 +358,7 @@ impl Command {
         self
     }
 
-    /// The same command, asked for by `identity`. Set by whoever authenticated the caller, never by the caller.
+    /// The same command, asked for by `identity`. The engine that starts it sets this, to whom it acts as.
     pub fn with_identity(mut self, identity: impl Into<String>) -> Self {
         self.options.identity = identity.into();
         self

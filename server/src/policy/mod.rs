@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cedar_policy::{
-    Authorizer, Context, Effect, Entities, Entity, EntityId, EntityTypeName, EntityUid, PolicyId, PolicySet, Request,
-    Response, RestrictedExpression as Value, Schema, ValidationMode, Validator,
+    Authorizer, Context, Effect, Entities, Entity, EntityId, EntityTypeName, EntityUid, PolicyId, PolicySet,
+    PrincipalConstraint, Request, Response, RestrictedExpression as Value, Schema, ValidationMode, Validator,
 };
 use telexec_tool::{Allowance, ExecutorError};
 use tracing::{info, warn};
@@ -205,6 +205,22 @@ impl Policy {
             Err(error) => Decision { reason: format!("the policy cannot decide this: {error}"), ..Decision::default() },
         };
         Decision { policy: Some(Arc::clone(&self.digest)), ..decision }
+    }
+
+    /// Whether a rule may let this caller touch executions of others: only then it matters whose there are.
+    pub(crate) fn may_reach_others(&self, caller: &Caller) -> bool {
+        let name = caller.identity.as_str();
+        let principal = uid(&self.names.identity, name);
+        let is_in = |group: &EntityUid| {
+            *group == principal || self.roles.of(name).any(|role| *group == uid(&self.names.role, role))
+        };
+        self.rules.values().filter(|rule| rule.any_owner).any(|rule| match &rule.principal {
+            PrincipalConstraint::Any => true,
+            PrincipalConstraint::Eq(one) => *one == principal,
+            PrincipalConstraint::In(group) => is_in(group),
+            PrincipalConstraint::Is(kind) => *kind == self.names.identity,
+            PrincipalConstraint::IsIn(kind, group) => *kind == self.names.identity && is_in(group),
+        })
     }
 
     fn ask(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>) -> Result<Response, Box<dyn Error>> {

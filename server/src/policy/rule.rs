@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cedar_policy::{Effect, Policy};
+use cedar_policy::{Effect, Policy, PrincipalConstraint};
 use telexec_tool::{Allowance, parse_size};
 
 /// What is said of a rule beside its scope and its conditions.
@@ -15,6 +15,8 @@ pub(crate) struct Rule {
     pub(crate) allowance: Allowance,
     /// It permits also what touches executions of others.
     pub(crate) any_owner: bool,
+    /// Whom it is about.
+    pub(crate) principal: PrincipalConstraint,
 }
 
 impl Rule {
@@ -25,7 +27,13 @@ impl Rule {
     pub(crate) fn new(policy: &Policy, line: usize) -> Result<Self, String> {
         let effect = policy.effect();
         let name = policy.annotation("id").map_or_else(|| format!("line {line}"), str::to_owned);
-        let mut rule = Self { name, effect, allowance: Allowance::default(), any_owner: false };
+        let mut rule = Self {
+            name,
+            effect,
+            allowance: Allowance::default(),
+            any_owner: false,
+            principal: policy.principal_constraint(),
+        };
         for (key, value) in policy.annotations() {
             rule.read(key, value).map_err(|fault| format!("@{key}({value:?}): {fault}"))?;
         }

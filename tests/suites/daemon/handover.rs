@@ -63,6 +63,28 @@ async fn ended(machine: &RemoteExecutor, command: CommandBuilder, id: &str) {
     within(collect(machine.execute(command.build().unwrap()).await.unwrap())).await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn equal_ids_of_two_identities_are_both_left() {
+    let (place, certs) = (Place::new(), Certs::new());
+    let state = place.state();
+    let start = || Agent::builder().mtls(&certs).args(["--state-dir", state.to_str().unwrap()]).start();
+    let names = ["anna", "other"];
+    let pairs = names.map(|name| certs.authority.issue(Leaf::client(name)));
+    let mut agent = start();
+    for (pair, name) in pairs.iter().zip(names) {
+        let machine = agent.connect_as(pair).await.executor();
+        ended(&machine, background(&format!("echo {name}")), "same").await;
+    }
+    assert!(agent.terminate().await.success());
+    let agent = start();
+    for (pair, name) in pairs.iter().zip(names) {
+        let machine = agent.connect_as(pair).await.executor();
+        assert_eq!(replayed(&machine, &"same".parse().unwrap()).await.text(), format!("{name}\n"));
+        ended(&machine, background(&format!("echo {name}")), "same").await;
+        assert_eq!(all(&machine).await.len(), 1, "its repeat did not run");
+    }
+}
+
 async fn all(machine: &RemoteExecutor) -> Vec<ExecutionInfo> {
     machine.list(ListQuery { include_exited: true, ..ListQuery::default() }).await.unwrap().executions
 }

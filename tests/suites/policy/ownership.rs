@@ -1,8 +1,10 @@
 //! Executions of others, and who may reach them.
 
 use futures_util::StreamExt;
-use telexec_tests::{Agent, Certs, directory, is_root, marker, program, until, within};
-use telexec_tool::{Attach, Command, Event, ExecutionId, Executor, ExecutorError, ListQuery, OnDisconnect, Signal};
+use telexec_tests::{Agent, Certs, directory, is_root, marker, program, replay, until, within};
+use telexec_tool::{
+    Attach, Command, Event, ExecutionId, Executor, ExecutorError, Input, ListQuery, OnDisconnect, Signal,
+};
 
 use super::Ruled;
 
@@ -110,4 +112,49 @@ async fn root_on_the_agents_own_socket_finds_and_ends_what_others_run() {
     assert_eq!(said(&["kill", "-s", "KILL", &socket, id.as_str()]).await.0, 0);
     until("it has ended", async || said(&["ps", "-q", &socket]).await.1.is_empty()).await;
     assert!(said(&["ps", "-q", "-a", &socket]).await.1.contains(id.as_str()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_is_its_identitys() {
+    let ruled = Ruled::start(POLICY, ROLES);
+    let id: ExecutionId = marker().parse().unwrap();
+    let command = |text: &str| {
+        let command = Command::shell(text).accepts_input(true).on_disconnect(OnDisconnect::Detach);
+        command.execution_id(id.clone()).build().unwrap()
+    };
+    let executors = [ruled.to("anna").await.executor(), ruled.to("other").await.executor()];
+    let texts = ["echo anna; exec cat", "echo other; exec cat"];
+    let mut pids = Vec::new();
+    for (executor, text) in executors.iter().zip(texts) {
+        // the second is a repeat
+        let started = [executor.execute(command(text)).await.unwrap(), executor.execute(command(text)).await.unwrap()];
+        assert_eq!(started[0].started(), started[1].started());
+        pids.push(started[0].started().pid);
+        let another = executor.execute(command("echo another")).await;
+        assert!(matches!(another, Err(ExecutorError::AlreadyExists(_))), "{another:?}");
+    }
+    for ((executor, pid), name) in executors.iter().zip(&pids).zip(["anna", "other"]) {
+        let info = executor.get(&id).await.unwrap();
+        assert_eq!((info.pid, info.identity.as_str()), (*pid, name));
+        let close = Input { data: "typed\n".into(), close: true, offset: Some(0) };
+        assert_eq!(executor.write_input(&id, close).await.unwrap(), 6);
+        let told = replay(executor.attach(&id, Attach::start()).await.unwrap(), 0).await;
+        assert_eq!(told.text(), format!("{name}\ntyped\n"));
+        assert_eq!(executor.list(all()).await.unwrap().executions.len(), 1);
+    }
+    // who reaches both is told so, until it has one of its own
+    let admin = ruled.to("admin").await.executor();
+    for answer in [admin.get(&id).await.map(drop), admin.attach(&id, Attach::start()).await.map(drop)] {
+        let Err(ExecutorError::FailedPrecondition { reason }) = answer else { panic!("{answer:?}") };
+        assert!(reason.contains("ambiguous"), "{reason}");
+    }
+    let owners = admin.list(all()).await.unwrap().executions.into_iter().map(|info| (info.id, info.identity));
+    assert!(owners.eq([(id.clone(), "anna".to_owned()), (id.clone(), "other".to_owned())]));
+    assert!(is_not_found(ruled.to("third").await.executor().get(&id).await));
+    drop(admin.execute(command("exit 0")).await.unwrap());
+    assert_eq!(admin.get(&id).await.unwrap().identity, "admin");
+}
+
+fn all() -> ListQuery {
+    ListQuery { include_exited: true, ..ListQuery::default() }
 }

@@ -204,12 +204,17 @@ impl Default for LocalConfig {
 /// default resource limits and priorities as far as this process may set them, no ambient capabilities, and none of this
 /// process's environment. Ending one ends all of its processes.
 ///
+/// Executions belong to identities, and so do their ids: what [`acting_as`](Self::acting_as) gives starts and finds those of
+/// one identity. A new engine acts as the empty identity, which is all that a program for itself needs.
+///
 /// Clones share one engine. Dropping the last one ends nothing by itself: every [`Execution`] ends its own command when
 /// it is dropped. It needs a Tokio runtime with I/O and time enabled, and a process that neither ignores SIGCHLD nor
 /// reaps children that it did not start.
 #[derive(Clone)]
 pub struct LocalExecutor {
     shared: Arc<Shared>,
+    /// Whose executions it starts and finds.
+    identity: Arc<str>,
 }
 
 /// What all executions of one engine share.
@@ -304,6 +309,7 @@ impl LocalExecutor {
         let (spool, inherited) = disk.run_blocking(START_TIME, make)??;
         registry.inherit(inherited);
         Ok(Self {
+            identity: Arc::default(),
             shared: Arc::new(Shared {
                 defaults: Defaults::new(&config),
                 spawner: Box::new(DirectSpawner::new()?),
@@ -337,12 +343,15 @@ impl LocalExecutor {
         self.shared.cgroups.limits()
     }
 
-    /// Who started an execution.
-    ///
-    /// # Errors
-    /// [`ExecutorError::NotFound`].
-    pub fn identity(&self, id: &ExecutionId) -> Result<String, ExecutorError> {
-        Ok(self.shared.registry.get(id)?.identity().to_owned())
+    /// The same engine, acting as this identity: what it starts belongs to that, and ids are looked up among those of that
+    /// identity. What it lists is a matter of the query, [`ListQuery::identity`].
+    pub fn acting_as(&self, identity: &str) -> Self {
+        Self { shared: Arc::clone(&self.shared), identity: identity.into() }
+    }
+
+    /// The identities that have an execution with this id, whoever this acts as.
+    pub fn owners(&self, id: &ExecutionId) -> Vec<String> {
+        self.shared.registry.owners(id)
     }
 
     /// Where and as whom a command would run. May take long, or for ever, where users are looked up over a network.
@@ -428,6 +437,7 @@ impl LocalExecutor {
         id: ExecutionId,
         watcher: Option<Box<dyn Watcher>>,
     ) -> Result<Execution, ExecutorError> {
+        let command = command.with_identity(&*self.identity);
         let (record, tracked, permit) = match self.reserve(&command, id).await {
             Ok(Placed::New(record, tracked, permit)) => (record, tracked, permit),
             Ok(Placed::Repeated(execution)) => {
@@ -486,6 +496,12 @@ impl LocalExecutor {
         }
     }
 
+    /// # Errors
+    /// [`ExecutorError::NotFound`].
+    fn record(&self, id: &ExecutionId) -> Result<Arc<Record>, ExecutorError> {
+        self.shared.registry.get(&self.identity, id)
+    }
+
     fn permit(&self) -> Result<OwnedSemaphorePermit, ExecutorError> {
         Arc::clone(&self.shared.permits).try_acquire_owned().map_err(|error| match error {
             TryAcquireError::Closed => ExecutorError::ShuttingDown,
@@ -512,7 +528,7 @@ impl Executor for LocalExecutor {
     }
 
     async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
-        let record = self.shared.registry.get(id)?;
+        let record = self.record(id)?;
         let started = record.start().await.ok_or_else(|| ExecutorError::NotFound(id.clone()))?;
         let end = record.transcript.end();
         if from.position > end {
@@ -523,7 +539,7 @@ impl Executor for LocalExecutor {
     }
 
     async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
-        let Some(sender) = self.shared.registry.get(id)?.channels()?.input else {
+        let Some(sender) = self.record(id)?.channels()?.input else {
             let reason = "the command does not accept input, since it was started without accepts_input";
             return Err(ExecutorError::FailedPrecondition { reason: reason.into() });
         };
@@ -531,14 +547,14 @@ impl Executor for LocalExecutor {
     }
 
     async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {
-        let Some(terminal) = self.shared.registry.get(id)?.channels()?.terminal else {
+        let Some(terminal) = self.record(id)?.channels()?.terminal else {
             return Err(ExecutorError::FailedPrecondition { reason: "the command has no terminal".into() });
         };
         terminal.resize(size).map_err(|error| ExecutorError::Internal(format!("the terminal was not resized: {error}")))
     }
 
     async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
-        let record = self.shared.registry.get(id)?;
+        let record = self.record(id)?;
         if let Some(containment) = record.containment() {
             if signal == Signal::KILL {
                 record.kill.cancel();
@@ -549,7 +565,7 @@ impl Executor for LocalExecutor {
     }
 
     async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
-        let record = self.shared.registry.get(id)?;
+        let record = self.record(id)?;
         record.info(Instant::now()).await.ok_or_else(|| ExecutorError::NotFound(id.clone()))
     }
 

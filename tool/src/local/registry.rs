@@ -1,6 +1,6 @@
 //! The executions that this executor knows of: running, lingering, and, for a while, ended.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -34,6 +34,20 @@ pub struct Retention {
 impl Default for Retention {
     fn default() -> Self {
         Self { age: Duration::from_secs(3600), count: 1000 }
+    }
+}
+
+/// What an execution is known by. An id is its identity's: equal ids of others are other executions.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    // first, so that all executions of an id are beside each other
+    id: ExecutionId,
+    identity: String,
+}
+
+impl Key {
+    pub(super) fn new(identity: &str, id: &ExecutionId) -> Self {
+        Self { id: id.clone(), identity: identity.to_owned() }
     }
 }
 
@@ -188,8 +202,8 @@ impl Record {
         }
     }
 
-    pub(super) fn identity(&self) -> &str {
-        &self.asked.identity
+    fn key(&self) -> Key {
+        Key::new(&self.asked.identity, &self.id)
     }
 
     /// No process of it is left.
@@ -265,7 +279,7 @@ impl Record {
     }
 }
 
-/// All records by id.
+/// All records.
 pub(super) struct Registry {
     retention: Retention,
     /// So many executions of one identity may run or linger at once.
@@ -275,8 +289,8 @@ pub(super) struct Registry {
 
 #[derive(Default)]
 struct Entries {
-    by_id: HashMap<ExecutionId, Arc<Record>>,
-    ended: VecDeque<(Instant, ExecutionId)>,
+    by_key: BTreeMap<Key, Arc<Record>>,
+    ended: VecDeque<(Instant, Key)>,
     next_sequence: u64,
 }
 
@@ -290,7 +304,8 @@ impl Registry {
         let mut entries = self.entries();
         let first = entries.next_sequence;
         for one in inherited {
-            if entries.by_id.contains_key(&one.ended.id) {
+            let key = Key::new(&one.ended.asked.identity, &one.ended.id);
+            if entries.by_key.contains_key(&key) {
                 continue;
             }
             let sequence = first.saturating_add(one.ended.sequence);
@@ -298,24 +313,24 @@ impl Registry {
             let age = SystemTime::now().duration_since(one.ended.exited.end_time).unwrap_or_default();
             let when = Instant::now();
             let record = Arc::new(Record::inherited(one, sequence));
-            entries.ended.push_back((when.checked_sub(age).unwrap_or(when), record.id.clone()));
-            entries.by_id.insert(record.id.clone(), record);
+            entries.ended.push_back((when.checked_sub(age).unwrap_or(when), key.clone()));
+            entries.by_key.insert(key, record);
         }
     }
 
     /// What the next engine is to know: in the order of the ends.
     pub(super) fn to_leave(&self) -> Vec<Ended> {
         let entries = self.entries();
-        let mut left: Vec<_> = entries.by_id.values().filter_map(|record| record.to_leave()).collect();
+        let mut left: Vec<_> = entries.by_key.values().filter_map(|record| record.to_leave()).collect();
         left.sort_by_key(|ended| ended.exited.end_time);
         left
     }
 
-    /// Takes the command's id, or `fresh` if it has none; or finds the execution that answers the request. A new one is
-    /// visible once it has [`started`](Record::started). `file` is for its output, if that may be kept on disk.
+    /// Takes the command's id for its identity, or `fresh` if it has none; or finds the execution that answers the request.
+    /// A new one is visible once it has [`started`](Record::started). `file` is for its output, if that may be kept on disk.
     ///
     /// # Errors
-    /// The id is taken.
+    /// The identity has used the id for something else.
     pub(super) fn reserve(
         &self,
         command: &Command,
@@ -331,23 +346,23 @@ impl Registry {
             terminal: command.terminal().is_some(),
         };
         let fingerprint = command.execution_id().map(|_| command.fingerprint());
+        let key = Key::new(&asked.identity, command.execution_id().unwrap_or(fresh));
         let mut entries = self.entries();
-        if let Some(record) = command.execution_id().and_then(|id| entries.by_id.get(id)) {
-            return match record.asked.identity == asked.identity && record.fingerprint == fingerprint {
+        if let Some(record) = command.execution_id().and_then(|_| entries.by_key.get(&key)) {
+            return match record.fingerprint == fingerprint {
                 true => Ok(Reserved::Repeated(Arc::clone(record))),
                 false => Err(ExecutorError::AlreadyExists(record.id.clone())),
             };
         }
         if command.duplicate_policy() == DuplicatePolicy::ReuseRunning
-            && let Some(record) = entries.by_id.values().find(|record| record.asked == asked && record.may_run())
+            && let Some(record) = entries.by_key.values().find(|record| record.asked == asked && record.may_run())
         {
             return Ok(Reserved::Duplicate(Arc::clone(record)));
         }
         self.check_share(&entries, command)?;
-        let id = command.execution_id().unwrap_or(fresh).clone();
         let may_be_kept = command.may_go_to_background() || fingerprint.is_some();
         let record = Arc::new(Record {
-            id: id.clone(),
+            id: key.id.clone(),
             sequence: entries.next_sequence,
             asked,
             labels: command.labels().clone(),
@@ -360,7 +375,7 @@ impl Registry {
             state: Mutex::new(State::Starting),
         });
         entries.next_sequence += 1;
-        entries.by_id.insert(id, Arc::clone(&record));
+        entries.by_key.insert(key, Arc::clone(&record));
         Ok(Reserved::New(record))
     }
 
@@ -369,11 +384,11 @@ impl Registry {
     fn check_share(&self, entries: &Entries, command: &Command) -> Result<(), ExecutorError> {
         let identity = command.identity();
         let most = command.allowance().concurrent.map_or(self.max_per_identity, |most| most.min(self.max_per_identity));
-        if entries.by_id.len() < most as usize {
+        if entries.by_key.len() < most as usize {
             return Ok(());
         }
         let is_its = |record: &&Arc<Record>| record.asked.identity == identity && !record.has_ended();
-        if entries.by_id.values().filter(is_its).count() < most as usize {
+        if entries.by_key.values().filter(is_its).count() < most as usize {
             return Ok(());
         }
         Err(ExecutorError::Exhausted {
@@ -386,7 +401,7 @@ impl Registry {
     pub(super) async fn make_room(&self) -> bool {
         let oldest = {
             let entries = self.entries();
-            let mut ended = entries.ended.iter().filter_map(|(_, id)| entries.by_id.get(id));
+            let mut ended = entries.ended.iter().filter_map(|(_, key)| entries.by_key.get(key));
             ended.find(|record| record.transcript.is_on_disk()).map(|record| Arc::clone(&record.transcript))
         };
         match oldest {
@@ -397,7 +412,7 @@ impl Registry {
 
     /// It could not be started: its id is free again.
     pub(super) fn release(&self, record: &Record) {
-        self.entries().by_id.remove(&record.id);
+        self.entries().by_key.remove(&record.key());
         record.settled.cancel();
     }
 
@@ -405,20 +420,28 @@ impl Registry {
     pub(super) fn ended(&self, record: &Record, exited: Exited, lingers: bool) {
         record.ended(exited, lingers);
         if !lingers {
-            self.entries().ended.push_back((Instant::now(), record.id.clone()));
+            self.entries().ended.push_back((Instant::now(), record.key()));
         }
     }
 
     /// Its last process has ended.
     pub(super) fn outlived(&self, record: &Record) {
         record.outlived();
-        self.entries().ended.push_back((Instant::now(), record.id.clone()));
+        self.entries().ended.push_back((Instant::now(), record.key()));
     }
 
     /// # Errors
-    /// [`ExecutorError::NotFound`].
-    pub(super) fn get(&self, id: &ExecutionId) -> Result<Arc<Record>, ExecutorError> {
-        self.entries().by_id.get(id).cloned().ok_or_else(|| ExecutorError::NotFound(id.clone()))
+    /// [`ExecutorError::NotFound`]: the identity has none with this id.
+    pub(super) fn get(&self, identity: &str, id: &ExecutionId) -> Result<Arc<Record>, ExecutorError> {
+        let found = self.entries().by_key.get(&Key::new(identity, id)).cloned();
+        found.ok_or_else(|| ExecutorError::NotFound(id.clone()))
+    }
+
+    /// The identities that have an execution with this id.
+    pub(super) fn owners(&self, id: &ExecutionId) -> Vec<String> {
+        let entries = self.entries();
+        let from = entries.by_key.range(Key::new("", id)..);
+        from.map(|(key, _)| key).take_while(|key| key.id == *id).map(|key| key.identity.clone()).collect()
     }
 
     /// A page of records, and the token of the next.
@@ -435,7 +458,7 @@ impl Registry {
             size => size.min(1000) as usize,
         };
         let mut found: Vec<_> =
-            self.entries().by_id.values().filter(|r| r.sequence >= from && r.matches(query)).cloned().collect();
+            self.entries().by_key.values().filter(|r| r.sequence >= from && r.matches(query)).cloned().collect();
         found.sort_by_key(|record| record.sequence);
         let mut bytes = 0;
         let fits = found.iter().take_while(|record| {
@@ -452,18 +475,18 @@ impl Registry {
     /// How many run now.
     pub(super) fn running(&self) -> usize {
         let entries = self.entries();
-        entries.by_id.values().filter(|record| matches!(*lock(&record.state), State::Running(..))).count()
+        entries.by_key.values().filter(|record| matches!(*lock(&record.state), State::Running(..))).count()
     }
 
     /// The entries, without those whose time is over.
     fn entries(&self) -> MutexGuard<'_, Entries> {
         let mut entries = lock(&self.entries);
-        while let Some((when, id)) = entries.ended.front() {
+        while let Some((when, key)) = entries.ended.front() {
             if entries.ended.len() <= self.retention.count && when.elapsed() < self.retention.age {
                 break;
             }
-            let id = id.clone();
-            entries.by_id.remove(&id);
+            let key = key.clone();
+            entries.by_key.remove(&key);
             entries.ended.pop_front();
         }
         entries
