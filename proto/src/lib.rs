@@ -1,6 +1,7 @@
 //! telexec's wire: the types and stubs made from `telexec/v1/execution.proto`, which is the specification, and their
 //! conversion from and to the types of `telexec-tool`.
 
+pub mod codec;
 pub mod convert;
 pub mod frame;
 pub mod timeout;

@@ -21,6 +21,7 @@ mod limits;
 mod mcp;
 mod metrics;
 mod policy;
+mod races;
 mod refusals;
 mod resume;
 mod tracing;

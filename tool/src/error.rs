@@ -178,9 +178,10 @@ impl SpawnError {
         }
     }
 
-    /// The machine is out of processes, memory or descriptors.
+    /// The machine is out of processes, memory or descriptors, or the agent's disk is full.
     pub fn is_exhausted(&self) -> bool {
-        matches!(self.errno, EAGAIN | ENOMEM | ENFILE | EMFILE)
+        let is_disk_full = self.stage == SpawnStage::Prepare && matches!(self.errno, ENOSPC | EDQUOT);
+        is_disk_full || matches!(self.errno, EAGAIN | ENOMEM | ENFILE | EMFILE)
     }
 }
 
@@ -196,6 +197,8 @@ const ENOMEM: i32 = 12;
 const ENOTDIR: i32 = 20;
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
+const ENOSPC: i32 = 28;
+const EDQUOT: i32 = 122;
 
 /// The errors of execve(2), chdir(2), clone(2), pipe(2), setrlimit(2), setgroups(2), setgid(2), setuid(2),
 /// getpwnam_r(3), and of making and entering a cgroup (cgroups(7)).
@@ -221,7 +224,7 @@ const ERRNO_NAMES: [(i32, &str); 35] = [
     (ENFILE, "ENFILE"),
     (EMFILE, "EMFILE"),
     (26, "ETXTBSY"),
-    (28, "ENOSPC"),
+    (ENOSPC, "ENOSPC"),
     (30, "EROFS"),
     (31, "EMLINK"),
     (34, "ERANGE"),
@@ -234,7 +237,7 @@ const ERRNO_NAMES: [(i32, &str); 35] = [
     (110, "ETIMEDOUT"),
     (111, "ECONNREFUSED"),
     (116, "ESTALE"),
-    (122, "EDQUOT"),
+    (EDQUOT, "EDQUOT"),
 ];
 
 /// The steps of starting a command.

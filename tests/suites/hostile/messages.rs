@@ -142,8 +142,8 @@ async fn malformed_messages_have_their_code_and_run_nothing() {
         ("no message", GRPC, vec![], Code::Internal),
         ("half a header", GRPC, whole[..3].to_vec(), Code::Internal),
         ("half a message", GRPC, whole[..whole.len() - 1].to_vec(), Code::Internal),
-        ("no protobuf", GRPC, message(&[0xff; 100]), Code::Internal),
-        ("text that is no text", GRPC, message(&[10, 1, 0xff]), Code::Internal),
+        ("no protobuf", GRPC, message(&[0xff; 100]), Code::InvalidArgument),
+        ("text that is no text", GRPC, message(&[10, 1, 0xff]), Code::InvalidArgument),
         ("the longest length", GRPC, [&[0, 255, 255, 255, 255], &[7; 100][..]].concat(), Code::ResourceExhausted),
         ("an empty message", GRPC, message(&[]), Code::InvalidArgument),
     ] {

@@ -214,9 +214,9 @@ impl Containment {
         }
     }
 
-    /// The kernel ended a member for want of memory.
-    pub(super) fn has_run_out_of_memory(&self) -> bool {
-        self.inner.leaf().is_some_and(|leaf| leaf.has_run_out_of_memory())
+    /// The kernel ended a member for want of memory; `None`: no cgroup of its own counts that.
+    pub(super) fn has_run_out_of_memory(&self) -> Option<bool> {
+        self.inner.leaf()?.has_run_out_of_memory()
     }
 
     /// The processes that live were asked to stay. Takes the main process, which has ended, from the process table, unless

@@ -202,6 +202,10 @@ impl Record {
         }
     }
 
+    pub(super) fn identity(&self) -> &str {
+        &self.asked.identity
+    }
+
     fn key(&self) -> Key {
         Key::new(&self.asked.identity, &self.id)
     }
@@ -395,6 +399,11 @@ impl Registry {
             reason: format!("{most} executions of {identity} run already, which is the limit for one caller"),
             retry_after: Some(Duration::from_secs(1)),
         })
+    }
+
+    /// No other one was asked for since.
+    pub(super) fn is_newest(&self, record: &Record) -> bool {
+        self.entries().next_sequence == record.sequence + 1
     }
 
     /// Gives up what is kept on disk of the execution that ended first. False: there is none, or it cannot be done now.

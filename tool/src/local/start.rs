@@ -28,6 +28,8 @@ pub(super) struct Main {
     pub(super) pidfd: AsyncFd<OwnedFd>,
     pub(super) containment: Guard,
     pub(super) started: Instant,
+    /// What the OOM killer had ended in this process's own cgroup, if no other execution was there.
+    pub(super) oom_kills_before: Option<u64>,
     pub(super) user: String,
     pub(super) working_directory: String,
 }
@@ -111,6 +113,7 @@ impl LateStart {
 impl Supervisor {
     /// Starts the command.
     pub(super) async fn start(&self) -> Result<(Main, Ends, Option<Report>), NotStarted> {
+        let oom_kills_before = self.shared.is_only_one().then(|| self.shared.cgroups.own_oom_kills()).flatten();
         let Spawned { child, containment, report, user, working_directory } = self.spawn().await?;
         let started = Instant::now();
         let Child { pid, pidfd, streams } = child;
@@ -121,7 +124,7 @@ impl Supervisor {
                 return Err(prepare(error).into());
             }
         };
-        let main = Main { pid, pidfd, containment, started, user, working_directory };
+        let main = Main { pid, pidfd, containment, started, oom_kills_before, user, working_directory };
         Ok((main, ends, report))
     }
 
@@ -171,6 +174,11 @@ impl Supervisor {
 }
 
 impl Shared {
+    /// Of all executions that live there is but one.
+    fn is_only_one(&self) -> bool {
+        self.max_executions as usize == self.permits.available_permits() + 1
+    }
+
     /// Whether there is room for the output of a command that may run unattended.
     ///
     /// # Errors

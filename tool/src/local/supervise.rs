@@ -44,6 +44,9 @@ pub(super) struct Supervisor {
 struct Ending {
     cause: ExitCause,
     ended: Ended,
+    /// When the main process was started.
+    started: Instant,
+    /// From its start to its end.
     wall_time: Duration,
     survivors: u32,
 }
@@ -92,18 +95,38 @@ impl Supervisor {
             () = process::ended(&main.pidfd) => None,
             stop = self.stop(main.started) => Some(stop),
         };
-        // its end and the request to kill it were there at once: the request is what ended it
+        // it ended by itself before anything was done to it, and this task has not heard of that yet
+        if forced.is_some() && process::look(main.pid).is_ok() {
+            forced = None;
+        }
+        // whether it was what ended it is told by how that ended; all others are to go
         if forced.is_none() && self.record.kill.is_cancelled() {
             forced = Some((ExitCause::Signaled, Duration::ZERO));
         }
-        let left = match forced {
-            Some((_, grace)) => Some(self.end(containment, grace).await),
-            None if self.command.descendants() == Descendants::Kill => {
-                Some(containment.end(self.grace(), self.hurry()).await)
+        let mut ended_at = None;
+        let left = {
+            let main_ends = async {
+                process::ended(&main.pidfd).await;
+                ended_at = Some(Instant::now());
+                std::future::pending().await
+            };
+            let end = async {
+                match forced {
+                    Some((_, grace)) => Some(self.end(containment, grace).await),
+                    None if self.command.descendants() == Descendants::Kill => {
+                        Some(containment.end(self.grace(), self.hurry()).await)
+                    }
+                    None => None,
+                }
+            };
+            tokio::select! {
+                biased;
+                never = main_ends => never,
+                left = end => left,
             }
-            None => None,
         };
-        let wall_time = main.started.elapsed();
+        // one that may not be ended goes on
+        let wall_time = ended_at.unwrap_or_else(Instant::now).saturating_duration_since(main.started);
         exited.cancel();
         let survivors = match left {
             Some(refused) => refused,
@@ -111,14 +134,27 @@ impl Supervisor {
         };
         let ended = ended(&main.pidfd, main.pid, survivors).await;
         let cause = match (forced, ended.status) {
+            // SIGKILL leaves no code: it was faster
+            (Some((ExitCause::Signaled, _)), Status::Code(code)) => ExitCause::Exited(code),
             (Some((cause, _)), _) => cause,
             // it may end well all the same
             (None, Status::Code(0)) => ExitCause::Exited(0),
-            (None, _) if containment.has_run_out_of_memory() => ExitCause::OutOfMemory,
+            (None, _) if self.has_run_out_of_memory(main) => ExitCause::OutOfMemory,
             (None, Status::Code(code)) => ExitCause::Exited(code),
             (None, Status::Signal(_)) => ExitCause::Signaled,
         };
-        Ending { cause, ended, wall_time, survivors }
+        Ending { cause, ended, started: main.started, wall_time, survivors }
+    }
+
+    /// The kernel ended a process of it for want of memory. Known of a cgroup of its own; else of this process's own
+    /// cgroup, if no other execution has been there since before the start: nothing is said of what may be another's.
+    fn has_run_out_of_memory(&self, main: &Main) -> bool {
+        let known = main.containment.has_run_out_of_memory();
+        known.unwrap_or_else(|| {
+            let Some(before) = main.oom_kills_before else { return false };
+            let kills = self.shared.cgroups.own_oom_kills();
+            kills.is_some_and(|kills| kills > before) && self.shared.registry.is_newest(&self.record)
+        })
     }
 
     /// Ends all of its processes; returns how many may not be ended.
@@ -228,8 +264,7 @@ impl Supervisor {
         let lingers = ending.survivors > 0;
         let grace = self.grace();
         // what is left behind gets no more time than the command
-        let rest = self.command.allowance().timeout.map(|most| most.saturating_sub(ending.wall_time));
-        let limit = rest.and_then(|rest| Instant::now().checked_add(rest));
+        let limit = self.command.allowance().timeout.and_then(|most| ending.started.checked_add(most));
         let Self { shared, record, watcher, tracked, permit, .. } = self;
         let working_directory = match report {
             Some(report) => report.read(record.identity()).await,

@@ -2,12 +2,10 @@
 //!
 //! The kernel forgets a process's directory before anyone can ask, and the file descriptors of a command are its own.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, fchown};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
-
-use tempfile::TempDir;
 
 use super::disk::Disk;
 use super::vfork::Credentials;
@@ -32,16 +30,19 @@ impl Report {
         let Some(user) = user else {
             // those who clean temporary directories may have removed it
             let path = super::own_directory(directory)?.join(name);
-            create(&path)?;
-            return Ok(Self { disk, path: path.clone(), files: Some(Files { path, _directory: None }) });
+            let files = Files { path, directory: None };
+            create(&files.path)?;
+            return Ok(Self { disk, path: files.path.clone(), files: Some(files) });
         };
-        let directory = tempfile::Builder::new().prefix("telexec-").tempdir()?;
+        // not by the crate tempfile, whose errors lack the system's number
+        let directory = std::env::temp_dir().join(format!("telexec-{name}"));
+        DirBuilder::new().mode(0o700).create(&directory)?;
+        let files = Files { path: directory.join(name), directory: Some(directory.clone()) };
         // the user may write to the file, and put nothing in its place; the umask of this process does not matter
-        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o711))?;
-        let path = directory.path().join(name);
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o711))?;
         // if it may not be given away, the user cannot be become either, and that is told
-        let _ = fchown(create(&path)?, Some(user.uid), Some(user.gid));
-        Ok(Self { disk, path: path.clone(), files: Some(Files { path, _directory: Some(directory) }) })
+        let _ = fchown(create(&files.path)?, Some(user.uid), Some(user.gid));
+        Ok(Self { disk, path: files.path.clone(), files: Some(files) })
     }
 
     /// The text, made to report where it ended. Its lines keep their numbers.
@@ -70,7 +71,7 @@ impl Drop for Report {
 struct Files {
     path: PathBuf,
     /// Removed with it.
-    _directory: Option<TempDir>,
+    directory: Option<PathBuf>,
 }
 
 impl Files {
@@ -91,6 +92,8 @@ impl Files {
 impl Drop for Files {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
+        // nobody else can put anything there
+        let _ = self.directory.as_ref().map(fs::remove_dir);
     }
 }
 

@@ -39,7 +39,7 @@ pub(super) enum Keeper {
 /// Which directory counts kills by the OOM killer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OomCounter {
-    /// The keeper, of version 2.
+    /// The keeper.
     Keeper,
     /// The controller with this number.
     Controller(usize),
@@ -197,18 +197,24 @@ impl Leaf {
         }
     }
 
-    /// The kernel's OOM killer ended a process in it.
-    pub(in crate::local) fn has_run_out_of_memory(&self) -> bool {
+    /// The kernel's OOM killer ended a process in it; `None`: that is not counted here.
+    pub(in crate::local) fn has_run_out_of_memory(&self) -> Option<bool> {
         let kills = match (self.oom, &self.keeper) {
-            (Some(OomCounter::Keeper), Keeper::Unified(directory)) => directory.number("memory.events", "oom_kill"),
+            (Some(OomCounter::Keeper), Keeper::Unified(directory)) => directory.number(MEMORY_EVENTS, OOM_KILLS),
+            (Some(OomCounter::Keeper), Keeper::Freezer(directory)) => directory.number(OOM_CONTROL, OOM_KILLS),
             (Some(OomCounter::Controller(number)), _) => {
-                self.controllers.get(number).and_then(|memory| memory.number("memory.oom_control", "oom_kill"))
+                self.controllers.get(number).and_then(|memory| memory.number(OOM_CONTROL, OOM_KILLS))
             }
             _ => None,
         };
-        kills.is_some_and(|kills| kills > 0)
+        kills.map(|kills| kills > 0)
     }
 }
+
+/// The files that count kills by the OOM killer, of version 1 and of version 2, and the line that does.
+pub(super) const OOM_CONTROL: &str = "memory.oom_control";
+pub(super) const MEMORY_EVENTS: &str = "memory.events";
+pub(super) const OOM_KILLS: &str = "oom_kill";
 
 fn procs(directory: &Directory) -> io::Result<OwnedFd> {
     Ok(directory.file("cgroup.procs")?.into())

@@ -108,7 +108,12 @@ pub(super) fn put_on(
     limits: &ResourceLimits,
 ) -> Result<(Vec<Directory>, Option<OomCounter>), ExecutorError> {
     let mut directories: Vec<(usize, Directory)> = Vec::new();
-    let mut oom = cgroups.is_unified(Resource::Memory).then_some(OomCounter::Keeper);
+    let memory = cgroups.version_1(Resource::Memory.controller()).map(|(_, hierarchy)| hierarchy);
+    let is_kept_with_memory = match keeper {
+        Keeper::Freezer(_) => memory.is_some_and(|memory| memory.has("freezer")),
+        _ => cgroups.is_unified(Resource::Memory),
+    };
+    let mut oom = is_kept_with_memory.then_some(OomCounter::Keeper);
     for resource in Resource::ALL {
         let unified = cgroups.is_unified(resource);
         let Some(settings) = resource.settings(limits, unified) else { continue };
@@ -140,6 +145,13 @@ pub(super) fn put_on(
         if resource == Resource::Memory {
             oom = Some(OomCounter::Controller(at));
         }
+    }
+    // version 1 counts the processes that the OOM killer ends where they are, whoever's limit they meet
+    if let (None, Keeper::Freezer(_), Some(memory)) = (oom, keeper, memory)
+        && let Ok(directory) = memory.tree.grow()
+    {
+        oom = Some(OomCounter::Controller(directories.len()));
+        directories.push((usize::MAX, directory));
     }
     Ok((directories.into_iter().map(|(_, directory)| directory).collect(), oom))
 }

@@ -7,8 +7,9 @@ mod leaf;
 mod limits;
 mod tree;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,6 +31,8 @@ pub(super) struct Cgroups {
     kind: ContainmentKind,
     /// Why the version 1 hierarchy with the freezer cannot be used, if it is there.
     freezer_fault: Option<String>,
+    /// Counts what the OOM killer ends in this process's own cgroup.
+    own_oom: Option<File>,
 }
 
 /// The engine's part of the version 2 hierarchy.
@@ -89,8 +92,17 @@ impl Cgroups {
                 this.kind = ContainmentKind::ProcessGroup;
             }
         }
+        // after this process may have been moved
+        this.own_oom = own_oom();
         this.prepare();
         (this, faults)
+    }
+
+    /// How many processes the OOM killer has ended in this process's own cgroup; `None`: nobody counts.
+    pub(super) fn own_oom_kills(&self) -> Option<u64> {
+        let mut text = [0; 512];
+        let length = self.own_oom.as_ref()?.read_at(&mut text, 0).ok()?;
+        tree::number(str::from_utf8(text.get(..length)?).ok()?, leaf::OOM_KILLS)
     }
 
     /// Makes ready what the next execution will need, if it is not.
@@ -165,6 +177,17 @@ impl Cgroups {
         let keeper = self.keeper().map_err(|error| error.to_string())?;
         try_out(Leaf { keeper, controllers: Vec::new(), oom: None })
     }
+}
+
+/// Of version 1, if the memory controller is there; or of version 2, which counts for all cgroups below too.
+fn own_oom() -> Option<File> {
+    let hierarchies = hierarchy::all().ok()?;
+    let has_memory = |hierarchy: &&Hierarchy| hierarchy.controllers.iter().any(|has| has == "memory");
+    let file = match hierarchies.iter().find(has_memory) {
+        Some(version_1) => version_1.own.join(leaf::OOM_CONTROL),
+        None => hierarchies.iter().find(|hierarchy| hierarchy.unified)?.own.join(leaf::MEMORY_EVENTS),
+    };
+    File::open(file).ok()
 }
 
 /// The parts of the version 1 hierarchies that this process may use, and why it may not use the one with the freezer.

@@ -196,9 +196,7 @@ impl Directory {
 
     /// The number on the line of one of its files that begins with `key`.
     pub(super) fn number(&self, name: &str, key: &str) -> Option<u64> {
-        let text = self.read(name).ok()?;
-        let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
-        value.trim().parse().ok()
+        number(&self.read(name).ok()?, key)
     }
 
     /// The processes in it and in all below it.
@@ -317,6 +315,12 @@ pub(super) fn pids(path: &Path) -> io::Result<Vec<i32>> {
     pids.sort_unstable();
     pids.dedup();
     Ok(pids)
+}
+
+/// The number on the line that begins with `key`.
+pub(super) fn number(text: &str, key: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
+    value.trim().parse().ok()
 }
 
 fn numbers(lines: &str) -> impl Iterator<Item = i32> {
