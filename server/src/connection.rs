@@ -12,6 +12,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::UnixTime;
 use telexec_proto::convert::error_to_status;
+use telexec_tool::{Lost, Workers};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::net::unix::UCred;
@@ -25,9 +26,10 @@ use crate::body;
 use crate::caller::{Caller, Shown, Transport};
 use crate::calls::{self, Calls};
 use crate::identity::Identity;
-use crate::listen::Accepted;
+use crate::listen::{Accepted, Remote};
 use crate::message::{self, Unfinished};
 use crate::metrics::{Metrics, Refusal};
+use crate::on_workers::on_workers;
 use crate::preface::{Entrance, Impatient};
 use crate::standing::Standing;
 use crate::tls::Tls;
@@ -50,6 +52,8 @@ pub(crate) enum HandshakeError {
     Displaced,
     #[error("TLS: {0}")]
     Tls(io::Error),
+    #[error("TLS: {0}")]
+    Lost(#[from] Lost),
     #[error("its certificate names nobody")]
     Nameless,
     #[error("its user is neither root nor the agent's own, and there is no policy that could let it in")]
@@ -66,7 +70,7 @@ impl HandshakeError {
         match self {
             Self::Timeout => "timeout",
             Self::Displaced => "displaced",
-            Self::Tls(_) => "tls",
+            Self::Tls(_) | Self::Lost(_) => "tls",
             Self::Nameless => "nameless",
             Self::ForeignUser | Self::ForeignGuest => "foreign",
             Self::Credentials(_) => "credentials",
@@ -89,9 +93,15 @@ impl Peer {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Finds out who is there; `address` is where it comes from. With `strangers`, users of this machine other than root and the
+/// Finds out who is there; what TLS computes is done by `workers`. With `strangers`, users of this machine other than root and the
 /// agent's own, and virtual machines beside this one, are let in too: a policy decides what they may do.
-pub(crate) async fn handshake(accepted: Accepted, address: &str, strangers: bool) -> Result<Peer, HandshakeError> {
+pub(crate) async fn handshake(
+    accepted: Accepted,
+    remote: &Remote,
+    strangers: bool,
+    workers: &Workers,
+) -> Result<Peer, HandshakeError> {
+    let address = remote.address.as_str();
     let handshake = async {
         match accepted {
             Accepted::Unix(stream) => {
@@ -116,7 +126,7 @@ pub(crate) async fn handshake(accepted: Accepted, address: &str, strangers: bool
                 let caller = Caller::new(identity, Transport::Vsock, address);
                 Ok(Peer { caller: caller.into(), io: Box::new(stream) })
             }
-            Accepted::Tcp(stream, Some(tls)) => tls_handshake(stream, tls, address).await,
+            Accepted::Tcp(stream, Some(tls)) => tls_handshake(stream, tls, remote, workers).await,
         }
     };
     tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await.unwrap_or(Err(HandshakeError::Timeout))
@@ -127,16 +137,24 @@ fn is_own(credentials: &UCred) -> bool {
     credentials.uid() == 0 || credentials.uid() == rustix::process::geteuid().as_raw()
 }
 
-async fn tls_handshake(stream: TcpStream, tls: Tls, address: &str) -> Result<Peer, HandshakeError> {
+async fn tls_handshake(
+    stream: TcpStream,
+    tls: Tls,
+    remote: &Remote,
+    workers: &Workers,
+) -> Result<Peer, HandshakeError> {
+    // who says nothing costs nothing
+    stream.readable().await.map_err(HandshakeError::Tls)?;
     let (credentials, since) = (tls.current(), UnixTime::now());
     let acceptor = TlsAcceptor::from(Arc::clone(&credentials.server));
-    let mut stream = acceptor.accept(stream).await.map_err(HandshakeError::Tls)?;
+    let accepted = on_workers(workers, &remote.source.to_string(), acceptor.accept(stream)).await?;
+    let mut stream = accepted.map_err(HandshakeError::Tls)?;
     stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
     let identity = chain.first().and_then(Identity::from_certificate).ok_or(HandshakeError::Nameless)?;
     let certificate = chain.first().and_then(Shown::from_certificate);
     let standing = Some(Standing::new(tls, credentials, chain, since));
-    let caller = Caller { certificate, standing, ..Caller::new(identity, Transport::Mtls, address) };
+    let caller = Caller { certificate, standing, ..Caller::new(identity, Transport::Mtls, &remote.address) };
     Ok(Peer { caller: caller.into(), io: Box::new(stream) })
 }
 

@@ -28,7 +28,7 @@ impl Judging {
     /// # Errors
     /// The first threads cannot be made.
     pub(crate) fn new() -> io::Result<Self> {
-        let processors = available_parallelism().map_or(1, usize::from).max(2);
+        let processors = processors();
         Ok(Self {
             users: Workers::with_share("users", 1, MAX_LOOK_UPS, MAX_LOOK_UPS_EACH)?,
             texts: Workers::with_share("judging", 2, processors, processors - 1)?,
@@ -62,6 +62,11 @@ impl Judging {
         };
         self.texts.run(identity, judge).await.map_err(lost)
     }
+}
+
+/// As many threads compute at once as there are processors, at least two: one long piece of work does not hold up all.
+pub(crate) fn processors() -> usize {
+    available_parallelism().map_or(1, usize::from).max(2)
 }
 
 fn lost(lost: Lost) -> ExecutorError {

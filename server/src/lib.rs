@@ -32,6 +32,7 @@ pub mod logging;
 pub mod machine;
 mod message;
 mod metrics;
+mod on_workers;
 pub mod orphans;
 mod pending;
 mod permission;

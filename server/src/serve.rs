@@ -8,6 +8,7 @@ use rustix::process::{Resource, getrlimit};
 use telexec_proto::FILE_DESCRIPTOR_SET;
 use telexec_proto::v1::agent_service_server::AgentServiceServer;
 use telexec_proto::v1::execution_service_server::ExecutionServiceServer;
+use telexec_tool::Workers;
 use telexec_tool::local::LocalExecutor;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -24,7 +25,7 @@ use crate::config::{Config, ConfigError};
 use crate::connection::{self, HandshakeError};
 use crate::execution_service::Executions;
 use crate::expiry::warn_of_expiry;
-use crate::judging::Judging;
+use crate::judging::{self, Judging};
 use crate::listen::{Accepted, Listener, Listeners, Remote};
 use crate::metrics::{Metrics, Refusal, Scraped};
 use crate::pending::{Pending, Waiting};
@@ -96,7 +97,8 @@ pub async fn serve(
     };
     let health = HealthReporter::new();
     let routes = routes(&config, &stack, listeners.tls.clone(), &health).await?;
-    let connections = Connections::new(routes, &config, stack.policy.is_some(), metrics.clone());
+    let handshakes = Workers::new("handshakes", 1, judging::processors()).map_err(ServeError::Engine)?;
+    let connections = Connections::new(routes, handshakes, &config, stack.policy.is_some(), metrics.clone());
     let _closes = connections.close.clone().drop_guard();
     let mut following = JoinSet::new();
     if let Some(listener) = listeners.metrics {
@@ -199,11 +201,13 @@ struct Connections {
     tracker: TaskTracker,
     places: Places,
     calls: Calls,
+    /// Compute what TLS asks for, in turns of sources.
+    handshakes: Workers,
     metrics: Metrics,
 }
 
 impl Connections {
-    fn new(routes: Routes, config: &Config, strangers: bool, metrics: Metrics) -> Self {
+    fn new(routes: Routes, handshakes: Workers, config: &Config, strangers: bool, metrics: Metrics) -> Self {
         Self {
             routes,
             strangers,
@@ -212,6 +216,7 @@ impl Connections {
             tracker: TaskTracker::new(),
             places: Places::new(config),
             calls: Calls::new(config.max_calls_per_identity),
+            handshakes,
             metrics,
         }
     }
@@ -247,7 +252,7 @@ impl Connections {
     async fn answer(self, accepted: Accepted, remote: Remote, waiting: Waiting) {
         let displaced = waiting.displaced();
         let peer = tokio::select! {
-            peer = connection::handshake(accepted, &remote.address, self.strangers) => peer,
+            peer = connection::handshake(accepted, &remote, self.strangers, &self.handshakes) => peer,
             () = displaced.cancelled() => Err(HandshakeError::Displaced),
         };
         self.metrics.handshake(peer.as_ref().err());

@@ -1,5 +1,6 @@
 //! Where a connection comes from, as far as those who are not known yet can be told apart.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 use tokio::net::unix::UCred;
@@ -13,6 +14,17 @@ pub(crate) enum Source {
     Cid(u32),
     /// A user of this machine; `None`: one that the kernel does not tell.
     Uid(Option<u32>),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(address) => write!(f, "ip={address}"),
+            Self::Cid(cid) => write!(f, "cid={cid}"),
+            Self::Uid(Some(uid)) => write!(f, "uid={uid}"),
+            Self::Uid(None) => f.write_str("uid=unknown"),
+        }
+    }
 }
 
 impl Source {

@@ -1,15 +1,23 @@
 //! A caller with a lot of work for the agent: others have their turns in between.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use rustls::ClientConnection;
+use rustls::pki_types::ServerName;
 use telexec_proto::v1::{CheckCommandRequest, ExecuteRequest};
 use telexec_tests::{Agent, Certs, Leaf, Wire, follow, within};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::TlsConnector;
 
 /// How many requests one caller has waiting.
 const WAITING: usize = 200;
+
+/// How many handshakes one address has begun.
+const HANDSHAKES: usize = 500;
 
 /// A text that takes its time to be judged.
 fn long_text() -> String {
@@ -50,4 +58,43 @@ async fn a_flood_of_checks_does_not_hold_up_the_command_of_another() {
     eprintln!("{before} of {WAITING} checks went before");
     assert!(before < WAITING / 2, "{before} of {WAITING} checks went before");
     within(rest).await.unwrap();
+}
+
+/// The first step of a handshake costs whoever asks nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_handshakes_does_not_hold_up_that_of_another_address() {
+    let certs = Certs::new();
+    let agent = Agent::builder().mtls(&certs).start();
+    let config = certs.config(Some(&certs.client));
+    let mut hello = Vec::new();
+    let name = ServerName::try_from("localhost").unwrap();
+    ClientConnection::new(Arc::clone(&config), name).unwrap().write_tls(&mut hello).unwrap();
+    let mut flood = Vec::new();
+    for _ in 0..HANDSHAKES {
+        flood.push(Wire::dial_from(Ipv4Addr::new(127, 0, 0, 2), &agent).await);
+    }
+    let other = Wire::dial(&agent).await;
+    for stream in &mut flood {
+        stream.write_all(&hello).await.unwrap();
+    }
+    let answered = Arc::new(AtomicUsize::new(0));
+    let answers: Vec<_> = flood
+        .into_iter()
+        .map(|mut stream| {
+            let answered = Arc::clone(&answered);
+            tokio::spawn(async move {
+                within(stream.read_u8()).await.unwrap();
+                answered.fetch_add(1, Ordering::Relaxed);
+                stream
+            })
+        })
+        .collect();
+    let name = ServerName::try_from("localhost").unwrap();
+    within(TlsConnector::from(config).connect(name, other)).await.unwrap();
+    let before = answered.load(Ordering::Relaxed);
+    eprintln!("{before} of {HANDSHAKES} handshakes went before");
+    assert!(before < HANDSHAKES / 2, "{before} of {HANDSHAKES} handshakes went before");
+    for answer in answers {
+        drop(within(answer).await.unwrap());
+    }
 }
