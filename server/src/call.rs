@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use telexec_proto::timeout;
 use telexec_tool::TraceContext;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Status};
 
 use crate::caller::Caller;
-use crate::execution_service::invalid;
+use crate::deadline::Deadline;
 
 /// The headers of the recommendation W3C Trace Context.
 const TRACEPARENT: &str = "traceparent";
@@ -19,22 +18,21 @@ const TRACESTATE: &str = "tracestate";
 pub(crate) struct Call {
     pub(crate) rpc: Rpc,
     pub(crate) caller: Arc<Caller>,
+    pub(crate) deadline: Deadline,
     /// The caller's span, if it is a part of a trace.
     pub(crate) trace: Option<TraceContext>,
 }
 
 impl Call {
-    /// Who calls; the connection noted it. Also checks the one header that all calls may have.
+    /// Who calls, and until when; the connection noted both.
     ///
     /// # Errors
-    /// That header is malformed.
+    /// It did not.
     pub(crate) fn of<T>(request: &Request<T>, rpc: Rpc) -> Result<Self, Status> {
-        if let Some(value) = request.metadata().get(timeout::HEADER) {
-            timeout::parse(value.as_bytes()).map_err(invalid)?;
-        }
         let caller = request.extensions().get::<Arc<Caller>>();
         let caller = caller.ok_or_else(|| Status::unauthenticated("the transport did not say who calls"))?;
-        Ok(Self { rpc, caller: Arc::clone(caller), trace: trace(request.metadata()) })
+        let deadline = request.extensions().get::<Deadline>().cloned().unwrap_or_default();
+        Ok(Self { rpc, caller: Arc::clone(caller), deadline, trace: trace(request.metadata()) })
     }
 }
 

@@ -66,6 +66,9 @@ pub struct Config {
     /// For commands that do not say. Default 2 s.
     #[serde(with = "humantime_serde")]
     pub kill_grace: Duration,
+    /// Longer ones, asked for or not, are cut to this. Default 60 s.
+    #[serde(with = "humantime_serde")]
+    pub max_kill_grace: Duration,
     /// For commands that do not say. Default: none.
     #[serde(with = "humantime_serde")]
     pub default_timeout: Option<Duration>,
@@ -221,6 +224,7 @@ impl Default for Config {
             environment: BTreeMap::new(),
             labels: BTreeMap::new(),
             kill_grace: local.kill_grace,
+            max_kill_grace: local.max_kill_grace,
             default_timeout: None,
             max_timeout: None,
             max_output_bytes: 0,
@@ -341,6 +345,7 @@ impl Config {
             working_directory: self.working_directory.clone(),
             environment: self.environment.clone(),
             kill_grace: self.kill_grace,
+            max_kill_grace: self.max_kill_grace,
             default_timeout: self.default_timeout,
             max_timeout: self.max_timeout,
             max_output_bytes: self.max_output_bytes,

@@ -1,14 +1,15 @@
 //! One connection: who is there, then HTTP/2 until it ends.
 
+use std::convert::Infallible;
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::UnixTime;
 use telexec_proto::convert::error_to_status;
@@ -22,12 +23,13 @@ use tonic::service::Routes;
 use tower::ServiceExt;
 use tracing::debug;
 
-use crate::body;
+use crate::body::{self, Body};
 use crate::caller::{Caller, Shown, Transport};
 use crate::calls::{self, Calls};
+use crate::deadline::Deadline;
 use crate::identity::Identity;
 use crate::listen::{Accepted, Remote};
-use crate::message::{self, Unfinished};
+use crate::message::{self, Limited, Unfinished};
 use crate::metrics::{Metrics, Refusal};
 use crate::on_workers::on_workers;
 use crate::preface::{Entrance, Impatient};
@@ -189,7 +191,7 @@ pub(crate) async fn serve(
                     Ok(body::of(error_to_status(&refusal).into_http()))
                 }
                 None => match message::admit(request, unfinished) {
-                    Some(request) => routes.oneshot(request).await.map(body::of),
+                    Some(request) => answer(routes, request).await,
                     None => Ok(body::of(message::unsupported())),
                 },
             };
@@ -207,6 +209,19 @@ pub(crate) async fn serve(
     };
     if let Err(error) = result {
         debug!(%error, cause = error.source(), "connection ended");
+    }
+}
+
+/// The answer of the service, until the call's deadline.
+async fn answer(routes: Routes, mut request: Request<Limited<Incoming>>) -> Result<Response<Body>, Infallible> {
+    let deadline = match Deadline::of(request.headers()) {
+        Ok(deadline) => deadline,
+        Err(malformed) => return Ok(body::of(malformed.into_http())),
+    };
+    request.extensions_mut().insert(deadline.clone());
+    match deadline.keep(routes.oneshot(request)).await {
+        Ok(answer) => answer.map(body::of),
+        Err(late) => Ok(body::of(late.into_http())),
     }
 }
 

@@ -11,12 +11,11 @@ use telexec_proto::v1::{
     ListExecutionsResponse, ResizeTerminalRequest, ResizeTerminalResponse, RunResponse, SignalExecutionRequest,
     SignalExecutionResponse, WriteInputRequest, WriteInputResponse,
 };
-use telexec_tool::{Command, ExecutionId, Executor, Input, InvalidCommand, Signal};
+use telexec_tool::{ExecutionId, Executor, Input, InvalidCommand, Signal};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::body::{Carried, carrying};
 use crate::call::{Call, Rpc};
-use crate::deadline::{command_before, deadline, passed, until};
 use crate::events::answer;
 use crate::interact::interact;
 use crate::run;
@@ -31,8 +30,9 @@ impl ExecutionService for Executions {
     type ExecuteStream = Carried;
 
     async fn execute(&self, request: Request<ExecuteRequest>) -> Result<Response<Self::ExecuteStream>, Status> {
-        let executor = self.executor_for(&request, Rpc::Execute)?;
-        answer(executor.execute(command(request)?).await).map(carrying)
+        let call = Call::of(&request, Rpc::Execute)?;
+        let command = call.deadline.command(request.into_inner())?;
+        answer(self.stack.executor_for(call).execute(command).await).map(carrying)
     }
 
     type InteractStream = Carried;
@@ -41,32 +41,27 @@ impl ExecutionService for Executions {
         &self,
         request: Request<Streaming<InteractRequest>>,
     ) -> Result<Response<Self::InteractStream>, Status> {
-        let executor = Arc::new(self.executor_for(&request, Rpc::Interact)?);
-        let deadline = deadline(&request)?;
-        interact(executor, request.into_inner(), deadline).await.map(carrying)
+        let call = Call::of(&request, Rpc::Interact)?;
+        let deadline = call.deadline.clone();
+        interact(Arc::new(self.stack.executor_for(call)), request.into_inner(), &deadline).await.map(carrying)
     }
 
     type AttachStream = Carried;
 
     async fn attach(&self, request: Request<AttachRequest>) -> Result<Response<Self::AttachStream>, Status> {
-        let executor = self.executor_for(&request, Rpc::Attach)?;
-        let deadline = deadline(&request)?;
+        let call = Call::of(&request, Rpc::Attach)?;
+        let deadline = call.deadline.clone();
         let (id, from) = attach_from_wire(request.get_ref()).map_err(invalid)?;
-        let events = answer(executor.attach(&id, from).await)?;
-        Ok(carrying(until(deadline, events)))
+        let events = answer(self.stack.executor_for(call).attach(&id, from).await)?;
+        Ok(carrying(deadline.until(events)))
     }
 
     async fn write_input(&self, request: Request<WriteInputRequest>) -> Result<Response<WriteInputResponse>, Status> {
         let executor = self.executor_for(&request, Rpc::WriteInput)?;
-        let deadline = deadline(&request)?;
         let request = request.into_inner();
         let input = Input { data: request.data, offset: Some(request.offset), close: request.close };
-        let id = id(&request.execution_id)?;
-        let written = async { executor.write_input(&id, input).await.map_err(|error| error_to_status(&error)) };
-        let committed_offset = tokio::select! {
-            written = written => written?,
-            status = passed(deadline) => return Err(status),
-        };
+        let written = executor.write_input(&id(&request.execution_id)?, input).await;
+        let committed_offset = written.map_err(|error| error_to_status(&error))?;
         Ok(Response::new(WriteInputResponse { committed_offset }))
     }
 
@@ -83,8 +78,10 @@ impl ExecutionService for Executions {
     }
 
     async fn run(&self, request: Request<ExecuteRequest>) -> Result<Response<RunResponse>, Status> {
-        let executor = self.executor_for(&request, Rpc::Run)?;
-        let execution = executor.execute(command(request)?).await.map_err(|error| error_to_status(&error))?;
+        let call = Call::of(&request, Rpc::Run)?;
+        let command = call.deadline.command(request.into_inner())?;
+        let execution =
+            self.stack.executor_for(call).execute(command).await.map_err(|error| error_to_status(&error))?;
         run::collect(execution).await.map(Response::new)
     }
 
@@ -124,12 +121,6 @@ impl Executions {
     fn executor_for<T>(&self, request: &Request<T>, rpc: Rpc) -> Result<impl Executor + use<T>, Status> {
         Ok(self.stack.executor_for(Call::of(request, rpc)?))
     }
-}
-
-/// The command that is asked for, with the call's deadline counted from now.
-fn command(request: Request<ExecuteRequest>) -> Result<Command, Status> {
-    let deadline = deadline(&request)?;
-    command_before(request.into_inner(), deadline)
 }
 
 fn id(text: &str) -> Result<ExecutionId, Status> {

@@ -1,7 +1,6 @@
 //! `Interact`: one call that starts or follows a command, and takes its input.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use futures_util::stream::PollNext;
 use futures_util::{Stream, StreamExt};
@@ -13,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 use tracing::Instrument;
 
-use crate::deadline::{command_before, passed, until};
+use crate::deadline::Deadline;
 use crate::events::{EventStream, answer, ended_by};
 use crate::execution_service::invalid;
 
@@ -24,17 +23,14 @@ use crate::execution_service::invalid;
 pub(crate) async fn interact<E: Executor + 'static>(
     executor: Arc<E>,
     mut requests: impl Stream<Item = Result<InteractRequest, Status>> + Unpin + Send + 'static,
-    deadline: Option<Instant>,
+    deadline: &Deadline,
 ) -> Result<EventStream, Status> {
-    let first = tokio::select! {
-        first = requests.next() => first.transpose()?.and_then(|request| request.request),
-        late = passed(deadline) => return Err(late),
-    };
-    let (execution, events_until) = match first {
-        Some(Step::Start(request)) => (executor.execute(command_before(request, deadline)?).await, None),
+    let first = requests.next().await.transpose()?.and_then(|request| request.request);
+    let (execution, follows) = match first {
+        Some(Step::Start(request)) => (executor.execute(deadline.command(request)?).await, false),
         Some(Step::Attach(request)) => {
             let (id, from) = attach_from_wire(&request).map_err(invalid)?;
-            (executor.attach(&id, from).await, deadline)
+            (executor.attach(&id, from).await, true)
         }
         _ => return Err(invalid(InvalidCommand::new("request", "is not start or attach, with which it begins"))),
     };
@@ -42,7 +38,8 @@ pub(crate) async fn interact<E: Executor + 'static>(
     let events = answer(execution)?;
     let Some(id) = id else { return Ok(events) };
     let steps = Steps { executor, id }.follow(requests);
-    Ok(until(events_until, with_steps(events, steps)))
+    let events = with_steps(events, steps);
+    Ok(if follows { deadline.until(events) } else { events })
 }
 
 /// The events, while the steps are taken; a step that fails ends them.

@@ -60,7 +60,7 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
     // where files are limited, writing too much is an error, and no end
     let _too_large = signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?;
     let orphans = Orphans::adopt()?;
-    let kill_grace = config.kill_grace;
+    let kill_grace = config.kill_grace.min(config.max_kill_grace);
     let listeners = Listeners::bind(&config).await?;
     let (addresses, metrics) = (listeners.addresses(), listeners.metrics_address());
     let reload = listeners.reload();

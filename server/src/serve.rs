@@ -129,7 +129,7 @@ pub async fn serve(
     if tokio::time::timeout(config.shutdown_grace, engine.idle()).await.is_err() {
         warn!(running = engine.running(), "ending what still runs");
     }
-    let limit = config.kill_grace.saturating_add(KILL_TIME);
+    let limit = config.kill_grace.min(config.max_kill_grace).saturating_add(KILL_TIME);
     if tokio::time::timeout(limit, engine.shutdown()).await.is_err() {
         warn!(running = engine.running(), "gave up on processes that do not end");
     }

@@ -270,6 +270,7 @@ impl Executor for Guarded {
             }
         };
         let engine = self.engine(&permission);
+        self.call.deadline.hand_over();
         let start = async {
             match metrics.watch(asked, trace::watch(span, told)) {
                 Some((id, watcher)) => engine.execute_watched(command, id, watcher).await,

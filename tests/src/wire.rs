@@ -1,15 +1,17 @@
 //! A gRPC client with nothing between a test and the agent: one connection, no retry, and no clock of its own (tonic's
 //! channel keeps the deadline of a call too, so it cannot show who kept it).
 
+use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::{Request, Response, Uri};
-use hyper::body::Incoming;
+use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::rt::Executor;
 use hyper_util::rt::TokioIo;
@@ -136,6 +138,51 @@ impl Wire {
     /// `grpc.health.v1.Health`.
     pub fn health(&self) -> HealthClient<Self> {
         HealthClient::with_origin(self.clone(), Self::origin())
+    }
+}
+
+impl Wire {
+    /// What a call with these headers and just these bytes comes to, after which there is nothing; or, without `ends`, not even
+    /// an end. Dropping the answer ends the call.
+    ///
+    /// # Errors
+    /// The connection broke, or the stream was reset.
+    ///
+    /// # Panics
+    /// It hangs, or a header is malformed.
+    pub async fn post(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        bytes: impl Into<Bytes>,
+        ends: bool,
+    ) -> Result<Response<Incoming>, hyper::Error> {
+        let request = Request::post(format!("http://localhost{path}"));
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let body = Body::new(Given { bytes: Some(bytes.into()), ends });
+        within(self.clone().sender.send_request(request.body(body).unwrap())).await
+    }
+}
+
+/// A body in one piece, after which there is nothing, or no end.
+struct Given {
+    bytes: Option<Bytes>,
+    ends: bool,
+}
+
+impl hyper::body::Body for Given {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.bytes.take() {
+            None if !self.ends => Poll::Pending,
+            bytes => Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ends && self.bytes.is_none()
     }
 }
 

@@ -1,11 +1,22 @@
 //! The deadline of a call, kept by the agent: the client here has no clock of its own.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use futures_util::stream;
+use prost::Message;
+use prost_types::FileDescriptorSet;
 use serde_json::json;
 use telexec_proto::v1::execution_event::Event;
-use telexec_proto::v1::{ExecuteRequest, ExitCause, GetExecutionRequest};
-use telexec_tests::{Agent, Followed, Grpcurl, MARK, Wire, follow, marker, processes_with, until, within};
+use telexec_proto::v1::interact_request::Request as Step;
+use telexec_proto::v1::{
+    AttachRequest, DisconnectPolicy, DuplicatePolicy, ExecuteRequest, ExitCause, GetExecutionRequest, InteractRequest,
+};
+use telexec_tests::raw::message;
+use telexec_tests::{
+    Agent, Followed, Gate, Grpcurl, MARK, Wire, cgroups_named, children, directory, follow, lines, marker,
+    processes_with, until, within,
+};
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt;
 
@@ -131,4 +142,107 @@ async fn grpcurl_gives_one_too() {
     let answer = grpcurl.call("telexec.v1.ExecutionService/Execute", &request).await;
     assert_eq!(answer.code, 64 + i32::from(Code::DeadlineExceeded), "{answer:?}");
     until("nothing is left", async || processes_with(&mark).is_empty()).await;
+}
+
+/// All RPCs of our package, by their paths.
+fn paths() -> Vec<String> {
+    let set = FileDescriptorSet::decode(telexec_proto::FILE_DESCRIPTOR_SET).unwrap();
+    let files = set.file.into_iter().filter(|file| file.package() == "telexec.v1");
+    let services = files.flat_map(|file| file.service);
+    services
+        .flat_map(|one| one.method.clone().into_iter().map(move |rpc| (one.name().to_owned(), rpc)))
+        .map(|(service, rpc)| format!("/telexec.v1.{service}/{}", rpc.name()))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_call_has_its_own_also_before_its_request_is_whole() {
+    let agent = Agent::start();
+    let wire = Wire::connect(&agent).await.unwrap();
+    for path in paths() {
+        let half = message(&[10, 90, b'x'])[..6].to_vec();
+        let headers = [("content-type", "application/grpc"), ("grpc-timeout", "200m")];
+        let answer = wire.post(&path, &headers, half, false).await.unwrap();
+        let status = Status::from_header_map(answer.headers()).unwrap_or_else(|| panic!("{path}: {answer:?}"));
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{path}: {status:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_has_its_own_and_what_it_follows_goes_on() {
+    let agent = Agent::start();
+    let (wire, gate) = (Wire::connect(&agent).await.unwrap(), Gate::new());
+    let command = format!("echo before; {}; exit 3", gate.wait());
+    let request = ExecuteRequest { execution_id: marker(), ..request(&command, "") };
+    let first = within(wire.executions().execute(request.clone())).await.unwrap().into_inner();
+
+    let repeat = execute(&wire, request.clone(), AMPLE).await.unwrap();
+    assert_eq!((repeat.status.code(), repeat.stdout()), (Code::DeadlineExceeded, b"before\n".to_vec()));
+    assert!(repeat.exited().is_none(), "{repeat:?}");
+    let run = within(wire.executions().run(with_timeout(request, "200m"))).await;
+    assert_eq!(run.unwrap_err().code(), Code::DeadlineExceeded);
+
+    let _open = gate.open();
+    assert_eq!(follow(first).await.exited().unwrap().exit_code, 3);
+}
+
+/// Whatever an agent starts does not begin, until this is dropped.
+struct Frozen(Vec<PathBuf>);
+
+impl Frozen {
+    /// `None`: it keeps its commands in no cgroup of version 2.
+    fn new(agent: &Agent) -> Option<Self> {
+        let mut trees = cgroups_named(&format!("telexec.{}.", agent.pid()));
+        trees.retain(|tree| tree.join("cgroup.freeze").exists());
+        let this = (!trees.is_empty()).then_some(Self(trees))?;
+        this.set("1");
+        Some(this)
+    }
+
+    fn set(&self, value: &str) {
+        self.0.iter().for_each(|tree| std::fs::write(tree.join("cgroup.freeze"), value).unwrap());
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.set("0");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_start_has_its_own_and_the_start_goes_on() {
+    let agent = Agent::start();
+    let (wire, trace) = (Wire::connect(&agent).await.unwrap(), directory());
+    let Some(frozen) = Frozen::new(&agent) else {
+        eprintln!("skipped: no cgroup of version 2 to freeze");
+        return;
+    };
+    let ran = trace.path().join("ran");
+    let execution_id = marker();
+    let asked = ExecuteRequest {
+        execution_id: execution_id.clone(),
+        on_disconnect: DisconnectPolicy::Detach.into(),
+        ..request(&format!("echo ran >> {}", ran.display()), "")
+    };
+    let first = tokio::spawn({
+        let (wire, asked) = (wire.clone(), asked.clone());
+        async move { follow(wire.executions().execute(asked).await.unwrap().into_inner()).await }
+    });
+    until("it is being started", async || !children(agent.pid()).is_empty()).await;
+
+    let late = |answer: Result<(), Status>| assert_eq!(answer.unwrap_err().code(), Code::DeadlineExceeded);
+    late(execute(&wire, asked.clone(), "200m").await.map(drop));
+    late(within(wire.executions().run(with_timeout(asked.clone(), "200m"))).await.map(drop));
+    let duplicate =
+        ExecuteRequest { execution_id: String::new(), duplicate_policy: DuplicatePolicy::ReuseRunning.into(), ..asked };
+    late(execute(&wire, duplicate, "200m").await.map(drop));
+    let attach = AttachRequest { execution_id, ..Default::default() };
+    late(within(wire.executions().attach(with_timeout(attach.clone(), "200m"))).await.map(drop));
+    let steps = stream::iter([InteractRequest { request: Some(Step::Attach(attach)) }]);
+    late(within(wire.executions().interact(with_timeout(steps, "200m"))).await.map(drop));
+
+    drop(frozen);
+    let first = within(first).await.unwrap();
+    assert_eq!((first.exited().unwrap().exit_code, lines(&ran)), (0, vec!["ran".to_owned()]), "{first:?}");
 }

@@ -3,9 +3,12 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
-use telexec_tests::{Agent, Authority, Certs, Leaf, Pair, collect, run};
-use telexec_tool::{Command, Executor, ExitCause};
+use telexec_tests::{
+    Agent, Authority, Certs, Leaf, MARK, Pair, collect, marker, processes_with, run, until, until_told,
+};
+use telexec_tool::{Command, CommandBuilder, Executor, ExitCause};
 
 use super::telexecd;
 
@@ -216,6 +219,26 @@ async fn timeouts_are_cut_to_the_longest() {
     let endless = || Command::argv(["sleep", "300"]);
     for command in [endless(), endless().timeout(std::time::Duration::from_secs(300))] {
         assert_eq!(run(&executor, command).await.unwrap().exited.cause, ExitCause::TimedOut);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn graces_are_cut_to_the_longest() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    // the default of commands that do not say is cut too
+    let config = "max_timeout = \"1s\"\nkill_grace = \"1h\"\nmax_kill_grace = \"200ms\"";
+    let agent = Agent::builder().config(config).start();
+    let executor = agent.executor().await;
+    let stubborn = |mark: &str| Command::shell("trap '' TERM; echo ready; sleep 300; sleep 300").env(MARK, mark);
+    for asked in [None, Some(HOUR)] {
+        let mark = marker();
+        let command = || asked.into_iter().fold(stubborn(&mark), CommandBuilder::kill_grace);
+        let outcome = run(&executor, command()).await.unwrap();
+        assert_eq!(outcome.exited.cause, ExitCause::TimedOut);
+        let mut execution = executor.execute(command().build().unwrap()).await.unwrap();
+        until_told(&mut execution, "ready\n").await;
+        drop(execution);
+        until("what was cancelled is gone", async || processes_with(&mark).is_empty()).await;
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{StreamExt, stream};
 use http::{Response, StatusCode};
@@ -13,7 +14,6 @@ use telexec_tests::raw::message;
 use telexec_tests::{Agent, Memory, Wire, follow, lines, marker, processes_with, until, within};
 use tokio::sync::Notify;
 use tonic::{Code, Status};
-use tower::Service;
 
 use super::{EXECUTE, marked};
 
@@ -87,13 +87,8 @@ async fn a_long_message_in_the_course_of_a_call_ends_it_and_its_command() {
 async fn messages_without_their_ends_are_refused_before_they_are_many() {
     let agent = Agent::start();
     let wire = Wire::connect(&agent).await.unwrap();
-    let part = || message(&vec![7; MAX_MESSAGE_BYTES])[..MAX_MESSAGE_BYTES - 1000].to_vec();
-    let call = || {
-        let request =
-            http::Request::post(format!("http://localhost{EXECUTE}")).header("content-type", "application/grpc");
-        let body = tonic::body::Body::new(Given { data: Some(part().into()), ends: false });
-        wire.clone().call(request.body(body).unwrap())
-    };
+    let part = Bytes::from(message(&vec![7; MAX_MESSAGE_BYTES])).slice(..MAX_MESSAGE_BYTES - 1000);
+    let call = || wire.post(EXECUTE, GRPC, part.clone(), false);
     let before = Memory::of(agent.pid()).resident;
     let mut calls: FuturesUnordered<_> = (0..40).map(|_| call()).collect();
     let refused = within(calls.next()).await.unwrap().unwrap();
@@ -110,12 +105,9 @@ async fn messages_without_their_ends_are_refused_before_they_are_many() {
     .await;
 }
 
-/// What a call with just this body comes to; dropping it ends the call.
+/// What Execute with just this body comes to; dropping it ends the call.
 async fn post(wire: &Wire, headers: &[(&str, &str)], body: Vec<u8>) -> Response<Incoming> {
-    let request = http::Request::post(format!("http://localhost{EXECUTE}"));
-    let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
-    let body = tonic::body::Body::new(Given { data: Some(body.into()), ends: true });
-    within(wire.clone().call(request.body(body).unwrap())).await.unwrap()
+    wire.post(EXECUTE, headers, body, true).await.unwrap()
 }
 
 const GRPC: &[(&str, &str)] = &[("content-type", "application/grpc"), ("te", "trailers")];
@@ -203,29 +195,4 @@ async fn a_long_and_odd_status_is_encoded_and_cut() {
     }
     let answer: RunResponse = wire.executions().run(marked("echo fine", "")).await.unwrap().into_inner();
     assert_eq!(answer.stdout, "fine\n");
-}
-
-/// A body in one piece, after which there is nothing, or no end.
-struct Given {
-    data: Option<bytes::Bytes>,
-    ends: bool,
-}
-
-impl hyper::body::Body for Given {
-    type Data = bytes::Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: std::pin::Pin<&mut Self>,
-        _: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<hyper::body::Frame<bytes::Bytes>, Self::Error>>> {
-        match self.data.take() {
-            None if !self.ends => std::task::Poll::Pending,
-            data => std::task::Poll::Ready(data.map(|data| Ok(hyper::body::Frame::data(data)))),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.ends && self.data.is_none()
-    }
 }

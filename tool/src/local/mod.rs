@@ -62,7 +62,7 @@ use self::resolve::Defaults;
 use self::spawn::{DirectSpawner, Spawner};
 use self::spool::Spool;
 pub use self::spool::SpoolLimits;
-use self::supervise::Supervisor;
+use self::supervise::{Supervisor, at};
 use self::transcript::Reader;
 pub use self::watch::{MainProcess, Watcher};
 use crate::{
@@ -81,6 +81,8 @@ pub struct LocalConfig {
     pub environment: BTreeMap<String, String>,
     /// From SIGTERM to SIGKILL, for commands that do not say. Default 2 s.
     pub kill_grace: Duration,
+    /// Longer ones, asked for or not, are cut to this. Default 60 s.
+    pub max_kill_grace: Duration,
     /// For commands that do not say. Default: none.
     pub default_timeout: Option<Duration>,
     /// Longer timeouts, and none, are cut to this. Default: no limit.
@@ -182,6 +184,7 @@ impl Default for LocalConfig {
             working_directory: None,
             environment: BTreeMap::new(),
             kill_grace: Duration::from_secs(2),
+            max_kill_grace: Duration::from_secs(60),
             default_timeout: None,
             max_timeout: None,
             max_output_bytes: 0,
@@ -224,7 +227,9 @@ struct Shared {
     registry: Registry,
     keys: Keys,
     spool: Arc<Spool>,
+    /// No longer than the longest.
     kill_grace: Duration,
+    max_kill_grace: Duration,
     default_timeout: Option<Duration>,
     max_timeout: Option<Duration>,
     max_output_bytes: u64,
@@ -257,6 +262,11 @@ impl Shared {
     fn timeout(&self, command: &Command) -> Option<Duration> {
         let asked = command.timeout().or(self.default_timeout);
         [asked, self.max_timeout, command.allowance().timeout].into_iter().flatten().min()
+    }
+
+    /// From SIGTERM to SIGKILL.
+    fn kill_grace(&self, command: &Command) -> Duration {
+        command.kill_grace().unwrap_or(self.kill_grace).min(self.max_kill_grace)
     }
 
     /// Blocks on the file system.
@@ -316,7 +326,8 @@ impl LocalExecutor {
                 registry,
                 keys: Keys::new(),
                 spool,
-                kill_grace: config.kill_grace,
+                kill_grace: config.kill_grace.min(config.max_kill_grace),
+                max_kill_grace: config.max_kill_grace,
                 default_timeout: config.default_timeout,
                 max_timeout: config.max_timeout,
                 max_output_bytes: config.max_output_bytes,
@@ -438,7 +449,13 @@ impl LocalExecutor {
         watcher: Option<Box<dyn Watcher>>,
     ) -> Result<Execution, ExecutorError> {
         let command = command.with_identity(&*self.identity);
-        let (record, tracked, permit) = match self.reserve(&command, id).await {
+        let reserved = tokio::select! {
+            biased;
+            reserved = self.reserve(&command, id) => reserved,
+            // of what it waits for nothing else becomes
+            () = at(command.deadline()) => Err(ExecutorError::DeadlineExceeded),
+        };
+        let (record, tracked, permit) = match reserved {
             Ok(Placed::New(record, tracked, permit)) => (record, tracked, permit),
             Ok(Placed::Repeated(execution)) => {
                 watcher.into_iter().for_each(|watcher| watcher.repeated());
@@ -461,7 +478,8 @@ impl LocalExecutor {
         tokio::spawn(supervisor.run(started).instrument(span));
 
         let started = start.await.map_err(|_| ExecutorError::Internal("the command's task ended early".into()))??;
-        Ok(follow(Reader::owner(transcript), binding, started))
+        // the supervisor keeps its deadline
+        Ok(follow(Reader::owner(transcript), binding, started, None))
     }
 
     /// A place for the command under this id, if it names none itself; or what was asked for before.
@@ -480,7 +498,7 @@ impl LocalExecutor {
                     let binding = Binding::repeat(&record, command.on_disconnect());
                     if let Some(started) = record.start().await {
                         let reader = Reader::at(Arc::clone(&record.transcript), 0);
-                        return Ok(Placed::Repeated(follow(reader, binding, started)));
+                        return Ok(Placed::Repeated(follow(reader, binding, started, command.deadline())));
                     }
                 }
                 Reserved::Duplicate(record) => {
@@ -535,7 +553,7 @@ impl Executor for LocalExecutor {
             return Err(ExecutorError::OutOfRange { field: "position".into(), end });
         }
         let reader = Reader::at(Arc::clone(&record.transcript), from.position);
-        Ok(follow(reader, Binding::follower(&record, from.on_disconnect), started))
+        Ok(follow(reader, Binding::follower(&record, from.on_disconnect), started, None))
     }
 
     async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
@@ -596,11 +614,15 @@ fn span(id: &ExecutionId, command: &Command) -> tracing::Span {
     span
 }
 
-/// The events that a reader finds. The binding ends with them.
-fn follow(reader: Reader, binding: Binding, started: Started) -> Execution {
-    let events = stream::unfold(Some((reader, binding)), |state| async {
+/// The events that a reader finds, until the deadline of its call. The binding ends with them.
+fn follow(reader: Reader, binding: Binding, started: Started, deadline: Option<Instant>) -> Execution {
+    let events = stream::unfold(Some((reader, binding)), move |state| async move {
         let (mut reader, binding) = state?;
-        let event = reader.next().await;
+        let event = tokio::select! {
+            biased;
+            event = reader.next() => event,
+            () = at(deadline) => return Some((Err(ExecutorError::DeadlineExceeded), None)),
+        };
         let state = (!event.is_last()).then_some((reader, binding));
         Some((Ok(event), state))
     });

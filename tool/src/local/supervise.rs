@@ -198,7 +198,7 @@ impl Supervisor {
     }
 
     fn grace(&self) -> Duration {
-        self.command.kill_grace().unwrap_or(self.shared.kill_grace)
+        self.shared.kill_grace(&self.command)
     }
 
     /// A reason to cut a grace short.

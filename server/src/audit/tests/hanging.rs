@@ -15,6 +15,7 @@ use crate::audit::{
 };
 use crate::call::{Call, Rpc};
 use crate::caller::{Caller, Transport};
+use crate::deadline::Deadline;
 use crate::identity::Identity;
 use crate::policy::Decision;
 
@@ -37,7 +38,7 @@ fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {
 
 fn call() -> Call {
     let caller = Arc::new(Caller::new(Identity::anonymous(), Transport::Tcp, "127.0.0.1:1"));
-    Call { rpc: Rpc::Execute, caller, trace: None }
+    Call { rpc: Rpc::Execute, caller, deadline: Deadline::default(), trace: None }
 }
 
 fn command() -> Command {
