@@ -8,6 +8,7 @@ use tonic::{Request, Status};
 
 use crate::caller::Caller;
 use crate::deadline::Deadline;
+use crate::held::Held;
 
 /// The headers of the recommendation W3C Trace Context.
 const TRACEPARENT: &str = "traceparent";
@@ -19,6 +20,8 @@ pub(crate) struct Call {
     pub(crate) rpc: Rpc,
     pub(crate) caller: Arc<Caller>,
     pub(crate) deadline: Deadline,
+    /// What its request holds of the memory.
+    pub(crate) held: Arc<Held>,
     /// The caller's span, if it is a part of a trace.
     pub(crate) trace: Option<TraceContext>,
 }
@@ -31,8 +34,11 @@ impl Call {
     pub(crate) fn of<T>(request: &Request<T>, rpc: Rpc) -> Result<Self, Status> {
         let caller = request.extensions().get::<Arc<Caller>>();
         let caller = caller.ok_or_else(|| Status::unauthenticated("the transport did not say who calls"))?;
+        let held = request.extensions().get::<Arc<Held>>();
+        let held = held.ok_or_else(|| Status::internal("the transport did not count the request"))?;
         let deadline = request.extensions().get::<Deadline>().cloned().unwrap_or_default();
-        Ok(Self { rpc, caller: Arc::clone(caller), deadline, trace: trace(request.metadata()) })
+        let trace = trace(request.metadata());
+        Ok(Self { rpc, caller: Arc::clone(caller), deadline, held: Arc::clone(held), trace })
     }
 }
 

@@ -10,6 +10,7 @@ use telexec_tool::local::{ContainmentKind, LocalConfig, Retention, SpoolLimits};
 use telexec_tool::{Command, InvalidCommand};
 
 use crate::audit::AuditConfig;
+use crate::held::Limits;
 use crate::listen::Listen;
 use crate::policy::{AgentFacts, PolicyError, PolicyFile, Roles};
 use crate::reload::Source;
@@ -87,6 +88,13 @@ pub struct Config {
     /// How many calls each identity may have at once, over all of its connections; further ones are RESOURCE_EXHAUSTED.
     /// Default 8,192.
     pub max_calls_per_identity: NonZeroU32,
+    /// How many bytes requests may hold at once: those that arrive, that wait, as input does that a command has not read, or
+    /// whose command runs; each of their fields counts for 256 more. Default 256 MiB.
+    pub max_request_bytes_in_flight: usize,
+    /// Of these, how many may be of one identity. Default 64 MiB.
+    pub max_request_bytes_in_flight_per_identity: usize,
+    /// How many arguments, variables, labels and other fields one request may have. Default 131,072.
+    pub max_request_fields: usize,
     /// How many executions may run or linger at once. Default 4,096.
     pub max_executions: u32,
     /// Of these, how many may be of one identity. Default: as many as there may be.
@@ -102,6 +110,10 @@ pub struct Config {
     pub retention_age: Duration,
     /// How many ended executions are remembered. Default 1,000.
     pub retention_count: usize,
+    /// How many bytes of memory ended executions may take that are remembered. Default 64 MiB.
+    pub retention_bytes: usize,
+    /// Of these, how many may be of one identity. Default 32 MiB.
+    pub retention_bytes_per_identity: usize,
     /// Output that is kept on disk of one execution that may go to the background, in bytes. Default 64 MiB.
     pub spool_max_bytes: u64,
     /// Of all. What ended executions hold of it is given up for others, the oldest first. Default 1 GiB.
@@ -232,6 +244,9 @@ impl Default for Config {
             max_connections_per_identity: None,
             max_connections_per_source: None,
             max_calls_per_identity: MAX_CALLS_PER_IDENTITY,
+            max_request_bytes_in_flight: 256 * 1024 * 1024,
+            max_request_bytes_in_flight_per_identity: 64 * 1024 * 1024,
+            max_request_fields: 131_072,
             max_executions: local.max_executions,
             max_executions_per_identity: None,
             max_starts_per_second: None,
@@ -239,6 +254,8 @@ impl Default for Config {
             require_containment: None,
             retention_age: local.retention.age,
             retention_count: local.retention.count,
+            retention_bytes: local.retention.bytes,
+            retention_bytes_per_identity: local.retention.bytes_per_identity,
             spool_max_bytes: local.spool.execution,
             spool_total_bytes: local.spool.total,
             shutdown_grace: Duration::from_secs(10),
@@ -288,6 +305,13 @@ impl Config {
         if self.max_connections == 0 {
             return invalid("max_connections is 0: nobody could connect");
         }
+        const LEAST_REQUEST_BYTES: usize = 64 * 1024;
+        let request_bytes = self.max_request_bytes_in_flight.min(self.max_request_bytes_in_flight_per_identity);
+        if request_bytes < LEAST_REQUEST_BYTES || self.max_request_fields < 64 {
+            return invalid(
+                "max_request_bytes_in_flight, that per_identity, and max_request_fields must be at least 65536, 65536 and 64",
+            );
+        }
         if self.max_executions == 0 {
             return invalid("max_executions is 0: nothing could run");
         }
@@ -310,6 +334,15 @@ impl Config {
         }
         probe.build()?;
         self.audit.check()
+    }
+
+    /// What requests may hold.
+    pub(crate) fn request_limits(&self) -> Limits {
+        Limits {
+            all: self.max_request_bytes_in_flight,
+            each: self.max_request_bytes_in_flight_per_identity,
+            fields: self.max_request_fields,
+        }
     }
 
     /// What TLS on TCP is made from; `None`: no certificates are configured.
@@ -351,7 +384,12 @@ impl Config {
             max_output_bytes: self.max_output_bytes,
             max_executions: self.max_executions,
             max_executions_per_identity: self.max_executions_per_identity.map_or(u32::MAX, NonZeroU32::get),
-            retention: Retention { age: self.retention_age, count: self.retention_count },
+            retention: Retention {
+                age: self.retention_age,
+                count: self.retention_count,
+                bytes: self.retention_bytes,
+                bytes_per_identity: self.retention_bytes_per_identity,
+            },
             spool: SpoolLimits { execution: self.spool_max_bytes, total: self.spool_total_bytes },
             state_dir: self.state_dir.clone(),
             log_commands: self.log_commands,

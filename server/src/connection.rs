@@ -27,9 +27,10 @@ use crate::body::{self, Body};
 use crate::caller::{Caller, Shown, Transport};
 use crate::calls::{self, Calls};
 use crate::deadline::Deadline;
+use crate::held::{Held, Requests};
 use crate::identity::Identity;
 use crate::listen::{Accepted, Remote};
-use crate::message::{self, Limited, Unfinished};
+use crate::message::{self, Limited};
 use crate::metrics::{Metrics, Refusal};
 use crate::on_workers::on_workers;
 use crate::preface::{Entrance, Impatient};
@@ -167,16 +168,17 @@ pub(crate) async fn serve(
     entrance: Entrance,
     routes: Routes,
     calls: Calls,
+    requests: Requests,
     metrics: Metrics,
     goaway: CancellationToken,
 ) {
     let Peer { caller, io } = peer;
-    let unfinished = Unfinished::default();
+    let account = requests.of(&caller.identity);
     let service = service_fn(move |mut request: Request<Incoming>| {
         let refusal = caller.check().err();
         request.extensions_mut().insert(Arc::clone(&caller));
         let counted = calls.count(&caller.identity);
-        let (routes, unfinished, metrics) = (routes.clone(), unfinished.clone(), metrics.clone());
+        let (routes, account, metrics) = (routes.clone(), account.clone(), metrics.clone());
         async move {
             let counted = match counted {
                 Ok(counted) => counted,
@@ -190,7 +192,7 @@ pub(crate) async fn serve(
                     metrics.refused(Refusal::Certificate);
                     Ok(body::of(error_to_status(&refusal).into_http()))
                 }
-                None => match message::admit(request, unfinished) {
+                None => match message::admit(request, &account, metrics) {
                     Some(request) => answer(routes, request).await,
                     None => Ok(body::of(message::unsupported())),
                 },
@@ -212,12 +214,13 @@ pub(crate) async fn serve(
     }
 }
 
-/// The answer of the service, until the call's deadline.
+/// The answer of the service, until the call's deadline. What the request holds is held until then.
 async fn answer(routes: Routes, mut request: Request<Limited<Incoming>>) -> Result<Response<Body>, Infallible> {
     let deadline = match Deadline::of(request.headers()) {
         Ok(deadline) => deadline,
         Err(malformed) => return Ok(body::of(malformed.into_http())),
     };
+    let _held = request.extensions().get::<Arc<Held>>().cloned();
     request.extensions_mut().insert(deadline.clone());
     match deadline.keep(routes.oneshot(request)).await {
         Ok(answer) => answer.map(body::of),

@@ -42,8 +42,9 @@ impl ExecutionService for Executions {
         request: Request<Streaming<InteractRequest>>,
     ) -> Result<Response<Self::InteractStream>, Status> {
         let call = Call::of(&request, Rpc::Interact)?;
-        let deadline = call.deadline.clone();
-        interact(Arc::new(self.stack.executor_for(call)), request.into_inner(), &deadline).await.map(carrying)
+        let (deadline, held) = (call.deadline.clone(), Arc::clone(&call.held));
+        let executor = Arc::new(self.stack.executor_for(call));
+        interact(executor, request.into_inner(), &deadline, held).await.map(carrying)
     }
 
     type AttachStream = Carried;

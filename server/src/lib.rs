@@ -1,7 +1,7 @@
 //! telexec's agent as a library: [`serve`] answers gRPC on [`Listeners`] until it is told to stop.
 //!
 //! One call goes this way: `listen` accepts, `tls` and `identity` say who is there (`caller`), `connection` speaks HTTP/2
-//! (within the bounds of `preface` and `message`, keeps each call's `deadline`, and asks `standing` before it),
+//! (within the bounds of `preface`, `message` and `held`, keeps each call's `deadline`, and asks `standing` before it),
 //! `execution_service` turns the wire into a command, `stack` puts the policy, ownership, limits and the `audit` log before
 //! the engine of `telexec-tool`. `metrics` counts what happens on the way.
 
@@ -19,10 +19,12 @@ mod deadline;
 mod events;
 mod execution_service;
 mod expiry;
+mod fields;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzz;
 mod health;
+mod held;
 mod identity;
 mod interact;
 mod judging;

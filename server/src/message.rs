@@ -1,29 +1,40 @@
-//! What a request must be before it reaches a service: gRPC, in messages that are not too long.
+//! What a request must be before it reaches a service: gRPC, in messages that are not too long, and no more of them than may
+//! be held. Nothing is unpacked before that is known.
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use hyper::body::{Body, Buf, Frame, SizeHint};
 use hyper::header::CONTENT_TYPE;
 use hyper::{HeaderMap, Request, Response, StatusCode};
+use telexec_proto::convert::error_to_status;
+use telexec_tool::ExecutorError;
 use tonic::Status;
+
+use crate::fields::Fields;
+use crate::held::{Account, Held};
+use crate::metrics::{Metrics, Refusal};
 
 /// The longest message that a caller may send, as tonic's own limit is; but tonic says OUT_OF_RANGE.
 const MAX_MESSAGE_BYTES: u32 = 4 * 1024 * 1024;
 
-/// The most that a connection's messages may have together before they are whole: each is kept until then.
-const MAX_UNFINISHED_BYTES: usize = 32 * 1024 * 1024;
+/// What a field of a message costs beside its bytes, about, once it is an entry of a map, is checked and judged.
+const FIELD_BYTES: usize = 256;
 
-/// How many bytes of a connection's messages are there that are not whole; its clones count together.
-#[derive(Clone, Default)]
-pub(crate) struct Unfinished(Arc<AtomicUsize>);
+/// Whose first field is a request of its own, whose fields count.
+const NESTED: [&str; 2] = ["/telexec.v1.ExecutionService/Interact", "/telexec.v1.AgentService/CheckCommand"];
 
-/// The same request with its messages limited; `None`: it is not gRPC.
-pub(crate) fn admit<B>(request: Request<B>, unfinished: Unfinished) -> Option<Request<Limited<B>>> {
-    let limited = |body| Limited { body, framing: Framing::default(), held: 0, unfinished };
-    is_grpc(request.headers()).then(|| request.map(limited))
+/// The same request with its messages limited; what they hold is an `Arc<Held>` among its extensions. `None`: it is not gRPC.
+pub(crate) fn admit<B>(mut request: Request<B>, account: &Account, metrics: Metrics) -> Option<Request<Limited<B>>> {
+    if !is_grpc(request.headers()) {
+        return None;
+    }
+    let held = Arc::new(account.nothing());
+    request.extensions_mut().insert(Arc::clone(&held));
+    let framing = Framing::new(NESTED.contains(&request.uri().path()));
+    let max_fields = account.limits().fields;
+    Some(request.map(|body| Limited { body, framing, held, max_fields, metrics }))
 }
 
 /// The answer to what is not gRPC.
@@ -41,47 +52,36 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     begin.eq_ignore_ascii_case(name) && matches!(rest.first(), None | Some(b'+' | b';'))
 }
 
-/// A request's body, which fails with RESOURCE_EXHAUSTED at the beginning of a message that is too long, and where too much
-/// of others of its connection is there already.
+/// A request's body, which fails with RESOURCE_EXHAUSTED at the beginning of a message that is too long, or for which there is
+/// no room, and in the midst of one that has too many fields.
 pub(crate) struct Limited<B> {
     body: B,
     framing: Framing,
-    /// What it has a part in `unfinished`.
-    held: usize,
-    unfinished: Unfinished,
+    /// The messages that were read since the last one was whole: those before are done with when more is read.
+    held: Arc<Held>,
+    max_fields: usize,
+    metrics: Metrics,
 }
 
 impl<B> Limited<B> {
     /// # Errors
     /// What the caller is told.
     fn read(&mut self, data: &[u8]) -> Result<(), Status> {
-        self.framing.read(data).map_err(|length| {
-            let text = format!("the message has {length} bytes; a request may have {MAX_MESSAGE_BYTES}");
-            Status::resource_exhausted(text)
-        })?;
-        let all = self.hold(self.framing.unfinished());
-        if all > MAX_UNFINISHED_BYTES {
-            let text = format!("{all} bytes of this connection's requests are there without their ends");
-            return Err(Status::resource_exhausted(text));
-        }
-        Ok(())
-    }
-
-    /// How much all hold once this holds so much.
-    fn hold(&mut self, held: usize) -> usize {
-        let all = &self.unfinished.0;
-        let before = match held.checked_sub(self.held) {
-            Some(more) => all.fetch_add(more, Ordering::Relaxed).saturating_add(more),
-            None => all.fetch_sub(self.held - held, Ordering::Relaxed),
-        };
-        self.held = held;
-        before
-    }
-}
-
-impl<B> Drop for Limited<B> {
-    fn drop(&mut self) {
-        self.hold(0);
+        let (framing, held, max_fields) = (&mut self.framing, &self.held, self.max_fields);
+        framing.read(data, |weight| {
+            if weight.longest > MAX_MESSAGE_BYTES {
+                let length = weight.longest;
+                let text = format!("the message has {length} bytes; a request may have {MAX_MESSAGE_BYTES}");
+                return Err(Status::resource_exhausted(text));
+            }
+            if weight.fields > max_fields {
+                let text = format!(
+                    "the request has more than {max_fields} arguments, variables, labels and other fields: max_request_fields"
+                );
+                return Err(Status::resource_exhausted(text));
+            }
+            held.set(weight.bytes).map_err(|excess| error_to_status(&ExecutorError::from(excess)))
+        })
     }
 }
 
@@ -100,6 +100,7 @@ where
         if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref())
             && let Err(status) = self.read(data.chunk())
         {
+            self.metrics.refused(Refusal::Requests);
             return Poll::Ready(Some(Err(status.into())));
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
@@ -114,42 +115,66 @@ where
     }
 }
 
+/// What the messages of a body come to.
+struct Weight {
+    /// Bytes of all that is there, or has begun to arrive, with what its fields cost.
+    bytes: usize,
+    /// Fields of the message that is read.
+    fields: usize,
+    /// The longest that has begun.
+    longest: u32,
+}
+
 /// Where in its messages a body is: each has a flag, four bytes of length, and so many bytes.
-#[derive(Default)]
 struct Framing {
     header: u64,
     header_bytes: u8,
-    /// Of the message that is being read.
+    /// What is missing of the message that is read.
+    missing: usize,
+    /// What that message has so far.
     length: usize,
-    /// What is missing of it.
-    message_bytes: usize,
+    fields: Fields,
+    nested: bool,
 }
 
 impl Framing {
-    /// How much is there of a message that is not whole.
-    fn unfinished(&self) -> usize {
-        if self.message_bytes == 0 { 0 } else { self.length - self.message_bytes }
+    fn new(nested: bool) -> Self {
+        Self { header: 0, header_bytes: 0, missing: 0, length: 0, fields: Fields::new(nested), nested }
     }
 
+    /// Asks `admit` at the beginning of each message, and whenever more of its fields have been seen.
+    ///
     /// # Errors
-    /// The length of a message that is too long.
-    fn read(&mut self, mut data: &[u8]) -> Result<(), u32> {
+    /// Those of `admit`.
+    fn read(&mut self, mut data: &[u8], mut admit: impl FnMut(Weight) -> Result<(), Status>) -> Result<(), Status> {
         const HEADER_BYTES: u8 = 5;
+        // whole messages of the same piece are kept until the next one is read
+        let mut before = 0;
         loop {
-            let skipped = self.message_bytes.min(data.len());
-            self.message_bytes -= skipped;
-            let Some((byte, rest)) = data.split_at_checked(skipped).and_then(|(_, rest)| rest.split_first()) else {
-                return Ok(());
-            };
+            let (message, rest) = data.split_at(self.missing.min(data.len()));
+            if !message.is_empty() {
+                self.missing -= message.len();
+                self.fields.read(message);
+                admit(self.weight(before))?;
+                if self.missing == 0 {
+                    before = self.weight(before).bytes;
+                }
+            }
+            let Some((byte, rest)) = rest.split_first() else { return Ok(()) };
             (self.header, self.header_bytes, data) = (self.header << 8 | u64::from(*byte), self.header_bytes + 1, rest);
             if self.header_bytes == HEADER_BYTES {
-                let length = self.header as u32; // without the flag
-                if length > MAX_MESSAGE_BYTES {
-                    return Err(length);
-                }
-                (self.header_bytes, self.length, self.message_bytes) = (0, length as usize, length as usize);
+                let length = self.header as u32 as usize; // without the flag
+                (self.header_bytes, self.length, self.missing) = (0, length, length);
+                self.fields = Fields::new(self.nested);
+                admit(self.weight(before))?;
             }
         }
+    }
+
+    fn weight(&self, before: usize) -> Weight {
+        let fields = self.fields.count();
+        let bytes = before + self.length + fields.saturating_mul(FIELD_BYTES);
+        Weight { bytes, fields, longest: u32::try_from(self.length).unwrap_or(u32::MAX) }
     }
 }
 
@@ -161,40 +186,49 @@ mod tests {
         [&[0][..], &length.to_be_bytes(), &vec![255; length as usize]].concat()
     }
 
+    fn read(framing: &mut Framing, data: &[u8]) -> Result<usize, u32> {
+        let (mut bytes, mut long) = (0, None);
+        let read = framing.read(data, |weight| {
+            bytes = weight.bytes;
+            long = Some(weight.longest).filter(|length| *length > MAX_MESSAGE_BYTES);
+            if long.is_some() { Err(Status::unknown("")) } else { Ok(()) }
+        });
+        read.map(|()| bytes).map_err(|_| long.unwrap())
+    }
+
     #[test]
     fn a_long_message_is_found_wherever_it_begins_and_however_it_is_cut() {
         let short = [message(0), message(3), message(300), message(0)].concat();
         let long = [1, 0, 0x40, 0, 1];
         for size in 1..short.len() + long.len() {
-            let mut framing = Framing::default();
-            assert!(short.chunks(size).all(|chunk| framing.read(chunk).is_ok()));
-            let last = long.chunks(size).map(|chunk| framing.read(chunk)).last();
+            let mut framing = Framing::new(false);
+            assert!(short.chunks(size).all(|chunk| read(&mut framing, chunk).is_ok()));
+            let last = long.chunks(size).map(|chunk| read(&mut framing, chunk)).last();
             assert_eq!(last, Some(Err(MAX_MESSAGE_BYTES + 1)));
         }
-        assert_eq!(Framing::default().read(&message(MAX_MESSAGE_BYTES)), Ok(()));
+        assert!(read(&mut Framing::new(false), &message(MAX_MESSAGE_BYTES)).is_ok());
     }
 
     #[test]
-    fn what_is_not_whole_is_counted_until_it_is_or_is_given_up() {
-        let unfinished = Unfinished::default();
-        let counted = || unfinished.0.load(Ordering::Relaxed);
-        let body = || {
-            let request = Request::builder().header(CONTENT_TYPE, "application/grpc").body(()).unwrap();
-            admit(request, unfinished.clone()).unwrap().into_body()
-        };
-        let (mut one, mut other) = (body(), body());
-        one.read(&message(100)[..50]).unwrap();
-        other.read(&message(7)).unwrap();
-        assert_eq!(counted(), 45);
-        one.read(&message(100)[50..]).unwrap();
-        assert_eq!(counted(), 0);
-        let part = &message(MAX_MESSAGE_BYTES)[..4_000_005];
-        let mut bodies: Vec<_> = (0..8).map(|_| body()).collect();
-        bodies.iter_mut().for_each(|body| body.read(part).unwrap());
-        assert_eq!(counted(), 32_000_000);
-        assert_eq!(one.read(part).unwrap_err().code(), tonic::Code::ResourceExhausted);
-        drop((one, bodies));
-        assert_eq!(counted(), 0);
+    fn a_message_counts_whole_from_its_beginning_and_others_until_more_is_read() {
+        let mut framing = Framing::new(false);
+        assert_eq!(read(&mut framing, &message(100)[..50]), Ok(100));
+        assert_eq!(read(&mut framing, &[&message(100)[50..], &message(7), &message(20)[..6]].concat()), Ok(127));
+        // the first two were done with before this was read
+        assert_eq!(read(&mut framing, &message(20)[6..10]), Ok(20));
+        assert_eq!(read(&mut framing, &[&message(20)[10..], &message(9)].concat()), Ok(29));
+        assert_eq!(read(&mut framing, &message(9)), Ok(9));
+    }
+
+    #[test]
+    fn fields_count() {
+        let fields = [10, 1, b'a'].repeat(100);
+        let whole = [&[0, 0, 0, 1, 44][..], &fields].concat();
+        for size in [1, 7, 1000] {
+            let mut framing = Framing::new(false);
+            let last = whole.chunks(size).map(|chunk| read(&mut framing, chunk)).last();
+            assert_eq!(last, Some(Ok(300 + 100 * FIELD_BYTES)), "{size}");
+        }
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::config::{Config, ConfigError};
 use crate::connection::{self, HandshakeError};
 use crate::execution_service::Executions;
 use crate::expiry::warn_of_expiry;
+use crate::held::Requests;
 use crate::judging::{self, Judging};
 use crate::listen::{Accepted, Listener, Listeners, Remote};
 use crate::metrics::{Metrics, Refusal, Scraped};
@@ -101,6 +102,7 @@ pub async fn serve(
     let connections = Connections::new(routes, handshakes, &config, stack.policy.is_some(), metrics.clone());
     let _closes = connections.close.clone().drop_guard();
     let mut following = JoinSet::new();
+    following.spawn(connections.requests.clone().give_back());
     if let Some(listener) = listeners.metrics {
         let scraped = Scraped::new(&config, &stack, connections.places.clone(), listeners.tls.clone());
         following.spawn(metrics.serve(listener, scraped));
@@ -203,6 +205,7 @@ struct Connections {
     calls: Calls,
     /// Compute what TLS asks for, in turns of sources.
     handshakes: Workers,
+    requests: Requests,
     metrics: Metrics,
 }
 
@@ -217,6 +220,7 @@ impl Connections {
             places: Places::new(config),
             calls: Calls::new(config.max_calls_per_identity),
             handshakes,
+            requests: Requests::new(config.request_limits()),
             metrics,
         }
     }
@@ -270,7 +274,7 @@ impl Connections {
             place
         };
         let entrance = Entrance { displaced, enter: Box::new(enter) };
-        connection::serve(peer, entrance, self.routes, self.calls, self.metrics, self.goaway).await;
+        connection::serve(peer, entrance, self.routes, self.calls, self.requests, self.metrics, self.goaway).await;
     }
 
     /// Lets the last answers out, then closes what is still open.

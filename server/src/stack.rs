@@ -14,6 +14,7 @@ use telexec_tool::{
 
 use crate::audit::{Audit, Touch};
 use crate::call::{Call, Rpc};
+use crate::held;
 use crate::judging::Judging;
 use crate::metrics::{Metrics, Refusal};
 use crate::permission::{Permission, Permitted};
@@ -270,14 +271,12 @@ impl Executor for Guarded {
             }
         };
         let engine = self.engine(&permission);
+        let watcher = metrics.watch(asked, trace::watch(span, told));
+        // where there is a policy, the request is kept to be judged again
+        let kept = if self.stack.policy.is_some() { usize::MAX } else { held::kept(&command) };
+        let (id, watcher) = self.call.held.take().watch(kept, watcher);
         self.call.deadline.hand_over();
-        let start = async {
-            match metrics.watch(asked, trace::watch(span, told)) {
-                Some((id, watcher)) => engine.execute_watched(command, id, watcher).await,
-                None => engine.execute(command).await,
-            }
-        };
-        let execution = permission.during(start).await?;
+        let execution = permission.during(engine.execute_watched(command, id, watcher)).await?;
         Ok(self.follow(execution, true, permission))
     }
 

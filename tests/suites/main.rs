@@ -19,6 +19,7 @@ mod interact;
 mod library;
 mod limits;
 mod mcp;
+mod memory;
 mod metrics;
 mod policy;
 mod races;

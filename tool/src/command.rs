@@ -346,6 +346,19 @@ impl Command {
         self
     }
 
+    /// The same without what only its start needs, and takes memory: program, environment, input, labels and reason. What is
+    /// left is not one that could be started.
+    pub(crate) fn once_started(self) -> Self {
+        let options = Options {
+            environment: BTreeMap::new(),
+            stdin: Bytes::new(),
+            labels: BTreeMap::new(),
+            reason: String::new(),
+            ..self.options
+        };
+        Self { program: Program::Argv(Vec::new()), options }
+    }
+
     /// The same command under this id.
     pub fn with_execution_id(mut self, id: ExecutionId) -> Self {
         self.options.execution_id = Some(id);

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use bytes::Bytes;
 use telexec_tool::{Attach, Command, Descendants, DuplicatePolicy, InvalidCommand, OnDisconnect};
 use telexec_tool::{ExecutionId, Program, ResourceLimits, TerminalSize};
 
@@ -61,7 +62,8 @@ pub fn command_from_wire(request: ExecuteRequest, deadline: Option<Instant>) -> 
         .login(request.login)
         .envs(request.environment)
         .clear_environment(request.clear_environment)
-        .stdin(request.stdin)
+        // a copy: it is a piece of the whole message, which it would keep
+        .stdin(Bytes::copy_from_slice(&request.stdin))
         .accepts_input(request.accepts_input)
         .on_disconnect(on_disconnect)
         .duplicate_policy(duplicate_policy)

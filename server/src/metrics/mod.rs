@@ -43,6 +43,8 @@ pub(crate) enum Refusal {
     Exhausted,
     /// This machine cannot do what was asked for.
     Unsupported,
+    /// `max_request_bytes_in_flight`, of all or of an identity, `max_request_fields`, or a message that is too long.
+    Requests,
     /// Its id was used.
     Exists,
     /// The agent ends.
@@ -56,12 +58,13 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Policy,
         Self::Pace,
         Self::Audit,
         Self::Exhausted,
         Self::Unsupported,
+        Self::Requests,
         Self::Exists,
         Self::Shutdown,
         Self::GivenUp,
@@ -76,6 +79,7 @@ impl Refusal {
             Self::Audit => "audit",
             Self::Exhausted => "exhausted",
             Self::Unsupported => "unsupported",
+            Self::Requests => "requests",
             Self::Exists => "exists",
             Self::Shutdown => "shutdown",
             Self::GivenUp => "given_up",

@@ -139,7 +139,9 @@ async fn what_a_command_leaves_behind_gets_no_more_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_request_holds_up_nobody() {
-    let ruled = Ruled::start("permit(principal, action, resource);", "");
+    let config = "max_request_fields = 2000000\nmax_request_bytes_in_flight = 4000000000\n\
+                  max_request_bytes_in_flight_per_identity = 4000000000";
+    let ruled = Ruled::start("permit(principal, action, resource);", config);
     let (anna, other) = (ruled.to("anna").await, ruled.to("other").await);
     let large = Command::argv([vec!["true".to_owned()], vec![String::new(); 1_000_000]].concat()).build().unwrap();
     let checks = futures_util::future::join_all((0..4).map(|_| anna.check(&large)));

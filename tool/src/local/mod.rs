@@ -12,7 +12,9 @@ mod containment;
 mod disk;
 mod handover;
 mod input;
+mod kept;
 mod key;
+mod memory;
 #[cfg(target_env = "gnu")]
 mod names;
 mod process;
@@ -20,6 +22,7 @@ mod processes;
 mod pump;
 mod reaper;
 mod registry;
+mod remembered;
 mod resolve;
 mod rlimits;
 mod spawn;
@@ -52,6 +55,7 @@ use self::binding::Binding;
 use self::cgroup::Cgroups;
 use self::disk::Disk;
 use self::key::Keys;
+pub use self::memory::give_back_memory;
 #[cfg(target_env = "gnu")]
 pub use self::names::look_up_in_files;
 use self::processes::Census;

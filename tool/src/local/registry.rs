@@ -1,6 +1,6 @@
 //! The executions that this executor knows of: running, lingering, and, for a while, ended.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -10,6 +10,8 @@ use tokio_util::sync::CancellationToken;
 use super::containment::Containment;
 use super::handover::{Ended, Inherited};
 use super::input::InputSender;
+use super::kept::Kept;
+use super::remembered::Remembered;
 use super::spool::SpoolFile;
 use super::terminal::Terminal;
 use super::transcript::Transcript;
@@ -27,13 +29,22 @@ const PAGE_BYTES: usize = 2 * 1024 * 1024;
 pub struct Retention {
     /// From the end on. Default 1 h.
     pub age: Duration,
-    /// Default 1,000; the oldest are forgotten first.
+    /// Default 1,000. Past this and the other limits, the oldest of the identity that has the most are forgotten first.
     pub count: usize,
+    /// So much memory they may take, with the output of theirs that is in memory. Default 64 MiB.
+    pub bytes: usize,
+    /// Of this, those of one identity. Default 32 MiB.
+    pub bytes_per_identity: usize,
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { age: Duration::from_secs(3600), count: 1000 }
+        Self {
+            age: Duration::from_secs(3600),
+            count: 1000,
+            bytes: 64 * 1024 * 1024,
+            bytes_per_identity: 32 * 1024 * 1024,
+        }
     }
 }
 
@@ -76,7 +87,7 @@ pub(super) struct Record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     pub(super) identity: String,
-    pub(super) program: Program,
+    pub(super) program: Kept,
     pub(super) working_directory: Option<String>,
     pub(super) user: Option<String>,
     pub(super) terminal: bool,
@@ -245,7 +256,7 @@ impl Record {
         };
         Some(ExecutionInfo {
             id: self.id.clone(),
-            program: self.asked.program.clone(),
+            program: Arc::unwrap_or_clone(self.asked.program.get()),
             working_directory: main.working_directory,
             user: main.user,
             identity: self.asked.identity.clone(),
@@ -262,13 +273,14 @@ impl Record {
 
     /// About how much it is as a message, in bytes.
     fn size(&self) -> usize {
-        let program = match &self.asked.program {
-            Program::Shell { text, .. } => text.len(),
-            Program::Argv(argv) => argv.iter().map(|argument| argument.len() + 4).sum(),
-        };
         let labels: usize = self.labels.iter().map(|(key, value)| key.len() + value.len() + 8).sum();
         // a directory is no longer than PATH_MAX, and usually far shorter
-        program + labels + 1024
+        self.asked.program.bytes() + labels + 1024
+    }
+
+    /// About how much memory it takes, now that it has ended.
+    fn bytes(&self) -> usize {
+        self.size() + self.asked.identity.len() + self.transcript.bytes()
     }
 
     fn matches(&self, query: &ListQuery) -> bool {
@@ -294,7 +306,7 @@ pub(super) struct Registry {
 #[derive(Default)]
 struct Entries {
     by_key: BTreeMap<Key, Arc<Record>>,
-    ended: VecDeque<(Instant, Key)>,
+    ended: Remembered<Key>,
     next_sequence: u64,
 }
 
@@ -317,8 +329,10 @@ impl Registry {
             let age = SystemTime::now().duration_since(one.ended.exited.end_time).unwrap_or_default();
             let when = Instant::now();
             let record = Arc::new(Record::inherited(one, sequence));
-            entries.ended.push_back((when.checked_sub(age).unwrap_or(when), key.clone()));
+            record.asked.program.cut();
+            entries.remember(&record, when.checked_sub(age).unwrap_or(when));
             entries.by_key.insert(key, record);
+            entries.forget(&self.retention);
         }
     }
 
@@ -344,7 +358,7 @@ impl Registry {
     ) -> Result<Reserved, ExecutorError> {
         let asked = Asked {
             identity: command.identity().to_owned(),
-            program,
+            program: Kept::new(program),
             working_directory: command.working_directory().map(str::to_owned),
             user: command.user().map(str::to_owned),
             terminal: command.terminal().is_some(),
@@ -410,7 +424,7 @@ impl Registry {
     pub(super) async fn make_room(&self) -> bool {
         let oldest = {
             let entries = self.entries();
-            let mut ended = entries.ended.iter().filter_map(|(_, key)| entries.by_key.get(key));
+            let mut ended = entries.ended.keys().filter_map(|key| entries.by_key.get(key));
             ended.find(|record| record.transcript.is_on_disk()).map(|record| Arc::clone(&record.transcript))
         };
         match oldest {
@@ -428,15 +442,16 @@ impl Registry {
     /// Its main process has ended.
     pub(super) fn ended(&self, record: &Record, exited: Exited, lingers: bool) {
         record.ended(exited, lingers);
+        record.asked.program.cut();
         if !lingers {
-            self.entries().ended.push_back((Instant::now(), record.key()));
+            self.entries().remember(record, Instant::now());
         }
     }
 
     /// Its last process has ended.
     pub(super) fn outlived(&self, record: &Record) {
         record.outlived();
-        self.entries().ended.push_back((Instant::now(), record.key()));
+        self.entries().remember(record, Instant::now());
     }
 
     /// # Errors
@@ -490,15 +505,22 @@ impl Registry {
     /// The entries, without those whose time is over.
     fn entries(&self) -> MutexGuard<'_, Entries> {
         let mut entries = lock(&self.entries);
-        while let Some((when, key)) = entries.ended.front() {
-            if entries.ended.len() <= self.retention.count && when.elapsed() < self.retention.age {
-                break;
-            }
-            let key = key.clone();
-            entries.by_key.remove(&key);
-            entries.ended.pop_front();
-        }
+        entries.forget(&self.retention);
         entries
+    }
+}
+
+impl Entries {
+    /// It has ended, and is remembered for a while.
+    fn remember(&mut self, record: &Record, when: Instant) {
+        self.ended.push(record.key(), &record.asked.identity, record.bytes(), when);
+    }
+
+    /// Forgets those whose time is over, and what is too much.
+    fn forget(&mut self, retention: &Retention) {
+        while let Some(key) = self.ended.pop(retention) {
+            self.by_key.remove(&key);
+        }
     }
 }
 

@@ -149,7 +149,10 @@ impl Supervisor {
         let child = own.canceller();
         let (tell, mut spawning) = oneshot::channel();
         tokio::task::spawn_blocking(move || {
-            let _ = tell.send(shared.spawn(&command, &id, own));
+            let spawned = shared.spawn(&command, &id, own);
+            // whoever is told has it for itself
+            drop(command);
+            let _ = tell.send(spawned);
             drop(slot);
             // for the next one, while nobody waits for this
             shared.cgroups.prepare();

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use bytes::Bytes;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -74,6 +75,8 @@ impl Supervisor {
         let pid = u32::try_from(main.pid.as_raw_nonzero().get()).unwrap_or(0);
         info!(pid, "started");
         let (user, working_directory) = (main.user.clone(), main.working_directory.clone());
+        let stdin = self.command.stdin().clone();
+        self.command = Arc::new(Arc::unwrap_or_clone(self.command).once_started());
         let (input, mut inputs) = self.command.accepts_input().then(input::channel).unzip();
         let channels = Channels { input, terminal: ends.terminal.clone() };
         let info = MainProcess { pid, start_time, user, working_directory };
@@ -82,7 +85,8 @@ impl Supervisor {
         let _ = started.send(Ok(Started { id: self.record.id.clone(), pid, start_time }));
 
         let exited = CancellationToken::new();
-        let (ending, output) = tokio::join!(self.follow(&main, &exited), self.carry(ends, inputs.as_mut(), &exited));
+        let (ending, output) =
+            tokio::join!(self.follow(&main, &exited), self.carry(ends, stdin, inputs.as_mut(), &exited));
         self.finish(main.containment, ending, output, inputs, report).await;
     }
 
@@ -221,7 +225,13 @@ impl Supervisor {
     }
 
     /// Carries input and output until `exited`, and what is left after it.
-    async fn carry(&self, ends: Ends, inputs: Option<&mut InputReceiver>, exited: &CancellationToken) -> [Pumped; 2] {
+    async fn carry(
+        &self,
+        ends: Ends,
+        first: Bytes,
+        inputs: Option<&mut InputReceiver>,
+        exited: &CancellationToken,
+    ) -> [Pumped; 2] {
         let max_output_bytes = self.shared.max_output_bytes(&self.command);
         let (transcript, abandoned) = (&*self.record.transcript, &self.abandoned);
         let Ends { stdin, stdout, stderr, terminal: _ } = ends;
@@ -236,7 +246,7 @@ impl Supervisor {
         };
         let output = async { tokio::join!(output, transcript.keep(&self.shared.registry)).0 };
         let input = async {
-            Feed::new(stdin).run(self.command.stdin().clone(), inputs).await;
+            Feed::new(stdin).run(first, inputs).await;
             std::future::pending().await
         };
         let patience = async {

@@ -170,6 +170,11 @@ impl Transcript {
         self.state().end
     }
 
+    /// What it takes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.state().cost
+    }
+
     /// Waits until there is room for another chunk. False: there is none, and the owner is not waited for any more.
     pub(super) async fn room(&self, abandoned: &CancellationToken) -> bool {
         let room = when(&self.taken, || (self.state().cost < WINDOW).then_some(()));

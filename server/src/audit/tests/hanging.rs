@@ -16,6 +16,7 @@ use crate::audit::{
 use crate::call::{Call, Rpc};
 use crate::caller::{Caller, Transport};
 use crate::deadline::Deadline;
+use crate::held::Held;
 use crate::identity::Identity;
 use crate::policy::Decision;
 
@@ -38,7 +39,7 @@ fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {
 
 fn call() -> Call {
     let caller = Arc::new(Caller::new(Identity::anonymous(), Transport::Tcp, "127.0.0.1:1"));
-    Call { rpc: Rpc::Execute, caller, deadline: Deadline::default(), trace: None }
+    Call { rpc: Rpc::Execute, caller, deadline: Deadline::default(), held: Held::uncounted().into(), trace: None }
 }
 
 fn command() -> Command {

@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
+use super::super::kept::Kept;
 use super::super::registry;
 use super::{Chunk, Ended, Printed};
 use crate::local::spool;
@@ -214,7 +216,7 @@ fn fingerprint(text: &str) -> io::Result<Fingerprint> {
 impl From<&registry::Asked> for Asked {
     fn from(asked: &registry::Asked) -> Self {
         let registry::Asked { identity, program, working_directory, user, terminal } = asked.clone();
-        let command = match program {
+        let command = match Arc::unwrap_or_clone(program.get()) {
             Program::Shell { text, shell, login } => Command::Shell { text, shell, login },
             Program::Argv(argv) => Command::Argv(argv),
         };
@@ -229,7 +231,7 @@ impl From<Asked> for registry::Asked {
             Command::Shell { text, shell, login } => Program::Shell { text, shell, login },
             Command::Argv(argv) => Program::Argv(argv),
         };
-        Self { identity, program, working_directory, user, terminal }
+        Self { identity, program: Kept::new(program), working_directory, user, terminal }
     }
 }
 
@@ -405,6 +407,7 @@ mod tests {
 
     fn asked(program: Program) -> registry::Asked {
         let (working_directory, user) = (Some("/srv".into()), Some("build".into()));
+        let program = Kept::new(program);
         registry::Asked { identity: "unix:uid=0".into(), program, working_directory, user, terminal: true }
     }
 
