@@ -162,6 +162,8 @@ fn any_number_of_words_is_no_value_of_an_option() {
         "nice -n `cat y` ls",
         "timeout -k $x 5 ls",
         "timeout $x ls",
+        "timeout -- $x ls",
+        "timeout \"$x\" ls",
         "env -u \"$@\" ls",
         "env -u \"${a[@]}\" ls",
         "env -u \"${x:-$@}\" ls",
