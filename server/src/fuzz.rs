@@ -34,7 +34,7 @@ pub fn certificate(der: &[u8]) {
 
 /// Rules that look at all that there is in a command.
 const RULES: &str = r#"
-@id("listed") permit(principal, action, resource) when { ["ls", "cat"].containsAll(context.programs) };
+@id("listed") @environment("*") permit(principal, action, resource) when { ["ls", "cat"].containsAll(context.programs) };
 @id("other") permit(principal, action, resource) when {
   context.transport == "tcp" && context.command like "*a*b*" && context.shell != "x" && context.argv.contains("a") &&
   context.environment.contains("A") && context.working_directory like "/*" && context.user == "root" &&
@@ -59,7 +59,13 @@ static POLICY: LazyLock<Policy> = LazyLock::new(|| {
 /// # Panics
 /// If it was decided otherwise than the rules say.
 pub fn policy(command: Command) {
-    let place = Place { user: "root".into(), uid: 0, working_directory: "/".into(), shell: Some("bash".into()) };
+    let place = Place {
+        user: "root".into(),
+        uid: 0,
+        working_directory: "/".into(),
+        shell: Some("bash".into()),
+        variables: Vec::new(),
+    };
     let place = command.user().is_none().then_some(place);
     let caller = Caller::new(Identity::anonymous(), Transport::Tcp, "");
     let timeout = command.timeout();

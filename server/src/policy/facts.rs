@@ -1,5 +1,6 @@
 //! What a policy may look at in a command.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cedar_policy::RestrictedExpression as Value;
@@ -28,6 +29,19 @@ impl Facts {
         Self { analysis: analysis(&command, place.as_ref()), command, place, timeout }
     }
 
+    /// What its programs have in their environment by the request: its variables, and those that its text sets, as far as
+    /// that is understood.
+    pub(crate) fn variables(&self) -> BTreeSet<&str> {
+        let inherited = self.place.iter().flat_map(|place| &place.variables).map(String::as_str);
+        let inherited: BTreeSet<_> = inherited.chain(SHELLS_OWN).collect();
+        // the profiles that a login shell reads may export anything
+        let login = matches!(self.command.program(), Program::Shell { login: true, .. });
+        let given = self.command.environment().keys().map(String::as_str);
+        let assigned = self.analysis.assigned.iter().map(String::as_str);
+        let assigned = assigned.filter(|name| login || inherited.contains(name));
+        given.chain(self.analysis.exported.iter().map(String::as_str)).chain(assigned).collect()
+    }
+
     /// The context of its request; see `telexec.cedarschema`.
     pub(crate) fn context(&self, transport: &str) -> Vec<(String, Value)> {
         let command = &self.command;
@@ -52,7 +66,7 @@ impl Facts {
         let maybe_known = [
             ("labels", texts(command.labels().iter().map(|(key, value)| format!("{key}={value}")))),
             ("argv", texts(argv.iter().cloned())),
-            ("environment", texts(command.environment().keys().cloned())),
+            ("environment", texts(self.variables().into_iter().map(str::to_owned))),
             ("programs", analysis.understood.then(|| texts(analysis.programs.iter().cloned())).flatten()),
             ("uses_sudo", (analysis.understood || analysis.uses_sudo).then(|| Value::new_bool(analysis.uses_sudo))),
             ("shell", place.map(|place| text(place.shell.as_deref().unwrap_or_default()))),
@@ -94,6 +108,9 @@ fn analyze_for(shell: &str, text: &str) -> Analysis {
         }
     }
 }
+
+/// Shells have these in the environment of what they run, whatever they were started with.
+const SHELLS_OWN: [&str; 4] = ["OLDPWD", "PWD", "SHLVL", "_"];
 
 /// More than so many are not looked at: no rule is about them, and each costs.
 const MOST_TEXTS: usize = 4096;

@@ -1,8 +1,10 @@
 //! Who may do what: a policy in Cedar, by whose rules each call is decided.
 //!
 //! What no rule permits is denied, and so is what any rule forbids. A rule that cannot be evaluated, since it looks at
-//! something that is not known of the call, does not permit, and forbids.
+//! something that is not known of the call, does not permit, and forbids. A rule permits a command with no variables in its
+//! environment but those that it names.
 
+mod environment;
 mod facts;
 mod fault;
 mod role;
@@ -262,7 +264,10 @@ impl Policy {
         let applied: Vec<_> = response.diagnostics().reason().filter_map(rule).collect();
         let permits = response.decision() == cedar_policy::Decision::Allow;
         if permits && failed_forbids.is_empty() {
-            return permission(&applied);
+            return match uncovered(subject, &applied) {
+                names if names.is_empty() => permission(&applied),
+                names => Decision { reason: unnamed(&names), ..Decision::default() },
+            };
         }
         // who permits has no part in a denial
         let forbids =
@@ -300,6 +305,25 @@ impl Policy {
         let group = uid(&self.names.action, rpc.group());
         Entity::new_no_attrs(uid(&self.names.action, rpc.as_str()), HashSet::from([group]))
     }
+}
+
+/// The variables of a command that no rule names which permits it: those that the nearest one lacks.
+fn uncovered<'a>(subject: &Subject<'a>, applied: &[&Rule]) -> Vec<&'a str> {
+    let Subject::Command(facts) = subject else { return Vec::new() };
+    let variables = facts.variables();
+    let lacks = applied
+        .iter()
+        .map(|rule| variables.iter().copied().filter(|name| !rule.environment.covers(name)).collect::<Vec<_>>());
+    lacks.min_by_key(Vec::len).unwrap_or_default()
+}
+
+/// More variables are not named.
+const MOST_NAMED: usize = 8;
+
+fn unnamed(names: &[&str]) -> String {
+    let named: Vec<_> = names.iter().take(MOST_NAMED).map(|name| name.escape_debug().to_string()).collect();
+    let more = if names.len() > MOST_NAMED { ", …" } else { "" };
+    format!("no rule that permits it names {}{more} in @environment", named.join(", "))
 }
 
 /// What several rules that permit leave: the least of each.

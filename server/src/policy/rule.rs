@@ -5,6 +5,8 @@ use std::time::Duration;
 use cedar_policy::{Effect, Policy, PrincipalConstraint};
 use telexec_tool::{Allowance, parse_size};
 
+use super::environment::Variables;
+
 /// What is said of a rule beside its scope and its conditions.
 #[derive(Clone, Debug)]
 pub(crate) struct Rule {
@@ -17,6 +19,8 @@ pub(crate) struct Rule {
     pub(crate) any_owner: bool,
     /// Whom it is about.
     pub(crate) principal: PrincipalConstraint,
+    /// What may be in the environment of commands that it permits.
+    pub(crate) environment: Variables,
 }
 
 impl Rule {
@@ -33,6 +37,7 @@ impl Rule {
             allowance: Allowance::default(),
             any_owner: false,
             principal: policy.principal_constraint(),
+            environment: Variables::default(),
         };
         for (key, value) in policy.annotations() {
             rule.read(key, value).map_err(|fault| format!("@{key}({value:?}): {fault}"))?;
@@ -44,17 +49,21 @@ impl Rule {
         match key {
             "id" if value.is_empty() || value.contains(char::is_control) => return Err("give a name".to_owned()),
             "id" | "description" => return Ok(()),
-            "max_timeout" | "max_concurrent" | "max_output" | "any_owner" if self.effect == Effect::Forbid => {
+            "max_timeout" | "max_concurrent" | "max_output" | "any_owner" | "environment"
+                if self.effect == Effect::Forbid =>
+            {
                 return Err("goes with permit, not with forbid".to_owned());
             }
             "max_timeout" => self.allowance.timeout = Some(timeout(value)?),
             "max_concurrent" => self.allowance.concurrent = Some(concurrent(value)?),
             "max_output" => self.allowance.output_bytes = Some(parse_size(value)?),
+            "environment" => self.environment = Variables::parse(value)?,
             // its value says nothing, as Cedar's annotations without one
             "any_owner" if value.is_empty() => self.any_owner = true,
             "any_owner" => return Err("takes no value: @any_owner".to_owned()),
             _ => {
-                return Err("is not known: id, description, max_timeout, max_concurrent, max_output, any_owner".into());
+                let known = "id, description, max_timeout, max_concurrent, max_output, any_owner, environment";
+                return Err(format!("is not known: {known}"));
             }
         }
         Ok(())
@@ -103,6 +112,8 @@ mod tests {
             r#"@max_concurrent("-1")"#,
             r#"@max_output("much")"#,
             r#"@any_owner("no")"#,
+            "@environment",
+            r#"@environment("A ***")"#,
             r#"@id("a\nb")"#,
         ] {
             let refused = rule(&format!("{annotation} permit(principal, action, resource);")).unwrap_err();

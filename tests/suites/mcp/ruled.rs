@@ -21,13 +21,13 @@ async fn works_and_is_cancelled(policy: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_may_start_and_nothing_else_can_cancel() {
-    works_and_is_cancelled("permit(principal, action in Action::\"start\", resource);").await;
+    works_and_is_cancelled("@environment(\"*\") permit(principal, action in Action::\"start\", resource);").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_may_leave_nothing_in_the_background_can_call_and_cancel() {
     works_and_is_cancelled(
-        "permit(principal, action in Action::\"start\", resource) when { !context.background };
+        "@environment(\"*\") permit(principal, action in Action::\"start\", resource) when { !context.background };
          permit(principal, action in [Action::\"read\", Action::\"control\"], resource);",
     )
     .await;

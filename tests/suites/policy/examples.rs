@@ -39,7 +39,8 @@ async fn operators_look_and_administrators_do() {
     let ruled = agent("read-only-operators.cedar");
     let nobody = |text: &str| sh(text).user("nobody");
     assert!(allowed(&ruled, "admin-anna", sh("true; rm -f /nothing")).await);
-    assert!(allowed(&ruled, "ops-bob", nobody("ps aux | grep root | wc -l")).await);
+    assert!(allowed(&ruled, "admin-anna", sh("true").env("ANY", "1")).await);
+    assert!(allowed(&ruled, "ops-bob", nobody("ps aux | grep root | LC_ALL=C wc -l").env("TZ", "UTC")).await);
     for command in [
         nobody("rm -f /nothing"),
         nobody("ps aux | xargs rm"),
@@ -47,6 +48,9 @@ async fn operators_look_and_administrators_do() {
         nobody("find / -delete"),
         nobody("ls $(rm x)"),
         nobody("ls").env("LD_PRELOAD", "/tmp/x.so"),
+        nobody("ls").env("ANY", "1"),
+        nobody("GREP_OPTIONS=-r grep x"),
+        nobody("ls").login(true),
         nobody("ls").shell("/tmp/sh"),
         nobody("ls").yield_after(Duration::ZERO),
         sh("ls"),
@@ -88,6 +92,9 @@ async fn who_is_on_call_says_why() {
     let deploy = |argv: &[&str]| Command::argv(argv.iter().copied());
     let check = async |command: CommandBuilder| ruled.check("ci-deploy", command).await.allowed;
     assert!(check(deploy(&["/usr/local/bin/deploy", "web"])).await);
+    for name in ["PERL5OPT", "PYTHONWARNINGS", "BROWSER", "PYTHONPATH", "TAR_OPTIONS", "GIT_SSH_COMMAND", "BASH_ENV"] {
+        assert!(!check(deploy(&["/usr/local/bin/deploy", "web"]).env(name, "x")).await, "{name}");
+    }
     for command in [
         deploy(&["/usr/local/bin/deploy"]),
         deploy(&["/usr/local/bin/deploy", "db"]),

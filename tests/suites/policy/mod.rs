@@ -1,5 +1,6 @@
 //! Who may do what: policies in Cedar, over agents that have one.
 
+mod environment;
 mod examples;
 mod matrix;
 mod open_calls;

@@ -17,8 +17,8 @@ use tonic::{Status, Streaming};
 use super::{Ruled, rule};
 
 const BEFORE: &str = r#"
-permit(principal, action, resource);
-@id("admin") @any_owner permit(principal == Identity::"admin", action, resource);
+@environment("*") permit(principal, action, resource);
+@id("admin") @environment("*") @any_owner permit(principal == Identity::"admin", action, resource);
 "#;
 const AFTER: &str = r#"
 @id("out") forbid(principal == Identity::"anna", action, resource);
@@ -185,7 +185,7 @@ async fn who_followed_others_finds_them_no_more() {
     let mut follows = admin.executions().attach(attach).await.unwrap().into_inner();
     begun(&mut follows).await;
 
-    std::fs::write(ruled.agent.policy(), "permit(principal, action, resource);").unwrap();
+    std::fs::write(ruled.agent.policy(), "@environment(\"*\") permit(principal, action, resource);").unwrap();
     ruled.agent.signal(Signal::HUP);
     assert_eq!(end(follows).await.code(), tonic::Code::NotFound);
     let input = WriteInputRequest { execution_id: id, data: "on\n".into(), ..Default::default() };

@@ -8,6 +8,7 @@ use super::{Ruled, sh};
 /// Only these programs, whoever it is.
 const LIST: &str = r#"
 @id("list")
+@environment("A")
 permit(principal, action, resource) when { ["echo", "true"].containsAll(context.programs) };
 permit(principal, action == Action::"CheckCommand", resource);
 "#;

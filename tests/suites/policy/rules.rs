@@ -127,7 +127,7 @@ async fn rules_leave_so_much_and_no_more() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_command_leaves_behind_gets_no_more_time() {
-    let ruled = Ruled::start("@max_timeout(\"1s\") permit(principal, action, resource);", "");
+    let ruled = Ruled::start("@max_timeout(\"1s\") @environment(\"*\") permit(principal, action, resource);", "");
     let executor = ruled.to("anna").await.executor();
     let mark = marker();
     let outcome = run(&executor, sh("sleep 300 > /dev/null 2>&1 &").env(MARK, &mark)).await.unwrap();

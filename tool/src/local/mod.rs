@@ -126,6 +126,8 @@ pub struct Place {
     pub working_directory: String,
     /// What would run shell text; `None`: it is a program without a shell.
     pub shell: Option<String>,
+    /// The variables of its environment that are not its own.
+    pub variables: Vec<String>,
 }
 
 /// How the processes of an execution are kept together.
@@ -381,7 +383,8 @@ impl LocalExecutor {
             Program::Argv(_) => None,
         };
         let working_directory = defaults.working_directory(command, &account);
-        Ok(Place { user: account.name, uid: account.uid, working_directory, shell })
+        let variables = defaults.base(command, &account).into_keys().collect();
+        Ok(Place { user: account.name, uid: account.uid, working_directory, shell, variables })
     }
 
     /// The time that a command would get at most; `None`: as long as it takes.

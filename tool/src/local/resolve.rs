@@ -55,6 +55,16 @@ impl Defaults {
         }
     }
 
+    /// The environment without what the request sets.
+    pub(super) fn base(&self, command: &Command, account: &Account) -> BTreeMap<String, String> {
+        let mut base = account.environment();
+        if command.terminal().is_some() {
+            base.insert("TERM".into(), TERM.into());
+        }
+        base.extend(self.environment.clone());
+        base
+    }
+
     /// The process that the command becomes.
     pub(super) fn resolve(
         &self,
@@ -73,11 +83,7 @@ impl Defaults {
             }
         };
         let program = argv.first().cloned().unwrap_or_default();
-        let mut base = account.environment();
-        if command.terminal().is_some() {
-            base.insert("TERM".into(), TERM.into());
-        }
-        base.extend(self.environment.clone());
+        let base = self.base(command, &account);
         SpawnSpec {
             candidates: candidates(&program, base.get("PATH").map_or("", String::as_str)),
             program,

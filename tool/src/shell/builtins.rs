@@ -9,9 +9,8 @@ const CHANGED: &str = "a builtin changes what runs";
 const EVALUATED: &str = "bash evaluates an argument";
 
 /// Options that change neither how a text is read nor what is run.
-const HARMLESS_OPTIONS: [&str; 8] =
-    ["errexit", "nounset", "pipefail", "noglob", "xtrace", "errtrace", "noclobber", "allexport"];
-const HARMLESS_LETTERS: &str = "eufxECa";
+const HARMLESS_OPTIONS: [&str; 7] = ["errexit", "nounset", "pipefail", "noglob", "xtrace", "errtrace", "noclobber"];
+const HARMLESS_LETTERS: &str = "eufxEC";
 const HARMLESS_SHOPT: [&str; 6] = ["nullglob", "dotglob", "globstar", "failglob", "nocaseglob", "inherit_errexit"];
 
 /// Whether setting this variable can change which programs run: in bash, by the dynamic linker or the C library, by a
@@ -79,11 +78,13 @@ fn is_evaluated(variable: &str) -> bool {
 }
 
 /// What it comes to that a variable of this name gets a value, whatever that is.
-pub(super) fn set(variable: &str) -> Option<Item> {
+pub(super) fn set(variable: &str) -> Vec<Item> {
+    let mut items = vec![Item::Assigned(variable.to_owned())];
     if decides(variable) || is_evaluated(variable) {
-        return Some(Item::Unknown(ASSIGNED));
+        items.push(Item::Unknown(ASSIGNED));
     }
-    is_locale(variable).then_some(Item::Mark(Mark::Locale))
+    items.extend(is_locale(variable).then_some(Item::Mark(Mark::Locale)));
+    items
 }
 
 /// A builtin that gives values to variables, and its options.
@@ -123,7 +124,7 @@ impl Setter {
         }
         let by_options = parsed.given.iter().filter(|option| self.naming.contains(option.name));
         let names = by_options.filter_map(|option| option.value.as_ref()).chain(operands.iter().take(self.names));
-        let mut items: Vec<_> = names.filter_map(named).collect();
+        let mut items: Vec<_> = names.flat_map(named).collect();
         let is_array = |option: &str| option.is_empty() || parsed.given.iter().any(|given| given.name == option);
         items.extend(self.array.filter(|option| is_array(option)).map(|_| Item::Mark(Mark::Array)));
         items
@@ -148,31 +149,38 @@ pub(super) fn called(name: &str, words: &Words) -> Vec<Item> {
         "let" => unknown(false, EVALUATED),
         "test" | "[" => unknown(tests_plainly(words), EVALUATED),
         "wait" => unknown(waits_plainly(words), EVALUATED),
-        "export" | "declare" | "typeset" | "local" | "readonly" => declared(words),
+        "export" | "declare" | "typeset" | "local" | "readonly" => declared(name == "export", words),
         _ => Vec::new(),
     }
 }
 
 /// The variable of this name gets a value.
-fn named(word: &Expansion) -> Option<Item> {
+fn named(word: &Expansion) -> Vec<Item> {
     match word.known() {
         Some(name) if is_name(name) => set(name),
-        _ => Some(Item::Unknown(EVALUATED)),
+        _ => vec![Item::Unknown(EVALUATED)],
     }
 }
 
 /// Of those that are not read as syntax: behind `command`, a backslash and the like.
-fn declared(words: &Words) -> Vec<Item> {
-    let item = |word: &Expansion| match word.known() {
-        Some(word) if is_flags(Some(word), DECLARED) => None,
+fn declared(always_exported: bool, words: &Words) -> Vec<Item> {
+    let flags = |word: &str| is_flags(Some(word), DECLARED);
+    let exported =
+        always_exported || words.iter().filter_map(Expansion::known).any(|word| flags(word) && word.contains('x'));
+    let set = |name: &str| {
+        let export = exported.then(|| Item::Exported(name.to_owned()));
+        export.into_iter().chain(set(name)).collect()
+    };
+    let items = |word: &Expansion| match word.known() {
+        Some(word) if flags(word) => Vec::new(),
         Some(word) => match word.split_once('=') {
             None if is_name(word) => set(word),
             Some((name, value)) if is_name(name) && !value.starts_with('(') => set(name),
-            _ => Some(Item::Unknown(EVALUATED)),
+            _ => vec![Item::Unknown(EVALUATED)],
         },
-        None => Some(Item::Unknown(ASSIGNED)),
+        None => vec![Item::Unknown(ASSIGNED)],
     };
-    words.iter().filter_map(item).collect()
+    words.iter().flat_map(items).collect()
 }
 
 /// The options of declarations by which no value is evaluated. `a` and `A` are for arrays.

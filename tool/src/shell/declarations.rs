@@ -9,12 +9,15 @@ use super::walk::{EVALUATED, Item, Mark, Reader, Walk};
 impl Walk<'_> {
     pub(super) fn declaration(&mut self, command: &DeclClause) {
         self.assignments(&command.assignments);
+        self.exported(&command.assignments);
         let (mut arguments, mut is_array, mut has_value) = (Vec::new(), false, false);
+        let (mut names, mut exports) = (Vec::new(), command.variant.as_ref() == "export");
         for operand in &command.operands {
             arguments.push(match operand {
                 DeclOperand::Flag(word) => {
                     let flags = self.word(word);
                     is_array |= flags.known().is_some_and(|flags| flags.contains(['a', 'A']));
+                    exports |= flags.known().is_some_and(|flags| flags.contains('x'));
                     if !builtins::is_flags(flags.known(), "aAxrgfFplu") {
                         self.unknown("a declaration changes what values mean");
                     }
@@ -26,16 +29,21 @@ impl Walk<'_> {
                 }
                 DeclOperand::Name(name) => {
                     self.set(name.name.as_str());
+                    names.push(name.name.to_string());
                     self.reference(name);
                     self.written(name.span).map_or(Expansion::Any, Expansion::Known)
                 }
                 DeclOperand::Assignment(assignment) => {
                     let argument = self.assignment(assignment);
                     self.declared(assignment, &argument);
+                    names.push(assignment.target.name.to_string());
                     has_value |= matches!(assignment.value, AssignmentValue::Scalar(_));
                     argument
                 }
             });
+        }
+        if exports {
+            self.items.extend(names.into_iter().map(Item::Exported));
         }
         if is_array {
             self.items.push(Item::Mark(Mark::Array));
@@ -61,6 +69,12 @@ impl Walk<'_> {
         for assignment in assignments {
             self.assignment(assignment);
         }
+    }
+
+    /// These assignments are for the environment of what they stand before.
+    pub(super) fn exported(&mut self, assignments: &[Assignment]) {
+        let names = assignments.iter().map(|assignment| assignment.target.name.to_string());
+        self.items.extend(names.map(Item::Exported));
     }
 
     /// Goes into an assignment, and tells what it comes to as an argument.

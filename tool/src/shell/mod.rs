@@ -54,6 +54,7 @@ mod walk;
 mod words;
 mod wrappers;
 
+use std::collections::BTreeSet;
 use std::panic::catch_unwind;
 
 use self::expansion::Expansion;
@@ -82,6 +83,11 @@ pub struct Analysis {
     pub programs: Vec<String>,
     /// Each command whose program is known; what a wrapper runs is one more.
     pub commands: Vec<SimpleCommand>,
+    /// The variables that it puts into the environment of programs: `A=b program`, `export A`, `env A=b program`. If the
+    /// text is not understood: those that were found nevertheless.
+    pub exported: BTreeSet<String>,
+    /// The variables that it gives values: one of these that the shell was started with is in that environment too.
+    pub assigned: BTreeSet<String>,
     /// One of the programs is `sudo`, `sudoedit`, `doas`, `su`, `pkexec` or `run0`, by any path.
     pub uses_sudo: bool,
     /// The programs are all that the text names. False: see `reason`.
@@ -152,6 +158,8 @@ fn collect_here(items: Vec<Item>) -> Analysis {
             Item::Command(_) if analysis.commands.len() >= MOST_COMMANDS => analysis.not_understood("it is too long"),
             Item::Command(command) => analysis.add(command),
             Item::Unknown(reason) => analysis.not_understood(reason),
+            Item::Assigned(variable) => drop(analysis.assigned.insert(variable)),
+            Item::Exported(variable) => drop(analysis.exported.insert(variable)),
             Item::Mark(Mark::Array) => array = true,
             Item::Mark(Mark::Declared) => declared = true,
             Item::Mark(Mark::Locale) => locale = true,

@@ -3,6 +3,37 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
+fn the_variables_that_programs_get_are_known() {
+    for (text, exported, assigned) in [
+        ("a=1; ls $a", "", "a"),
+        ("for x in 1; do read y; done; printf -v z 1; echo ${w:=1}", "", "w x y z"),
+        ("PERL5OPT=-Mx perl y", "PERL5OPT", "PERL5OPT"),
+        ("A=1 B=2 ls; C=3", "A B", "A B C"),
+        ("export PYTHONPATH=x; python3 y", "PYTHONPATH", "PYTHONPATH"),
+        ("A=1; export A B", "A B", "A B"),
+        ("declare -x A=1; typeset -gx B; local C; readonly D=1", "A B", "A B C D"),
+        ("\\export A=1; command declare -rx B=2", "A B", "A B"),
+        ("env TAR_OPTIONS=x tar c", "TAR_OPTIONS", ""),
+        ("env -i - A=1 nice env B=2 ls; sudo C=3 ls", "A B C", ""),
+        ("find . -exec env A=1 ls {} \\;; ls | xargs env B=1 id", "A B", ""),
+        ("sh -c 'A=1 ls; export B'; echo $(C=1 id)", "A B C", "A B C"),
+        ("A=1 exit; f() { B=1 ls; }; f", "A B", "A B"),
+        ("time A=1 ls; ! B=1 ls", "A B", "A B"),
+    ] {
+        let analysis = analyze(text);
+        assert!(analysis.understood, "{text}: {:?}", analysis.reason);
+        let words = |names: &BTreeSet<String>| names.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+        assert_eq!(
+            (words(&analysis.exported).as_str(), words(&analysis.assigned).as_str()),
+            (exported, assigned),
+            "{text}"
+        );
+    }
+    // all that is assigned afterwards
+    assert!(!analyze("set -a; A=1; ls").understood && !analyze("sh -o allexport -c ls").understood);
+}
+
+#[test]
 fn texts_run_what_they_name() {
     for (text, expected) in [
         ("", ""),

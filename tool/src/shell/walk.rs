@@ -32,6 +32,10 @@ pub(super) enum Item {
     /// A text that a shell runs as well.
     Text(Reader, String),
     Mark(Mark),
+    /// A variable of the shell gets a value.
+    Assigned(String),
+    /// A variable of the environment of programs gets a value.
+    Exported(String),
     /// Why not all is understood.
     Unknown(&'static str),
 }
@@ -157,6 +161,7 @@ impl Walk<'_> {
         if values.len() == 1 && is_absent(&command.name) {
             return;
         }
+        self.exported(&command.assignments);
         // bash goes on to the `]`, through spaces
         if values.iter().find_map(Expansion::known).is_some_and(|name| name.contains('[') && name != "[") {
             self.unknown(SYNTAX_ERROR);
@@ -172,6 +177,7 @@ impl Walk<'_> {
             BuiltinCommand::Exit(c) => ("exit", &c.code, &c.extra_args, &c.assignments),
         };
         self.assignments(assignments);
+        self.exported(assignments);
         let mut values = vec![Expansion::Known(name.to_owned())];
         for word in first.iter().chain(rest) {
             values.push(self.word(word));

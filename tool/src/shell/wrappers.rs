@@ -188,6 +188,7 @@ fn assigned(words: &Words, items: &mut Vec<Item>) -> Result<bool, &'static str> 
     if builtins::decides(variable) {
         return Err(ASSIGNED);
     }
+    items.push(Item::Exported(variable.to_owned()));
     items.extend(builtins::is_locale(variable).then_some(Item::Mark(Mark::Locale)));
     Ok(true)
 }

@@ -1,0 +1,63 @@
+//! The variables that a rule lets a caller set: what it does not name is denied.
+
+use glob::Pattern;
+
+/// By these no program takes anything for what it is to run, load or write.
+const HARMLESS: [&str; 9] = ["LANG", "LC_*", "TERM", "TZ", "COLUMNS", "LINES", "NO_COLOR", "TRACEPARENT", "TRACESTATE"];
+
+/// Those that a rule names in `@environment`, and the harmless ones.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Variables(Vec<Pattern>);
+
+impl Variables {
+    /// Reads names and patterns of names, with blanks or commas between.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let names = text.split([' ', ',', '\t', '\n']).filter(|name| !name.is_empty());
+        let patterns = names.map(|name| Pattern::new(name).map_err(|error| format!("{name}: {error}")));
+        match patterns.collect::<Result<Vec<_>, _>>()? {
+            patterns if patterns.is_empty() => Err("give names, such as \"APP_ENV DEPLOY_*\", or * for any".to_owned()),
+            patterns => Ok(Self(patterns)),
+        }
+    }
+
+    /// Whether it may be set.
+    pub(super) fn covers(&self, name: &str) -> bool {
+        is_harmless(name) || self.0.iter().any(|pattern| pattern.matches(name))
+    }
+}
+
+fn is_harmless(name: &str) -> bool {
+    HARMLESS.iter().any(|harmless| match harmless.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix),
+        None => name == *harmless,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_named_is_covered_and_nothing_else() {
+        let named = Variables::parse("APP_ENV, DEPLOY_*").unwrap();
+        for (name, none, some) in [
+            ("LANG", true, true),
+            ("LC_ALL", true, true),
+            ("TZ", true, true),
+            ("LANGUAGE", false, false),
+            ("APP_ENV", false, true),
+            ("app_env", false, false),
+            ("DEPLOY_TO", false, true),
+            ("MY_DEPLOY_TO", false, false),
+            ("LD_PRELOAD", false, false),
+            ("", false, false),
+        ] {
+            assert_eq!((Variables::default().covers(name), named.covers(name)), (none, some), "{name}");
+        }
+        assert!(Variables::parse("*").unwrap().covers("LD_PRELOAD"));
+        assert!(Variables::parse(" ,").is_err() && Variables::parse("A ***").is_err());
+    }
+}
