@@ -10,6 +10,7 @@ use telexec_tool::local::{ContainmentKind, LocalConfig, Retention, SpoolLimits};
 use telexec_tool::{Command, InvalidCommand};
 
 use crate::audit::AuditConfig;
+use crate::authorities::Identities;
 use crate::held::Limits;
 use crate::listen::Listen;
 use crate::policy::{AgentFacts, PolicyError, PolicyFile, Roles};
@@ -38,6 +39,9 @@ pub struct Config {
     pub client_ca: Option<PathBuf>,
     /// The certificates that these authorities have taken back: a revocation list (PEM) of each.
     pub client_crl: Option<PathBuf>,
+    /// By the files of authorities, the names of the callers whose certificates they may issue, as patterns. Default: any
+    /// authority of `client_ca` any name.
+    pub identities: Option<BTreeMap<PathBuf, Vec<String>>>,
     /// Who may do what, in Cedar. Default: whoever is known may run commands, and do anything with its own.
     pub policy: Option<PathBuf>,
     /// Names for sets of identities, for the policy: each with patterns of their names.
@@ -223,6 +227,7 @@ impl Default for Config {
             tls_key: None,
             client_ca: None,
             client_crl: None,
+            identities: None,
             policy: None,
             roles: BTreeMap::new(),
             socket_mode: SocketMode::default(),
@@ -348,12 +353,16 @@ impl Config {
     /// What TLS on TCP is made from; `None`: no certificates are configured.
     ///
     /// # Errors
-    /// Only some of the three files are given.
+    /// Only some of the three files are given, or a name of `identities` is malformed.
     pub(crate) fn tls_files(&self) -> Result<Option<TlsFiles>, ConfigError> {
         let (cert, key, client_ca) = (self.tls_cert.clone(), self.tls_key.clone(), self.client_ca.clone());
+        let identities = self.identities.as_ref().map(Identities::new).transpose()?;
         match (cert, key, client_ca, self.client_crl.clone()) {
             (Some(cert), Some(key), Some(client_ca), client_crl) => {
-                Ok(Some(TlsFiles { cert, key, client_ca, client_crl }))
+                Ok(Some(TlsFiles { cert, key, client_ca, client_crl, identities }))
+            }
+            (None, None, None, None) if identities.is_some() => {
+                Err(ConfigError::Invalid("[identities] needs client_ca".into()))
             }
             (None, None, None, None) => Ok(None),
             (None, None, None, Some(_)) => Err(ConfigError::Invalid("--client-crl needs --client-ca".into())),

@@ -23,6 +23,7 @@ use tonic::service::Routes;
 use tower::ServiceExt;
 use tracing::debug;
 
+use crate::authorities::reason;
 use crate::body::{self, Body};
 use crate::caller::{Caller, Shown, Transport};
 use crate::calls::{self, Calls};
@@ -53,7 +54,7 @@ pub(crate) enum HandshakeError {
     Timeout,
     #[error("it made way for others: of all sources, its own had the most connections in their handshakes")]
     Displaced,
-    #[error("TLS: {0}")]
+    #[error("TLS: {}", tls_reason(.0))]
     Tls(io::Error),
     #[error("TLS: {0}")]
     Lost(#[from] Lost),
@@ -79,6 +80,11 @@ impl HandshakeError {
             Self::Credentials(_) => "credentials",
         }
     }
+}
+
+fn tls_reason(error: &io::Error) -> String {
+    let refused = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+    refused.map_or_else(|| error.to_string(), reason)
 }
 
 /// Someone that is known.

@@ -8,6 +8,7 @@
 mod agent_service;
 pub mod args;
 pub mod audit;
+mod authorities;
 mod body;
 mod call;
 mod caller;

@@ -9,6 +9,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use telexec_tool::ExecutorError;
 use tracing::info;
 
+use crate::authorities::reason;
 use crate::certificate::next_end;
 use crate::identity::Identity;
 use crate::reload::Changes;
@@ -105,6 +106,6 @@ fn refusal(error: &rustls::Error) -> String {
         rustls::Error::InvalidCertificate(Expired | ExpiredContext { .. }) => {
             "the certificate of this connection has expired: connect with a new one".into()
         }
-        error => format!("the certificate of this connection is not accepted any more: {error}"),
+        error => format!("the certificate of this connection is not accepted any more: {}", reason(error)),
     }
 }

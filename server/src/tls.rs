@@ -11,6 +11,7 @@ use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use tracing::{info, warn};
 
+use crate::authorities::Identities;
 use crate::certificate::Certificate;
 use crate::private_key;
 use crate::reload::{Source, Watched};
@@ -92,6 +93,8 @@ pub(crate) struct TlsFiles {
     pub(crate) key: PathBuf,
     pub(crate) client_ca: PathBuf,
     pub(crate) client_crl: Option<PathBuf>,
+    /// `None`: every authority vouches for any name.
+    pub(crate) identities: Option<Identities>,
 }
 
 /// What the agent shows, and whom it lets in.
@@ -111,7 +114,8 @@ impl Source for TlsFiles {
     const WHAT: &str = "certificates";
 
     fn files(&self) -> Vec<&Path> {
-        [&self.cert, &self.key, &self.client_ca].into_iter().chain(&self.client_crl).map(PathBuf::as_path).collect()
+        let files = [&self.cert, &self.key, &self.client_ca].into_iter().chain(&self.client_crl);
+        files.map(PathBuf::as_path).chain(self.identities.iter().flat_map(Identities::files)).collect()
     }
 
     fn load(&self) -> Result<Credentials, TlsError> {
@@ -120,7 +124,13 @@ impl Source for TlsFiles {
             Some(path) => revocation::read(path, &authorities).map(|(lists, told)| (lists, Some(told)))?,
             None => (Vec::new(), None),
         };
-        let clients = self.verifier(authorities, lists)?;
+        let clients = self.verifier(&self.client_ca, authorities, lists)?;
+        let clients = match &self.identities {
+            Some(identities) => {
+                identities.bind(clients, |path| self.verifier(path, certificates(path)?, Vec::new()))?
+            }
+            None => clients,
+        };
         let chain = certificates(&self.cert)?;
         let certificate = Certificate::first_of(&chain).map_err(|source| self.pair(source))?;
         let key = private_key::read(&self.key)?;
@@ -154,13 +164,14 @@ impl Source for TlsFiles {
 }
 
 impl TlsFiles {
-    /// Who may come in: with lists, nobody whose revocation they cannot tell.
+    /// Who may come in by the authorities of this file: with lists, nobody whose revocation they cannot tell.
     fn verifier(
         &self,
+        path: &Path,
         authorities: Vec<CertificateDer<'static>>,
         lists: Vec<CertificateRevocationListDer<'static>>,
     ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-        let authority = |source| TlsError::Authority { path: self.client_ca.clone(), source };
+        let authority = |source| TlsError::Authority { path: path.to_owned(), source };
         let mut roots = RootCertStore::empty();
         for certificate in authorities {
             roots.add(certificate).map_err(|source| authority(source.into()))?;

@@ -23,7 +23,8 @@ place() { # FROM TO...
 
 # A call with the certificate of this directory, where it trusts what this file has.
 as() { # DIRECTORY CA COMMAND...
-  "$telexec" exec --cert "$1/alice.pem" --key "$1/alice.key" --ca "$2" --server-name web1 "127.0.0.1:$port" -- "${@:3}"
+  local name=${caller:-alice}
+  "$telexec" exec --cert "$1/$name.pem" --key "$1/$name.key" --ca "$2" --server-name web1 "127.0.0.1:$port" -- "${@:3}"
 }
 
 # How often the agent has taken up new files.
@@ -35,8 +36,14 @@ taken_up() { # COUNT
 certs init --dir old --name 'the old authority'
 certs issue web1 --server --days 30 --dir old
 certs issue alice --client --days 30 --dir old
+certs init --dir new --name 'the new authority'
 place old/web1.pem agent.pem old/web1.key agent.key old/ca.pem client-ca.pem
-"$STATIC" --listen tcp://127.0.0.1:0 --tls-cert agent.pem --tls-key agent.key --client-ca client-ca.pem --state-dir state 2>log &
+cat >telexecd.toml <<EOF_TOML
+[identities]
+"$work/old/ca.pem" = ["alice"]
+"$work/new/ca.pem" = ["alice", "carol"]
+EOF_TOML
+"$STATIC" --config telexecd.toml --listen tcp://127.0.0.1:0 --tls-cert agent.pem --tls-key agent.key --client-ca client-ca.pem --state-dir state 2>log &
 agent=$!
 until_it 30 grep -q '^listening on ' log
 port=$(sed -n 's/^listening on .*://p' log)
@@ -65,13 +72,17 @@ taken_up $((first + 1))
 [[ $(expires) != "$before" ]] || die "the agent tells the end of the certificate before"
 passed "a new certificate of the agent is taken up"
 
-certs init --dir new --name 'the new authority'
 certs issue web1 --server --days 30 --dir new
 certs issue alice --client --days 30 --dir new
+certs issue carol --client --days 30 --dir new
+certs issue carol --client --days 30 --dir old
 cat old/ca.pem new/ca.pem >both.pem
 place both.pem client-ca.pem
 taken_up $((first + 2))
 [[ $(as old both.pem echo hi) == hi && $(as new both.pem echo hi) == hi ]] || die "not both authorities are trusted"
+[[ $(caller=carol as new both.pem echo hi) == hi ]] || die "a name of the new authority is refused"
+! caller=carol as old both.pem true 2>said || die "the old authority has given a name that it may not give"
+grep -q 'does not vouch for the name "carol"' log || die "the log does not say why: $(cat log)"
 place new/web1.key agent.key new/web1.pem agent.pem
 taken_up $((first + 3))
 [[ $(as old both.pem echo hi) == hi && $(as new both.pem echo hi) == hi ]] || die "the agent's new certificate is not trusted"

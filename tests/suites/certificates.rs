@@ -284,3 +284,83 @@ async fn the_log_tells_when_the_agents_certificate_runs_out() {
         assert!(told.iter().all(|part| line.contains(part)), "{line}");
     }
 }
+
+/// Three authorities in one file, of which two are bound to names.
+struct Bound {
+    ours: Certs,
+    build: Authority,
+    stray: Authority,
+}
+
+impl Bound {
+    fn new() -> Self {
+        Self { ours: Certs::new(), build: Authority::new("build"), stray: Authority::new("stray") }
+    }
+
+    /// Puts it under this name, at once.
+    fn place(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.ours.authority.directory().join(name);
+        std::fs::write(path.with_extension("new"), text).unwrap();
+        std::fs::rename(path.with_extension("new"), &path).unwrap();
+        path
+    }
+
+    fn start(&self, config: &str) -> Agent {
+        let read = |authority: &Authority| std::fs::read_to_string(authority.cert()).unwrap();
+        let all = [&self.ours.authority, &self.build, &self.stray].map(read).concat();
+        let all = self.place("all.pem", &all);
+        let (cert, key) = (&self.ours.agent.cert, &self.ours.agent.key);
+        let args = [("--tls-cert", cert), ("--tls-key", key), ("--client-ca", &all)];
+        let args = args.into_iter().flat_map(|(flag, path)| [flag.to_owned(), path.to_str().unwrap().to_owned()]);
+        Agent::builder().listen("tcp://127.0.0.1:0").args(args).config(config).start()
+    }
+
+    /// The identity that the agent takes the holder for, if it lets it in.
+    async fn known(&self, agent: &Agent, pair: &Pair) -> Result<String, String> {
+        let wire = Wire::connect_tls(agent, self.ours.config(Some(pair))).await.map_err(|error| error.to_string())?;
+        ask(&wire).await.map_err(|status| status.to_string())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_are_bound_to_their_authorities() {
+    let bound = Bound::new();
+    let leaf = |authority: &Authority, name: &str| authority.issue(Leaf::client(name));
+    let (anna, build) = (leaf(&bound.ours.authority, "anna"), leaf(&bound.build, "build-7"));
+    let forged = [
+        leaf(&bound.build, "anna"),
+        leaf(&bound.ours.authority, "build-7"),
+        bound.build.issue(Leaf::client("build-7").uri("spiffe://example.org/anna")),
+        leaf(&bound.stray, "anna"),
+        leaf(&bound.stray, "stray"),
+    ];
+    // without the table any authority may name anyone
+    let unbound = bound.start("");
+    assert_eq!(bound.known(&unbound, &forged[0]).await.unwrap(), "anna");
+    drop(unbound);
+
+    let [ours, builds] = [bound.ours.authority.cert(), bound.build.cert()];
+    let builds = bound.place("build.pem", &std::fs::read_to_string(builds).unwrap());
+    let config = format!("[identities]\n{ours:?} = [\"anna\", \"client\"]\n{builds:?} = [\"build-*\"]");
+    let agent = bound.start(&config);
+    assert_eq!(bound.known(&agent, &anna).await.unwrap(), "anna");
+    let wire = Wire::connect_tls(&agent, bound.ours.config(Some(&build))).await.unwrap();
+    assert_eq!(ask(&wire).await.unwrap(), "build-7");
+    for (count, pair) in forged.iter().enumerate() {
+        let known = bound.known(&agent, pair).await;
+        assert!(known.is_err(), "{known:?}");
+        let told = async || agent.log().matches("does not vouch for the name").count() == count + 1;
+        until("the log says why", told).await;
+    }
+
+    // the builds have another authority from now on
+    let mark = marker();
+    let open = sleep(&wire, &mark).await;
+    bound.place("build.pem", &std::fs::read_to_string(bound.stray.cert()).unwrap());
+    reloaded(&agent, LOADED).await;
+    assert_ended(open, &mark, "does not vouch for the name \"build-7\"").await;
+    assert_eq!(ask(&wire).await.unwrap_err().code(), Code::Unauthenticated);
+    assert!(bound.known(&agent, &build).await.is_err());
+    assert_eq!(bound.known(&agent, &leaf(&bound.stray, "build-8")).await.unwrap(), "build-8");
+    assert_eq!(bound.known(&agent, &anna).await.unwrap(), "anna");
+}

@@ -52,6 +52,21 @@ pub(crate) struct CertsInitArgs {
     pub(crate) force: bool,
 }
 
+/// Who shows the certificate. What is for both lets an agent's host call other agents.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct CertsSide {
+    /// For an agent
+    #[arg(long)]
+    pub(crate) server: bool,
+    /// For a caller
+    #[arg(long)]
+    pub(crate) client: bool,
+    /// For both: whoever has the agent's key may then call as NAME
+    #[arg(long)]
+    pub(crate) both: bool,
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without --dns and --ip, the certificate is for NAME itself.
@@ -72,12 +87,8 @@ pub(crate) struct CertsIssueArgs {
     /// A URI that it is for, such as spiffe://DOMAIN/PATH; may be repeated
     #[arg(long, value_name = "URI")]
     pub(crate) uri: Vec<String>,
-    /// Only for an agent [default: for both]
-    #[arg(long, conflicts_with = "client")]
-    pub(crate) server: bool,
-    /// Only for a caller [default: for both]
-    #[arg(long)]
-    pub(crate) client: bool,
+    #[command(flatten)]
+    pub(crate) side: CertsSide,
     /// Days that it is valid, at most as long as the authority
     #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36500))]
     pub(crate) days: u32,

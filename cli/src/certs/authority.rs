@@ -26,7 +26,8 @@ pub(super) fn init(args: &CertsInitArgs) -> Result<(), Failure> {
     output::print(
         format!(
             "made {} for everyone, and {} to be kept secret\n\
-             next: telexec certs issue NAME{given}    NAME is a host with an agent, or a caller\n",
+             next: telexec certs issue NAME --server{given}    for the agent on the host NAME\n      \
+             telexec certs issue NAME --client{given}    for the caller NAME\n",
             cert.display(),
             key.display(),
         )

@@ -36,10 +36,10 @@ fn make(args: &CertsIssueArgs, names: Vec<SanType>, authority: &Authority) -> Re
     params.is_ca = IsCa::ExplicitNoCa;
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    if !args.client {
+    if !args.side.client {
         params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
     }
-    if !args.server {
+    if !args.side.server {
         params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
     }
     let cert = params.signed_by(&key, &authority.issuer);
@@ -97,12 +97,12 @@ fn ia5(text: &str) -> Result<rcgen::string::Ia5String, Failure> {
 fn next_steps(args: &CertsIssueArgs, ca: &Path, cert: &Path, key: &Path) -> String {
     let (ca, cert, key) = (ca.display(), cert.display(), key.display());
     let mut text = format!("made {cert} and {key}\n");
-    if !args.client {
+    if !args.side.client {
         text += &format!(
             "for an agent:  telexecd --listen tcp://0.0.0.0:7443 --tls-cert {cert} --tls-key {key} --client-ca {ca}\n"
         );
     }
-    if !args.server {
+    if !args.side.server {
         text += &format!("for a caller:  telexec ping --cert {cert} --key {key} --ca {ca} HOST:7443\n");
     }
     text
@@ -127,7 +127,7 @@ mod tests {
     }
 
     fn names(line: &[&str]) -> Option<Vec<String>> {
-        let names = subject_names(&args(line)).ok()?;
+        let names = subject_names(&args(&[line, &["--server"]].concat())).ok()?;
         Some(
             names
                 .into_iter()
@@ -157,6 +157,19 @@ mod tests {
         for line in [&["../x"][..], &["a/b"], &[".x"], &["a..b"], &["x", "--dns", "a b"], &["x", "--uri", "y"]] {
             assert!(names(line).is_none(), "{line:?}");
         }
+    }
+
+    #[test]
+    fn which_side_it_is_for_has_to_be_said() {
+        let sides = |line: &[&str]| {
+            let line = ["telexec", "certs", "issue", "a"].iter().chain(line);
+            Cli::try_parse_from(line).map(drop).map_err(|error| error.to_string())
+        };
+        for side in ["--server", "--client", "--both"] {
+            assert!(sides(&[side]).is_ok(), "{side}");
+        }
+        assert!(sides(&[]).unwrap_err().contains("<--server|--client|--both>"));
+        assert!(sides(&["--server", "--client"]).is_err());
     }
 
     #[test]

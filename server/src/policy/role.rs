@@ -10,9 +10,29 @@ use crate::config::ConfigError;
 const MATCHING: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: false };
 
+/// Names of identities, by patterns.
+#[derive(Clone, Debug)]
+pub(crate) struct Names(Vec<Pattern>);
+
+impl Names {
+    /// # Errors
+    /// A pattern is malformed; `key` says where it stands.
+    pub(crate) fn new(key: &str, patterns: &[String]) -> Result<Self, ConfigError> {
+        let patterns = patterns.iter().map(|pattern| {
+            let malformed = |error| ConfigError::Invalid(format!("{key}: {pattern:?}: {error}"));
+            Pattern::new(pattern).map_err(malformed)
+        });
+        patterns.collect::<Result<_, _>>().map(Self)
+    }
+
+    pub(crate) fn contain(&self, identity: &str) -> bool {
+        self.0.iter().any(|pattern| pattern.matches_with(identity, MATCHING))
+    }
+}
+
 /// Which identities have which role.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Roles(Vec<(String, Vec<Pattern>)>);
+pub(crate) struct Roles(Vec<(String, Names)>);
 
 impl Roles {
     /// Roles by their names, with the patterns of their identities.
@@ -21,19 +41,14 @@ impl Roles {
     /// A pattern is malformed.
     pub(crate) fn new(configured: &BTreeMap<String, Vec<String>>) -> Result<Self, ConfigError> {
         let role = |(role, patterns): (&String, &Vec<String>)| {
-            let patterns = patterns.iter().map(|pattern| {
-                let malformed = |error| ConfigError::Invalid(format!("roles.{role}: {pattern:?}: {error}"));
-                Pattern::new(pattern).map_err(malformed)
-            });
-            Ok((role.clone(), patterns.collect::<Result<_, _>>()?))
+            Ok((role.clone(), Names::new(&format!("roles.{role}"), patterns)?))
         };
         configured.iter().map(role).collect::<Result<_, _>>().map(Self)
     }
 
     /// The roles of an identity.
     pub(crate) fn of<'a>(&'a self, identity: &'a str) -> impl Iterator<Item = &'a str> {
-        let has = move |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches_with(identity, MATCHING));
-        self.0.iter().filter(move |(_, patterns)| has(patterns)).map(|(role, _)| role.as_str())
+        self.0.iter().filter(move |(_, names)| names.contain(identity)).map(|(role, _)| role.as_str())
     }
 
     pub(crate) fn contains(&self, role: &str) -> bool {

@@ -18,7 +18,7 @@ async fn keys_are_for_their_owner_only() {
     let directory = tempfile::tempdir().unwrap();
     let certs_directory = directory.path().join("new/certs");
     certs(&["init"], &certs_directory).await.answer();
-    certs(&["issue", "web-1"], &certs_directory).await.answer();
+    certs(&["issue", "web-1", "--server"], &certs_directory).await.answer();
     for (name, mode) in [("", 0o700), ("ca.key", 0o600), ("web-1.key", 0o600), ("ca.pem", 0o644), ("web-1.pem", 0o644)]
     {
         let file = certs_directory.join(name).metadata().unwrap();
@@ -30,7 +30,7 @@ async fn keys_are_for_their_owner_only() {
 async fn certificates_are_not_overwritten_unless_forced() {
     let directory = tempfile::tempdir().unwrap();
     let contents = || ["ca.pem", "ca.key", "a.pem", "a.key"].map(|name| lines(&directory.path().join(name)));
-    let both = [&["init"][..], &["issue", "a"]];
+    let both = [&["init"][..], &["issue", "a", "--both"]];
     for line in both {
         certs(line, directory.path()).await.answer();
     }
@@ -46,9 +46,24 @@ async fn certificates_are_not_overwritten_unless_forced() {
 }
 
 #[tokio::test]
+async fn a_certificate_is_for_the_side_that_was_said() {
+    let directory = tempfile::tempdir().unwrap();
+    certs(&["init"], directory.path()).await.answer();
+    let said = certs(&["issue", "a"], directory.path()).await;
+    assert!(said.code == 2 && said.stderr().contains("--server|--client|--both"), "{said:?}");
+    assert!(!directory.path().join("a.pem").exists());
+    for (side, usages) in [("--server", "server"), ("--client", "client"), ("--both", "server, client")] {
+        certs(&["issue", "a", side, "--force"], directory.path()).await.answer();
+        let said = say(&["certs", "show", directory.path().join("a.pem").to_str().unwrap()]).await;
+        let shown = said.answer().lines().find(|line| line.starts_with("usages:")).unwrap();
+        assert!(shown.ends_with(&format!("digital signature, {usages}")), "{side}: {shown}");
+    }
+}
+
+#[tokio::test]
 async fn without_an_authority_nothing_is_issued() {
     let directory = tempfile::tempdir().unwrap();
-    assert!(certs(&["issue", "a"], directory.path()).await.failure(1).contains("telexec certs init"));
+    assert!(certs(&["issue", "a", "--client"], directory.path()).await.failure(1).contains("telexec certs init"));
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 

@@ -141,7 +141,8 @@ async fn a_line_that_makes_no_sense_is_2() {
         &["kill", "local", "a"],
         &["kill", "unix:///a", "-s", "NOPE", "a"],
         &["certs", "issue"],
-        &["certs", "issue", "../a"],
+        &["certs", "issue", "a"],
+        &["certs", "issue", "../a", "--client"],
         &["completions", "no-such-shell"],
     ] {
         let said = say(line).await;
