@@ -11,11 +11,11 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, OtherEr
 
 use crate::config::ConfigError;
 use crate::identity::Identity;
-use crate::policy::Names;
+use crate::policy::NamePatterns;
 
 /// Files of authorities, with the names of the callers whose certificates they may issue.
 #[derive(Clone, Debug)]
-pub(crate) struct Identities(Vec<(PathBuf, Names)>);
+pub(crate) struct Identities(Vec<(PathBuf, NamePatterns)>);
 
 impl Identities {
     /// # Errors
@@ -27,7 +27,7 @@ impl Identities {
             return Err(ConfigError::Invalid(text.to_owned()));
         }
         let file = |(path, patterns): (&PathBuf, &Vec<String>)| {
-            Ok((path.clone(), Names::new(&format!("identities.{:?}", path.display().to_string()), patterns)?))
+            Ok((path.clone(), NamePatterns::new(&format!("identities.{:?}", path.display().to_string()), patterns)?))
         };
         configured.iter().map(file).collect::<Result<_, _>>().map(Self)
     }
@@ -71,7 +71,7 @@ pub(crate) fn reason(error: &rustls::Error) -> String {
 struct Bound {
     /// With the revocation lists.
     clients: Arc<dyn ClientCertVerifier>,
-    authorities: Vec<(Arc<dyn ClientCertVerifier>, Names)>,
+    authorities: Vec<(Arc<dyn ClientCertVerifier>, NamePatterns)>,
 }
 
 impl ClientCertVerifier for Bound {
@@ -84,7 +84,7 @@ impl ClientCertVerifier for Bound {
         let verified = self.clients.verify_client_cert(end_entity, intermediates, now)?;
         // one that names nobody is turned away later
         let Some(identity) = Identity::from_certificate(end_entity) else { return Ok(verified) };
-        let vouches = |(authority, names): &(Arc<dyn ClientCertVerifier>, Names)| {
+        let vouches = |(authority, names): &(Arc<dyn ClientCertVerifier>, NamePatterns)| {
             names.contain(identity.as_str()) && authority.verify_client_cert(end_entity, intermediates, now).is_ok()
         };
         if self.authorities.iter().any(vouches) {

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal, getrlimit, set_dumpable_behavior, setrlimit};
 use telexec_server::args::Args;
 use telexec_server::orphans::Orphans;
 use telexec_server::{Config, Listeners, log_limit, logging, machine, serve};
@@ -15,6 +15,9 @@ const BAD_CONFIG: u8 = 78;
 fn main() -> ExitCode {
     #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
     telexec_tool::local::look_up_in_files();
+    if let Err(error) = keep_memory_private() {
+        return fail(&error, 1);
+    }
     let code = act(&Args::parse());
     machine::power_off_if_init();
     code
@@ -89,6 +92,12 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
     orphans.end_if_init(kill_grace).await;
     log_limit::tell();
     Ok(result?)
+}
+
+/// The private key is in it, and the secrets of all callers: no other process of its user may look into it, commands least
+/// of all, and it is in no core dump. What is executed from here can be looked into again. See PR_SET_DUMPABLE(2const).
+fn keep_memory_private() -> std::io::Result<()> {
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
 /// Each execution takes some descriptors. Commands get limits of their own.

@@ -25,7 +25,7 @@ use tracing::{info, warn};
 pub(crate) use self::facts::Facts;
 pub use self::fault::PolicyError;
 use self::fault::Source;
-pub(crate) use self::role::{Names, Roles};
+pub(crate) use self::role::{NamePatterns, Roles};
 use self::rule::Rule;
 use crate::call::Rpc;
 use crate::caller::{Caller, sha256};

@@ -10,11 +10,11 @@ use crate::config::ConfigError;
 const MATCHING: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: false };
 
-/// Names of identities, by patterns.
+/// NamePatterns of identities, by patterns.
 #[derive(Clone, Debug)]
-pub(crate) struct Names(Vec<Pattern>);
+pub(crate) struct NamePatterns(Vec<Pattern>);
 
-impl Names {
+impl NamePatterns {
     /// # Errors
     /// A pattern is malformed; `key` says where it stands.
     pub(crate) fn new(key: &str, patterns: &[String]) -> Result<Self, ConfigError> {
@@ -32,7 +32,7 @@ impl Names {
 
 /// Which identities have which role.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Roles(Vec<(String, Names)>);
+pub(crate) struct Roles(Vec<(String, NamePatterns)>);
 
 impl Roles {
     /// Roles by their names, with the patterns of their identities.
@@ -41,7 +41,7 @@ impl Roles {
     /// A pattern is malformed.
     pub(crate) fn new(configured: &BTreeMap<String, Vec<String>>) -> Result<Self, ConfigError> {
         let role = |(role, patterns): (&String, &Vec<String>)| {
-            Ok((role.clone(), Names::new(&format!("roles.{role}"), patterns)?))
+            Ok((role.clone(), NamePatterns::new(&format!("roles.{role}"), patterns)?))
         };
         configured.iter().map(role).collect::<Result<_, _>>().map(Self)
     }

@@ -7,6 +7,7 @@ mod health;
 mod inheritance;
 mod init;
 mod logs;
+mod memory;
 mod shutdown;
 mod sockets;
 

@@ -68,13 +68,18 @@ pub(super) trait Spawner: Send + Sync {
 pub(super) struct DirectSpawner {
     null: OwnedFd,
     rlimits: [libc::rlimit64; rlimits::KINDS],
+    /// The files of this process and its children in /proc are root's until a child has become a program.
+    sets_score: bool,
 }
 
 impl DirectSpawner {
     /// # Errors
     /// `/dev/null` cannot be opened.
     pub(super) fn new() -> std::io::Result<Self> {
-        Ok(Self { null: std::fs::File::open("/dev/null")?.into(), rlimits: rlimits::defaults() })
+        let null = std::fs::File::open("/dev/null")?.into();
+        let dumpable = rustix::process::dumpable_behavior() == Ok(rustix::process::DumpableBehavior::Dumpable);
+        let sets_score = !dumpable && !rustix::process::geteuid().is_root();
+        Ok(Self { null, rlimits: rlimits::defaults(), sets_score })
     }
 }
 
@@ -101,6 +106,10 @@ impl Spawner for DirectSpawner {
             fault: spec.fault,
         };
         let (own, pid, pidfd) = vfork::spawn(&image, own).map_err(|(stage, errno)| error(spec, stage, errno))?;
+        if self.sets_score {
+            // as far as this process may, as the other steps that the child takes itself
+            let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "0");
+        }
         Ok((own, Child { pid, pidfd, streams }))
     }
 }
