@@ -204,7 +204,9 @@ async fn a_policy_is_read_again_and_a_bad_one_is_not_taken() {
     until("all is permitted", async || check().await.is_ok()).await;
     let execution = anna.executor().execute(sh("read x; echo $x").accepts_input(true).build().unwrap()).await.unwrap();
     let id = execution.id().clone();
-    replace("permit(principal, action == Action::\"WriteInput\", resource);");
+    // what runs is permitted as before
+    let accepts = "permit(principal, action == Action::\"Execute\", resource) when { context.accepts_input };";
+    replace(&format!("{accepts} permit(principal, action == Action::\"WriteInput\", resource);"));
     ruled.agent.signal(Signal::HUP);
     until("nothing new is permitted", async || denied_by("default").await).await;
     let input = Input { data: "on\n".into(), ..Default::default() };
