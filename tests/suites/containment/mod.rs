@@ -4,6 +4,7 @@ mod degraded;
 mod held_up;
 mod reuse;
 mod same_id;
+mod stuck;
 mod threads;
 mod traced;
 mod unprivileged;

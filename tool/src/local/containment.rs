@@ -27,7 +27,7 @@ use super::children::OwnChild;
 use super::key::Key;
 use super::process;
 use super::processes::{self, Census, Process, all_ended};
-use crate::{ExecutionId, Signal};
+use crate::{ExecutionId, Signal, Workers};
 
 /// The processes of one execution.
 #[derive(Clone)]
@@ -37,13 +37,11 @@ pub(super) struct Containment {
 
 struct Inner {
     main: i32,
-    /// For the log.
-    id: ExecutionId,
-    key: Key,
+    name: Name,
     /// See [`Inner::start_ticks`].
     start_ticks: OnceLock<u64>,
     started: Instant,
-    census: Arc<Census>,
+    means: Arc<Means>,
     /// Members at the last look: one stays a member whatever it does to hide.
     known: Mutex<HashSet<(i32, u64)>>,
     /// The main process, while it is not reaped: the numbers of its session and group are its own.
@@ -53,6 +51,38 @@ struct Inner {
     /// What lives was asked to stay.
     left_alone: AtomicBool,
 }
+
+/// Whose processes they are.
+pub(super) struct Name {
+    /// For the log.
+    pub(super) id: ExecutionId,
+    /// What they carry in their environment.
+    pub(super) key: Key,
+    /// Whose turn it is when there is much to do.
+    pub(super) identity: String,
+}
+
+/// What it takes to find and end processes: of one engine, and there before anything is started.
+pub(super) struct Means {
+    census: Census,
+    workers: Workers,
+}
+
+impl Means {
+    /// `trust_cgroups`: whoever is in the cgroup of an execution is looked for there.
+    ///
+    /// # Errors
+    /// Threads cannot be made.
+    pub(super) fn new(trust_cgroups: bool) -> io::Result<Self> {
+        let workers = Workers::new("telexec-contain", WORKERS, MAX_WORKERS)?;
+        Ok(Self { census: Census::new(trust_cgroups)?, workers })
+    }
+}
+
+/// Threads that are there from the start.
+const WORKERS: usize = 2;
+/// They sleep more than they work: a freezer takes its time.
+const MAX_WORKERS: usize = 16;
 
 /// Which processes, by id and start time, were sent a signal, and what came of it.
 type Done = HashMap<(i32, u64), Delivery>;
@@ -90,21 +120,14 @@ pub(super) struct Guard {
 
 impl Guard {
     /// The processes of an execution, whose main process was just started, in these cgroups.
-    pub(super) fn new(
-        main: Pid,
-        own: OwnChild,
-        leaf: Option<Leaf>,
-        (id, key): (ExecutionId, Key),
-        census: Arc<Census>,
-    ) -> Self {
+    pub(super) fn new(main: Pid, own: OwnChild, leaf: Option<Leaf>, name: Name, means: Arc<Means>) -> Self {
         let containment = Containment {
             inner: Arc::new(Inner {
                 main: main.as_raw_nonzero().get(),
-                id,
-                key,
+                name,
                 start_ticks: OnceLock::new(),
                 started: Instant::now(),
-                census,
+                means,
                 known: Mutex::default(),
                 held: Mutex::new(Some(own)),
                 leaf: Mutex::new(leaf.map(Arc::new)),
@@ -194,10 +217,14 @@ impl Containment {
     /// How many members live, now that the main process has exited.
     pub(super) async fn survivors(&self) -> u32 {
         let alone = match self.inner.keeping_leaf() {
-            Some(leaf) => leaf.is_empty(),
-            None => self.inner.surely_alone(),
+            Some(leaf) => leaf.is_empty().unwrap_or(false),
+            None => match self.inner.young().unwrap_or(None) {
+                Some(young) if young.is_empty() => true,
+                Some(young) => self.repeat(move |inner| inner.are_strangers(&young)).await,
+                None => false,
+            },
         };
-        if alone.unwrap_or(false) { 0 } else { self.count(Instant::now()).await }
+        if alone { 0 } else { self.count(Instant::now()).await }
     }
 
     /// Waits until no member lives any more.
@@ -281,7 +308,7 @@ impl Containment {
         if let Ok(sweep) = tokio::time::timeout(LOOK_TIME, wide).await {
             return sweep;
         }
-        warn!(id = %self.inner.id, "looking at all processes takes too long: trusting the cgroup alone");
+        warn!(id = %self.inner.name.id, "looking at all processes takes too long: trusting the cgroup alone");
         self.repeat(move |inner| inner.sweep_leaf(signal, &mut Done::new())).await
     }
 
@@ -291,22 +318,23 @@ impl Containment {
         work: impl Fn(&Inner, Instant) -> io::Result<T> + Send + Sync + 'static,
     ) -> T {
         let asked = Instant::now();
-        // an error would say that it is closed, which it never is
-        let slot = Arc::clone(&self.inner.census.slots).acquire_owned().await;
-        self.repeat(move |inner| {
-            // kept by the thread that looks, whoever still waits for it
-            let _slot = &slot;
-            work(inner, asked)
-        })
-        .await
+        self.repeat_by(&self.inner.means.census.lookers, move |inner| work(inner, asked)).await
     }
 
     /// Does what takes milliseconds on a busy machine, off the runtime's threads; again and again until it can be done.
     async fn repeat<T: Send + 'static>(&self, work: impl Fn(&Inner) -> io::Result<T> + Send + Sync + 'static) -> T {
+        self.repeat_by(&self.inner.means.workers, work).await
+    }
+
+    async fn repeat_by<T: Send + 'static>(
+        &self,
+        workers: &Workers,
+        work: impl Fn(&Inner) -> io::Result<T> + Send + Sync + 'static,
+    ) -> T {
         let work = Arc::new(work);
         loop {
             let (inner, work) = (Arc::clone(&self.inner), Arc::clone(&work));
-            if let Ok(Ok(result)) = tokio::task::spawn_blocking(move || work(&inner)).await {
+            if let Ok(Ok(result)) = workers.run(&self.inner.name.identity, move || work(&inner)).await {
                 return result;
             }
             // out of descriptors or memory: nothing may be concluded from that
@@ -426,14 +454,14 @@ impl Inner {
         let in_leaf: HashSet<_> = in_leaf.iter().map(Process::key).collect();
         let born = self.start_ticks()?;
         let is_root = |process: &Process| in_leaf.contains(&process.key()) || self.is_root(process);
-        let all = self.census.take(asked, |process| {
+        let all = self.means.census.take(asked, |process| {
             if is_root(process) && process.start_ticks >= born && !process.zombie && !process.is_self() {
                 visit(process);
             }
         })?;
         let known: Vec<_> = lock(&self.known).iter().chain(&in_leaf).copied().collect();
         let known = known.into_iter().filter_map(|(pid, _)| all.get(pid));
-        let related = all.in_session_or_group(self.main).chain(all.marked(self.key.as_str())).chain(known);
+        let related = all.in_session_or_group(self.main).chain(all.marked(self.name.key.as_str())).chain(known);
         let members = all.with_descendants(related.filter(|process| is_root(process)), born);
         *lock(&self.known) = members.iter().map(Process::key).collect();
         let kept = leaf.is_some() && members.iter().all(|process| in_leaf.contains(&process.key()));
@@ -457,23 +485,28 @@ impl Inner {
         let numbers_are_its_own = || lock(&self.held).is_some();
         (process.session == self.main || process.group == self.main) && numbers_are_its_own()
             || lock(&self.known).contains(&process.key())
-            || process.marker.as_deref() == Some(self.key.as_str())
+            || process.marker.as_deref() == Some(self.name.key.as_str())
     }
 
-    /// Nothing that was born since the main process is a member, so it left none behind; cheap, and true only if it is
-    /// certain. Process ids count up, and a young execution cannot have seen them go round.
-    fn surely_alone(&self) -> io::Result<bool> {
+    /// All that was born since the main process, if that is cheap to tell. Process ids count up, and a young execution cannot
+    /// have seen them go round.
+    fn young(&self) -> io::Result<Option<Vec<Process>>> {
         let last = processes::last_pid()?;
         if self.started.elapsed() > Duration::from_millis(100) || !(0..=FEW).contains(&(last - self.main)) {
-            return Ok(false);
+            return Ok(None);
         }
+        let mut young = Vec::new();
         for pid in self.main + 1..=last {
-            if processes::read_with_marker(pid)?.is_some_and(|process| self.is_root(&process)) {
-                return Ok(false);
-            }
+            young.extend(processes::read(pid)?);
         }
         // one that ended before it was looked at could have left a younger one
-        Ok(processes::last_pid()? == last)
+        Ok((processes::last_pid()? == last).then_some(young))
+    }
+
+    /// None of these, which are all that was born since the main process, is a member.
+    fn are_strangers(&self, young: &[Process]) -> io::Result<bool> {
+        Ok(!young.iter().any(|process| self.is_root(process))
+            && !self.means.census.is_any_marked(young, self.name.key.as_str())?)
     }
 }
 

@@ -10,6 +10,7 @@ mod cgroup;
 mod children;
 mod containment;
 mod disk;
+mod environ;
 mod handover;
 mod input;
 mod kept;
@@ -53,12 +54,12 @@ use tracing::{Instrument, debug, info_span, warn};
 
 use self::binding::Binding;
 use self::cgroup::Cgroups;
+use self::containment::Means;
 use self::disk::Disk;
 use self::key::Keys;
 pub use self::memory::give_back_memory;
 #[cfg(target_env = "gnu")]
 pub use self::names::look_up_in_files;
-use self::processes::Census;
 pub use self::reaper::Reaper;
 pub use self::registry::Retention;
 use self::registry::{Record, Registry, Reserved};
@@ -240,7 +241,7 @@ struct Shared {
     max_timeout: Option<Duration>,
     max_output_bytes: u64,
     log_commands: bool,
-    census: Arc<Census>,
+    means: Arc<Means>,
     max_executions: u32,
     /// Closed when nothing new may start.
     permits: Arc<Semaphore>,
@@ -338,7 +339,7 @@ impl LocalExecutor {
                 max_timeout: config.max_timeout,
                 max_output_bytes: config.max_output_bytes,
                 log_commands: config.log_commands,
-                census: Arc::new(Census::new(cgroups.kind() != ContainmentKind::ProcessGroup)),
+                means: Arc::new(Means::new(cgroups.kind() != ContainmentKind::ProcessGroup)?),
                 max_executions: config.max_executions,
                 permits: Arc::new(Semaphore::new(config.max_executions as usize)),
                 starts: Arc::new(Semaphore::new(64)),

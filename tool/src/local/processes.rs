@@ -3,19 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use std::{fs, io};
 
+use super::environ::{Environs, Memory};
+use super::{PAUSE, cgroup, is_passing, process};
+use crate::Workers;
 use futures_util::future::join_all;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tokio::sync::Semaphore;
-
-use super::{PAUSE, cgroup, is_passing, process};
-
-/// The variable that every process of an execution inherits; its value is the execution's key.
-pub(super) const MARKER: &str = "TELEXEC_EXECUTION_KEY";
 
 /// A process at one moment. Its id alone may be reused; together with its start time it is unique.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,9 +24,11 @@ pub(super) struct Process {
     /// All its threads have ended; it waits to be reaped.
     pub(super) zombie: bool,
     /// It is about to be one, and has no environment any more.
-    exiting: bool,
+    pub(super) exiting: bool,
     /// Clock ticks after boot.
     pub(super) start_ticks: u64,
+    /// Where its environment began; 0 if this process may not know.
+    pub(super) environ_address: u64,
     /// The key of the execution that its environment names.
     pub(super) marker: Option<String>,
 }
@@ -50,11 +49,11 @@ impl Process {
 pub(super) struct Census {
     /// Older processes are of no interest: their environments are not read.
     since: u64,
-    /// Nor are those of processes that are in the cgroup of an execution, which tells whose they are: reading the memory of
-    /// a process can be made to take for ever.
+    /// Nor are those of processes that are in the cgroup of an execution, which tells whose they are.
     trust_cgroups: bool,
+    environs: Environs,
     /// A look takes a thread, and most of those who ask can share one.
-    pub(super) slots: Arc<Semaphore>,
+    pub(super) lookers: Workers,
     latest: Mutex<Option<(Instant, Arc<Snapshot>)>>,
 }
 
@@ -121,10 +120,14 @@ impl Snapshot {
 
 impl Census {
     /// For what starts from now on.
-    pub(super) fn new(trust_cgroups: bool) -> Self {
+    ///
+    /// # Errors
+    /// The threads that look cannot be made.
+    pub(super) fn new(trust_cgroups: bool) -> io::Result<Self> {
         let own = i32::try_from(std::process::id()).ok().and_then(|pid| read(pid).ok().flatten());
         let since = own.map_or(0, |process| process.start_ticks);
-        Self { since, trust_cgroups, slots: Arc::new(Semaphore::new(LOOKERS)), latest: Mutex::new(None) }
+        let (environs, lookers) = (Environs::new()?, Workers::new("telexec-look", 1, LOOKERS)?);
+        Ok(Self { since, trust_cgroups, environs, lookers, latest: Mutex::new(None) })
     }
 
     /// All processes, looked at no earlier than `asked`. If this call is the one to look, `visit` sees each process as
@@ -150,47 +153,81 @@ impl Census {
     /// A list of ids is old when it has been read: processes that replaced each other meanwhile would all be missed. So
     /// every id that was given out since the list was made is looked at too, until none is new.
     fn look(&self, mut visit: impl FnMut(&Process)) -> io::Result<BTreeMap<i32, Process>> {
-        let (mut found, mut unclear) = (BTreeMap::<i32, Process>::new(), Vec::new());
-        let mut note = |pid: i32| {
-            let process = read(pid)?.filter(|process| process.pid != KTHREADD && process.parent != KTHREADD);
-            if let Some(mut process) = process {
-                let may_be_marked = process.start_ticks >= self.since && !process.zombie && !process.exiting;
-                if may_be_marked && !(self.trust_cgroups && cgroup::keeps(pid)) {
-                    match read_marker(pid)? {
-                        Marker::Is(marker) => process.marker = marker,
-                        Marker::Unclear => unclear.push(pid),
-                    }
-                }
-                visit(&process);
-                found.insert(pid, process);
-            }
-            io::Result::Ok(())
-        };
-        let mut seen = last_pid()?;
-        listed()?.into_iter().try_for_each(&mut note)?;
+        let mut seen = Seen::default();
+        let mut newest = last_pid()?;
+        self.note(listed()?, &mut seen, &mut visit)?;
         for _ in 0..MAX_PASSES {
             let last = last_pid()?;
-            if last == seen {
+            if last == newest {
                 break;
-            } else if (seen..=seen.saturating_add(MANY)).contains(&last) {
-                (seen + 1..=last).filter(|pid| is_process(*pid)).try_for_each(&mut note)?;
+            } else if (newest..=newest.saturating_add(MANY)).contains(&last) {
+                let new = (newest + 1..=last).filter(|pid| is_process(*pid)).collect();
+                self.note(new, &mut seen, &mut visit)?;
             } else {
                 // ids started again at the smallest, or too many are new
-                listed()?.into_iter().try_for_each(&mut note)?;
+                self.note(listed()?, &mut seen, &mut visit)?;
             }
-            seen = last;
+            newest = last;
         }
-        settle(unclear, |pid, marker| {
-            if let Some(process) = found.get_mut(&pid)
-                && marker.is_some()
-            {
-                process.marker = marker;
-                visit(process);
+        let unclear = std::mem::take(&mut seen.unclear);
+        self.environs.settle(unclear, |pid, key| seen.mark(pid, key, &mut visit))?;
+        Ok(seen.processes)
+    }
+
+    /// Looks at these, a few at a time: first at what they are, then at whose.
+    fn note(&self, pids: Vec<i32>, seen: &mut Seen, visit: &mut impl FnMut(&Process)) -> io::Result<()> {
+        for few in pids.chunks(FEW) {
+            let mut unmarked = Vec::new();
+            for pid in few {
+                let process = read(*pid)?.filter(|process| process.pid != KTHREADD && process.parent != KTHREADD);
+                let Some(process) = process else { continue };
+                visit(&process);
+                if self.may_be_marked(&process) && !(self.trust_cgroups && cgroup::keeps(*pid)) {
+                    unmarked.push(Memory::of(&process));
+                }
+                seen.processes.insert(*pid, process);
             }
-        })?;
+            let unclear = self.environs.keys(unmarked, |pid, key| seen.mark(pid, key, &mut *visit))?;
+            seen.unclear.extend(unclear);
+        }
+        Ok(())
+    }
+
+    fn may_be_marked(&self, process: &Process) -> bool {
+        process.start_ticks >= self.since && !process.zombie && !process.exiting
+    }
+
+    /// Whether one of these carries this key.
+    ///
+    /// # Errors
+    /// They cannot be looked at now, for want of descriptors or memory.
+    pub(super) fn is_any_marked(&self, processes: &[Process], key: &str) -> io::Result<bool> {
+        let of = processes.iter().filter(|process| self.may_be_marked(process)).map(Memory::of).collect();
+        let mut found = false;
+        let unclear = self.environs.keys(of, |_, carried| found |= carried == key)?;
+        self.environs.settle(unclear, |_, carried| found |= carried == key)?;
         Ok(found)
     }
 }
+
+/// What one look has seen so far.
+#[derive(Default)]
+struct Seen {
+    processes: BTreeMap<i32, Process>,
+    unclear: Vec<Memory>,
+}
+
+impl Seen {
+    fn mark(&mut self, pid: i32, key: String, mut visit: impl FnMut(&Process)) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.marker = Some(key);
+            visit(process);
+        }
+    }
+}
+
+/// So many processes are looked at before their environments are: those of one execution may replace each other fast.
+const FEW: usize = 16;
 
 /// So many threads look, or wait for who looks.
 const LOOKERS: usize = 4;
@@ -232,22 +269,8 @@ pub(super) fn read(pid: i32) -> io::Result<Option<Process>> {
     Ok(read_file(&format!("/proc/{pid}/stat"))?.and_then(|stat| parse_stat(pid, &stat)))
 }
 
-/// One process, with its marker.
-///
-/// # Errors
-/// As [`read`].
-pub(super) fn read_with_marker(pid: i32) -> io::Result<Option<Process>> {
-    let Some(process) = read(pid)? else { return Ok(None) };
-    let mut marker = None;
-    match if process.exiting { Marker::Is(None) } else { read_marker(pid)? } {
-        Marker::Is(read) => marker = read,
-        Marker::Unclear => settle(vec![pid], |_, read| marker = read)?,
-    }
-    Ok(Some(Process { marker, ..process }))
-}
-
 /// The file of a process; `None`: the process is gone, or this one may not read it.
-fn read_file(path: &str) -> io::Result<Option<Vec<u8>>> {
+pub(super) fn read_file(path: &str) -> io::Result<Option<Vec<u8>>> {
     match read_all(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) => Some(io::Error::from(error)).filter(is_passing).map_or(Ok(None), Err),
@@ -279,58 +302,16 @@ fn parse_stat(pid: i32, stat: &[u8]) -> Option<Process> {
     let flags: u64 = fields.nth(2)?.parse().ok()?;
     let threads: u32 = fields.nth(10)?.parse().ok()?;
     let start_ticks = fields.nth(1)?.parse().ok()?;
+    // older kernels do not tell
+    let environ_address = fields.nth(27).and_then(|address| address.parse().ok()).unwrap_or(0);
     // the first thread may end before the others
     let zombie = state == "X" || (state == "Z" && threads <= 1);
     let exiting = flags & PF_EXITING != 0;
-    Some(Process { pid, parent, group, session, zombie, exiting, start_ticks, marker: None })
+    Some(Process { pid, parent, group, session, zombie, exiting, start_ticks, environ_address, marker: None })
 }
 
 /// See linux/sched.h.
 const PF_EXITING: u64 = 4;
-
-/// What a process's environment says.
-enum Marker {
-    /// This execution, or none.
-    Is(Option<String>),
-    /// Nothing: it is in the midst of an execve(2), or has no environment at all.
-    Unclear,
-}
-
-fn read_marker(pid: i32) -> io::Result<Marker> {
-    Ok(match read_file(&format!("/proc/{pid}/environ"))? {
-        Some(environ) if environ.is_empty() => Marker::Unclear,
-        environ => Marker::Is(environ.and_then(|environ| find_marker(&environ))),
-    })
-}
-
-/// Reads again what was unclear, until it is not, or hardly will be. `note` gets what each says.
-fn settle(mut unclear: Vec<i32>, mut note: impl FnMut(i32, Option<String>)) -> io::Result<()> {
-    for _ in 0..SETTLE_READS {
-        if unclear.is_empty() {
-            break;
-        }
-        std::thread::sleep(Duration::from_micros(100));
-        let mut still = Vec::new();
-        for pid in unclear {
-            match read_marker(pid)? {
-                Marker::Is(marker) => note(pid, marker),
-                Marker::Unclear => still.push(pid),
-            }
-        }
-        unclear = still;
-    }
-    Ok(())
-}
-
-/// So many times: an execve(2) is over by then.
-const SETTLE_READS: usize = 20;
-
-fn find_marker(environ: &[u8]) -> Option<String> {
-    environ.split(|byte| *byte == 0).find_map(|variable| {
-        let value = variable.strip_prefix(MARKER.as_bytes())?.strip_prefix(b"=")?;
-        String::from_utf8(value.to_vec()).ok()
-    })
-}
 
 /// The id that was given out last in this pid namespace; ids count up and start again at the smallest.
 ///
@@ -396,15 +377,8 @@ mod tests {
     }
 
     #[test]
-    fn the_marker_is_a_whole_variable() {
-        assert_eq!(find_marker(b"A=1\0TELEXEC_EXECUTION_KEY=x\0B=2\0"), Some("x".into()));
-        assert_eq!(find_marker(b"A=TELEXEC_EXECUTION_KEY=x\0XTELEXEC_EXECUTION_KEY=x\0"), None);
-        assert_eq!(find_marker(b""), None);
-    }
-
-    #[test]
     fn a_look_is_shared_by_those_who_asked_before_it_began() {
-        let census = Census::new(false);
+        let census = Census::new(false).unwrap();
         let asked = Instant::now();
         let first = census.take(asked, |_| {}).unwrap();
         let pid = i32::try_from(std::process::id()).unwrap();
@@ -414,7 +388,8 @@ mod tests {
     }
 
     fn process(pid: i32, parent: i32, session: i32, start_ticks: u64) -> Process {
-        Process { pid, parent, group: session, session, zombie: false, exiting: false, start_ticks, marker: None }
+        let (zombie, exiting, environ_address, marker) = (false, false, 0, None);
+        Process { pid, parent, group: session, session, zombie, exiting, start_ticks, environ_address, marker }
     }
 
     fn descendants(all: impl IntoIterator<Item = Process>, session: i32, since: u64) -> Vec<i32> {

@@ -5,8 +5,8 @@ use std::ffi::CString;
 
 use super::LocalConfig;
 use super::account::Account;
+use super::environ::MARKER;
 use super::key::Key;
-use super::processes::MARKER;
 use super::spawn::SpawnSpec;
 use super::working_directory::Report;
 use crate::trace::{TRACEPARENT, TRACESTATE};

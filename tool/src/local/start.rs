@@ -9,7 +9,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
 use super::children::{Canceller, OwnChild};
-use super::containment::Guard;
+use super::containment::{Guard, Name};
 use super::disk::PATIENCE;
 use super::input::Sink;
 use super::process;
@@ -222,7 +222,8 @@ impl Shared {
             spec.cgroups = leaf.entry().map_err(prepare)?;
         }
         let (own, child) = self.spawner.spawn(&spec, own)?;
-        let containment = Guard::new(child.pid, own, leaf, (id.clone(), key), Arc::clone(&self.census));
+        let name = Name { id: id.clone(), key, identity: command.identity().to_owned() };
+        let containment = Guard::new(child.pid, own, leaf, name, Arc::clone(&self.means));
         Ok(Spawned { child, containment, report, user, working_directory })
     }
 }
