@@ -2,6 +2,7 @@
 
 mod degraded;
 mod held_up;
+mod requirements;
 mod reuse;
 mod same_id;
 mod stuck;

@@ -24,6 +24,7 @@ mod pump;
 mod reaper;
 mod registry;
 mod remembered;
+mod requirements;
 mod resolve;
 mod rlimits;
 mod spawn;
@@ -313,9 +314,11 @@ impl LocalExecutor {
     /// An engine on this machine.
     ///
     /// # Errors
-    /// The state directory cannot be made or used, or does not answer within a minute, `/dev/null` cannot be opened, or the containment that the configuration
-    /// requires does not work here.
+    /// The machine lacks `/proc` or a system call that is needed, the state directory cannot be made or used, or does not
+    /// answer within a minute, threads cannot be made, `/dev/null` cannot be opened, or the containment that the
+    /// configuration requires does not work here.
     pub fn new(config: LocalConfig) -> io::Result<Self> {
+        requirements::check()?;
         let cgroups = containment(&config)?;
         let registry = Registry::new(config.retention, config.max_executions_per_identity);
         let (disk, state_dir, limits) = (Disk::new()?, config.state_dir.clone(), config.spool);

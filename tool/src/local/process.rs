@@ -161,6 +161,17 @@ pub(super) fn send(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Sees whether [`send`] works here.
+///
+/// # Errors
+/// Those of pidfd_send_signal(2).
+pub(super) fn try_to_signal(pidfd: &OwnedFd) -> io::Result<()> {
+    let no_info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: a system call on a valid descriptor; signal 0 is not sent.
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), 0, no_info, 0) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 fn duration(time: libc::timeval) -> Duration {
     Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0))
         + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))

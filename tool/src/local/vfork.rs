@@ -157,6 +157,23 @@ pub(super) fn leave_orphan(cgroups: &CgroupEntry) -> Result<(), Errno> {
     }
 }
 
+/// Makes a process that closes its files and ends: so none can be made that would not start its program.
+///
+/// # Errors
+/// The system call that failed, and its error number.
+pub(super) fn try_out() -> Result<(), (&'static str, Errno)> {
+    let child = OwnChild::expect();
+    let mut trial = Trial { pid: child.pid(), failure: 0 };
+    let (pid, pidfd) = clone_and_wait(close_files_and_end, ptr::from_mut(&mut trial).cast(), None)
+        .map_err(|errno| ("clone(2) with CLONE_PIDFD", errno))?;
+    child.pid().store(pid.as_raw_nonzero().get(), Ordering::Release);
+    child.reap_soon(&pidfd);
+    match trial.failure {
+        0 => Ok(()),
+        errno => Err(("close_range(2)", Errno::from_raw_os_error(errno))),
+    }
+}
+
 /// A process can be made in a cgroup v2, rather than enter it by itself.
 pub(super) fn can_be_born_in_a_cgroup() -> bool {
     clone3::is_there()
@@ -189,6 +206,10 @@ fn clone_and_wait(entry: Entry, argument: *mut c_void, birthplace: Option<&Owned
         None => unsafe { clone(entry, argument, stack) }?,
     };
     let pid = Pid::from_raw(pid).ok_or(Errno::IO)?;
+    if pidfd < 0 {
+        // a kernel that does not know CLONE_PIDFD; the first child that this can happen to is that of `try_out`
+        return Err(Errno::NOSYS);
+    }
     // SAFETY: the kernel made `pidfd`, and nobody else owns it.
     Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
 }
@@ -630,6 +651,23 @@ extern "C" fn become_parent_of_orphan(argument: *mut c_void) -> c_int {
             }
             forked => orphanage.failure = check(forked).err().unwrap_or(0),
         }
+        libc::_exit(0)
+    }
+}
+
+/// What [`try_out`] and its child share.
+struct Trial {
+    pid: *const AtomicI32,
+    failure: c_int,
+}
+
+extern "C" fn close_files_and_end(argument: *mut c_void) -> c_int {
+    // SAFETY: the parent passed a pointer to its `Trial`, and waits: this is the only reference in use. The files are this
+    // process's own copies.
+    unsafe {
+        let trial = &mut *argument.cast::<Trial>();
+        note_pid(trial.pid);
+        trial.failure = check(libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0)).err().unwrap_or(0);
         libc::_exit(0)
     }
 }
