@@ -1,12 +1,14 @@
 //! What `telexecd` does instead of serving.
 
 use std::error::Error;
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use telexec_tool::Program;
+
 use crate::args::Args;
-use crate::audit::verify_files;
+use crate::audit::{digest, verify_files};
 use crate::config::{Config, ConfigError};
 use crate::listen::Listen;
 use crate::reload::Source;
@@ -66,6 +68,21 @@ pub enum AuditAction {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
+    /// Print the digest that stands in an audit log for a command that is not told in full
+    ///
+    /// Prints `hmac_key` and `command_hmac_sha256` as a record has them: HMAC-SHA-256 with the key in FILE.key, of the shell
+    /// text on standard input, to its last byte, or of the arguments. To see whether a command was this one, compare.
+    #[command(after_help = "Examples:\n  \
+printf %s 'make deploy' | telexecd audit digest /var/log/telexec/audit.log\n  \
+telexecd audit digest /var/log/telexec/audit.log -- make deploy")]
+    Digest {
+        /// The log
+        #[arg(value_name = "FILE")]
+        log: PathBuf,
+        /// A program and its arguments, instead of a text
+        #[arg(last = true, value_name = "ARG")]
+        argv: Vec<String>,
+    },
 }
 
 impl Subcommand {
@@ -78,11 +95,21 @@ impl Subcommand {
             Self::Policy(PolicyAction::Check { file }) => check(args.config()?, file.as_ref())?,
             Self::Policy(PolicyAction::Schema) => policy::SCHEMA.to_owned(),
             Self::Audit(AuditAction::Verify { files }) => return Ok(verify_files(files, out)?),
+            Self::Audit(AuditAction::Digest { log, argv }) => digest_of(log, argv)?,
             Self::Health { listen, timeout } => return health(args, listen.as_ref(), **timeout, out),
         };
         out.write_all(text.as_bytes())?;
         Ok(0)
     }
+}
+
+fn digest_of(log: &Path, argv: &[String]) -> io::Result<String> {
+    let program = match argv {
+        [] => Program::Shell { text: io::read_to_string(io::stdin())?, shell: None, login: false },
+        argv => Program::Argv(argv.to_vec()),
+    };
+    let (key, digest) = digest(log, &program)?;
+    Ok(format!("{key} {digest}\n"))
 }
 
 fn health(

@@ -5,12 +5,15 @@ mod decisions;
 mod ends;
 mod faults;
 mod load;
+mod volume;
 
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use serde_json::Value;
 use telexec_tests::{Agent, AgentBuilder, until};
 use tempfile::TempDir;
+use tokio::io::AsyncWriteExt;
 
 /// An audit log, and what is in it.
 struct Audit(TempDir);
@@ -35,6 +38,16 @@ impl Audit {
 
     fn records(&self) -> Vec<Value> {
         records(&self.file())
+    }
+
+    /// Also those in files that were put aside.
+    fn all_records(&self) -> Vec<Value> {
+        let files = std::fs::read_dir(self.file().parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+        let is_log =
+            |path: &PathBuf| path.extension().is_some_and(|end| end == "log" || end.as_encoded_bytes()[0] == b'0');
+        let mut all: Vec<_> = files.filter(is_log).flat_map(|path| records(&path)).collect();
+        all.sort_by_key(|record| record["seq"].as_u64());
+        all
     }
 
     /// Those of this kind.
@@ -66,6 +79,19 @@ async fn verify(files: &[&Path]) -> (i32, String) {
     command.args(["audit", "verify"]).args(files);
     let output = telexec_tests::within(command.output()).await.unwrap();
     (output.status.code().unwrap_or(-1), String::from_utf8(output.stdout).unwrap())
+}
+
+/// What `telexecd audit digest` says of a command: the key and the digest.
+async fn digest_of(file: &Path, argv: &[&str], text: &str) -> (String, String) {
+    let mut command = tokio::process::Command::from(telexec_tests::telexecd());
+    command.args(["audit", "digest"]).arg(file).args(argv).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).await.unwrap();
+    let output = telexec_tests::within(child.wait_with_output()).await.unwrap();
+    assert!(output.status.success());
+    let said = String::from_utf8(output.stdout).unwrap();
+    let (key, digest) = said.trim_end().split_once(' ').unwrap();
+    (key.to_owned(), digest.to_owned())
 }
 
 /// Makes sure that the log is whole, and each start has one end, whatever that is.

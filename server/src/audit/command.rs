@@ -8,14 +8,16 @@ use telexec_tool::{Command, Program, ResourceLimits, shell};
 use time::OffsetDateTime;
 
 use super::config::Commands;
+use super::key::Key;
 use super::record::{ms, rfc3339};
 use super::redact::Redact;
-use crate::caller::sha256;
 
 /// Of a text or of all arguments together, so much is told. Each byte may take six in a line.
 const MAX_COMMAND: usize = 96 * 1024;
 /// The same of what does not run.
 const BRIEF: usize = 2048;
+/// Of the names of programs that a shortened record has.
+const SHORT: usize = 256;
 /// So much of it is looked at for what is to be hidden: a match that begins in what is told ends in this.
 const MAX_LOOKED_AT: usize = 128 * 1024;
 /// Of all names together: of variables, or of programs.
@@ -36,11 +38,16 @@ pub(super) struct Asked {
     /// It may run others too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     more_programs: bool,
-    /// How long it is, if that is not all of it; and what it was.
+    /// How long it is, if that is not all of it; what it was, and by which key.
     #[serde(skip_serializing_if = "Option::is_none")]
     command_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    command_sha256: Option<String>,
+    command_hmac_sha256: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hmac_key: Option<String>,
+    /// Less is told than usual: its caller has had its share of the log.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    shortened: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     shell: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -85,6 +92,7 @@ struct Limits {
 /// How commands are told.
 #[derive(Debug)]
 pub(super) struct Teller {
+    pub(super) key: Key,
     pub(super) commands: Commands,
     pub(super) redact: Redact,
 }
@@ -97,6 +105,25 @@ impl Teller {
     /// Of what does not run, less is told.
     pub(super) fn briefly(&self, command: &Command) -> Box<Asked> {
         self.told(command, BRIEF, BRIEF)
+    }
+
+    /// Of what would push out the records of others, nearly nothing is.
+    pub(super) fn shortened(&self, command: &Command) -> Box<Asked> {
+        let Asked { programs, more_programs, command_bytes, command_hmac_sha256, hmac_key, .. } =
+            *self.told(command, 0, SHORT);
+        let shortened = true;
+        let user = command.user().map(|user| clip_to(SHORT, user));
+        let asked = Asked {
+            programs,
+            more_programs,
+            command_bytes,
+            command_hmac_sha256,
+            hmac_key,
+            shortened,
+            user,
+            ..Asked::default()
+        };
+        Box::new(asked)
     }
 
     fn told(&self, command: &Command, most: usize, most_names: usize) -> Box<Asked> {
@@ -121,46 +148,55 @@ impl Teller {
             (asked.shell, asked.login) = (shell.as_deref().map(clip), *login);
         }
         match self.commands {
-            Commands::Full => self.tell(command.program(), most, &mut asked),
-            Commands::Programs => self.tell_programs(command.program(), &mut asked),
-            Commands::None => asked.command_bytes = Some(length(command.program())),
+            Commands::Full => self.tell(command.program(), most, most_names, &mut asked),
+            Commands::Programs => {
+                self.tell_programs(command.program(), most_names, &mut asked);
+                self.tell_digest(command.program(), &mut asked);
+            }
+            Commands::None => self.tell_digest(command.program(), &mut asked),
         }
         Box::new(asked)
     }
 
-    fn tell(&self, program: &Program, most: usize, asked: &mut Asked) {
+    fn tell(&self, program: &Program, most: usize, most_names: usize, asked: &mut Asked) {
         let is_all = match program {
             Program::Shell { text, .. } => {
-                let told = self.redact.text(start(text, MAX_LOOKED_AT));
-                let is_all = told.len() <= most && text.len() <= MAX_LOOKED_AT;
-                asked.command = Some(start(&told, most).to_owned());
+                let hidden = self.redact.text(start(text, MAX_LOOKED_AT));
+                let told = start(&hidden, most);
+                let is_all = told == text;
+                asked.command = Some(told.to_owned());
                 is_all
             }
             Program::Argv(argv) => {
-                let (seen, left_out) = within(MAX_LOOKED_AT, argv.iter().map(String::as_str));
+                let (seen, _) = within(MAX_LOOKED_AT, argv.iter().map(String::as_str));
                 let hidden = self.redact.argv(&seen);
-                let (told, more) = within(most, hidden.iter().map(String::as_str));
+                let (told, _) = within(most, hidden.iter().map(String::as_str));
+                let is_all = told == *argv;
                 asked.argv = Some(told);
-                !left_out && !more
+                is_all
             }
         };
         if !is_all {
-            asked.command_bytes = Some(length(program));
-            // with something to hide in it, it could be guessed by this
-            asked.command_sha256 = self.redact.is_none().then(|| digest(program));
+            self.tell_programs(program, most_names, asked);
+            self.tell_digest(program, asked);
         }
     }
 
-    fn tell_programs(&self, program: &Program, asked: &mut Asked) {
+    fn tell_digest(&self, program: &Program, asked: &mut Asked) {
+        asked.command_bytes = Some(length(program));
+        asked.command_hmac_sha256 = Some(self.key.digest(program));
+        asked.hmac_key = Some(self.key.id().to_owned());
+    }
+
+    fn tell_programs(&self, program: &Program, most: usize, asked: &mut Asked) {
         let analysis = match program {
             Program::Shell { text, .. } => shell::analyze(text),
             Program::Argv(argv) => shell::analyze_argv(argv),
         };
         let programs: Vec<_> = analysis.programs.iter().map(|program| self.redact.text(&clip(program))).collect();
-        let (programs, more) = within(MAX_NAMES, programs.iter().map(String::as_str));
+        let (programs, more) = within(most, programs.iter().map(String::as_str));
         asked.programs = Some(programs);
         asked.more_programs = more || !analysis.understood;
-        asked.command_bytes = Some(length(program));
     }
 }
 
@@ -169,20 +205,11 @@ fn limits(limits: ResourceLimits) -> Option<Limits> {
     (!limits.is_empty()).then_some(Limits { memory_bytes, max_processes, cpus })
 }
 
-fn length(program: &Program) -> u64 {
+/// In bytes.
+pub(super) fn length(program: &Program) -> u64 {
     match program {
         Program::Shell { text, .. } => text.len() as u64,
         Program::Argv(argv) => argv.iter().map(|argument| argument.len() as u64).sum(),
-    }
-}
-
-/// Of the text, or of the arguments, each with a NUL after it.
-fn digest(program: &Program) -> String {
-    match program {
-        Program::Shell { text, .. } => sha256(text.as_bytes()),
-        Program::Argv(argv) => {
-            sha256(&argv.iter().flat_map(|argument| [argument.as_bytes(), b"\0"]).collect::<Vec<_>>().concat())
-        }
     }
 }
 

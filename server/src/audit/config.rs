@@ -1,6 +1,7 @@
 //! The table `[audit]` of the configuration.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use regex::Regex;
 use serde::Deserialize;
@@ -17,6 +18,13 @@ pub struct AuditConfig {
     pub max_bytes: u64,
     /// So many files that were put aside are kept, the newest; 0: all. Default 10.
     pub keep: usize,
+    /// So many bytes of records of one identity in each [`identity_period`](Self::identity_period); 0: any number. Half of
+    /// them may tell whole texts; of more commands there are digests, and then they are refused. Default: a quarter of all
+    /// that is kept, `max_bytes` times `keep` + 1; or any number, if all is kept.
+    pub max_bytes_per_identity: Option<u64>,
+    /// Default 1 h.
+    #[serde(with = "humantime_serde")]
+    pub identity_period: Duration,
     /// What becomes of new commands while nothing can be written. Default: they are refused.
     pub when_full: WhenFull,
     /// Wait until each record is on the disk, not only in the system's memory. Default: no.
@@ -59,6 +67,8 @@ impl Default for AuditConfig {
             file: None,
             max_bytes: 64 * 1024 * 1024,
             keep: 10,
+            max_bytes_per_identity: None,
+            identity_period: Duration::from_secs(3600),
             when_full: WhenFull::Refuse,
             sync: false,
             output_digest: true,
@@ -75,6 +85,9 @@ impl AuditConfig {
         {
             let text = format!("audit.file: {} is not the absolute path of a file", file.display());
             return Err(ConfigError::Invalid(text));
+        }
+        if self.identity_period.is_zero() {
+            return Err(ConfigError::Invalid("audit.identity_period: give a time, such as 1h".into()));
         }
         self.patterns().map(drop)
     }

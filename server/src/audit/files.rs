@@ -37,6 +37,11 @@ pub(super) fn rotated(path: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(found)
 }
 
+/// The file of the key for digests.
+pub(super) fn key_name(path: &Path) -> PathBuf {
+    with_suffix(path, "key")
+}
+
 /// A name for what cannot be gone on with.
 pub(super) fn aside_name(path: &Path) -> PathBuf {
     with_suffix(path, &format!("aside.{}", OffsetDateTime::now_utc().unix_timestamp_nanos()))

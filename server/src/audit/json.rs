@@ -17,6 +17,27 @@ pub(super) fn to_line(value: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
+/// How many bytes that takes.
+pub(super) fn length(value: &impl Serialize) -> u64 {
+    let mut counted = Counted(0);
+    // nothing fails that only counts
+    let _ = value.serialize(&mut Serializer::with_formatter(&mut counted, Ascii));
+    counted.0
+}
+
+struct Counted(u64);
+
+impl Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 struct Ascii;
 
 impl Formatter for Ascii {
@@ -45,5 +66,6 @@ mod tests {
         let line = to_line(&all).unwrap();
         assert!(line.iter().all(|byte| matches!(byte, b' '..=b'~')));
         assert_eq!(serde_json::from_slice::<String>(&line).unwrap(), all);
+        assert_eq!(length(&all), line.len() as u64);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Each record is a line of JSON, one before a command is started and one after its end, joined by the execution's id and
 //! the number of the first. `record` and `command` are what they say, `redact` what they do not. `chain` ties the lines
-//! together so that a change shows, which `verify` looks for. `writer` is the thread that writes them into the files of
+//! together so that a change shows, which `verify` looks for. `volume` is how much of it one caller may fill, `left_out` what
+//! is told of the rest, `key` stands for texts that are not told. `writer` is the thread that writes them into the files of
 //! `log`; `watch` sees one execution.
 
 mod chain;
@@ -10,6 +11,8 @@ mod command;
 mod config;
 mod files;
 mod json;
+mod key;
+mod left_out;
 mod lines;
 mod log;
 mod record;
@@ -19,6 +22,7 @@ mod tail;
 #[cfg(test)]
 mod tests;
 pub mod verify;
+mod volume;
 mod watch;
 mod writer;
 
@@ -29,17 +33,21 @@ use std::time::Duration;
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use telexec_tool::local::Watcher;
-use telexec_tool::{Command, ExecutionId, ExecutorError, Signal};
+use telexec_tool::{Command, ExecutionId, ExecutorError, Signal, Workers};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use self::command::Teller;
+use self::command::{Asked, Teller};
 pub use self::config::{AuditConfig, Commands, WhenFull};
+use self::key::Key;
+pub use self::key::digest;
+use self::left_out::LeftOut;
 use self::log::Log;
 use self::record::{Body, Origin, Record, Touched};
 use self::redact::Redact;
 pub use self::report::verify_files;
+use self::volume::Volume;
 use self::watch::Watch;
 use self::writer::{Job, Start, State, Writer};
 use crate::call::{Call, Rpc};
@@ -55,6 +63,10 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 const REFUSALS: NonZero<u32> = NonZero::new(100).expect("it is positive");
 /// From so many callers on, those that were not refused lately are forgotten.
 const MANY: usize = 1024;
+/// Of a longer command what is told is made on another thread, in bytes.
+const QUICK: u64 = 16 * 1024;
+/// About what a record has beside what is told of a command, and with it that of the end.
+const REST: u64 = 2048;
 /// So many records may wait to be written, but for those of ends.
 const MAX_WAITING: usize = 1024;
 
@@ -83,7 +95,11 @@ struct Inner {
     queue: UnboundedSender<Job>,
     places: Arc<Semaphore>,
     state: Arc<State>,
-    teller: Teller,
+    teller: Arc<Teller>,
+    /// Where what is told of long commands is made.
+    workers: Workers,
+    volume: Volume,
+    left_out: LeftOut,
     /// Counts what each caller is refused.
     refusals: DefaultKeyedRateLimiter<String>,
     when_full: WhenFull,
@@ -112,6 +128,7 @@ impl Audit {
         let Some(path) = config.file.clone() else { return Ok(Self(None)) };
         let failed = |source| AuditError::File { path: path.clone(), source };
         let (log, aside) = Log::open(path.clone(), config).map_err(failed)?;
+        let key = Key::open(&path).map_err(failed)?;
         let state = Arc::new(State::default());
         let mut writer = Writer::new(log, hostname(), Arc::clone(&state));
         writer.open(aside, containment);
@@ -122,7 +139,10 @@ impl Audit {
             queue,
             places: Arc::new(Semaphore::new(MAX_WAITING)),
             state,
-            teller: Teller { commands: config.commands, redact },
+            teller: Arc::new(Teller { key, commands: config.commands, redact }),
+            workers: Workers::new("audit-text", 1, 2).map_err(failed)?,
+            volume: Volume::new(config),
+            left_out: LeftOut::default(),
             refusals: RateLimiter::keyed(Quota::per_second(NonZero::<u32>::MIN).allow_burst(REFUSALS)),
             when_full: config.when_full,
             output_digest: config.output_digest,
@@ -134,7 +154,8 @@ impl Audit {
     /// which it is to be started if it names none; `None`: nobody.
     ///
     /// # Errors
-    /// [`ExecutorError::Exhausted`]: that cannot be written, and nothing is to run then.
+    /// [`ExecutorError::Exhausted`]: that cannot be written, or would push out the records of others; nothing is to run
+    /// then.
     pub(crate) async fn start(
         &self,
         call: &Call,
@@ -142,9 +163,10 @@ impl Audit {
         decision: &Decision,
     ) -> Result<Option<(ExecutionId, Box<dyn Watcher>)>, ExecutorError> {
         let Some(inner) = &self.0 else { return Ok(None) };
+        let asked = inner.room_for(call, command).await?;
         let id = command.execution_id().cloned().unwrap_or_else(ExecutionId::generate);
         let origin = Origin::of(call);
-        let body = Body::Start { decision: decision.into(), asked: inner.teller.asked(command) };
+        let body = Body::Start { decision: decision.into(), asked };
         let record = Record::new(body).of(&origin).about(Some(&id));
         let watch = || inner.watch(&origin, &id);
         let (watch, reason) = match inner.begin(record, watch()).await {
@@ -167,7 +189,11 @@ impl Audit {
     /// Tells of a command that is not started, since the policy says so.
     pub(crate) async fn denied(&self, call: &Call, command: &Command, decision: &Decision, error: &ExecutorError) {
         let Some(inner) = self.0.as_ref().filter(|inner| inner.spares(call)) else { return };
-        let (decision, asked) = (decision.into(), inner.teller.briefly(command));
+        let asked = inner.told(call, command, Teller::briefly).await;
+        if !inner.fits(call, json::length(&asked) + REST, true) {
+            return;
+        }
+        let decision = decision.into();
         let body = Body::Denied { decision, failure: error.into(), asked };
         inner.tell(Record::new(body).of(&Origin::of(call)).about(command.execution_id())).await;
     }
@@ -175,7 +201,11 @@ impl Audit {
     /// Tells of a command that is allowed and not started for another reason.
     pub(crate) async fn refused(&self, call: &Call, command: &Command, decision: &Decision, error: &ExecutorError) {
         let Some(inner) = self.0.as_ref().filter(|inner| inner.spares(call)) else { return };
-        let (decision, asked) = (decision.into(), inner.teller.briefly(command));
+        let asked = inner.told(call, command, Teller::briefly).await;
+        if !inner.fits(call, json::length(&asked) + REST, true) {
+            return;
+        }
+        let decision = decision.into();
         let body = Body::Refused { decision, failure: error.into(), asked };
         inner.tell(Record::new(body).of(&Origin::of(call)).about(command.execution_id())).await;
     }
@@ -221,6 +251,9 @@ impl Audit {
     /// Waits until all is written, for as long as a disk may take.
     pub(crate) async fn close(&self) {
         let Some(inner) = &self.0 else { return };
+        for record in inner.left_out.take_all() {
+            inner.tell(record).await;
+        }
         let (reply, closed) = oneshot::channel();
         let _ = inner.queue.send(Job::Close(reply));
         if tokio::time::timeout(PATIENCE, closed).await.is_err() {
@@ -230,28 +263,82 @@ impl Audit {
 }
 
 impl Inner {
-    /// Whether there is a record left for what a caller is refused: who is told no again and again does not get the records of
-    /// others rotated away. What is left out is counted.
-    fn spares(&self, call: &Call) -> bool {
+    /// What is told of a command that is to be started: less, if its caller has told much.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Exhausted`]: it has told too much.
+    async fn room_for(self: &Arc<Self>, call: &Call, command: &Command) -> Result<Box<Asked>, ExecutorError> {
+        let identity = call.caller.identity.as_str();
+        let asked = self.told(call, command, Teller::asked).await;
+        if self.volume.takes_whole(identity, json::length(&asked) + REST) {
+            return Ok(asked);
+        }
+        let asked = self.told(call, command, Teller::shortened).await;
+        self.volume.take(identity, json::length(&asked) + REST).map_err(|wait| {
+            self.leave_out(call, true);
+            let reason =
+                format!("{identity} has filled its share of the audit log, audit.max_bytes_per_identity; nothing ran");
+            ExecutorError::Exhausted { reason, retry_after: Some(wait) }
+        })?;
+        Ok(asked)
+    }
+
+    /// What is told of a command.
+    async fn told(&self, call: &Call, command: &Command, tell: fn(&Teller, &Command) -> Box<Asked>) -> Box<Asked> {
+        if command::length(command.program()) <= QUICK {
+            return tell(&self.teller, command);
+        }
+        let (teller, command) = (Arc::clone(&self.teller), command.clone());
+        let told = self.workers.run(call.caller.identity.as_str(), move || tell(&teller, &command)).await;
+        // it is known all the same who ran something, and when
+        told.unwrap_or_default()
+    }
+
+    /// Whether there is a record left for what a caller is refused: who is told no again and again does not fill the log.
+    fn spares(self: &Arc<Self>, call: &Call) -> bool {
         if self.refusals.len() > MANY {
             self.refusals.retain_recent();
         }
         let spares = self.refusals.check_key(&call.caller.identity.as_str().to_owned()).is_ok();
         if !spares {
-            self.state.lost.fetch_add(1, Ordering::Relaxed);
+            self.leave_out(call, true);
         }
         spares
     }
 
+    /// Whether there is room for a record of so many bytes.
+    fn fits(self: &Arc<Self>, call: &Call, bytes: u64, was_denied: bool) -> bool {
+        let fits = self.volume.take(call.caller.identity.as_str(), bytes).is_ok();
+        if !fits {
+            self.leave_out(call, was_denied);
+        }
+        fits
+    }
+
+    /// Counts what is not told one by one, and sees that it is told soon how much that is.
+    fn leave_out(self: &Arc<Self>, call: &Call, was_denied: bool) {
+        let identity = call.caller.identity.as_str();
+        if !self.left_out.count(identity, || Origin::of(call), was_denied) {
+            return;
+        }
+        let (this, identity) = (Arc::clone(self), identity.to_owned());
+        tokio::spawn(async move {
+            tokio::time::sleep(left_out::DELAY).await;
+            if let Some(record) = this.left_out.take(&identity) {
+                this.tell(record).await;
+            }
+        });
+    }
+
     /// What is told of a call; `None`: nothing.
     fn touch(
-        &self,
+        self: &Arc<Self>,
         call: &Call,
         touch: Touch<'_>,
         decision: &Decision,
         error: Option<&ExecutorError>,
     ) -> Option<Record> {
-        if error.is_some() && !self.spares(call) {
+        if error.is_some() && !self.spares(call) || !self.fits(call, REST / 2, error.is_some()) {
             return None;
         }
         let action = touch.action.filter(|action| *action != call.rpc).map(Rpc::as_str);

@@ -13,6 +13,7 @@ use time::format_description::well_known::iso8601::{Config, EncodedConfig, TimeP
 
 use super::command::{Asked, clip, clip_to};
 use super::json;
+use super::left_out::More;
 use crate::call::Call;
 use crate::policy::Decision;
 
@@ -189,6 +190,8 @@ pub(super) enum Body {
         #[serde(flatten)]
         failure: Option<Failure>,
     },
+    /// Records of a caller that are not there one by one.
+    More(More),
     /// The agent goes on with this log.
     Opened { version: &'static str, pid: u32, containment: &'static str },
     /// It could not go on with all that was there.
@@ -206,6 +209,7 @@ impl Body {
             Self::End(_) => "end",
             Self::NotStarted(_) => "not_started",
             Self::Call { .. } => "call",
+            Self::More(_) => "more",
             Self::Opened { .. } => "opened",
             Self::Recovered { .. } => "recovered",
             Self::Closed {} => "closed",

@@ -1,5 +1,6 @@
 //! What a record says, and what it does not.
 
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -9,7 +10,7 @@ use telexec_tests::{Agent, Certs, Wire, follow, run};
 use telexec_tool::{Command, CommandBuilder, Executor, ResourceLimits, TerminalSize};
 use tonic::Request;
 
-use super::{Audit, assert_whole};
+use super::{Audit, assert_whole, digest_of};
 
 /// The start of what one agent runs.
 async fn started(audit: &Audit, more: &str, command: CommandBuilder) -> Value {
@@ -110,6 +111,21 @@ async fn what_is_redacted_is_not_there() {
     assert_eq!(starts[0]["command"], "echo [redacted] [redacted] shown");
     assert_eq!(starts[0]["reason"], "[redacted] shown");
     assert_eq!(starts[1]["argv"], json!(["echo", "--[redacted]", "[redacted]", "shown"]));
+    // what is not told is known by its programs, and by a digest that is nothing without its key
+    run(&executor, Command::shell("echo PASSWORD=s3cret | $x")).await.unwrap();
+    let unknown = audit.wait("start", 3).await.swap_remove(2);
+    assert_eq!((&starts[0]["programs"], &starts[0]["more_programs"]), (&json!(["echo"]), &Value::Null));
+    assert_eq!((&unknown["programs"], &unknown["more_programs"]), (&json!(["echo"]), &json!(true)));
+    let argv = ["--", "echo", "--password", "s3cret", "shown"];
+    for (start, argv, text) in [(&starts[0], &argv[..0], text), (&starts[1], &argv[..], "")] {
+        let (key, digest) = digest_of(&audit.file(), argv, text).await;
+        assert_eq!((&start["hmac_key"], &start["command_hmac_sha256"]), (&json!(key), &json!(digest)));
+    }
+    let other = Audit::new();
+    let _other = other.agent("").start();
+    assert_ne!(digest_of(&other.file(), &[], text).await, digest_of(&audit.file(), &[], text).await);
+    let key = std::fs::metadata(audit.file().with_file_name("audit.log.key")).unwrap();
+    assert_eq!(key.mode() & 0o777, 0o600);
     assert!(!std::fs::read_to_string(audit.file()).unwrap().contains("s3cret"));
 }
 
@@ -142,10 +158,9 @@ async fn a_command_that_is_too_long_for_a_line_is_cut_and_known_by_its_digest() 
     let names = (0..10_000).map(|number| (format!("N{number}"), "v".to_owned()));
     run(&executor, Command::argv(["true"]).envs(names)).await.unwrap();
     let starts = audit.wait("start", 3).await;
-    assert_eq!(
-        (&starts[0]["command_bytes"], &starts[0]["command_sha256"]),
-        (&json!(text.len()), &json!(sha256(text.as_bytes())))
-    );
+    let (_, digest) = digest_of(&audit.file(), &[], &text).await;
+    assert_eq!((&starts[0]["command_bytes"], &starts[0]["command_hmac_sha256"]), (&json!(text.len()), &json!(digest)));
+    assert_eq!((&starts[0]["programs"], &starts[0]["more_programs"]), (&json!([]), &json!(true)));
     assert!(text.starts_with(starts[0]["command"].as_str().unwrap()));
     let told = starts[1]["argv"].as_array().unwrap();
     assert!(told.len() > 5000 && told.len() < 100_000 && told[1] == "00000000");

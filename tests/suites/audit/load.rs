@@ -40,7 +40,7 @@ async fn rotation_under_load_keeps_the_chain() {
 
     let directory = audit.file().parent().unwrap().to_owned();
     let mut files: Vec<_> = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.retain(|path| path.extension().unwrap() != "lock");
+    files.retain(|path| path.extension().unwrap() != "lock" && path.extension().unwrap() != "key");
     // the newest has no number
     files.sort();
     files.rotate_left(1);

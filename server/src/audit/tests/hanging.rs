@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use super::*;
 use crate::audit::writer::{Job, State, Writer};
 use crate::audit::{
-    Audit, Commands, Inner, MAX_WAITING, NonZero, PATIENCE, Quota, REFUSALS, RateLimiter, Redact, Semaphore, Teller,
-    WhenFull,
+    Audit, Commands, Inner, Key, LeftOut, MAX_WAITING, NonZero, PATIENCE, Quota, REFUSALS, RateLimiter, Redact,
+    Semaphore, Teller, Volume, WhenFull, Workers,
 };
 use crate::call::{Call, Rpc};
 use crate::caller::{Caller, Transport};
@@ -28,7 +28,10 @@ fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {
         queue,
         places: Arc::new(Semaphore::new(MAX_WAITING)),
         state: Arc::clone(&state),
-        teller: Teller { commands: Commands::Full, redact: Redact::default() },
+        teller: Arc::new(Teller { key: Key::new(b"key"), commands: Commands::Full, redact: Redact::default() }),
+        workers: Workers::new("test", 1, 1).unwrap(),
+        volume: Volume::new(&AuditConfig::default()),
+        left_out: LeftOut::default(),
         refusals: RateLimiter::keyed(Quota::per_second(NonZero::<u32>::MIN).allow_burst(REFUSALS)),
         when_full,
         output_digest: true,

@@ -1,0 +1,101 @@
+//! How much of the log one identity may fill: records of others are not to be pushed out by it.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use governor::clock::{Clock, DefaultClock};
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+
+use super::config::AuditConfig;
+
+/// From so many identities on, those that wrote nothing lately are forgotten.
+const MANY: usize = 1024;
+
+/// Counts the bytes of each identity's records.
+pub(super) struct Volume(Option<Limits>);
+
+struct Limits {
+    /// Of records that tell whole texts: half of all.
+    whole: DefaultKeyedRateLimiter<String>,
+    all: DefaultKeyedRateLimiter<String>,
+}
+
+impl Volume {
+    /// As configured.
+    pub(super) fn new(config: &AuditConfig) -> Self {
+        let most = config.max_bytes_per_identity.unwrap_or_else(|| share(config));
+        let limits = |most: u64| {
+            let limiter = |bytes: u64| Some(RateLimiter::keyed(quota(bytes, config.identity_period)?));
+            Some(Limits { whole: limiter(most / 2)?, all: limiter(most)? })
+        };
+        Self(limits(most))
+    }
+
+    /// Takes room for a record that tells a whole text, in bytes. False: a shorter one is to take its place.
+    pub(super) fn takes_whole(&self, identity: &str, bytes: u64) -> bool {
+        let Some(limits) = &self.0 else { return true };
+        take(&limits.whole, identity, bytes).is_ok() && take(&limits.all, identity, bytes).is_ok()
+    }
+
+    /// Takes room for any other record.
+    ///
+    /// # Errors
+    /// There is none for so long.
+    pub(super) fn take(&self, identity: &str, bytes: u64) -> Result<(), Duration> {
+        self.0.as_ref().map_or(Ok(()), |limits| take(&limits.all, identity, bytes))
+    }
+}
+
+/// A quarter of what is retained; 0, no limit, if nothing is ever removed.
+fn share(config: &AuditConfig) -> u64 {
+    match config.keep {
+        0 => 0,
+        keep => config.max_bytes.saturating_mul(keep as u64 + 1) / 4,
+    }
+}
+
+/// So many bytes at once, and again in each period; `None`: any number.
+fn quota(bytes: u64, period: Duration) -> Option<Quota> {
+    let bytes = NonZeroU32::new(u32::try_from(bytes).unwrap_or(u32::MAX))?;
+    // a nanosecond is the least that it counts
+    let each = (period / bytes.get()).max(Duration::from_nanos(1));
+    Some(Quota::with_period(each)?.allow_burst(bytes))
+}
+
+fn take(limiter: &DefaultKeyedRateLimiter<String>, identity: &str, bytes: u64) -> Result<(), Duration> {
+    if limiter.len() > MANY {
+        limiter.retain_recent();
+    }
+    let bytes = NonZeroU32::new(u32::try_from(bytes).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN);
+    match limiter.check_key_n(&identity.to_owned(), bytes) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(early)) => Err(early.wait_time_from(DefaultClock::default().now())),
+        // more than there ever is
+        Err(_) => Err(Duration::from_secs(60)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_texts_take_half_and_each_identity_has_its_own() {
+        let config = AuditConfig { max_bytes_per_identity: Some(1000), ..AuditConfig::default() };
+        let volume = Volume::new(&config);
+        assert!(volume.takes_whole("a", 400) && !volume.takes_whole("a", 400));
+        assert!(volume.take("a", 500).is_ok());
+        let wait = volume.take("a", 500).unwrap_err();
+        assert!(wait > config.identity_period / 10 && wait <= config.identity_period, "{wait:?}");
+        assert!(volume.take("a", 2000).is_err() && volume.takes_whole("b", 400));
+    }
+
+    #[test]
+    fn what_is_never_removed_has_no_limit() {
+        for (max_bytes, keep, limit) in [(0, 10, None), (1 << 20, 0, None), (1 << 20, 10, Some(0))] {
+            let config = AuditConfig { max_bytes, keep, max_bytes_per_identity: limit, ..AuditConfig::default() };
+            let volume = Volume::new(&config);
+            assert!((0..100).all(|_| volume.takes_whole("a", 1 << 30) && volume.take("a", 1 << 30).is_ok()));
+        }
+    }
+}
