@@ -15,8 +15,9 @@ use tokio::sync::oneshot;
 /// How long a thread beyond the first ones waits for more work before it ends.
 const IDLE_TIME: Duration = Duration::from_secs(10);
 
-/// A small stack is enough for system calls, and many threads may be stuck in them.
-const STACK_BYTES: usize = 512 * 1024;
+/// Enough for what goes through rules and shell texts recursively: Cedar refuses to evaluate a rule when a few hundred KiB are
+/// left. What is not touched takes no memory.
+const STACK_BYTES: usize = 2 * 1024 * 1024;
 
 type Job = Box<dyn FnOnce() + Send>;
 
