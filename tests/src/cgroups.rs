@@ -97,6 +97,58 @@ fn mounts() -> Vec<Mount> {
     text.lines().filter_map(mount).collect()
 }
 
+/// A cgroup of version 1 that limits how many processes and threads there are in it. Removed when it is dropped; what is in
+/// it stays.
+#[derive(Debug)]
+pub struct ProcessLimit {
+    path: PathBuf,
+}
+
+impl ProcessLimit {
+    /// One without a limit yet; `None`: this user cannot make any.
+    pub fn new() -> Option<Self> {
+        let mount = mounts().into_iter().find(|mount| mount.options.iter().any(|option| option == "pids"))?;
+        let path = mount.point.join(format!("telexec-test-{}", marker()));
+        fs::create_dir(&path).ok()?;
+        Some(Self { path })
+    }
+
+    /// Puts a process into it, with all of its threads; its later children are in it too.
+    ///
+    /// # Panics
+    /// The process has ended.
+    pub fn add(&self, pid: i32) {
+        fs::write(self.path.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+
+    /// From now on no process in it gets another one, nor a thread.
+    ///
+    /// # Panics
+    /// It cannot be set.
+    pub fn reach(&self) {
+        fs::write(self.path.join("pids.max"), "0").unwrap();
+    }
+
+    /// There is no limit any more.
+    ///
+    /// # Panics
+    /// It cannot be set.
+    pub fn lift(&self) {
+        fs::write(self.path.join("pids.max"), "max").unwrap();
+    }
+}
+
+impl Drop for ProcessLimit {
+    fn drop(&mut self) {
+        let parent = self.path.parent().unwrap_or(&self.path).join("cgroup.procs");
+        let members = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
+        for pid in members.lines() {
+            let _ = fs::write(&parent, pid);
+        }
+        clear(&self.path);
+    }
+}
+
 /// The directories of this name, or whose names begin with it, in all hierarchies.
 pub fn cgroups_named(beginning: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();

@@ -25,8 +25,8 @@ pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// The same without a runtime, for what runs in a destructor.
-pub(crate) fn until_blocking(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
+/// The same without a runtime, for so long. False: `condition` has not come to hold.
+pub fn until_blocking(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let begin = Instant::now();
     while !condition() {
         if begin.elapsed() > limit {

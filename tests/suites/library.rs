@@ -10,10 +10,14 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use rustix::process::{DumpableBehavior, Pid, child_subreaper, dumpable_behavior, kill_process};
 use telexec_tests::{
-    MARK, alone, cgroups, children, collect, is_root, marker, processes_with, run, until, until_told, within,
+    MARK, alone, cgroups, children, collect, is_root, marker, processes_with, run, until, until_blocking, until_told,
+    within,
 };
 use telexec_tool::local::{ContainmentKind, LocalConfig, LocalExecutor, MainProcess, Watcher};
-use telexec_tool::{Command, Descendants, ExecutionId, Executor, ExecutorError, Exited, OutputStream, ResourceLimits};
+use telexec_tool::{
+    Command, Descendants, ExecutionId, ExecutionState, Executor, ExecutorError, ExitCause, Exited, OutputStream,
+    ResourceLimits,
+};
 use tokio::runtime::Runtime;
 
 const LIMITS: ResourceLimits =
@@ -28,7 +32,11 @@ const KINDS: [ContainmentKind; 3] =
 
 /// `None`: processes cannot be kept together in this way here.
 fn executor(kind: ContainmentKind) -> Option<LocalExecutor> {
-    let config = LocalConfig { containment: Some(kind), ..Default::default() };
+    executor_with(kind, LocalConfig::default())
+}
+
+fn executor_with(kind: ContainmentKind, config: LocalConfig) -> Option<LocalExecutor> {
+    let config = LocalConfig { containment: Some(kind), ..config };
     LocalExecutor::new(config).inspect_err(|error| eprintln!("partly skipped: {error}")).ok()
 }
 
@@ -186,6 +194,8 @@ fn leaves_nothing(shut_down: bool) {
         });
     }
     drop(runtime);
+    // nobody has waited for the engine's own threads
+    until_blocking(Duration::from_secs(30), || holdings() == before);
     assert_eq!(holdings(), before);
 }
 
@@ -324,4 +334,82 @@ async fn a_watcher_is_told_all_and_an_id_that_was_made_is_not_one_that_was_chose
     assert_eq!(watched(echo().execution_id(chosen.clone()).build().unwrap(), &chosen).await, ["repeated"]);
     let missing = Command::argv(["/no/such"]).build().unwrap();
     assert_eq!(watched(missing, &ExecutionId::generate()).await, ["not started"]);
+}
+
+/// A watcher with a fault: it panics when it is told this.
+struct Faulty {
+    told: Told,
+    panics_at: &'static str,
+}
+
+impl Faulty {
+    fn tell(&self, word: &str) {
+        self.told.add(word);
+        assert!(word != self.panics_at, "the watcher's fault");
+    }
+}
+
+impl Watcher for Faulty {
+    fn started(&self, _: &MainProcess) {
+        self.tell("started");
+    }
+
+    fn output(&self, _: OutputStream, _: &[u8]) {
+        self.tell("output");
+    }
+
+    fn ended(self: Box<Self>, _: &Exited) {
+        self.tell("ended");
+    }
+
+    fn not_started(self: Box<Self>, _: &ExecutorError) {
+        self.tell("not started");
+    }
+
+    fn repeated(self: Box<Self>) {
+        self.tell("repeated");
+    }
+}
+
+/// Each engine has room for one execution, of one identity: what is not given back is missed by the next.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_while_a_command_runs_settles_its_execution() {
+    let killed = (ExitCause::Signaled, -1, Some(telexec_tool::Signal::KILL));
+    let cases = [
+        ("started", "echo out; setsid sleep 300 & sleep 300", killed, &["started", "ended"][..]),
+        ("output", "setsid sleep 300 & echo out; sleep 300", killed, &["started", "output", "ended"]),
+        ("ended", "echo out; exit 3", (ExitCause::Exited(3), 3, None), &["started", "output", "ended"]),
+    ];
+    let config = LocalConfig { max_executions: 1, max_executions_per_identity: 1, ..Default::default() };
+    for executor in KINDS.into_iter().filter_map(|kind| executor_with(kind, config.clone())) {
+        for (panics_at, text, end, words) in cases {
+            let case = format!("{panics_at}, {}", executor.containment());
+            let (mark, told) = (marker(), Told::default());
+            let command = Command::shell(text).env(MARK, &mark).execution_id(mark.parse().unwrap()).build().unwrap();
+            let watcher = Box::new(Faulty { told: told.clone(), panics_at });
+            let id: ExecutionId = mark.parse().unwrap();
+            let started = within(executor.execute_watched(command.clone(), id.clone(), watcher)).await;
+            let exited = collect(started.expect(&case)).await.unwrap().exited;
+            assert_eq!((exited.cause, exited.exit_code(), exited.signal), end, "{case}");
+            assert_eq!(exited.stdout.incomplete, panics_at != "ended", "{case}");
+            assert_eq!((processes_with(&mark), exited.surviving_processes), (Vec::new(), 0), "{case}");
+            assert_eq!(told.words(), words, "{case}");
+            // its id answers, to who asks and to who repeats the request
+            let info = executor.get(&id).await.unwrap();
+            assert_eq!((info.state, info.exited.as_ref()), (ExecutionState::Exited, Some(&exited)), "{case}");
+            let repeated = collect(within(executor.execute(command)).await.unwrap()).await.unwrap();
+            assert_eq!(repeated.exited, exited, "{case}");
+            // and its place is free
+            assert_eq!(run(&executor, Command::shell("echo next")).await.expect(&case).text(), "next\n");
+        }
+        let told = Told::default();
+        let watcher = Box::new(Faulty { told: told.clone(), panics_at: "not started" });
+        let (id, missing) = (ExecutionId::generate(), Command::argv(["/no/such"]).build().unwrap());
+        let refused = within(executor.execute_watched(missing, id.clone(), watcher)).await.unwrap_err();
+        assert!(matches!(refused, ExecutorError::Spawn(_)), "{refused}");
+        assert_eq!(told.words(), ["not started"]);
+        executor.get(&id).await.unwrap_err();
+        run(&executor, Command::argv(["true"])).await.unwrap();
+        within(executor.shutdown()).await;
+    }
 }

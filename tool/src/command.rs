@@ -346,17 +346,13 @@ impl Command {
         self
     }
 
-    /// The same without what only its start needs, and takes memory: program, environment, input, labels and reason. What is
-    /// left is not one that could be started.
-    pub(crate) fn once_started(self) -> Self {
-        let options = Options {
-            environment: BTreeMap::new(),
-            stdin: Bytes::new(),
-            labels: BTreeMap::new(),
-            reason: String::new(),
-            ..self.options
-        };
-        Self { program: Program::Argv(Vec::new()), options }
+    /// Drops what only its start needs, and takes memory: program, environment, input, labels and reason. What is left is
+    /// not one that could be started.
+    pub(crate) fn forget_start(&mut self) {
+        self.program = Program::Argv(Vec::new());
+        let options = &mut self.options;
+        (options.environment, options.labels) = (BTreeMap::new(), BTreeMap::new());
+        (options.stdin, options.reason) = (Bytes::new(), String::new());
     }
 
     /// The same command under this id.

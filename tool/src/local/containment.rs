@@ -267,7 +267,8 @@ impl Containment {
         tokio::task::spawn_blocking(move || drop(leaf));
     }
 
-    fn end_blocking(&self) {
+    /// Ends every member at once, without a runtime, as far as that can be done soon.
+    pub(super) fn end_blocking(&self) {
         if self.inner.is_released() {
             return;
         }

@@ -42,7 +42,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -61,6 +61,7 @@ use self::key::Keys;
 pub use self::memory::give_back_memory;
 #[cfg(target_env = "gnu")]
 pub use self::names::look_up_in_files;
+use self::pump::Totals;
 pub use self::reaper::Reaper;
 pub use self::registry::Retention;
 use self::registry::{Record, Registry, Reserved};
@@ -484,7 +485,8 @@ impl LocalExecutor {
         let (started, start) = oneshot::channel();
         let (shared, abandoned) = (Arc::clone(&self.shared), self.shared.hurry.child_token());
         let (transcript, command) = (Arc::clone(&record.transcript), Arc::new(command));
-        let supervisor = Supervisor { shared, record, command, watcher, abandoned, tracked, permit };
+        let (permit, forced, totals) = (Some(permit), OnceLock::new(), Totals::new());
+        let supervisor = Supervisor { shared, record, command, watcher, abandoned, tracked, permit, forced, totals };
         // a task of its own: the command is ended in an orderly way also when nobody waits for this any more
         tokio::spawn(supervisor.run(started).instrument(span));
 

@@ -4,7 +4,7 @@
 //! command down: memory is bounded, whatever it prints.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -52,85 +52,108 @@ pub(super) struct Pump<'a> {
     pub(super) exited: &'a CancellationToken,
     /// Cancelled when the reader is no longer waited for: what it has not taken is dropped.
     pub(super) abandoned: &'a CancellationToken,
+    /// What was read.
+    pub(super) totals: &'a Totals,
 }
 
-/// A stream that was read to its end, or as far as it was worth waiting for.
-#[derive(Default)]
-pub(super) struct Pumped {
-    pub(super) totals: StreamTotals,
-    /// Set if the stream is incomplete: closing it would break whoever still writes to it.
-    pub(super) rest: Option<Source>,
+/// What was read of standard output and standard error so far. Whatever becomes of the pump, it is right: a stream is
+/// incomplete until its end was read, and a chunk is dropped until it was told.
+pub(super) struct Totals([Mutex<StreamTotals>; 2]);
+
+impl Totals {
+    pub(super) fn new() -> Self {
+        Self([(); 2].map(|()| Mutex::new(StreamTotals { incomplete: true, ..StreamTotals::default() })))
+    }
+
+    /// Of one stream.
+    pub(super) fn of(&self, stream: OutputStream) -> StreamTotals {
+        *self.lock(stream)
+    }
+
+    /// A panic while the lock was held leaves nothing half done here.
+    fn lock(&self, stream: OutputStream) -> MutexGuard<'_, StreamTotals> {
+        let [stdout, stderr] = &self.0;
+        let totals = match stream {
+            OutputStream::Stdout => stdout,
+            OutputStream::Stderr => stderr,
+        };
+        totals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Pump<'_> {
     /// Reads both streams until their ends, or, once `exited`, for a short bounded time. When both have output, the one
     /// that had it first is read first: the runtime wakes them in the order in which the kernel reports them (epoll(7)
     /// keeps a queue), and they are polled in the order in which they were woken.
-    pub(super) async fn run_both(&self, stdout: Source, stderr: Option<Source>) -> [Pumped; 2] {
+    ///
+    /// Returns what is left of those that are incomplete: closing that would break whoever still writes to it.
+    pub(super) async fn run_both(&self, stdout: Source, stderr: Option<Source>) -> Vec<Source> {
         let streams = [(Some(stdout), OutputStream::Stdout), (stderr, OutputStream::Stderr)];
-        let mut running: FuturesUnordered<_> =
-            streams.into_iter().map(async |(source, stream)| (stream, self.run(source, stream).await)).collect();
-        let mut pumped = [Pumped::default(), Pumped::default()];
-        while let Some((stream, ended)) = running.next().await {
-            let [stdout, stderr] = &mut pumped;
-            match stream {
-                OutputStream::Stdout => *stdout = ended,
-                OutputStream::Stderr => *stderr = ended,
-            }
-        }
-        pumped
+        let running: FuturesUnordered<_> =
+            streams.into_iter().map(async |(source, stream)| self.run(source, stream).await).collect();
+        running.filter_map(std::future::ready).collect().await
     }
 
     /// Reads one stream.
-    async fn run(&self, source: Option<Source>, stream: OutputStream) -> Pumped {
-        let mut totals = StreamTotals::default();
-        let Some(mut source) = source else { return Pumped { totals, rest: None } };
+    async fn run(&self, source: Option<Source>, stream: OutputStream) -> Option<Source> {
+        let Some(mut source) = source else {
+            self.totals.lock(stream).incomplete = false;
+            return None;
+        };
         let mut tail: Option<Tail> = None;
         let mut pace = Pace::default();
         loop {
             let asked = Instant::now();
-            let is_told = !self.is_over(&totals) && self.transcript.room(self.abandoned).await;
+            let is_told = !self.is_over(stream) && self.transcript.room(self.abandoned).await;
             if let Some(tail) = &mut tail {
                 tail.put_off(asked.elapsed());
             }
             pace.wait(self.exited).await;
             if !self.wait_readable(&source, &mut tail).await {
-                return Pumped { totals: StreamTotals { incomplete: true, ..totals }, rest: Some(source) };
+                return Some(source);
             }
             let chunk = match source.read() {
-                Ok(chunk) if chunk.is_empty() => return Pumped { totals, rest: None },
+                Ok(chunk) if chunk.is_empty() => {
+                    self.totals.lock(stream).incomplete = false;
+                    return None;
+                }
                 Ok(chunk) => chunk,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
-                Err(_) => return Pumped { totals: StreamTotals { incomplete: true, ..totals }, rest: None },
+                Err(_) => return None,
             };
             pace.note(chunk.len());
             if let Some(tail) = &mut tail {
                 tail.note(chunk.len());
             }
-            self.tell(is_told, chunk, stream, &mut totals);
+            self.tell(is_told, chunk, stream);
         }
     }
 
-    fn is_over(&self, totals: &StreamTotals) -> bool {
-        self.max_output_bytes != 0 && totals.bytes >= self.max_output_bytes
+    fn is_over(&self, stream: OutputStream) -> bool {
+        self.max_output_bytes != 0 && self.totals.of(stream).bytes >= self.max_output_bytes
     }
 
     /// Counts a chunk, and adds what the limit leaves of it to the transcript.
-    fn tell(&self, is_told: bool, mut chunk: Bytes, stream: OutputStream, totals: &mut StreamTotals) {
+    fn tell(&self, is_told: bool, mut chunk: Bytes, stream: OutputStream) {
         let length = chunk.len() as u64;
+        let before = {
+            let mut totals = self.totals.lock(stream);
+            totals.bytes += length;
+            totals.dropped_bytes += length;
+            totals.bytes - length
+        };
         if let Some(watcher) = self.watcher {
             watcher.output(stream, &chunk);
         }
         if self.max_output_bytes != 0 {
-            let left = self.max_output_bytes.saturating_sub(totals.bytes);
+            let left = self.max_output_bytes.saturating_sub(before);
             chunk.truncate(usize::try_from(left).unwrap_or(usize::MAX));
         }
         if !is_told {
             chunk.clear();
         }
-        totals.bytes += length;
-        totals.dropped_bytes += length - chunk.len() as u64;
         if !chunk.is_empty() {
+            self.totals.lock(stream).dropped_bytes -= chunk.len() as u64;
             self.transcript.add(stream, chunk);
         }
     }

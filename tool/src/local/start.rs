@@ -32,6 +32,7 @@ pub(super) struct Main {
     pub(super) oom_kills_before: Option<u64>,
     pub(super) user: String,
     pub(super) working_directory: String,
+    pub(super) report: Option<Report>,
 }
 
 /// This side's ends of its standard streams.
@@ -112,7 +113,7 @@ impl LateStart {
 
 impl Supervisor {
     /// Starts the command.
-    pub(super) async fn start(&self) -> Result<(Main, Ends, Option<Report>), NotStarted> {
+    pub(super) async fn start(&self) -> Result<(Main, Ends), NotStarted> {
         let oom_kills_before = self.shared.is_only_one().then(|| self.shared.cgroups.own_oom_kills()).flatten();
         let Spawned { child, containment, report, user, working_directory } = self.spawn().await?;
         let started = Instant::now();
@@ -124,8 +125,8 @@ impl Supervisor {
                 return Err(prepare(error).into());
             }
         };
-        let main = Main { pid, pidfd, containment, started, oom_kills_before, user, working_directory };
-        Ok((main, ends, report))
+        let main = Main { pid, pidfd, containment, started, oom_kills_before, user, working_directory, report };
+        Ok((main, ends))
     }
 
     /// Looking a user up, entering a directory and loading a program may take long, or for ever, on a network: it is

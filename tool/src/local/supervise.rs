@@ -2,26 +2,27 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::containment::Guard;
 use super::input::{self, Feed, InputReceiver};
 use super::process::{self, Ended, Status};
-use super::pump::{self, Pump, Pumped};
+use super::pump::{self, Pump, Source, Totals};
 use super::registry::{Channels, Record};
 use super::start::{Ends, Main, NotStarted};
 use super::watch::{MainProcess, Watcher};
-use super::working_directory::Report;
 use super::{PAUSE, Shared};
-use crate::{Command, Descendants, ExecutorError, ExitCause, Exited, Signal, Started};
+use crate::{Command, Descendants, ExecutorError, ExitCause, Exited, OutputStream, Signal, Started};
 
 /// After a call's deadline: how long its reader is waited for.
 const DELIVERY_TIME: Duration = Duration::from_secs(10);
@@ -38,56 +39,113 @@ pub(super) struct Supervisor {
     /// Held until no process is left that was not asked to stay.
     pub(super) tracked: TaskTrackerToken,
     /// Held until no process is left.
-    pub(super) permit: OwnedSemaphorePermit,
+    pub(super) permit: Option<OwnedSemaphorePermit>,
+    /// Why it is ended, if it does not end by itself.
+    pub(super) forced: OnceLock<ExitCause>,
+    /// What was read of its output.
+    pub(super) totals: Totals,
 }
 
 /// How the main process ended; the output may not have been read yet.
 struct Ending {
     cause: ExitCause,
     ended: Ended,
-    /// When the main process was started.
-    started: Instant,
     /// From its start to its end.
     wall_time: Duration,
     survivors: u32,
 }
 
+/// An execution whose main process has ended, and whose output was read as far as it is.
+struct Concluded {
+    ending: Ending,
+    /// What survivors may still write to.
+    rests: Vec<Source>,
+    inputs: Option<InputReceiver>,
+}
+
 impl Supervisor {
-    /// Runs the execution. `started` gets its start, or why there was none.
+    /// Runs the execution. `started` gets its start, or why there was none. A panic on the way ends the execution, which
+    /// is an end like any other to all who wait for one.
     pub(super) async fn run(mut self, started: oneshot::Sender<Result<Started, ExecutorError>>) {
-        let (main, ends, report) = match self.start().await {
+        let mut main = None;
+        let supervised = AssertUnwindSafe(self.supervise(&mut main, started)).catch_unwind().await;
+        match (main, supervised) {
+            (Some(main), Ok(Some(concluded))) => self.finish(main, concluded).await,
+            (Some(main), _) => {
+                let concluded = self.settle(&main).await;
+                self.finish(main, concluded).await;
+            }
+            // it was told that nothing runs
+            (None, Ok(_)) => {}
+            (None, Err(_)) => {
+                self.tell_failure(&ExecutorError::Internal("the start has failed by a fault of the agent".into()));
+                self.shared.registry.release(&self.record);
+            }
+        }
+    }
+
+    /// Starts it, as `running`, and follows it to the end of its main process and its output. `None`: it did not start.
+    async fn supervise(
+        &mut self,
+        running: &mut Option<Main>,
+        started: oneshot::Sender<Result<Started, ExecutorError>>,
+    ) -> Option<Concluded> {
+        let (main, ends) = match self.start().await {
             Ok(parts) => parts,
             Err(NotStarted::Failed(error)) => {
                 self.tell_failure(&error);
                 self.shared.registry.release(&self.record);
+                // whoever hears of it finds a free place
+                self.permit = None;
                 let _ = started.send(Err(error));
-                return;
+                return None;
             }
             Err(NotStarted::GivenUp(error, late)) => {
                 self.tell_failure(&error);
                 let _ = started.send(Err(error));
                 late.end().await;
                 self.shared.registry.release(&self.record);
-                return;
+                return None;
             }
         };
+        let main = running.insert(main);
         let start_time = SystemTime::now();
         let pid = u32::try_from(main.pid.as_raw_nonzero().get()).unwrap_or(0);
-        info!(pid, "started");
         let (user, working_directory) = (main.user.clone(), main.working_directory.clone());
         let stdin = self.command.stdin().clone();
-        self.command = Arc::new(Arc::unwrap_or_clone(self.command).once_started());
+        Arc::make_mut(&mut self.command).forget_start();
         let (input, mut inputs) = self.command.accepts_input().then(input::channel).unzip();
         let channels = Channels { input, terminal: ends.terminal.clone() };
         let info = MainProcess { pid, start_time, user, working_directory };
-        self.watcher.iter().for_each(|watcher| watcher.started(&info));
-        self.record.started(info, main.containment.clone(), channels);
+        self.record.started(info.clone(), main.containment.clone(), channels);
         let _ = started.send(Ok(Started { id: self.record.id.clone(), pid, start_time }));
+        info!(pid, "started");
+        self.watcher.iter().for_each(|watcher| watcher.started(&info));
 
         let exited = CancellationToken::new();
-        let (ending, output) =
-            tokio::join!(self.follow(&main, &exited), self.carry(ends, stdin, inputs.as_mut(), &exited));
-        self.finish(main.containment, ending, output, inputs, report).await;
+        let (ending, rests) =
+            tokio::join!(self.follow(main, &exited), self.carry(ends, stdin, inputs.as_mut(), &exited));
+        Some(Concluded { ending, rests, inputs })
+    }
+
+    /// After a panic: ends all of its processes, and finds out how the main one ended.
+    async fn settle(&self, main: &Main) -> Concluded {
+        error!("ended, by a fault of the agent");
+        let ending = async {
+            let left = main.containment.end(Duration::ZERO, std::future::pending()).await;
+            let ending = self.ending(main, main.started.elapsed(), left).await;
+            let transcript = &self.record.transcript;
+            transcript.complete();
+            transcript.keep(&self.shared.registry).await;
+            ending
+        };
+        let ending = AssertUnwindSafe(ending).catch_unwind().await.unwrap_or_else(|_| {
+            // it failed again, and what failed is not to be asked for more
+            main.containment.end_blocking();
+            let wall_time = main.started.elapsed();
+            Ending { cause: ExitCause::Signaled, ended: Ended::unknown(), wall_time, survivors: 0 }
+        });
+        Concluded { ending, rests: Vec::new(), inputs: None }
     }
 
     /// From the start to the end of the processes. Cancels `exited` when no more output is to be waited for.
@@ -106,6 +164,9 @@ impl Supervisor {
         // whether it was what ended it is told by how that ended; all others are to go
         if forced.is_none() && self.record.kill.is_cancelled() {
             forced = Some((ExitCause::Signaled, Duration::ZERO));
+        }
+        if let Some((cause, _)) = forced {
+            let _ = self.forced.set(cause);
         }
         let mut ended_at = None;
         let left = {
@@ -136,18 +197,23 @@ impl Supervisor {
             Some(refused) => refused,
             None => containment.survivors().await,
         };
+        self.ending(main, wall_time, survivors).await
+    }
+
+    /// How it ended, which it has.
+    async fn ending(&self, main: &Main, wall_time: Duration, survivors: u32) -> Ending {
         let ended = ended(&main.pidfd, main.pid, survivors).await;
-        let cause = match (forced, ended.status) {
+        let cause = match (self.forced.get(), ended.status) {
             // SIGKILL leaves no code: it was faster
-            (Some((ExitCause::Signaled, _)), Status::Code(code)) => ExitCause::Exited(code),
-            (Some((cause, _)), _) => cause,
+            (Some(ExitCause::Signaled), Status::Code(code)) => ExitCause::Exited(code),
+            (Some(cause), _) => *cause,
             // it may end well all the same
             (None, Status::Code(0)) => ExitCause::Exited(0),
             (None, _) if self.has_run_out_of_memory(main) => ExitCause::OutOfMemory,
             (None, Status::Code(code)) => ExitCause::Exited(code),
             (None, Status::Signal(_)) => ExitCause::Signaled,
         };
-        Ending { cause, ended, started: main.started, wall_time, survivors }
+        Ending { cause, ended, wall_time, survivors }
     }
 
     /// The kernel ended a process of it for want of memory. Known of a cgroup of its own; else of this process's own
@@ -221,7 +287,14 @@ impl Supervisor {
             }
             error => info!(error = error.to_string(), "not started"),
         }
-        self.watcher.take().into_iter().for_each(|watcher| watcher.not_started(error));
+        self.tell_last(|watcher| watcher.not_started(error));
+    }
+
+    /// Tells the watcher the end. A panic of it changes nothing of that.
+    fn tell_last(&mut self, tell: impl FnOnce(Box<dyn Watcher>)) {
+        if let Some(watcher) = self.watcher.take() {
+            let _ = catch_unwind(AssertUnwindSafe(|| tell(watcher)));
+        }
     }
 
     /// Carries input and output until `exited`, and what is left after it.
@@ -231,18 +304,18 @@ impl Supervisor {
         first: Bytes,
         inputs: Option<&mut InputReceiver>,
         exited: &CancellationToken,
-    ) -> [Pumped; 2] {
+    ) -> Vec<Source> {
         let max_output_bytes = self.shared.max_output_bytes(&self.command);
         let (transcript, abandoned) = (&*self.record.transcript, &self.abandoned);
         let Ends { stdin, stdout, stderr, terminal: _ } = ends;
         let watcher = self.watcher.as_deref();
-        let pump = Pump { transcript, watcher, max_output_bytes, exited, abandoned };
+        let pump = Pump { transcript, watcher, max_output_bytes, exited, abandoned, totals: &self.totals };
         let output = async {
-            let pumped = pump.run_both(stdout, stderr).await;
+            let rests = pump.run_both(stdout, stderr).await;
             transcript.complete();
             // a command that has closed its output may still read its input
             exited.cancelled().await;
-            pumped
+            rests
         };
         let output = async { tokio::join!(output, transcript.keep(&self.shared.registry)).0 };
         let input = async {
@@ -255,41 +328,34 @@ impl Supervisor {
             std::future::pending().await
         };
         tokio::select! {
-            pumped = output => pumped,
+            rests = output => rests,
             never = input => never,
             never = patience => never,
         }
     }
 
     /// Tells the end, and looks after what was left running.
-    async fn finish(
-        self,
-        containment: Guard,
-        ending: Ending,
-        output: [Pumped; 2],
-        inputs: Option<InputReceiver>,
-        report: Option<Report>,
-    ) {
-        let [stdout, stderr] = output;
+    async fn finish(mut self, mut main: Main, concluded: Concluded) {
+        let Concluded { ending, rests, inputs } = concluded;
         let lingers = ending.survivors > 0;
         let grace = self.grace();
         // what is left behind gets no more time than the command
-        let limit = self.command.allowance().timeout.and_then(|most| ending.started.checked_add(most));
-        let Self { shared, record, watcher, tracked, permit, .. } = self;
-        let working_directory = match report {
-            Some(report) => report.read(record.identity()).await,
+        let limit = self.command.allowance().timeout.and_then(|most| main.started.checked_add(most));
+        let working_directory = match main.report.take() {
+            Some(report) => report.read(self.record.identity()).await,
             None => None,
         };
-        let mut exited = exit_record(ending, [&stdout, &stderr], working_directory);
-        let [stdout_dropped, stderr_dropped] = record.transcript.seal();
+        let mut exited = self.exit_record(ending, working_directory);
+        let [stdout_dropped, stderr_dropped] = self.record.transcript.seal();
         exited.stdout.dropped_bytes += stdout_dropped;
         exited.stderr.dropped_bytes += stderr_dropped;
-        watcher.into_iter().for_each(|watcher| watcher.ended(&exited));
+        self.tell_last(|watcher| watcher.ended(&exited));
+        let (Self { shared, record, tracked, permit, .. }, containment) = (self, &main.containment);
         shared.registry.ended(&record, exited.clone(), lingers);
         // not before: who is told that it has ended may look
         drop(inputs);
         // whoever hears of the end finds a free place, and survivors that stay even if this task is dropped
-        let _permit = lingers.then_some(permit);
+        let _permit = permit.filter(|_| lingers);
         if lingers {
             containment.leave_alone();
         }
@@ -302,7 +368,7 @@ impl Supervisor {
             containment.release();
             return;
         }
-        let rests = [stdout.rest, stderr.rest].into_iter().flatten().map(pump::discard);
+        let rests = rests.into_iter().map(pump::discard);
         let outlive = async {
             tokio::join!(containment.outlive(), futures_util::future::join_all(rests));
         };
@@ -311,14 +377,42 @@ impl Supervisor {
             containment.end(grace, shared.hurry.cancelled()).await;
             std::future::pending().await
         };
-        tokio::select! {
-            () = outlive => {
-                shared.registry.outlived(&record);
-                containment.release();
+        let outlived = async {
+            tokio::select! {
+                () = outlive => true,
+                never = limited => never,
+                // they were asked to stay; only this executor goes
+                () = shared.shutdown.cancelled() => false,
             }
-            never = limited => never,
-            // they were asked to stay; only this executor goes
-            () = shared.shutdown.cancelled() => {}
+        };
+        let outlived = AssertUnwindSafe(outlived).catch_unwind().await;
+        if outlived.is_err() {
+            error!("what was left running is ended, by a fault of the agent");
+            containment.end(Duration::ZERO, std::future::pending()).await;
+        }
+        if outlived.unwrap_or(true) {
+            shared.registry.outlived(&record);
+            containment.release();
+        }
+    }
+
+    fn exit_record(&self, ending: Ending, working_directory: Option<String>) -> Exited {
+        Exited {
+            cause: ending.cause,
+            signal: match ending.ended.status {
+                Status::Code(_) => None,
+                Status::Signal(signal) => signal,
+            },
+            core_dumped: ending.ended.core_dumped,
+            wall_time: ending.wall_time,
+            user_time: ending.ended.user_time,
+            system_time: ending.ended.system_time,
+            max_rss_bytes: ending.ended.max_rss_bytes,
+            stdout: self.totals.of(OutputStream::Stdout),
+            stderr: self.totals.of(OutputStream::Stderr),
+            surviving_processes: ending.survivors,
+            working_directory,
+            end_time: SystemTime::now(),
         }
     }
 }
@@ -354,26 +448,6 @@ async fn ended(pidfd: &AsyncFd<OwnedFd>, pid: rustix::process::Pid, survivors: u
 
 /// How often an end is looked for that is known to be there, with a [`PAUSE`] between.
 const LOOKS: usize = 50;
-
-fn exit_record(ending: Ending, [stdout, stderr]: [&Pumped; 2], working_directory: Option<String>) -> Exited {
-    Exited {
-        cause: ending.cause,
-        signal: match ending.ended.status {
-            Status::Code(_) => None,
-            Status::Signal(signal) => signal,
-        },
-        core_dumped: ending.ended.core_dumped,
-        wall_time: ending.wall_time,
-        user_time: ending.ended.user_time,
-        system_time: ending.ended.system_time,
-        max_rss_bytes: ending.ended.max_rss_bytes,
-        stdout: stdout.totals,
-        stderr: stderr.totals,
-        surviving_processes: ending.survivors,
-        working_directory,
-        end_time: SystemTime::now(),
-    }
-}
 
 /// Never, if there is no such moment.
 pub(super) async fn at(moment: Option<Instant>) {
