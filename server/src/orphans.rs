@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use telexec_tool::Workers;
 use telexec_tool::local::Reaper;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::AbortHandle;
@@ -24,9 +25,11 @@ impl Orphans {
     /// [`Reaper`].
     ///
     /// # Errors
-    /// The kernel does not know it, or signals cannot be handled.
+    /// The kernel does not know it, signals cannot be handled, or there is no thread for it.
     pub fn adopt() -> io::Result<Self> {
         let reaper = Arc::new(Reaper::new()?);
+        // there before it is needed: orphans may come because there is no thread to be had
+        let workers = Workers::new("reap", 1, 1)?;
         // whoever started this may have had it ignored, and then the ends of children could not be told
         let mut ended = signal(SignalKind::child())?;
         let reaping = tokio::spawn({
@@ -35,7 +38,7 @@ impl Orphans {
                 loop {
                     let reaper = Arc::clone(&reaper);
                     // off the runtime's threads: it may have to look at all processes
-                    match tokio::task::spawn_blocking(move || reaper.reap()).await {
+                    match workers.run("", move || reaper.reap()).await {
                         Ok(Ok(true)) => {
                             ended.recv().await;
                         }

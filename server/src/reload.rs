@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use telexec_tool::Workers;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tracing::warn;
@@ -91,7 +92,7 @@ impl<S: Source> Watched<S> {
     }
 
     /// Reads the files again whenever they have changed, or that is asked for; for ever.
-    pub(crate) async fn follow(self, mut reload: Reload) {
+    pub(crate) async fn follow(self, mut reload: Reload, workers: Workers) {
         let mut looks = tokio::time::interval(LOOK_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut used, mut seen, mut refused) = (self.stamps.clone(), self.stamps.clone(), None);
@@ -100,14 +101,14 @@ impl<S: Source> Watched<S> {
                 () = reload.asked() => true,
                 _ = looks.tick() => false,
             };
-            let Some(stamps) = self.blocking(Stamps::of).await else { continue };
+            let Some(stamps) = self.blocking(&workers, Stamps::of).await else { continue };
             // several files are not replaced at one moment: what still changes is left for the next look
             let settled = stamps == seen;
             seen = stamps;
             if !at_once && (!settled || seen == used) {
                 continue;
             }
-            match self.replace().await {
+            match self.replace(&workers).await {
                 Ok(()) => (used, refused) = (seen.clone(), None),
                 // tried again at the next look, since what was wrong may not show in the files
                 Err(_) if !at_once && refused.as_ref() == Some(&seen) => {}
@@ -120,8 +121,8 @@ impl<S: Source> Watched<S> {
     }
 
     /// Takes what the files hold now, if all of it can be used; else says why not.
-    async fn replace(&self) -> Result<(), String> {
-        let loaded = self.blocking(S::load).await.ok_or("reading them was given up")?;
+    async fn replace(&self, workers: &Workers) -> Result<(), String> {
+        let loaded = self.blocking(workers, S::load).await.ok_or("reading them was given up")?;
         let loaded = Arc::new(loaded.map_err(|error| one_line(&error))?);
         S::tell(&loaded);
         self.current.send_replace(loaded);
@@ -129,9 +130,13 @@ impl<S: Source> Watched<S> {
     }
 
     /// Files may be on a network that is dead.
-    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&S) -> T + Send + 'static) -> Option<T> {
+    async fn blocking<T: Send + 'static>(
+        &self,
+        workers: &Workers,
+        work: impl FnOnce(&S) -> T + Send + 'static,
+    ) -> Option<T> {
         let source = Arc::clone(&self.source);
-        tokio::task::spawn_blocking(move || work(&source)).await.ok()
+        workers.run(S::WHAT, move || work(&source)).await.ok()
     }
 }
 

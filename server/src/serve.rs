@@ -40,6 +40,9 @@ use crate::trace::Traces;
 
 /// Connections of one listener that may be in their handshake at once; for more, others make way.
 const MAX_HANDSHAKES: u64 = 1024;
+/// Threads for what is read while the agent serves, and may be on a network file system that does not answer: each source
+/// of a reload has one at a time, and so has each scraper.
+const MAX_WORKERS: usize = 16;
 /// After SIGKILL: how long a process may take to end. One in an uninterruptible sleep takes for ever.
 const KILL_TIME: Duration = Duration::from_secs(5);
 /// After the last execution has ended: how long its end may take to reach its caller.
@@ -55,6 +58,9 @@ pub enum ServeError {
     /// The engine cannot be made.
     #[error("cannot run commands on this machine")]
     Engine(#[source] io::Error),
+    /// There are no threads for what blocks.
+    #[error("cannot start threads")]
+    Threads(#[source] io::Error),
     /// The audit log cannot be kept.
     #[error(transparent)]
     Audit(#[from] AuditError),
@@ -78,6 +84,7 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     config.check()?;
     let engine = LocalExecutor::new(config.local()).map_err(ServeError::Engine)?;
+    let workers = Workers::new("files", 1, MAX_WORKERS).map_err(ServeError::Threads)?;
     let policy = config.policy_file()?.map(Watched::load).transpose().map_err(ConfigError::from)?;
     if policy.is_none() {
         warn!("no policy: whoever is known may run anything here");
@@ -105,14 +112,14 @@ pub async fn serve(
     following.spawn(connections.requests.clone().give_back());
     if let Some(listener) = listeners.metrics {
         let scraped = Scraped::new(&config, &stack, connections.places.clone(), listeners.tls.clone());
-        following.spawn(metrics.serve(listener, scraped));
+        following.spawn(metrics.serve(listener, scraped, workers.clone()));
     }
     if let Some(tls) = listeners.tls {
         following.spawn(warn_of_expiry(tls.clone()));
-        following.spawn(tls.follow(listeners.reload.clone()));
+        following.spawn(tls.follow(listeners.reload.clone(), workers.clone()));
     }
     if let Some(policy) = stack.policy {
-        following.spawn(policy.follow(listeners.reload.clone()));
+        following.spawn(policy.follow(listeners.reload.clone(), workers.clone()));
     }
     following.spawn(audit.clone().follow(listeners.reload));
     let mut accepting = JoinSet::new();
@@ -137,7 +144,7 @@ pub async fn serve(
     }
     connections.close().await;
     audit.close().await;
-    traces.close().await;
+    traces.close(&workers).await;
     engine.leave().await;
     // what it listens on is gone when this returns
     following.shutdown().await;

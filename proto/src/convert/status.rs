@@ -1,6 +1,7 @@
 //! `google.rpc.Status` with its details, and [`ExecutorError`].
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use telexec_tool::{ExecutorError, InvalidCommand, SpawnError, SpawnStage};
 use tonic::{Code, Status};
@@ -10,6 +11,8 @@ use tonic_types::{ErrorDetails, StatusExt};
 const DOMAIN: &str = "telexec";
 /// Statuses travel in headers, which have a limit.
 const MAX_TEXT_BYTES: usize = 1024;
+/// What the machine lacks at one moment it may have at the next.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 const SPAWN_FAILED: &str = "SPAWN_FAILED";
 const UNSUPPORTED: &str = "UNSUPPORTED";
@@ -27,7 +30,7 @@ pub fn error_to_status(error: &ExecutorError) -> Status {
         ExecutorError::Invalid(InvalidCommand { field, reason }) => {
             (Code::InvalidArgument, ErrorDetails::with_bad_request_violation(cut(field), cut(reason)))
         }
-        ExecutorError::Spawn(error) => (spawn_code(error), info(SPAWN_FAILED, spawn_metadata(error))),
+        ExecutorError::Spawn(error) => (spawn_code(error), spawn_details(error)),
         ExecutorError::Unsupported { field, .. } => {
             (Code::FailedPrecondition, info(UNSUPPORTED, [("field", cut(field))]))
         }
@@ -112,6 +115,14 @@ fn spawn_code(error: &SpawnError) -> Code {
     }
 }
 
+fn spawn_details(error: &SpawnError) -> ErrorDetails {
+    let mut details = info(SPAWN_FAILED, spawn_metadata(error));
+    if error.is_exhausted() {
+        details.set_retry_info(Some(RETRY_AFTER));
+    }
+    details
+}
+
 fn spawn_metadata(error: &SpawnError) -> [(&'static str, String); 4] {
     [
         ("stage", error.stage.to_string()),
@@ -157,8 +168,6 @@ fn cut(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -184,6 +193,8 @@ mod tests {
             (failed(SpawnStage::Setgroups, 1, false), Code::FailedPrecondition),
             (failed(SpawnStage::Setgid, 22, false), Code::FailedPrecondition),
             (failed(SpawnStage::Setuid, 11, false), Code::ResourceExhausted),
+            (failed(SpawnStage::Prepare, 24, false), Code::ResourceExhausted),
+            (failed(SpawnStage::Prepare, 28, false), Code::ResourceExhausted),
             (
                 ExecutorError::Unsupported { field: "limits.cpus".into(), reason: "no controller".into() },
                 Code::FailedPrecondition,
@@ -205,6 +216,8 @@ mod tests {
         for (error, code) in cases {
             let status = error_to_status(&error);
             assert_eq!(status.code(), code, "{error:?}");
+            let retry = status.get_details_retry_info().and_then(|retry| retry.retry_delay);
+            assert_eq!(retry.is_some(), code == Code::ResourceExhausted, "{error:?}");
             assert_eq!(format!("{:?}", error_from_status(&status)), format!("{error:?}"));
         }
     }

@@ -1,10 +1,11 @@
 //! TCP, with certificates on both sides, or on loopback addresses without.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
+use telexec_tool::Workers;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{Accepted, BindError, Listen, Remote};
@@ -28,7 +29,7 @@ impl Tcp {
         insecure: bool,
     ) -> Result<Self, BindError> {
         let io = |source| BindError::Io { listen: listen.clone(), source };
-        let addresses: Vec<_> = tokio::net::lookup_host(address).await.map_err(io)?.collect();
+        let addresses = look_up(address.to_owned()).await.map_err(io)?;
         let tls = protection(&addresses, tls, insecure)?;
         let socket = TcpListener::bind(addresses.as_slice()).await.map_err(io)?;
         let address = socket.local_addr().map_err(io)?;
@@ -54,6 +55,12 @@ impl Tcp {
         let remote = Remote { address: peer.to_string(), source: Source::of_ip(peer.ip()) };
         Ok((Accepted::Tcp(stream, self.tls.clone()), remote))
     }
+}
+
+/// On a thread of its own: a lookup takes its time.
+async fn look_up(address: String) -> io::Result<Vec<SocketAddr>> {
+    let looked_up = Workers::new("lookup", 1, 1)?.run("", move || Ok(address.to_socket_addrs()?.collect())).await;
+    looked_up.map_err(io::Error::other)?
 }
 
 /// Certificates are needed for all but loopback addresses, and there too unless the configuration does without.

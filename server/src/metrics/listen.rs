@@ -11,6 +11,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
+use telexec_tool::Workers;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -32,9 +33,15 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// After a connection that could not be accepted.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// What is told, and the threads that write it down: the process is looked up in files.
+pub(super) struct Told {
+    pub(super) registry: Registry,
+    pub(super) workers: Workers,
+}
+
 /// Answers those who ask; for ever.
-pub(super) async fn serve(listener: Listener, registry: Registry) {
-    let registry = Arc::new(registry);
+pub(super) async fn serve(listener: Listener, told: Told) {
+    let told = Arc::new(told);
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut answering = JoinSet::new();
     loop {
@@ -44,10 +51,10 @@ pub(super) async fn serve(listener: Listener, registry: Registry) {
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        let registry = Arc::clone(&registry);
+        let told = Arc::clone(&told);
         answering.spawn(async move {
             let _place = place;
-            match tokio::time::timeout(PATIENCE, answer(accepted, registry)).await {
+            match tokio::time::timeout(PATIENCE, answer(accepted, told)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => debug!(from = remote.address, error, "metrics were not told"),
                 Err(_) => debug!(from = remote.address, "metrics were not told in time"),
@@ -58,11 +65,11 @@ pub(super) async fn serve(listener: Listener, registry: Registry) {
 
 type Fault = Box<dyn std::error::Error + Send + Sync>;
 
-async fn answer(accepted: Accepted, registry: Arc<Registry>) -> Result<(), Fault> {
+async fn answer(accepted: Accepted, told: Arc<Told>) -> Result<(), Fault> {
     match accepted {
-        Accepted::Unix(stream) => speak(stream, registry).await,
-        Accepted::Tcp(stream, None) => speak(stream, registry).await,
-        Accepted::Tcp(stream, Some(tls)) => speak(acceptor(&tls).accept(stream).await?, registry).await,
+        Accepted::Unix(stream) => speak(stream, told).await,
+        Accepted::Tcp(stream, None) => speak(stream, told).await,
+        Accepted::Tcp(stream, Some(tls)) => speak(acceptor(&tls).accept(stream).await?, told).await,
         // nobody listens there
         Accepted::Vsock(..) => Ok(()),
     }
@@ -75,10 +82,10 @@ fn acceptor(tls: &Tls) -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(server))
 }
 
-async fn speak(io: impl AsyncRead + AsyncWrite + Send + Unpin, registry: Arc<Registry>) -> Result<(), Fault> {
+async fn speak(io: impl AsyncRead + AsyncWrite + Send + Unpin, told: Arc<Told>) -> Result<(), Fault> {
     let service = service_fn(|request: Request<Incoming>| {
-        let registry = Arc::clone(&registry);
-        async move { Ok::<_, Infallible>(respond(request.method(), request.uri().path(), registry).await) }
+        let told = Arc::clone(&told);
+        async move { Ok::<_, Infallible>(respond(request.method(), request.uri().path(), told).await) }
     });
     hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -91,15 +98,15 @@ async fn speak(io: impl AsyncRead + AsyncWrite + Send + Unpin, registry: Arc<Reg
     Ok(())
 }
 
-async fn respond(method: &Method, path: &str, registry: Arc<Registry>) -> Response<String> {
+async fn respond(method: &Method, path: &str, told: Arc<Told>) -> Response<String> {
     if path != "/metrics" {
         return plain(StatusCode::NOT_FOUND, "metrics are at /metrics\n");
     }
     if method != Method::GET {
         return with(plain(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered\n"), ALLOW, "GET");
     }
-    // the process is looked up in files
-    match tokio::task::spawn_blocking(move || text(&registry)).await {
+    let workers = told.workers.clone();
+    match workers.run("metrics", move || text(&told.registry)).await {
         Ok(Ok(text)) => with(Response::new(text), CONTENT_TYPE, OPEN_METRICS),
         _ => plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be written down\n"),
     }

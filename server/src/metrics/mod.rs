@@ -16,7 +16,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use telexec_tool::local::Watcher;
-use telexec_tool::{ExecutionId, ExitCause, Exited, OutputStream, SpawnError, SpawnStage};
+use telexec_tool::{ExecutionId, ExitCause, Exited, OutputStream, SpawnError, SpawnStage, Workers};
 
 pub(crate) use self::scraped::Scraped;
 use self::watch::Watch;
@@ -153,9 +153,10 @@ impl Metrics {
     }
 
     /// Answers those who ask; for ever.
-    pub(crate) async fn serve(self, listener: Listener, scraped: Scraped) {
+    pub(crate) async fn serve(self, listener: Listener, scraped: Scraped, workers: Workers) {
         if let Some(counters) = &self.0 {
-            listen::serve(listener, counters.registry(scraped)).await;
+            let registry = counters.registry(scraped);
+            listen::serve(listener, listen::Told { registry, workers }).await;
         }
     }
 }

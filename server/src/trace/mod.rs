@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use aws_lc_rs::rand::fill;
 use telexec_tool::local::Watcher;
-use telexec_tool::{Command, ExecutionId, ExecutorError};
+use telexec_tool::{Command, ExecutionId, ExecutorError, Workers};
 
 use self::otlp::Exporter;
 pub(crate) use self::otlp::{Span, check};
@@ -42,10 +42,10 @@ impl Traces {
     }
 
     /// Sends what was not sent yet, if that is soon done.
-    pub(crate) async fn close(self) {
+    pub(crate) async fn close(self, workers: &Workers) {
         if let Some(exporter) = self.0 {
             // it waits
-            let _ = tokio::task::spawn_blocking(move || exporter.close()).await;
+            let _ = workers.run("traces", move || exporter.close()).await;
         }
     }
 }

@@ -69,12 +69,13 @@ use self::resolve::Defaults;
 use self::spawn::{DirectSpawner, Spawner};
 use self::spool::Spool;
 pub use self::spool::SpoolLimits;
+use self::start::Starters;
 use self::supervise::{Supervisor, at};
 use self::transcript::Reader;
 pub use self::watch::{MainProcess, Watcher};
 use crate::{
     Attach, Command, Execution, ExecutionId, ExecutionInfo, ExecutionState, Executor, ExecutorError, Input, ListPage,
-    ListQuery, Program, Signal, SpawnError, Started, TerminalSize,
+    ListQuery, Program, Signal, SpawnError, Started, TerminalSize, Workers,
 };
 
 /// How a [`LocalExecutor`] runs commands.
@@ -177,6 +178,7 @@ impl FromStr for ContainmentKind {
 
 /// How long the engine may take to take over what is in its state directory.
 const START_TIME: Duration = Duration::from_secs(60);
+
 /// Until a look that could not be taken, or a process that would not go, is tried again.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -247,8 +249,9 @@ struct Shared {
     max_executions: u32,
     /// Closed when nothing new may start.
     permits: Arc<Semaphore>,
-    /// Fewer than the blocking pool has threads: starts that hang must not keep others from being ended.
-    starts: Arc<Semaphore>,
+    starters: Starters,
+    /// Removes the cgroups at the end.
+    ender: Workers,
     tracker: TaskTracker,
     /// Ends what runs, and refuses what comes.
     shutdown: CancellationToken,
@@ -346,7 +349,8 @@ impl LocalExecutor {
                 means: Arc::new(Means::new(cgroups.kind() != ContainmentKind::ProcessGroup)?),
                 max_executions: config.max_executions,
                 permits: Arc::new(Semaphore::new(config.max_executions as usize)),
-                starts: Arc::new(Semaphore::new(64)),
+                starters: Starters::new()?,
+                ender: Workers::new("end", 1, 1)?,
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),
                 hurry: CancellationToken::new(),
@@ -425,7 +429,7 @@ impl LocalExecutor {
         }
         // not left to the last owner's drop: a process that exits now may not come to that
         let shared = Arc::clone(&self.shared);
-        let _ = tokio::task::spawn_blocking(move || shared.cgroups.remove()).await;
+        let _ = self.shared.ender.run("", move || shared.cgroups.remove()).await;
     }
 
     /// Leaves the ended executions that it remembers, with the output that is kept of them, to the next engine on the same

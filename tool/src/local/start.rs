@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::io::unix::AsyncFd;
@@ -20,7 +21,55 @@ use super::terminal::Terminal;
 use super::vfork::Credentials;
 use super::working_directory::Report;
 use super::{PAUSE, Shared};
-use crate::{Command, ExecutionId, ExecutorError, SpawnError, SpawnStage};
+use crate::{Command, ExecutionId, ExecutorError, SpawnError, SpawnStage, Workers};
+
+/// How many starts may be on their way at once.
+const MAX_THREADS: usize = 64;
+/// How long a start waits for its turn: far longer than those before it take, unless they are stuck.
+const TURN_TIME: Duration = Duration::from_secs(10);
+
+/// The threads that start processes: looking a user up, entering a directory and loading a program may take long, or for
+/// ever, on a network.
+pub(super) struct Starters {
+    workers: Workers,
+    /// How many starts have come to an end, well or not.
+    ended: AtomicU64,
+    /// How many had when one waited for its turn in vain.
+    stuck_at: AtomicU64,
+}
+
+impl Starters {
+    /// # Errors
+    /// There is no thread to be had.
+    pub(super) fn new() -> io::Result<Self> {
+        let workers = Workers::new("start", 1, MAX_THREADS)?;
+        Ok(Self { workers, ended: AtomicU64::new(0), stuck_at: AtomicU64::new(u64::MAX) })
+    }
+
+    /// One start has waited for its turn in vain, and none has ended since.
+    fn are_stuck(&self) -> bool {
+        self.stuck_at.load(Ordering::Relaxed) == self.ended.load(Ordering::Relaxed)
+    }
+
+    /// Has a start done in the turn of its identity, unless this is dropped before. Returns only if its turn does not come
+    /// in time; `has_begun` says whether it has.
+    async fn run(
+        &self,
+        identity: &str,
+        start: impl FnOnce() + Send + 'static,
+        has_begun: &AtomicBool,
+    ) -> ExecutorError {
+        let running = self.workers.run(identity, start);
+        tokio::pin!(running);
+        let in_time = tokio::time::timeout(TURN_TIME, running.as_mut()).await.is_ok();
+        let ended = self.ended.load(Ordering::Relaxed);
+        if in_time || has_begun.load(Ordering::Acquire) {
+            std::future::pending::<()>().await;
+        }
+        self.stuck_at.store(ended, Ordering::Relaxed);
+        no_thread()
+    }
+}
 
 /// A main process that runs.
 pub(super) struct Main {
@@ -129,41 +178,50 @@ impl Supervisor {
         Ok((main, ends))
     }
 
-    /// Looking a user up, entering a directory and loading a program may take long, or for ever, on a network: it is
-    /// waited for off the runtime's threads, and no longer than the call lasts.
+    /// Waits for its turn and for its process, no longer than the call lasts.
     async fn spawn(&self) -> Result<Spawned, NotStarted> {
         let given_up = self.given_up();
         tokio::pin!(given_up);
-        // before there is a slot: where the state directory does not answer, this takes a while
+        // before its turn: where the state directory does not answer, this takes a while
         tokio::select! {
             biased;
             error = &mut given_up => return Err(error.into()),
             ready = self.shared.check_spool(&self.command) => ready?,
         }
-        let slot = tokio::select! {
-            biased;
-            error = &mut given_up => return Err(error.into()),
-            slot = Arc::clone(&self.shared.starts).acquire_owned() => slot,
-        };
+        let starters = &self.shared.starters;
+        if starters.are_stuck() {
+            return Err(no_thread().into());
+        }
         let (shared, command, id) = (Arc::clone(&self.shared), Arc::clone(&self.command), self.record.id.clone());
         let own = OwnChild::expect();
         let child = own.canceller();
         let (tell, mut spawning) = oneshot::channel();
-        tokio::task::spawn_blocking(move || {
+        // set by whoever is first: the thread that starts it, or who waits for that no more
+        let begun = Arc::new(AtomicBool::new(false));
+        let begins = Arc::clone(&begun);
+        let start = move || {
+            if begins.swap(true, Ordering::AcqRel) {
+                return;
+            }
             let spawned = shared.spawn(&command, &id, own);
             // whoever is told has it for itself
             drop(command);
             let _ = tell.send(spawned);
-            drop(slot);
+            shared.starters.ended.fetch_add(1, Ordering::Relaxed);
             // for the next one, while nobody waits for this
             shared.cgroups.prepare();
-        });
-        tokio::select! {
+        };
+        let error = tokio::select! {
             spawned = &mut spawning => {
                 let spawned = spawned.map_err(|_| ExecutorError::Internal("the thread that starts it has failed".into()))?;
-                Ok(spawned?)
+                return Ok(spawned?);
             }
-            error = &mut given_up => Err(NotStarted::GivenUp(error, LateStart { spawning, child })),
+            error = &mut given_up => error,
+            error = starters.run(self.record.identity(), start, &begun) => error,
+        };
+        match begun.swap(true, Ordering::AcqRel) {
+            true => Err(NotStarted::GivenUp(error, LateStart { spawning, child })),
+            false => Err(error.into()),
         }
     }
 
@@ -233,6 +291,13 @@ fn exhausted(reason: String) -> ExecutorError {
     ExecutorError::Exhausted { reason, retry_after: Some(Duration::from_secs(10)) }
 }
 
+fn no_thread() -> ExecutorError {
+    ExecutorError::Exhausted {
+        reason: "there is no thread to start it, since other starts do not come to an end; nothing ran".into(),
+        retry_after: Some(Duration::from_secs(1)),
+    }
+}
+
 async fn end_now(containment: Guard) {
     containment.end(Duration::ZERO, std::future::pending()).await;
     containment.release();
@@ -244,5 +309,60 @@ fn prepare(error: std::io::Error) -> SpawnError {
         subject: "the command's pipes and files".into(),
         errno: error.raw_os_error().unwrap_or(libc::EIO),
         missing_interpreter: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::{Mutex, mpsc};
+
+    use super::*;
+    use crate::Executor;
+    use crate::local::spawn::{SpawnSpec, Spawner};
+    use crate::local::{LocalConfig, LocalExecutor};
+
+    /// Starts nothing, and takes until the other side of the channel is dropped.
+    struct Stuck {
+        held: Mutex<mpsc::Receiver<()>>,
+        begun: Arc<AtomicUsize>,
+    }
+
+    impl Spawner for Stuck {
+        fn spawn(&self, _: &SpawnSpec, _: OwnChild) -> Result<(OwnChild, Child), SpawnError> {
+            self.begun.fetch_add(1, Ordering::Relaxed);
+            let _ = self.held.lock().unwrap().recv();
+            Err(prepare(io::Error::from_raw_os_error(libc::EPERM)))
+        }
+    }
+
+    /// The clock goes on only while nothing else does.
+    #[tokio::test(start_paused = true)]
+    async fn while_all_threads_are_stuck_starts_are_refused() {
+        let (hold, held) = mpsc::channel();
+        let begun = Arc::new(AtomicUsize::new(0));
+        let mut executor = LocalExecutor::new(LocalConfig::default()).unwrap();
+        let stuck = Stuck { held: Mutex::new(held), begun: Arc::clone(&begun) };
+        Arc::get_mut(&mut executor.shared).unwrap().spawner = Box::new(stuck);
+        let start = || {
+            let executor = executor.clone();
+            tokio::spawn(async move { executor.execute(Command::argv(["true"]).build().unwrap()).await.err().unwrap() })
+        };
+        let on_their_way: Vec<_> = (0..MAX_THREADS).map(|_| start()).collect();
+        while begun.load(Ordering::Relaxed) < MAX_THREADS {
+            tokio::task::yield_now().await;
+        }
+        let asked = tokio::time::Instant::now();
+        for after in [TURN_TIME, TURN_TIME] {
+            let refused = start().await.unwrap();
+            assert!(matches!(refused, ExecutorError::Exhausted { retry_after: Some(_), .. }), "{refused}");
+            assert_eq!(asked.elapsed().as_secs(), after.as_secs(), "only the first one waits");
+        }
+        drop(hold);
+        for one in on_their_way {
+            assert!(matches!(one.await.unwrap(), ExecutorError::Spawn(_)));
+        }
+        while matches!(start().await.unwrap(), ExecutorError::Exhausted { .. }) {}
+        assert_eq!(begun.load(Ordering::Relaxed), MAX_THREADS + 1, "what was refused is not begun any more");
     }
 }
