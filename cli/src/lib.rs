@@ -79,7 +79,9 @@ fn with(
     level: LevelFilter,
     work: impl Future<Output = Result<u8, Failure>>,
 ) -> Result<u8, Failure> {
-    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).init();
+    // what cannot be logged is no reason to panic
+    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
+    log.log_internal_errors(false).init();
     let runtime = runtime.enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(exit::LOST, &error).during("cannot start"))?;
     let done = runtime.block_on(work);

@@ -3,6 +3,8 @@
 use rustix::process::{Pid, getpid};
 use rustix::system::{RebootCommand, reboot};
 
+use crate::logging;
+
 /// The first pid namespace's, which is a machine's own and not a container's: PROC_PID_INIT_INO of the kernel.
 const OF_MACHINE: &str = "pid:[4026531836]";
 
@@ -20,6 +22,7 @@ pub fn power_off_if_init() {
     }
     rustix::fs::sync();
     if let Err(error) = reboot(RebootCommand::PowerOff) {
-        eprintln!("telexecd: cannot power off: {error}");
+        logging::line(&format!("telexecd: cannot power off: {error}"));
+        logging::flush();
     }
 }

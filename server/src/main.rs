@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         return fail(&error, 1);
     }
     let code = act(&Args::parse());
+    logging::flush();
     machine::power_off_if_init();
     code
 }
@@ -36,7 +37,7 @@ fn act(args: &Args) -> ExitCode {
         return fail(&error, BAD_CONFIG);
     }
     if args.check_config {
-        eprintln!("telexecd: the configuration is valid");
+        logging::line("telexecd: the configuration is valid");
         return ExitCode::SUCCESS;
     }
     match run(config) {
@@ -76,10 +77,10 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
     let shutdown = async move {
         // this is asked for when the agent serves
         if let Some(address) = metrics {
-            eprintln!("metrics on {address}");
+            logging::line(&format!("metrics on {address}"));
         }
         for address in addresses {
-            eprintln!("listening on {address}");
+            logging::line(&format!("listening on {address}"));
         }
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         tokio::select! {
@@ -117,6 +118,6 @@ fn keep_heap() {
 }
 
 fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
-    eprintln!("telexecd: {}", logging::one_line(error));
+    logging::line(&format!("telexecd: {}", logging::one_line(error)));
     ExitCode::from(code)
 }

@@ -126,7 +126,7 @@ fn health(
     match runtime.block_on(health::ask(&listen, patience)) {
         Ok(()) => writeln!(out, "serving")?,
         Err(error) => {
-            eprintln!("telexecd: {}", logging::one_line(&error));
+            logging::line(&format!("telexecd: {}", logging::one_line(&error)));
             return Ok(1);
         }
     }

@@ -14,6 +14,7 @@ use telexec_tool::local::LocalExecutor;
 
 use crate::audit::Audit;
 use crate::config::Config;
+use crate::logging;
 use crate::places::Places;
 use crate::stack::Stack;
 use crate::tls::Tls;
@@ -52,6 +53,7 @@ impl Scraped {
                 end,
             )?;
         }
+        told.counter("telexec_log_dropped_lines", "Lines of the log that are lost", logging::dropped() as f64)?;
         if let Some((missing, fails)) = self.audit.faults() {
             told.counter("telexec_audit_dropped", "Records that are missing in the audit log", missing as f64)?;
             told.gauge("telexec_audit_failing", "1: the audit log cannot be written now", f64::from(u8::from(fails)))?;

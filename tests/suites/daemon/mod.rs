@@ -10,6 +10,7 @@ mod logs;
 mod memory;
 mod shutdown;
 mod sockets;
+mod untaken_log;
 
 /// Runs `telexecd` to its end: its exit code, and what it wrote to standard error.
 async fn telexecd(args: &[&str], environment: &[(&str, &str)]) -> (i32, String) {

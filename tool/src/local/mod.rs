@@ -69,7 +69,6 @@ use self::resolve::Defaults;
 use self::spawn::{DirectSpawner, Spawner};
 use self::spool::Spool;
 pub use self::spool::SpoolLimits;
-use self::start::Starters;
 use self::supervise::{Supervisor, at};
 use self::transcript::Reader;
 pub use self::watch::{MainProcess, Watcher};
@@ -249,7 +248,8 @@ struct Shared {
     max_executions: u32,
     /// Closed when nothing new may start.
     permits: Arc<Semaphore>,
-    starters: Starters,
+    /// Threads for starts.
+    starters: Workers,
     /// Removes the cgroups at the end.
     ender: Workers,
     tracker: TaskTracker,
@@ -349,7 +349,7 @@ impl LocalExecutor {
                 means: Arc::new(Means::new(cgroups.kind() != ContainmentKind::ProcessGroup)?),
                 max_executions: config.max_executions,
                 permits: Arc::new(Semaphore::new(config.max_executions as usize)),
-                starters: Starters::new()?,
+                starters: start::starters()?,
                 ender: Workers::new("end", 1, 1)?,
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),

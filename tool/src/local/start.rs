@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::io::unix::AsyncFd;
@@ -25,50 +25,18 @@ use crate::{Command, ExecutionId, ExecutorError, SpawnError, SpawnStage, Workers
 
 /// How many starts may be on their way at once.
 const MAX_THREADS: usize = 64;
+/// Of these, how many of one identity.
+const MAX_EACH: usize = 48;
 /// How long a start waits for its turn: far longer than those before it take, unless they are stuck.
 const TURN_TIME: Duration = Duration::from_secs(10);
 
 /// The threads that start processes: looking a user up, entering a directory and loading a program may take long, or for
 /// ever, on a network.
-pub(super) struct Starters {
-    workers: Workers,
-    /// How many starts have come to an end, well or not.
-    ended: AtomicU64,
-    /// How many had when one waited for its turn in vain.
-    stuck_at: AtomicU64,
-}
-
-impl Starters {
-    /// # Errors
-    /// There is no thread to be had.
-    pub(super) fn new() -> io::Result<Self> {
-        let workers = Workers::new("start", 1, MAX_THREADS)?;
-        Ok(Self { workers, ended: AtomicU64::new(0), stuck_at: AtomicU64::new(u64::MAX) })
-    }
-
-    /// One start has waited for its turn in vain, and none has ended since.
-    fn are_stuck(&self) -> bool {
-        self.stuck_at.load(Ordering::Relaxed) == self.ended.load(Ordering::Relaxed)
-    }
-
-    /// Has a start done in the turn of its identity, unless this is dropped before. Returns only if its turn does not come
-    /// in time; `has_begun` says whether it has.
-    async fn run(
-        &self,
-        identity: &str,
-        start: impl FnOnce() + Send + 'static,
-        has_begun: &AtomicBool,
-    ) -> ExecutorError {
-        let running = self.workers.run(identity, start);
-        tokio::pin!(running);
-        let in_time = tokio::time::timeout(TURN_TIME, running.as_mut()).await.is_ok();
-        let ended = self.ended.load(Ordering::Relaxed);
-        if in_time || has_begun.load(Ordering::Acquire) {
-            std::future::pending::<()>().await;
-        }
-        self.stuck_at.store(ended, Ordering::Relaxed);
-        no_thread()
-    }
+///
+/// # Errors
+/// There is no thread to be had.
+pub(super) fn starters() -> io::Result<Workers> {
+    Workers::with_share("start", 1, MAX_THREADS, MAX_EACH)
 }
 
 /// A main process that runs.
@@ -188,10 +156,6 @@ impl Supervisor {
             error = &mut given_up => return Err(error.into()),
             ready = self.shared.check_spool(&self.command) => ready?,
         }
-        let starters = &self.shared.starters;
-        if starters.are_stuck() {
-            return Err(no_thread().into());
-        }
         let (shared, command, id) = (Arc::clone(&self.shared), Arc::clone(&self.command), self.record.id.clone());
         let own = OwnChild::expect();
         let child = own.canceller();
@@ -207,9 +171,15 @@ impl Supervisor {
             // whoever is told has it for itself
             drop(command);
             let _ = tell.send(spawned);
-            shared.starters.ended.fetch_add(1, Ordering::Relaxed);
             // for the next one, while nobody waits for this
             shared.cgroups.prepare();
+        };
+        let turn = async {
+            let turn = self.shared.starters.run(self.record.identity(), start);
+            if tokio::time::timeout(TURN_TIME, turn).await.is_ok() || begun.load(Ordering::Acquire) {
+                // what comes of it is told by the start itself
+                std::future::pending::<()>().await;
+            }
         };
         let error = tokio::select! {
             spawned = &mut spawning => {
@@ -217,7 +187,7 @@ impl Supervisor {
                 return Ok(spawned?);
             }
             error = &mut given_up => error,
-            error = starters.run(self.record.identity(), start, &begun) => error,
+            () = turn => no_thread(),
         };
         match begun.swap(true, Ordering::AcqRel) {
             true => Err(NotStarted::GivenUp(error, LateStart { spawning, child })),
@@ -314,7 +284,6 @@ fn prepare(error: std::io::Error) -> SpawnError {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
     use std::sync::{Mutex, mpsc};
 
     use super::*;
@@ -325,12 +294,12 @@ mod tests {
     /// Starts nothing, and takes until the other side of the channel is dropped.
     struct Stuck {
         held: Mutex<mpsc::Receiver<()>>,
-        begun: Arc<AtomicUsize>,
+        begun: mpsc::Sender<()>,
     }
 
     impl Spawner for Stuck {
         fn spawn(&self, _: &SpawnSpec, _: OwnChild) -> Result<(OwnChild, Child), SpawnError> {
-            self.begun.fetch_add(1, Ordering::Relaxed);
+            self.begun.send(()).unwrap();
             let _ = self.held.lock().unwrap().recv();
             Err(prepare(io::Error::from_raw_os_error(libc::EPERM)))
         }
@@ -340,29 +309,29 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn while_all_threads_are_stuck_starts_are_refused() {
         let (hold, held) = mpsc::channel();
-        let begun = Arc::new(AtomicUsize::new(0));
+        let (begin, begun) = mpsc::channel();
         let mut executor = LocalExecutor::new(LocalConfig::default()).unwrap();
-        let stuck = Stuck { held: Mutex::new(held), begun: Arc::clone(&begun) };
+        let stuck = Stuck { held: Mutex::new(held), begun: begin };
         Arc::get_mut(&mut executor.shared).unwrap().spawner = Box::new(stuck);
-        let start = || {
-            let executor = executor.clone();
-            tokio::spawn(async move { executor.execute(Command::argv(["true"]).build().unwrap()).await.err().unwrap() })
+        let start = |identity: &str| {
+            let (executor, command) = (executor.clone(), Command::argv(["true"]).build().unwrap());
+            let command = command.with_identity(identity);
+            tokio::spawn(async move { executor.execute(command).await.err().unwrap() })
         };
-        let on_their_way: Vec<_> = (0..MAX_THREADS).map(|_| start()).collect();
-        while begun.load(Ordering::Relaxed) < MAX_THREADS {
+        let identities = (0..MAX_THREADS).map(|n| if n < MAX_EACH { "one" } else { "two" });
+        let on_their_way: Vec<_> = identities.map(start).collect();
+        for _ in 0..100 {
+            // all of them are queued then
             tokio::task::yield_now().await;
         }
-        let asked = tokio::time::Instant::now();
-        for after in [TURN_TIME, TURN_TIME] {
-            let refused = start().await.unwrap();
-            assert!(matches!(refused, ExecutorError::Exhausted { retry_after: Some(_), .. }), "{refused}");
-            assert_eq!(asked.elapsed().as_secs(), after.as_secs(), "only the first one waits");
-        }
+        assert_eq!(begun.iter().take(MAX_THREADS).count(), MAX_THREADS);
+        let refused = start("three").await.unwrap();
+        assert!(matches!(refused, ExecutorError::Exhausted { retry_after: Some(_), .. }), "{refused}");
         drop(hold);
         for one in on_their_way {
             assert!(matches!(one.await.unwrap(), ExecutorError::Spawn(_)));
         }
-        while matches!(start().await.unwrap(), ExecutorError::Exhausted { .. }) {}
-        assert_eq!(begun.load(Ordering::Relaxed), MAX_THREADS + 1, "what was refused is not begun any more");
+        assert!(matches!(start("three").await.unwrap(), ExecutorError::Spawn(_)));
+        assert_eq!(begun.try_iter().count(), 1, "what was refused is not begun any more");
     }
 }
