@@ -2,6 +2,7 @@
 
 mod degraded;
 mod held_up;
+mod killed;
 mod requirements;
 mod reuse;
 mod same_id;

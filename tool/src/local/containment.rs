@@ -14,6 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::io;
 use std::ops::Deref;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,6 +26,7 @@ use super::PAUSE;
 use super::cgroup::{self, Leaf};
 use super::children::OwnChild;
 use super::key::Key;
+use super::leftovers::{Journal, Note};
 use super::process;
 use super::processes::{self, Census, Process, all_ended};
 use crate::{ExecutionId, Signal, Workers};
@@ -50,6 +52,8 @@ struct Inner {
     leaf: Mutex<Option<Arc<Leaf>>>,
     /// What lives was asked to stay.
     left_alone: AtomicBool,
+    /// It may outlive its call, and the engine.
+    note: Mutex<Option<Note>>,
 }
 
 /// Whose processes they are.
@@ -132,6 +136,7 @@ impl Guard {
                 held: Mutex::new(Some(own)),
                 leaf: Mutex::new(leaf.map(Arc::new)),
                 left_alone: AtomicBool::new(false),
+                note: Mutex::default(),
             }),
         };
         Self { containment }
@@ -257,11 +262,28 @@ impl Containment {
         }
     }
 
+    /// It may outlive its call, and the engine if that crashes.
+    pub(super) fn spare(&self, note: Note) {
+        *lock(&self.inner.note) = Some(note);
+    }
+
+    /// The same, noted now in the turn of `owner`.
+    pub(super) async fn outlive_call(&self, journal: &Arc<Journal>, owner: &str) {
+        if lock(&self.inner.note).is_some() {
+            return;
+        }
+        let cgroup = self.inner.leaf().and_then(|leaf| leaf.path().map(Path::to_owned));
+        if let Some(note) = journal.note(owner, self.inner.name.key.clone(), cgroup).await {
+            self.spare(note);
+        }
+    }
+
     /// Takes the main process, the last one, from the process table, and removes the cgroups; nothing is looked for or
     /// signalled from now on.
     pub(super) fn release(&self) {
         self.inner.reap();
         let leaf = lock(&self.inner.leaf).take();
+        drop(lock(&self.inner.note).take());
         self.inner.left_alone.store(false, Ordering::Relaxed);
         // the kernel may be busy with other cgroups
         tokio::task::spawn_blocking(move || drop(leaf));

@@ -32,6 +32,11 @@ impl Keys {
         Self { engine: uuid::Uuid::now_v7().simple().to_string(), next: AtomicU64::new(0) }
     }
 
+    /// What all of them begin with, before a dot.
+    pub(super) fn engine(&self) -> &str {
+        &self.engine
+    }
+
     /// One that no execution has.
     pub(super) fn next(&self) -> Key {
         Key(format!("{}.{}", self.engine, self.next.fetch_add(1, Ordering::Relaxed)).into())

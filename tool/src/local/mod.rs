@@ -15,6 +15,7 @@ mod handover;
 mod input;
 mod kept;
 mod key;
+mod leftovers;
 mod memory;
 #[cfg(target_env = "gnu")]
 mod names;
@@ -58,6 +59,7 @@ use self::cgroup::Cgroups;
 use self::containment::Means;
 use self::disk::Disk;
 use self::key::Keys;
+use self::leftovers::Journal;
 pub use self::memory::give_back_memory;
 #[cfg(target_env = "gnu")]
 pub use self::names::look_up_in_files;
@@ -237,6 +239,7 @@ struct Shared {
     registry: Registry,
     keys: Keys,
     spool: Arc<Spool>,
+    journal: Arc<Journal>,
     /// No longer than the longest.
     kill_grace: Duration,
     max_kill_grace: Duration,
@@ -323,22 +326,35 @@ impl LocalExecutor {
     /// configuration requires does not work here.
     pub fn new(config: LocalConfig) -> io::Result<Self> {
         requirements::check()?;
+        let disk = Disk::new()?;
+        let earlier = config.state_dir.clone();
+        disk.run_blocking(START_TIME, move || match earlier {
+            Some(state_dir) => leftovers::end_in(&own_directory(&state_dir)?),
+            None => Ok(leftovers::end_in_temporary()),
+        })??;
         let cgroups = containment(&config)?;
         let registry = Registry::new(config.retention, config.max_executions_per_identity);
-        let (disk, state_dir, limits) = (Disk::new()?, config.state_dir.clone(), config.spool);
+        let (state_dir, limits) = (config.state_dir.clone(), config.spool);
         let make = {
             let disk = disk.clone();
             move || Spool::new(disk, state_dir.as_deref(), limits)
         };
         let (spool, inherited) = disk.run_blocking(START_TIME, make)??;
         registry.inherit(inherited);
+        let keys = Keys::new();
+        let journal = {
+            let (spool, engine) = (Arc::clone(&spool), keys.engine().to_owned());
+            let trees: Vec<_> = cgroups.trees().into_iter().map(Path::to_owned).collect();
+            disk.run_blocking(START_TIME, move || Journal::begin(spool, &engine, &trees))??
+        };
         Ok(Self {
             identity: Arc::default(),
             shared: Arc::new(Shared {
                 defaults: Defaults::new(&config),
                 spawner: Box::new(DirectSpawner::new()?),
                 registry,
-                keys: Keys::new(),
+                keys,
+                journal: Arc::new(journal),
                 spool,
                 kill_grace: config.kill_grace.min(config.max_kill_grace),
                 max_kill_grace: config.max_kill_grace,
@@ -670,7 +686,7 @@ fn containment(config: &LocalConfig) -> io::Result<Cgroups> {
 fn temporary_directory() -> io::Result<tempfile::TempDir> {
     use std::os::unix::fs::PermissionsExt;
 
-    tempfile::Builder::new().prefix("telexec-").permissions(std::fs::Permissions::from_mode(0o700)).tempdir()
+    tempfile::Builder::new().prefix(leftovers::TEMPORARY).permissions(std::fs::Permissions::from_mode(0o700)).tempdir()
 }
 
 /// A directory that only this user can use, made if it is not there.

@@ -83,6 +83,10 @@ impl Snapshot {
         this
     }
 
+    pub(super) fn all(&self) -> impl Iterator<Item = &Process> {
+        self.processes.values()
+    }
+
     /// The process with this id.
     pub(super) fn get(&self, pid: i32) -> Option<&Process> {
         self.processes.get(&pid)
@@ -128,6 +132,14 @@ impl Census {
         let since = own.map_or(0, |process| process.start_ticks);
         let (environs, lookers) = (Environs::new()?, Workers::new("telexec-look", 1, LOOKERS)?);
         Ok(Self { since, trust_cgroups, environs, lookers, latest: Mutex::new(None) })
+    }
+
+    /// For all, however old they are and whatever cgroup they are in.
+    ///
+    /// # Errors
+    /// As [`Census::new`].
+    pub(super) fn of_all() -> io::Result<Self> {
+        Ok(Self { since: 0, ..Self::new(false)? })
     }
 
     /// All processes, looked at no earlier than `asked`. If this call is the one to look, `visit` sees each process as

@@ -240,9 +240,19 @@ impl Drop for Spool {
 }
 
 /// Keeps others from taking what is being made for abandoned, while the file is open.
-fn lock_all(state_dir: &Path) -> io::Result<File> {
+pub(super) fn lock_all(state_dir: &Path) -> io::Result<File> {
     let all = File::open(state_dir)?;
     flock(&all, FlockOperation::LockExclusive)?;
+    Ok(all)
+}
+
+/// The same, if nobody holds it.
+///
+/// # Errors
+/// Someone does, or there is no such directory.
+pub(super) fn try_lock_all(state_dir: &Path) -> io::Result<File> {
+    let all = File::open(state_dir)?;
+    flock(&all, FlockOperation::NonBlockingLockExclusive)?;
     Ok(all)
 }
 
@@ -257,7 +267,7 @@ fn paths(directory: &Path, name: u64) -> [PathBuf; 2] {
 }
 
 /// Directories of engines that do not live any more.
-fn abandoned(state_dir: &Path) -> io::Result<Vec<PathBuf>> {
+pub(super) fn abandoned(state_dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(state_dir)? {
         let entry = entry?;

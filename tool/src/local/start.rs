@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,10 +10,13 @@ use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
+use super::cgroup::Leaf;
 use super::children::{Canceller, OwnChild};
 use super::containment::{Guard, Name};
 use super::disk::PATIENCE;
 use super::input::Sink;
+use super::key::Key;
+use super::leftovers::{self, Note};
 use super::process;
 use super::pump::Source;
 use super::spawn::{Child, Streams};
@@ -21,7 +25,7 @@ use super::terminal::Terminal;
 use super::vfork::Credentials;
 use super::working_directory::Report;
 use super::{PAUSE, Shared};
-use crate::{Command, ExecutionId, ExecutorError, SpawnError, SpawnStage, Workers};
+use crate::{Command, ExecutionId, ExecutorError, OnDisconnect, SpawnError, SpawnStage, Workers};
 
 /// How many starts may be on their way at once.
 const MAX_THREADS: usize = 64;
@@ -230,29 +234,44 @@ impl Shared {
     }
 
     /// A file that waits for the last directory of a shell of this user.
-    fn report(&self, user: Option<&Credentials>) -> Result<Report, ExecutorError> {
-        let (disk, directory, user) = (self.spool.disk().clone(), self.spool.state_dir().to_owned(), user.cloned());
-        let made = self.spool.disk().run_blocking(PATIENCE, move || Report::new(disk, &directory, user.as_ref()));
+    fn report(&self, key: &Key, user: Option<&Credentials>) -> Result<Report, ExecutorError> {
+        let (disk, directory) = (self.spool.disk().clone(), self.spool.state_dir().to_owned());
+        let (key, user) = (key.clone(), user.cloned());
+        let made = self.spool.disk().run_blocking(PATIENCE, move || Report::new(disk, &directory, &key, user.as_ref()));
         Ok(made.map_err(|error| exhausted(error.to_string()))?.map_err(prepare)?)
+    }
+
+    /// Notes that it may outlive its call.
+    fn note(&self, key: &Key, leaf: Option<&Leaf>) -> Option<Note> {
+        let (journal, key) = (Arc::clone(&self.journal), key.clone());
+        let cgroup = leaf.and_then(|leaf| leaf.path().map(Path::to_owned));
+        let noted = self.spool.disk().run_blocking(PATIENCE, move || journal.outlives(&key, cgroup.as_deref()));
+        leftovers::said(noted)
     }
 
     /// From a command to a process: who it runs as, what it becomes, where it is kept.
     fn spawn(&self, command: &Command, id: &ExecutionId, own: OwnChild) -> Result<Spawned, ExecutorError> {
         let account = self.defaults.account(command)?;
+        let key = self.keys.next();
         let report = match command.report_working_directory() {
-            true => Some(self.report(account.credentials.as_ref())?),
+            true => Some(self.report(&key, account.credentials.as_ref())?),
             false => None,
         };
         let (user, working_directory) = (account.name.clone(), self.defaults.working_directory(command, &account));
-        let key = self.keys.next();
         let mut spec = self.defaults.resolve(command, account, id, &key, report.as_ref());
         let leaf = self.cgroups.leaf(&command.limits())?;
         if let Some(leaf) = &leaf {
             spec.cgroups = leaf.entry().map_err(prepare)?;
         }
+        // before there is a process: a crash leaves none that is not noted
+        let note = match command.on_disconnect() {
+            OnDisconnect::Detach => self.note(&key, leaf.as_ref()),
+            OnDisconnect::Kill => None,
+        };
         let (own, child) = self.spawner.spawn(&spec, own)?;
         let name = Name { id: id.clone(), key, identity: command.identity().to_owned() };
         let containment = Guard::new(child.pid, own, leaf, name, Arc::clone(&self.means));
+        note.into_iter().for_each(|note| containment.spare(note));
         Ok(Spawned { child, containment, report, user, working_directory })
     }
 }

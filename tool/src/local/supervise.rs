@@ -153,7 +153,7 @@ impl Supervisor {
         let containment = &main.containment;
         let mut forced = tokio::select! {
             biased;
-            () = self.promote(main.started) => None,
+            () = self.promote(main) => None,
             () = process::ended(&main.pidfd) => None,
             stop = self.stop(main.started) => Some(stop),
         };
@@ -241,8 +241,9 @@ impl Supervisor {
     }
 
     /// Lets it go to the background when its time has come. Never returns.
-    async fn promote(&self, started: Instant) {
-        at(self.command.yield_after().and_then(|patience| started.checked_add(patience))).await;
+    async fn promote(&self, main: &Main) {
+        at(self.command.yield_after().and_then(|patience| main.started.checked_add(patience))).await;
+        main.containment.outlive_call(&self.shared.journal, self.record.identity()).await;
         self.record.transcript.promote();
         std::future::pending().await
     }
@@ -368,6 +369,7 @@ impl Supervisor {
             containment.release();
             return;
         }
+        containment.outlive_call(&shared.journal, record.identity()).await;
         let rests = rests.into_iter().map(pump::discard);
         let outlive = async {
             tokio::join!(containment.outlive(), futures_util::future::join_all(rests));

@@ -8,6 +8,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use super::disk::Disk;
+use super::key::Key;
+use super::leftovers::{REPORT, TEMPORARY};
 use super::vfork::Credentials;
 use crate::ExecutionId;
 
@@ -24,9 +26,9 @@ impl Report {
     ///
     /// # Errors
     /// It cannot be made.
-    pub(super) fn new(disk: Disk, directory: &Path, user: Option<&Credentials>) -> io::Result<Self> {
+    pub(super) fn new(disk: Disk, directory: &Path, key: &Key, user: Option<&Credentials>) -> io::Result<Self> {
         // a name of this process's own making: a request's id never becomes a path
-        let name = format!("cwd-{}", ExecutionId::generate());
+        let name = format!("{REPORT}{key}");
         let Some(user) = user else {
             // those who clean temporary directories may have removed it
             let path = super::own_directory(directory)?.join(name);
@@ -35,7 +37,7 @@ impl Report {
             return Ok(Self { disk, path: files.path.clone(), files: Some(files) });
         };
         // not by the crate tempfile, whose errors lack the system's number
-        let directory = std::env::temp_dir().join(format!("telexec-{name}"));
+        let directory = std::env::temp_dir().join(format!("{TEMPORARY}{key}.{}", ExecutionId::generate()));
         DirBuilder::new().mode(0o700).create(&directory)?;
         let files = Files { path: directory.join(name), directory: Some(directory.clone()) };
         // the user may write to the file, and put nothing in its place; the umask of this process does not matter

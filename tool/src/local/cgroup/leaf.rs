@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
@@ -81,6 +82,11 @@ impl Leaf {
     /// Processes are found and ended by it, rather than one by one.
     pub(in crate::local) fn keeps(&self) -> bool {
         !matches!(self.keeper, Keeper::None)
+    }
+
+    /// The directory that keeps its processes together.
+    pub(in crate::local) fn path(&self) -> Option<&Path> {
+        self.keeps().then(|| self.directory()).flatten().map(Directory::path)
     }
 
     fn directory(&self) -> Option<&Directory> {

@@ -123,6 +123,12 @@ impl Cgroups {
         trees.chain(self.version_1.iter().map(|hierarchy| &hierarchy.tree)).for_each(Tree::remove);
     }
 
+    /// The directories that hold those of executions, where processes are kept together.
+    pub(super) fn trees(&self) -> Vec<&Path> {
+        let freezer = self.version_1("freezer").map(|(_, hierarchy)| &hierarchy.tree);
+        self.unified.iter().map(|unified| &unified.tree).chain(freezer).map(Tree::path).collect()
+    }
+
     /// What keeps processes together.
     pub(super) fn kind(&self) -> ContainmentKind {
         self.kind
@@ -303,6 +309,53 @@ pub(super) fn thaw(processes: &[Process]) {
             }
         }
     }
+}
+
+/// A cgroup of an execution whose engine is dead. Dropping it removes it, if no process is in it.
+pub(super) struct Abandoned {
+    leaf: Leaf,
+    path: PathBuf,
+}
+
+impl Abandoned {
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The live processes in it.
+    ///
+    /// # Errors
+    /// They cannot be told now; asking again helps.
+    pub(super) fn members(&self) -> io::Result<Vec<Process>> {
+        self.leaf.members()
+    }
+
+    /// Sends SIGKILL to all in it.
+    ///
+    /// # Errors
+    /// It cannot be done now; asking again helps.
+    pub(super) fn kill(&self) -> io::Result<()> {
+        self.leaf.kill().map(drop)
+    }
+}
+
+/// The cgroups of executions in the tree of a dead engine, where they keep processes together.
+///
+/// # Errors
+/// They cannot be read.
+pub(super) fn abandoned(tree: &Path) -> io::Result<Vec<Abandoned>> {
+    let mut found = Vec::new();
+    for path in tree::leaves(tree)? {
+        let directory = Directory::abandoned(path.clone());
+        let keeper = match path.join("cgroup.kill").exists() {
+            true => Keeper::Unified(directory),
+            false => Keeper::Freezer(directory),
+        };
+        if leaf::can_keep(&keeper) {
+            found.push(Abandoned { leaf: Leaf { keeper, controllers: Vec::new(), oom: None }, path });
+        }
+    }
+    Ok(found)
 }
 
 /// Whether a process is in the cgroup of an execution, of this engine or of any on this machine.

@@ -72,6 +72,10 @@ impl Tree {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Gives a controller of version 2 to the cgroups below it.
     ///
     /// # Errors
@@ -154,6 +158,21 @@ fn remove_abandoned(base: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// The cgroups of executions in the directory of an engine.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn leaves(tree: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut leaves = Vec::new();
+    for entry in fs::read_dir(tree)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            leaves.push(entry.path());
+        }
+    }
+    Ok(leaves)
+}
+
 /// The cgroup of one execution. Dropping it removes it, and those that its processes made, if no process is in them.
 #[derive(Debug)]
 pub(super) struct Directory {
@@ -161,6 +180,11 @@ pub(super) struct Directory {
 }
 
 impl Directory {
+    /// One that a dead engine has left.
+    pub(super) fn abandoned(path: PathBuf) -> Self {
+        Self { path }
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

@@ -1,0 +1,329 @@
+//! What an engine notes in case it is killed, and what the next one on the same state directory does about it.
+//!
+//! An engine's directory holds a file that names the engine and its cgroups, and one for each execution that may outlive the
+//! call that started it: so a command that is bound to its call costs nothing here. Of a killed engine nobody can reach
+//! anything any more. The next one ends what carries its name, whatever state it is in, but for those that may outlive their
+//! calls; those are left running, and the log names them.
+//!
+//! No stranger is signalled: a process is ended if its environment, which no request can set, has the dead engine's
+//! random name, or if it descends from such a process, shares its session, or is in a cgroup of that engine, which is
+//! recognized by its inode. After a reboot there is nothing to end.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs::{self, File};
+use std::io::{self, BufReader};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tracing::{info, warn};
+
+use super::cgroup::{self, Abandoned};
+use super::disk::{Disk, NoAnswer};
+use super::key::Key;
+use super::process;
+use super::processes::{self, Census, Process};
+use super::spool::{self, Spool};
+use crate::Signal;
+
+/// What the names of temporary directories begin with.
+pub(super) const TEMPORARY: &str = "telexec-";
+/// What the names of the files begin with that shells report their directories in.
+pub(super) const REPORT: &str = "cwd-";
+const ENGINE: &str = "engine";
+/// What the names of the files begin with that spare an execution.
+const OUTLIVES: &str = "outlives-";
+const VERSION: u32 = 1;
+/// How long processes may take to end that were sent SIGKILL: far longer than they do.
+const ENDING: Duration = Duration::from_secs(10);
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// The file of an engine.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Engine {
+    version: u32,
+    /// What the keys of its executions begin with.
+    name: String,
+    boot_id: String,
+    cgroups: Vec<Cgroup>,
+}
+
+/// A cgroup by its path and inode: paths are used again.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cgroup {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Cgroup {
+    /// `None`: it is not there.
+    fn of(path: &Path) -> Option<Self> {
+        Some(Self { path: path.to_owned(), inode: fs::metadata(path).ok()?.ino() })
+    }
+
+    fn is_there(&self) -> bool {
+        Self::of(&self.path).as_ref() == Some(self)
+    }
+}
+
+/// Where one engine notes what the next one needs to know.
+pub(super) struct Journal {
+    spool: Arc<Spool>,
+}
+
+/// An execution may outlive its call, for as long as this is not dropped.
+pub(super) struct Note {
+    disk: Disk,
+    path: PathBuf,
+}
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        let path = std::mem::take(&mut self.path);
+        drop(self.disk.spawn("", move || fs::remove_file(path)));
+    }
+}
+
+impl Journal {
+    /// Notes the engine and the directories of its cgroups. Blocks.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(super) fn begin(spool: Arc<Spool>, name: &str, cgroups: &[PathBuf]) -> io::Result<Self> {
+        let engine = Engine {
+            version: VERSION,
+            name: name.to_owned(),
+            boot_id: fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned(),
+            cgroups: cgroups.iter().filter_map(|path| Cgroup::of(path)).collect(),
+        };
+        let mut file = tempfile::NamedTempFile::new_in(spool.directory())?;
+        serde_json::to_writer(file.as_file_mut(), &engine)?;
+        file.persist(spool.directory().join(ENGINE))?;
+        Ok(Self { spool })
+    }
+
+    /// Notes that an execution, in this cgroup, may outlive its call. Blocks.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(super) fn outlives(&self, key: &Key, cgroup: Option<&Path>) -> io::Result<Note> {
+        let path = self.spool.directory().join(format!("{OUTLIVES}{key}"));
+        let note = Note { disk: self.spool.disk().clone(), path };
+        let file = File::options().create(true).truncate(true).write(true).mode(0o600).open(&note.path)?;
+        serde_json::to_writer(file, &cgroup.and_then(Cgroup::of))?;
+        Ok(note)
+    }
+
+    /// The same in the turn of `owner`, off the runtime's threads. An execution that cannot be noted is ended after a crash.
+    pub(super) async fn note(self: &Arc<Self>, owner: &str, key: Key, cgroup: Option<PathBuf>) -> Option<Note> {
+        let this = Arc::clone(self);
+        said(self.spool.disk().run(owner, move || this.outlives(&key, cgroup.as_deref())).await)
+    }
+}
+
+/// The note, if there is one; the log says if it could not be written.
+pub(super) fn said(noted: Result<io::Result<Note>, NoAnswer>) -> Option<Note> {
+    let noted = noted.map_err(io::Error::from).and_then(|noted| noted);
+    noted.inspect_err(|error| warn!(%error, "the command would not outlive a crash of the agent")).ok()
+}
+
+/// Ends what dead engines on this state directory have left running, and removes their temporary files; their directories
+/// stay for [`Spool::new`]. Blocks.
+///
+/// # Errors
+/// The state directory cannot be read.
+pub(super) fn end_in(state_dir: &Path) -> io::Result<()> {
+    let _all = spool::lock_all(state_dir)?;
+    for directory in spool::abandoned(state_dir)? {
+        end_of(state_dir, &directory);
+    }
+    Ok(())
+}
+
+/// The same for dead engines whose state directories were temporary, which are removed. Blocks.
+pub(super) fn end_in_temporary() {
+    let own = rustix::process::geteuid().as_raw();
+    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let is_own = || fs::symlink_metadata(entry.path()).is_ok_and(|found| found.is_dir() && found.uid() == own);
+        if !entry.file_name().to_string_lossy().starts_with(TEMPORARY) || !is_own() {
+            continue;
+        }
+        let state_dir = entry.path();
+        // one that is being made is locked
+        let Ok(_all) = spool::try_lock_all(&state_dir) else { continue };
+        let Ok(dead) = spool::abandoned(&state_dir) else { continue };
+        dead.iter().for_each(|directory| end_of(&state_dir, directory));
+        if !dead.is_empty() {
+            let _ = fs::remove_dir_all(&state_dir);
+        }
+    }
+}
+
+fn end_of(state_dir: &Path, directory: &Path) {
+    match Leftovers::read(directory) {
+        Ok(Some(leftovers)) => {
+            leftovers.end();
+            for place in [state_dir, &std::env::temp_dir()] {
+                leftovers.remove_files(place);
+            }
+        }
+        // it ended in an orderly way, or before anything ran
+        Ok(None) => {}
+        Err(error) => {
+            warn!(path = %directory.display(), %error, "what a killed agent left running cannot be found");
+        }
+    }
+}
+
+/// What a dead engine may have left.
+struct Leftovers {
+    engine: Engine,
+    /// The keys of executions that go on, and their cgroups.
+    spared: BTreeMap<String, Option<Cgroup>>,
+}
+
+/// What a look has found.
+#[derive(Default)]
+struct Found {
+    live: Vec<Process>,
+    spared: BTreeSet<i32>,
+}
+
+impl Leftovers {
+    /// `None`: there are none.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is of another version.
+    fn read(directory: &Path) -> io::Result<Option<Self>> {
+        let file = match File::open(directory.join(ENGINE)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let engine: Engine = serde_json::from_reader(BufReader::new(file))?;
+        if engine.version != VERSION {
+            return Err(io::Error::other(format!("the file is of version {}, not {VERSION}", engine.version)));
+        }
+        let mut spared = BTreeMap::new();
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            if let Some(key) = entry.file_name().to_str().and_then(|name| name.strip_prefix(OUTLIVES)) {
+                // one that is not whole was being written when the engine was killed: its execution was still bound
+                if let Ok(cgroup) = serde_json::from_slice(&fs::read(entry.path())?) {
+                    spared.insert(key.to_owned(), cgroup);
+                }
+            }
+        }
+        Ok(Some(Self { engine, spared }))
+    }
+
+    fn end(&self) {
+        if fs::read_to_string(BOOT_ID).unwrap_or_default().trim() != self.engine.boot_id {
+            return;
+        }
+        let census = match Census::of_all() {
+            Ok(census) => census,
+            Err(error) => return warn!(%error, "what a killed agent left running cannot be looked for"),
+        };
+        let (began, mut ended) = (Instant::now(), HashSet::new());
+        loop {
+            match self.kill(&census) {
+                Ok(found) if found.live.is_empty() => {
+                    self.report(&ended, &found.spared);
+                    return;
+                }
+                Ok(found) => ended.extend(found.live.iter().map(Process::key)),
+                Err(error) if began.elapsed() > ENDING => {
+                    return warn!(%error, "what a killed agent left running cannot be ended");
+                }
+                Err(_) => {}
+            }
+            if began.elapsed() > ENDING {
+                return warn!(processes = ended.len(), "some of what a killed agent left running does not end");
+            }
+            std::thread::sleep(super::PAUSE);
+        }
+    }
+
+    fn report(&self, ended: &HashSet<(i32, u64)>, spared: &BTreeSet<i32>) {
+        if !ended.is_empty() {
+            info!(processes = ended.len(), "ended what a killed agent left running");
+        }
+        if !spared.is_empty() {
+            let pids = spared.iter().map(i32::to_string).collect::<Vec<_>>().join(",");
+            warn!(
+                pids,
+                "a killed agent left commands of the background running; nobody can reach them by telexec any more"
+            );
+        }
+    }
+
+    /// Sends SIGKILL to all that may not go on.
+    ///
+    /// # Errors
+    /// They cannot be found now; asking again helps.
+    fn kill(&self, census: &Census) -> io::Result<Found> {
+        let mut found = Found::default();
+        for leaf in self.leaves()? {
+            if self.spared.values().flatten().any(|spared| spared.path == leaf.path() && spared.is_there()) {
+                found.spared.extend(leaf.members()?.iter().map(|process| process.pid));
+                continue;
+            }
+            found.live.extend(leaf.members()?);
+            leaf.kill()?;
+        }
+        let all = census.take(Instant::now(), |_| {})?;
+        let marked: Vec<_> = all.all().filter(|process| self.is_of_engine(process)).collect();
+        let sessions: HashSet<i32> =
+            marked.iter().filter(|process| !self.is_spared(process)).map(|process| process.session).collect();
+        // a session is one execution's: each starts in a new one
+        let roots = all.all().filter(|process| {
+            (self.is_of_engine(process) && !self.is_spared(process)) || sessions.contains(&process.session)
+        });
+        for process in all.with_descendants(roots, 0) {
+            if self.is_spared(&process) || found.spared.contains(&process.pid) {
+                continue;
+            }
+            if let Some(pidfd) = processes::open(&process)? {
+                let _ = process::send(&pidfd, Signal::KILL);
+            }
+            found.live.push(process);
+        }
+        cgroup::thaw(&found.live);
+        found.spared.extend(marked.iter().filter(|process| self.is_spared(process)).map(|process| process.pid));
+        Ok(found)
+    }
+
+    fn leaves(&self) -> io::Result<Vec<Abandoned>> {
+        let there = self.engine.cgroups.iter().filter(|cgroup| cgroup.is_there());
+        let mut leaves = Vec::new();
+        for tree in there {
+            leaves.extend(cgroup::abandoned(&tree.path)?);
+        }
+        Ok(leaves)
+    }
+
+    fn is_of_engine(&self, process: &Process) -> bool {
+        let engine = |marker: &String| marker.split_once('.').is_some_and(|(engine, _)| engine == self.engine.name);
+        !process.zombie && process.marker.as_ref().is_some_and(engine)
+    }
+
+    fn is_spared(&self, process: &Process) -> bool {
+        process.marker.as_ref().is_some_and(|marker| self.spared.contains_key(marker))
+    }
+
+    /// Removes the files and directories that are named after it.
+    fn remove_files(&self, place: &Path) {
+        let names = [TEMPORARY, REPORT].map(|prefix| format!("{prefix}{}.", self.engine.name));
+        for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if names.iter().any(|begin| name.to_string_lossy().starts_with(begin)) {
+                let path = entry.path();
+                let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
+            }
+        }
+    }
+}
