@@ -10,7 +10,7 @@ use crate::config::ConfigError;
 const MATCHING: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: false };
 
-/// NamePatterns of identities, by patterns.
+/// Names of identities, by patterns.
 #[derive(Clone, Debug)]
 pub(crate) struct NamePatterns(Vec<Pattern>);
 

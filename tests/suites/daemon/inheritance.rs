@@ -155,8 +155,10 @@ async fn an_agent_that_may_not_raise_limits_runs_commands_with_those_that_it_has
     }
     assert_eq!(around(&executor, "umask; nice").await, "0022\n5\n");
     // it is the least that who had the privilege set
-    let score = if may_raise() { "500\n" } else { "0\n" };
-    assert_eq!(around(&executor, "cat /proc/self/oom_score_adj").await, score);
+    let score = if may_raise() { "500" } else { "0" };
+    // the agent sets it when the command runs
+    let waits = format!("until grep -qx {score} /proc/$$/oom_score_adj; do sleep 0.01; done; echo {score}");
+    assert_eq!(around(&executor, &waits).await, format!("{score}\n"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

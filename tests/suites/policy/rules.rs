@@ -206,7 +206,7 @@ async fn a_policy_is_read_again_and_a_bad_one_is_not_taken() {
     let id = execution.id().clone();
     // what runs is permitted as before
     let accepts = "permit(principal, action == Action::\"Execute\", resource) when { context.accepts_input };";
-    replace(&format!("{accepts} permit(principal, action == Action::\"WriteInput\", resource);"));
+    replace(&format!("{accepts}\npermit(principal, action == Action::\"WriteInput\", resource);"));
     ruled.agent.signal(Signal::HUP);
     until("nothing new is permitted", async || denied_by("default").await).await;
     let input = Input { data: "on\n".into(), ..Default::default() };
