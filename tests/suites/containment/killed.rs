@@ -124,7 +124,8 @@ async fn the_next_engine_removes_temporary_state_directories() {
     };
     let environment = format!("{MARK}={mark}");
     let mut killed = telexec().args(["env", &environment, "setsid", "sleep", "300"]).spawn().unwrap();
-    until("it runs", async || !processes_with(&mark).is_empty()).await;
+    let runs = || processes_with(&mark).iter().any(|process| process.name == "sleep");
+    until("it runs", async || runs()).await;
     killed.kill().unwrap();
     killed.wait().unwrap();
     assert_eq!(names(temporary.path()).len(), 1);
