@@ -333,8 +333,7 @@ mod tests {
         let stuck = Stuck { held: Mutex::new(held), begun: begin };
         Arc::get_mut(&mut executor.shared).unwrap().spawner = Box::new(stuck);
         let start = |identity: &str| {
-            let (executor, command) = (executor.clone(), Command::argv(["true"]).build().unwrap());
-            let command = command.with_identity(identity);
+            let (executor, command) = (executor.acting_as(identity), Command::argv(["true"]).build().unwrap());
             tokio::spawn(async move { executor.execute(command).await.err().unwrap() })
         };
         let identities = (0..MAX_THREADS).map(|n| if n < MAX_EACH { "one" } else { "two" });
