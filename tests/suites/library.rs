@@ -7,16 +7,17 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
 use rustix::process::{DumpableBehavior, Pid, child_subreaper, dumpable_behavior, kill_process};
 use telexec_tests::{
-    MARK, alone, cgroups, children, collect, is_root, marker, processes_with, run, until, until_blocking, until_told,
-    within,
+    MARK, ProcessLimit, alone, cgroups, children, collect, is_root, marker, processes_with, run, until, until_blocking,
+    until_told, within,
 };
 use telexec_tool::local::{ContainmentKind, LocalConfig, LocalExecutor, MainProcess, Watcher};
 use telexec_tool::{
-    Command, Descendants, ExecutionId, ExecutionState, Executor, ExecutorError, ExitCause, Exited, OutputStream,
-    ResourceLimits,
+    Command, Descendants, Event, Execution, ExecutionId, ExecutionState, Executor, ExecutorError, ExitCause, Exited,
+    OutputStream, ResourceLimits,
 };
 use tokio::runtime::Runtime;
 
@@ -411,5 +412,74 @@ async fn a_panic_while_a_command_runs_settles_its_execution() {
         executor.get(&id).await.unwrap_err();
         run(&executor, Command::argv(["true"])).await.unwrap();
         within(executor.shutdown()).await;
+    }
+}
+
+/// The runtime's own idle threads end at once here, as they do after a while elsewhere.
+#[test]
+fn without_another_thread_what_runs_ends_and_starts_are_refused() {
+    alone("library::without_another_thread_what_runs_ends_and_starts_are_refused", || {
+        let Some(limit) = ProcessLimit::new() else {
+            eprintln!("skipped: the number of processes cannot be limited here");
+            return;
+        };
+        limit.add(this());
+        for kind in KINDS {
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            let runtime = runtime.worker_threads(1).thread_keep_alive(Duration::from_millis(1)).enable_all();
+            let runtime = runtime.build().unwrap();
+            runtime.block_on(async {
+                let Some(executor) = executor(kind) else { return };
+                let mark = marker();
+                let command = || {
+                    let command = Command::shell("setsid sleep 300 & echo ready; sleep 300").env(MARK, &mark);
+                    command.kill_grace(Duration::from_millis(100))
+                };
+                let start = async |command: telexec_tool::CommandBuilder| {
+                    let mut execution = executor.execute(command.build().unwrap()).await.unwrap();
+                    until_told(&mut execution, "ready\n").await;
+                    execution
+                };
+                let (killed, cancelled) = (start(command()).await, start(command()).await);
+                let timed_out = start(command().timeout(Duration::from_millis(500))).await;
+                let survivor = run(&executor, Command::shell("setsid sleep 300 >/dev/null 2>&1 &").env(MARK, &mark));
+                let survivor = survivor.await.unwrap().started.id;
+                limit.reach();
+                let refused = run(&executor, Command::argv(["true"])).await.unwrap_err();
+                let is_exhausted = matches!(&refused, ExecutorError::Spawn(error) if error.is_exhausted());
+                assert!(is_exhausted, "{kind}: {refused}");
+                drop(cancelled);
+                let exited = end_of(timed_out).await;
+                assert_eq!(exited.cause, ExitCause::TimedOut, "{kind}");
+                for id in [killed.id(), &survivor] {
+                    within(executor.signal(id, telexec_tool::Signal::KILL)).await.unwrap();
+                }
+                assert_eq!(end_of(killed).await.cause, ExitCause::Signaled, "{kind}");
+                until(&format!("nothing is left by {kind}"), async || processes_with(&mark).is_empty()).await;
+                until(&format!("{kind} lists none"), async || {
+                    within(executor.list(Default::default())).await.unwrap().executions.is_empty()
+                })
+                .await;
+                limit.lift();
+                run(&executor, Command::argv(["true"])).await.unwrap();
+                limit.reach();
+                within(executor.shutdown()).await;
+                within(executor.leave()).await;
+                limit.lift();
+            });
+            let left = cgroups(this());
+            assert!(left.is_empty(), "{kind}: {left:?}");
+        }
+    });
+}
+
+/// How an execution ends, of which something was read already.
+async fn end_of(mut execution: Execution) -> Exited {
+    loop {
+        match within(execution.next()).await {
+            Some(Ok(Event::Exited(exited))) => return exited,
+            Some(Ok(_)) => {}
+            end => panic!("no end: {end:?}"),
+        }
     }
 }

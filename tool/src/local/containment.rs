@@ -69,7 +69,7 @@ pub(super) struct Name {
 /// What it takes to find and end processes: of one engine, and there before anything is started.
 pub(super) struct Means {
     census: Census,
-    workers: Workers,
+    pub(super) workers: Workers,
 }
 
 impl Means {
@@ -285,8 +285,10 @@ impl Containment {
         let leaf = lock(&self.inner.leaf).take();
         drop(lock(&self.inner.note).take());
         self.inner.left_alone.store(false, Ordering::Relaxed);
-        // the kernel may be busy with other cgroups
-        tokio::task::spawn_blocking(move || drop(leaf));
+        if let Some(leaf) = leaf {
+            // the kernel may be busy with other cgroups
+            drop(self.inner.means.workers.spawn(&self.inner.name.identity, move || drop(leaf)));
+        }
     }
 
     /// Ends every member at once, without a runtime, as far as that can be done soon.

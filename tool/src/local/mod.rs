@@ -253,8 +253,6 @@ struct Shared {
     permits: Arc<Semaphore>,
     /// Threads for starts.
     starters: Workers,
-    /// Removes the cgroups at the end.
-    ender: Workers,
     tracker: TaskTracker,
     /// Ends what runs, and refuses what comes.
     shutdown: CancellationToken,
@@ -366,7 +364,6 @@ impl LocalExecutor {
                 max_executions: config.max_executions,
                 permits: Arc::new(Semaphore::new(config.max_executions as usize)),
                 starters: start::starters()?,
-                ender: Workers::new("end", 1, 1)?,
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),
                 hurry: CancellationToken::new(),
@@ -445,7 +442,7 @@ impl LocalExecutor {
         }
         // not left to the last owner's drop: a process that exits now may not come to that
         let shared = Arc::clone(&self.shared);
-        let _ = self.shared.ender.run("", move || shared.cgroups.remove()).await;
+        let _ = self.shared.means.workers.run("", move || shared.cgroups.remove()).await;
     }
 
     /// Leaves the ended executions that it remembers, with the output that is kept of them, to the next engine on the same
