@@ -328,7 +328,10 @@ impl LocalExecutor {
         let earlier = config.state_dir.clone();
         disk.run_blocking(START_TIME, move || match earlier {
             Some(state_dir) => leftovers::end_in(&own_directory(&state_dir)?),
-            None => Ok(leftovers::end_in_temporary()),
+            None => {
+                leftovers::end_in_temporary();
+                Ok(())
+            }
         })??;
         let cgroups = containment(&config)?;
         let registry = Registry::new(config.retention, config.max_executions_per_identity);
