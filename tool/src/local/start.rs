@@ -345,6 +345,8 @@ mod tests {
         assert_eq!(begun.iter().take(MAX_THREADS).count(), MAX_THREADS);
         let refused = start("three").await.unwrap();
         assert!(matches!(refused, ExecutorError::Exhausted { retry_after: Some(_), .. }), "{refused}");
+        // from here on threads are waited for, which know no paused clock
+        tokio::time::resume();
         drop(hold);
         for one in on_their_way {
             assert!(matches!(one.await.unwrap(), ExecutorError::Spawn(_)));
