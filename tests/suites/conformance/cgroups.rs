@@ -174,7 +174,8 @@ async fn cgroups_are_gone_after_an_exit(machine: Machine) {
     );
     let execution = start(&machine, &text, &mark, directory.path()).await;
     let cgroups = cgroups_of(execution.started().pid);
-    assert_eq!((cgroups.len(), cgroups_named(&mark).len()), (1, 2));
+    // of version 1 there is one for its memory, too
+    assert!(!cgroups.is_empty() && cgroups_named(&mark).len() == 2, "{cgroups:?}");
     std::fs::write(directory.path().join("go"), "").unwrap();
     nothing_is_left(&mark, &cgroups).await;
     assert_eq!(machine.get(execution.id()).await.unwrap().exited.unwrap().cause, ExitCause::Exited(0));
@@ -195,7 +196,7 @@ async fn cgroups_are_gone_after_the_last_survivor(machine: Machine) {
     assert!((1..=2).contains(&outcome.exited.surviving_processes), "{:?}", outcome.exited);
     let of_agent = outcome.text().lines().filter(|line| line.contains(OF_AGENT));
     let cgroups: Vec<String> = of_agent.map(|line| line.splitn(3, ':').nth(2).unwrap().to_owned()).collect();
-    assert_eq!((left(&cgroups).len(), cgroups_named(&mark).len()), (1, 1));
+    assert!(!left(&cgroups).is_empty() && cgroups_named(&mark).len() == 1, "{cgroups:?}");
     std::fs::write(directory.path().join("go"), "").unwrap();
     nothing_is_left(&mark, &cgroups).await;
     until("it has exited", async || machine.get(&outcome.started.id).await.unwrap().state == ExecutionState::Exited)

@@ -53,11 +53,12 @@ fn numbers(last: u32) -> String {
     (1..=last).map(|i| format!("{i}\n")).collect()
 }
 
-/// The files that are kept for executions.
+/// The files that output is kept in.
 fn files(state: &Path) -> Vec<PathBuf> {
     let entries = |path: &Path| fs::read_dir(path).into_iter().flatten().map(|entry| entry.unwrap().path());
     let directories = entries(state).filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("spool-"));
-    directories.flat_map(|directory| entries(&directory).collect::<Vec<_>>()).collect()
+    let files = directories.flat_map(|directory| entries(&directory).collect::<Vec<_>>());
+    files.filter(|path| path.extension().is_some_and(|kind| kind == "output" || kind == "index")).collect()
 }
 
 fn directories(state: &Path) -> usize {

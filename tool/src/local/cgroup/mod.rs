@@ -358,10 +358,19 @@ pub(super) fn abandoned(tree: &Path) -> io::Result<Vec<Abandoned>> {
     Ok(found)
 }
 
-/// Whether a process is in the cgroup of an execution, of this engine or of any on this machine.
+/// Whether a process is in a cgroup that keeps an execution together, of this engine or of any on this machine. One that is
+/// only limited by a cgroup of version 1 has left it.
 pub(super) fn keeps(pid: i32) -> bool {
     let cgroups = processes::read_all(&format!("/proc/{pid}/cgroup"));
-    cgroups.is_ok_and(|cgroups| String::from_utf8_lossy(&cgroups).contains(PREFIX))
+    cgroups.is_ok_and(|cgroups| String::from_utf8_lossy(&cgroups).lines().any(is_keeping))
+}
+
+/// A line of /proc/PID/cgroup: `number:controllers:path`.
+fn is_keeping(line: &str) -> bool {
+    let mut parts = line.splitn(3, ':').skip(1);
+    let controllers = parts.next().unwrap_or_default();
+    let keeps = controllers.is_empty() || controllers.split(',').any(|controller| controller == "freezer");
+    keeps && parts.next().is_some_and(|path| path.contains(PREFIX))
 }
 
 /// Sees that an orphan in a session of its own, whom nothing but its cgroup tells, is found and ended in it.
