@@ -106,6 +106,11 @@ impl Journal {
         Ok(Self { spool })
     }
 
+    /// The engine ends in an orderly way: what it leaves running was asked to stay. Blocks.
+    pub(super) fn end(&self) {
+        let _ = fs::remove_file(self.spool.directory().join(ENGINE));
+    }
+
     /// Notes that an execution, in this cgroup, may outlive its call. Blocks.
     ///
     /// # Errors

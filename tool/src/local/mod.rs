@@ -284,6 +284,7 @@ impl Shared {
 
     /// Blocks on the file system.
     fn leave(&self) {
+        self.journal.end();
         let left = match self.spool.is_temporary() {
             true => Vec::new(),
             false => self.registry.to_leave(),
