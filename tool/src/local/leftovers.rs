@@ -89,21 +89,27 @@ impl Drop for Note {
 }
 
 impl Journal {
-    /// Notes the engine and the directories of its cgroups. Blocks.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub(super) fn begin(spool: Arc<Spool>, name: &str, cgroups: &[PathBuf]) -> io::Result<Self> {
+    /// Notes the engine and the directories of its cgroups; where that cannot be written, as on a full disk, the log says so.
+    /// Blocks.
+    pub(super) fn begin(spool: Arc<Spool>, name: &str, cgroups: &[PathBuf]) -> Self {
+        let this = Self { spool };
+        if let Err(error) = this.write_engine(name, cgroups) {
+            warn!(%error, "after a crash of this agent its commands would run on");
+        }
+        this
+    }
+
+    fn write_engine(&self, name: &str, cgroups: &[PathBuf]) -> io::Result<()> {
         let engine = Engine {
             version: VERSION,
             name: name.to_owned(),
             boot_id: fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned(),
             cgroups: cgroups.iter().filter_map(|path| Cgroup::of(path)).collect(),
         };
-        let mut file = tempfile::NamedTempFile::new_in(spool.directory())?;
+        let mut file = tempfile::NamedTempFile::new_in(self.spool.directory())?;
         serde_json::to_writer(file.as_file_mut(), &engine)?;
-        file.persist(spool.directory().join(ENGINE))?;
-        Ok(Self { spool })
+        file.persist(self.spool.directory().join(ENGINE))?;
+        Ok(())
     }
 
     /// The engine ends in an orderly way: what it leaves running was asked to stay. Blocks.

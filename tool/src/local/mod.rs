@@ -347,7 +347,7 @@ impl LocalExecutor {
         let journal = {
             let (spool, engine) = (Arc::clone(&spool), keys.engine().to_owned());
             let trees: Vec<_> = cgroups.trees().into_iter().map(Path::to_owned).collect();
-            disk.run_blocking(START_TIME, move || Journal::begin(spool, &engine, &trees))??
+            disk.run_blocking(START_TIME, move || Journal::begin(spool, &engine, &trees))?
         };
         Ok(Self {
             identity: Arc::default(),
