@@ -244,7 +244,7 @@ async fn a_report_is_not_read_from_what_the_user_put_in_its_place() {
         return;
     }
     let agent = Agent::start();
-    let text = "f=$(trap -p EXIT | grep -o '/[^ ]*cwd-[A-Za-z0-9-]*'); test -w $f && echo its own
+    let text = "f=$(trap -p EXIT | grep -o '/[^ ]*cwd-[A-Za-z0-9.-]*'); test -w $f && echo its own
                 rm -f $f && echo removed; ln -s /etc/hostname ${f%/*}/x && echo linked; exit 0";
     let command = Command::shell(text).user("nobody").report_working_directory(true);
     let outcome = run(&agent.executor().await, command).await.unwrap();
