@@ -103,7 +103,7 @@ passed "the old authority is trusted no more"
 
 code=0
 wait "$stream" || code=$?
-[[ $code -eq 125 ]] && grep -q 'not accepted any more' said-old || die "the old stream: $code, $(cat said-old)"
+[[ $code -eq 255 ]] && grep -q 'not accepted any more' said-old || die "the old stream: $code, $(cat said-old)"
 lines=$(wc -l <ticks-new)
 until_it 30 eval "[[ \$(wc -l <ticks-new) -gt $lines ]]"
 kill -TERM "$successor" || die "the new stream has ended: $(cat said-new)"
