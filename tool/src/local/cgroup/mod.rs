@@ -380,7 +380,9 @@ fn try_out(leaf: Leaf) -> Result<(), String> {
         return Err("this kernel cannot end all processes of a cgroup".into());
     }
     vfork::leave_orphan(&leaf.entry().map_err(text)?).map_err(|errno| io::Error::from(errno).to_string())?;
-    if leaf.members().map_err(text)?.is_empty() {
+    // not by its members: the orphan runs no program of its own, so that its memory is this process's, which others may be
+    // closed to (PR_SET_DUMPABLE), and where /proc hides such processes it is not seen there
+    if leaf.is_empty().map_err(text)? {
         return Err("a process in it is not found".into());
     }
     let began = Instant::now();
