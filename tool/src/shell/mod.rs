@@ -136,8 +136,8 @@ pub fn analyze_argv(argv: &[String]) -> Analysis {
     collect(items)
 }
 
-/// Goes through the items on a stack of their own: parser and tree are recursive, and a caller may be deep already. No
-/// text is known that makes the parser panic; one that did would not be understood, nor is any without memory for that.
+/// Goes through the items on a stack of their own: parser and tree are recursive, and a caller may be deep already. A
+/// text that makes the parser panic, which some random ones do, is not understood, nor is any without memory for that.
 fn collect(items: Vec<Item>) -> Analysis {
     let collected = catch_unwind(|| stacker::grow(STACK_BYTES, || collect_here(items)));
     collected.unwrap_or_else(|_| {
