@@ -10,7 +10,9 @@ use crate::connect::{Session, call_failure};
 use crate::table::{printable, table};
 use crate::{Failure, exit, json, output, terminal};
 
-const HEADING: [&str; 6] = ["ID", "STATE", "PID", "STARTED", "USER", "COMMAND"];
+const HEADING: [&str; 7] = ["ID", "STATE", "PID", "STARTED", "IDENTITY", "USER", "COMMAND"];
+/// The column that is left out where all executions are of one identity.
+const IDENTITY: usize = 4;
 
 pub(crate) async fn run(args: PsArgs) -> Result<u8, Failure> {
     let session = Session::open(&args.target, &args.connect).await?;
@@ -47,16 +49,21 @@ fn json_lines(executions: &[ExecutionInfo]) -> Result<String, Failure> {
 
 fn as_table(executions: &[ExecutionInfo], whole: bool) -> String {
     let now = SystemTime::now();
-    let heading = HEADING.map(str::to_owned);
-    let rows: Vec<_> = std::iter::once(heading).chain(executions.iter().map(|info| row(info, now))).collect();
+    let heading = HEADING.map(str::to_owned).to_vec();
+    let mut rows: Vec<_> = std::iter::once(heading).chain(executions.iter().map(|info| row(info, now))).collect();
+    if executions.iter().all(|info| Some(&info.identity) == executions.first().map(|first| &first.identity)) {
+        for row in &mut rows {
+            row.remove(IDENTITY);
+        }
+    }
     table(&rows, terminal::output_width().filter(|_| !whole))
 }
 
-fn row(info: &ExecutionInfo, now: SystemTime) -> [String; 6] {
+fn row(info: &ExecutionInfo, now: SystemTime) -> Vec<String> {
     // another machine's clock may be ahead of this one's
     let age = now.duration_since(info.start_time).unwrap_or_default();
-    let started = format!("{} ago", rough(age));
-    [info.id.to_string(), state(info), info.pid.to_string(), started, printable(&info.user), printable(&text(info))]
+    let [identity, user, text] = [&info.identity, &info.user, &text(info)].map(|text| printable(text));
+    vec![info.id.to_string(), state(info), info.pid.to_string(), format!("{} ago", rough(age)), identity, user, text]
 }
 
 fn text(info: &ExecutionInfo) -> String {

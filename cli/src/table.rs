@@ -1,14 +1,14 @@
 //! Tables as ps(1) prints them.
 
 /// Rows of cells, each column as wide as its widest cell; lines are cut to `width`.
-pub(crate) fn table<const N: usize>(rows: &[[String; N]], width: Option<usize>) -> String {
-    let mut widths = [0; N];
+pub(crate) fn table(rows: &[impl AsRef<[String]>], width: Option<usize>) -> String {
+    let mut widths = vec![0; rows.first().map_or(0, |row| row.as_ref().len())];
     for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
+        for (width, cell) in widths.iter_mut().zip(row.as_ref()) {
             *width = cell.chars().count().max(*width);
         }
     }
-    rows.iter().map(|row| cut(&line(row, &widths), width) + "\n").collect()
+    rows.iter().map(|row| cut(&line(row.as_ref(), &widths), width) + "\n").collect()
 }
 
 fn line(row: &[String], widths: &[usize]) -> String {

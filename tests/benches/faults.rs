@@ -1,8 +1,9 @@
 //! One agent under load while the machine fails it, for a long time:
 //! `cargo build --release && cargo bench -p telexec-tests --bench faults`, as root.
 //!
-//! Every few seconds something is taken away: descriptors, threads and processes, room on the disk, the reader of the
-//! log. Meanwhile a refusal is an answer; a wrong result, a process that is left or a call that hangs is a failure. At the
+//! Every few seconds something is taken away: descriptors, threads and processes, memory, room on the disk, the reader of
+//! the log; or there are processes that answer nobody. Meanwhile a refusal is an answer, and so is an end for want of
+//! memory; a wrong result, a process that is left or a call that hangs is a failure. At the
 //! end everything is there again, the agent serves, and holds what it held before. From the environment:
 //!
 //! - `TELEXEC_SOAK_MINUTES` (10): may be a fraction
@@ -30,23 +31,24 @@ use fastrand::Rng;
 use futures_util::{FutureExt, StreamExt};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use telexec_client::RemoteExecutor;
-use telexec_tests::{Agent, Holdings, MARK, Memory, bench_agent, marker, processes_with, run, until, within};
+use telexec_tests::{
+    Agent, Holdings, MARK, Memory, Outcome, StuckProcess, bench_agent, marker, processes_with, run, settled, until,
+    within,
+};
 use telexec_tool::{
     Attach, Command, CommandBuilder, Event, Execution, ExecutionId, ExecutionState, Executor, ExecutorError, ExitCause,
-    OnDisconnect, Signal,
+    Exited, OnDisconnect, Signal,
 };
 use tokio::runtime::Builder;
 
 /// What a client does.
 const DEEDS: [&str; 6] = ["exit code", "output", "cancel", "timeout", "background", "signal"];
 /// What is taken away.
-const FAULTS: [Fault; 4] = [Fault::Descriptors, Fault::Processes, Fault::Disk, Fault::LogReader];
+const FAULTS: [Fault; 6] =
+    [Fault::Descriptors, Fault::Processes, Fault::Memory, Fault::Disk, Fault::LogReader, Fault::StuckProcesses];
 /// Room for the state of the agent.
 const DISK_MEBIBYTES: u32 = 16;
 const TREE: &str = "trap '' TERM; setsid sleep 300 & sleep 300 & while :; do sleep 300; done";
-/// Threads that are not needed any more end after ten seconds.
-const QUIET: Duration = Duration::from_secs(12);
-const SETTLING_LIMIT: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, Debug)]
 enum Fault {
@@ -54,32 +56,42 @@ enum Fault {
     Descriptors,
     /// pids.max is what it has: neither a thread nor a process can be made.
     Processes,
+    /// The limit of its cgroup is what it has: what it started is killed for it, itself is not.
+    Memory,
     /// The file system of its state directory is full.
     Disk,
     /// Nobody reads its standard error.
     LogReader,
+    /// There are processes whose environment cannot be read.
+    StuckProcesses,
 }
 
-/// A cgroup of version 1 that limits processes, with the agent in it.
-struct PidsGroup(PathBuf);
+/// A cgroup of version 1, with the agent in it.
+struct Group(PathBuf);
 
-impl PidsGroup {
-    fn new(name: &str) -> Self {
-        let path = Path::new("/sys/fs/cgroup/pids").join(name);
-        fs::create_dir(&path).expect("root, and a pids controller of cgroup version 1");
+impl Group {
+    fn new(controller: &str, name: &str) -> Self {
+        let path = Path::new("/sys/fs/cgroup").join(controller).join(name);
+        fs::create_dir(&path).expect("root, and the controllers of cgroup version 1");
         Self(path)
     }
 
-    fn limit(&self, most: &str) {
-        fs::write(self.0.join("pids.max"), most).unwrap();
+    /// The line of a shell that goes into it.
+    fn enter(&self) -> String {
+        format!("echo $$ > {}/cgroup.procs", self.0.display())
     }
 
-    fn count(&self) -> u64 {
-        fs::read_to_string(self.0.join("pids.current")).unwrap().trim().parse().unwrap()
+    fn read(&self, name: &str) -> u64 {
+        fs::read_to_string(self.0.join(name)).unwrap().trim().parse().unwrap()
+    }
+
+    /// The system may refuse a limit below what is used.
+    fn limit(&self, name: &str, limit: &str) -> bool {
+        fs::write(self.0.join(name), limit).is_ok()
     }
 }
 
-impl Drop for PidsGroup {
+impl Drop for Group {
     fn drop(&mut self) {
         let _ = fs::remove_dir(&self.0);
     }
@@ -118,7 +130,8 @@ impl Drop for Disk {
 struct Soak {
     agent: Agent,
     disk: Disk,
-    pids: PidsGroup,
+    pids: Group,
+    memory: Group,
     /// Every mark begins with it.
     mark: String,
     end: Mutex<Instant>,
@@ -134,16 +147,19 @@ fn main() -> ExitCode {
     let seed: u64 = option("SEED", now.as_secs());
     println!("faults for {minutes} minutes, {clients} clients, seed {seed}");
 
-    let (disk, pids) = (Disk::new(), PidsGroup::new(&format!("telexec-faults-{}", std::process::id())));
+    let name = format!("telexec-faults-{}", std::process::id());
+    let (disk, [pids, memory]) = (Disk::new(), ["pids", "memory"].map(|controller| Group::new(controller, &name)));
     let state = disk.0.path().join("state");
     let agent = bench_agent()
         .args(["--state-dir", state.to_str().unwrap()])
-        .after(&format!("echo $$ > {}/cgroup.procs", pids.0.display()))
+        .through(["unshare", "--mount"])
+        .after(&format!("{}; {}; echo -1000 > /proc/self/oom_score_adj", pids.enter(), memory.enter()))
         .start();
     let soak = Soak {
         agent,
         disk,
         pids,
+        memory,
         mark: marker(),
         end: Mutex::new(Instant::now() + Duration::from_secs(10)),
         deeds: Mutex::default(),
@@ -212,9 +228,15 @@ fn fail_once(soak: &Soak, fault: Fault, time: Duration, chance: &mut Rng) {
             prlimit(pid, Resource::Nofile, usual).unwrap();
         }
         Fault::Processes => {
-            soak.pids.limit(&(soak.pids.count() + chance.u64(0..3)).to_string());
+            soak.pids.limit("pids.max", &(soak.pids.read("pids.current") + chance.u64(0..3)).to_string());
             std::thread::sleep(time);
-            soak.pids.limit("max");
+            assert!(soak.pids.limit("pids.max", "max"));
+        }
+        Fault::Memory => {
+            let used = soak.memory.read("memory.usage_in_bytes");
+            soak.memory.limit("memory.limit_in_bytes", &used.to_string());
+            std::thread::sleep(time);
+            assert!(soak.memory.limit("memory.limit_in_bytes", "-1"));
         }
         Fault::Disk => {
             soak.disk.fill();
@@ -223,6 +245,10 @@ fn fail_once(soak: &Soak, fault: Fault, time: Duration, chance: &mut Rng) {
         }
         Fault::LogReader => {
             let _unread = soak.agent.hold_log();
+            std::thread::sleep(time);
+        }
+        Fault::StuckProcesses => {
+            let _stuck: Vec<_> = (0..chance.u8(1..4)).map(|_| StuckProcess::new(&soak.agent)).collect();
             std::thread::sleep(time);
         }
     }
@@ -295,7 +321,7 @@ impl Deed<'_> {
     async fn exit_code(self) -> Result<(), ExecutorError> {
         let code = i32::from(self.chance.u8(..));
         let command = self.marked(Command::shell(format!("echo {}; exit {code}", self.mark)).shell("sh"));
-        let outcome = run(self.machine, command).await?;
+        let outcome = not_killed(run(self.machine, command).await?)?;
         assert_eq!(outcome.text(), format!("{}\n", self.mark));
         assert_eq!(outcome.exited.exit_code(), code);
         Ok(())
@@ -304,7 +330,7 @@ impl Deed<'_> {
     async fn output(self) -> Result<(), ExecutorError> {
         let count = self.chance.u32(..300_000);
         let command = self.marked(Command::argv(["seq".to_owned(), count.to_string()]));
-        let outcome = run(self.machine, command).await?;
+        let outcome = not_killed(run(self.machine, command).await?)?;
         assert!(outcome.text() == (1..=count).map(|i| format!("{i}\n")).collect::<String>(), "{count} lines");
         Ok(())
     }
@@ -321,7 +347,8 @@ impl Deed<'_> {
 
     async fn timeout(self) -> Result<(), ExecutorError> {
         let command = self.marked(Command::argv(["sleep", "300"])).kill_grace(Duration::ZERO);
-        let outcome = run(self.machine, command.timeout(Duration::from_millis(self.chance.u64(..300)))).await?;
+        let limit = Duration::from_millis(self.chance.u64(..300));
+        let outcome = not_killed(run(self.machine, command.timeout(limit)).await?)?;
         assert_eq!((outcome.exited.cause, outcome.exited.surviving_processes), (ExitCause::TimedOut, 0));
         Ok(())
     }
@@ -344,6 +371,7 @@ impl Deed<'_> {
                     assert!(all.as_bytes()[at..].starts_with(&output.data), "at {at}");
                 }
                 Event::Exited(exited) => {
+                    lacked_no_memory(&exited)?;
                     assert_eq!((exited.exit_code(), exited.stdout.bytes), (0, all.len() as u64));
                     return Ok(());
                 }
@@ -357,6 +385,9 @@ impl Deed<'_> {
         self.machine.signal(execution.id(), Signal::KILL).await?;
         while let Some(event) = within(execution.next()).await {
             if let Event::Exited(exited) = event? {
+                if exited.cause == ExitCause::OutOfMemory {
+                    return lacked_no_memory(&exited);
+                }
                 assert_eq!((exited.cause, exited.signal), (ExitCause::Signaled, Some(Signal::KILL)));
                 return Ok(());
             }
@@ -365,18 +396,22 @@ impl Deed<'_> {
     }
 }
 
+/// An execution that was killed for want of memory is a refusal: no deed here kills without saying so.
+fn lacked_no_memory(exited: &Exited) -> Result<(), ExecutorError> {
+    let is_killed = exited.cause == ExitCause::Signaled && exited.signal == Some(Signal::KILL);
+    match exited.cause == ExitCause::OutOfMemory || is_killed || exited.exit_code() == 137 {
+        true => Err(ExecutorError::Exhausted { reason: "killed for want of memory".to_owned(), retry_after: None }),
+        false => Ok(()),
+    }
+}
+
+fn not_killed(outcome: Outcome) -> Result<Outcome, ExecutorError> {
+    lacked_no_memory(&outcome.exited).map(|()| outcome)
+}
+
 /// Waits until nothing changes any more, if that comes.
 fn settle(soak: &Soak) -> (Holdings, Memory) {
-    let holdings = || Holdings::of(soak.agent.pid());
-    let (begin, mut since, mut balance) = (Instant::now(), Instant::now(), holdings());
-    while since.elapsed() < QUIET && begin.elapsed() < SETTLING_LIMIT {
-        std::thread::sleep(Duration::from_millis(200));
-        let now = holdings();
-        if now != balance {
-            (balance, since) = (now, Instant::now());
-        }
-    }
-    (balance, Memory::of(soak.agent.pid()))
+    (settled(|| Holdings::of(soak.agent.pid())), Memory::of(soak.agent.pid()))
 }
 
 /// Prints everything, and ends the agent.

@@ -28,7 +28,7 @@ use futures_util::{FutureExt, StreamExt};
 use telexec_client::RemoteExecutor;
 use telexec_proto::v1::{ExecuteRequest, execution_event};
 use telexec_tests::{
-    Agent, Holdings, MARK, Memory, Wire, bench_agent, marker, processes_with, run, until, until_told, within,
+    Agent, Holdings, MARK, Memory, Wire, bench_agent, marker, processes_with, run, settled, until, until_told, within,
 };
 use telexec_tool::{
     Command, CommandBuilder, Descendants, Event, ExecutionId, ExecutionState, Executor, ExecutorError, ExitCause,
@@ -56,9 +56,6 @@ const DEEDS: [&str; 13] = [
 const BROKEN: &str = "broken connection";
 /// After this many deeds a client connects anew.
 const DEEDS_PER_CONNECTION: u64 = 50;
-/// Idle threads of Tokio's blocking pool end after ten seconds.
-const QUIET: Duration = Duration::from_secs(12);
-const SETTLING_LIMIT: Duration = Duration::from_secs(120);
 /// For processes that are seen just after the end was told.
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
@@ -220,15 +217,7 @@ impl Balance {
 
 /// Waits until nothing changes any more, if that comes.
 fn settle(soak: &Soak) -> (Balance, Memory) {
-    let (begin, mut since, mut balance) = (Instant::now(), Instant::now(), Balance::of(soak));
-    while since.elapsed() < QUIET && begin.elapsed() < SETTLING_LIMIT {
-        std::thread::sleep(Duration::from_millis(200));
-        let now = Balance::of(soak);
-        if now != balance {
-            (balance, since) = (now, Instant::now());
-        }
-    }
-    (balance, Memory::of(soak.agent.pid()))
+    (settled(|| Balance::of(soak)), Memory::of(soak.agent.pid()))
 }
 
 /// Prints everything, and ends the agent.

@@ -1,8 +1,26 @@
 //! What an agent holds of its machine, seen from outside of it.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use crate::cgroups;
+
+/// Threads that are not needed any more end after ten seconds.
+const QUIET: Duration = Duration::from_secs(12);
+const SETTLING_LIMIT: Duration = Duration::from_secs(120);
+
+/// Looks until nothing has changed for a while, or for as long as that may take, and gives what was seen last.
+pub fn settled<T: PartialEq>(look: impl Fn() -> T) -> T {
+    let (begin, mut since, mut last) = (Instant::now(), Instant::now(), look());
+    while since.elapsed() < QUIET && begin.elapsed() < SETTLING_LIMIT {
+        std::thread::sleep(Duration::from_millis(200));
+        let now = look();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+    last
+}
 
 /// What grows with the executions of an agent, and must shrink with their ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use crate::detach::DetachKeys;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Only your own executions are listed, oldest first; to root on the agent's own Unix socket, if the agent has no policy, and to \
-those whom its policy gives them, those of everybody. STATE is running, lingering (it has exited, and \
+those whom its policy gives them, those of everybody, with a column IDENTITY if they are of several identities. STATE is running, lingering (it has exited, and \
 processes that it left behind run on), or how it ended. Those that ended are remembered for an hour, \
 unless the agent is configured otherwise.
 

@@ -19,8 +19,9 @@ pub struct AuditConfig {
     /// So many files that were put aside are kept, the newest; 0: all. Default 10.
     pub keep: usize,
     /// So many bytes of records of one identity in each [`identity_period`](Self::identity_period); 0: any number. Half of
-    /// them may tell whole texts; of more commands there are digests, and then they are refused. Default: a quarter of all
-    /// that is kept, `max_bytes` times `keep` + 1; or any number, if all is kept.
+    /// them may be records with whole texts; of further commands there are digests, and then they are refused. Default: a
+    /// quarter of all that is kept, `max_bytes` times `keep` + 1, and beyond it whatever pushes out no record of others that
+    /// is younger than `identity_period`; or any number, if all is kept.
     pub max_bytes_per_identity: Option<u64>,
     /// Default 1 h.
     #[serde(with = "humantime_serde")]

@@ -2,9 +2,9 @@
 //!
 //! Each record is a line of JSON, one before a command is started and one after its end, joined by the execution's id and
 //! the number of the first. `record` and `command` are what they say, `redact` what they do not. `chain` ties the lines
-//! together so that a change shows, which `verify` looks for. `volume` is how much of it one caller may fill, `left_out` what
-//! is told of the rest, `key` stands for texts that are not told. `writer` is the thread that writes them into the files of
-//! `log`; `watch` sees one execution.
+//! together so that a change shows, which `verify` looks for. `volume` is how much of it one caller may fill, `retained`
+//! whose records that would push out, `left_out` what is told of the rest, `key` stands for texts that are not told. `writer`
+//! is the thread that writes them into the files of `log`; `watch` sees one execution.
 
 mod chain;
 mod command;
@@ -18,6 +18,7 @@ mod log;
 mod record;
 mod redact;
 mod report;
+mod retained;
 mod tail;
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,14 @@
 //! How much of the log one identity may fill: records of others are not to be pushed out by it.
 
 use std::num::NonZeroU32;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 
 use super::config::AuditConfig;
+use super::retained::Retained;
 
 /// From so many identities on, those that wrote nothing lately are forgotten.
 const MANY: usize = 1024;
@@ -18,32 +20,65 @@ struct Limits {
     /// Of records that tell whole texts: half of all.
     whole: DefaultKeyedRateLimiter<String>,
     all: DefaultKeyedRateLimiter<String>,
+    /// Beyond its share an identity may write what pushes out no records of others; `None`: nothing.
+    retained: Option<Mutex<Retained>>,
 }
 
 impl Volume {
     /// As configured.
     pub(super) fn new(config: &AuditConfig) -> Self {
-        let most = config.max_bytes_per_identity.unwrap_or_else(|| share(config));
-        let limits = |most: u64| {
-            let limiter = |bytes: u64| Some(RateLimiter::keyed(quota(bytes, config.identity_period)?));
-            Some(Limits { whole: limiter(most / 2)?, all: limiter(most)? })
+        let bytes = config.max_bytes_per_identity.unwrap_or_else(|| share(config));
+        let limiter = |bytes: u64| Some(RateLimiter::keyed(quota(bytes, config.identity_period)?));
+        let retained = || match config.max_bytes_per_identity {
+            Some(_) => None,
+            None => Some(Mutex::new(Retained::new(config))),
         };
-        Self(limits(most))
+        let limits = || Some(Limits { whole: limiter(bytes / 2)?, all: limiter(bytes)?, retained: retained() });
+        Self(limits())
     }
 
-    /// Takes room for a record that tells a whole text, in bytes. False: a shorter one is to take its place.
+    /// Takes room for a record with the whole text of a command, in bytes. False: a shorter one is to take its place.
     pub(super) fn takes_whole(&self, identity: &str, bytes: u64) -> bool {
-        let Some(limits) = &self.0 else { return true };
-        take(&limits.whole, identity, bytes).is_ok() && take(&limits.all, identity, bytes).is_ok()
+        self.0.as_ref().is_none_or(|limits| limits.take_whole(identity, bytes))
     }
 
     /// Takes room for any other record.
     ///
     /// # Errors
-    /// There is none for so long.
+    /// There is none for this time.
     pub(super) fn take(&self, identity: &str, bytes: u64) -> Result<(), Duration> {
-        self.0.as_ref().map_or(Ok(()), |limits| take(&limits.all, identity, bytes))
+        self.0.as_ref().map_or(Ok(()), |limits| limits.take(identity, bytes))
     }
+}
+
+impl Limits {
+    fn take_whole(&self, identity: &str, bytes: u64) -> bool {
+        let is_alone = || self.retained.as_ref().is_some_and(|retained| lock(retained).is_alone(identity));
+        let takes =
+            take(&self.whole, identity, bytes).is_ok() && take(&self.all, identity, bytes).is_ok() || is_alone();
+        if takes {
+            self.add(identity, bytes);
+        }
+        takes
+    }
+
+    fn take(&self, identity: &str, bytes: u64) -> Result<(), Duration> {
+        let taken = take(&self.all, identity, bytes).or_else(|early| match &self.retained {
+            Some(retained) => lock(retained).spares_others(identity, bytes).map_err(|later| later.min(early)),
+            None => Err(early),
+        });
+        taken.inspect(|()| self.add(identity, bytes))
+    }
+
+    fn add(&self, identity: &str, bytes: u64) {
+        if let Some(retained) = &self.retained {
+            lock(retained).add(identity, bytes);
+        }
+    }
+}
+
+fn lock(retained: &Mutex<Retained>) -> MutexGuard<'_, Retained> {
+    retained.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A quarter of what is retained; 0, no limit, if nothing is ever removed.

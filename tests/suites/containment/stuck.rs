@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command as Program, Stdio};
 use std::time::Duration;
 
-use telexec_tests::{Agent, directory, is_root, run, until, within};
+use telexec_tests::{Agent, StuckProcess, directory, is_root, run, until, within};
 use telexec_tool::{Command, CommandBuilder, Executor, ExitCause, ListQuery, Signal};
 
 /// An agent in a mount namespace of its own; `None`: it cannot be had here.
@@ -15,31 +15,6 @@ fn agent(containment: &str) -> Option<Agent> {
         eprintln!("skipped: no {containment} here, or not root");
     }
     agent
-}
-
-/// A process that is ended when this is dropped.
-struct Stranger(Child);
-
-impl Stranger {
-    /// Whoever reads its environment in the agent's mount namespace opens a pipe to which nobody writes; others, such as
-    /// the tests beside this one, are spared.
-    fn stuck_for(agent: &Agent) -> Self {
-        let stranger = Self(Program::new("sleep").arg("300").stdin(Stdio::null()).spawn().unwrap());
-        let (pid, pipe) = (stranger.0.id(), agent.directory().join(format!("pipe-{}", stranger.0.id())));
-        let agent = agent.pid();
-        assert!(Program::new("mkfifo").arg(&pipe).status().unwrap().success());
-        let mut mount = Program::new("nsenter");
-        mount.args(["--target", &agent.to_string(), "--mount", "mount", "--bind"]);
-        assert!(mount.arg(&pipe).arg(format!("/proc/{pid}/environ")).status().unwrap().success());
-        stranger
-    }
-}
-
-impl Drop for Stranger {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
 }
 
 /// Two processes, one of them in another session.
@@ -67,12 +42,12 @@ async fn all_goes_on(executor: &impl Executor) {
 async fn a_stuck_process_holds_up_nobody(containment: &str) {
     let Some(mut agent) = agent(containment) else { return };
     let executor = agent.executor().await;
-    let strangers: Vec<_> = (0..2).map(|_| Stranger::stuck_for(&agent)).collect();
+    let strangers: Vec<_> = (0..2).map(|_| StuckProcess::new(&agent)).collect();
     all_goes_on(&executor).await;
     let log = agent.log();
     assert!(!log.contains("takes too long"), "{log}");
     // each is found out once
-    for Stranger(stranger) in &strangers {
+    for stranger in &strangers {
         let warning = format!("since its memory does not answer pid={}\n", stranger.id());
         assert_eq!(log.matches(&warning).count(), 1, "{log}");
     }

@@ -112,6 +112,12 @@ async fn root_on_the_agents_own_socket_finds_and_ends_what_others_run() {
     assert_eq!(said(&["kill", "-s", "KILL", &socket, id.as_str()]).await.0, 0);
     until("it has ended", async || said(&["ps", "-q", &socket]).await.1.is_empty()).await;
     assert!(said(&["ps", "-q", "-a", &socket]).await.1.contains(id.as_str()));
+
+    // whose they are is in a column of its own once that differs
+    assert!(!said(&["ps", "-a", &socket]).await.1.contains("IDENTITY"));
+    assert_eq!(said(&["exec", &socket, "--", "true"]).await.0, 0);
+    let (_, table) = said(&["ps", "-a", &socket]).await;
+    assert!(table.starts_with("ID ") && table.contains(" IDENTITY ") && table.contains(" unix:uid=0 "), "{table}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
