@@ -1,9 +1,9 @@
 //! One agent under load while the machine fails it, for a long time:
 //! `cargo build --release && cargo bench -p telexec-tests --bench faults`, as root.
 //!
-//! Every few seconds something is taken away: descriptors, threads and processes, memory, room on the disk, the reader of
-//! the log; or there are processes that answer nobody. Meanwhile a refusal is an answer, and so is an end for want of
-//! memory; a wrong result, a process that is left or a call that hangs is a failure. At the
+//! Every few seconds something is taken away: descriptors, threads and processes, room on the disk, the reader of the log;
+//! or there are processes that answer nobody; and commands are killed for want of memory. Meanwhile a refusal is an answer;
+//! a wrong result, a process that is left or a call that hangs is a failure. At the
 //! end everything is there again, the agent serves, and holds what it held before. From the environment:
 //!
 //! - `TELEXEC_SOAK_MINUTES` (10): may be a fraction
@@ -32,20 +32,18 @@ use futures_util::{FutureExt, StreamExt};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use telexec_client::RemoteExecutor;
 use telexec_tests::{
-    Agent, Holdings, MARK, Memory, Outcome, StuckProcess, bench_agent, marker, processes_with, run, settled, until,
-    within,
+    Agent, Holdings, MARK, Memory, StuckProcess, bench_agent, marker, processes_with, run, settled, until, within,
 };
 use telexec_tool::{
     Attach, Command, CommandBuilder, Event, Execution, ExecutionId, ExecutionState, Executor, ExecutorError, ExitCause,
-    Exited, OnDisconnect, Signal,
+    OnDisconnect, ResourceLimits, Signal,
 };
 use tokio::runtime::Builder;
 
 /// What a client does.
-const DEEDS: [&str; 6] = ["exit code", "output", "cancel", "timeout", "background", "signal"];
+const DEEDS: [&str; 7] = ["exit code", "output", "cancel", "timeout", "background", "signal", "memory"];
 /// What is taken away.
-const FAULTS: [Fault; 6] =
-    [Fault::Descriptors, Fault::Processes, Fault::Memory, Fault::Disk, Fault::LogReader, Fault::StuckProcesses];
+const FAULTS: [Fault; 5] = [Fault::Descriptors, Fault::Processes, Fault::Disk, Fault::LogReader, Fault::StuckProcesses];
 /// Room for the state of the agent.
 const DISK_MEBIBYTES: u32 = 16;
 const TREE: &str = "trap '' TERM; setsid sleep 300 & sleep 300 & while :; do sleep 300; done";
@@ -56,8 +54,6 @@ enum Fault {
     Descriptors,
     /// pids.max is what it has: neither a thread nor a process can be made.
     Processes,
-    /// The limit of its cgroup is what it has: what it started is killed for it, itself is not.
-    Memory,
     /// The file system of its state directory is full.
     Disk,
     /// Nobody reads its standard error.
@@ -131,7 +127,6 @@ struct Soak {
     agent: Agent,
     disk: Disk,
     pids: Group,
-    memory: Group,
     /// Every mark begins with it.
     mark: String,
     end: Mutex<Instant>,
@@ -147,19 +142,17 @@ fn main() -> ExitCode {
     let seed: u64 = option("SEED", now.as_secs());
     println!("faults for {minutes} minutes, {clients} clients, seed {seed}");
 
-    let name = format!("telexec-faults-{}", std::process::id());
-    let (disk, [pids, memory]) = (Disk::new(), ["pids", "memory"].map(|controller| Group::new(controller, &name)));
+    let (disk, pids) = (Disk::new(), Group::new("pids", &format!("telexec-faults-{}", std::process::id())));
     let state = disk.0.path().join("state");
     let agent = bench_agent()
         .args(["--state-dir", state.to_str().unwrap()])
         .through(["unshare", "--mount"])
-        .after(&format!("{}; {}; echo -1000 > /proc/self/oom_score_adj", pids.enter(), memory.enter()))
+        .after(&pids.enter())
         .start();
     let soak = Soak {
         agent,
         disk,
         pids,
-        memory,
         mark: marker(),
         end: Mutex::new(Instant::now() + Duration::from_secs(10)),
         deeds: Mutex::default(),
@@ -217,12 +210,19 @@ fn fail(soak: &Soak, mut chance: Rng) {
     }
 }
 
+/// Its hard RLIMIT_NOFILE, from proc_pid_limits(5).
+fn hard_limit(pid: i32) -> u64 {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
 fn fail_once(soak: &Soak, fault: Fault, time: Duration, chance: &mut Rng) {
     let pid = Pid::from_raw(soak.agent.pid());
     match fault {
         Fault::Descriptors => {
             let open = Holdings::of(soak.agent.pid()).descriptors as u64;
-            let less = Rlimit { current: Some(open + chance.u64(0..4)), maximum: Some(1 << 19) };
+            let less = Rlimit { current: Some(open + chance.u64(0..4)), maximum: Some(hard_limit(soak.agent.pid())) };
             let usual = prlimit(pid, Resource::Nofile, less).unwrap();
             std::thread::sleep(time);
             prlimit(pid, Resource::Nofile, usual).unwrap();
@@ -231,12 +231,6 @@ fn fail_once(soak: &Soak, fault: Fault, time: Duration, chance: &mut Rng) {
             soak.pids.limit("pids.max", &(soak.pids.read("pids.current") + chance.u64(0..3)).to_string());
             std::thread::sleep(time);
             assert!(soak.pids.limit("pids.max", "max"));
-        }
-        Fault::Memory => {
-            let used = soak.memory.read("memory.usage_in_bytes");
-            soak.memory.limit("memory.limit_in_bytes", &used.to_string());
-            std::thread::sleep(time);
-            assert!(soak.memory.limit("memory.limit_in_bytes", "-1"));
         }
         Fault::Disk => {
             soak.disk.fill();
@@ -267,7 +261,8 @@ async fn client_of(soak: &Soak, client: u64, mut chance: Rng) {
         let outcome = AssertUnwindSafe(deed.be_done(name)).catch_unwind().await;
         let column = match outcome {
             Ok(Ok(())) => 0,
-            Ok(Err(ExecutorError::Exhausted { .. })) => 1,
+            Ok(Err(ExecutorError::Exhausted { .. } | ExecutorError::Unsupported { .. })) => 1,
+            Ok(Err(ExecutorError::Spawn(error))) if error.is_exhausted() => 1,
             Ok(Err(error)) => {
                 eprintln!("{name}: {error}: {error:?}");
                 2
@@ -298,6 +293,7 @@ impl Deed<'_> {
             "cancel" => self.cancel().await,
             "timeout" => self.timeout().await,
             "background" => self.background().await,
+            "memory" => self.memory().await,
             _ => self.signal().await,
         }
     }
@@ -321,7 +317,7 @@ impl Deed<'_> {
     async fn exit_code(self) -> Result<(), ExecutorError> {
         let code = i32::from(self.chance.u8(..));
         let command = self.marked(Command::shell(format!("echo {}; exit {code}", self.mark)).shell("sh"));
-        let outcome = not_killed(run(self.machine, command).await?)?;
+        let outcome = run(self.machine, command).await?;
         assert_eq!(outcome.text(), format!("{}\n", self.mark));
         assert_eq!(outcome.exited.exit_code(), code);
         Ok(())
@@ -330,7 +326,7 @@ impl Deed<'_> {
     async fn output(self) -> Result<(), ExecutorError> {
         let count = self.chance.u32(..300_000);
         let command = self.marked(Command::argv(["seq".to_owned(), count.to_string()]));
-        let outcome = not_killed(run(self.machine, command).await?)?;
+        let outcome = run(self.machine, command).await?;
         assert!(outcome.text() == (1..=count).map(|i| format!("{i}\n")).collect::<String>(), "{count} lines");
         Ok(())
     }
@@ -347,8 +343,8 @@ impl Deed<'_> {
 
     async fn timeout(self) -> Result<(), ExecutorError> {
         let command = self.marked(Command::argv(["sleep", "300"])).kill_grace(Duration::ZERO);
-        let limit = Duration::from_millis(self.chance.u64(..300));
-        let outcome = not_killed(run(self.machine, command.timeout(limit)).await?)?;
+        let limit = Duration::from_millis(self.chance.u64(1..300));
+        let outcome = run(self.machine, command.timeout(limit)).await?;
         assert_eq!((outcome.exited.cause, outcome.exited.surviving_processes), (ExitCause::TimedOut, 0));
         Ok(())
     }
@@ -371,7 +367,6 @@ impl Deed<'_> {
                     assert!(all.as_bytes()[at..].starts_with(&output.data), "at {at}");
                 }
                 Event::Exited(exited) => {
-                    lacked_no_memory(&exited)?;
                     assert_eq!((exited.exit_code(), exited.stdout.bytes), (0, all.len() as u64));
                     return Ok(());
                 }
@@ -380,33 +375,24 @@ impl Deed<'_> {
         }
     }
 
+    async fn memory(self) -> Result<(), ExecutorError> {
+        let limits = ResourceLimits { memory_bytes: Some(16 * 1024 * 1024), ..ResourceLimits::default() };
+        let outcome = run(self.machine, self.marked(Command::argv(["tail", "/dev/zero"])).limits(limits)).await?;
+        assert_eq!((outcome.exited.cause, outcome.exited.surviving_processes), (ExitCause::OutOfMemory, 0));
+        Ok(())
+    }
+
     async fn signal(self) -> Result<(), ExecutorError> {
         let mut execution = self.start(self.marked(Command::argv(["sleep", "300"]))).await?;
         self.machine.signal(execution.id(), Signal::KILL).await?;
         while let Some(event) = within(execution.next()).await {
             if let Event::Exited(exited) = event? {
-                if exited.cause == ExitCause::OutOfMemory {
-                    return lacked_no_memory(&exited);
-                }
                 assert_eq!((exited.cause, exited.signal), (ExitCause::Signaled, Some(Signal::KILL)));
                 return Ok(());
             }
         }
         panic!("the execution has no end");
     }
-}
-
-/// An execution that was killed for want of memory is a refusal: no deed here kills without saying so.
-fn lacked_no_memory(exited: &Exited) -> Result<(), ExecutorError> {
-    let is_killed = exited.cause == ExitCause::Signaled && exited.signal == Some(Signal::KILL);
-    match exited.cause == ExitCause::OutOfMemory || is_killed || exited.exit_code() == 137 {
-        true => Err(ExecutorError::Exhausted { reason: "killed for want of memory".to_owned(), retry_after: None }),
-        false => Ok(()),
-    }
-}
-
-fn not_killed(outcome: Outcome) -> Result<Outcome, ExecutorError> {
-    lacked_no_memory(&outcome.exited).map(|()| outcome)
 }
 
 /// Waits until nothing changes any more, if that comes.
