@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io;
 
-use rustls::CertificateError;
+use rustls::{AlertDescription, CertificateError};
 use telexec_client::ConnectError;
 use telexec_tool::ExecutorError;
 
@@ -56,6 +56,15 @@ fn on_tls(error: &rustls::Error) -> Option<&'static str> {
         rustls::Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
             Some("the agent's certificate has expired: issue a new one, and check this machine's clock")
         }
+        rustls::Error::AlertReceived(AlertDescription::CertificateRevoked) => {
+            Some("the certificate in --cert has been revoked: get a new one")
+        }
+        rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => {
+            Some("the certificate in --cert has expired: get a new one, and check the clocks of both machines")
+        }
+        rustls::Error::AlertReceived(AlertDescription::CertificateUnknown) => Some(
+            "the agent does not accept the name in --cert from the authority that issued it: the agent's log says why",
+        ),
         rustls::Error::AlertReceived(_) => Some(
             "the agent refused --cert: is it from the authority that the agent trusts, for a client, and still valid?",
         ),

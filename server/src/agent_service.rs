@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 use crate::call::{Call, Rpc};
 use crate::config::{Config, hostname};
-use crate::execution_service::invalid;
+use crate::execution_service::{counted, invalid};
 use crate::stack::Stack;
 use crate::tls::Tls;
 
@@ -70,12 +70,13 @@ impl AgentService for Agent {
         self.stack.starts.count(&call.caller.identity).map_err(|error| error_to_status(&error))?;
         let judged = self.stack.judge(&call, Rpc::Execute, command).await;
         let (facts, decision) = judged.map_err(|error| error_to_status(&error))?;
-        Ok(Response::new(CheckCommandResponse {
+        let answer = CheckCommandResponse {
             allowed: decision.allowed,
             reason: decision.reason,
             permission_pattern: permission_pattern(&facts.analysis).unwrap_or_default(),
             uses_sudo: facts.analysis.uses_sudo,
             programs: facts.analysis.programs,
-        }))
+        };
+        counted(&call.held, answer)
     }
 }

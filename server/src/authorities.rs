@@ -82,15 +82,17 @@ impl ClientCertVerifier for Bound {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified = self.clients.verify_client_cert(end_entity, intermediates, now)?;
-        // one that names nobody is turned away later
-        let Some(identity) = Identity::from_certificate(end_entity) else { return Ok(verified) };
+        let identity = Identity::from_certificate(end_entity);
+        let name = identity.as_ref().map(Identity::as_str).unwrap_or_default();
         let vouches = |(authority, names): &(Arc<dyn ClientCertVerifier>, NamePatterns)| {
-            names.contain(identity.as_str()) && authority.verify_client_cert(end_entity, intermediates, now).is_ok()
+            !name.is_empty()
+                && names.contain(name)
+                && authority.verify_client_cert(end_entity, intermediates, now).is_ok()
         };
         if self.authorities.iter().any(vouches) {
             return Ok(verified);
         }
-        let error = NotVouched { name: identity.as_str().to_owned() };
+        let error = NotVouched { name: name.to_owned() };
         Err(rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error)))))
     }
 

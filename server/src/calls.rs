@@ -12,6 +12,7 @@ use telexec_proto::convert::error_to_status;
 use telexec_tool::ExecutorError;
 use tonic::Status;
 
+use crate::held::Held;
 use crate::identity::Identity;
 
 /// Counts the calls of each identity; its clones count together.
@@ -65,16 +66,22 @@ impl Drop for Counted {
     }
 }
 
-/// The body of an answer. Its call is counted until it was sent, or given up.
+/// The body of an answer. Its call, and what that holds, are counted until it was sent, or given up.
 pub(crate) struct Answer<B> {
     body: B,
     /// `None`: it was refused.
     _counted: Option<Counted>,
+    /// What it holds of the memory; `None`: its request was not read.
+    _held: Option<Arc<Held>>,
 }
 
 /// The answer to a call.
-pub(crate) fn answer<B>(response: Response<B>, counted: Option<Counted>) -> Response<Answer<B>> {
-    response.map(|body| Answer { body, _counted: counted })
+pub(crate) fn answer<B>(
+    response: Response<B>,
+    counted: Option<Counted>,
+    held: Option<Arc<Held>>,
+) -> Response<Answer<B>> {
+    response.map(|body| Answer { body, _counted: counted, _held: held })
 }
 
 impl<B: Body + Unpin> Body for Answer<B> {

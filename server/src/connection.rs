@@ -28,7 +28,7 @@ use crate::body::{self, Body};
 use crate::caller::{Caller, Shown, Transport};
 use crate::calls::{self, Calls};
 use crate::deadline::Deadline;
-use crate::held::{Held, Requests};
+use crate::held::Requests;
 use crate::identity::Identity;
 use crate::listen::{Accepted, Remote};
 use crate::message::{self, Limited};
@@ -190,20 +190,20 @@ pub(crate) async fn serve(
                 Ok(counted) => counted,
                 Err(exhausted) => {
                     metrics.refused(Refusal::Exhausted);
-                    return Ok(calls::answer(body::of(exhausted.into_http()), None));
+                    return Ok(calls::answer(body::of(exhausted.into_http()), None, None));
                 }
             };
-            let answered = match refusal {
+            let (answered, held) = match refusal {
                 Some(refusal) => {
                     metrics.refused(Refusal::Certificate);
-                    Ok(body::of(error_to_status(&refusal).into_http()))
+                    (body::of(error_to_status(&refusal).into_http()), None)
                 }
                 None => match message::admit(request, &account, metrics) {
-                    Some(request) => answer(routes, request).await,
-                    None => Ok(body::of(message::unsupported())),
+                    Some((request, held)) => (answer(routes, request).await, Some(held)),
+                    None => (body::of(message::unsupported()), None),
                 },
             };
-            answered.map(|answered| calls::answer(answered, Some(counted)))
+            Ok::<_, Infallible>(calls::answer(answered, Some(counted), held))
         }
     });
     let connection = http2().serve_connection(TokioIo::new(Impatient::new(io, PREFACE_TIMEOUT, entrance)), service);
@@ -220,17 +220,16 @@ pub(crate) async fn serve(
     }
 }
 
-/// The answer of the service, until the call's deadline. What the request holds is held until then.
-async fn answer(routes: Routes, mut request: Request<Limited<Incoming>>) -> Result<Response<Body>, Infallible> {
+/// The answer of the service, until the call's deadline.
+async fn answer(routes: Routes, mut request: Request<Limited<Incoming>>) -> Response<Body> {
     let deadline = match Deadline::of(request.headers()) {
         Ok(deadline) => deadline,
-        Err(malformed) => return Ok(body::of(malformed.into_http())),
+        Err(malformed) => return body::of(malformed.into_http()),
     };
-    let _held = request.extensions().get::<Arc<Held>>().cloned();
     request.extensions_mut().insert(deadline.clone());
     match deadline.keep(routes.oneshot(request)).await {
-        Ok(answer) => answer.map(body::of),
-        Err(late) => Ok(body::of(late.into_http())),
+        Ok(Ok(answer)) => body::of(answer),
+        Err(late) => body::of(late.into_http()),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use prost::Message;
 use telexec_proto::convert::{
     attach_from_wire, error_to_status, execution_to_wire, page_to_wire, query_from_wire, size_from_wire,
 };
@@ -17,6 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::body::{Carried, carrying};
 use crate::call::{Call, Rpc};
 use crate::events::answer;
+use crate::held::Held;
 use crate::interact::interact;
 use crate::run;
 use crate::stack::Stack;
@@ -80,47 +82,65 @@ impl ExecutionService for Executions {
 
     async fn run(&self, request: Request<ExecuteRequest>) -> Result<Response<RunResponse>, Status> {
         let call = Call::of(&request, Rpc::Run)?;
+        let held = Arc::clone(&call.held);
         let command = call.deadline.command(request.into_inner())?;
         let execution =
             self.stack.executor_for(call).execute(command).await.map_err(|error| error_to_status(&error))?;
-        run::collect(execution).await.map(Response::new)
+        run::collect(execution, &held).await.map(Response::new)
     }
 
     async fn signal_execution(
         &self,
         request: Request<SignalExecutionRequest>,
     ) -> Result<Response<SignalExecutionResponse>, Status> {
-        let executor = self.executor_for(&request, Rpc::SignalExecution)?;
+        let call = Call::of(&request, Rpc::SignalExecution)?;
+        let (held, executor) = (Arc::clone(&call.held), self.stack.executor_for(call));
         let request = request.into_inner();
         let signal: Signal = request.signal.parse().map_err(invalid)?;
         let info = executor.signal(&id(&request.execution_id)?, signal).await;
         let execution = Some(execution_to_wire(info.map_err(|error| error_to_status(&error))?));
-        Ok(Response::new(SignalExecutionResponse { execution }))
+        counted(&held, SignalExecutionResponse { execution }).map_err(|status| {
+            let message = format!("the signal was sent, but there is no room for its answer: {}", status.message());
+            Status::new(status.code(), message)
+        })
     }
 
     async fn get_execution(
         &self,
         request: Request<GetExecutionRequest>,
     ) -> Result<Response<GetExecutionResponse>, Status> {
-        let executor = self.executor_for(&request, Rpc::GetExecution)?;
+        let call = Call::of(&request, Rpc::GetExecution)?;
+        let (held, executor) = (Arc::clone(&call.held), self.stack.executor_for(call));
         let info = executor.get(&id(&request.into_inner().execution_id)?).await;
         let execution = Some(execution_to_wire(info.map_err(|error| error_to_status(&error))?));
-        Ok(Response::new(GetExecutionResponse { execution }))
+        counted(&held, GetExecutionResponse { execution })
     }
 
     async fn list_executions(
         &self,
         request: Request<ListExecutionsRequest>,
     ) -> Result<Response<ListExecutionsResponse>, Status> {
-        let executor = self.executor_for(&request, Rpc::ListExecutions)?;
+        let call = Call::of(&request, Rpc::ListExecutions)?;
+        let (held, executor) = (Arc::clone(&call.held), self.stack.executor_for(call));
         let page = executor.list(query_from_wire(request.into_inner())).await;
-        Ok(Response::new(page_to_wire(page.map_err(|error| error_to_status(&error))?)))
+        counted(&held, page_to_wire(page.map_err(|error| error_to_status(&error))?))
     }
 }
 
 impl Executions {
     fn executor_for<T>(&self, request: &Request<T>, rpc: Rpc) -> Result<impl Executor + use<T>, Status> {
         Ok(self.stack.executor_for(Call::of(request, rpc)?))
+    }
+}
+
+/// An answer, if there is room for it.
+///
+/// # Errors
+/// RESOURCE_EXHAUSTED.
+pub(crate) fn counted<T: Message>(held: &Held, answer: T) -> Result<Response<T>, Status> {
+    match held.add(answer.encoded_len()) {
+        Ok(()) => Ok(Response::new(answer)),
+        Err(excess) => Err(error_to_status(&excess.into())),
     }
 }
 

@@ -34,12 +34,14 @@ const FLOOD: usize = 16 * 1024 * 1024;
 pub(crate) struct Excess {
     setting: &'static str,
     limit: usize,
+    /// It would, if there were no others.
+    fits: bool,
 }
 
 impl From<Excess> for ExecutorError {
-    fn from(Excess { setting, limit }: Excess) -> Self {
+    fn from(Excess { setting, limit, fits }: Excess) -> Self {
         let reason = format!("requests would hold more than {limit} bytes of the agent's memory: {setting}");
-        Self::Exhausted { reason, retry_after: Some(Duration::from_secs(1)) }
+        Self::Exhausted { reason, retry_after: fits.then_some(Duration::from_secs(1)) }
     }
 }
 
@@ -110,11 +112,15 @@ impl Account {
         let Limits { all, each, .. } = self.shared.limits;
         let room = |limit: usize| if is_small { limit.saturating_add(limit / 4) } else { limit };
         if !take(&self.own, more, room(each)) {
-            return Err(Excess { setting: "max_request_bytes_in_flight_per_identity", limit: each });
+            return Err(Excess {
+                setting: "max_request_bytes_in_flight_per_identity",
+                limit: each,
+                fits: more <= each,
+            });
         }
         if !take(&self.shared.all, more, room(all)) {
             self.own.fetch_sub(more, Ordering::Relaxed);
-            return Err(Excess { setting: "max_request_bytes_in_flight", limit: all });
+            return Err(Excess { setting: "max_request_bytes_in_flight", limit: all, fits: more <= all });
         }
         self.shared.most.fetch_max(self.shared.all.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(())
@@ -175,16 +181,24 @@ impl Held {
         Self { account: self.account.clone(), bytes: AtomicUsize::new(self.bytes.swap(0, Ordering::Relaxed)) }
     }
 
-    /// Held until the command has ended; once it has started, no more than what is kept of it. Passes on what it sees.
-    pub(crate) fn watch(
-        self,
-        kept: usize,
-        others: Option<(ExecutionId, Box<dyn Watcher>)>,
-    ) -> (ExecutionId, Box<dyn Watcher>) {
-        let (id, next) = others.unzip();
-        let watch = Watch { kept, held: self, next };
-        (id.unwrap_or_else(ExecutionId::generate), Box::new(watch))
+    /// It holds so much more: what it is answered with.
+    ///
+    /// # Errors
+    /// That is too much; it holds what it held.
+    pub(crate) fn add(&self, bytes: usize) -> Result<(), Excess> {
+        self.set(self.bytes.load(Ordering::Relaxed).saturating_add(bytes))
     }
+}
+
+/// Held until the command has ended, or longer by others; once it has started, no more than what is kept of it. Passes on what
+/// it sees.
+pub(crate) fn watch(
+    held: Arc<Held>,
+    kept: usize,
+    others: Option<(ExecutionId, Box<dyn Watcher>)>,
+) -> (ExecutionId, Box<dyn Watcher>) {
+    let (id, next) = others.unzip();
+    (id.unwrap_or_else(ExecutionId::generate), Box::new(UntilEnd { kept, held, next }))
 }
 
 impl Drop for Held {
@@ -210,13 +224,13 @@ pub(crate) fn kept(command: &Command) -> usize {
 }
 
 /// Sees a command to its end.
-struct Watch {
+struct UntilEnd {
     kept: usize,
-    held: Held,
+    held: Arc<Held>,
     next: Option<Box<dyn Watcher>>,
 }
 
-impl Watcher for Watch {
+impl Watcher for UntilEnd {
     fn started(&self, main: &MainProcess) {
         // never more than the whole request
         let _ = self.held.set(self.kept.min(self.held.bytes.load(Ordering::Relaxed)));

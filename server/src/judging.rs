@@ -62,6 +62,18 @@ impl Judging {
         };
         self.texts.run(identity, judge).await.map_err(lost)
     }
+
+    /// Judges something again that is known already.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Internal`]: it panicked.
+    pub(crate) async fn again<T: Send + 'static>(
+        &self,
+        identity: &str,
+        judge: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ExecutorError> {
+        self.texts.run(identity, judge).await.map_err(lost)
+    }
 }
 
 /// As many threads compute at once as there are processors, at least two: one long piece of work does not hold up all.

@@ -25,16 +25,29 @@ const FIELD_BYTES: usize = 256;
 /// Whose first field is a request of its own, whose fields count.
 const NESTED: [&str; 2] = ["/telexec.v1.ExecutionService/Interact", "/telexec.v1.AgentService/CheckCommand"];
 
-/// The same request with its messages limited; what they hold is an `Arc<Held>` among its extensions. `None`: it is not gRPC.
-pub(crate) fn admit<B>(mut request: Request<B>, account: &Account, metrics: Metrics) -> Option<Request<Limited<B>>> {
+/// Whose requests are any number of messages; of others all messages count together, and one is expected.
+const STREAMS: [&str; 3] = [
+    "/telexec.v1.ExecutionService/Interact",
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+];
+
+/// The same request with its messages limited, and what they hold, which is among its extensions too. `None`: it is not gRPC.
+pub(crate) fn admit<B>(
+    mut request: Request<B>,
+    account: &Account,
+    metrics: Metrics,
+) -> Option<(Request<Limited<B>>, Arc<Held>)> {
     if !is_grpc(request.headers()) {
         return None;
     }
     let held = Arc::new(account.nothing());
     request.extensions_mut().insert(Arc::clone(&held));
-    let framing = Framing::new(NESTED.contains(&request.uri().path()));
+    let path = request.uri().path();
+    let framing = Framing::new(NESTED.contains(&path), STREAMS.contains(&path));
     let max_fields = account.limits().fields;
-    Some(request.map(|body| Limited { body, framing, held, max_fields, metrics }))
+    let limited = |held| move |body| Limited { body, framing, held, max_fields, metrics };
+    Some((request.map(limited(Arc::clone(&held))), held))
 }
 
 /// The answer to what is not gRPC.
@@ -69,8 +82,8 @@ impl<B> Limited<B> {
     fn read(&mut self, data: &[u8]) -> Result<(), Status> {
         let (framing, held, max_fields) = (&mut self.framing, &self.held, self.max_fields);
         framing.read(data, |weight| {
-            if weight.longest > MAX_MESSAGE_BYTES {
-                let length = weight.longest;
+            if weight.length > MAX_MESSAGE_BYTES {
+                let length = weight.length;
                 let text = format!("the message has {length} bytes; a request may have {MAX_MESSAGE_BYTES}");
                 return Err(Status::resource_exhausted(text));
             }
@@ -97,9 +110,12 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref())
-            && let Err(status) = self.read(data.chunk())
-        {
+        let read = match &frame {
+            Some(Ok(frame)) => frame.data_ref().map_or(Ok(()), |data| self.read(data.chunk())),
+            Some(Err(_)) => Ok(()),
+            None => self.framing.end(),
+        };
+        if let Err(status) = read {
             self.metrics.refused(Refusal::Requests);
             return Poll::Ready(Some(Err(status.into())));
         }
@@ -121,8 +137,8 @@ struct Weight {
     bytes: usize,
     /// Fields of the message that is read.
     fields: usize,
-    /// The longest that has begun.
-    longest: u32,
+    /// The length of the message that is read.
+    length: u32,
 }
 
 /// Where in its messages a body is: each has a flag, four bytes of length, and so many bytes.
@@ -135,11 +151,46 @@ struct Framing {
     length: usize,
     fields: Fields,
     nested: bool,
+    /// There may be any number of messages, each done with when the next one is read.
+    streams: bool,
+    /// What the messages before this one come to that are not done with.
+    before: usize,
+    /// How many have begun.
+    messages: u64,
+    failed: bool,
 }
 
 impl Framing {
-    fn new(nested: bool) -> Self {
-        Self { header: 0, header_bytes: 0, missing: 0, length: 0, fields: Fields::new(nested), nested }
+    fn new(nested: bool, streams: bool) -> Self {
+        let fields = Fields::new(nested);
+        let (missing, length, before) = (0, 0, 0);
+        Self {
+            header: 0,
+            header_bytes: 0,
+            missing,
+            length,
+            fields,
+            nested,
+            streams,
+            before,
+            messages: 0,
+            failed: false,
+        }
+    }
+
+    /// Nothing more comes.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT: that is no end, once.
+    fn end(&mut self) -> Result<(), Status> {
+        if std::mem::replace(&mut self.failed, true) {
+            return Ok(());
+        }
+        match (self.missing, self.header_bytes, self.messages) {
+            (0, 0, 0) if !self.streams => Err(Status::invalid_argument("the request has no message")),
+            (0, 0, _) => Ok(()),
+            _ => Err(Status::invalid_argument("the request ends within a message")),
+        }
     }
 
     /// Asks `admit` at the beginning of each message, and whenever more of its fields have been seen.
@@ -149,37 +200,47 @@ impl Framing {
     fn read(&mut self, mut data: &[u8], mut admit: impl FnMut(Weight) -> Result<(), Status>) -> Result<(), Status> {
         const HEADER_BYTES: u8 = 5;
         // whole messages of the same piece are kept until the next one is read
-        let mut before = 0;
+        if self.streams {
+            self.before = 0;
+            if self.missing == 0 {
+                (self.length, self.fields) = (0, Fields::new(self.nested));
+            }
+        }
         loop {
             let (message, rest) = data.split_at(self.missing.min(data.len()));
             if !message.is_empty() {
                 self.missing -= message.len();
                 self.fields.read(message);
-                admit(self.weight(before))?;
-                if self.missing == 0 {
-                    before = self.weight(before).bytes;
-                }
+                self.admit(&mut admit)?;
             }
             let Some((byte, rest)) = rest.split_first() else { return Ok(()) };
             (self.header, self.header_bytes, data) = (self.header << 8 | u64::from(*byte), self.header_bytes + 1, rest);
             if self.header_bytes == HEADER_BYTES {
+                self.before = self.weight().bytes;
+                self.messages += 1;
                 let length = self.header as u32 as usize; // without the flag
                 (self.header_bytes, self.length, self.missing) = (0, length, length);
                 self.fields = Fields::new(self.nested);
-                admit(self.weight(before))?;
+                self.admit(&mut admit)?;
             }
         }
     }
 
-    fn weight(&self, before: usize) -> Weight {
+    fn admit(&mut self, admit: &mut impl FnMut(Weight) -> Result<(), Status>) -> Result<(), Status> {
+        admit(self.weight()).inspect_err(|_| self.failed = true)
+    }
+
+    fn weight(&self) -> Weight {
         let fields = self.fields.count();
-        let bytes = before + self.length + fields.saturating_mul(FIELD_BYTES);
-        Weight { bytes, fields, longest: u32::try_from(self.length).unwrap_or(u32::MAX) }
+        let bytes = self.before.saturating_add(self.length).saturating_add(fields.saturating_mul(FIELD_BYTES));
+        Weight { bytes, fields, length: u32::try_from(self.length).unwrap_or(u32::MAX) }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tonic::Code;
+
     use super::*;
 
     fn message(length: u32) -> Vec<u8> {
@@ -190,7 +251,7 @@ mod tests {
         let (mut bytes, mut long) = (0, None);
         let read = framing.read(data, |weight| {
             bytes = weight.bytes;
-            long = Some(weight.longest).filter(|length| *length > MAX_MESSAGE_BYTES);
+            long = Some(weight.length).filter(|length| *length > MAX_MESSAGE_BYTES);
             if long.is_some() { Err(Status::unknown("")) } else { Ok(()) }
         });
         read.map(|()| bytes).map_err(|_| long.unwrap())
@@ -201,17 +262,17 @@ mod tests {
         let short = [message(0), message(3), message(300), message(0)].concat();
         let long = [1, 0, 0x40, 0, 1];
         for size in 1..short.len() + long.len() {
-            let mut framing = Framing::new(false);
+            let mut framing = Framing::new(false, true);
             assert!(short.chunks(size).all(|chunk| read(&mut framing, chunk).is_ok()));
             let last = long.chunks(size).map(|chunk| read(&mut framing, chunk)).last();
             assert_eq!(last, Some(Err(MAX_MESSAGE_BYTES + 1)));
         }
-        assert!(read(&mut Framing::new(false), &message(MAX_MESSAGE_BYTES)).is_ok());
+        assert!(read(&mut Framing::new(false, true), &message(MAX_MESSAGE_BYTES)).is_ok());
     }
 
     #[test]
     fn a_message_counts_whole_from_its_beginning_and_others_until_more_is_read() {
-        let mut framing = Framing::new(false);
+        let mut framing = Framing::new(false, true);
         assert_eq!(read(&mut framing, &message(100)[..50]), Ok(100));
         assert_eq!(read(&mut framing, &[&message(100)[50..], &message(7), &message(20)[..6]].concat()), Ok(127));
         // the first two were done with before this was read
@@ -221,11 +282,37 @@ mod tests {
     }
 
     #[test]
+    fn messages_of_what_is_no_stream_count_together() {
+        let mut framing = Framing::new(false, false);
+        assert_eq!(read(&mut framing, &message(100)), Ok(100));
+        // an empty one after it takes nothing back
+        assert_eq!(read(&mut framing, &message(0)), Ok(100));
+        assert_eq!(read(&mut framing, &message(7)[..6]), Ok(107));
+    }
+
+    #[test]
+    fn a_request_is_a_whole_message() {
+        let end = |streams, data: &[u8]| {
+            let mut framing = Framing::new(false, streams);
+            read(&mut framing, data).unwrap();
+            let ended = framing.end().map_err(|status| status.code());
+            assert!(framing.end().is_ok(), "said once");
+            ended
+        };
+        for streams in [false, true] {
+            assert_eq!(end(streams, &message(3)), Ok(()));
+            assert_eq!(end(streams, &message(3)[..4]), Err(Code::InvalidArgument));
+            assert_eq!(end(streams, &message(3)[..7]), Err(Code::InvalidArgument));
+        }
+        assert_eq!((end(false, &[]), end(true, &[])), (Err(Code::InvalidArgument), Ok(())));
+    }
+
+    #[test]
     fn fields_count() {
         let fields = [10, 1, b'a'].repeat(100);
         let whole = [&[0, 0, 0, 1, 44][..], &fields].concat();
         for size in [1, 7, 1000] {
-            let mut framing = Framing::new(false);
+            let mut framing = Framing::new(false, true);
             let last = whole.chunks(size).map(|chunk| read(&mut framing, chunk)).last();
             assert_eq!(last, Some(Ok(300 + 100 * FIELD_BYTES)), "{size}");
         }

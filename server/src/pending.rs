@@ -3,6 +3,7 @@
 //! Nobody waits for a place. Where there is none, the source that has the most loses its oldest connection: whoever opens
 //! many and says nothing on them is in its own way, and others have the time that a handshake takes.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -61,10 +62,11 @@ impl Pending {
 }
 
 impl All {
-    /// Ends the oldest of the source with the most.
+    /// Ends the oldest of the source with the most; of several such sources, the oldest of all.
     fn displace(&mut self) {
-        let most = self.each.iter().max_by_key(|(_, connections)| connections.len());
-        let oldest = most.and_then(|(source, connections)| Some((*source, *connections.first_key_value()?.0)));
+        let oldest = |connections: &BTreeMap<u64, _>| connections.keys().next().copied();
+        let most = self.each.iter().max_by_key(|(_, all)| (all.len(), Reverse(oldest(all))));
+        let oldest = most.and_then(|(source, all)| Some((*source, oldest(all)?)));
         let displaced = oldest.and_then(|(source, number)| self.remove(source, number));
         displaced.inspect(CancellationToken::cancel);
     }

@@ -13,6 +13,7 @@ use tracing::{Instrument, info};
 
 use crate::audit::Touch;
 use crate::call::{Call, Rpc};
+use crate::held::Held;
 use crate::policy::{Decision, Facts, Subject};
 use crate::reload::{Changes, Watched};
 use crate::stack::Stack;
@@ -30,9 +31,15 @@ pub(crate) struct Permission {
 /// What was permitted.
 pub(crate) enum Permitted {
     /// To start a command; `None`: there is no policy that looks at it.
-    Start(Option<Box<Facts>>),
+    Start(Option<Judged>),
     /// To do this to an execution, which is of this owner.
     Use(Rpc, ExecutionId, String),
+}
+
+/// A command that may be judged again, and what it holds of the memory until then.
+pub(crate) struct Judged {
+    pub(crate) facts: Box<Facts>,
+    pub(crate) _held: Arc<Held>,
 }
 
 struct Verdict {
@@ -88,7 +95,7 @@ impl Permission {
     /// # Errors
     /// Those of `work`, which is dropped when the permission is over, and what a new call would be refused with then.
     pub(crate) async fn during<T>(
-        &self,
+        self: &Arc<Self>,
         work: impl Future<Output = Result<T, ExecutorError>>,
     ) -> Result<T, ExecutorError> {
         tokio::select! {
@@ -120,13 +127,13 @@ impl Permission {
     }
 
     /// Returns when it holds no more, with what a new call would be refused with; never, if nothing can change that.
-    async fn ended(&self) -> ExecutorError {
+    async fn ended(self: &Arc<Self>) -> ExecutorError {
         let standing = self.call.caller.standing.as_ref();
         // from before the first look
         let mut policy = self.stack.policy.as_ref().map(Watched::changes);
         let mut certificates = standing.map(Standing::changes);
         loop {
-            if let Err(refused) = self.check() {
+            if let Err(refused) = self.check_in_turn().await {
                 return refused;
             }
             tokio::select! {
@@ -137,11 +144,20 @@ impl Permission {
         }
     }
 
+    /// The same as [`check`](Self::check). Many calls may be decided again at once: each identity's in its turn.
+    async fn check_in_turn(self: &Arc<Self>) -> Result<(), ExecutorError> {
+        if self.call.caller.check().is_err() || self.policy() == lock(&self.verdict).permitted_by {
+            return self.check();
+        }
+        let this = Arc::clone(self);
+        self.stack.judging.again(self.call.caller.identity.as_str(), move || this.check()).await?
+    }
+
     fn decide(&self) -> (Decision, Result<(), ExecutorError>) {
         match &self.subject {
             Permitted::Start(None) => (Decision::unruled(), Ok(())),
-            Permitted::Start(Some(facts)) => {
-                let decision = self.stack.decide(&self.call, self.call.rpc, &Subject::Command(facts));
+            Permitted::Start(Some(judged)) => {
+                let decision = self.stack.decide(&self.call, self.call.rpc, &Subject::Command(&judged.facts));
                 let permitted = decision.permitted();
                 (decision, permitted)
             }

@@ -58,13 +58,18 @@ impl Places {
         let mut taken = self.taken();
         let own = taken.identities.get(identity).copied().unwrap_or(0);
         let same_source = taken.sources.get(&remote.source).copied().unwrap_or(0);
-        let is_full =
-            taken.all >= self.0.most || own >= self.0.most_per_identity || same_source >= self.0.most_per_source;
+        let limits = [
+            (taken.all, self.0.most, "max_connections"),
+            (own, self.0.most_per_identity, "max_connections_per_identity"),
+            (same_source, self.0.most_per_source, "max_connections_per_source"),
+        ];
+        let full = limits.into_iter().find(|(open, most, _)| open >= most);
+        let is_full = full.is_some();
         let was_full = std::mem::replace(&mut taken.is_full, is_full);
-        if is_full {
+        if let Some((open, most, setting)) = full {
             if !was_full {
-                let (from, open, most) = (&remote.address, taken.all, self.0.most);
-                warn!(from, %identity, own, same_source, open, most, "turned a peer away, and will others: max_connections are open");
+                let from = &remote.address;
+                warn!(from, %identity, open, most, setting, "turned a peer away, and will others: too many connections");
             }
             return None;
         }

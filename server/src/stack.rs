@@ -1,7 +1,6 @@
 //! What stands between a caller and the engine, put together in one place: policy and ownership, the pace of starts, the
 //! audit log, then the engine with its limits.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -17,7 +16,7 @@ use crate::call::{Call, Rpc};
 use crate::held;
 use crate::judging::Judging;
 use crate::metrics::{Metrics, Refusal};
-use crate::permission::{Permission, Permitted};
+use crate::permission::{Judged, Permission, Permitted};
 use crate::policy::{Decision, Facts, PolicyFile, Subject};
 use crate::reload::Watched;
 use crate::starts::Starts;
@@ -42,7 +41,7 @@ const LOOKED_AFTER: [Rpc; 3] = [Rpc::ListExecutions, Rpc::GetExecution, Rpc::Sig
 impl Stack {
     /// What this caller may use.
     pub(crate) fn executor_for(&self, call: Call) -> impl Executor + use<> {
-        Guarded { stack: self.clone(), call, followed: OnceLock::new(), typed: AtomicBool::new(false) }
+        Guarded { stack: self.clone(), call, followed: OnceLock::new() }
     }
 
     /// Whether a caller may ask this of the agent itself.
@@ -50,6 +49,8 @@ impl Stack {
     /// # Errors
     /// [`ExecutorError::Denied`].
     pub(crate) async fn permit(&self, call: &Call) -> Result<Decision, ExecutorError> {
+        // its body may have come long after its headers
+        call.caller.check()?;
         let decision = self.decide(call, call.rpc, &Subject::Agent);
         self.metrics.decided(call.rpc, decision.allowed);
         match decision.permitted() {
@@ -148,8 +149,6 @@ struct Guarded {
     call: Call,
     /// What this call has started or follows.
     followed: OnceLock<Followed>,
-    /// It has sent input already.
-    typed: AtomicBool,
 }
 
 /// An execution that a call may do more with than others.
@@ -179,7 +178,7 @@ impl Guarded {
         let has_effect = match rpc {
             Rpc::Attach | Rpc::SignalExecution => true,
             // not each key that is typed
-            Rpc::WriteInput => !self.typed.swap(true, Ordering::Relaxed),
+            Rpc::WriteInput => self.stack.audit.is_first_input(self.identity(), id),
             _ => false,
         };
         if has_effect || matches!(reached, Err(ExecutorError::Denied { .. })) {
@@ -228,13 +227,13 @@ impl Guarded {
     }
 
     /// What the policy says of a command, which it may have found out something about.
-    async fn judge(&self, command: Command) -> Result<(Command, Decision, Permitted), ExecutorError> {
+    async fn judge(&self, command: Command) -> Result<(Command, Decision, Option<Box<Facts>>), ExecutorError> {
         if self.stack.policy.is_none() {
-            return Ok((command, Decision::unruled(), Permitted::Start(None)));
+            return Ok((command, Decision::unruled(), None));
         }
         let (facts, decision) = self.stack.judge(&self.call, self.call.rpc, command).await?;
         let (command, facts) = facts.split();
-        Ok((command, decision, Permitted::Start(Some(Box::new(facts)))))
+        Ok((command, decision, Some(Box::new(facts))))
     }
 }
 
@@ -246,7 +245,7 @@ impl Executor for Guarded {
         self.call.caller.check()?;
         let Stack { starts, audit, metrics, traces, .. } = &self.stack;
         let (command, span) = traces.continued(&self.call, command);
-        let (command, decision, subject) = self.judge(command).await?;
+        let (command, decision, facts) = self.judge(command).await?;
         metrics.decided(self.call.rpc, decision.allowed);
         if let Err(denied) = decision.permitted() {
             metrics.refused(Refusal::Policy);
@@ -260,7 +259,9 @@ impl Executor for Guarded {
             audit.refused(&self.call, &command, &decision, &early).await;
             return Err(early);
         }
-        let permission = Permission::new(&self.stack, &self.call, subject, &decision);
+        let held = Arc::new(self.call.held.take());
+        let judged = facts.map(|facts| Judged { facts, _held: Arc::clone(&held) });
+        let permission = Permission::new(&self.stack, &self.call, Permitted::Start(judged), &decision);
         let command = command.with_allowance(decision.allowance);
         let told = match audit.start(&self.call, &command, &decision).await {
             Ok(told) => told,
@@ -274,7 +275,7 @@ impl Executor for Guarded {
         let watcher = metrics.watch(asked, trace::watch(span, told));
         // where there is a policy, the request is kept to be judged again
         let kept = if self.stack.policy.is_some() { usize::MAX } else { held::kept(&command) };
-        let (id, watcher) = self.call.held.take().watch(kept, watcher);
+        let (id, watcher) = held::watch(held, kept, watcher);
         self.call.deadline.hand_over();
         let execution = permission.during(engine.execute_watched(command, id, watcher)).await?;
         Ok(self.follow(execution, true, permission))

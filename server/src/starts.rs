@@ -35,7 +35,9 @@ impl Starts {
             starts.retain_recent();
         }
         starts.check_key(&identity.as_str().to_owned()).map_err(|early| ExecutorError::Exhausted {
-            reason: format!("{identity} may start {limit} commands a second"),
+            reason: format!(
+                "{identity} may start {limit} commands a second (max_starts_per_second), and has; nothing ran"
+            ),
             retry_after: Some(early.wait_time_from(DefaultClock::default().now())),
         })
     }

@@ -8,6 +8,7 @@ use telexec_tool::{Command, Program, ResourceLimits, shell};
 use time::OffsetDateTime;
 
 use super::config::Commands;
+use super::json;
 use super::key::Key;
 use super::record::{ms, rfc3339};
 use super::redact::Redact;
@@ -237,6 +238,20 @@ pub(super) fn clip_to(limit: usize, text: &str) -> String {
     }
 }
 
+/// The same, by the bytes that it takes in a line.
+pub(super) fn clip_line(limit: u64, text: &str) -> String {
+    let mut taken = 0;
+    let end = text.char_indices().find(|(_, c)| {
+        // without the quotes
+        taken += json::length(c) - 2;
+        taken > limit
+    });
+    match end {
+        Some((end, _)) => format!("{} [cut]", start(text, end)),
+        None => text.to_owned(),
+    }
+}
+
 /// As many texts as are together no longer than this, the last of them cut; and whether there is more.
 fn within<'a>(limit: usize, texts: impl Iterator<Item = &'a str>) -> (Vec<String>, bool) {
     let mut left = limit;
@@ -255,4 +270,17 @@ fn within<'a>(limit: usize, texts: impl Iterator<Item = &'a str>) -> (Vec<String
         left -= part.len();
     }
     (kept, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_by_what_they_take_in_a_line() {
+        assert_eq!(clip_line(10, "/some/path"), "/some/path");
+        assert_eq!(clip_line(10, "/some/paths"), "/some/path [cut]");
+        // each of them takes six bytes
+        assert_eq!(clip_line(12, "\u{1}\u{2}\u{3}"), "\u{1}\u{2} [cut]");
+    }
 }

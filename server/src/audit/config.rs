@@ -1,5 +1,6 @@
 //! The table `[audit]` of the configuration.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,6 +8,9 @@ use regex::Regex;
 use serde::Deserialize;
 
 use crate::config::ConfigError;
+
+/// The share of an identity: room for some commands, and no more than can be counted.
+const SHARES: RangeInclusive<u64> = 64 * 1024..=u32::MAX as u64;
 
 /// How the audit log is kept.
 #[derive(Clone, Debug, Deserialize)]
@@ -86,6 +90,10 @@ impl AuditConfig {
         {
             let text = format!("audit.file: {} is not the absolute path of a file", file.display());
             return Err(ConfigError::Invalid(text));
+        }
+        if self.max_bytes_per_identity.is_some_and(|bytes| bytes > 0 && !SHARES.contains(&bytes)) {
+            let text = "audit.max_bytes_per_identity: give 0, or from 65536 (64 KiB) to 4294967295 (4 GiB) bytes";
+            return Err(ConfigError::Invalid(text.into()));
         }
         if self.identity_period.is_zero() {
             return Err(ConfigError::Invalid("audit.identity_period: give a time, such as 1h".into()));

@@ -5,6 +5,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use time::OffsetDateTime;
@@ -35,6 +36,16 @@ pub(super) fn rotated(path: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     }
     found.sort();
     Ok(found)
+}
+
+/// How long ago each file of the log was written to, from the oldest file on.
+///
+/// # Errors
+/// They cannot be looked at.
+pub(super) fn ages(path: &Path) -> io::Result<Vec<Duration>> {
+    let all = rotated(path)?.into_iter().map(|(_, path)| path).chain([path.to_owned()]);
+    // a clock that was set back makes it young
+    all.map(|path| Ok(std::fs::metadata(path)?.modified()?.elapsed().unwrap_or_default())).collect()
 }
 
 /// The file of the key for digests.

@@ -40,7 +40,14 @@ impl Key {
     pub(super) fn read(path: &Path) -> io::Result<Self> {
         let name = files::key_name(path);
         let mut bytes = Vec::new();
-        File::open(&name)?.take(KEY_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+        let missing = |error: io::Error| {
+            let text = format!(
+                "{}, the key of the log, cannot be read: {error}; it is beside the log that the agent wrote",
+                name.display()
+            );
+            io::Error::new(error.kind(), text)
+        };
+        File::open(&name).map_err(missing)?.take(KEY_BYTES as u64 + 1).read_to_end(&mut bytes)?;
         match bytes.len() {
             KEY_BYTES => Ok(Self::new(&bytes)),
             _ => Err(io::Error::other(format!("{} does not hold a key of {KEY_BYTES} bytes", name.display()))),

@@ -27,9 +27,10 @@ mod volume;
 mod watch;
 mod writer;
 
+use std::collections::HashSet;
 use std::num::NonZero;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
@@ -62,11 +63,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// So many refusals of one caller are told in a row, and then one a second.
 const REFUSALS: NonZero<u32> = NonZero::new(100).expect("it is positive");
-/// From so many callers on, those that were not refused lately are forgotten.
+/// From so many callers on, those that were not refused lately are forgotten; and from so many executions that were typed to.
 const MANY: usize = 1024;
-/// Of a longer command what is told is made on another thread, in bytes.
-const QUICK: u64 = 16 * 1024;
-/// About what a record has beside what is told of a command, and with it that of the end.
+/// Of a longer command what is told is made on another thread, in bytes: it may have to be analysed.
+const QUICK: u64 = 512;
+/// What a record has beside what is told of a command, and with it that of the end, but for names.
 const REST: u64 = 2048;
 /// So many records may wait to be written, but for those of ends.
 const MAX_WAITING: usize = 1024;
@@ -101,6 +102,8 @@ struct Inner {
     workers: Workers,
     volume: Volume,
     left_out: LeftOut,
+    /// Executions that were sent input, with who sent it.
+    typed: Mutex<HashSet<(String, ExecutionId)>>,
     /// Counts what each caller is refused.
     refusals: DefaultKeyedRateLimiter<String>,
     when_full: WhenFull,
@@ -129,6 +132,7 @@ impl Audit {
         let Some(path) = config.file.clone() else { return Ok(Self(None)) };
         let failed = |source| AuditError::File { path: path.clone(), source };
         let (log, aside) = Log::open(path.clone(), config).map_err(failed)?;
+        let ages = files::ages(&path).map_err(failed)?;
         let key = Key::open(&path).map_err(failed)?;
         let state = Arc::new(State::default());
         let mut writer = Writer::new(log, hostname(), Arc::clone(&state));
@@ -142,8 +146,9 @@ impl Audit {
             state,
             teller: Arc::new(Teller { key, commands: config.commands, redact }),
             workers: Workers::new("audit-text", 1, 2).map_err(failed)?,
-            volume: Volume::new(config),
+            volume: Volume::new(config, ages),
             left_out: LeftOut::default(),
+            typed: Mutex::default(),
             refusals: RateLimiter::keyed(Quota::per_second(NonZero::<u32>::MIN).allow_burst(REFUSALS)),
             when_full: config.when_full,
             output_digest: config.output_digest,
@@ -190,8 +195,9 @@ impl Audit {
     /// Tells of a command that is not started, since the policy says so.
     pub(crate) async fn denied(&self, call: &Call, command: &Command, decision: &Decision, error: &ExecutorError) {
         let Some(inner) = self.0.as_ref().filter(|inner| inner.spares(call)) else { return };
-        let asked = inner.told(call, command, Teller::briefly).await;
-        if !inner.fits(call, json::length(&asked) + REST, true) {
+        // who asked, and for what, is known all the same
+        let asked = inner.told(call, command, Teller::briefly).await.unwrap_or_default();
+        if !inner.fits(call, json::length(&asked) + rest(call), true) {
             return;
         }
         let decision = decision.into();
@@ -202,8 +208,8 @@ impl Audit {
     /// Tells of a command that is allowed and not started for another reason.
     pub(crate) async fn refused(&self, call: &Call, command: &Command, decision: &Decision, error: &ExecutorError) {
         let Some(inner) = self.0.as_ref().filter(|inner| inner.spares(call)) else { return };
-        let asked = inner.told(call, command, Teller::briefly).await;
-        if !inner.fits(call, json::length(&asked) + REST, true) {
+        let asked = inner.told(call, command, Teller::briefly).await.unwrap_or_default();
+        if !inner.fits(call, json::length(&asked) + rest(call), true) {
             return;
         }
         let decision = decision.into();
@@ -231,6 +237,16 @@ impl Audit {
         if let Some(record) = inner.touch(call, touch, decision, Some(error)) {
             tokio::spawn(async move { inner.tell(record).await });
         }
+    }
+
+    /// Whether this is, as far as is remembered, the first input that this identity sends to an execution.
+    pub(crate) fn is_first_input(&self, identity: &str, id: &ExecutionId) -> bool {
+        let Some(inner) = &self.0 else { return false };
+        let mut typed = inner.typed.lock().unwrap_or_else(PoisonError::into_inner);
+        if typed.len() >= MANY {
+            typed.clear();
+        }
+        typed.insert((identity.to_owned(), id.clone()))
     }
 
     /// How many records are missing, and whether it cannot be written at this time; `None`: there is no log.
@@ -263,6 +279,11 @@ impl Audit {
     }
 }
 
+/// What the records of a start and its end have beside what is told of the command: both name the caller.
+fn rest(call: &Call) -> u64 {
+    REST + 2 * json::length(&call.caller.identity.as_str())
+}
+
 impl Inner {
     /// What is told of a command that is to be started: less, if its caller has told much.
     ///
@@ -270,12 +291,12 @@ impl Inner {
     /// [`ExecutorError::Exhausted`]: it has told too much.
     async fn room_for(self: &Arc<Self>, call: &Call, command: &Command) -> Result<Box<Asked>, ExecutorError> {
         let identity = call.caller.identity.as_str();
-        let asked = self.told(call, command, Teller::asked).await;
-        if self.volume.takes_whole(identity, json::length(&asked) + REST) {
+        let asked = self.told(call, command, Teller::asked).await?;
+        if self.volume.takes_whole(identity, json::length(&asked) + rest(call)) {
             return Ok(asked);
         }
-        let asked = self.told(call, command, Teller::shortened).await;
-        self.volume.take(identity, json::length(&asked) + REST).map_err(|wait| {
+        let asked = self.told(call, command, Teller::shortened).await?;
+        self.volume.take(identity, json::length(&asked) + rest(call)).map_err(|wait| {
             self.leave_out(call, true);
             let reason =
                 format!("{identity} has filled its share of the audit log, audit.max_bytes_per_identity; nothing ran");
@@ -285,14 +306,18 @@ impl Inner {
     }
 
     /// What is told of a command.
-    async fn told(&self, call: &Call, command: &Command, tell: fn(&Teller, &Command) -> Box<Asked>) -> Box<Asked> {
+    async fn told(
+        &self,
+        call: &Call,
+        command: &Command,
+        tell: fn(&Teller, &Command) -> Box<Asked>,
+    ) -> Result<Box<Asked>, ExecutorError> {
         if command::length(command.program()) <= QUICK {
-            return tell(&self.teller, command);
+            return Ok(tell(&self.teller, command));
         }
         let (teller, command) = (Arc::clone(&self.teller), command.clone());
         let told = self.workers.run(call.caller.identity.as_str(), move || tell(&teller, &command)).await;
-        // it is known all the same who ran something, and when
-        told.unwrap_or_default()
+        told.map_err(|lost| ExecutorError::Internal(format!("no audit record was made of the command: {lost}")))
     }
 
     /// Whether there is a record left for what a caller is refused: who is told no again and again does not fill the log.
@@ -339,7 +364,7 @@ impl Inner {
         decision: &Decision,
         error: Option<&ExecutorError>,
     ) -> Option<Record> {
-        if error.is_some() && !self.spares(call) || !self.fits(call, REST / 2, error.is_some()) {
+        if error.is_some() && !self.spares(call) || !self.fits(call, rest(call) / 2, error.is_some()) {
             return None;
         }
         let action = touch.action.filter(|action| *action != call.rpc).map(Rpc::as_str);

@@ -82,7 +82,7 @@ fn tell(summary: &Summary, files: u32, out: &mut impl Write) -> io::Result<()> {
     }
     let starts = running.len() as u64 + more_running;
     if starts > 0 {
-        writeln!(out, "{starts} starts without an end: they run, or the agent was killed before it came")?;
+        writeln!(out, "{starts} starts without an end: they still run, or the agent was killed before they ended")?;
     }
     for (seq, id) in running {
         writeln!(out, "  seq {seq}: execution {}", id.escape_default())?;

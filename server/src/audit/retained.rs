@@ -12,6 +12,8 @@ pub(super) struct Retained {
     max_bytes: u64,
     /// How many files there are at most.
     keep: usize,
+    /// How many files shares may still fill while a record is protected.
+    reserve: usize,
     /// For how long records of others are protected.
     period: Duration,
     /// From the oldest on.
@@ -21,7 +23,7 @@ pub(super) struct Retained {
 /// One file.
 struct Account {
     bytes: u64,
-    /// Whose first record it has.
+    /// Whose first record it has; of a file that was there before, nobody's.
     first: String,
     /// The latest record of that identity, and of any other one.
     latest: (Instant, Option<Instant>),
@@ -38,9 +40,15 @@ impl Account {
 }
 
 impl Retained {
-    /// Nothing is retained yet.
-    pub(super) fn new(config: &AuditConfig) -> Self {
-        Self { max_bytes: config.max_bytes, keep: config.keep, period: config.identity_period, files: VecDeque::new() }
+    /// Only files are retained that were written to so long ago, by whomever; each identity has a share of so many bytes.
+    pub(super) fn new(config: &AuditConfig, share: u64, ages: Vec<Duration>) -> Self {
+        let AuditConfig { max_bytes, keep, identity_period: period, .. } = *config;
+        let reserve = usize::try_from(share.div_ceil(max_bytes.max(1))).unwrap_or(usize::MAX).min(keep);
+        let now = Instant::now();
+        // what is older than the clock is not protected
+        let known = ages.into_iter().filter_map(|age| Some((now.checked_sub(age)?, None)));
+        let files = known.map(|latest| Account { bytes: max_bytes, first: String::new(), latest }).collect();
+        Self { max_bytes, keep, reserve, period, files }
     }
 
     /// Adds a record of so many bytes.
@@ -66,13 +74,14 @@ impl Retained {
         self.files.iter().all(|file| self.protection(file, identity).is_none())
     }
 
-    /// Whether a record of so many bytes pushes out no protected record of others.
+    /// Whether a record of so many bytes pushes out no protected record of others, with what shares may still fill.
     ///
     /// # Errors
     /// It would, for this time.
     pub(super) fn spares_others(&self, identity: &str, bytes: u64) -> Result<(), Duration> {
-        let pushed_out = self.files.front().filter(|_| self.is_full(bytes) && self.files.len() >= self.keep);
-        match pushed_out.and_then(|file| self.protection(file, identity)) {
+        let coming = usize::from(self.is_full(bytes)) + self.reserve;
+        let pushed_out = (self.files.len() + coming).saturating_sub(self.keep);
+        match self.files.iter().take(pushed_out).filter_map(|file| self.protection(file, identity)).max() {
             Some(remaining) => Err(remaining),
             None => Ok(()),
         }
@@ -94,13 +103,17 @@ impl Retained {
 mod tests {
     use super::*;
 
-    fn retained(period: Duration) -> Retained {
-        Retained::new(&AuditConfig { max_bytes: 100, keep: 3, identity_period: period, ..AuditConfig::default() })
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    /// A share is one of four files.
+    fn retained(period: Duration, ages: &[Duration]) -> Retained {
+        let config = AuditConfig { max_bytes: 100, keep: 4, identity_period: period, ..AuditConfig::default() };
+        Retained::new(&config, 100, ages.to_vec())
     }
 
     #[test]
     fn who_is_alone_pushes_out_only_its_own_records() {
-        let mut retained = retained(Duration::from_secs(3600));
+        let mut retained = retained(HOUR, &[]);
         for _ in 0..100 {
             assert!(retained.is_alone("a") && retained.spares_others("a", 60).is_ok());
             retained.add("a", 60);
@@ -110,8 +123,8 @@ mod tests {
 
     #[test]
     fn records_of_others_are_protected_until_the_period_is_over() {
-        for (period, spared) in [(Duration::from_secs(3600), false), (Duration::from_nanos(1), true)] {
-            let mut retained = retained(period);
+        for (period, spared) in [(HOUR, false), (Duration::from_nanos(1), true)] {
+            let mut retained = retained(period, &[]);
             for identity in ["a", "b", "a", "a", "a"] {
                 assert!(retained.spares_others("a", 60).is_ok());
                 retained.add(identity, 40);
@@ -121,5 +134,15 @@ mod tests {
             assert_eq!(retained.spares_others("a", 60).is_ok(), spared);
             assert_eq!(retained.is_alone("a"), spared);
         }
+    }
+
+    #[test]
+    fn files_from_before_are_of_others() {
+        let ages = [HOUR * 2, HOUR / 2, Duration::ZERO];
+        let mut retained = retained(HOUR, &ages);
+        // the first is too old to be protected, and makes room; then comes the second
+        assert!(!retained.is_alone("a") && retained.spares_others("a", 60).is_ok());
+        retained.add("a", 60);
+        assert!(retained.spares_others("a", 60).is_err_and(|wait| wait < HOUR));
     }
 }

@@ -25,13 +25,13 @@ struct Limits {
 }
 
 impl Volume {
-    /// As configured.
-    pub(super) fn new(config: &AuditConfig) -> Self {
+    /// As configured; the files that are there were written to so long ago, by others.
+    pub(super) fn new(config: &AuditConfig, ages: Vec<Duration>) -> Self {
         let bytes = config.max_bytes_per_identity.unwrap_or_else(|| share(config));
         let limiter = |bytes: u64| Some(RateLimiter::keyed(quota(bytes, config.identity_period)?));
         let retained = || match config.max_bytes_per_identity {
             Some(_) => None,
-            None => Some(Mutex::new(Retained::new(config))),
+            None => Some(Mutex::new(Retained::new(config, bytes, ages))),
         };
         let limits = || Some(Limits { whole: limiter(bytes / 2)?, all: limiter(bytes)?, retained: retained() });
         Self(limits())
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn whole_texts_take_half_and_each_identity_has_its_own() {
         let config = AuditConfig { max_bytes_per_identity: Some(1000), ..AuditConfig::default() };
-        let volume = Volume::new(&config);
+        let volume = Volume::new(&config, Vec::new());
         assert!(volume.takes_whole("a", 400) && !volume.takes_whole("a", 400));
         assert!(volume.take("a", 500).is_ok());
         let wait = volume.take("a", 500).unwrap_err();
@@ -129,7 +129,7 @@ mod tests {
     fn what_is_never_removed_has_no_limit() {
         for (max_bytes, keep, limit) in [(0, 10, None), (1 << 20, 0, None), (1 << 20, 10, Some(0))] {
             let config = AuditConfig { max_bytes, keep, max_bytes_per_identity: limit, ..AuditConfig::default() };
-            let volume = Volume::new(&config);
+            let volume = Volume::new(&config, Vec::new());
             assert!((0..100).all(|_| volume.takes_whole("a", 1 << 30) && volume.take("a", 1 << 30).is_ok()));
         }
     }

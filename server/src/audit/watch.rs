@@ -8,10 +8,13 @@ use telexec_tool::local::{MainProcess, Watcher};
 use telexec_tool::{ExecutionId, ExecutorError, Exited, OutputStream, Signal, StreamTotals};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::command::clip;
+use super::command::{clip, clip_line};
 use super::record::{Body, End, Failure, NotStarted, Origin, Record, Written, ms};
 use super::writer::{Job, State};
 use crate::caller::hex;
+
+/// Of the directory of a command, in bytes of the line: its start has what was asked for.
+const MAX_DIRECTORY: u64 = 512;
 
 /// Tells the end of an execution, once. Dropped without one, it tells that there was none to tell; but nothing of either
 /// if its start is not in the log.
@@ -105,7 +108,7 @@ impl Watcher for Watch {
             start: self.start,
             pid: main.map_or(0, |main| main.pid),
             user: main.map(|main| clip(&main.user)).unwrap_or_default(),
-            directory: main.map(|main| clip(&main.working_directory)).unwrap_or_default(),
+            directory: main.map(|main| clip_line(MAX_DIRECTORY, &main.working_directory)).unwrap_or_default(),
             cause: exited.cause.as_str(),
             exit_code: exited.exit_code(),
             signal: exited.signal.as_ref().map(Signal::to_string),

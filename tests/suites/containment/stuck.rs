@@ -1,7 +1,7 @@
 //! Processes whose memory does not answer those who read it, such as their environment in /proc.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command as Program, Stdio};
+use std::process::{Command as Program, Stdio};
 use std::time::Duration;
 
 use telexec_tests::{Agent, StuckProcess, directory, is_root, run, until, within};

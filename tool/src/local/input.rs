@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{Buf, Bytes};
 use tokio::io::AsyncWriteExt;
@@ -35,9 +35,12 @@ impl Sink {
     }
 }
 
+/// What is to be written; `None` once nobody waits for it, or it is being written.
+type Pending = Arc<Mutex<Option<Input>>>;
+
 /// One write, and who waits for it.
 struct Request {
-    input: Input,
+    input: Pending,
     reply: oneshot::Sender<Result<u64, ExecutorError>>,
 }
 
@@ -62,9 +65,24 @@ impl InputSender {
     pub(super) async fn write(&self, input: Input) -> Result<u64, ExecutorError> {
         let (reply, answer) = oneshot::channel();
         let ended = || refused("the command has ended");
-        self.0.send(Request { input, reply }).await.map_err(|_| ended())?;
+        let input = GivenUp(Arc::new(Mutex::new(Some(input))));
+        let request = Request { input: Arc::clone(&input.0), reply };
+        self.0.send(request).await.map_err(|_| ended())?;
         answer.await.map_err(|_| ended())?
     }
+}
+
+/// A write that waits for its turn. Dropping it drops what was to be written, wherever in the queue it is.
+struct GivenUp(Pending);
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        drop(take(&self.0));
+    }
+}
+
+fn take(pending: &Pending) -> Option<Input> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 fn refused(reason: &str) -> ExecutorError {
@@ -101,6 +119,7 @@ impl Feed {
             return;
         };
         while let Some(Request { input, mut reply }) = requests.recv().await {
+            let Some(input) = take(&input) else { continue };
             let answer = tokio::select! {
                 biased;
                 // nobody waits for it: what is not written yet is written by a repeat
@@ -161,5 +180,22 @@ impl Feed {
             }
             Sink::Pipe(_) | Sink::Closed => self.sink = Sink::Closed,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn a_write_that_is_given_up_keeps_nothing() {
+        let (sender, receiver) = channel();
+        let data = Bytes::from(vec![0; 1024]);
+        let mut write = Box::pin(sender.write(Input { data: data.clone(), ..Input::default() }));
+        assert!(write.as_mut().now_or_never().is_none() && !receiver.0.is_empty());
+        drop(write);
+        assert!(data.is_unique() && !receiver.0.is_empty());
     }
 }

@@ -410,7 +410,9 @@ impl Registry {
             return Ok(());
         }
         Err(ExecutorError::Exhausted {
-            reason: format!("{most} executions of {identity} run already, which is the limit for one caller"),
+            reason: format!(
+                "{most} executions of {identity} run already, which is the limit for one caller (max_executions_per_identity)"
+            ),
             retry_after: Some(Duration::from_secs(1)),
         })
     }

@@ -1,7 +1,7 @@
 //! A disk that does not answer.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use telexec_tool::{Command, ExecutorError};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -30,8 +30,9 @@ fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {
         state: Arc::clone(&state),
         teller: Arc::new(Teller { key: Key::new(b"key"), commands: Commands::Full, redact: Redact::default() }),
         workers: Workers::new("test", 1, 1).unwrap(),
-        volume: Volume::new(&AuditConfig::default()),
+        volume: Volume::new(&AuditConfig::default(), Vec::new()),
         left_out: LeftOut::default(),
+        typed: Mutex::default(),
         refusals: RateLimiter::keyed(Quota::per_second(NonZero::<u32>::MIN).allow_burst(REFUSALS)),
         when_full,
         output_digest: true,
