@@ -28,6 +28,8 @@ const SMALL: usize = 64 * 1024;
 
 /// A flood: when it is over, the allocator is asked to give back what it keeps.
 const FLOOD: usize = 16 * 1024 * 1024;
+/// What a call costs beside its request, about, whose answer waits for its caller.
+const CALL: usize = 64 * 1024;
 
 /// The first request that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +54,9 @@ pub(crate) struct Requests(Arc<Shared>);
 struct Shared {
     limits: Limits,
     all: AtomicUsize,
-    /// The most since the last flood was over.
+    /// What the allocator is asked for, about: for requests, and for each call.
+    used: AtomicUsize,
+    /// The most of that since the last flood was over.
     most: AtomicUsize,
     is_over: Notify,
     each: Mutex<HashMap<Identity, Weak<AtomicUsize>>>,
@@ -60,8 +64,8 @@ struct Shared {
 
 impl Requests {
     pub(crate) fn new(limits: Limits) -> Self {
-        let (all, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self(Arc::new(Shared { limits, all, most, is_over: Notify::new(), each: Mutex::default() }))
+        let (all, used, most) = Default::default();
+        Self(Arc::new(Shared { limits, all, used, most, is_over: Notify::new(), each: Mutex::default() }))
     }
 
     /// Those of one identity.
@@ -103,7 +107,7 @@ impl Account {
 
     /// A request that holds nothing yet.
     pub(crate) fn nothing(&self) -> Held {
-        Held { account: self.clone(), bytes: AtomicUsize::new(0) }
+        Held::new(self, 0)
     }
 
     /// # Errors
@@ -122,17 +126,29 @@ impl Account {
             self.own.fetch_sub(more, Ordering::Relaxed);
             return Err(Excess { setting: "max_request_bytes_in_flight", limit: all, fits: more <= all });
         }
-        self.shared.most.fetch_max(self.shared.all.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.shared.rise(more);
         Ok(())
     }
 
     fn subtract(&self, less: usize) {
         self.own.fetch_sub(less, Ordering::Relaxed);
-        let left = self.shared.all.fetch_sub(less, Ordering::Relaxed).saturating_sub(less);
-        let most = self.shared.most.load(Ordering::Relaxed);
+        self.shared.all.fetch_sub(less, Ordering::Relaxed);
+        self.shared.fall(less);
+    }
+}
+
+impl Shared {
+    fn rise(&self, more: usize) {
+        let used = self.used.fetch_add(more, Ordering::Relaxed).saturating_add(more);
+        self.most.fetch_max(used, Ordering::Relaxed);
+    }
+
+    fn fall(&self, less: usize) {
+        let left = self.used.fetch_sub(less, Ordering::Relaxed).saturating_sub(less);
+        let most = self.most.load(Ordering::Relaxed);
         if most >= FLOOD && left < most / 4 {
-            self.shared.most.store(left, Ordering::Relaxed);
-            self.shared.is_over.notify_one();
+            self.most.store(left, Ordering::Relaxed);
+            self.is_over.notify_one();
         }
     }
 }
@@ -149,6 +165,12 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    /// Its bytes are counted already.
+    fn new(account: &Account, bytes: usize) -> Self {
+        account.shared.rise(CALL);
+        Self { account: account.clone(), bytes: AtomicUsize::new(bytes) }
+    }
+
     /// Of a call that did not come over a connection.
     #[cfg(test)]
     pub(crate) fn uncounted() -> Self {
@@ -178,7 +200,7 @@ impl Held {
 
     /// What it holds, held by something else from now on.
     pub(crate) fn take(&self) -> Self {
-        Self { account: self.account.clone(), bytes: AtomicUsize::new(self.bytes.swap(0, Ordering::Relaxed)) }
+        Self::new(&self.account, self.bytes.swap(0, Ordering::Relaxed))
     }
 
     /// It holds so much more: what it is answered with.
@@ -204,6 +226,7 @@ pub(crate) fn watch(
 impl Drop for Held {
     fn drop(&mut self) {
         self.release();
+        self.account.shared.fall(CALL);
     }
 }
 

@@ -29,8 +29,9 @@ use crate::{Command, ExecutionId, ExecutorError, OnDisconnect, SpawnError, Spawn
 
 /// How many starts may be on their way at once.
 const MAX_THREADS: usize = 64;
-/// Of these, how many of one identity.
-const MAX_EACH: usize = 48;
+/// Of these, how many of one identity: more of them would only wait for each other, and keep the processors from the threads
+/// that serve others.
+const MAX_EACH: usize = 16;
 /// How long a start waits for its turn: far longer than those before it take, unless they are stuck.
 const TURN_TIME: Duration = Duration::from_secs(10);
 
@@ -90,6 +91,8 @@ impl Ends {
 /// A process that runs, and what it was started with.
 struct Spawned {
     child: Child,
+    /// Just before there was a process: it may have run for a while when its start is seen.
+    started: Instant,
     containment: Guard,
     report: Option<Report>,
     user: String,
@@ -136,8 +139,7 @@ impl Supervisor {
     /// Starts the command.
     pub(super) async fn start(&self) -> Result<(Main, Ends), NotStarted> {
         let oom_kills_before = self.shared.is_only_one().then(|| self.shared.cgroups.own_oom_kills()).flatten();
-        let Spawned { child, containment, report, user, working_directory } = self.spawn().await?;
-        let started = Instant::now();
+        let Spawned { child, started, containment, report, user, working_directory } = self.spawn().await?;
         let Child { pid, pidfd, streams } = child;
         let (pidfd, ends) = match process::watch(pidfd).and_then(|pidfd| Ok((pidfd, Ends::new(streams)?))) {
             Ok(parts) => parts,
@@ -268,11 +270,12 @@ impl Shared {
             OnDisconnect::Detach => self.note(&key, leaf.as_ref()),
             OnDisconnect::Kill => None,
         };
+        let started = Instant::now();
         let (own, child) = self.spawner.spawn(&spec, own)?;
         let name = Name { id: id.clone(), key, identity: command.identity().to_owned() };
         let containment = Guard::new(child.pid, own, leaf, name, Arc::clone(&self.means));
         note.into_iter().for_each(|note| containment.spare(note));
-        Ok(Spawned { child, containment, report, user, working_directory })
+        Ok(Spawned { child, started, containment, report, user, working_directory })
     }
 }
 
@@ -336,14 +339,13 @@ mod tests {
             let (executor, command) = (executor.acting_as(identity), Command::argv(["true"]).build().unwrap());
             tokio::spawn(async move { executor.execute(command).await.err().unwrap() })
         };
-        let identities = (0..MAX_THREADS).map(|n| if n < MAX_EACH { "one" } else { "two" });
-        let on_their_way: Vec<_> = identities.map(start).collect();
+        let on_their_way: Vec<_> = (0..MAX_THREADS).map(|n| start(&format!("{}", n / MAX_EACH))).collect();
         for _ in 0..100 {
             // all of them are queued then
             tokio::task::yield_now().await;
         }
         assert_eq!(begun.iter().take(MAX_THREADS).count(), MAX_THREADS);
-        let refused = start("three").await.unwrap();
+        let refused = start("another").await.unwrap();
         assert!(matches!(refused, ExecutorError::Exhausted { retry_after: Some(_), .. }), "{refused}");
         // from here on threads are waited for, which know no paused clock
         tokio::time::resume();
@@ -351,7 +353,7 @@ mod tests {
         for one in on_their_way {
             assert!(matches!(one.await.unwrap(), ExecutorError::Spawn(_)));
         }
-        assert!(matches!(start("three").await.unwrap(), ExecutorError::Spawn(_)));
+        assert!(matches!(start("another").await.unwrap(), ExecutorError::Spawn(_)));
         assert_eq!(begun.try_iter().count(), 1, "what was refused is not begun any more");
     }
 }
