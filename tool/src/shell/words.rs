@@ -3,14 +3,16 @@
 //! Where the parser gives up on the inside of a word, it keeps it as text. So text that has a substitution in it is not
 //! understood.
 
+use std::ops::Range;
+
 use shuck_ast::{
     BourneParameterExpansion, Heredoc, HeredocBodyPart, LiteralText, ParameterExpansion, ParameterExpansionSyntax,
     ParameterOp, Pattern, PatternPart, Span, Subscript, Word, WordPart, WordPartNode,
 };
 
 use super::expansion::Expansion;
-use super::refused;
 use super::walk::{EVALUATED, Item, Mark, Reader, Walk};
+use super::{builtins, refused};
 
 const UNREAD: &str = "a substitution could not be read";
 const OTHER_SHELL: &str = "it has an expansion of another shell";
@@ -28,6 +30,7 @@ impl Walk<'_> {
     pub(super) fn word(&mut self, word: &Word) -> Expansion {
         let mut expansion = Expansion::Known(String::new());
         let mut unquoted = String::new();
+        self.tiled(word.span.start.offset()..word.span.end.offset(), &word.parts);
         for part in &word.parts {
             expansion = expansion.followed_by(self.part(part, Place::Bare));
             match &part.kind {
@@ -54,6 +57,16 @@ impl Walk<'_> {
         }
     }
 
+    /// The parser has left nothing out between the parts.
+    fn tiled(&mut self, whole: Range<usize>, parts: &[WordPartNode]) {
+        let mut end = whole.start;
+        let follows =
+            |part: &WordPartNode| std::mem::replace(&mut end, part.span.end.offset()) == part.span.start.offset();
+        if !parts.iter().all(follows) || end != whole.end {
+            self.unknown(UNREAD);
+        }
+    }
+
     fn part(&mut self, part: &WordPartNode, place: Place) -> Expansion {
         self.closed(part.span);
         self.read_alike(part.span);
@@ -70,15 +83,18 @@ impl Walk<'_> {
             }
             WordPart::DoubleQuoted { dollar: true, .. } => self.unknown("a text is translated"),
             WordPart::DoubleQuoted { parts, .. } => {
+                let (start, end) = (part.span.start.offset() + 1, part.span.end.offset().saturating_sub(1));
+                self.tiled(start..end, parts);
                 let start = Expansion::Known(String::new());
                 return parts.iter().fold(start, |start, part| start.followed_by(self.part(part, Place::Quoted)));
             }
             WordPart::CommandSubstitution { .. } | WordPart::ProcessSubstitution { .. } => self.substitution(part.span),
             WordPart::ArithmeticExpansion { .. } => self.arithmetic(part.span),
-            WordPart::Variable(_) => {}
+            WordPart::Variable(_) => self.plainly_named(part.span),
             WordPart::PrefixMatch { .. } | WordPart::ArrayIndices(_) => self.unknown(EVALUATED),
             WordPart::Length(reference) | WordPart::ArrayAccess(reference) | WordPart::ArrayLength(reference) => {
-                self.reference(reference)
+                self.plainly_named(part.span);
+                self.reference(reference);
             }
             WordPart::Parameter(parameter) => self.parameter(parameter),
             WordPart::ParameterExpansion { reference, operator, operand_word_ast, .. } => {
@@ -127,12 +143,20 @@ impl Walk<'_> {
         }
     }
 
+    /// The parser passes over what it does not know behind a name, such as bash's `${x~…}` and `${ …; }`.
+    fn plainly_named(&mut self, span: Span) {
+        if !self.slice(span).is_some_and(is_plain_expansion) {
+            self.unknown(UNREAD);
+        }
+    }
+
     fn parameter(&mut self, parameter: &ParameterExpansion) {
         let ParameterExpansionSyntax::Bourne(syntax) = &parameter.syntax else {
             return self.unknown(OTHER_SHELL);
         };
         self.checked(parameter.span, |walk| match syntax {
             BourneParameterExpansion::Access { reference } | BourneParameterExpansion::Length { reference } => {
+                walk.plainly_named(parameter.span);
                 walk.reference(reference);
             }
             BourneParameterExpansion::PrefixMatch { .. }
@@ -208,13 +232,13 @@ impl Walk<'_> {
         }
         for part in &heredoc.body.parts {
             self.closed(part.span);
+            self.read_alike(part.span);
             match &part.kind {
                 HeredocBodyPart::Literal(text) => drop(self.literal(text, part.span, Place::Quoted)),
-                HeredocBodyPart::Variable(_) => {}
+                HeredocBodyPart::Variable(_) => self.plainly_named(part.span),
                 HeredocBodyPart::CommandSubstitution { .. } => self.substitution(part.span),
                 HeredocBodyPart::ArithmeticExpansion { .. } => self.arithmetic(part.span),
                 HeredocBodyPart::Parameter(parameter) => {
-                    self.read_alike(part.span);
                     if self.slice(part.span).is_none_or(|text| text.contains(['\'', '"', '\\'])) {
                         self.unknown(UNREAD);
                     }
@@ -348,6 +372,25 @@ fn has_odd_escapes(text: &str) -> bool {
 
 fn has_pair(text: &str, open: char, then: &str) -> bool {
     text.split_once(open).is_some_and(|(_, rest)| rest.contains(then))
+}
+
+/// `$x`, `$?`, `${x}`, `${#x}`, `${x[…]}`
+fn is_plain_expansion(text: &str) -> bool {
+    let is_special = |text: &str| matches!(text, "@" | "*" | "#" | "?" | "-" | "$" | "!");
+    let is_number = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
+    let is_parameter = |text: &str| match text.split_once('[') {
+        None => builtins::is_name(text) || is_number(text) || is_special(text),
+        Some((name, rest)) => {
+            builtins::is_name(name) && rest.strip_suffix(']').is_some_and(|inside| !inside.contains(['[', ']']))
+        }
+    };
+    match (text.strip_prefix("${"), text.strip_prefix('$')) {
+        (Some(rest), _) => rest
+            .strip_suffix('}')
+            .is_some_and(|inside| is_parameter(inside) || inside.strip_prefix('#').is_some_and(is_parameter)),
+        (None, Some(name)) => builtins::is_name(name) || name.len() == 1 && is_parameter(name),
+        (None, None) => false,
+    }
 }
 
 fn may_substitute(text: &str) -> bool {
