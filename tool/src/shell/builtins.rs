@@ -106,7 +106,7 @@ pub(super) const SETTERS: [Setter; 6] = [
     Setter { name: "read", short: "ersa:d:i:n:N:p:t:u:", naming: "a", operands: 0, names: ALL, array: Some("a") },
     Setter { name: "mapfile", ..MAPFILE },
     Setter { name: "readarray", ..MAPFILE },
-    Setter { name: "printf", short: "v:", naming: "v", operands: 0, names: 0, array: None },
+    Setter { name: "printf", short: "v:", naming: "v", operands: 0, names: ALL, array: None },
     Setter { name: "unset", short: "fv", naming: "", operands: 0, names: ALL, array: None },
     Setter { name: "getopts", short: "", naming: "", operands: 1, names: 1, array: None },
 ];
@@ -123,7 +123,8 @@ impl Setter {
             return vec![Item::Unknown(EVALUATED)];
         }
         let by_options = parsed.given.iter().filter(|option| self.naming.contains(option.name));
-        let names = by_options.filter_map(|option| option.value.as_ref()).chain(operands.iter().take(self.names));
+        let written = if self.name == "printf" { counted(operands) } else { operands };
+        let names = by_options.filter_map(|option| option.value.as_ref()).chain(written.iter().take(self.names));
         let mut items: Vec<_> = names.flat_map(named).collect();
         let is_array = |option: &str| option.is_empty() || parsed.given.iter().any(|given| given.name == option);
         items.extend(self.array.filter(|option| is_array(option)).map(|_| Item::Mark(Mark::Array)));
@@ -152,6 +153,29 @@ pub(super) fn called(name: &str, words: &Words) -> Vec<Item> {
         "export" | "declare" | "typeset" | "local" | "readonly" => declared(name == "export", words),
         _ => Vec::new(),
     }
+}
+
+/// The operands of `printf` that can name variables: with `%n`, those after the format.
+fn counted(operands: &[Expansion]) -> &[Expansion] {
+    match operands.split_first() {
+        // maybe several words
+        Some((format, _)) if !format.is_one() => operands,
+        Some((format, values)) if format.known().is_none_or(counts) => values,
+        _ => &[],
+    }
+}
+
+/// This format has a conversion `%n`, maybe with flags, a width and modifiers: bash stores how much was written.
+fn counts(format: &str) -> bool {
+    let mut rest = format;
+    while let Some((_, conversion)) = rest.split_once('%') {
+        let letter = conversion.trim_start_matches(|c: char| c.is_ascii_digit() || "#'-+ .*hjlLqtz".contains(c));
+        if letter.starts_with('n') {
+            return true;
+        }
+        rest = conversion.strip_prefix('%').unwrap_or(conversion);
+    }
+    false
 }
 
 /// The variable of this name gets a value.
