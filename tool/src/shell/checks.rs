@@ -2,11 +2,10 @@
 
 use std::collections::HashSet;
 
-use shuck_ast::{Command, CompoundCommand, ConditionalBinaryOp, Redirect, SimpleCommand, Span, Stmt, StmtSeq, Word};
+use shuck_ast::{Command, CompoundCommand, ConditionalBinaryOp, Redirect, SimpleCommand, Span, Stmt, StmtSeq};
 
+use super::programs::ONLY_BASH;
 use super::walk::{Reader, SYNTAX_ERROR, Walk};
-
-const ONLY_BASH: &str = "it has a command that not every shell has";
 
 impl Walk<'_> {
     /// The parser splits some words, such as `]x`, where nothing separates them.
@@ -49,7 +48,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What other shells take for the name of a program, or for one with other options.
+    /// What other shells take for the name of a program.
     pub(super) fn posix_statement(&mut self, statement: &Stmt) {
         if self.reader == Reader::Bash {
             return;
@@ -59,11 +58,6 @@ impl Walk<'_> {
             Command::Compound(CompoundCommand::Time(command)) => command.command.as_ref().is_some_and(|timed| {
                 timed.negated || !matches!(&timed.command, Command::Simple(timed) if timed.assignments.is_empty())
             }),
-            Command::Simple(command) => {
-                let written = |word: &Word| self.written(word.span).unwrap_or_default();
-                let words = || [&command.name].into_iter().chain(&command.args).map(written);
-                words().any(|word| word == "exec") && words().any(|word| word.starts_with('-'))
-            }
             _ => false,
         };
         if is_other {

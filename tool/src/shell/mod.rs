@@ -9,16 +9,20 @@
 //! and it rather refuses too much. Not understood is:
 //! - text with a syntax error, over a bound, or with control characters or space other than blanks, tabs and newlines;
 //! - what is decided only when it runs: `$x` as a program, `eval`, `source`, `su`, a shell that reads a script or its
-//!   input, aliases, and options of wrappers, shells and builtins that are not known here;
+//!   input, aliases, and options of wrappers, shells and builtins that are not known here, or of applets of busybox;
+//! - what finds a program elsewhere or under another name: `env -u PATH`, `env -i` but before `/bin/x`, `exec -c` before
+//!   a wrapper or a shell, `env -C` before one or `./x`, `sudo -R`, `exec -a`; and `sudo` alone or with `-A`;
 //! - any number of words where one is expected, such as the value of an option: `nice -n $x`, `env -u "$@"`, `{a,b}`,
 //!   `*` and `{} +` of `find`; and `"$x"` where it could be an option;
 //! - what bash evaluates as arithmetic or a subscript, where values can name commands in turn: `$((x))`, `((…))`,
 //!   `$[…]`, `for ((…))`, `let`, `a[x]`, `${x:1}`, `${!x}`, `${x@P}`, `declare -i`, `[[ x -eq y ]]`, `[ -v x ]`,
 //!   `exec {x}>y`; not plain numbers, as in `$((1 + 2))` and `${a[0]}`, nor `"${a[@]}"`. Nor are names for `read`,
-//!   `unset`, `printf -v` that are not plain, unquoted variables in `[ … ]`, and arrays together with `declare x=$y`;
-//! - what the parser and shells read differently: a backslash at the end of a line other than after a blank, `((` that
-//!   is no arithmetic, `>&x`, `! !`, `time --`, braces and quotes in `[[ … ]]` expressions, `$"…"`, most escapes in
-//!   `$'…'`, coprocesses, and here-documents with more than plain words after them or around their delimiter;
+//!   `unset`, `printf -v` and `printf %n` that are not plain, unquoted variables in `[ … ]`, and arrays together with
+//!   `declare x=$y`;
+//! - what the parser and shells read differently: `${x~y}`, `${ x; }`, a backslash at the end of a line other than after
+//!   a blank, `((` that is no arithmetic, `>&x`, `! !`, `time --`, braces and quotes in `[[ … ]]` expressions, `$"…"`,
+//!   most escapes in `$'…'`, coprocesses, and here-documents with more than plain words after them or around their
+//!   delimiter;
 //! - assignments to variables that [decide](decides) what runs or that bash evaluates (`RANDOM`), to the locale in text
 //!   that is not ASCII, and options of `set` and `shopt` but a few harmless ones;
 //! - for [`analyze_posix`], what not all shells have: `[[`, `$'…'`, `<(…)`, `<<<`, `&>`, `|&`, arrays, `function`,
@@ -74,6 +78,8 @@ const MOST_COMMANDS: usize = 4096;
 
 /// Several times what the deepest text within the bounds needs; only what is used of it takes memory.
 const STACK_BYTES: usize = 64 << 20;
+
+const PANICKED: &str = "it could not be analysed";
 
 /// What a text runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -142,7 +148,7 @@ fn collect(items: Vec<Item>) -> Analysis {
     let collected = catch_unwind(|| stacker::grow(STACK_BYTES, || collect_here(items)));
     collected.unwrap_or_else(|_| {
         let mut analysis = Analysis::default();
-        analysis.not_understood("it could not be analysed");
+        analysis.not_understood(PANICKED);
         analysis
     })
 }

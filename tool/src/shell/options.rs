@@ -3,7 +3,8 @@
 use super::expansion::{Expansion, Words};
 
 /// The options of a program that stops at its first operand, in getopt's notation: `a` is a flag, `a:` takes a value,
-/// `a::` takes one in the same word or none. One that is not here makes a call not understood.
+/// `a::` takes one in the same word or none; `#` is any number alone, as in `-5`. One that is not here makes a call not
+/// understood.
 pub(super) struct Options {
     pub(super) short: &'static str,
     pub(super) long: &'static [&'static str],
@@ -44,6 +45,10 @@ impl Options {
                 Expansion::One(start) => (start, false),
                 Expansion::Digits | Expansion::Any => return Err(Unclear),
             };
+            if is_whole && self.is_number(text) {
+                given.push(Given { name: "#", value: Some(known(text)) });
+                continue;
+            }
             match (text.strip_prefix("--"), text.strip_prefix('-')) {
                 (Some(""), _) if is_whole => return Ok(Parsed { given, operands: words.collect(), ended: true }),
                 (Some(long), _) => given.push(self.long(long, is_whole, &mut words)?),
@@ -52,6 +57,13 @@ impl Options {
             }
         }
         Ok(Parsed { given, operands: words.collect(), ended: false })
+    }
+
+    /// `-5`, `--5` or `-+5`: no other letters may follow.
+    fn is_number(&self, text: &str) -> bool {
+        let digits = text.strip_prefix('-').map(|number| number.strip_prefix(['-', '+']).unwrap_or(number));
+        let is_digits = |digits: &str| !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit());
+        self.short.starts_with('#') && digits.is_some_and(is_digits)
     }
 
     /// `--name`, `--name=value` or `--name value`; the name may be cut short.
@@ -106,7 +118,7 @@ impl Options {
     }
 
     fn letter(&self, letter: char) -> Option<(&'static str, Takes)> {
-        let at = self.short.find(letter).filter(|_| letter != ':')?;
+        let at = self.short.find(letter).filter(|_| !matches!(letter, ':' | '#'))?;
         let rest = self.short.get(at + 1..)?;
         let colons = rest.len() - rest.trim_start_matches(':').len();
         Some((self.short.get(at..=at)?, takes(self.short.get(at..=at + colons)?)))

@@ -10,6 +10,7 @@ use super::wrappers::WRAPPERS;
 pub use super::builtins::{decides, decides_reading};
 
 const OPAQUE_SHELL: &str = "a shell runs a script or its input";
+pub(super) const ONLY_BASH: &str = "it has a command that not every shell has";
 const OPAQUE_FIND: &str = "the arguments of find are not known";
 /// Why nothing is known where a variable is set that [`decides`].
 pub const ASSIGNED: &str = "a variable that decides what runs is set";
@@ -36,7 +37,12 @@ pub(super) fn raises_rights(program: &str) -> bool {
 
 /// Whether a function of this name would hide something that is looked through.
 pub(super) fn is_special(name: &str) -> bool {
-    BUILTINS.contains(&name) || WRAPPERS.iter().any(|wrapper| wrapper.name == name) || is_shell(name) || name == "find"
+    BUILTINS.contains(&name) || is_looked_through(name)
+}
+
+/// Whether a program of this name runs others, as far as is known here.
+pub(super) fn is_looked_through(name: &str) -> bool {
+    WRAPPERS.iter().any(|wrapper| wrapper.name == name) || is_shell(name) || name == "find"
 }
 
 /// Adds a command, and what it runs by its arguments.
@@ -66,6 +72,10 @@ fn run_behind(wrappers: usize, reader: Reader, words: Words, items: &mut Vec<Ite
 
 /// What is called by a call, if anything; what else it comes to is added, behind so many wrappers.
 fn looked_through(name: &str, reader: Reader, words: Words, wrappers: usize, items: &mut Vec<Item>) -> Words {
+    if reader == Reader::Posix && name == "exec" && words.first().is_some_and(Expansion::may_be_option) {
+        // elsewhere it is the name of a program
+        items.push(Item::Unknown(ONLY_BASH));
+    }
     if let Some(wrapper) = WRAPPERS.iter().find(|wrapper| wrapper.name == name) {
         return wrapper.wrapped(words, items).unwrap_or_else(|reason| {
             items.push(Item::Unknown(reason));
@@ -104,12 +114,15 @@ fn find(words: Words, reader: Reader, wrappers: usize, items: &mut Vec<Item>) {
         let Some(action) = word.known().filter(|word| ACTIONS.contains(word)) else { continue };
         let takes_many = matches!(action, "-exec" | "-execdir");
         let is_plus = |pair: &[Expansion]| matches!(pair, [files, plus] if files.is("{}") && plus.is("+"));
-        let semicolon = rest.iter().position(|word| word.is(";")).unwrap_or(rest.len());
-        let plus = rest.windows(2).position(is_plus).map(|at| at + 1).filter(|at| takes_many && *at < semicolon);
-        let (command, after) = rest.split_at(plus.unwrap_or(semicolon));
+        let semicolon = rest.iter().position(|word| word.is(";"));
+        let plus = rest.windows(2).position(is_plus).map(|at| at + 1).filter(|_| takes_many);
+        let plus = plus.filter(|at| semicolon.is_none_or(|semicolon| *at < semicolon));
+        let end = plus.or(semicolon);
+        let (command, after) = rest.split_at(end.unwrap_or(rest.len()));
         rest = after.get(1..).unwrap_or_default();
-        // the first was the value of another option, or this one is an argument
-        if command.iter().any(|word| word.known().is_some_and(|word| ACTIONS.contains(&word))) {
+        // the first was the value of another option, or this one is an argument; for busybox any `+` is an end
+        let is_other = |word: &Expansion| word.known().is_some_and(|word| ACTIONS.contains(&word) || word == "+");
+        if end.is_none() || command.iter().any(is_other) {
             items.push(Item::Unknown(OPAQUE_FIND));
         }
         let mut command: Words = command.iter().map(|word| word.clone().with_replaced("{}")).collect();
@@ -166,13 +179,13 @@ fn trap(reader: Reader, words: Words) -> Option<Item> {
     }
 }
 
-fn is_shell(name: &str) -> bool {
+pub(super) fn is_shell(name: &str) -> bool {
     matches!(
         name,
         "sh" | "bash" | "dash" | "ash" | "rbash" | "zsh" | "ksh" | "mksh" | "fish" | "csh" | "tcsh" | "pwsh" | "yash"
     )
 }
 
-fn base(program: &str) -> &str {
+pub(super) fn base(program: &str) -> &str {
     program.rsplit('/').next().unwrap_or(program)
 }

@@ -1,6 +1,23 @@
-use proptest::prelude::*;
+use std::cell::Cell;
 
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use super::walk::{EVALUATED as VALUE, SYNTAX_ERROR};
 use super::*;
+
+const ARGUMENT: &str = "bash evaluates an argument";
+const BUILTIN: &str = "a builtin changes what runs";
+const DECIDES: &str = "a variable that decides what runs is set";
+const EVAL: &str = "eval makes a text of its arguments";
+const FIND: &str = "the arguments of find are not known";
+const ONLY_BASH: &str = "it has a command that not every shell has";
+const PROGRAM: &str = "a program's name is not known";
+const SCRIPT: &str = "a script is read into the shell";
+const SHELL: &str = "a shell runs a script or its input";
+const TRAP: &str = "the text of a trap is not known";
+const UNREAD: &str = "a substitution could not be read";
+const WRAPPER: &str = "what a wrapper runs is not known";
 
 #[test]
 fn the_variables_that_programs_get_are_known() {
@@ -14,7 +31,8 @@ fn the_variables_that_programs_get_are_known() {
         ("declare -x A=1; typeset -gx B; local C; readonly D=1", "A B", "A B C D"),
         ("\\export A=1; command declare -rx B=2", "A B", "A B"),
         ("env TAR_OPTIONS=x tar c", "TAR_OPTIONS", ""),
-        ("env -i - A=1 nice env B=2 ls; sudo C=3 ls", "A B C", ""),
+        ("env -i A=1 /bin/ls; env - B=2 /bin/ls", "A B", ""),
+        ("env A=1 nice env B=2 ls; sudo C=3 ls", "A B C", ""),
         ("find . -exec env A=1 ls {} \\;; ls | xargs env B=1 id", "A B", ""),
         ("sh -c 'A=1 ls; export B'; echo $(C=1 id)", "A B C", "A B C"),
         ("A=1 exit; f() { B=1 ls; }; f", "A B", "A B"),
@@ -92,15 +110,16 @@ fn texts_run_what_they_name() {
         ("[[ $x =~ ^(a|b)$ && x =~ ^[0-9]{4}$ ]] && echo $(( (1 + 2) * 3 ))", "echo"),
         ("echo {a,b}{1..3} *.rs ~/x", "echo"),
         // wrappers
-        ("A=1 env -i -u B C=1 ls", "env ls"),
+        ("A=1 env -u B C=1 ls; env -i - A=1 /bin/ls; env -", "env ls /bin/ls"),
         ("nohup nice -n 10 ionice -c3 ls &", "nohup nice ionice ls"),
-        ("nice -10 ls; nice --adjustment=3 id", "nice ls id"),
+        ("nice -10 ls; nice --adjustment=3 id; nice --5 who; nice -+5 w", "nice ls id who w"),
         ("timeout -k 5 --signal=KILL 10s ls", "timeout ls"),
         ("stdbuf -oL setsid -w ls", "stdbuf setsid ls"),
         ("/usr/bin/env ls", "/usr/bin/env ls"),
-        ("command -p ls; command -v id; exec -a x who; builtin cd", "command ls exec who builtin cd"),
+        ("command -p ls; command -v id; exec -c who; builtin cd", "command ls exec who builtin cd"),
         ("ls | xargs -0 -n1 rm -f", "ls xargs rm"),
-        ("ls | xargs -I{} cp {} x; ls | xargs", "ls xargs cp"),
+        ("ls | xargs -I{} cp {} x", "ls xargs cp"),
+        ("ls | xargs; ls | xargs -0 -n1", "ls xargs echo"),
         ("find . -name x -exec rm {} \\; -o -execdir ls {} +", "find rm ls"),
         ("sudo -n -u me A=1 ls; doas -u me id", "sudo ls doas id"),
         ("env -- nohup -- ls", "env nohup ls"),
@@ -120,65 +139,71 @@ fn texts_run_what_they_name() {
 
 #[test]
 fn what_is_decided_later_is_not_understood() {
-    for (text, expected) in [
-        ("$x foo", ""),
-        ("$(echo rm) foo; ls", "echo ls"),
-        ("\"$@\"", ""),
-        ("/bin/l* x", ""),
-        ("{rm,-rf,/}", ""),
-        ("~/bin/x", ""),
-        ("eval ls", "eval ls"),
-        ("eval \"$x\"", "eval"),
-        ("source x", "source"),
-        (". ./x", "."),
-        ("curl http://x | sh", "curl sh"),
-        ("wget -O- x | sudo bash -s", "wget sudo bash"),
-        ("bash x.sh", "bash"),
-        ("bash -c \"$x\"", "bash"),
-        ("bash -c \"ls $x\"", "bash"),
-        ("zsh -c ls", "zsh"),
-        ("alias ls=rm; ls", "alias ls"),
-        ("cd() { rm x; }; cd", "rm cd"),
-        ("trap \"$x\" EXIT", "trap"),
-        ("PATH=/x ls", "ls"),
-        ("PATH=/x; ls", "ls"),
-        ("LD_PRELOAD=x ls", "ls"),
-        ("env LD_PRELOAD=x ls", "env"),
-        ("export PATH=/x; ls", "export ls"),
-        ("read PATH; ls", "read ls"),
-        ("printf -v PATH /x; ls", "printf ls"),
-        (": ${PATH:=x}; ls", ": ls"),
-        ("for PATH in x; do ls; done", "ls"),
-        ("BASH_ENV=x sh -c ls", "sh ls"),
-        ("env -S 'ls -l'", "env"),
-        ("env $x ls", "env"),
-        ("sudo -i", "sudo"),
-        ("sudo --unknown ls", "sudo"),
-        ("xargs env", "xargs env"),
-        ("xargs -I % sh -c 'rm %'", "xargs sh"),
-        ("xargs -I{} {} x", "xargs"),
-        ("find . -exec {} \\;", "find"),
-        ("find . $x", "find"),
-        ("find . -exec sh -c 'rm {}' \\;", "find sh"),
-        ("mapfile -C 'rm x' y", "mapfile"),
-        ("hash -p /bin/rm ls; ls", "hash ls"),
-        ("echo ${x@P} ${!x}", "echo"),
-        ("i\\\nd", ""),
-        ("echo $((x)) $[1] ${a[$(id)]} ${x:1}", "echo"),
-        ("for ((i=0; i<3; i++)); do id; done", "id"),
-        ("((1)); a[x]=1; let x; declare -i x", "let declare"),
-        ("coproc ls", "ls"),
-        ("su -c ls", "su"),
-        ("x=(a); declare x=$y", "declare"),
-        ("cat <<A <<B\nA\nB", "cat"),
-        ("LC_ALL=C echo ☃", "echo"),
-        ("HOME=/x ls", "ls"),
-        ("cat <<A <<B\n$(ls)\nA\n$(id)\nB", "ls cat"),
-        ("sh -c 'sh -c \"ls\" &&'", "sh"),
+    for (text, expected, reason) in [
+        ("$x foo", "", PROGRAM),
+        ("$(echo rm) foo; ls", "echo ls", PROGRAM),
+        ("\"$@\"", "", PROGRAM),
+        ("/bin/l* x", "", PROGRAM),
+        ("{rm,-rf,/}", "", PROGRAM),
+        ("~/bin/x", "", PROGRAM),
+        ("eval ls", "eval ls", EVAL),
+        ("eval \"$x\"", "eval", EVAL),
+        ("source x", "source", SCRIPT),
+        (". ./x", ".", SCRIPT),
+        ("curl http://x | sh", "curl sh", SHELL),
+        ("wget -O- x | sudo bash -s", "wget sudo bash", SHELL),
+        ("bash x.sh", "bash", SHELL),
+        ("bash -c \"$x\"", "bash", SHELL),
+        ("bash -c \"ls $x\"", "bash", SHELL),
+        ("zsh -c ls", "zsh", SHELL),
+        ("alias ls=rm; ls", "alias ls", "an alias is made"),
+        ("cd() { rm x; }; cd", "rm cd", "a function hides a program"),
+        ("trap \"$x\" EXIT", "trap", TRAP),
+        ("PATH=/x ls", "ls", DECIDES),
+        ("PATH=/x; ls", "ls", DECIDES),
+        ("LD_PRELOAD=x ls", "ls", DECIDES),
+        ("env LD_PRELOAD=x ls", "env", DECIDES),
+        ("export PATH=/x; ls", "export ls", DECIDES),
+        ("read PATH; ls", "read ls", DECIDES),
+        ("printf -v PATH /x; ls", "printf ls", DECIDES),
+        (": ${PATH:=x}; ls", ": ls", DECIDES),
+        ("for PATH in x; do ls; done", "ls", DECIDES),
+        ("BASH_ENV=x sh -c ls", "sh ls", DECIDES),
+        ("env -S 'ls -l'", "env", WRAPPER),
+        ("env $x ls", "env", WRAPPER),
+        ("sudo -i", "sudo", WRAPPER),
+        ("sudo --unknown ls", "sudo", WRAPPER),
+        ("xargs env", "xargs env", WRAPPER),
+        ("xargs -I % sh -c 'rm %'", "xargs sh", SHELL),
+        ("xargs -I{} {} x", "xargs", PROGRAM),
+        ("find . -exec {} \\;", "find", PROGRAM),
+        ("find . $x", "find", FIND),
+        ("find . -exec sh -c 'rm {}' \\;", "find sh", SHELL),
+        ("mapfile -C 'rm x' y", "mapfile", BUILTIN),
+        ("hash -p /bin/rm ls; ls", "hash ls", BUILTIN),
+        ("echo ${x@P}", "echo", "the value of a variable is expanded"),
+        ("echo ${!x}", "echo", VALUE),
+        ("i\\\nd", "", "a line is continued inside of a word, in a here-document or before a comment"),
+        ("echo $((x))", "echo", VALUE),
+        ("echo $[1]", "echo", VALUE),
+        ("echo ${a[$(id)]}", "echo", VALUE),
+        ("echo ${x:1}", "echo", VALUE),
+        ("for ((i=0; i<3; i++)); do id; done", "id", VALUE),
+        ("((1))", "", VALUE),
+        ("a[x]=1", "", VALUE),
+        ("let x", "let", ARGUMENT),
+        ("declare -i x", "declare", "a declaration changes what values mean"),
+        ("coproc ls", "ls", "a coprocess sets variables"),
+        ("su -c ls", "su", SHELL),
+        ("x=(a); declare x=$y", "declare", VALUE),
+        ("cat <<A <<B\nA\nB", "cat", UNREAD),
+        ("LC_ALL=C echo ☃", "echo", "it sets the locale by which it is read"),
+        ("HOME=/x ls", "ls", DECIDES),
+        ("cat <<A <<B\n$(ls)\nA\n$(id)\nB", "ls cat", UNREAD),
+        ("sh -c 'sh -c \"ls\" &&'", "sh", SYNTAX_ERROR),
     ] {
         let analysis = analyze(text);
-        assert!(!analysis.understood, "{text}");
-        assert!(analysis.reason.is_some(), "{text}");
+        assert_eq!((analysis.understood, analysis.reason), (false, Some(reason)), "{text}");
         assert_eq!(analysis.programs.join(" "), expected, "{text}");
     }
 }
@@ -186,68 +211,194 @@ fn what_is_decided_later_is_not_understood() {
 /// What may come to several words, or to none, makes what comes after it something else.
 #[test]
 fn any_number_of_words_is_no_value_of_an_option() {
-    for text in [
-        "x='1 id'; nice -n $x",
-        "x='1 id'; nice -n $x ls",
-        "nice -n $(cat y) ls",
-        "nice -n `cat y` ls",
-        "timeout -k $x 5 ls",
-        "timeout $x ls",
-        "timeout -- $x ls",
-        "timeout \"$x\" ls",
-        "env -u \"$@\" ls",
-        "env -u \"${a[@]}\" ls",
-        "env -u \"${x:-$@}\" ls",
-        "env -u $* ls",
-        "env -u ${a[*]} ls",
-        "ionice -c $x ls",
-        "ionice -c *.txt ls",
-        "ionice -c [\"1\"] ls",
-        "exec -a {n,id}",
-        "exec -a {\"n\",id}",
-        "stdbuf -o L$x ls",
-        "sudo -u $x ls",
-        "xargs -I A -n2 xargs",
-        "xargs -I A -L2 xargs",
-        "xargs -I A -l xargs",
-        "xargs -n $x ls",
-        "find . -exec env -u {} +",
-        "find . -exec nice -n {} +",
-        "find . -name -exec , -exec id {} \\;",
-        "mapfile -n $x y",
-        "read -t {1,PATH}",
-        "read -p $x y",
-        "getopts $x",
-        "getopts $x y",
-        "getopts \"$x\" y a",
-        "printf -v \"$x\" y",
-        "printf $x",
-        "printf \"$x\"",
-        "wait $x",
-        "wait $! \"$x\"",
-        "[ $x = y ]",
-        "unset $x",
-        "trap $x EXIT",
-        "command $x",
-        "command -p $x ls",
-        "sh -c $x",
-        "bash -o $x -c ls",
+    for (text, reason) in [
+        ("x='1 id'; nice -n $x", WRAPPER),
+        ("x='1 id'; nice -n $x ls", WRAPPER),
+        ("nice -n $(cat y) ls", WRAPPER),
+        ("nice -n `cat y` ls", WRAPPER),
+        ("timeout -k $x 5 ls", WRAPPER),
+        ("timeout $x ls", WRAPPER),
+        ("timeout -- $x ls", WRAPPER),
+        ("timeout \"$x\" ls", WRAPPER),
+        ("env -u \"$@\" ls", WRAPPER),
+        ("env -u \"${a[@]}\" ls", WRAPPER),
+        ("env -u \"${x:-$@}\" ls", WRAPPER),
+        ("env -u $* ls", WRAPPER),
+        ("env -u ${a[*]} ls", WRAPPER),
+        ("ionice -c $x ls", WRAPPER),
+        ("ionice -c *.txt ls", WRAPPER),
+        ("ionice -c [\"1\"] ls", WRAPPER),
+        ("stdbuf -o L$x ls", WRAPPER),
+        ("sudo -u $x ls", WRAPPER),
+        ("xargs -I A -n2 xargs", WRAPPER),
+        ("xargs -I A -L2 xargs", WRAPPER),
+        ("xargs -I A -l xargs", WRAPPER),
+        ("xargs -n $x ls", WRAPPER),
+        ("find . -exec env -u {} +", WRAPPER),
+        ("find . -exec nice -n {} +", WRAPPER),
+        ("find . -name -exec , -exec id {} \\;", FIND),
+        ("mapfile -n $x y", BUILTIN),
+        ("read -t {1,PATH}", BUILTIN),
+        ("read -p $x y", BUILTIN),
+        ("getopts $x", BUILTIN),
+        ("getopts $x y", BUILTIN),
+        ("getopts \"$x\" y a", BUILTIN),
+        ("printf -v \"$x\" y", ARGUMENT),
+        ("printf $x", BUILTIN),
+        ("printf \"$x\"", BUILTIN),
+        ("wait $x", ARGUMENT),
+        ("wait $! \"$x\"", ARGUMENT),
+        ("[ $x = y ]", ARGUMENT),
+        ("unset $x", BUILTIN),
+        ("trap $x EXIT", TRAP),
+        ("command $x", WRAPPER),
+        ("command -p $x ls", WRAPPER),
+        ("sh -c $x", SHELL),
+        ("bash -o $x -c ls", SHELL),
         // it may be an option
-        "timeout \"$x\" 5 ls",
-        "nice \"$x\" ls",
-        "nice -n\"$x\" 5 ls",
-        "env \"$x\" ls",
-        "env A$x=1 ls",
+        ("timeout \"$x\" 5 ls", WRAPPER),
+        ("nice \"$x\" ls", WRAPPER),
+        ("nice -n\"$x\" 5 ls", WRAPPER),
+        ("env \"$x\" ls", WRAPPER),
+        ("env A$x=1 ls", WRAPPER),
         // what these run then is not in the text, or not where it seems
-        "pkexec",
-        "run0",
-        "pkexec --user=x ls",
-        "sudo -- A=1 ls",
-        "env A=1 - ls",
-        "fc",
+        ("pkexec", WRAPPER),
+        ("run0", WRAPPER),
+        ("pkexec --user=x ls", WRAPPER),
+        ("sudo -- A=1 ls", WRAPPER),
+        ("env A=1 - ls", "a program's name is syntax elsewhere"),
+        ("fc", BUILTIN),
     ] {
-        assert!(!analyze(text).understood, "{text}: {:?}", analyze(text).programs);
+        let analysis = analyze(text);
+        assert_eq!((analysis.understood, analysis.reason), (false, Some(reason)), "{text}: {:?}", analysis.programs);
     }
+}
+
+/// bash knows operators that nobody wrote down, and more in later versions.
+#[test]
+fn expansions_that_the_parser_does_not_know_are_not_understood() {
+    for text in [
+        "x=a; echo ${x~$(id)}",
+        "x=a; echo ${x~~$(id)}",
+        "x=a; echo ${x~`id`}",
+        "x=a; echo ${x~a}",
+        "echo \"${1~$(id)}\"",
+        "echo ${@~$(id)}",
+        "echo ${#x~${x@P}}",
+        "y=${x~$(id)}",
+        "y=(${x~$(id)})",
+        "[[ ${x~$(id)} == a ]]",
+        "[[ a == ${x~$(id)} ]]",
+        "case ${x~$(id)} in a) ls;; esac",
+        "case a in ${x~$(id)}) ls;; esac",
+        "for x in ${x~$(id)}; do ls; done",
+        "ls > ${x~$(id)}",
+        "cat <<< ${x~$(id)}",
+        "cat <<E\n${x~$(id)}\nE",
+        "cat <<E\n${1~`id`}\nE",
+        "echo ${ id; }",
+        "echo ${| id; }",
+        "echo ${\nid; }",
+        "echo \"${ id; }\"",
+        "x=${ id; }",
+        "echo ${x:-${ id; }}",
+        "cat <<E\n${ id; }\nE",
+        "cat <<E\n${\nid; }\nE",
+    ] {
+        let analysis = analyze(text);
+        assert_eq!((analysis.understood, analysis.reason), (false, Some(UNREAD)), "{text:?}");
+        assert!(!analyze_posix(text).understood, "{text:?}");
+    }
+    // nothing of theirs is refused with them
+    for text in [
+        "echo $x ${x} $1 ${1} ${12} $# ${#x} $@ $- $? $$ $_ ${_} \"$1$2${x}y\" $x~$(id) ${x}~",
+        "cat <<E\n$x ${x} $1 $12 ${#x} $# $$ $@ ${x:-y}\nE",
+        "cat <<-E\n\t$x $(id)\n\t${y}\n\tE",
+    ] {
+        assert!(analyze(text).understood && analyze_posix(text).understood, "{text:?}: {:?}", analyze(text).reason);
+    }
+    let text = "echo ${#} ${##} ${*} ${?} ${a[0]} ${a[@]} ${#a[@]} ${#a[0]} \"${a[@]}\" ${x^^~$(id)} ${x,}; cat <<E\n${a[0]} ${#a[@]}\nE";
+    assert_eq!(analyze(text).reason, None);
+}
+
+/// Where another reading is at hand, real programs and shells have run something else.
+#[test]
+fn arguments_that_programs_read_otherwise_are_not_understood() {
+    for (text, reason) in [
+        // printf
+        ("printf '%n' PATH; ls", DECIDES),
+        ("printf 'x%n' PATH", DECIDES),
+        ("printf '%-5.3ln' PATH", DECIDES),
+        ("printf '%%%n' PATH", DECIDES),
+        ("printf -- '%s%n' x PATH", DECIDES),
+        ("printf '%*n' 5 PATH", ARGUMENT),
+        ("printf '%n' \"$x\"", ARGUMENT),
+        ("printf -v x '%n' PATH", DECIDES),
+        ("f=%n; printf \"x$f\" PATH", DECIDES),
+        ("f=%n; printf \"x$f\" \"$y\"", ARGUMENT),
+        ("printf -- $x", ARGUMENT),
+        ("builtin printf '%n' PATH", DECIDES),
+        // nice
+        ("nice -1n -n 5 id", WRAPPER),
+        ("nice -12n --adj 3 id", WRAPPER),
+        ("nice -n 1 -2n -n 3 id", WRAPPER),
+        ("nice -n 5 -n 6 ls", WRAPPER),
+        // exec
+        ("exec -a NAME ls", WRAPPER),
+        ("exec -a sh busybox x", WRAPPER),
+        ("exec -l ls", WRAPPER),
+        ("exec -c bash -c ls", DECIDES),
+        ("exec -c env ls", DECIDES),
+        // find
+        ("busybox find ./a ./b -exec env -u {} A=1 +", FIND),
+        ("find . -exec ls", FIND),
+        ("find . -exec ls {}", FIND),
+        ("find . -exec ls + {} \\;", FIND),
+        ("find . -ok ls {} +", FIND),
+        // env
+        ("env -u PATH bash -c ls", DECIDES),
+        ("env -uPATH ls", DECIDES),
+        ("env --unset LD_PRELOAD ls", DECIDES),
+        ("env -u \"$x\" ls", DECIDES),
+        ("env -u LANG ls ☃", "it sets the locale by which it is read"),
+        ("env -i bash -c ls", DECIDES),
+        ("env --ignore-environment ls", DECIDES),
+        ("env - bash -c ls", DECIDES),
+        ("env -i /usr/bin/nice ls", DECIDES),
+        ("env -C x ./y", WRAPPER),
+        ("env --chdir=x nice y", WRAPPER),
+        ("sudo -D x ./y", WRAPPER),
+        ("run0 -D x sh -c ./y", WRAPPER),
+        // sudo
+        ("sudo -p -- A=1 ls", WRAPPER),
+        ("sudo -p \"$x\" A=1 ls", WRAPPER),
+        ("sudo A=1 -p -- B=1 ls", WRAPPER),
+        ("sudo -R x ls", WRAPPER),
+        ("sudo -A ls", WRAPPER),
+        ("sudo --askpass ls", WRAPPER),
+        ("sudo", WRAPPER),
+        ("sudo -u me", WRAPPER),
+        ("sudo A=1", WRAPPER),
+        // xargs, busybox
+        ("xargs -I e", PROGRAM),
+        ("busybox nice -n 5 -n 6 ls", WRAPPER),
+        ("busybox timeout -k 5 5 ls", WRAPPER),
+        ("busybox env -i ls", WRAPPER),
+        ("busybox bash -c ls", WRAPPER),
+        ("toybox sh -c ls", WRAPPER),
+        ("busybox busybox xargs -0 ls", WRAPPER),
+    ] {
+        let analysis = analyze(text);
+        assert_eq!((analysis.understood, analysis.reason), (false, Some(reason)), "{text}: {:?}", analysis.programs);
+        assert!(!analyze_posix(text).understood, "{text}");
+    }
+    // dash has no options of exec: it runs programs of these names
+    for text in
+        ["exec \"-c\" id", "\\exec -a x id", "'exec' -c id", "command exec -c id", "exec -- id", "exec \"$x\" id"]
+    {
+        assert_eq!(analyze_posix(text).reason, Some(ONLY_BASH), "{text}");
+    }
+    assert_eq!(analyze_posix("docker exec -it x ls; grep -e exec x; exec ls -l").reason, None);
 }
 
 #[test]
@@ -261,7 +412,7 @@ fn everyday_lines_are_understood() {
         ("nice -n \"$x\" make -j$(nproc)", "nproc nice make"),
         ("nice -n $((5 + 5)) make", "nice make"),
         ("env A=\"$b\" ls", "env ls"),
-        ("env -u \"$x\" -C ~/src make \"$@\"", "env make"),
+        ("env -u X -C ~/src make \"$@\"", "env make"),
         ("xargs -n1 rm", "xargs rm"),
         ("xargs -0 -I{} cp {} \"$x\"/{}", "xargs cp"),
         ("find . -name '*.log' -exec gzip {} +", "find gzip"),
@@ -279,8 +430,12 @@ fn everyday_lines_are_understood() {
         ("[ $# -gt 1 ] || [ \"$?\" -eq 0 ] && [ -z \"$x\" ]", "["),
         ("mapfile -t -n 5 x", "mapfile"),
         ("command -v \"$x\"", "command"),
-        ("exec -a \"$x\" ls \"$@\"", "exec ls"),
-        ("sudo -u \"$x\" A=\"$b\" ls", "sudo ls"),
+        ("exec ls \"$@\"", "exec ls"),
+        ("sudo -u \"$x\" ls", "sudo ls"),
+        ("sudo -u me A=\"$b\" ls", "sudo ls"),
+        ("sudo -D /x make", "sudo make"),
+        ("busybox sh -c 'busybox ls -l'; busybox find . -exec ls {} +", "busybox sh ls find"),
+        ("printf '100%%n %-5s\\n' PATH; printf '%n'; printf '%n' x", "printf"),
         ("trap 'rm -f \"$x\"' EXIT INT", "trap rm"),
         ("set -- $x; shift", "set shift"),
         ("sh -c 'ls \"$@\"' sh *.c", "sh ls"),
@@ -428,7 +583,8 @@ fn hostile_texts_are_refused() {
     }
     for text in texts {
         let analysis = analyze(&text);
-        assert!(!analysis.understood, "{}… ({})", text.chars().take(20).collect::<String>(), text.len());
+        let is_refused = !analysis.understood && analysis.reason != Some(PANICKED);
+        assert!(is_refused, "{}… ({})", text.chars().take(20).collect::<String>(), text.len());
     }
     // what follows may be understood, but must not be too deep either
     let ends = [
@@ -453,18 +609,32 @@ fn hostile_texts_are_refused() {
     }
 }
 
+/// The parser panics on some, which is caught: on one of a thousand, in the midst of a character.
+fn are_rarely_too_odd(strategy: impl Strategy<Value = String>) {
+    let panicked = Cell::new(0);
+    let count = |text: String| {
+        panicked.set(panicked.get() + u32::from(analyze(&text).reason == Some(PANICKED)));
+        Ok(())
+    };
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    let most = 4 + config.cases / 200;
+    TestRunner::new(config).run(&strategy, count).unwrap();
+    assert!(panicked.get() <= most, "{}", panicked.get());
+}
+
+#[test]
+fn no_text_is_too_odd() {
+    are_rarely_too_odd("\\PC{0,200}");
+}
+
+#[test]
+fn no_syntax_is_too_odd() {
+    let parts = || prop::collection::vec(prop::sample::select(SYNTAX), 0..60);
+    are_rarely_too_odd(parts().prop_map(|parts| parts.concat()));
+    are_rarely_too_odd(parts().prop_map(|parts| parts.join(" ")));
+}
+
 proptest! {
-    #[test]
-    fn no_text_is_too_odd(text in "\\PC{0,200}") {
-        let _ = analyze(&text);
-    }
-
-    #[test]
-    fn no_syntax_is_too_odd(parts in prop::collection::vec(prop::sample::select(SYNTAX), 0..60)) {
-        let _ = analyze(&parts.concat());
-        let _ = analyze(&parts.join(" "));
-    }
-
     #[test]
     fn single_quotes_hide_programs(texts in prop::collection::vec("[ -&(-\\[\\]-~\n]{0,40}", 0..4)) {
         let quoted: String = texts.iter().map(|text| format!(" '{text}'")).collect();

@@ -2,8 +2,8 @@
 
 use super::builtins;
 use super::expansion::{Expansion, Words};
-use super::options::{Options, Unclear};
-use super::programs::ASSIGNED;
+use super::options::{Given, Options, Parsed, Unclear};
+use super::programs::{self, ASSIGNED};
 use super::walk::{Item, Mark};
 
 const OPAQUE_WRAPPER: &str = "what a wrapper runs is not known";
@@ -26,6 +26,8 @@ enum Before {
     Environment,
     /// Assignments and options, until `--`.
     AssignmentsAndOptions,
+    /// The program is one that the wrapper itself contains.
+    Applet,
 }
 
 const PLAIN: Wrapper = Wrapper {
@@ -44,7 +46,7 @@ pub(super) const WRAPPERS: [Wrapper; 20] = [
         ..PLAIN
     },
     Wrapper { name: "nohup", ..PLAIN },
-    Wrapper { name: "nice", options: Options { short: "0123456789n:", long: &["adjustment:"] }, ..PLAIN },
+    Wrapper { name: "nice", options: Options { short: "#n:", long: &["adjustment:"] }, ..PLAIN },
     Wrapper { name: "ionice", options: Options { short: "tc:n:", long: &["ignore", "class:", "classdata:"] }, ..PLAIN },
     Wrapper { name: "time", options: Options { short: "apqvf:o:", long: &[] }, ..PLAIN },
     Wrapper {
@@ -62,9 +64,8 @@ pub(super) const WRAPPERS: [Wrapper; 20] = [
     Wrapper {
         name: "sudo",
         options: Options {
-            short: "AbBEHknNPSC:D:g:p:R:r:t:T:u:",
+            short: "bBEHknNPSC:D:g:p:r:t:T:u:",
             long: &[
-                "askpass",
                 "background",
                 "non-interactive",
                 "preserve-env",
@@ -77,6 +78,7 @@ pub(super) const WRAPPERS: [Wrapper; 20] = [
             ],
         },
         before: Before::AssignmentsAndOptions,
+        alone_a_shell: true,
         ..PLAIN
     },
     Wrapper { name: "doas", options: Options { short: "nu:", long: &[] }, ..PLAIN },
@@ -89,10 +91,11 @@ pub(super) const WRAPPERS: [Wrapper; 20] = [
         ..PLAIN
     },
     Wrapper { name: "command", options: Options { short: "pvV", long: &[] }, describing: "vV", ..PLAIN },
-    Wrapper { name: "exec", options: Options { short: "cla:", long: &[] }, ..PLAIN },
+    // of the name that others give a program, some make another program of themselves
+    Wrapper { name: "exec", options: Options { short: "c", long: &[] }, ..PLAIN },
     Wrapper { name: "builtin", ..PLAIN },
-    Wrapper { name: "busybox", ..PLAIN },
-    Wrapper { name: "toybox", ..PLAIN },
+    Wrapper { name: "busybox", before: Before::Applet, ..PLAIN },
+    Wrapper { name: "toybox", before: Before::Applet, ..PLAIN },
     // zsh's, which a text for bash would have to find as programs
     Wrapper { name: "noglob", ..PLAIN },
     Wrapper { name: "nocorrect", ..PLAIN },
@@ -135,6 +138,7 @@ impl Wrapper {
             return Ok(Words::new());
         }
         let mut parsed = self.options.parse(words)?;
+        let mut place = self.place(&parsed.given, items)?;
         match self.before {
             Before::Nothing => {}
             Before::Operand => {
@@ -145,6 +149,7 @@ impl Wrapper {
             }
             Before::Environment => {
                 let dash = usize::from(parsed.operands.first().is_some_and(|word| word.is("-")));
+                place.is_without_path |= dash > 0;
                 parsed.operands.drain(..dash);
                 while assigned(&parsed.operands, items)? {
                     parsed.operands.remove(0);
@@ -152,31 +157,110 @@ impl Wrapper {
             }
             Before::AssignmentsAndOptions => {
                 while assigned(&parsed.operands, items)? {
-                    if parsed.ended {
+                    if parsed.ended || parsed.given.iter().any(may_look_ended) {
                         return Err(OPAQUE_WRAPPER);
                     }
                     parsed.operands.remove(0);
                     parsed = self.options.parse(parsed.operands)?;
+                    place.is_elsewhere |= self.place(&parsed.given, items)?.is_elsewhere;
                 }
             }
+            Before::Applet => self.applet(&parsed.operands)?,
         }
         if self.alone_a_shell && parsed.operands.is_empty() {
             return Err(OPAQUE_WRAPPER);
         }
-        if self.name != "xargs" || parsed.operands.is_empty() {
-            return Ok(parsed.operands);
-        }
-        // its input comes to stand where a mark is, and after all: which of both, later options decide
-        for option in parsed.given.iter().filter(|option| matches!(option.name, "I" | "i" | "replace")) {
-            let mark = match &option.value {
-                Some(value) => value.known().ok_or(OPAQUE_WRAPPER)?,
-                None => "{}",
-            };
-            parsed.operands = parsed.operands.into_iter().map(|word| word.with_replaced(mark)).collect();
-        }
-        parsed.operands.push(Expansion::Any);
-        Ok(parsed.operands)
+        place.leads_to(&parsed.operands)?;
+        if self.name == "xargs" { with_input(parsed) } else { Ok(parsed.operands) }
     }
+
+    /// Where these options have the program looked for.
+    fn place(&self, given: &[Given], items: &mut Vec<Item>) -> Result<Place, &'static str> {
+        let mut place = Place::default();
+        for option in given {
+            match (self.name, option.name) {
+                ("env", "u" | "unset") => taken_away(option, items)?,
+                ("env", "i" | "ignore-environment") => place.is_without_path = true,
+                ("exec", "c") => place.is_without_environment = true,
+                ("env", "C" | "chdir") | ("sudo" | "run0", "D" | "chdir") => place.is_elsewhere = true,
+                // busybox takes the second for the program
+                ("nice", _) if given.len() > 1 => return Err(OPAQUE_WRAPPER),
+                _ => {}
+            }
+        }
+        Ok(place)
+    }
+
+    /// Applets read other options than the programs of their names, and not as those do.
+    fn applet(&self, words: &Words) -> Result<(), &'static str> {
+        let Some((Expansion::Known(applet), arguments)) = words.split_first() else { return Ok(()) };
+        let is_read_alike = match programs::base(applet) {
+            "busybox" | "toybox" | "find" => true,
+            "sh" | "ash" => self.name == "busybox",
+            name if programs::is_looked_through(name) => {
+                !programs::is_shell(name) && !arguments.first().is_some_and(Expansion::may_be_option)
+            }
+            _ => true,
+        };
+        if is_read_alike { Ok(()) } else { Err(OPAQUE_WRAPPER) }
+    }
+}
+
+/// How a program is found is not as before.
+#[derive(Default)]
+struct Place {
+    /// The wrapper itself looks for it where there is no PATH.
+    is_without_path: bool,
+    /// What it is started with has no PATH.
+    is_without_environment: bool,
+    /// In another directory.
+    is_elsewhere: bool,
+}
+
+impl Place {
+    /// What the program runs in turn is found in the same way. Without PATH that can be in the working directory.
+    fn leads_to(&self, words: &Words) -> Result<(), &'static str> {
+        let Some(program) = words.first().and_then(Expansion::known) else { return Ok(()) };
+        let is_looked_through = programs::is_looked_through(programs::base(program));
+        let is_without = self.is_without_path || self.is_without_environment;
+        if is_without && is_looked_through || self.is_without_path && !program.contains('/') {
+            return Err(ASSIGNED);
+        }
+        let is_relative = program.contains('/') && !program.starts_with('/');
+        if self.is_elsewhere && (is_looked_through || is_relative) {
+            return Err(OPAQUE_WRAPPER);
+        }
+        Ok(())
+    }
+}
+
+/// `env -u`
+fn taken_away(option: &Given, items: &mut Vec<Item>) -> Result<(), &'static str> {
+    let variable = option.value.as_ref().and_then(Expansion::known).filter(|variable| !builtins::decides(variable));
+    let is_locale = variable.map(builtins::is_locale).ok_or(ASSIGNED)?;
+    items.extend(is_locale.then_some(Item::Mark(Mark::Locale)));
+    Ok(())
+}
+
+/// sudo takes a value that is `--` for the end of its options.
+fn may_look_ended(option: &Given) -> bool {
+    option.value.as_ref().is_some_and(|value| value.known().is_none_or(|value| value == "--"))
+}
+
+/// What `xargs` runs: its input comes to stand where a mark is, and after all. Which of both, later options decide.
+fn with_input(mut parsed: Parsed) -> Result<Words, &'static str> {
+    if parsed.operands.is_empty() {
+        parsed.operands.push(Expansion::Known("echo".to_owned()));
+    }
+    for option in parsed.given.iter().filter(|option| matches!(option.name, "I" | "i" | "replace")) {
+        let mark = match &option.value {
+            Some(value) => value.known().ok_or(OPAQUE_WRAPPER)?,
+            None => "{}",
+        };
+        parsed.operands = parsed.operands.into_iter().map(|word| word.with_replaced(mark)).collect();
+    }
+    parsed.operands.push(Expansion::Any);
+    Ok(parsed.operands)
 }
 
 /// Whether the first of the words is an assignment.
