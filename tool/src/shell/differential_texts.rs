@@ -4,6 +4,16 @@
 
 /// Texts that have run `zz`, or look as if: with all that was once understood and ran what was not listed.
 pub(super) const TEXTS: &[&str] = &[
+    "x=a; : ${x~$(zz)}", "x=a; : ${x~~$(zz)}", "x=a; : ${x~`zz`}", "set a; : \"${1~$(zz)}\"", "set a; : ${@~$(zz)}",
+    "x=a; y=${x~$(zz)}", "x=a; y=(${x~$(zz)})", "x=a; y[0]=${x~$(zz)}", "x=a; [[ ${x~$(zz)} == a ]]",
+    "x=a; case ${x~$(zz)} in a) ;; esac", "x=a; case a in ${x~$(zz)}) ;; esac", "x=a; for y in ${x~$(zz)}; do :; done",
+    "x=a; : > ${x~$(zz)}", "x=a; : <<< ${x~$(zz)}", "x=a; cat <<E\n${x~$(zz)}\nE", "x=a; read y <<E\n${x~`zz`}\nE",
+    "x=a; : ${y:-${x~$(zz)}}", "x=a; : ${x#${x~$(zz)}}", "x=a; : ${x/a/${x~$(zz)}}", "a=(b); : ${a[0]~$(zz)}",
+    "x='$(zz)'; : ${x~${x@P}}", "x='$(zz)'; a=(b); : ${a[0]~${x@P}}", "x='$(zz)'; : ${#x~${x@P}}",
+    ": ${\nzz; }", ": \"${ zz; }\"", "x=${ zz; }", ": ${x:-${ zz; }}", ": <<E\n${ zz; }\nE",
+    "printf 'x%n' PATH; last", "printf '%5ln' PATH; last", "f='x%n'; printf \"${f}\" PATH; last", "printf x%n%n y PATH; last",
+    "f=%n; printf \"x$f\" PATH; last", "printf -- 'x%n' PATH; last", "builtin printf x%n PATH; last", "f='x%n PATH'; printf -- $f; last",
+    "exec \"-c\" zz", "\\exec -a x zz", "'exec' -c zz", "exec -c zz", "exec -- zz", "exec -a x zz", "command exec -c zz",
     "zz\\", ": `zz\\`", "a; zz\\\\",
     "declare a=(]ne; zz <<a&&zz\na", "declare a=(]ne; zz\nzz", "a=(]ne; zz\nzz", "export a+=(b; zz\nzz", "x=(a\nzz",
     "declare -a x; y='($(zz))'; declare x=$y", "x[1]=2; y='($(zz))'; declare x=$y", ": ${x[1]:=2}; y='($(zz))'; typeset x=$y",
@@ -181,6 +191,8 @@ pub(super) const ARGV: &[&str] = &[
     "bash +O extglob -c zz", "bash -co errexit zz", "dash -oc errexit zz", "su -czz root", "su -c true -c zz",
     "sh -c ((zz))", "sh -c [[_x_||_zz_==_y_]]", "dash -c echo_$'\\'_;_zz_#'", "sh -c 10>x_zz",
     "bash -c [[_-v_'a[$(zz)]'_]]", "env - A=1 zz", "env -S zz", "xargs -I X env X zz", "time -o x zz",
+    "nice -1n -n 5 zz", "nice -12n --adj 3 zz", "nice -n 1 -2n -n 3 zz", "exec -a sh busybox zz", "sudo -p -- A=1 zz",
+    "sudo -R x zz", "busybox nice -n 5 -n 6 zz", "busybox find . -exec env -u {} zz +", "busybox bash -c zz",
     "bash --posix -c zz", "bash --rcfile zz -c ls", "jobs -x zz", "sudo sh -c zz", "busybox sh -c zz",
 ];
 
@@ -198,6 +210,7 @@ pub(super) const FRAGMENTS: &[&str] = &[
     "shopt -s extglob\n", "set -o posix\n", "set -u\n", "declare ", "export x=", "local ", "exec ", "command ",
     "exec {x}>", "$[", "]", "\t", "é", "${!x}", "${x[", "${x:", "break", "return", "exit", "$-", "$@", "$*", "\"$@\"",
     "<&-", "&>>", "<>", ">|", "[ -n ", "test ", "printf ", "-v ", "unset ", "x='a[$(zz)]'; ", "$((1+2))",
+    "${x~", "${x~~", "${ ", "x%n ", "-c ", "PATH", "; last",
 ];
 
 /// What is put into texts.
@@ -210,7 +223,7 @@ pub(super) const PIECES: &[&str] = &[
 /// Words of calls, most of them values that the real programs take.
 pub(super) const KNOWN: &[&str] = &[
     "1", "1", "1", "1", "2", "5", "KILL", "L", "A=1", "A", "zz", "zy", "id", "{}", ".", "''", "-", "--", "-n", "-1",
-    ";", "'+'", "'zz 1'", "+x", "a=b=c", "'{}'",
+    ";", "'+'", "'zz 1'", "+x", "a=b=c", "'{}'", "x%n", "-a", "-c",
 ];
 
 /// Words of calls that come to one.
