@@ -87,6 +87,11 @@ impl Workers {
         Ok(workers)
     }
 
+    /// How many threads there are, at work or not.
+    pub(crate) fn threads(&self) -> usize {
+        self.handle.pool.state().threads
+    }
+
     /// Queues work in the turn of `owner`, an identity for example. It is done also if nobody waits for the answer.
     pub fn spawn<T: Send + 'static>(
         &self,

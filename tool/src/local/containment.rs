@@ -517,7 +517,7 @@ impl Inner {
     /// have seen them go round.
     fn young(&self) -> io::Result<Option<Vec<Process>>> {
         let last = processes::last_pid()?;
-        if self.started.elapsed() > Duration::from_millis(100) || !(0..=FEW).contains(&(last - self.main)) {
+        if self.started.elapsed() > Duration::from_millis(100) || !(0..=MAX_YOUNG).contains(&(last - self.main)) {
             return Ok(None);
         }
         let mut young = Vec::new();
@@ -531,12 +531,12 @@ impl Inner {
     /// None of these, which are all that was born since the main process, is a member.
     fn are_strangers(&self, young: &[Process]) -> io::Result<bool> {
         Ok(!young.iter().any(|process| self.is_root(process))
-            && !self.means.census.is_any_marked(young, self.name.key.as_str())?)
+            && !self.means.census.may_any_carry(self.name.key.as_str(), young)?)
     }
 }
 
 /// Up to so many processes are looked at one by one, rather than all of the machine.
-const FEW: i32 = 64;
+const MAX_YOUNG: i32 = 64;
 
 /// A panic while the lock was held leaves nothing half done here.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

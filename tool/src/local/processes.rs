@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use std::{fs, io};
 
-use super::environ::{Environs, Memory};
-use super::{PAUSE, cgroup, is_passing, process};
-use crate::Workers;
 use futures_util::future::join_all;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::environ::{Environs, Look, Memory};
+use super::{PAUSE, cgroup, is_passing, process};
+use crate::Workers;
 
 /// A process at one moment. Its id alone may be reused; together with its start time it is unique.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,11 +67,13 @@ pub(super) struct Snapshot {
     sessions: HashMap<i32, Vec<i32>>,
     groups: HashMap<i32, Vec<i32>>,
     markers: HashMap<String, Vec<i32>>,
+    /// Those whose environments were not read.
+    unread: Vec<i32>,
 }
 
 impl Snapshot {
-    fn new(processes: BTreeMap<i32, Process>) -> Self {
-        let mut this = Self::default();
+    fn new(processes: BTreeMap<i32, Process>, unread: Vec<i32>) -> Self {
+        let mut this = Self { unread, ..Self::default() };
         for (pid, process) in &processes {
             this.children.entry(process.parent).or_default().push(*pid);
             this.sessions.entry(process.session).or_default().push(*pid);
@@ -101,6 +104,11 @@ impl Snapshot {
     /// Those whose environment holds this key.
     pub(super) fn marked(&self, marker: &str) -> impl Iterator<Item = &Process> {
         self.all_of(self.markers.get(marker).into_iter().flatten())
+    }
+
+    /// Those whose environments do not answer: what they carry is not known.
+    pub(super) fn unread(&self) -> impl Iterator<Item = &Process> {
+        self.all_of(self.unread.iter())
     }
 
     /// The live processes that are `roots` or descend from one, no older than `since`, this process excepted.
@@ -155,7 +163,7 @@ impl Census {
             return Ok(Arc::clone(processes));
         }
         let began = Instant::now();
-        let processes = Arc::new(Snapshot::new(self.look(visit)?));
+        let processes = Arc::new(self.look(visit)?);
         *latest = Some((began, Arc::clone(&processes)));
         Ok(processes)
     }
@@ -164,31 +172,37 @@ impl Census {
     ///
     /// A list of ids is old when it has been read: processes that replaced each other meanwhile would all be missed. So
     /// every id that was given out since the list was made is looked at too, until none is new.
-    fn look(&self, mut visit: impl FnMut(&Process)) -> io::Result<BTreeMap<i32, Process>> {
-        let mut seen = Seen::default();
+    fn look(&self, mut visit: impl FnMut(&Process)) -> io::Result<Snapshot> {
+        let (mut seen, mut look) = (Seen::default(), Look::begin());
         let mut newest = last_pid()?;
-        self.note(listed()?, &mut seen, &mut visit)?;
+        self.note(listed()?, &mut seen, &mut look, &mut visit)?;
         for _ in 0..MAX_PASSES {
             let last = last_pid()?;
             if last == newest {
                 break;
             } else if (newest..=newest.saturating_add(MANY)).contains(&last) {
                 let new = (newest + 1..=last).filter(|pid| is_process(*pid)).collect();
-                self.note(new, &mut seen, &mut visit)?;
+                self.note(new, &mut seen, &mut look, &mut visit)?;
             } else {
                 // ids started again at the smallest, or too many are new
-                self.note(listed()?, &mut seen, &mut visit)?;
+                self.note(listed()?, &mut seen, &mut look, &mut visit)?;
             }
             newest = last;
         }
         let unclear = std::mem::take(&mut seen.unclear);
-        self.environs.settle(unclear, |pid, key| seen.mark(pid, key, &mut visit))?;
-        Ok(seen.processes)
+        self.environs.settle(unclear, &mut look, |pid, key| seen.mark(pid, key, &mut visit))?;
+        Ok(Snapshot::new(seen.processes, look.unread().collect()))
     }
 
     /// Looks at these, a few at a time: first at what they are, then at whose.
-    fn note(&self, pids: Vec<i32>, seen: &mut Seen, visit: &mut impl FnMut(&Process)) -> io::Result<()> {
-        for few in pids.chunks(FEW) {
+    fn note(
+        &self,
+        pids: Vec<i32>,
+        seen: &mut Seen,
+        look: &mut Look,
+        visit: &mut impl FnMut(&Process),
+    ) -> io::Result<()> {
+        for few in pids.chunks(AT_ONCE) {
             let mut unmarked = Vec::new();
             for pid in few {
                 let process = read(*pid)?.filter(|process| process.pid != KTHREADD && process.parent != KTHREADD);
@@ -199,7 +213,7 @@ impl Census {
                 }
                 seen.processes.insert(*pid, process);
             }
-            let unclear = self.environs.keys(unmarked, |pid, key| seen.mark(pid, key, &mut *visit))?;
+            let unclear = self.environs.keys(unmarked, look, |pid, key| seen.mark(pid, key, &mut *visit))?;
             seen.unclear.extend(unclear);
         }
         Ok(())
@@ -209,16 +223,16 @@ impl Census {
         process.start_ticks >= self.since && !process.zombie && !process.exiting
     }
 
-    /// Whether one of these carries this key.
+    /// Whether one of these carries this key, or does not answer.
     ///
     /// # Errors
     /// They cannot be looked at now, for want of descriptors or memory.
-    pub(super) fn is_any_marked(&self, processes: &[Process], key: &str) -> io::Result<bool> {
+    pub(super) fn may_any_carry(&self, key: &str, processes: &[Process]) -> io::Result<bool> {
         let of = processes.iter().filter(|process| self.may_be_marked(process)).map(Memory::of).collect();
-        let mut found = false;
-        let unclear = self.environs.keys(of, |_, carried| found |= carried == key)?;
-        self.environs.settle(unclear, |_, carried| found |= carried == key)?;
-        Ok(found)
+        let (mut found, mut look) = (false, Look::begin());
+        let unclear = self.environs.keys(of, &mut look, |_, carried| found |= carried == key)?;
+        self.environs.settle(unclear, &mut look, |_, carried| found |= carried == key)?;
+        Ok(found || look.unread().next().is_some())
     }
 }
 
@@ -239,7 +253,7 @@ impl Seen {
 }
 
 /// So many processes are looked at before their environments are: those of one execution may replace each other fast.
-const FEW: usize = 16;
+const AT_ONCE: usize = 16;
 
 /// So many threads look, or wait for who looks.
 const LOOKERS: usize = 4;
@@ -405,7 +419,7 @@ mod tests {
     }
 
     fn descendants(all: impl IntoIterator<Item = Process>, session: i32, since: u64) -> Vec<i32> {
-        let all = Snapshot::new(all.into_iter().map(|process| (process.pid, process)).collect());
+        let all = Snapshot::new(all.into_iter().map(|process| (process.pid, process)).collect(), Vec::new());
         all.with_descendants(all.in_session_or_group(session), since).iter().map(|process| process.pid).collect()
     }
 
