@@ -89,6 +89,20 @@ pub async fn until_told(execution: &mut Execution, text: &str) {
     }
 }
 
+/// How it ends; what it read before that is lost.
+///
+/// # Panics
+/// It does not, or hangs.
+pub async fn exit_of(mut execution: Execution) -> Exited {
+    loop {
+        match within(execution.next()).await {
+            Some(Ok(Event::Exited(exited))) => return exited,
+            Some(Ok(Event::Started(_) | Event::Output(_))) => {}
+            end => panic!("no exit: {end:?}"),
+        }
+    }
+}
+
 /// What a follower was told from some position on, with the gaps.
 #[derive(Clone, Debug)]
 pub struct Replay {

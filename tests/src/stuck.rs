@@ -1,4 +1,4 @@
-//! A process whose memory does not answer those who read it.
+//! Processes whose memory does not answer those who read it.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
@@ -6,27 +6,65 @@ use std::process::{Child, Command, Stdio};
 
 use crate::Agent;
 
-/// A process of nobody's execution that is stuck for one agent. Dropping it ends the process, and answers those who read.
-pub struct StuckProcess {
-    process: Child,
+/// The environment of a process that does not answer one agent. Dropping it answers those who read.
+pub struct HeldEnvironment {
+    agent: i32,
+    process: u32,
     pipe: PathBuf,
 }
 
+impl HeldEnvironment {
+    /// Whoever reads it in the mount namespace of the agent, which must have its own, opens a pipe to which nobody writes;
+    /// others, such as the tests beside this one, are spared.
+    ///
+    /// # Panics
+    /// It cannot be mounted: that takes root.
+    pub fn of(process: u32, agent: &Agent) -> Self {
+        let pipe = agent.directory().join(format!("pipe-{process}"));
+        let this = Self { agent: agent.pid(), process, pipe };
+        assert!(Command::new("mkfifo").arg(&this.pipe).status().unwrap().success());
+        this.enter(&["mount", "--bind", this.pipe.to_str().unwrap()]);
+        this
+    }
+
+    /// It can be read from now on.
+    ///
+    /// # Panics
+    /// It cannot be unmounted.
+    pub fn release(self) {
+        self.enter(&["umount", "-l"]);
+    }
+
+    fn enter(&self, argv: &[&str]) {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.agent.to_string(), "--mount"]).args(argv);
+        assert!(command.arg(format!("/proc/{}/environ", self.process)).status().unwrap().success(), "{command:?}");
+    }
+}
+
+impl Drop for HeldEnvironment {
+    fn drop(&mut self) {
+        // whoever waits for a writer meets one, and the end
+        let _ = OpenOptions::new().read(true).write(true).open(&self.pipe);
+        let _ = std::fs::remove_file(&self.pipe);
+    }
+}
+
+/// A process of nobody's execution that is stuck for one agent. Dropping it ends the process, and answers those who read.
+pub struct StuckProcess {
+    process: Child,
+    _environment: HeldEnvironment,
+}
+
 impl StuckProcess {
-    /// Whoever reads its environment in the mount namespace of the agent, which must have its own, opens a pipe to which
-    /// nobody writes; others, such as the tests beside this one, are spared.
+    /// See [`HeldEnvironment::of`].
     ///
     /// # Panics
     /// It cannot be made: that takes root.
     pub fn new(agent: &Agent) -> Self {
         let process = Command::new("sleep").arg("300").stdin(Stdio::null()).spawn().unwrap();
-        let pipe = agent.directory().join(format!("pipe-{}", process.id()));
-        let stuck = Self { process, pipe };
-        assert!(Command::new("mkfifo").arg(&stuck.pipe).status().unwrap().success());
-        let mut mount = Command::new("nsenter");
-        mount.args(["--target", &agent.pid().to_string(), "--mount", "mount", "--bind"]);
-        assert!(mount.arg(&stuck.pipe).arg(format!("/proc/{}/environ", stuck.id())).status().unwrap().success());
-        stuck
+        let environment = HeldEnvironment::of(process.id(), agent);
+        Self { process, _environment: environment }
     }
 
     /// Its process id.
@@ -39,8 +77,5 @@ impl Drop for StuckProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        // whoever waits for a writer meets one, and the end
-        let _ = OpenOptions::new().read(true).write(true).open(&self.pipe);
-        let _ = std::fs::remove_file(&self.pipe);
     }
 }

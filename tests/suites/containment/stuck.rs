@@ -4,7 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command as Program, Stdio};
 use std::time::Duration;
 
-use telexec_tests::{Agent, StuckProcess, directory, is_root, run, until, within};
+use telexec_tests::{
+    Agent, Gate, HeldEnvironment, MARK, StuckProcess, directory, exit_of, is_root, marker, processes_with, run, until,
+    until_told, within,
+};
 use telexec_tool::{Command, CommandBuilder, Executor, ExitCause, ListQuery, Signal};
 
 /// An agent in a mount namespace of its own; `None`: it cannot be had here.
@@ -67,6 +70,50 @@ async fn a_stuck_process_holds_up_nobody_with_cgroup_v1() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stuck_process_holds_up_nobody_with_process_group() {
     a_stuck_process_holds_up_nobody("process-group").await;
+}
+
+/// Text for a shell that leaves an orphan in a session of its own, whose environment alone tells whose it is, and goes on.
+const ORPHAN: &str = "(setsid sh -c 'echo > there; exec sleep 300' >/dev/null 2>&1 &)
+    until [ -e there ]; do sleep 0.01; done; echo ready; ";
+
+/// The environment of such an orphan does not answer before the agent has said so; then, it does.
+async fn an_orphan_that_answers_late_is_found(forced: bool) {
+    let Some(mut agent) = agent("process-group") else { return };
+    let (executor, mark, directory, gate) = (agent.executor().await, marker(), directory(), Gate::new());
+    let command = Command::shell(format!("{ORPHAN}{}", gate.wait())).kill_grace(Duration::ZERO);
+    let command = command.env(MARK, &mark).working_directory(directory.path().to_str().unwrap()).build().unwrap();
+    let mut execution = within(executor.execute(command)).await.unwrap();
+    until_told(&mut execution, "ready\n").await;
+    let (id, main) = (execution.id().clone(), execution.started().pid);
+    let others = || processes_with(&mark).into_iter().filter(|process| process.pid.unsigned_abs() != main);
+    let orphan = others().find(|process| process.name == "sleep" && process.session == process.pid).unwrap();
+    let environment = HeldEnvironment::of(orphan.pid.unsigned_abs(), &agent);
+    let exited = tokio::spawn(exit_of(execution));
+    let _open = (!forced).then(|| gate.open());
+    if forced {
+        within(executor.signal(&id, Signal::KILL)).await.unwrap();
+    }
+    let warning = format!("since its memory does not answer pid={}\n", orphan.pid);
+    until("it was given up", async || agent.log().contains(&warning)).await;
+    environment.release();
+    let exited = within(exited).await.unwrap();
+    assert_eq!(exited.surviving_processes, u32::from(!forced));
+    assert_eq!(others().count(), usize::from(!forced));
+    if !forced {
+        within(executor.signal(&id, Signal::KILL)).await.unwrap();
+        until("the survivor has ended", async || others().count() == 0).await;
+    }
+    assert!(agent.terminate().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_orphan_that_answers_late_is_ended() {
+    an_orphan_that_answers_late_is_found(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_orphan_that_answers_late_is_a_survivor() {
+    an_orphan_that_answers_late_is_found(false).await;
 }
 
 /// A file system that never answers a read, and a process that waits for it in mmap(2), and so with its memory locked. Tells

@@ -4,7 +4,7 @@
 //! its environment, descends from such a process, or did so when it was last looked at. A cgroup ends all that is in it
 //! at once and tells when it is empty, so then the rest matters only for those who were moved out of it. Without one, a
 //! process that leaves the session, loses its parent and clears its environment, all three between two looks, is not
-//! found.
+//! found; nor is one that keeps its environment from being read instead, for longer than [`DOUBT_TIME`].
 //!
 //! Without a cgroup, the main process is not reaped before the last member has ended, or the engine goes: so the numbers
 //! of its session and group cannot be given to strangers.
@@ -107,6 +107,8 @@ struct Sweep {
     refused: u32,
     /// There may be others.
     unsure: bool,
+    /// There are processes that may be others, but do not answer.
+    unread: bool,
 }
 
 /// The members at one moment.
@@ -114,7 +116,29 @@ struct Members {
     all: Vec<Process>,
     /// None but those that their cgroup ends.
     kept: bool,
+    /// Without a cgroup: there are processes that may be members, but do not answer.
+    unread: bool,
 }
+
+/// Whether processes that do not answer are members: they are asked again, but not for ever, since anyone on the machine may
+/// have one.
+#[derive(Default)]
+struct Doubt {
+    since: Option<Instant>,
+}
+
+impl Doubt {
+    /// Whether there is reason to ask again, after a look since `asked` has found no member.
+    fn remains(&mut self, unread: bool, asked: Instant) -> bool {
+        unread && asked.saturating_duration_since(*self.since.get_or_insert(asked)) < DOUBT_TIME
+    }
+}
+
+/// How long processes that do not answer are asked again.
+const DOUBT_TIME: Duration = Duration::from_secs(1);
+
+/// How long to wait before that.
+const DOUBT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Who answers for the processes of an execution: if it is dropped early, since a runtime was shut down, they are ended
 /// at once.
@@ -176,27 +200,46 @@ impl Containment {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
+    /// The live members, without a cgroup. None: those that do not answer were waited for.
+    async fn members(&self) -> Vec<Process> {
+        let mut doubt = Doubt::default();
+        loop {
+            let asked = Instant::now();
+            let members = self.look(|inner, asked| inner.members(asked, |_| {})).await;
+            if !members.all.is_empty() || !doubt.remains(members.unread, asked) {
+                return members.all;
+            }
+            tokio::time::sleep(DOUBT_PAUSE).await;
+        }
+    }
+
     /// Sends a signal to every live member.
     pub(super) async fn signal(&self, signal: Signal) {
         self.sweep(signal, Arc::default()).await;
     }
 
     /// Ends every member: SIGTERM, `grace` (cut short by `hurry`), SIGKILL. Returns once no process is left but those
-    /// that this process may not signal, and how many those are.
+    /// that this process may not signal, and how many those are. See [`Doubt`] for those that do not answer.
     pub(super) async fn end(&self, grace: Duration, hurry: impl Future<Output = ()>) -> u32 {
+        let (mut patience, mut doubt) = (5 * PAUSE, Doubt::default());
         if !grace.is_zero() {
             tokio::select! {
-                () = self.ask_to_end() => {}
+                () = self.ask_to_end(&mut doubt) => {}
                 () = tokio::time::sleep(grace) => {}
                 () = hurry => {}
             }
         }
-        let mut patience = 5 * PAUSE;
         loop {
+            let asked = Instant::now();
             let left = self.sweep(Signal::KILL, Arc::default()).await;
             if left.live.is_empty() && !left.unsure {
-                return left.refused;
+                if !doubt.remains(left.unread, asked) {
+                    return left.refused;
+                }
+                tokio::time::sleep(DOUBT_PAUSE).await;
+                continue;
             }
+            doubt = Doubt::default();
             // a process in an uninterruptible sleep takes its time, and a frozen one for ever
             if tokio::time::timeout(patience, self.all_ended(left.live.clone())).await.is_err() {
                 self.thaw(left.live).await;
@@ -206,13 +249,19 @@ impl Containment {
     }
 
     /// Sends SIGTERM to every member once, and to those that they leave behind; returns when none is left.
-    async fn ask_to_end(&self) {
+    async fn ask_to_end(&self, doubt: &mut Doubt) {
         let done = Arc::default();
         loop {
+            let asked = Instant::now();
             let left = self.sweep(Signal::TERM, Arc::clone(&done)).await;
             if left.live.is_empty() {
-                return;
+                if !doubt.remains(left.unread, asked) {
+                    return;
+                }
+                tokio::time::sleep(DOUBT_PAUSE).await;
+                continue;
             }
+            *doubt = Doubt::default();
             // a stopped process acts on SIGTERM once it goes on
             self.signal(Signal::CONT).await;
             all_ended(left.live).await;
@@ -221,15 +270,16 @@ impl Containment {
 
     /// How many members live, now that the main process has exited.
     pub(super) async fn survivors(&self) -> u32 {
-        let alone = match self.inner.keeping_leaf() {
-            Some(leaf) => leaf.is_empty().unwrap_or(false),
-            None => match self.inner.young().unwrap_or(None) {
-                Some(young) if young.is_empty() => true,
-                Some(young) => self.repeat(move |inner| inner.are_strangers(&young)).await,
-                None => false,
-            },
+        if let Some(leaf) = self.inner.keeping_leaf() {
+            let alone = leaf.is_empty().unwrap_or(false);
+            return if alone { 0 } else { self.count(Instant::now()).await };
+        }
+        let alone = match self.inner.young().unwrap_or(None) {
+            Some(young) if young.is_empty() => true,
+            Some(young) => self.repeat(move |inner| inner.are_strangers(&young)).await,
+            None => false,
         };
-        if alone { 0 } else { self.count(Instant::now()).await }
+        if alone { 0 } else { u32::try_from(self.members().await.len()).unwrap_or(u32::MAX) }
     }
 
     /// Waits until no member lives any more.
@@ -238,7 +288,7 @@ impl Containment {
             return leaf.emptied().await;
         }
         loop {
-            let left = self.look(|inner, asked| Ok(inner.members(asked, |_| {})?.all)).await;
+            let left = self.members().await;
             if left.is_empty() {
                 return;
             }
@@ -300,9 +350,11 @@ impl Containment {
             // the engine goes: others are not found by the main process any more, which has ended
             return self.inner.reap();
         }
+        let mut doubt = Doubt::default();
         for _ in 0..ATTEMPTS {
-            match self.inner.sweep(Signal::KILL, &mut Done::new(), Instant::now()) {
-                Ok(left) if left.live.is_empty() && !left.unsure => break,
+            let asked = Instant::now();
+            match self.inner.sweep(Signal::KILL, &mut Done::new(), asked) {
+                Ok(left) if left.live.is_empty() && !left.unsure && !doubt.remains(left.unread, asked) => break,
                 _ => std::thread::sleep(PAUSE),
             }
         }
@@ -393,16 +445,16 @@ impl Inner {
                 },
             };
             // at once, since a process may live for less than a pass takes; then the others
-            let members = self.members(Instant::now(), &mut deliver)?.all;
-            members.iter().for_each(&mut deliver);
+            let Members { all, unread, .. } = self.members(Instant::now(), &mut deliver)?;
+            all.iter().for_each(&mut deliver);
             if let Some(error) = failed {
                 return Err(error);
             }
             if signal != Signal::KILL || done.len() == before {
                 let refused = |process: &Process| done.get(&process.key()) == Some(&Delivery::Refused);
-                let (refused, live): (Vec<_>, Vec<_>) = members.into_iter().partition(refused);
+                let (refused, live): (Vec<_>, Vec<_>) = all.into_iter().partition(refused);
                 let refused = u32::try_from(refused.len()).unwrap_or(u32::MAX);
-                return Ok(Sweep { live, refused, unsure: false });
+                return Ok(Sweep { live, refused, unsure: false, unread });
             }
         }
     }
@@ -410,7 +462,7 @@ impl Inner {
     /// The same for those in the cgroup alone.
     fn sweep_leaf(&self, signal: Signal, done: &mut Done) -> io::Result<Sweep> {
         let Some(leaf) = self.keeping_leaf() else {
-            return Ok(Sweep { live: Vec::new(), refused: 0, unsure: false });
+            return Ok(Sweep { live: Vec::new(), refused: 0, unsure: false, unread: false });
         };
         if signal == Signal::KILL {
             // before anything else that can fail
@@ -418,7 +470,7 @@ impl Inner {
             let (refused, live) =
                 leaf.members()?.into_iter().partition::<Vec<_>, _>(|p| killed.refused.contains(&p.key()));
             let refused = u32::try_from(refused.len()).unwrap_or(u32::MAX);
-            return Ok(Sweep { live, refused, unsure: !killed.all && refused == 0 });
+            return Ok(Sweep { live, refused, unsure: !killed.all && refused == 0, unread: false });
         }
         let live = leaf.members()?;
         for process in &live {
@@ -426,7 +478,7 @@ impl Inner {
                 entry.insert(send(process, signal)?);
             }
         }
-        Ok(Sweep { live, refused: 0, unsure: false })
+        Ok(Sweep { live, refused: 0, unsure: false, unread: false })
     }
 
     /// The cgroups, as long as the execution has some.
@@ -470,7 +522,7 @@ impl Inner {
     fn members(&self, asked: Instant, mut visit: impl FnMut(&Process)) -> io::Result<Members> {
         let leaf = self.keeping_leaf();
         if self.is_released() {
-            return Ok(Members { all: Vec::new(), kept: true });
+            return Ok(Members { all: Vec::new(), kept: true, unread: false });
         }
         let in_leaf = match &leaf {
             Some(leaf) => leaf.members()?,
@@ -488,9 +540,13 @@ impl Inner {
         let known = known.into_iter().filter_map(|(pid, _)| all.get(pid));
         let related = all.in_session_or_group(self.main).chain(all.marked(self.name.key.as_str())).chain(known);
         let members = all.with_descendants(related.filter(|process| is_root(process)), born);
-        *lock(&self.known) = members.iter().map(Process::key).collect();
+        let known: HashSet<_> = members.iter().map(Process::key).collect();
         let kept = leaf.is_some() && members.iter().all(|process| in_leaf.contains(&process.key()));
-        Ok(Members { all: members, kept })
+        let may_be =
+            |process: &Process| process.start_ticks >= born && !process.is_self() && !known.contains(&process.key());
+        let unread = leaf.is_none() && all.unread().any(may_be);
+        *lock(&self.known) = known;
+        Ok(Members { all: members, kept, unread })
     }
 
     /// When the main process was born: no process of the execution is older. Read when it is first asked for, since
