@@ -97,48 +97,26 @@ fn mounts() -> Vec<Mount> {
     text.lines().filter_map(mount).collect()
 }
 
-/// A cgroup of version 1 that limits how many processes and threads there are in it. Removed when it is dropped; what is in
-/// it stays.
+/// A cgroup of version 1. Removed when it is dropped; what is in it stays.
 #[derive(Debug)]
-pub struct ProcessLimit {
+struct Limit {
     path: PathBuf,
 }
 
-impl ProcessLimit {
-    /// One without a limit yet; `None`: this user cannot make any.
-    pub fn new() -> Option<Self> {
-        let mount = mounts().into_iter().find(|mount| mount.options.iter().any(|option| option == "pids"))?;
+impl Limit {
+    fn new(controller: &str) -> Option<Self> {
+        let mount = mounts().into_iter().find(|mount| mount.options.iter().any(|option| option == controller))?;
         let path = mount.point.join(format!("telexec-test-{}", marker()));
         fs::create_dir(&path).ok()?;
         Some(Self { path })
     }
 
-    /// Puts a process into it, with all of its threads; its later children are in it too.
-    ///
-    /// # Panics
-    /// The process has ended.
-    pub fn add(&self, pid: i32) {
-        fs::write(self.path.join("cgroup.procs"), pid.to_string()).unwrap();
-    }
-
-    /// From now on no process in it gets another one, nor a thread.
-    ///
-    /// # Panics
-    /// It cannot be set.
-    pub fn reach(&self) {
-        fs::write(self.path.join("pids.max"), "0").unwrap();
-    }
-
-    /// There is no limit any more.
-    ///
-    /// # Panics
-    /// It cannot be set.
-    pub fn lift(&self) {
-        fs::write(self.path.join("pids.max"), "max").unwrap();
+    fn set(&self, file: &str, value: &str) {
+        fs::write(self.path.join(file), value).unwrap();
     }
 }
 
-impl Drop for ProcessLimit {
+impl Drop for Limit {
     fn drop(&mut self) {
         let parent = self.path.parent().unwrap_or(&self.path).join("cgroup.procs");
         let members = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
@@ -146,6 +124,62 @@ impl Drop for ProcessLimit {
             let _ = fs::write(&parent, pid);
         }
         clear(&self.path);
+    }
+}
+
+/// A cgroup of version 1 that limits how much memory the processes in it have.
+#[derive(Debug)]
+pub struct MemoryLimit(Limit);
+
+impl MemoryLimit {
+    /// So many bytes; `None`: this user cannot make any.
+    ///
+    /// # Panics
+    /// It cannot be set.
+    pub fn new(bytes: u64) -> Option<Self> {
+        let limit = Limit::new("memory")?;
+        limit.set("memory.limit_in_bytes", &bytes.to_string());
+        Some(Self(limit))
+    }
+
+    /// Shell text that moves the shell into it.
+    pub fn enter(&self) -> String {
+        format!("echo $$ > {}/cgroup.procs", self.0.path.display())
+    }
+}
+
+/// A cgroup of version 1 that limits how many processes and threads there are in it.
+#[derive(Debug)]
+pub struct ProcessLimit(Limit);
+
+impl ProcessLimit {
+    /// One without a limit yet; `None`: this user cannot make any.
+    pub fn new() -> Option<Self> {
+        Limit::new("pids").map(Self)
+    }
+
+    /// Puts a process into it, with all of its threads; its later children are in it too.
+    ///
+    /// # Panics
+    /// The process has ended.
+    pub fn add(&self, pid: i32) {
+        self.0.set("cgroup.procs", &pid.to_string());
+    }
+
+    /// From now on no process in it gets another one, nor a thread.
+    ///
+    /// # Panics
+    /// It cannot be set.
+    pub fn reach(&self) {
+        self.0.set("pids.max", "0");
+    }
+
+    /// There is no limit any more.
+    ///
+    /// # Panics
+    /// It cannot be set.
+    pub fn lift(&self) {
+        self.0.set("pids.max", "max");
     }
 }
 

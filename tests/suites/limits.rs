@@ -1,13 +1,14 @@
 //! Limits of what a command may use, however its processes are kept together.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use telexec_proto::v1::ExecuteRequest;
 use telexec_tests::{
-    Agent, AgentBuilder, MARK, NOBODY, Outcome, Wire, cgroups, is_root, marker, processes_with, run, until, until_told,
-    within,
+    Agent, AgentBuilder, Gate, MARK, MemoryLimit, NOBODY, Outcome, Wire, cgroups, exit_of, is_root, marker,
+    processes_with, run, until, until_told, within,
 };
 use telexec_tool::{Command, Descendants, Executor, ExecutorError, ExitCause, ResourceLimits};
 use tonic::Code;
@@ -88,6 +89,30 @@ async fn a_command_that_wants_more_memory_than_it_may_have_is_ended_and_told_so(
         // nothing of that clings to the next one
         let outcome = run(&executor, Command::argv(["false"]).limits(memory(32 * MIB))).await.unwrap();
         assert_eq!(outcome.exited.cause, ExitCause::Exited(1));
+    }
+}
+
+/// Without a cgroup of its own a command is in the agent's, with others.
+#[tokio::test(flavor = "multi_thread")]
+async fn that_another_was_ended_for_want_of_memory_is_not_told_of_a_command() {
+    let Some(limit) = MemoryLimit::new(256 * MIB) else {
+        eprintln!("skipped: no cgroup with a limit of memory can be made here");
+        return;
+    };
+    let agent = with("process-group").after(&limit.enter()).start();
+    let (executor, gate) = (agent.executor().await, Gate::new());
+    let command = Command::shell(format!("echo ready; {}; exit 7", gate.wait())).build().unwrap();
+    let mut execution = executor.execute(command).await.unwrap();
+    until_told(&mut execution, "ready\n").await;
+    let hog = format!("{}; echo 1000 > /proc/$$/oom_score_adj; exec tail /dev/zero", limit.enter());
+    let ended = std::process::Command::new("sh").args(["-c", &hog]).status().unwrap();
+    assert_eq!(ended.signal(), Some(9));
+    let _open = gate.open();
+    assert_eq!(exit_of(execution).await.cause, ExitCause::Exited(7));
+    // one of its own is
+    for text in ["exec tail /dev/zero", "tail /dev/zero; exit $?"] {
+        let outcome = run(&executor, Command::shell(text).shell("sh")).await.unwrap();
+        assert_eq!(outcome.exited.cause, ExitCause::OutOfMemory, "{text}");
     }
 }
 

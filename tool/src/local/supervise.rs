@@ -209,7 +209,7 @@ impl Supervisor {
             (Some(cause), _) => *cause,
             // it may end well all the same
             (None, Status::Code(0)) => ExitCause::Exited(0),
-            (None, _) if self.has_run_out_of_memory(main) => ExitCause::OutOfMemory,
+            (None, status) if self.has_run_out_of_memory(main, status) => ExitCause::OutOfMemory,
             (None, Status::Code(code)) => ExitCause::Exited(code),
             (None, Status::Signal(_)) => ExitCause::Signaled,
         };
@@ -217,10 +217,14 @@ impl Supervisor {
     }
 
     /// The kernel ended a process of it for want of memory. Known of a cgroup of its own; else of this process's own
-    /// cgroup, if no other execution has been there since before the start: nothing is said of what may be another's.
-    fn has_run_out_of_memory(&self, main: &Main) -> bool {
+    /// cgroup, if no other execution has been there since before the start, and the main process was killed or says so of
+    /// one of its own: nothing is said of what may be another's.
+    fn has_run_out_of_memory(&self, main: &Main, status: Status) -> bool {
         let known = main.containment.has_run_out_of_memory();
         known.unwrap_or_else(|| {
+            if !matches!(status, Status::Signal(Some(Signal::KILL)) | Status::Code(KILLED)) {
+                return false;
+            }
             let Some(before) = main.oom_kills_before else { return false };
             let kills = self.shared.cgroups.own_oom_kills();
             kills.is_some_and(|kills| kills > before) && self.shared.registry.is_newest(&self.record)
@@ -447,6 +451,9 @@ async fn ended(pidfd: &AsyncFd<OwnedFd>, pid: rustix::process::Pid, survivors: u
     warn!("how the main process ended is not known");
     Ended::unknown()
 }
+
+/// How shells exit whose last process was ended by SIGKILL.
+const KILLED: u8 = 128 + 9;
 
 /// How often an end is looked for that is known to be there, with a [`PAUSE`] between.
 const LOOKS: usize = 50;
