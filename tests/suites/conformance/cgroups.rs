@@ -105,6 +105,16 @@ async fn cancel_leaves_nothing_of_closed_cgroups(machine: Machine) {
     nothing_is_left(&mark, &cgroups).await;
 }
 
+async fn cancel_ends_who_closed_its_own_cgroup(machine: Machine) {
+    let own = keeping(&machine).await.find_own();
+    let (mark, directory) = (marker(), directory());
+    let text = format!("{own}find $own -maxdepth 1 -type f -exec chmod 0 {{}} +; chmod 0 $own; echo ready; sleep 300");
+    let execution = start(&machine, &text, &mark, directory.path()).await;
+    let cgroups = cgroups_of(execution.started().pid);
+    drop(execution);
+    nothing_is_left(&mark, &cgroups).await;
+}
+
 /// As a tool does that clears away empty cgroups.
 const REMOVE_OWN: &str = "until rmdir $own; do sleep 0.01; done 2>/dev/null; ";
 
@@ -325,6 +335,7 @@ telexec_tests::at_place! { process_group:
 
 telexec_tests::at_place! { unprivileged_delegated:
     cancel_leaves_nothing_of_closed_cgroups,
+    cancel_ends_who_closed_its_own_cgroup,
     cancel_leaves_nothing_of_threaded_cgroups,
     cancel_leaves_nothing_of_unified_cgroups,
     cancel_leaves_nothing_that_froze_in_a_unified_cgroup,

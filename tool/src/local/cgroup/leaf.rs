@@ -1,7 +1,7 @@
 //! The cgroups of one execution.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::tree::{Directory, write_at};
 use crate::Signal;
 use crate::local::processes::{self, Process};
 use crate::local::vfork::{self, CgroupEntry};
-use crate::local::{PAUSE, process};
+use crate::local::{PAUSE, is_passing, process};
 
 /// Where the processes of one execution are kept. Dropping it removes what holds no process.
 #[derive(Debug)]
@@ -151,9 +151,9 @@ impl Leaf {
         match &self.keeper {
             Keeper::Unified(directory) => match directory.write("cgroup.kill", "1") {
                 Ok(()) => Ok(Killed { all: self.is_empty()?, refused: HashSet::new() }),
-                // the command has made it threaded, see cgroups(7)
-                Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => self.kill_each(true),
-                Err(error) => Err(error),
+                Err(error) if is_passing(&error) => Err(error),
+                // the command has made it threaded, see cgroups(7), or this process is kept out of it
+                Err(_) => self.kill_each(true),
             },
             Keeper::Freezer(directory) => {
                 let killed = freeze(directory).and_then(|frozen| self.kill_each(frozen));
@@ -223,7 +223,7 @@ pub(super) const MEMORY_EVENTS: &str = "memory.events";
 pub(super) const OOM_KILLS: &str = "oom_kill";
 
 fn procs(directory: &Directory) -> io::Result<OwnedFd> {
-    Ok(directory.file("cgroup.procs")?.into())
+    Ok(directory.file("cgroup.procs", OFlags::WRONLY)?.into())
 }
 
 const EVENTS: &str = "cgroup.events";
@@ -234,7 +234,7 @@ fn is_populated(events: &str) -> bool {
 
 /// Waits for a change of a cgroup's events, if it is populated.
 async fn changed(directory: &Directory) -> io::Result<()> {
-    let events = File::open(directory.path().join(EVENTS))?;
+    let events = directory.file(EVENTS, OFlags::RDONLY)?;
     // a change is one after the last time that it was read by this descriptor
     if !is_populated(&io::read_to_string(&events)?) {
         return Ok(());
@@ -271,6 +271,7 @@ pub(super) fn can_keep(keeper: &Keeper) -> bool {
 #[cfg(test)]
 mod tests {
     use std::ffi::CString;
+    use std::fs::File;
 
     use super::*;
     use crate::SpawnStage;

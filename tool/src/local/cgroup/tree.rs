@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, chmodat, flock, fstat, openat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, chmod, chmodat, flock, fstat, openat, unlinkat,
+};
 use rustix::io::Errno;
 use tracing::warn;
 
@@ -194,12 +196,12 @@ impl Directory {
         !fs::exists(&self.path).unwrap_or(true)
     }
 
-    /// Opens one of its files to be written to.
+    /// Opens one of its files.
     ///
     /// # Errors
     /// There is none.
-    pub(super) fn file(&self, name: &str) -> io::Result<File> {
-        fs::OpenOptions::new().write(true).open(self.path.join(name))
+    pub(super) fn file(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        Ok(open(&self.path.join(name), flags)?.into())
     }
 
     /// Writes one of its files.
@@ -215,7 +217,7 @@ impl Directory {
     /// # Errors
     /// There is none.
     pub(super) fn read(&self, name: &str) -> io::Result<String> {
-        fs::read_to_string(self.path.join(name))
+        io::read_to_string(self.file(name, OFlags::RDONLY)?)
     }
 
     /// The number on the line of one of its files that begins with `key`.
@@ -251,7 +253,31 @@ impl Drop for Directory {
 /// # Errors
 /// There is none, or it does not take this value.
 pub(super) fn write(cgroup: &Path, name: &str, value: &str) -> io::Result<()> {
-    fs::OpenOptions::new().write(true).open(cgroup.join(name))?.write_all(value.as_bytes())
+    File::from(open(&cgroup.join(name), OFlags::WRONLY)?).write_all(value.as_bytes())
+}
+
+/// Opens a cgroup, or a file of one, also if a command of this user has closed it to its user.
+fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    let open = || rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty());
+    match open() {
+        Err(Errno::ACCESS) => {
+            let_in(path)?;
+            Ok(open()?)
+        }
+        opened => Ok(opened?),
+    }
+}
+
+/// Lets this user in again, whose it is.
+fn let_in(path: &Path) -> io::Result<()> {
+    match (chmod(path, Mode::RWXU), path.parent()) {
+        // what it is in is closed too
+        (Err(Errno::ACCESS), Some(parent)) => {
+            let_in(parent)?;
+            Ok(chmod(path, Mode::RWXU)?)
+        }
+        (changed, _) => Ok(changed?),
+    }
 }
 
 /// Reads a file of a cgroup.
@@ -361,7 +387,7 @@ fn walk(
     mut leave: impl FnMut(BorrowedFd<'_>, &CStr) -> io::Result<()>,
 ) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut current = rustix::fs::open(path, flags, Mode::empty())?;
+    let mut current = open(path, flags)?;
     enter(current.as_fd())?;
     let mut levels = vec![(c"".to_owned(), below(&current)?)];
     while let Some((_, children)) = levels.last_mut() {
