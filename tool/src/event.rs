@@ -15,7 +15,8 @@ pub enum Event {
     /// It wrote something.
     Output(Output),
     /// Output is missing here, since it is no longer kept: what follows begins at this position. Only for those who came
-    /// later ([`crate::Executor::attach`]).
+    /// later ([`crate::Executor::attach`]), and for the caller of a command that went to the background where what was kept
+    /// for it cannot be read.
     Gap(u64),
     /// It has ended, and all its output was told.
     Exited(Exited),

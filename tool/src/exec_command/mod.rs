@@ -228,8 +228,9 @@ impl ExecCommandTool {
         let mut seen = Seen::new(limit, &self.artifacts);
         while let Some(event) = execution.next().await {
             match event? {
-                // a gap cannot be: it is followed from its start
-                Event::Started(_) | Event::Gap(_) => {}
+                Event::Started(_) => {}
+                // what was kept for it cannot be read, or was lost with a connection
+                Event::Gap(_) => seen.has_gap = true,
                 Event::Output(output) => {
                     seen.push(&output).await;
                     if let Some(listener) = &listener {
@@ -259,6 +260,8 @@ struct Seen {
     both: Preview,
     /// Bytes of both.
     position: u64,
+    /// Some was not told.
+    has_gap: bool,
 }
 
 impl Seen {
@@ -269,6 +272,7 @@ impl Seen {
             stderr: Capture::new("stderr", limit, artifacts),
             both: Preview::new(limit),
             position: 0,
+            has_gap: false,
         }
     }
 
@@ -288,7 +292,8 @@ impl Seen {
 
     /// The text, and whether it was cut; `None`: there was nothing.
     fn initial_output(&self) -> Option<(String, bool)> {
-        (!self.both.is_empty()).then(|| self.both.text(self.limit))
+        let (text, cut) = self.both.text(self.limit);
+        (!self.both.is_empty()).then_some((text, cut || self.has_gap))
     }
 }
 
@@ -405,6 +410,15 @@ mod tests {
         assert_eq!(result.as_text(), text);
         assert_eq!(result.details["task_handle"]["task_id"], ID);
         assert_eq!(tool.tasks.position(&ID.parse().unwrap()), 13);
+    }
+
+    #[tokio::test]
+    async fn a_command_whose_output_has_a_gap_says_that_its_initial_output_is_not_all() {
+        let output = vec![(OutputStream::Stdout, "lost"), (OutputStream::Stdout, "told")];
+        let fake = Fake::new(State { output, kept_from: 4, promoted: true, ..State::default() });
+        let result = call(&ExecCommandTool::new(fake), json!({ "cmd": "make" })).await;
+        assert_eq!(result.details["initial_output_preview"], "told");
+        assert_eq!(result.details["initial_output_truncated"], true);
     }
 
     #[tokio::test]

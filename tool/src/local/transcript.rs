@@ -100,7 +100,10 @@ enum ToKeep {
 enum Found {
     Output(Output),
     OnDisk(Arc<SpoolFile>, u64),
+    /// What is before this was not kept; the owner is told at the end how much it has not got.
     Gap(u64),
+    /// What is before this was on disk, and is lost.
+    Lost(u64),
     Promoted,
     Exited(Box<Exited>),
 }
@@ -160,9 +163,10 @@ impl Transcript {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where what is in memory begins.
-    fn start(&self) -> u64 {
-        self.state().start()
+    /// Where a reader goes on that cannot have what is on disk.
+    fn after_disk(&self, is_owner: bool) -> u64 {
+        let state = self.state();
+        state.start().min(state.until(is_owner))
     }
 
     /// Bytes of both streams so far.
@@ -300,12 +304,12 @@ impl Transcript {
         if let Some(output) = state.output(position) {
             return Some(Found::Output(output));
         }
-        let until = state.promoted.filter(|_| is_owner).unwrap_or(u64::MAX);
+        let until = state.until(is_owner);
         match &state.spool {
             Some(spool) if position < spool.end => match spool.file.start() {
                 start if start <= position => Some(Found::OnDisk(Arc::clone(&spool.file), spool.end.min(until))),
-                start if start < spool.end => Some(Found::Gap(start)),
-                _ => Some(Found::Gap(state.start())),
+                start if start < spool.end => Some(Found::Lost(start.min(until))),
+                _ => Some(Found::Lost(state.start().min(until))),
             },
             _ => Some(Found::Gap(state.start())),
         }
@@ -316,6 +320,11 @@ impl State {
     /// Where the window begins.
     fn start(&self) -> u64 {
         self.window.front().map_or(self.end, |chunk| chunk.position)
+    }
+
+    /// Where a reader stops.
+    fn until(&self, is_owner: bool) -> u64 {
+        self.promoted.filter(|_| is_owner).unwrap_or(u64::MAX)
     }
 
     /// What is in memory at this position, to the end of its chunk.
@@ -504,17 +513,12 @@ impl Reader {
             match when(&transcript.added, || transcript.find(self.position, self.is_owner)).await {
                 Found::Output(output) => return self.tell(output),
                 Found::OnDisk(file, end) => {
-                    if !self.read(file, end).await
-                        && let Some(gap) = self.skip_to(transcript.start())
-                    {
-                        return gap;
+                    if !self.read(file, end).await {
+                        return self.skip_to(transcript.after_disk(self.is_owner));
                     }
                 }
-                Found::Gap(position) => {
-                    if let Some(gap) = self.skip_to(position) {
-                        return gap;
-                    }
-                }
+                Found::Gap(position) if self.is_owner => self.position = position,
+                Found::Gap(position) | Found::Lost(position) => return self.skip_to(position),
                 Found::Promoted => return Event::Promoted,
                 Found::Exited(exited) => return Event::Exited(*exited),
             }
@@ -527,10 +531,9 @@ impl Reader {
     }
 
     /// What is before is not told.
-    fn skip_to(&mut self, position: u64) -> Option<Event> {
+    fn skip_to(&mut self, position: u64) -> Event {
         self.position = position;
-        // an owner that was not waited for is told of what was dropped at the end
-        (!self.is_owner).then_some(Event::Gap(position))
+        Event::Gap(position)
     }
 
     /// False: it cannot be read, now or ever.
@@ -545,5 +548,38 @@ impl Reader {
             }
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local::disk::Disk;
+    use crate::local::spool::{Spool, SpoolLimits};
+
+    /// What was kept does not count as dropped, even if it cannot be read any more.
+    #[tokio::test]
+    async fn the_owner_of_a_promoted_command_is_told_of_what_was_kept_and_is_lost() {
+        let state = tempfile::tempdir().unwrap();
+        let (spool, _) = Spool::new(Disk::new().unwrap(), Some(state.path()), SpoolLimits::default()).unwrap();
+        let transcript = Arc::new(Transcript::new(Some(spool.file("owner"))));
+        for _ in 0..8 {
+            transcript.add(OutputStream::Stdout, vec![b'x'; KEPT / 4].into());
+        }
+        let Some(ToKeep::Write(file, chunks)) = transcript.state().to_keep() else { panic!("it is to be kept") };
+        let (end, stopped) = file.append(chunks).await;
+        assert!(end == 2 * KEPT as u64 && stopped.is_none());
+        transcript.state().was_kept(end, end);
+        transcript.promote();
+        std::fs::remove_dir_all(spool.directory()).unwrap();
+        let mut owner = Reader::owner(Arc::clone(&transcript));
+        let in_memory = transcript.state().start();
+        assert!(owner.next().await == Event::Gap(in_memory));
+        let mut told = in_memory;
+        while let Event::Output(output) = owner.next().await {
+            told += output.data.len() as u64;
+        }
+        assert!(told == end && in_memory > 0);
+        assert_eq!(transcript.seal(), [0; 2]);
     }
 }
