@@ -5,10 +5,11 @@ mod fingerprint;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+
 pub use self::fingerprint::Fingerprint;
 use crate::id::matches_name_grammar;
 use crate::{ExecutionId, InvalidCommand, TraceContext};
-use bytes::Bytes;
 
 /// A command to run. Made by [`Command::shell`] or [`Command::argv`].
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 //!
 //! Of each execution there are two files: the bytes of both streams in the order they were read, so that a byte's place in
 //! the file is its position; and an index, which says where the stream changes. Both only grow, so what has been written is
-//! whole whenever the agent ends.
+//! whole whenever the agent ends; where they were removed, new ones begin.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -515,7 +515,7 @@ fn decode(bytes: [u8; ENTRY_BYTES]) -> (u64, OutputStream) {
     (entry >> 1, if entry & 1 == 0 { OutputStream::Stdout } else { OutputStream::Stderr })
 }
 
-/// The number of the last entry that is not beyond `position`. The first entry is at 0.
+/// The number of the last entry that is not beyond `position`, or of the first one.
 fn last_before(index: &File, entries: u64, position: u64) -> io::Result<u64> {
     let (mut low, mut high) = (0, entries);
     while high - low > 1 {
