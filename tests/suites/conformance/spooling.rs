@@ -409,6 +409,9 @@ async fn a_disk_that_does_not_answer_keeps_nobody() {
         writer.id().clone()
     }))
     .await;
+    let mut reporting =
+        start(&machine, Command::shell("echo ready; exec sleep 300").report_working_directory(true)).await;
+    until_told(&mut reporting, "ready\n").await;
 
     let silent = Silent::over(&agent, &agent.directory().join("state"));
     // more than may be started at once
@@ -443,6 +446,11 @@ async fn a_disk_that_does_not_answer_keeps_nobody() {
     assert_eq!(agent.log().matches("output is not kept from here on").count(), writers.len(), "once for each");
     let report = run(&machine, Command::shell("cd /").report_working_directory(true)).await;
     assert!(is_refused(&report), "{report:?}");
+    // with its report on a disk whose threads are all stuck
+    machine.signal(reporting.id(), Signal::KILL).await.unwrap();
+    has_ended(&machine, reporting.id()).await;
+    let killed = replayed(&machine, reporting.id()).await;
+    assert_eq!((killed.exited().cause, &killed.exited().working_directory), (ExitCause::Signaled, &None));
     let unread = replayed(&machine, &before).await;
     assert!(unread.text().is_empty() && unread.exited.is_some());
     assert!(threads(&agent) <= 8, "{}", threads(&agent));

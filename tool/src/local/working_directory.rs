@@ -16,9 +16,8 @@ use crate::ExecutionId;
 /// A file that waits for a shell's last directory. Removed when dropped.
 pub(super) struct Report {
     disk: Disk,
-    path: PathBuf,
-    /// `None`: it is removed already.
-    files: Option<Files>,
+    files: Files,
+    is_removed: bool,
 }
 
 impl Report {
@@ -32,44 +31,55 @@ impl Report {
         let Some(user) = user else {
             // those who clean temporary directories may have removed it
             let path = super::own_directory(directory)?.join(name);
-            let files = Files { path, directory: None };
-            create(&files.path)?;
-            return Ok(Self { disk, path: files.path.clone(), files: Some(files) });
+            create(&path)?;
+            return Ok(Self { disk, files: Files { path, directory: None }, is_removed: false });
         };
         // not by the crate tempfile, whose errors lack the system's number
         let directory = std::env::temp_dir().join(format!("{TEMPORARY}{key}.{}", ExecutionId::generate()));
         DirBuilder::new().mode(0o700).create(&directory)?;
         let files = Files { path: directory.join(name), directory: Some(directory.clone()) };
+        // from here on a failure removes it
+        let this = Self { disk, files, is_removed: false };
         // the user may write to the file, and put nothing in its place; the umask of this process does not matter
         fs::set_permissions(directory, fs::Permissions::from_mode(0o711))?;
         // if it may not be given away, the user cannot be become either, and that is told
-        let _ = fchown(create(&files.path)?, Some(user.uid), Some(user.gid));
-        Ok(Self { disk, path: files.path.clone(), files: Some(files) })
+        let _ = fchown(create(&this.files.path)?, Some(user.uid), Some(user.gid));
+        Ok(this)
     }
 
     /// The text, made to report where it ended. Its lines keep their numbers.
     pub(super) fn wrap(&self, text: &str) -> String {
-        let report = format!("pwd -P 2>/dev/null >|{}", quote(&self.path.to_string_lossy()));
+        let report = format!("pwd -P 2>/dev/null >|{}", quote(&self.files.path.to_string_lossy()));
         format!("trap {} EXIT; {text}", quote(&report))
     }
 
     /// What the shell reported; `None`: nothing, or no absolute path, or the file system does not answer. In the turn of
     /// `owner`.
     pub(super) async fn read(mut self, owner: &str) -> Option<String> {
-        let files = self.files.take()?;
-        self.disk.run(owner, move || files.read()).await.ok()?
+        let files = self.files.clone();
+        let read = move || {
+            let text = files.read();
+            files.remove();
+            text
+        };
+        let text = self.disk.run(owner, read).await.ok()?;
+        self.is_removed = true;
+        text
     }
 }
 
 impl Drop for Report {
     fn drop(&mut self) {
-        if let Some(files) = self.files.take() {
-            drop(self.disk.spawn("", move || drop(files)));
+        if !self.is_removed {
+            // not by what is dropped with a job: one that is given up is dropped by the thread that waited for it
+            let files = self.files.clone();
+            drop(self.disk.spawn("", move || files.remove()));
         }
     }
 }
 
-/// What is on disk. Dropping it removes it, which blocks.
+/// What is on disk.
+#[derive(Clone)]
 struct Files {
     path: PathBuf,
     /// Removed with it.
@@ -77,6 +87,7 @@ struct Files {
 }
 
 impl Files {
+    /// Blocks.
     fn read(&self) -> Option<String> {
         // the command may have put anything in its place, such as a pipe that would never answer
         let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
@@ -89,10 +100,9 @@ impl Files {
         file.take(4097).read_to_string(&mut text).ok()?;
         text.strip_suffix('\n').filter(|path| path.starts_with('/')).map(str::to_owned)
     }
-}
 
-impl Drop for Files {
-    fn drop(&mut self) {
+    /// Blocks.
+    fn remove(&self) {
         let _ = fs::remove_file(&self.path);
         // nobody else can put anything there
         let _ = self.directory.as_ref().map(fs::remove_dir);
