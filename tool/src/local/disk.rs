@@ -55,7 +55,8 @@ impl Disk {
         Ok(Self { workers: Workers::new("state", 1, THREADS)?, health: Arc::default() })
     }
 
-    /// Does work in the turn of `owner`. It is not done if nobody waits for it when its turn comes.
+    /// Does work in the turn of `owner`. It is not done if nobody waits for it when its turn comes; then what it holds is
+    /// dropped here, which must not block.
     ///
     /// # Errors
     /// It takes longer than [`PATIENCE`], or its turn does not come.
@@ -64,7 +65,19 @@ impl Disk {
         owner: &str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, NoAnswer> {
-        let limit = self.patience(PATIENCE)?;
+        self.run_within(self.patience(PATIENCE)?, owner, work).await
+    }
+
+    /// The same with another limit, also while the file system does not answer.
+    ///
+    /// # Errors
+    /// It takes longer than this, or its turn does not come.
+    pub(super) async fn run_within<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        owner: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, NoAnswer> {
         let begun = Arc::new(OnceLock::new());
         let answered = self.workers.run(owner, self.counted(Arc::clone(&begun), work));
         tokio::pin!(answered);

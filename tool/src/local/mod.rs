@@ -57,7 +57,7 @@ use tracing::{Instrument, debug, info_span, warn};
 use self::binding::Binding;
 use self::cgroup::Cgroups;
 use self::containment::Means;
-use self::disk::Disk;
+use self::disk::{Disk, PATIENCE};
 use self::key::Keys;
 use self::leftovers::Journal;
 pub use self::memory::give_back_memory;
@@ -180,6 +180,9 @@ impl FromStr for ContainmentKind {
 /// How long the engine may take to take over what is in its state directory.
 const START_TIME: Duration = Duration::from_secs(60);
 
+/// How long it may take to write what the next engine is to find: up to the most that is remembered, and until it is on disk.
+const LEAVE_TIME: Duration = Duration::from_secs(20);
+
 /// Until a look that could not be taken, or a process that would not go, is tried again.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -284,7 +287,6 @@ impl Shared {
 
     /// Blocks on the file system.
     fn leave(&self) {
-        self.journal.end();
         let left = match self.spool.is_temporary() {
             true => Vec::new(),
             false => self.registry.to_leave(),
@@ -451,13 +453,19 @@ impl LocalExecutor {
 
     /// Leaves the ended executions that it remembers, with the output that is kept of them, to the next engine on the same
     /// [`LocalConfig::state_dir`]; or removes all, if that is a temporary one or cannot be written to. For a process that
-    /// exits now: nothing may be started any more. Returns after a few seconds, also where the file system does not answer.
+    /// exits now: nothing may be started any more. Returns after some seconds, also where the file system does not answer.
     ///
     /// Of commands that only their caller could follow there is no output then. What processes they left behind is not
     /// known any more. An engine that goes without this leaves nothing.
     pub async fn leave(&self) {
-        let shared = Arc::clone(&self.shared);
-        if let Err(error) = self.shared.spool.disk().run("", move || shared.leave()).await {
+        let (shared, journal, disk) =
+            (Arc::clone(&self.shared), Arc::clone(&self.shared.journal), self.shared.spool.disk());
+        let left = async {
+            // what answers this is busy at most
+            disk.run_within(PATIENCE, "", move || journal.end()).await?;
+            disk.run_within(LEAVE_TIME, "", move || shared.leave()).await
+        };
+        if let Err(error) = left.await {
             warn!(%error, "the next agent will not know of what has ended");
         }
     }
