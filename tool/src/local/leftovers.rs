@@ -164,7 +164,7 @@ pub(super) fn end_in_temporary() {
             continue;
         }
         let state_dir = entry.path();
-        // one that is being made is locked
+        // one that is being made is locked, or has no lock yet
         let Ok(_all) = spool::try_lock_all(&state_dir) else { continue };
         let Ok(dead) = spool::abandoned(&state_dir) else { continue };
         dead.iter().for_each(|directory| end_of(&state_dir, directory));

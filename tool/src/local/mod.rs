@@ -701,7 +701,8 @@ fn temporary_directory() -> io::Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix(leftovers::TEMPORARY).permissions(std::fs::Permissions::from_mode(0o700)).tempdir()
 }
 
-/// A directory that only this user can use, made if it is not there.
+/// A directory of this user that no one else can write to. Made for this user alone if it is not there; one that was made
+/// otherwise may be read by others.
 fn own_directory(path: &Path) -> io::Result<PathBuf> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 

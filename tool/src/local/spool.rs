@@ -54,6 +54,8 @@ pub(super) struct Spool {
 }
 
 pub(super) const PREFIX: &str = "spool-";
+/// A file in the state directory, which only this user can open: whoever can open a file can lock it.
+const LOCK: &str = "lock";
 /// A file system with less is full.
 const MIN_FREE: u64 = 256 * 1024;
 /// The most that is read at once.
@@ -241,7 +243,7 @@ impl Drop for Spool {
 
 /// Keeps others from taking what is being made for abandoned, while the file is open.
 pub(super) fn lock_all(state_dir: &Path) -> io::Result<File> {
-    let all = File::open(state_dir)?;
+    let all = File::options().create(true).truncate(false).write(true).mode(0o600).open(state_dir.join(LOCK))?;
     flock(&all, FlockOperation::LockExclusive)?;
     Ok(all)
 }
@@ -249,9 +251,9 @@ pub(super) fn lock_all(state_dir: &Path) -> io::Result<File> {
 /// The same, if nobody holds it.
 ///
 /// # Errors
-/// Someone does, or there is no such directory.
+/// Someone does, or nobody ever did.
 pub(super) fn try_lock_all(state_dir: &Path) -> io::Result<File> {
-    let all = File::open(state_dir)?;
+    let all = File::options().write(true).open(state_dir.join(LOCK))?;
     flock(&all, FlockOperation::NonBlockingLockExclusive)?;
     Ok(all)
 }
@@ -644,12 +646,15 @@ mod tests {
         for path in [&file.data, &file.index] {
             assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
         }
+        // as anyone can who may open it
+        let _locked = hold(state.path()).unwrap();
         let dead = state.path().join(format!("{PREFIX}dead"));
         fs::create_dir(&dead).unwrap();
         fs::write(dead.join("0.output"), "x").unwrap();
         let (other, inherited) = Spool::new(Disk::new().unwrap(), Some(state.path()), SpoolLimits::default()).unwrap();
         assert!(inherited.is_empty());
         assert!(!dead.exists() && file.data.exists());
+        assert_eq!(fs::metadata(state.path().join(LOCK)).unwrap().permissions().mode() & 0o777, 0o600);
         drop(other);
     }
 }
