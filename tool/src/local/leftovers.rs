@@ -104,7 +104,7 @@ impl Journal {
             version: VERSION,
             name: name.to_owned(),
             boot_id: fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned(),
-            cgroups: cgroups.iter().filter_map(|path| Cgroup::of(path)).collect(),
+            cgroups: present(cgroups),
         };
         let mut file = tempfile::NamedTempFile::new_in(self.spool.directory())?;
         serde_json::to_writer(file.as_file_mut(), &engine)?;
@@ -136,6 +136,11 @@ impl Journal {
     }
 }
 
+/// Those of these cgroups that are there.
+fn present(cgroups: &[PathBuf]) -> Vec<Cgroup> {
+    cgroups.iter().filter_map(|path| Cgroup::of(path)).collect()
+}
+
 /// The note, if there is one; the log says if it could not be written.
 pub(super) fn said(noted: Result<io::Result<Note>, NoAnswer>) -> Option<Note> {
     let noted = noted.map_err(io::Error::from).and_then(|noted| noted);
@@ -159,7 +164,11 @@ pub(super) fn end_in(state_dir: &Path) -> io::Result<()> {
 pub(super) fn end_in_temporary() {
     let own = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
-        let is_own = || fs::symlink_metadata(entry.path()).is_ok_and(|found| found.is_dir() && found.uid() == own);
+        // where everybody can make such a directory
+        let is_own = || {
+            fs::symlink_metadata(entry.path())
+                .is_ok_and(|found| found.is_dir() && found.uid() == own && found.mode() & 0o077 == 0)
+        };
         if !entry.file_name().to_string_lossy().starts_with(TEMPORARY) || !is_own() {
             continue;
         }
@@ -326,15 +335,64 @@ impl Leftovers {
         process.marker.as_ref().is_some_and(|marker| self.spared.contains_key(marker))
     }
 
-    /// Removes the files and directories that are named after it.
+    /// Removes what is named after it and was made by this user. Others can make what is named so, where everybody can make
+    /// files: of a directory no more is removed than an engine makes.
     fn remove_files(&self, place: &Path) {
-        let names = [TEMPORARY, REPORT].map(|prefix| format!("{prefix}{}.", self.engine.name));
+        let own = rustix::process::geteuid().as_raw();
+        let engine = format!("{}.", self.engine.name);
         for entry in fs::read_dir(place).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            if names.iter().any(|begin| name.to_string_lossy().starts_with(begin)) {
-                let path = entry.path();
-                let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
+            let (name, path) = (entry.file_name(), entry.path());
+            let name = name.to_string_lossy();
+            let of_engine = |prefix| name.strip_prefix(prefix).filter(|key| key.starts_with(&engine));
+            let is_own = || fs::symlink_metadata(&path).is_ok_and(|found| found.uid() == own);
+            if of_engine(REPORT).is_some() && is_own() {
+                let _ = fs::remove_file(path);
+            } else if let Some((key, _)) = of_engine(TEMPORARY).and_then(|key| key.rsplit_once('.'))
+                && is_own()
+            {
+                let _ = fs::remove_file(path.join(format!("{REPORT}{key}")));
+                let _ = fs::remove_dir(path);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::chown;
+
+    use rustix::process::geteuid;
+
+    use super::*;
+
+    /// An engine of which nobody has heard.
+    fn dead(cgroups: &[PathBuf]) -> Leftovers {
+        let boot_id = fs::read_to_string(BOOT_ID).unwrap().trim().to_owned();
+        let name = uuid::Uuid::now_v7().simple().to_string();
+        let engine = Engine { version: VERSION, name, boot_id, cgroups: present(cgroups) };
+        Leftovers { engine, spared: BTreeMap::new() }
+    }
+
+    #[test]
+    fn only_what_the_engine_made_is_removed() {
+        let (place, leftovers) = (tempfile::tempdir().unwrap(), dead(&[]));
+        let path = |name: &str| place.path().join(name.replace('E', &leftovers.engine.name));
+        let kept = ["telexec-E.1.x/other", "telexec-E.1.x", "telexec-other.0.x", "cwd-other.0", "E"];
+        let removed = ["telexec-E.0.x/cwd-E.0", "telexec-E.0.x", "cwd-E.2"];
+        for name in ["telexec-E.0.x/cwd-E.0", "telexec-E.1.x/other", "telexec-other.0.x", "cwd-other.0", "cwd-E.2", "E"]
+        {
+            fs::create_dir_all(path(name).parent().unwrap()).unwrap();
+            fs::write(path(name), "x").unwrap();
+        }
+        let others = ["telexec-E.3.x", "cwd-E.4"];
+        if geteuid().is_root() {
+            fs::create_dir(path(others[0])).unwrap();
+            fs::write(path(others[1]), "x").unwrap();
+            others.iter().for_each(|name| chown(path(name), Some(65534), None).unwrap());
+        }
+        leftovers.remove_files(place.path());
+        assert_eq!(kept.map(|name| path(name).exists()), [true; 5]);
+        assert_eq!(removed.map(|name| path(name).exists()), [false; 3]);
+        assert_eq!(others.map(|name| path(name).exists()), [geteuid().is_root(); 2], "those of other users");
     }
 }
