@@ -207,10 +207,12 @@ struct Leftovers {
 }
 
 /// What a look has found.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Found {
     live: Vec<Process>,
     spared: BTreeSet<i32>,
+    /// A cgroup could not be ended.
+    fault: Option<io::Error>,
 }
 
 impl Leftovers {
@@ -250,19 +252,22 @@ impl Leftovers {
         };
         let (began, mut ended) = (Instant::now(), HashSet::new());
         loop {
-            match self.kill(&census) {
-                Ok(found) if found.live.is_empty() => {
+            let fault = match self.kill(&census) {
+                Ok(found) if found.live.is_empty() && found.fault.is_none() => {
                     self.report(&ended, &found.spared);
                     return;
                 }
-                Ok(found) => ended.extend(found.live.iter().map(Process::key)),
-                Err(error) if began.elapsed() > ENDING => {
-                    return warn!(%error, "what a killed agent left running cannot be ended");
+                Ok(found) => {
+                    ended.extend(found.live.iter().map(Process::key));
+                    found.fault
                 }
-                Err(_) => {}
-            }
+                Err(error) => Some(error),
+            };
             if began.elapsed() > ENDING {
-                return warn!(processes = ended.len(), "some of what a killed agent left running does not end");
+                return match fault {
+                    Some(error) => warn!(%error, "what a killed agent left running cannot be ended"),
+                    None => warn!(processes = ended.len(), "some of what a killed agent left running does not end"),
+                };
             }
             std::thread::sleep(super::PAUSE);
         }
@@ -290,10 +295,10 @@ impl Leftovers {
         for leaf in self.leaves()? {
             if self.spared.values().flatten().any(|spared| spared.path == leaf.path() && spared.is_there()) {
                 found.spared.extend(leaf.members()?.iter().map(|process| process.pid));
-                continue;
+            } else if let Err(error) = end_leaf(&leaf, &mut found.live) {
+                // the others are ended all the same
+                found.fault = Some(error);
             }
-            found.live.extend(leaf.members()?);
-            leaf.kill()?;
         }
         let all = census.take(Instant::now(), |_| {})?;
         let marked: Vec<_> = all.all().filter(|process| self.is_of_engine(process)).collect();
@@ -357,9 +362,16 @@ impl Leftovers {
     }
 }
 
+/// Sends SIGKILL to all in a cgroup; `live` gets those that are seen there.
+fn end_leaf(leaf: &Abandoned, live: &mut Vec<Process>) -> io::Result<()> {
+    let seen = leaf.members().map(|members| live.extend(members));
+    leaf.kill().and(seen)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::chown;
+    use std::process::{Command, Stdio};
 
     use rustix::process::geteuid;
 
@@ -394,5 +406,50 @@ mod tests {
         assert_eq!(kept.map(|name| path(name).exists()), [true; 5]);
         assert_eq!(removed.map(|name| path(name).exists()), [false; 3]);
         assert_eq!(others.map(|name| path(name).exists()), [geteuid().is_root(); 2], "those of other users");
+    }
+
+    /// Runs a text in a session of its own, in which `$KEY` sets the engine's key. Returns who says its number there, by
+    /// their numbers.
+    fn session<const N: usize>(leftovers: &Leftovers, text: &str) -> [i32; N] {
+        let text = text.replace("$KEY", &format!("TELEXEC_EXECUTION_KEY={}.0", leftovers.engine.name));
+        let mut session = Command::new("setsid");
+        session.args(["--fork", "sh", "-c", &text]).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut session = session.spawn().unwrap();
+        let lines = io::BufRead::lines(BufReader::new(session.stdout.take().unwrap()));
+        let mut lines: Vec<String> = lines.take(N).map(Result::unwrap).collect();
+        lines.sort();
+        session.wait().unwrap();
+        std::array::from_fn(|number| lines[number].split_once(' ').unwrap().1.parse().unwrap())
+    }
+
+    /// Says its number once it has its environment.
+    fn sleeper(number: usize) -> String {
+        format!("sh -c 'echo {number} $$; exec sleep 300 >/dev/null'")
+    }
+
+    fn is_alive(pid: i32) -> bool {
+        processes::read(pid).unwrap().is_some_and(|process| !process.zombie && !process.exiting)
+    }
+
+    fn until_ended(pid: i32) {
+        while is_alive(pid) {
+            std::thread::sleep(crate::local::PAUSE);
+        }
+    }
+
+    #[test]
+    fn one_cgroup_that_cannot_be_ended_keeps_no_other_process() {
+        let tree = tempfile::tempdir().unwrap();
+        let leaf = tree.path().join("0");
+        fs::create_dir(&leaf).unwrap();
+        // it can be neither killed nor looked into
+        fs::create_dir(leaf.join("cgroup.kill")).unwrap();
+        fs::create_dir(leaf.join("cgroup.procs")).unwrap();
+        fs::write(leaf.join("cgroup.events"), "populated 1\n").unwrap();
+        let leftovers = dead(&[tree.path().to_owned()]);
+        let [pid] = session(&leftovers, &format!("$KEY {} &", sleeper(0)));
+        let found = leftovers.kill(&Census::of_all().unwrap()).unwrap();
+        assert!(found.fault.is_some() && found.live.iter().any(|process| process.pid == pid), "{found:?}");
+        until_ended(pid);
     }
 }
