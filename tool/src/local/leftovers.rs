@@ -5,9 +5,10 @@
 //! anything any more. The next one ends what carries its name, whatever state it is in, but for those that may outlive their
 //! calls; those are left running, and the log names them.
 //!
-//! No stranger is signalled: a process is ended if its environment, which no request can set, has the dead engine's
-//! random name, or if it descends from such a process, shares its session, or is in a cgroup of that engine, which is
-//! recognized by its inode. After a reboot there is nothing to end.
+//! A process is ended if its environment has the dead engine's random name, if it descends from such a process, or if it is
+//! in a cgroup of that engine, which is recognized by its inode. No request can set that variable, but any process can give
+//! it to itself, wherever it is: so others in its session are ended only if the session's leader has the same key, or is gone
+//! and all of them are of the same user. After a reboot there is nothing to end.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, File};
@@ -24,7 +25,7 @@ use super::cgroup::{self, Abandoned};
 use super::disk::{Disk, NoAnswer};
 use super::key::Key;
 use super::process;
-use super::processes::{self, Census, Process};
+use super::processes::{self, Census, Process, Snapshot};
 use super::spool::{self, Spool};
 use crate::Signal;
 
@@ -302,12 +303,11 @@ impl Leftovers {
         }
         let all = census.take(Instant::now(), |_| {})?;
         let marked: Vec<_> = all.all().filter(|process| self.is_of_engine(process)).collect();
+        let is_bound = |process: &Process| self.is_of_engine(process) && !self.is_spared(process);
+        let bound = marked.iter().filter(|process| is_bound(process));
         let sessions: HashSet<i32> =
-            marked.iter().filter(|process| !self.is_spared(process)).map(|process| process.session).collect();
-        // a session is one execution's: each starts in a new one
-        let roots = all.all().filter(|process| {
-            (self.is_of_engine(process) && !self.is_spared(process)) || sessions.contains(&process.session)
-        });
+            bound.filter(|process| is_own_session(&all, process)).map(|process| process.session).collect();
+        let roots = all.all().filter(|process| is_bound(process) || sessions.contains(&process.session));
         for process in all.with_descendants(roots, 0) {
             if self.is_spared(&process) || found.spared.contains(&process.pid) {
                 continue;
@@ -366,6 +366,26 @@ impl Leftovers {
 fn end_leaf(leaf: &Abandoned, live: &mut Vec<Process>) -> io::Result<()> {
     let seen = leaf.members().map(|members| live.extend(members));
     leaf.kill().and(seen)
+}
+
+/// The session of a process that carries a key is that execution's. Each execution starts in a new one; but a process of any
+/// session can take a key for its own.
+fn is_own_session(all: &Snapshot, process: &Process) -> bool {
+    let session = process.session;
+    let lives = |process: &&Process| !process.zombie && !process.exiting;
+    if let Some(leader) = all.get(session).filter(|leader| leader.session == session).filter(lives) {
+        return leader.marker == process.marker;
+    }
+    let user = user_ids(process.pid);
+    // its leader may be in a pid namespace that is not seen here; number 0 stands for all of these
+    let mut others = all.in_session_or_group(session).filter(|other| other.session == session).filter(lives);
+    session != 0 && user.is_some() && others.all(|other| user_ids(other.pid).is_none_or(|ids| Some(ids) == user))
+}
+
+/// All user ids of a process, as proc(5) shows them; `None`: it has ended.
+fn user_ids(pid: i32) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Uid:")).map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -434,6 +454,44 @@ mod tests {
     fn until_ended(pid: i32) {
         while is_alive(pid) {
             std::thread::sleep(crate::local::PAUSE);
+        }
+    }
+
+    /// Ends what is left; returns which of these live on, and ends those too.
+    fn survivors<const N: usize>(leftovers: &Leftovers, pids: [i32; N]) -> [bool; N] {
+        leftovers.end();
+        let alive = pids.map(is_alive);
+        for pid in pids.into_iter().filter(|pid| is_alive(*pid)) {
+            let pid = rustix::process::Pid::from_raw(pid).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        }
+        alive
+    }
+
+    #[test]
+    fn a_session_is_ended_only_with_a_leader_of_its_own() {
+        let leftovers = dead(&[]);
+        let [leader, other, marked] = [0, 1, 2].map(sleeper);
+        let pids = session::<3>(&leftovers, &format!("{other} & $KEY {marked} & exec {leader}"));
+        assert_eq!(survivors(&leftovers, pids), [true, true, false], "the session is another's");
+        let orphan = format!("(env -i {other} &)");
+        let pids = session::<2>(&leftovers, &format!("{orphan}; $KEY exec {leader}"));
+        assert_eq!(survivors(&leftovers, pids), [false, false], "the session is the command's");
+    }
+
+    #[test]
+    fn a_session_without_its_leader_is_ended_only_if_it_is_of_one_user() {
+        let leftovers = dead(&[]);
+        let [_, other, marked] = [0, 1, 2].map(sleeper);
+        let start = |text: &str| {
+            let [leader, other, marked] = session(&leftovers, &format!("echo 0 $$; {other} & {text}"));
+            until_ended(leader);
+            [other, marked]
+        };
+        assert_eq!(survivors(&leftovers, start(&format!("$KEY {marked} &"))), [false, false]);
+        if geteuid().is_root() {
+            let pids = start(&format!("$KEY setpriv --reuid 65534 --clear-groups {marked} &"));
+            assert_eq!(survivors(&leftovers, pids), [true, false], "a stranger is in it");
         }
     }
 
