@@ -58,8 +58,9 @@ async fn the_next_agent_ends_what_was_bound_and_spares_the_rest(containment: &st
     assert_eq!(outcome.exited.surviving_processes, 1);
     // it is noted after its exit is told
     until("three are noted", async || {
-        let spool = names(&state).into_iter().find(|name| name.starts_with("spool-")).unwrap();
-        names(&state.join(spool)).iter().filter(|name| name.starts_with("outlives-")).count() == 3
+        let spool = state.join(names(&state).into_iter().find(|name| name.starts_with("spool-")).unwrap());
+        let is_whole = |name: &String| fs::read(spool.join(name)).is_ok_and(|it| it == b"null" || it.ends_with(b"}"));
+        names(&spool).iter().filter(|name| name.starts_with("outlives-") && is_whole(name)).count() == 3
     })
     .await;
     let trees = cgroups(killed.pid()).len();
@@ -123,7 +124,9 @@ async fn the_next_engine_removes_temporary_state_directories() {
         telexec
     };
     let environment = format!("{MARK}={mark}");
-    let mut killed = telexec().args(["env", &environment, "setsid", "sleep", "300"]).spawn().unwrap();
+    // its main process stays, which setsid(1) alone does not
+    let text = "setsid sleep 300 & wait";
+    let mut killed = telexec().args(["env", &environment, "sh", "-c", text]).spawn().unwrap();
     let runs = || processes_with(&mark).iter().any(|process| process.name == "sleep");
     until("it runs", async || runs()).await;
     killed.kill().unwrap();
@@ -157,4 +160,52 @@ async fn an_agent_that_is_killed_while_commands_start_leaves_nothing_bound() {
         let _next = agent();
         assert_eq!(processes_with(&mark), [], "round {round}");
     }
+}
+
+/// Where the notes of the agent were removed with all else, they are made again with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_agent_ends_what_was_bound_where_the_state_directory_was_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let agent = || Agent::builder().args(["--state-dir", state.to_str().unwrap()]).start();
+    let mut killed = agent();
+    let [bound, detached] = [marker(), marker()];
+    let _bound = started(&killed, tree(&bound), &bound).await;
+    let sleeper = Command::shell("echo ready; exec sleep 300").on_disconnect(OnDisconnect::Detach);
+    let _detached = started(&killed, sleeper, &detached).await;
+    fs::remove_dir_all(&state).unwrap();
+    run(&killed.executor().await, Command::argv(["true"]).on_disconnect(OnDisconnect::Detach)).await.unwrap();
+    killed.kill();
+
+    let next = agent();
+    assert_eq!(processes_with(&bound), [], "bound to a call");
+    assert!(!processes_with(&detached).is_empty(), "meant to outlive its call");
+    assert!(next.log().contains("nobody can reach them"), "{}", next.log());
+    for process in processes_with(&detached) {
+        let _ = kill_process(Pid::from_raw(process.pid).unwrap(), Signal::KILL);
+    }
+}
+
+/// A tool that clears away empty cgroups takes the agent's too, which is made again.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_agent_ends_what_was_bound_in_cgroups_that_were_made_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let agent =
+        || Agent::builder().args(["--state-dir", state.to_str().unwrap()]).config("require_containment = \"cgroup\"");
+    let Ok(mut killed) = agent().try_start() else { return eprintln!("skipped: no cgroups here") };
+    until("its cgroups are gone", async || {
+        let mut left = cgroups(killed.pid());
+        left.sort_by_key(|path| std::cmp::Reverse(path.as_os_str().len()));
+        left.iter().for_each(|path| drop(fs::remove_dir(path)));
+        cgroups(killed.pid()).is_empty()
+    })
+    .await;
+    let mark = marker();
+    // nothing but its cgroup tells whose it is
+    let text = format!("(env -i setsid sh -c 'sleep 300; :' {mark} >/dev/null 2>&1 &); echo ready; exec sleep 300");
+    let _bound = started(&killed, Command::shell(text), &mark).await;
+    killed.kill();
+    let _next = agent().start();
+    assert_eq!(processes_with(&mark), []);
 }

@@ -15,7 +15,8 @@ use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -42,7 +43,7 @@ const ENDING: Duration = Duration::from_secs(10);
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The file of an engine.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Engine {
     version: u32,
@@ -71,6 +72,62 @@ impl Cgroup {
     }
 }
 
+/// The files of one engine, which are written again with their directory.
+pub(super) struct Notes {
+    directory: PathBuf,
+    /// Locked while it is written. `None`: the engine has not begun, or has ended in an orderly way.
+    engine: Mutex<Option<Engine>>,
+    /// Of executions that may outlive their calls, by the names of the files.
+    outlives: Mutex<BTreeMap<String, Option<Cgroup>>>,
+    next: AtomicU64,
+}
+
+impl Notes {
+    pub(super) fn new(directory: PathBuf) -> Self {
+        Self { directory, engine: Mutex::default(), outlives: Mutex::default(), next: AtomicU64::new(0) }
+    }
+
+    /// Where that cannot be done, as on a full disk, the log says so. Blocks.
+    pub(super) fn write_again(&self) {
+        let outlives = lock(&self.outlives).clone();
+        // the engine's comes last: without it nothing is ended
+        let written = outlives.iter().try_for_each(|(name, cgroup)| self.write(name, cgroup.as_ref()));
+        if let Err(error) = written.and_then(|()| self.change_engine(|_| {})) {
+            warn!(%error, "after a crash of this agent its commands would run on");
+        }
+    }
+
+    fn write(&self, name: &str, cgroup: Option<&Cgroup>) -> io::Result<()> {
+        let file =
+            File::options().create(true).truncate(true).write(true).mode(0o600).open(self.directory.join(name))?;
+        Ok(serde_json::to_writer(file, &cgroup)?)
+    }
+
+    fn change_engine(&self, change: impl FnOnce(&mut Option<Engine>)) -> io::Result<()> {
+        let mut engine = lock(&self.engine);
+        change(&mut engine);
+        let path = self.directory.join(ENGINE);
+        let Some(engine) = &*engine else {
+            let _ = fs::remove_file(path);
+            return Ok(());
+        };
+        let mut file = tempfile::NamedTempFile::new_in(&self.directory)?;
+        serde_json::to_writer(file.as_file_mut(), engine)?;
+        file.persist(path)?;
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) {
+        lock(&self.outlives).remove(name);
+        let _ = fs::remove_file(self.directory.join(name));
+    }
+}
+
+/// A panic while the lock was held leaves nothing half done here.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Where one engine notes what the next one needs to know.
 pub(super) struct Journal {
     spool: Arc<Spool>,
@@ -79,13 +136,14 @@ pub(super) struct Journal {
 /// An execution may outlive its call, for as long as this is not dropped.
 pub(super) struct Note {
     disk: Disk,
-    path: PathBuf,
+    notes: Arc<Notes>,
+    name: String,
 }
 
 impl Drop for Note {
     fn drop(&mut self) {
-        let path = std::mem::take(&mut self.path);
-        drop(self.disk.spawn("", move || fs::remove_file(path)));
+        let (notes, name) = (Arc::clone(&self.notes), std::mem::take(&mut self.name));
+        drop(self.disk.spawn("", move || notes.remove(&name)));
     }
 }
 
@@ -93,29 +151,30 @@ impl Journal {
     /// Notes the engine and the directories of its cgroups; where that cannot be written, as on a full disk, the log says so.
     /// Blocks.
     pub(super) fn begin(spool: Arc<Spool>, name: &str, cgroups: &[PathBuf]) -> Self {
-        let this = Self { spool };
-        if let Err(error) = this.write_engine(name, cgroups) {
-            warn!(%error, "after a crash of this agent its commands would run on");
-        }
-        this
+        let name = name.to_owned();
+        let boot_id = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
+        *lock(&spool.notes().engine) = Some(Engine { version: VERSION, name, boot_id, cgroups: present(cgroups) });
+        spool.notes().write_again();
+        Self { spool }
     }
 
-    fn write_engine(&self, name: &str, cgroups: &[PathBuf]) -> io::Result<()> {
-        let engine = Engine {
-            version: VERSION,
-            name: name.to_owned(),
-            boot_id: fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned(),
-            cgroups: present(cgroups),
-        };
-        let mut file = tempfile::NamedTempFile::new_in(self.spool.directory())?;
-        serde_json::to_writer(file.as_file_mut(), &engine)?;
-        file.persist(self.spool.directory().join(ENGINE))?;
-        Ok(())
+    /// Notes the directories of the engine's cgroups anew, some of which were made again. Blocks.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(super) fn note_cgroups(&self, cgroups: &[PathBuf]) -> io::Result<()> {
+        self.spool.make_again()?;
+        self.spool.notes().change_engine(|engine| {
+            if let Some(engine) = engine {
+                engine.cgroups = present(cgroups);
+            }
+        })
     }
 
     /// The engine ends in an orderly way: what it leaves running was asked to stay. Blocks.
     pub(super) fn end(&self) {
-        let _ = fs::remove_file(self.spool.directory().join(ENGINE));
+        // which cannot fail
+        let _ = self.spool.notes().change_engine(|engine| *engine = None);
     }
 
     /// Notes that an execution, in this cgroup, may outlive its call. Blocks.
@@ -123,10 +182,13 @@ impl Journal {
     /// # Errors
     /// The file cannot be written.
     pub(super) fn outlives(&self, key: &Key, cgroup: Option<&Path>) -> io::Result<Note> {
-        let path = self.spool.directory().join(format!("{OUTLIVES}{key}"));
-        let note = Note { disk: self.spool.disk().clone(), path };
-        let file = File::options().create(true).truncate(true).write(true).mode(0o600).open(&note.path)?;
-        serde_json::to_writer(file, &cgroup.and_then(Cgroup::of))?;
+        self.spool.make_again()?;
+        let (notes, cgroup) = (Arc::clone(self.spool.notes()), cgroup.and_then(Cgroup::of));
+        // not that of an earlier attempt, which was given up and may still be removed
+        let name = format!("{OUTLIVES}{key}-{}", notes.next.fetch_add(1, Ordering::Relaxed));
+        lock(&notes.outlives).insert(name.clone(), cgroup.clone());
+        let note = Note { disk: self.spool.disk().clone(), notes, name };
+        note.notes.write(&note.name, cgroup.as_ref())?;
         Ok(note)
     }
 
@@ -233,7 +295,9 @@ impl Leftovers {
         let mut spared = BTreeMap::new();
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
-            if let Some(key) = entry.file_name().to_str().and_then(|name| name.strip_prefix(OUTLIVES)) {
+            let name = entry.file_name();
+            let name = name.to_str().and_then(|name| name.strip_prefix(OUTLIVES));
+            if let Some(key) = name.and_then(|name| name.split('-').next()) {
                 // one that is not whole was being written when the engine was killed: its execution was still bound
                 if let Ok(cgroup) = serde_json::from_slice(&fs::read(entry.path())?) {
                     spared.insert(key.to_owned(), cgroup);
@@ -509,5 +573,45 @@ mod tests {
         let found = leftovers.kill(&Census::of_all().unwrap()).unwrap();
         assert!(found.fault.is_some() && found.live.iter().any(|process| process.pid == pid), "{found:?}");
         until_ended(pid);
+    }
+
+    fn files(directory: &Path) -> Vec<String> {
+        let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
+
+    fn remove(directory: &Path, note: Note) {
+        let file = directory.join(&note.name);
+        drop(note);
+        while file.exists() {
+            std::thread::sleep(crate::local::PAUSE);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_note_is_not_removed_with_an_earlier_one_and_comes_back_with_its_directory() {
+        let state = tempfile::tempdir().unwrap();
+        let (spool, _) = Spool::new(Disk::new().unwrap(), Some(state.path()), spool::SpoolLimits::default()).unwrap();
+        let keys = crate::local::key::Keys::new();
+        let (key, directory) = (keys.next(), spool.directory().to_owned());
+        let journal = Arc::new(Journal::begin(Arc::clone(&spool), keys.engine(), &[]));
+        let given_up = journal.outlives(&key, None).unwrap();
+        let note = journal.note("owner", key.clone(), None).await.unwrap();
+        remove(&directory, given_up);
+        let noted = files(&directory);
+        assert!(noted.len() == 2 && noted.contains(&ENGINE.to_owned()), "{noted:?}");
+        let spared = || Leftovers::read(&directory).unwrap().unwrap().spared.into_keys().collect::<Vec<_>>();
+        assert_eq!(spared(), [key.to_string()]);
+
+        fs::remove_dir_all(state.path()).unwrap();
+        assert!(spool.is_full().await.unwrap().is_none());
+        assert_eq!((files(&directory), spared()), (noted, vec![key.to_string()]));
+        remove(&directory, note);
+        journal.end();
+        fs::remove_dir_all(&directory).unwrap();
+        spool.make_again().unwrap();
+        assert_eq!(files(&directory), [""; 0], "what has ended is not noted again");
     }
 }

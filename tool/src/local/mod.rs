@@ -348,7 +348,7 @@ impl LocalExecutor {
         let keys = Keys::new();
         let journal = {
             let (spool, engine) = (Arc::clone(&spool), keys.engine().to_owned());
-            let trees: Vec<_> = cgroups.trees().into_iter().map(Path::to_owned).collect();
+            let trees = cgroups.trees();
             disk.run_blocking(START_TIME, move || Journal::begin(spool, &engine, &trees))?
         };
         Ok(Self {
@@ -566,10 +566,7 @@ impl LocalExecutor {
         Arc::clone(&self.shared.permits).try_acquire_owned().map_err(|error| match error {
             TryAcquireError::Closed => ExecutorError::ShuttingDown,
             TryAcquireError::NoPermits => ExecutorError::Exhausted {
-                reason: format!(
-                    "{} executions run already, which is the limit (max_executions)",
-                    self.shared.max_executions
-                ),
+                reason: format!("{} executions run already, which is the limit", self.shared.max_executions),
                 retry_after: Some(Duration::from_secs(1)),
             },
         })

@@ -18,6 +18,7 @@ use tracing::warn;
 
 use super::disk::{Disk, PATIENCE};
 use super::handover::{self, Inherited};
+use super::leftovers::Notes;
 use super::pump::CHUNK_BYTES;
 use super::{own_directory, temporary_directory};
 use crate::{Output, OutputStream};
@@ -49,6 +50,7 @@ pub(super) struct Spool {
     is_left: AtomicBool,
     /// Locked while its engine lives: one that is not is a dead engine's.
     lock: Mutex<File>,
+    notes: Arc<Notes>,
     /// Removes the state directory with the spool, if it is a temporary one.
     temporary: Option<TempDir>,
 }
@@ -86,15 +88,18 @@ impl Spool {
         let earlier = abandoned(&state_dir)?;
         let directory = tempfile::Builder::new().prefix(PREFIX).tempdir_in(&state_dir)?;
         let lock = hold(directory.path())?;
+        let directory = directory.keep();
+        let notes = Arc::new(Notes::new(directory.clone()));
         let spool = Arc::new(Self {
             limits,
             used: Arc::default(),
             next: AtomicU64::new(0),
             disk,
             state_dir,
-            directory: directory.keep(),
+            directory,
             is_left: AtomicBool::new(false),
             lock: Mutex::new(lock),
+            notes,
             temporary,
         });
         let inherited = earlier.iter().flat_map(|directory| handover::take(directory, &spool)).collect();
@@ -127,6 +132,11 @@ impl Spool {
     /// Does what blocks on the state directory.
     pub(super) fn disk(&self) -> &Disk {
         &self.disk
+    }
+
+    /// What is written again with the directory.
+    pub(super) fn notes(&self) -> &Arc<Notes> {
+        &self.notes
     }
 
     /// Why nothing new may go to the background until there is room, if that is so.
@@ -174,6 +184,7 @@ impl Spool {
             _ => *lock = hold(&own_directory(&self.directory)?)?,
         }
         warn!(path = %self.directory.display(), "the state directory was removed, and is made again: output that was kept in it is lost");
+        self.notes.write_again();
         Ok(())
     }
 

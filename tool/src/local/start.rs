@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
+use tracing::warn;
 
 use super::cgroup::Leaf;
 use super::children::{Canceller, OwnChild};
@@ -251,6 +252,18 @@ impl Shared {
         leftovers::said(noted)
     }
 
+    /// Notes cgroups that were made again.
+    fn note_restored(&self) {
+        if !self.cgroups.were_restored() {
+            return;
+        }
+        let (journal, trees) = (Arc::clone(&self.journal), self.cgroups.trees());
+        let noted = self.spool.disk().run_blocking(PATIENCE, move || journal.note_cgroups(&trees));
+        if let Err(error) = noted.map_err(io::Error::from).and_then(|noted| noted) {
+            warn!(%error, "after a crash of this agent some of its commands would run on");
+        }
+    }
+
     /// From a command to a process: who it runs as, what it becomes, where it is kept.
     fn spawn(&self, command: &Command, id: &ExecutionId, own: OwnChild) -> Result<Spawned, ExecutorError> {
         let account = self.defaults.account(command)?;
@@ -262,6 +275,7 @@ impl Shared {
         let (user, working_directory) = (account.name.clone(), self.defaults.working_directory(command, &account));
         let mut spec = self.defaults.resolve(command, account, id, &key, report.as_ref());
         let leaf = self.cgroups.leaf(&command.limits())?;
+        self.note_restored();
         if let Some(leaf) = &leaf {
             spec.cgroups = leaf.entry().map_err(prepare)?;
         }

@@ -124,9 +124,19 @@ impl Cgroups {
     }
 
     /// The directories that hold those of executions, where processes are kept together.
-    pub(super) fn trees(&self) -> Vec<&Path> {
+    pub(super) fn trees(&self) -> Vec<PathBuf> {
+        self.keeping_trees().map(|tree| tree.path().to_owned()).collect()
+    }
+
+    /// One of these was made again since this was last asked.
+    pub(super) fn were_restored(&self) -> bool {
+        // all are asked
+        self.keeping_trees().filter(|tree| tree.was_restored()).count() > 0
+    }
+
+    fn keeping_trees(&self) -> impl Iterator<Item = &Tree> {
         let freezer = self.version_1("freezer").map(|(_, hierarchy)| &hierarchy.tree);
-        self.unified.iter().map(|unified| &unified.tree).chain(freezer).map(Tree::path).collect()
+        self.unified.iter().map(|unified| &unified.tree).chain(freezer)
     }
 
     /// What keeps processes together.

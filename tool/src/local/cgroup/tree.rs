@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,7 @@ pub(super) struct Tree {
     path: PathBuf,
     next: AtomicU64,
     held: Mutex<Held>,
+    was_restored: AtomicBool,
 }
 
 /// What its engine has of it.
@@ -58,7 +59,7 @@ impl Tree {
             match fs::create_dir(&path).and_then(|()| lock(&path)) {
                 Ok(Some(lock)) => {
                     let held = Mutex::new(Held { lock: Some(lock), shared: Vec::new() });
-                    return Ok(Self { path, next: AtomicU64::new(0), held });
+                    return Ok(Self { path, next: AtomicU64::new(0), held, was_restored: AtomicBool::new(false) });
                 }
                 // another engine took this one for a dead one's
                 Ok(None) => {}
@@ -112,6 +113,11 @@ impl Tree {
         Ok(Directory { path })
     }
 
+    /// It was made again since this was last asked: it has another inode.
+    pub(super) fn was_restored(&self) -> bool {
+        self.was_restored.swap(false, Ordering::Relaxed)
+    }
+
     fn restore(&self) -> io::Result<()> {
         let mut held = self.held();
         if held.lock.is_none() {
@@ -122,6 +128,7 @@ impl Tree {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             created => created?,
         }
+        self.was_restored.store(true, Ordering::Relaxed);
         held.lock = lock(&self.path)?;
         held.shared.iter().try_for_each(|controller| write(&self.path, SUBTREE, &format!("+{controller}")))
     }
