@@ -70,11 +70,15 @@ passed "a restart ends what has callers or an agent to tell of, leaves what was 
 
 there 0 '' "systemd-run --quiet sh -c 'telexec exec $agent -- sleep 1004'"
 until_it 20 in_it 'pgrep -f "^sleep 1004"'
+there 0 '' "telexec exec -d --memory 64M $agent -c 'exec sleep 1006'"
 before=$(in_it 'systemctl show --property=MainPID --value telexecd.service')
 there 0 '' 'systemctl kill --signal=KILL --kill-whom=main telexecd.service'
 until_it 30 in_it "[ \$(systemctl show --property=MainPID --value telexecd.service) != $before ] && telexec ping $agent"
-there 1 '^$' 'ps -eo args | grep "^sleep 100"'
-passed "a killed agent comes back, and nothing of what it ran is left"
+there 0 '^sleep 1006$' 'ps -eo args | grep "^sleep 100"'
+[[ $said == 'sleep 1006' ]] || die "a killed agent left: $said"
+there 0 '^67108864$' "telexec exec --memory 64M $agent -c 'cat /sys/fs/cgroup\$(cut -d: -f3 /proc/self/cgroup)/memory.max'"
+there 0 '' 'pkill -f "^sleep 1006"'
+passed "a killed agent comes back; what was bound is ended, what was in the background runs on, limits hold"
 
 # DPkg keeps what was edited without asking, as where nobody is asked
 there 0 'Keeping old config|Setting up' 'DEBIAN_FRONTEND=noninteractive dpkg --force-confold -i /debs/telexec_*-2_*.deb'
