@@ -12,6 +12,7 @@ mod containment;
 mod disk;
 mod environ;
 mod handover;
+mod in_memory;
 mod input;
 mod kept;
 mod key;

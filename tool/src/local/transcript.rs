@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::handover::{Chunk, Printed};
+use super::in_memory::{self, Held};
 use super::registry::Registry;
 use super::spool::{SpoolFile, Stopped};
 use super::{PAUSE, is_passing};
@@ -21,6 +22,8 @@ use crate::{Event, Exited, Output, OutputStream};
 
 /// While it runs, so much may wait in memory for the owner or the spool.
 const WINDOW: usize = 512 * 1024;
+/// The same where much is in memory already; a quarter of it is read from disk at once then.
+const LITTLE: usize = 64 * 1024;
 /// So much stays in memory for those who come later, while it runs.
 const KEPT: usize = 64 * 1024;
 /// And after its end; a command that prints no more than this needs no files.
@@ -43,7 +46,7 @@ struct State {
     /// The end of the output, without gaps.
     window: VecDeque<Output>,
     /// What the window costs, in bytes.
-    cost: usize,
+    cost: Held,
     /// Bytes of both streams.
     end: u64,
     owner: Owner,
@@ -115,7 +118,7 @@ impl Transcript {
         let spool = file.map(|file| Spooled { file: Arc::new(file), end: 0, seen: 0 });
         let state = State {
             window: VecDeque::new(),
-            cost: 0,
+            cost: Held::default(),
             end: 0,
             owner: Owner::Reads,
             read: 0,
@@ -141,7 +144,8 @@ impl Transcript {
             }
             let output = |Chunk { stream, position, data }| Output { stream, data, position };
             state.window = printed.tail.into_iter().map(output).collect();
-            state.cost = state.window.iter().map(|chunk| chunk.data.len() + CHUNK_COST).sum();
+            let cost = state.window.iter().map(|chunk| chunk.data.len() + CHUNK_COST).sum();
+            state.cost.set(cost);
             state.end = printed.end;
             (state.owner, state.complete, state.sealed) = (Owner::Gone, true, true);
             state.exited = Some(exited);
@@ -176,13 +180,17 @@ impl Transcript {
 
     /// What it takes of memory.
     pub(super) fn bytes(&self) -> usize {
-        self.state().cost
+        self.state().cost.bytes()
     }
 
     /// Waits until there is room for another chunk. False: there is none, and the owner is not waited for any more.
     pub(super) async fn room(&self, abandoned: &CancellationToken) -> bool {
-        let room = when(&self.taken, || (self.state().cost < WINDOW).then_some(()));
-        abandoned.run_until_cancelled(room).await.is_some() || self.state().cost < WINDOW
+        let room = when(&self.taken, || self.has_room().then_some(()));
+        abandoned.run_until_cancelled(room).await.is_some() || self.has_room()
+    }
+
+    fn has_room(&self) -> bool {
+        self.bytes() < if in_memory::is_much() { LITTLE } else { WINDOW }
     }
 
     /// Adds a chunk.
@@ -190,7 +198,7 @@ impl Transcript {
         let mut state = self.state();
         let position = state.end;
         state.end += data.len() as u64;
-        state.cost += data.len() + CHUNK_COST;
+        state.cost.add(data.len() + CHUNK_COST);
         state.window.push_back(Output { stream, data, position });
         state.trim();
         drop(state);
@@ -346,18 +354,18 @@ impl State {
             let is_read = self.owner == Owner::Gone || self.read >= end;
             // what is not to be kept yet, since there is little, is in memory
             let is_kept = self.spool.as_ref().is_none_or(|spool| spool.seen >= end);
-            if self.cost <= kept || !is_read || !is_kept {
+            if self.cost.bytes() <= kept || !is_read || !is_kept {
                 return;
             }
-            let surplus = self.cost - kept;
+            let surplus = self.cost.bytes() - kept;
             let Some(chunk) = self.window.pop_front() else { return };
-            self.cost -= chunk.data.len() + CHUNK_COST;
+            self.cost.subtract(chunk.data.len() + CHUNK_COST);
             // of the last one that is forgotten after the end, as much as fits stays
             let rest = if self.sealed { after_position(&chunk, chunk.position + surplus as u64) } else { None };
             self.forget(&chunk, rest.as_ref().map_or(end, |rest| rest.position));
             if let Some(rest) = rest {
                 // a copy, so that the rest of its memory is given back
-                self.cost += rest.data.len() + CHUNK_COST;
+                self.cost.add(rest.data.len() + CHUNK_COST);
                 self.window.push_front(Output { data: Bytes::copy_from_slice(&rest.data), ..rest });
                 return;
             }
@@ -378,7 +386,7 @@ impl State {
     /// What is to be done for the spool next; `None`: that is not yet known.
     fn to_keep(&self) -> Option<ToKeep> {
         let Some(spool) = &self.spool else { return Some(ToKeep::Nothing) };
-        let is_much = spool.seen > 0 || self.cost > KEPT_AT_END;
+        let is_much = spool.seen > 0 || self.cost.bytes() > KEPT_AT_END;
         if !is_much || spool.seen == self.end {
             return self.complete.then_some(ToKeep::Nothing);
         }
@@ -400,7 +408,7 @@ impl State {
     fn forget_spool(&mut self, tail: Vec<Output>) -> Option<Spooled> {
         let spool = self.spool.take()?;
         if self.window.is_empty() {
-            self.cost = tail.iter().map(|chunk| chunk.data.len() + CHUNK_COST).sum();
+            self.cost.set(tail.iter().map(|chunk| chunk.data.len() + CHUNK_COST).sum());
             self.window = tail.into();
             self.trim();
         }
@@ -489,18 +497,20 @@ pub(super) struct Reader {
     position: u64,
     /// Read from disk, not told yet.
     read: VecDeque<Output>,
+    /// What that holds, with the piece of it that was told last.
+    held: Held,
     is_owner: bool,
 }
 
 impl Reader {
     /// Who started the command: it reads all.
     pub(super) fn owner(transcript: Arc<Transcript>) -> Self {
-        Self { transcript, position: 0, read: VecDeque::new(), is_owner: true }
+        Self { transcript, position: 0, read: VecDeque::new(), held: Held::default(), is_owner: true }
     }
 
     /// Someone else.
     pub(super) fn at(transcript: Arc<Transcript>, position: u64) -> Self {
-        Self { transcript, position, read: VecDeque::new(), is_owner: false }
+        Self { transcript, position, read: VecDeque::new(), held: Held::default(), is_owner: false }
     }
 
     /// What comes next; not to be called after the last event.
@@ -509,6 +519,7 @@ impl Reader {
             if let Some(output) = self.read.pop_front() {
                 return self.tell(output);
             }
+            self.held.set(0);
             let transcript = Arc::clone(&self.transcript);
             match when(&transcript.added, || transcript.find(self.position, self.is_owner)).await {
                 Found::Output(output) => return self.tell(output),
@@ -538,8 +549,13 @@ impl Reader {
 
     /// False: it cannot be read, now or ever.
     async fn read(&mut self, file: Arc<SpoolFile>, end: u64) -> bool {
+        let length = if in_memory::is_much() { LITTLE / 4 } else { BATCH };
+        let end = end.min(self.position.saturating_add(length as u64));
         match file.read(self.position, end).await {
-            Ok(chunks) if !chunks.is_empty() => self.read = chunks.into(),
+            Ok(chunks) if !chunks.is_empty() => {
+                self.held.set(chunks.iter().map(|chunk| chunk.data.len()).sum());
+                self.read = chunks.into();
+            }
             Err(error) if is_passing(&error) => tokio::time::sleep(PAUSE).await,
             // someone has removed it, or the disk is broken
             unread => {
