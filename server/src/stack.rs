@@ -178,7 +178,7 @@ impl Guarded {
         let has_effect = match rpc {
             Rpc::Attach | Rpc::SignalExecution => true,
             // not each key that is typed
-            Rpc::WriteInput => self.stack.audit.is_first_input(self.identity(), id),
+            Rpc::WriteInput => self.stack.audit.is_first_input(&self.call, id),
             _ => false,
         };
         if has_effect || matches!(reached, Err(ExecutorError::Denied { .. })) {

@@ -102,8 +102,8 @@ struct Inner {
     workers: Workers,
     volume: Volume,
     left_out: LeftOut,
-    /// Executions that were sent input, with who sent it.
-    typed: Mutex<HashSet<(String, ExecutionId)>>,
+    /// Executions that were sent input, with who sent it, and by which RPC.
+    typed: Mutex<HashSet<(String, ExecutionId, &'static str)>>,
     /// Counts what each caller is refused.
     refusals: DefaultKeyedRateLimiter<String>,
     when_full: WhenFull,
@@ -239,14 +239,14 @@ impl Audit {
         }
     }
 
-    /// Whether this is, as far as is remembered, the first input that this identity sends to an execution.
-    pub(crate) fn is_first_input(&self, identity: &str, id: &ExecutionId) -> bool {
+    /// Whether this is, as far as is remembered, the first input that a caller sends to an execution by this RPC.
+    pub(crate) fn is_first_input(&self, call: &Call, id: &ExecutionId) -> bool {
         let Some(inner) = &self.0 else { return false };
         let mut typed = inner.typed.lock().unwrap_or_else(PoisonError::into_inner);
         if typed.len() >= MANY {
             typed.clear();
         }
-        typed.insert((identity.to_owned(), id.clone()))
+        typed.insert((call.caller.identity.to_string(), id.clone(), call.rpc.as_str()))
     }
 
     /// How many records are missing, and whether it cannot be written at this time; `None`: there is no log.

@@ -61,7 +61,7 @@ async fn decisions_are_told_with_their_rules() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_typed_to_others_is_told_once_a_call() {
+async fn what_is_typed_to_others_is_told_once() {
     let audit = Audit::new();
     let certs = Certs::new();
     let policy = "@any_owner permit(principal, action, resource);";
@@ -73,7 +73,9 @@ async fn what_is_typed_to_others_is_told_once_a_call() {
     let annas = agent.connect_as(&anna).await.executor().execute(command.build().unwrap()).await.unwrap();
     let wire = Wire::connect_tls(&agent, certs.config(Some(&eve))).await.unwrap();
     let typed = WriteInputRequest { execution_id: id.to_string(), data: "a".into(), ..Default::default() };
-    wire.executions().write_input(typed).await.unwrap();
+    for offset in 0..2 {
+        wire.executions().write_input(WriteInputRequest { offset, ..typed.clone() }).await.unwrap();
+    }
     let call = audit.wait("call", 1).await.swap_remove(0);
     assert_eq!(
         (&call["rpc"], &call["identity"], &call["execution_id"]),
@@ -85,7 +87,7 @@ async fn what_is_typed_to_others_is_told_once_a_call() {
     let steps = [Step::Attach(attach), Step::Stdin("b".into()), Step::Stdin("c".into()), Step::CloseStdin(true)];
     let steps = steps.map(|step| InteractRequest { request: Some(step) });
     let stream = within(wire.executions().interact(futures_util::stream::iter(steps))).await.unwrap();
-    assert_eq!(follow(stream.into_inner()).await.stdout(), b"abc");
+    assert_eq!(follow(stream.into_inner()).await.stdout(), b"aabc");
     let calls = audit.wait("call", 3).await;
     let told: Vec<_> = calls.iter().map(|call| json!([call["rpc"], call["action"]])).collect();
     assert_eq!(told, [json!(["WriteInput", null]), json!(["Interact", "Attach"]), json!(["Interact", "WriteInput"])]);
