@@ -73,12 +73,24 @@ impl Permission {
     /// # Errors
     /// What a new call would be refused with.
     pub(crate) fn check(&self) -> Result<(), ExecutorError> {
+        match self.call.caller.check() {
+            Err(unknown) => self.settle(Decision::default(), Err(unknown)),
+            Ok(()) if self.is_as_permitted() => Ok(()),
+            Ok(()) => {
+                let (decision, checked) = self.decide();
+                self.settle(decision, checked)
+            }
+        }
+    }
+
+    /// The policy is the one that permitted it last.
+    fn is_as_permitted(&self) -> bool {
+        self.policy() == lock(&self.verdict).permitted_by
+    }
+
+    /// Remembers what was decided, and logs the first refusal.
+    fn settle(&self, decision: Decision, checked: Result<(), ExecutorError>) -> Result<(), ExecutorError> {
         let mut verdict = lock(&self.verdict);
-        let (decision, checked) = match self.call.caller.check() {
-            Err(unknown) => (Decision::default(), Err(unknown)),
-            Ok(()) if self.policy() == verdict.permitted_by => return Ok(()),
-            Ok(()) => self.decide(),
-        };
         match &checked {
             Ok(()) => verdict.permitted_by = decision.policy,
             Err(_) if verdict.told => {}
@@ -146,11 +158,13 @@ impl Permission {
 
     /// The same as [`check`](Self::check). Many calls may be decided again at once: each identity's in its turn.
     async fn check_in_turn(self: &Arc<Self>) -> Result<(), ExecutorError> {
-        if self.call.caller.check().is_err() || self.policy() == lock(&self.verdict).permitted_by {
+        if self.call.caller.check().is_err() || self.is_as_permitted() {
             return self.check();
         }
         let this = Arc::clone(self);
-        self.stack.judging.again(self.call.caller.identity.as_str(), move || this.check()).await?
+        let decided = self.stack.judging.again(self.call.caller.identity.as_str(), move || this.decide()).await;
+        let (decision, checked) = decided?;
+        self.settle(decision, checked)
     }
 
     fn decide(&self) -> (Decision, Result<(), ExecutorError>) {

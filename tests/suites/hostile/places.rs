@@ -3,7 +3,7 @@
 use telexec_proto::v1::GetAgentRequest;
 use telexec_tests::{Agent, Certs, Wire, until, within};
 
-const FULL: &str = "max_connections are open";
+const FULL: &str = "setting=\"max_connections\"";
 
 async fn is_served(wire: &Wire) -> bool {
     within(wire.agent().get_agent(GetAgentRequest {})).await.is_ok()

@@ -73,7 +73,7 @@ async fn variables_of_the_text_are_denied_unless_they_are_named() {
         ("env TAR_OPTIONS=--to-command=id tar x".to_owned(), "TAR_OPTIONS"),
         ("sh -c 'GIT_SSH_COMMAND=id git fetch'".to_owned(), "GIT_SSH_COMMAND"),
         ("true $(BROWSER=id python3 y)".to_owned(), "BROWSER"),
-        ("find . -exec env PERL5OPT=x perl y +".to_owned(), "PERL5OPT"),
+        ("find . -exec env PERL5OPT=x perl y \\;".to_owned(), "PERL5OPT"),
         // programs have it from the start
         ("PERL5LIB=/tmp; perl y".to_owned(), "PERL5LIB"),
         ("for PERL5LIB in /tmp; do perl y; done".to_owned(), "PERL5LIB"),

@@ -108,7 +108,8 @@ async fn ctrl_c_tells_what_still_runs_and_twice_ends_it_for_certain() {
     assert!(processes_with(&mark).is_empty());
     let mut rest = String::new();
     within(tokio::io::AsyncReadExt::read_to_string(&mut stderr, &mut rest)).await.unwrap();
-    assert!(rest.contains("  web[01-03]: cancelled: it has ended"), "{rest}");
+    // the other one may not have ended by itself
+    assert!(rest.contains("web[01-03]: cancelled: it has ended"), "{rest}");
 }
 
 #[tokio::test]
