@@ -551,6 +551,8 @@ impl Reader {
     async fn read(&mut self, file: Arc<SpoolFile>, end: u64) -> bool {
         let length = if in_memory::is_much() { LITTLE / 4 } else { BATCH };
         let end = end.min(self.position.saturating_add(length as u64));
+        // at once: others that come at the same time are to see it
+        self.held.set(length);
         match file.read(self.position, end).await {
             Ok(chunks) if !chunks.is_empty() => {
                 self.held.set(chunks.iter().map(|chunk| chunk.data.len()).sum());
