@@ -3,6 +3,7 @@
 mod fingerprint;
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -347,13 +348,14 @@ impl Command {
         self
     }
 
-    /// Drops what only its start needs, and takes memory: program, environment, input, labels and reason. What is left is
-    /// not one that could be started.
-    pub(crate) fn forget_start(&mut self) {
-        self.program = Program::Argv(Vec::new());
+    /// Takes what only its start needs, and takes memory, out of it: program, environment, input, labels and reason. Returns the
+    /// whole command; what is left is not one that could be started.
+    pub(crate) fn take_start(&mut self) -> Self {
+        let program = mem::replace(&mut self.program, Program::Argv(Vec::new()));
         let options = &mut self.options;
-        (options.environment, options.labels) = (BTreeMap::new(), BTreeMap::new());
-        (options.stdin, options.reason) = (Bytes::new(), String::new());
+        let (environment, labels) = (mem::take(&mut options.environment), mem::take(&mut options.labels));
+        let (stdin, reason) = (mem::take(&mut options.stdin), mem::take(&mut options.reason));
+        Self { program, options: Options { environment, labels, stdin, reason, ..options.clone() } }
     }
 
     /// The same command under this id.

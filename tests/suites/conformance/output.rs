@@ -93,14 +93,16 @@ pub(super) async fn the_stream_that_was_written_first_comes_first(machine: Machi
         ("echo x; echo y >&2", [OutputStream::Stdout, OutputStream::Stderr]),
         ("echo y >&2; echo x", [OutputStream::Stderr, OutputStream::Stdout]),
     ];
-    for (text, expected) in orders.into_iter().cycle().take(20) {
+    for round in 0..40 {
+        let (text, expected) = orders[round % 2];
         let gate = Gate::new();
-        let command = Command::shell(format!("{}; {text}", gate.wait())).shell("sh");
-        let execution = start(&machine, command).await;
+        // at once, and while it is followed
+        let waits = if round % 4 < 2 { format!("{}; ", gate.wait()) } else { String::new() };
+        let execution = start(&machine, Command::shell(format!("{waits}{text}")).shell("sh")).await;
         let _open = gate.open();
         let mut streams: Vec<_> = replay(execution, 0).await.from(0).into_iter().map(|(stream, _)| stream).collect();
         streams.dedup();
-        assert_eq!(streams, expected, "{text}");
+        assert_eq!(streams, expected, "{waits}{text}");
     }
 }
 

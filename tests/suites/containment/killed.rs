@@ -114,6 +114,37 @@ async fn the_next_agent_ends_what_was_bound_with_process_group() {
     the_next_agent_ends_what_was_bound_and_spares_the_rest("process-group").await;
 }
 
+/// As of `env -i` and sudo: nothing but their session tells whose they are.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_agent_ends_commands_with_a_cleaned_environment() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let agent = || {
+        let agent = Agent::builder().args(["--state-dir", state.to_str().unwrap()]);
+        agent.config("containment = \"process-group\"").start()
+    };
+    let mut killed = agent();
+    let [bound, detached] = [marker(), marker()];
+    let clean = |mark: &str| format!("exec env -i sh -c 'echo ready; env -i sleep 300; :' {mark}");
+    let _bound = started(&killed, Command::shell(clean(&bound)), &bound).await;
+    let spared = Command::shell(clean(&detached)).on_disconnect(OnDisconnect::Detach);
+    let _detached = started(&killed, spared, &detached).await;
+    let is_noted = async || {
+        let spool = names(&state).into_iter().find(|name| name.starts_with("spool-")).unwrap();
+        let sessions = fs::read_to_string(state.join(spool).join("sessions")).unwrap_or_default();
+        sessions.lines().filter(|line| !line.trim().is_empty()).count() == 2
+    };
+    until("both are noted", is_noted).await;
+    killed.kill();
+    let _next = agent();
+    assert_eq!(processes_with(&bound), [], "bound to a call");
+    let left = processes_with(&detached);
+    assert!(!left.is_empty(), "meant to outlive its call");
+    for process in left {
+        let _ = kill_process(Pid::from_raw(process.pid).unwrap(), Signal::KILL);
+    }
+}
+
 /// `telexec exec local` has no state directory: what is left of it is in the directory for temporary files.
 #[tokio::test]
 async fn the_next_engine_removes_temporary_state_directories() {

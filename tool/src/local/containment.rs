@@ -29,6 +29,7 @@ use super::key::Key;
 use super::leftovers::{Journal, Note};
 use super::process;
 use super::processes::{self, Census, Process, all_ended};
+use super::sessions::SessionNote;
 use crate::{ExecutionId, Signal, Workers};
 
 /// The processes of one execution.
@@ -54,6 +55,8 @@ struct Inner {
     left_alone: AtomicBool,
     /// It may outlive its call, and the engine.
     note: Mutex<Option<Note>>,
+    /// Without a cgroup.
+    session: Mutex<Option<SessionNote>>,
 }
 
 /// Whose processes they are.
@@ -161,6 +164,7 @@ impl Guard {
                 leaf: Mutex::new(leaf.map(Arc::new)),
                 left_alone: AtomicBool::new(false),
                 note: Mutex::default(),
+                session: Mutex::default(),
             }),
         };
         Self { containment }
@@ -312,6 +316,18 @@ impl Containment {
         }
     }
 
+    /// Notes its session, if no cgroup keeps it, in case the engine is killed.
+    pub(super) fn note_session(&self, journal: &Journal) {
+        if self.inner.keeping_leaf().is_some() {
+            return;
+        }
+        // one that cannot be looked at is found by its environment
+        if let Ok(start_ticks) = self.inner.start_ticks() {
+            let note = journal.session(&self.inner.name.key, self.inner.main, start_ticks);
+            *lock(&self.inner.session) = Some(note);
+        }
+    }
+
     /// It may outlive its call, and the engine if that crashes.
     pub(super) fn spare(&self, note: Note) {
         *lock(&self.inner.note) = Some(note);
@@ -333,7 +349,7 @@ impl Containment {
     pub(super) fn release(&self) {
         self.inner.reap();
         let leaf = lock(&self.inner.leaf).take();
-        drop(lock(&self.inner.note).take());
+        drop((lock(&self.inner.note).take(), lock(&self.inner.session).take()));
         self.inner.left_alone.store(false, Ordering::Relaxed);
         if let Some(leaf) = leaf {
             // the kernel may be busy with other cgroups

@@ -7,17 +7,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Names one execution among all on this machine: `<the engine's random name>.<a number>`. It is no secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Key(Arc<str>);
+pub(super) struct Key {
+    text: Arc<str>,
+    number: u64,
+}
 
 impl Key {
     pub(super) fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// The number that tells it from others of the same engine.
+    pub(super) fn number(&self) -> u64 {
+        self.number
     }
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
@@ -39,6 +47,12 @@ impl Keys {
 
     /// One that no execution has.
     pub(super) fn next(&self) -> Key {
-        Key(format!("{}.{}", self.engine, self.next.fetch_add(1, Ordering::Relaxed)).into())
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        Key { text: text(&self.engine, number).into(), number }
     }
+}
+
+/// The key with this number of an engine.
+pub(super) fn text(engine: &str, number: u64) -> String {
+    format!("{engine}.{number}")
 }

@@ -1,12 +1,11 @@
 //! What an engine notes in case it is killed, and what the next one on the same state directory does about it.
 //!
-//! An engine's directory holds a file that names the engine and its cgroups, and one for each execution that may outlive the
-//! call that started it: so a command that is bound to its call costs nothing here. Of a killed engine nobody can reach
-//! anything any more. The next one ends what carries its name, whatever state it is in, but for those that may outlive their
+//! An engine's directory holds a file that names the engine and its cgroups, one for each execution that may outlive the call
+//! that started it, and one with the sessions that no cgroup keeps. Of a killed engine nobody can reach anything any more. The next one ends what carries its name, whatever state it is in, but for those that may outlive their
 //! calls; those are left running, and the log names them.
 //!
-//! A process is ended if its environment has the dead engine's random name, if it descends from such a process, or if it is
-//! in a cgroup of that engine, which is recognized by its inode. No request can set that variable, but any process can give
+//! A process is ended if its environment has the dead engine's random name, if it is in a cgroup of that engine, which is
+//! recognized by its inode, or in a session whose leader is the one that was noted, or if it descends from one of these. No request can set that variable, but any process can give
 //! it to itself, wherever it is: so others in its session are ended only if the session's leader has the same key, or is gone
 //! and all of them are of the same user. After a reboot there is nothing to end.
 
@@ -24,9 +23,10 @@ use tracing::{info, warn};
 
 use super::cgroup::{self, Abandoned};
 use super::disk::{Disk, NoAnswer};
-use super::key::Key;
+use super::key::{self, Key};
 use super::process;
 use super::processes::{self, Census, Process, Snapshot};
+use super::sessions::{self, Session, SessionNote, Sessions};
 use super::spool::{self, Spool};
 use crate::Signal;
 
@@ -77,6 +77,7 @@ pub(super) struct Notes {
     directory: PathBuf,
     /// Locked while it is written. `None`: the engine has not begun, or has ended in an orderly way.
     engine: Mutex<Option<Engine>>,
+    sessions: Arc<Sessions>,
     /// Of executions that may outlive their calls, by the names of the files.
     outlives: Mutex<BTreeMap<String, Option<Cgroup>>>,
     next: AtomicU64,
@@ -84,11 +85,13 @@ pub(super) struct Notes {
 
 impl Notes {
     pub(super) fn new(directory: PathBuf) -> Self {
-        Self { directory, engine: Mutex::default(), outlives: Mutex::default(), next: AtomicU64::new(0) }
+        let sessions = Sessions::new(&directory);
+        Self { directory, engine: Mutex::default(), sessions, outlives: Mutex::default(), next: AtomicU64::new(0) }
     }
 
     /// Where that cannot be done, as on a full disk, the log says so. Blocks.
     pub(super) fn write_again(&self) {
+        self.sessions.write_again();
         let outlives = lock(&self.outlives).clone();
         // the engine's comes last: without it nothing is ended
         let written = outlives.iter().try_for_each(|(name, cgroup)| self.write(name, cgroup.as_ref()));
@@ -197,6 +200,12 @@ impl Journal {
         let this = Arc::clone(self);
         said(self.spool.disk().run(owner, move || this.outlives(&key, cgroup.as_deref())).await)
     }
+
+    /// Notes the session of an execution that no cgroup keeps. Does not block.
+    pub(super) fn session(&self, key: &Key, leader: i32, start_ticks: u64) -> SessionNote {
+        let session = Session { execution: key.number(), leader, start_ticks };
+        self.spool.notes().sessions.note(session, self.spool.disk())
+    }
 }
 
 /// Those of these cgroups that are there.
@@ -267,6 +276,8 @@ struct Leftovers {
     engine: Engine,
     /// The keys of executions that go on, and their cgroups.
     spared: BTreeMap<String, Option<Cgroup>>,
+    /// Those of all executions that no cgroup keeps.
+    sessions: Vec<Session>,
 }
 
 /// What a look has found.
@@ -304,7 +315,7 @@ impl Leftovers {
                 }
             }
         }
-        Ok(Some(Self { engine, spared }))
+        Ok(Some(Self { engine, spared, sessions: sessions::read(directory)? }))
     }
 
     fn end(&self) {
@@ -315,9 +326,9 @@ impl Leftovers {
             Ok(census) => census,
             Err(error) => return warn!(%error, "what a killed agent left running cannot be looked for"),
         };
-        let (began, mut ended) = (Instant::now(), HashSet::new());
+        let (began, mut sessions, mut ended) = (Instant::now(), HashSet::new(), HashSet::new());
         loop {
-            let fault = match self.kill(&census) {
+            let fault = match self.kill(&census, &mut sessions) {
                 Ok(found) if found.live.is_empty() && found.fault.is_none() => {
                     self.report(&ended, &found.spared);
                     return;
@@ -351,11 +362,12 @@ impl Leftovers {
         }
     }
 
-    /// Sends SIGKILL to all that may not go on.
+    /// Sends SIGKILL to all that may not go on. `sessions` gets theirs: their leaders may be gone when the others are looked at
+    /// again.
     ///
     /// # Errors
     /// They cannot be found now; asking again helps.
-    fn kill(&self, census: &Census) -> io::Result<Found> {
+    fn kill(&self, census: &Census, sessions: &mut HashSet<i32>) -> io::Result<Found> {
         let mut found = Found::default();
         for leaf in self.leaves()? {
             if self.spared.values().flatten().any(|spared| spared.path == leaf.path() && spared.is_there()) {
@@ -369,8 +381,8 @@ impl Leftovers {
         let marked: Vec<_> = all.all().filter(|process| self.is_of_engine(process)).collect();
         let is_bound = |process: &Process| self.is_of_engine(process) && !self.is_spared(process);
         let bound = marked.iter().filter(|process| is_bound(process));
-        let sessions: HashSet<i32> =
-            bound.filter(|process| is_own_session(&all, process)).map(|process| process.session).collect();
+        sessions.extend(bound.filter(|process| is_own_session(&all, process)).map(|process| process.session));
+        sessions.extend(self.noted_sessions(&all));
         let roots = all.all().filter(|process| is_bound(process) || sessions.contains(&process.session));
         for process in all.with_descendants(roots, 0) {
             if self.is_spared(&process) || found.spared.contains(&process.pid) {
@@ -393,6 +405,18 @@ impl Leftovers {
             leaves.extend(cgroup::abandoned(&tree.path)?);
         }
         Ok(leaves)
+    }
+
+    /// Those of executions that may not go on, while their leaders are there.
+    fn noted_sessions(&self, all: &Snapshot) -> impl Iterator<Item = i32> {
+        let is_leader = |session: &Session| {
+            all.get(session.leader).is_some_and(|process| process.key() == (session.leader, session.start_ticks))
+        };
+        let is_bound = |session: &Session| !self.spared.contains_key(&key::text(&self.engine.name, session.execution));
+        self.sessions
+            .iter()
+            .filter(move |session| is_bound(session) && is_leader(session))
+            .map(|session| session.leader)
     }
 
     fn is_of_engine(&self, process: &Process) -> bool {
@@ -466,7 +490,7 @@ mod tests {
         let boot_id = fs::read_to_string(BOOT_ID).unwrap().trim().to_owned();
         let name = uuid::Uuid::now_v7().simple().to_string();
         let engine = Engine { version: VERSION, name, boot_id, cgroups: present(cgroups) };
-        Leftovers { engine, spared: BTreeMap::new() }
+        Leftovers { engine, spared: BTreeMap::new(), sessions: Vec::new() }
     }
 
     #[test]
@@ -560,6 +584,24 @@ mod tests {
     }
 
     #[test]
+    fn a_noted_session_is_ended_while_its_leader_is_there() {
+        let survivors = |differs: u64, spares: bool| {
+            let mut leftovers = dead(&[]);
+            let [leader, other] = [0, 1].map(sleeper);
+            let pids = session::<2>(&leftovers, &format!("env -i setsid {other} & exec env -i {leader}"));
+            let start_ticks = processes::read(pids[0]).unwrap().unwrap().start_ticks + differs;
+            leftovers.sessions.push(Session { execution: 7, leader: pids[0], start_ticks });
+            if spares {
+                leftovers.spared.insert(key::text(&leftovers.engine.name, 7), None);
+            }
+            survivors(&leftovers, pids)
+        };
+        assert_eq!(survivors(0, false), [false; 2]);
+        assert_eq!(survivors(1, false), [true; 2], "its number was used again");
+        assert_eq!(survivors(0, true), [true; 2], "it may outlive its call");
+    }
+
+    #[test]
     fn one_cgroup_that_cannot_be_ended_keeps_no_other_process() {
         let tree = tempfile::tempdir().unwrap();
         let leaf = tree.path().join("0");
@@ -570,7 +612,7 @@ mod tests {
         fs::write(leaf.join("cgroup.events"), "populated 1\n").unwrap();
         let leftovers = dead(&[tree.path().to_owned()]);
         let [pid] = session(&leftovers, &format!("$KEY {} &", sleeper(0)));
-        let found = leftovers.kill(&Census::of_all().unwrap()).unwrap();
+        let found = leftovers.kill(&Census::of_all().unwrap(), &mut HashSet::new()).unwrap();
         assert!(found.fault.is_some() && found.live.iter().any(|process| process.pid == pid), "{found:?}");
         until_ended(pid);
     }

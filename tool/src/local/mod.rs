@@ -29,9 +29,11 @@ mod remembered;
 mod requirements;
 mod resolve;
 mod rlimits;
+mod sessions;
 mod spawn;
 mod spool;
 mod start;
+mod streams;
 mod supervise;
 mod terminal;
 mod transcript;
@@ -514,11 +516,12 @@ impl LocalExecutor {
         let binding = Binding::owner(&record, command.on_disconnect());
         let (started, start) = oneshot::channel();
         let (shared, abandoned) = (Arc::clone(&self.shared), self.shared.hurry.child_token());
-        let (transcript, command) = (Arc::clone(&record.transcript), Arc::new(command));
+        let (transcript, mut command) = (Arc::clone(&record.transcript), command);
+        let whole = command.take_start();
         let (permit, forced, totals) = (Some(permit), OnceLock::new(), Totals::new());
         let supervisor = Supervisor { shared, record, command, watcher, abandoned, tracked, permit, forced, totals };
         // a task of its own: the command is ended in an orderly way also when nobody waits for this any more
-        tokio::spawn(supervisor.run(started).instrument(span));
+        tokio::spawn(supervisor.run(whole, started).instrument(span));
 
         let started = start.await.map_err(|_| ExecutorError::Internal("the command's task ended early".into()))??;
         // the supervisor keeps its deadline

@@ -90,8 +90,6 @@ impl Defaults {
             argv: argv.into_iter().map(c_string).collect(),
             working_directory: c_string(self.working_directory(command, &account)),
             environment: environment(base, command, id, key),
-            piped_stdin: !command.stdin().is_empty() || command.accepts_input(),
-            terminal: command.terminal(),
             credentials: account.credentials,
             ..SpawnSpec::default()
         }

@@ -1,18 +1,16 @@
 //! Starting one process: one resolved spec in, a child or a typed error out.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{Gid, Uid, fchown};
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
-use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::io::Errno;
 
 use super::children::OwnChild;
 use super::rlimits;
-use super::terminal;
+use super::streams::{CommandEnds, above_standard_streams};
 use super::vfork::{self, CgroupEntry, Credentials, Image};
-use crate::{SpawnError, SpawnStage, TerminalSize};
+use crate::{SpawnError, SpawnStage};
 
 /// Everything a process is made from; nothing is left to look up.
 #[derive(Default)]
@@ -24,10 +22,6 @@ pub(super) struct SpawnSpec {
     pub(super) argv: Vec<CString>,
     pub(super) environment: Vec<CString>,
     pub(super) working_directory: CString,
-    /// Make a pipe to its standard input; otherwise that is `/dev/null`.
-    pub(super) piped_stdin: bool,
-    /// Its three streams are a terminal of this size.
-    pub(super) terminal: Option<TerminalSize>,
     /// `None`: those of this process.
     pub(super) credentials: Option<Credentials>,
     /// The cgroups that it starts in.
@@ -37,31 +31,16 @@ pub(super) struct SpawnSpec {
     pub(super) fault: Option<SpawnStage>,
 }
 
-/// A process that runs the program, and this side's ends of its pipes. Dropping it does not end or reap the process.
+/// A process that runs the program. Dropping it does not end or reap the process.
 pub(super) struct Child {
     pub(super) pid: rustix::process::Pid,
     pub(super) pidfd: OwnedFd,
-    pub(super) streams: Streams,
 }
 
-/// This side's ends of the standard streams of a process.
-pub(super) enum Streams {
-    Pipes {
-        stdin: Option<OwnedFd>,
-        stdout: OwnedFd,
-        stderr: OwnedFd,
-    },
-    /// Both sides of it.
-    Terminal {
-        file: OwnedFd,
-        peer: OwnedFd,
-    },
-}
-
-/// Starts processes. Blocks until the program runs or could not be started; then nothing of it is left. What is known of
-/// the child before it is there lets others cancel that.
+/// Starts processes, with these ends of their streams. Blocks until the program runs or could not be started; then nothing of
+/// it is left. What is known of the child before it is there lets others cancel that.
 pub(super) trait Spawner: Send + Sync {
-    fn spawn(&self, spec: &SpawnSpec, own: OwnChild) -> Result<(OwnChild, Child), SpawnError>;
+    fn spawn(&self, spec: &SpawnSpec, ends: CommandEnds, own: OwnChild) -> Result<(OwnChild, Child), SpawnError>;
 }
 
 /// Starts processes as children of this one.
@@ -76,7 +55,7 @@ impl DirectSpawner {
     /// # Errors
     /// `/dev/null` cannot be opened.
     pub(super) fn new() -> std::io::Result<Self> {
-        let null = std::fs::File::open("/dev/null")?.into();
+        let null = above_standard_streams(std::fs::File::open("/dev/null")?.as_fd())?;
         let dumpable = rustix::process::dumpable_behavior() == Ok(rustix::process::DumpableBehavior::Dumpable);
         let sets_score = !dumpable && !rustix::process::geteuid().is_root();
         Ok(Self { null, rlimits: rlimits::defaults(), sets_score })
@@ -84,21 +63,15 @@ impl DirectSpawner {
 }
 
 impl Spawner for DirectSpawner {
-    fn spawn(&self, spec: &SpawnSpec, own: OwnChild) -> Result<(OwnChild, Child), SpawnError> {
-        let prepare = |errno| error(spec, SpawnStage::Prepare, errno);
-        let (streams, ends) = match spec.terminal {
-            None => self.pipes(spec),
-            Some(size) => terminal(size, spec.credentials.as_ref()),
-        }
-        .map_err(prepare)?;
-
+    fn spawn(&self, spec: &SpawnSpec, ends: CommandEnds, own: OwnChild) -> Result<(OwnChild, Child), SpawnError> {
+        spec.credentials.iter().for_each(|user| ends.give(user));
         let image = Image {
             candidates: &spec.candidates,
             argv: &spec.argv,
             environment: &spec.environment,
             working_directory: &spec.working_directory,
-            streams: ends.each_ref().map(AsRawFd::as_raw_fd),
-            terminal: spec.terminal.is_some(),
+            streams: ends.raw(&self.null),
+            terminal: matches!(ends, CommandEnds::Terminal(_)),
             cgroups: &spec.cgroups,
             rlimits: &self.rlimits,
             credentials: spec.credentials.as_ref(),
@@ -110,53 +83,8 @@ impl Spawner for DirectSpawner {
             // as far as this process may, as the other steps that the child takes itself
             let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "0");
         }
-        Ok((own, Child { pid, pidfd, streams }))
+        Ok((own, Child { pid, pidfd }))
     }
-}
-
-impl DirectSpawner {
-    /// New pipes: this side's ends, and the process's.
-    fn pipes(&self, spec: &SpawnSpec) -> Result<(Streams, [OwnedFd; 3]), Errno> {
-        let (stdin_end, stdin) = match spec.piped_stdin.then(pipe).transpose()? {
-            Some((read, write)) => (Some(read), Some(write)),
-            None => (None, None),
-        };
-        let (stdout, stdout_end) = pipe()?;
-        let (stderr, stderr_end) = pipe()?;
-        if let Some(user) = &spec.credentials {
-            stdin_end.iter().chain([&stdout_end, &stderr_end]).for_each(|end| give(end, user));
-        }
-        let ends = [
-            above_standard_streams(stdin_end.as_ref().unwrap_or(&self.null).as_fd())?,
-            above_standard_streams(stdout_end.as_fd())?,
-            above_standard_streams(stderr_end.as_fd())?,
-        ];
-        Ok((Streams::Pipes { stdin, stdout, stderr }, ends))
-    }
-}
-
-/// A new terminal: this side's end, and the process's three.
-fn terminal(size: TerminalSize, user: Option<&Credentials>) -> Result<(Streams, [OwnedFd; 3]), Errno> {
-    let (this_side, other_side) = terminal::open(size, user)?;
-    let end = || above_standard_streams(other_side.as_fd());
-    let ends = [end()?, end()?, end()?];
-    Ok((Streams::Terminal { file: this_side, peer: other_side }, ends))
-}
-
-/// Both ends are closed on exec; (read, write).
-fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
-    pipe_with(PipeFlags::CLOEXEC)
-}
-
-/// A pipe belongs to who made it, and its new user could not open it as /dev/stdout. If this process may not give it
-/// away, it may not become that user either: the step that shows it tells why.
-fn give(pipe: &OwnedFd, user: &Credentials) {
-    let _ = fchown(pipe, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)));
-}
-
-/// A copy with a number that connecting 0, 1 and 2 in turn cannot overwrite (this process may run without them).
-fn above_standard_streams(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    fcntl_dupfd_cloexec(fd, 3)
 }
 
 fn error(spec: &SpawnSpec, stage: SpawnStage, errno: Errno) -> SpawnError {
@@ -181,7 +109,8 @@ mod tests {
     use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
 
     use super::*;
-    use crate::local::{children, process as local_process};
+    use crate::local::streams::with_output_in_one_pipe;
+    use crate::local::{children, process as local_process, start, streams};
 
     /// The steps that a child takes.
     const STEPS: [SpawnStage; 10] = [
@@ -227,7 +156,6 @@ mod tests {
             candidates: vec![c_string("/bin/sh")],
             argv: ["sh", "-c", text].map(c_string).into(),
             working_directory: c_string("/"),
-            piped_stdin: true,
             ..SpawnSpec::default()
         }
     }
@@ -239,20 +167,17 @@ mod tests {
     }
 
     fn failed(spec: &SpawnSpec) -> (SpawnStage, i32) {
-        let error = DirectSpawner::new().unwrap().spawn(spec, OwnChild::expect()).err().expect("it does not start");
+        let spawned = DirectSpawner::new().unwrap().spawn(spec, with_output_in_one_pipe().1, OwnChild::expect());
+        let error = spawned.err().expect("it does not start");
         (error.stage, error.errno)
-    }
-
-    fn stdout(child: &mut Child) -> std::fs::File {
-        let Streams::Pipes { stdout, .. } = &child.streams else { panic!("it has a terminal") };
-        stdout.try_clone().unwrap().into()
     }
 
     /// What the program writes. It is waited for and reaped.
     fn output(spec: &SpawnSpec) -> String {
-        let spawned = DirectSpawner::new().unwrap().spawn(spec, OwnChild::expect());
-        let (own, mut child) = spawned.map_err(|error| error.to_string()).unwrap();
-        let text = std::io::read_to_string(stdout(&mut child)).unwrap();
+        let (stdout, ends) = with_output_in_one_pipe();
+        let spawned = DirectSpawner::new().unwrap().spawn(spec, ends, OwnChild::expect());
+        let (own, child) = spawned.map_err(|error| error.to_string()).unwrap();
+        let text = std::io::read_to_string(stdout).unwrap();
         own.reap_soon(&child.pidfd);
         text
     }
@@ -301,11 +226,18 @@ mod tests {
     fn without_descriptors_nothing_starts_and_nothing_is_left() {
         alone("without_descriptors_nothing_starts_and_nothing_is_left", || {
             let spawner = DirectSpawner::new().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+            let _inside = runtime.enter();
+            let command = crate::Command::argv(["true"]).accepts_input(true).build().unwrap();
+            let start = || {
+                let (_ends, ends) = streams::open(&command).map_err(start::prepare)?;
+                spawner.spawn(&shell("true"), ends, OwnChild::expect())
+            };
             let (before, limit) = (traces(), getrlimit(Resource::Nofile));
             let mut stages = Vec::new();
             for room in 3.. {
                 setrlimit(Resource::Nofile, Rlimit { current: Some(room), ..limit }).unwrap();
-                let spawned = spawner.spawn(&shell("true"), OwnChild::expect());
+                let spawned = start();
                 setrlimit(Resource::Nofile, limit).unwrap();
                 match spawned {
                     Ok((own, child)) => {

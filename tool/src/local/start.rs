@@ -15,14 +15,12 @@ use super::cgroup::Leaf;
 use super::children::{Canceller, OwnChild};
 use super::containment::{Guard, Name};
 use super::disk::PATIENCE;
-use super::input::Sink;
 use super::key::Key;
 use super::leftovers::{self, Note};
 use super::process;
-use super::pump::Source;
-use super::spawn::{Child, Streams};
+use super::spawn::Child;
+use super::streams::CommandEnds;
 use super::supervise::{Supervisor, at};
-use super::terminal::Terminal;
 use super::vfork::Credentials;
 use super::working_directory::Report;
 use super::{PAUSE, Shared};
@@ -56,37 +54,6 @@ pub(super) struct Main {
     pub(super) user: String,
     pub(super) working_directory: String,
     pub(super) report: Option<Report>,
-}
-
-/// This side's ends of its standard streams.
-pub(super) struct Ends {
-    pub(super) stdin: Sink,
-    pub(super) stdout: Source,
-    /// A terminal has only one stream.
-    pub(super) stderr: Option<Source>,
-    pub(super) terminal: Option<Arc<Terminal>>,
-}
-
-impl Ends {
-    fn new(streams: Streams) -> io::Result<Self> {
-        match streams {
-            Streams::Pipes { stdin, stdout, stderr } => Ok(Self {
-                stdin: Sink::pipe(stdin),
-                stdout: Source::pipe(stdout)?,
-                stderr: Some(Source::pipe(stderr)?),
-                terminal: None,
-            }),
-            Streams::Terminal { file, peer } => {
-                let terminal = Arc::new(Terminal::new(file, peer)?);
-                Ok(Self {
-                    stdin: Sink::Terminal(Arc::clone(&terminal)),
-                    stdout: Source::Terminal(Arc::clone(&terminal)),
-                    stderr: None,
-                    terminal: Some(terminal),
-                })
-            }
-        }
-    }
 }
 
 /// A process that runs, and what it was started with.
@@ -137,33 +104,33 @@ impl LateStart {
 }
 
 impl Supervisor {
-    /// Starts the command.
-    pub(super) async fn start(&self) -> Result<(Main, Ends), NotStarted> {
+    /// Starts the command, with these ends of its streams.
+    pub(super) async fn start(&self, command: Command, ends: CommandEnds) -> Result<Main, NotStarted> {
         let oom_kills_before = self.shared.is_only_one().then(|| self.shared.cgroups.own_oom_kills()).flatten();
-        let Spawned { child, started, containment, report, user, working_directory } = self.spawn().await?;
-        let Child { pid, pidfd, streams } = child;
-        let (pidfd, ends) = match process::watch(pidfd).and_then(|pidfd| Ok((pidfd, Ends::new(streams)?))) {
-            Ok(parts) => parts,
+        let Spawned { child, started, containment, report, user, working_directory } =
+            self.spawn(command, ends).await?;
+        let Child { pid, pidfd } = child;
+        let pidfd = match process::watch(pidfd) {
+            Ok(pidfd) => pidfd,
             Err(error) => {
                 end_now(containment).await;
                 return Err(prepare(error).into());
             }
         };
-        let main = Main { pid, pidfd, containment, started, oom_kills_before, user, working_directory, report };
-        Ok((main, ends))
+        Ok(Main { pid, pidfd, containment, started, oom_kills_before, user, working_directory, report })
     }
 
     /// Waits for its turn and for its process, no longer than the call lasts.
-    async fn spawn(&self) -> Result<Spawned, NotStarted> {
+    async fn spawn(&self, command: Command, ends: CommandEnds) -> Result<Spawned, NotStarted> {
         let given_up = self.given_up();
         tokio::pin!(given_up);
         // before its turn: where the state directory does not answer, this takes a while
         tokio::select! {
             biased;
             error = &mut given_up => return Err(error.into()),
-            ready = self.shared.check_spool(&self.command) => ready?,
+            ready = self.shared.check_spool(&command) => ready?,
         }
-        let (shared, command, id) = (Arc::clone(&self.shared), Arc::clone(&self.command), self.record.id.clone());
+        let (shared, id) = (Arc::clone(&self.shared), self.record.id.clone());
         let own = OwnChild::expect();
         let child = own.canceller();
         let (tell, mut spawning) = oneshot::channel();
@@ -174,10 +141,7 @@ impl Supervisor {
             if begins.swap(true, Ordering::AcqRel) {
                 return;
             }
-            let spawned = shared.spawn(&command, &id, own);
-            // whoever is told has it for itself
-            drop(command);
-            let _ = tell.send(spawned);
+            let _ = tell.send(shared.spawn(&command, &id, ends, own));
             // for the next one, while nobody waits for this
             shared.cgroups.prepare();
         };
@@ -265,7 +229,13 @@ impl Shared {
     }
 
     /// From a command to a process: who it runs as, what it becomes, where it is kept.
-    fn spawn(&self, command: &Command, id: &ExecutionId, own: OwnChild) -> Result<Spawned, ExecutorError> {
+    fn spawn(
+        &self,
+        command: &Command,
+        id: &ExecutionId,
+        ends: CommandEnds,
+        own: OwnChild,
+    ) -> Result<Spawned, ExecutorError> {
         let account = self.defaults.account(command)?;
         let key = self.keys.next();
         let report = match command.report_working_directory() {
@@ -285,9 +255,10 @@ impl Shared {
             OnDisconnect::Kill => None,
         };
         let started = Instant::now();
-        let (own, child) = self.spawner.spawn(&spec, own)?;
+        let (own, child) = self.spawner.spawn(&spec, ends, own)?;
         let name = Name { id: id.clone(), key, identity: command.identity().to_owned() };
         let containment = Guard::new(child.pid, own, leaf, name, Arc::clone(&self.means));
+        containment.note_session(&self.journal);
         note.into_iter().for_each(|note| containment.spare(note));
         Ok(Spawned { child, started, containment, report, user, working_directory })
     }
@@ -309,7 +280,8 @@ async fn end_now(containment: Guard) {
     containment.release();
 }
 
-fn prepare(error: std::io::Error) -> SpawnError {
+/// What a command needs could not be had.
+pub(super) fn prepare(error: std::io::Error) -> SpawnError {
     SpawnError {
         stage: SpawnStage::Prepare,
         subject: "the command's pipes and files".into(),
@@ -334,7 +306,7 @@ mod tests {
     }
 
     impl Spawner for Stuck {
-        fn spawn(&self, _: &SpawnSpec, _: OwnChild) -> Result<(OwnChild, Child), SpawnError> {
+        fn spawn(&self, _: &SpawnSpec, _: CommandEnds, _: OwnChild) -> Result<(OwnChild, Child), SpawnError> {
             self.begun.send(()).unwrap();
             let _ = self.held.lock().unwrap().recv();
             Err(prepare(io::Error::from_raw_os_error(libc::EPERM)))

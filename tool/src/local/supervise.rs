@@ -1,12 +1,13 @@
 //! One execution, from its start to the end of its last process: a straight line in one task.
 
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -19,7 +20,8 @@ use super::input::{self, Feed, InputReceiver};
 use super::process::{self, Ended, Status};
 use super::pump::{self, Pump, Source, Totals};
 use super::registry::{Channels, Record};
-use super::start::{Ends, Main, NotStarted};
+use super::start::{Main, NotStarted, prepare};
+use super::streams::{self, Ends};
 use super::watch::{MainProcess, Watcher};
 use super::{PAUSE, Shared};
 use crate::{Command, Descendants, ExecutorError, ExitCause, Exited, OutputStream, Signal, Started};
@@ -31,7 +33,8 @@ const DELIVERY_TIME: Duration = Duration::from_secs(10);
 pub(super) struct Supervisor {
     pub(super) shared: Arc<Shared>,
     pub(super) record: Arc<Record>,
-    pub(super) command: Arc<Command>,
+    /// Without what only its start needs.
+    pub(super) command: Command,
     /// Told all of it.
     pub(super) watcher: Option<Box<dyn Watcher>>,
     /// Cancelled when the caller is no longer waited for, also not to read its output.
@@ -64,11 +67,11 @@ struct Concluded {
 }
 
 impl Supervisor {
-    /// Runs the execution. `started` gets its start, or why there was none. A panic on the way ends the execution, which
-    /// is an end like any other to all who wait for one.
-    pub(super) async fn run(mut self, started: oneshot::Sender<Result<Started, ExecutorError>>) {
+    /// Runs the execution of this command. `started` gets its start, or why there was none. A panic on the way ends the
+    /// execution, which is an end like any other to all who wait for one.
+    pub(super) async fn run(mut self, command: Command, started: oneshot::Sender<Result<Started, ExecutorError>>) {
         let mut main = None;
-        let supervised = AssertUnwindSafe(self.supervise(&mut main, started)).catch_unwind().await;
+        let supervised = AssertUnwindSafe(self.supervise(command, &mut main, started)).catch_unwind().await;
         match (main, supervised) {
             (Some(main), Ok(Some(concluded))) => self.finish(main, concluded).await,
             (Some(main), _) => {
@@ -84,48 +87,66 @@ impl Supervisor {
         }
     }
 
-    /// Starts it, as `running`, and follows it to the end of its main process and its output. `None`: it did not start.
+    /// Runs it to the end of its main process and its output. `None`: it did not start, and all of that was told.
     async fn supervise(
         &mut self,
+        command: Command,
         running: &mut Option<Main>,
         started: oneshot::Sender<Result<Started, ExecutorError>>,
     ) -> Option<Concluded> {
-        let (main, ends) = match self.start().await {
-            Ok(parts) => parts,
+        let mut started = Some(started);
+        let mut tell = |answer| drop(started.take().map(|started| started.send(answer)));
+        match self.start_and_follow(command, running, &mut tell).await {
+            Ok(concluded) => return Some(concluded),
             Err(NotStarted::Failed(error)) => {
                 self.tell_failure(&error);
                 self.shared.registry.release(&self.record);
                 // whoever hears of it finds a free place
                 self.permit = None;
-                let _ = started.send(Err(error));
-                return None;
+                tell(Err(error));
             }
             Err(NotStarted::GivenUp(error, late)) => {
                 self.tell_failure(&error);
-                let _ = started.send(Err(error));
+                tell(Err(error));
                 late.end().await;
                 self.shared.registry.release(&self.record);
-                return None;
             }
-        };
-        let main = running.insert(main);
+        }
+        None
+    }
+
+    /// Starts it, as `running`, and follows it to the end of its main process and its output.
+    ///
+    /// # Errors
+    /// It did not start.
+    async fn start_and_follow(
+        &self,
+        command: Command,
+        running: &mut Option<Main>,
+        tell: &mut impl FnMut(Result<Started, ExecutorError>),
+    ) -> Result<Concluded, NotStarted> {
+        let (ends, command_ends) = streams::open(&command).map_err(prepare)?;
+        let (first, exited) = (command.stdin().clone(), CancellationToken::new());
+        let (input, mut inputs) = command.accepts_input().then(input::channel).unzip();
+        let Ends { stdin, stdout, stderr, terminal } = ends;
+        let output = self.carry_output(stdout, stderr, &exited);
+        tokio::pin!(output);
+        // whoever waits before there is a process hears of its streams in the order in which it writes to them
+        let _ = poll_fn(|context| Poll::Ready(output.as_mut().poll(context))).await;
+
+        let main = running.insert(self.start(command, command_ends).await?);
         let start_time = SystemTime::now();
         let pid = u32::try_from(main.pid.as_raw_nonzero().get()).unwrap_or(0);
         let (user, working_directory) = (main.user.clone(), main.working_directory.clone());
-        let stdin = self.command.stdin().clone();
-        Arc::make_mut(&mut self.command).forget_start();
-        let (input, mut inputs) = self.command.accepts_input().then(input::channel).unzip();
-        let channels = Channels { input, terminal: ends.terminal.clone() };
         let info = MainProcess { pid, start_time, user, working_directory };
-        self.record.started(info.clone(), main.containment.clone(), channels);
-        let _ = started.send(Ok(Started { id: self.record.id.clone(), pid, start_time }));
+        self.record.started(info.clone(), main.containment.clone(), Channels { input, terminal });
+        tell(Ok(Started { id: self.record.id.clone(), pid, start_time }));
         info!(pid, "started");
         self.watcher.iter().for_each(|watcher| watcher.started(&info));
 
-        let exited = CancellationToken::new();
-        let (ending, rests) =
-            tokio::join!(self.follow(main, &exited), self.carry(ends, stdin, inputs.as_mut(), &exited));
-        Some(Concluded { ending, rests, inputs })
+        let carried = self.carry(output, Feed::new(stdin).run(first, inputs.as_mut()));
+        let (ending, rests) = tokio::join!(self.follow(main, &exited), carried);
+        Ok(Concluded { ending, rests, inputs })
     }
 
     /// After a panic: ends all of its processes, and finds out how the main one ended.
@@ -302,17 +323,10 @@ impl Supervisor {
         }
     }
 
-    /// Carries input and output until `exited`, and what is left after it.
-    async fn carry(
-        &self,
-        ends: Ends,
-        first: Bytes,
-        inputs: Option<&mut InputReceiver>,
-        exited: &CancellationToken,
-    ) -> Vec<Source> {
+    /// Carries output until `exited`, and what is left after it.
+    async fn carry_output(&self, stdout: Source, stderr: Option<Source>, exited: &CancellationToken) -> Vec<Source> {
         let max_output_bytes = self.shared.max_output_bytes(&self.command);
         let (transcript, abandoned) = (&*self.record.transcript, &self.abandoned);
-        let Ends { stdin, stdout, stderr, terminal: _ } = ends;
         let watcher = self.watcher.as_deref();
         let pump = Pump { transcript, watcher, max_output_bytes, exited, abandoned, totals: &self.totals };
         let output = async {
@@ -322,14 +336,18 @@ impl Supervisor {
             exited.cancelled().await;
             rests
         };
-        let output = async { tokio::join!(output, transcript.keep(&self.shared.registry)).0 };
+        tokio::join!(output, transcript.keep(&self.shared.registry)).0
+    }
+
+    /// Carries both; returns what is left of the output.
+    async fn carry(&self, output: impl Future<Output = Vec<Source>>, input: impl Future<Output = ()>) -> Vec<Source> {
         let input = async {
-            Feed::new(stdin).run(first, inputs).await;
+            input.await;
             std::future::pending().await
         };
         let patience = async {
             self.deadline(DELIVERY_TIME).await;
-            abandoned.cancel();
+            self.abandoned.cancel();
             std::future::pending().await
         };
         tokio::select! {

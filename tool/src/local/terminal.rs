@@ -15,24 +15,25 @@ use super::process;
 use super::vfork::Credentials;
 use crate::TerminalSize;
 
-/// Both ends of a new terminal: this side's, and the command's, which belongs to `user`.
+/// Both ends of a new terminal: this side's, and the command's.
 ///
 /// # Errors
 /// There are no more, or no descriptors.
-pub(super) fn open(size: TerminalSize, user: Option<&Credentials>) -> Result<(OwnedFd, OwnedFd), Errno> {
+pub(super) fn open(size: TerminalSize) -> Result<(OwnedFd, OwnedFd), Errno> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let this_side = openpt(flags)?;
     grantpt(&this_side)?;
     unlockpt(&this_side)?;
     let other_side = ioctl_tiocgptpeer(&this_side, flags)?;
     tcsetwinsize(&this_side, winsize(size))?;
-    if let Some(user) = user {
-        // if this process may not give it away, it may not become that user either: the step that shows it tells why
-        let _ = fchown(&other_side, Some(Uid::from_raw(user.uid)), None);
-        let _ = fchmod(&other_side, Mode::RUSR | Mode::WUSR);
-    }
     fcntl_setfl(&this_side, fcntl_getfl(&this_side)? | OFlags::NONBLOCK)?;
     Ok((this_side, other_side))
+}
+
+/// Gives the command's end to a user, as far as this process may.
+pub(super) fn give(end: &OwnedFd, user: &Credentials) {
+    let _ = fchown(end, Some(Uid::from_raw(user.uid)), None);
+    let _ = fchmod(end, Mode::RUSR | Mode::WUSR);
 }
 
 fn winsize(size: TerminalSize) -> Winsize {

@@ -271,14 +271,14 @@ pub(super) fn can_keep(keeper: &Keeper) -> bool {
 #[cfg(test)]
 mod tests {
     use std::ffi::CString;
-    use std::fs::File;
 
     use super::*;
     use crate::SpawnStage;
     use crate::local::ContainmentKind;
     use crate::local::cgroup::Cgroups;
     use crate::local::children::OwnChild;
-    use crate::local::spawn::{DirectSpawner, SpawnSpec, Spawner, Streams};
+    use crate::local::spawn::{DirectSpawner, SpawnSpec, Spawner};
+    use crate::local::streams::with_output_in_one_pipe;
 
     /// New cgroups of this kind, if they can be made here, and the engine's that hold them.
     fn leaf(kind: ContainmentKind) -> Option<(Cgroups, Leaf)> {
@@ -301,12 +301,10 @@ mod tests {
             cgroups,
             ..SpawnSpec::default()
         };
-        let spawned = DirectSpawner::new().unwrap().spawn(&spec, OwnChild::expect());
+        let (output, ends) = with_output_in_one_pipe();
+        let spawned = DirectSpawner::new().unwrap().spawn(&spec, ends, OwnChild::expect());
         let (own, child) = spawned.map_err(|error| error.to_string()).unwrap();
-        let text = match child.streams {
-            Streams::Pipes { stdout, .. } => io::read_to_string(File::from(stdout)).unwrap(),
-            Streams::Terminal { .. } => panic!("it has a terminal"),
-        };
+        let text = io::read_to_string(output).unwrap();
         own.reap_soon(&child.pidfd);
         text
     }
@@ -363,7 +361,9 @@ mod tests {
                 cgroups: leaf.entry().unwrap(),
                 ..SpawnSpec::default()
             };
-            let (own, child) = spawner.spawn(&spec, OwnChild::expect()).map_err(|error| error.to_string()).unwrap();
+            let (_output, ends) = with_output_in_one_pipe();
+            let spawned = spawner.spawn(&spec, ends, OwnChild::expect());
+            let (own, child) = spawned.map_err(|error| error.to_string()).unwrap();
             let own_started = begin.elapsed();
             own.reap_soon(&child.pidfd);
             if round >= 100 {
@@ -415,7 +415,8 @@ mod tests {
             drop(leaf);
             let spec =
                 SpawnSpec { working_directory: CString::new("/").unwrap(), cgroups: entry, ..SpawnSpec::default() };
-            let error = DirectSpawner::new().unwrap().spawn(&spec, OwnChild::expect()).err().expect("it has no cgroup");
+            let spawned = DirectSpawner::new().unwrap().spawn(&spec, with_output_in_one_pipe().1, OwnChild::expect());
+            let error = spawned.err().expect("it has no cgroup");
             assert_eq!((error.stage, error.errno), expected, "{kind}");
         }
     }
