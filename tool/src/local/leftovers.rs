@@ -50,7 +50,36 @@ struct Engine {
     /// What the keys of its executions begin with.
     name: String,
     boot_id: String,
+    process: Itself,
     cgroups: Vec<Cgroup>,
+}
+
+/// The process of an engine. Ids are used again, and each namespace has its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Itself {
+    pid: i32,
+    start_ticks: u64,
+    namespace: u64,
+}
+
+impl Itself {
+    /// This one.
+    ///
+    /// # Errors
+    /// /proc cannot be read.
+    fn own() -> io::Result<Self> {
+        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        let process = processes::read(pid)?.ok_or(io::ErrorKind::NotFound)?;
+        Ok(Self { pid, start_ticks: process.start_ticks, namespace: fs::metadata("/proc/self/ns/pid")?.ino() })
+    }
+
+    /// Of one in another namespace that is not known.
+    fn has_ended(&self) -> io::Result<bool> {
+        let is_seen = Self::own()?.namespace == self.namespace;
+        let lives = |process: Process| process.start_ticks == self.start_ticks && !process.zombie;
+        Ok(is_seen && !processes::read(self.pid)?.is_some_and(lives))
+    }
 }
 
 /// A cgroup by its path and inode: paths are used again.
@@ -154,9 +183,14 @@ impl Journal {
     /// Notes the engine and the directories of its cgroups; where that cannot be written, as on a full disk, the log says so.
     /// Blocks.
     pub(super) fn begin(spool: Arc<Spool>, name: &str, cgroups: &[PathBuf]) -> Self {
-        let name = name.to_owned();
-        let boot_id = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
-        *lock(&spool.notes().engine) = Some(Engine { version: VERSION, name, boot_id, cgroups: present(cgroups) });
+        let (name, boot_id) = (name.to_owned(), boot_id());
+        match Itself::own() {
+            Ok(process) => {
+                let cgroups = present(cgroups);
+                *lock(&spool.notes().engine) = Some(Engine { version: VERSION, name, boot_id, process, cgroups });
+            }
+            Err(error) => warn!(%error, "after a crash of this agent its commands would run on"),
+        }
         spool.notes().write_again();
         Self { spool }
     }
@@ -217,6 +251,17 @@ fn present(cgroups: &[PathBuf]) -> Vec<Cgroup> {
 pub(super) fn said(noted: Result<io::Result<Note>, NoAnswer>) -> Option<Note> {
     let noted = noted.map_err(io::Error::from).and_then(|noted| noted);
     noted.inspect_err(|error| warn!(%error, "the command would not outlive a crash of the agent")).ok()
+}
+
+/// The engine of this directory has ended, whoever has its lock: a process that a killed engine was starting may have that for
+/// a moment.
+pub(super) fn has_ended(directory: &Path) -> bool {
+    let engine = fs::read(directory.join(ENGINE)).ok().and_then(|bytes| serde_json::from_slice::<Engine>(&bytes).ok());
+    engine.is_some_and(|engine| engine.boot_id == boot_id() && engine.process.has_ended().unwrap_or(false))
+}
+
+fn boot_id() -> String {
+    fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned()
 }
 
 /// Ends what dead engines on this state directory have left running, and removes their temporary files; their directories
@@ -319,7 +364,7 @@ impl Leftovers {
     }
 
     fn end(&self) {
-        if fs::read_to_string(BOOT_ID).unwrap_or_default().trim() != self.engine.boot_id {
+        if boot_id() != self.engine.boot_id {
             return;
         }
         let census = match Census::of_all() {
@@ -487,9 +532,9 @@ mod tests {
 
     /// An engine of which nobody has heard.
     fn dead(cgroups: &[PathBuf]) -> Leftovers {
-        let boot_id = fs::read_to_string(BOOT_ID).unwrap().trim().to_owned();
         let name = uuid::Uuid::now_v7().simple().to_string();
-        let engine = Engine { version: VERSION, name, boot_id, cgroups: present(cgroups) };
+        let (boot_id, process) = (boot_id(), Itself::own().unwrap());
+        let engine = Engine { version: VERSION, name, boot_id, process, cgroups: present(cgroups) };
         Leftovers { engine, spared: BTreeMap::new(), sessions: Vec::new() }
     }
 
@@ -599,6 +644,30 @@ mod tests {
         assert_eq!(survivors(0, false), [false; 2]);
         assert_eq!(survivors(1, false), [true; 2], "its number was used again");
         assert_eq!(survivors(0, true), [true; 2], "it may outlive its call");
+    }
+
+    #[test]
+    fn an_engine_whose_lock_another_process_holds_has_ended() {
+        let state = tempfile::tempdir().unwrap();
+        let directory = state.path().join(format!("{}x", spool::PREFIX));
+        fs::create_dir(&directory).unwrap();
+        let held = File::open(&directory).unwrap();
+        rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let is_abandoned = |change: fn(&mut Engine)| {
+            let mut engine = dead(&[]).engine;
+            change(&mut engine);
+            fs::write(directory.join(ENGINE), serde_json::to_vec(&engine).unwrap()).unwrap();
+            !spool::abandoned(state.path()).unwrap().is_empty()
+        };
+        assert!(!is_abandoned(|_| {}), "it lives");
+        assert!(is_abandoned(|engine| engine.process.pid = i32::MAX));
+        assert!(is_abandoned(|engine| engine.process.start_ticks += 1));
+        assert!(
+            !is_abandoned(|engine| (engine.process.pid, engine.process.namespace) = (i32::MAX, 0)),
+            "not seen here"
+        );
+        fs::remove_file(directory.join(ENGINE)).unwrap();
+        assert!(spool::abandoned(state.path()).unwrap().is_empty(), "it has not begun");
     }
 
     #[test]

@@ -51,7 +51,10 @@ pub(super) struct Sessions {
 
 #[derive(Default)]
 struct Table {
-    lines: Vec<Option<Session>>,
+    /// By their lines.
+    sessions: BTreeMap<usize, Session>,
+    /// How many lines there are.
+    lines: usize,
     unused: BTreeSet<usize>,
     /// To be written; one thread writes.
     changed: BTreeSet<usize>,
@@ -70,7 +73,7 @@ pub(super) struct SessionNote {
 impl Drop for SessionNote {
     fn drop(&mut self) {
         let mut table = self.sessions.table();
-        table.lines[self.line] = None;
+        table.sessions.remove(&self.line);
         table.unused.insert(self.line);
         self.sessions.write_soon(table, self.line, &self.disk);
     }
@@ -90,11 +93,9 @@ impl Sessions {
     /// Notes a session.
     pub(super) fn note(self: &Arc<Self>, session: Session, disk: &Disk) -> SessionNote {
         let mut table = self.table();
-        let line = table.unused.pop_first().unwrap_or_else(|| {
-            table.lines.push(None);
-            table.lines.len() - 1
-        });
-        table.lines[line] = Some(session);
+        let line = table.unused.pop_first().unwrap_or(table.lines);
+        table.lines = table.lines.max(line + 1);
+        table.sessions.insert(line, session);
         self.write_soon(table, line, disk);
         SessionNote { sessions: Arc::clone(self), disk: disk.clone(), line }
     }
@@ -112,7 +113,7 @@ impl Sessions {
     /// Writes all lines again, as another thread does if that writes already. Blocks.
     pub(super) fn write_again(&self) {
         let mut table = self.table();
-        let lines = table.lines.len();
+        let lines = table.lines;
         table.changed.extend(0..lines);
         if std::mem::replace(&mut table.is_being_written, true) {
             return;
@@ -125,8 +126,8 @@ impl Sessions {
     fn write_changed(&self) {
         loop {
             let mut table = self.table();
-            let changed: BTreeMap<_, _> =
-                std::mem::take(&mut table.changed).into_iter().map(|line| (line, table.lines[line])).collect();
+            let changed = std::mem::take(&mut table.changed).into_iter();
+            let changed: BTreeMap<_, _> = changed.map(|line| (line, table.sessions.get(&line).copied())).collect();
             if changed.is_empty() {
                 table.is_being_written = false;
                 return;

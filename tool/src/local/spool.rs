@@ -18,7 +18,7 @@ use tracing::warn;
 
 use super::disk::{Disk, PATIENCE};
 use super::handover::{self, Inherited};
-use super::leftovers::Notes;
+use super::leftovers::{self, Notes};
 use super::pump::CHUNK_BYTES;
 use super::{own_directory, temporary_directory};
 use crate::{Output, OutputStream};
@@ -286,7 +286,8 @@ pub(super) fn abandoned(state_dir: &Path) -> io::Result<Vec<PathBuf>> {
         let entry = entry?;
         if entry.file_name().to_string_lossy().starts_with(PREFIX)
             && let Ok(directory) = File::open(entry.path())
-            && flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok()
+            && (flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok()
+                || leftovers::has_ended(&entry.path()))
         {
             found.push(entry.path());
         }
