@@ -52,14 +52,9 @@ async fn the_next_agent_ends_what_was_bound_and_spares_the_rest(containment: &st
     let _detached = started(&killed, sleeper().on_disconnect(OnDisconnect::Detach), detached).await;
     let command = sleeper().yield_after(Duration::ZERO).env(MARK, promoted).build().unwrap();
     let mut followed = killed.executor().await.execute(command).await.unwrap();
-    let (mut is_promoted, mut is_ready) = (false, false);
-    while !is_promoted || !is_ready {
-        match within(followed.next()).await.unwrap().unwrap() {
-            Event::Promoted => is_promoted = true,
-            Event::Output(_) => is_ready = true,
-            _ => {}
-        }
-    }
+    while !matches!(within(followed.next()).await.unwrap().unwrap(), Event::Promoted) {}
+    let sleeps = || processes_with(promoted).iter().any(|process| process.name == "sleep");
+    until("it sleeps", async || sleeps()).await;
     let survives = Command::shell("sleep 300 >/dev/null 2>&1 & exit 0").env(MARK, survivor);
     let outcome = run(&killed.executor().await, survives).await.unwrap();
     assert_eq!(outcome.exited.surviving_processes, 1);

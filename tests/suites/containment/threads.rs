@@ -31,7 +31,8 @@ fn a_command_outlives_the_thread_that_started_it() {
         let command = Command::argv(["sleep", "300"]).env(MARK, &mark).build().unwrap();
         let execution = engine.execute(command).await.unwrap();
         until("only the workers are left", async || running.load(Ordering::SeqCst) == WORKERS).await;
-        assert_eq!(processes_with(&mark).len(), 1);
+        // execve(2) gives it its environment a moment after the start is told
+        until("it runs", async || processes_with(&mark).len() == 1).await;
         assert_eq!(engine.get(execution.id()).await.unwrap().state, ExecutionState::Running);
         let info = engine.signal(execution.id(), Signal::KILL).await.unwrap();
         assert_eq!(info.pid, execution.started().pid);
