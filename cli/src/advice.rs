@@ -5,7 +5,7 @@ use std::io;
 
 use rustls::{AlertDescription, CertificateError};
 use telexec_client::ConnectError;
-use telexec_tool::ExecutorError;
+use telexec_executor::ExecutorError;
 
 const GIVE_CERTIFICATES: &str = "give --cert, --key and --ca; `telexec certs` can make them";
 

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 
 use bytes::Bytes;
 use telexec_client::{Agent, RemoteExecutor};
-use telexec_tool::{Attach, ExecutionInfo, Executor, ExecutorError, Input, OnDisconnect, TerminalSize};
+use telexec_executor::{Attach, ExecutionInfo, Executor, ExecutorError, Input, OnDisconnect, TerminalSize};
 
 use crate::args::AttachArgs;
 use crate::connect::{call_failure, with_agent};

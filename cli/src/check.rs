@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use telexec_client::CommandCheck;
-use telexec_tool::TerminalSize;
+use telexec_executor::TerminalSize;
 
 use crate::args::ExecArgs;
 use crate::connect::{call_failure, with_agent};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use telexec_client::Agent;
-use telexec_tool::ExecutorError;
+use telexec_executor::ExecutorError;
 
 use crate::advice::advice;
 use crate::args::{ConnectArgs, Destination};

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use serde_json::json;
 use telexec_client::AgentInfo;
-use telexec_tool::ExecutorError;
+use telexec_executor::ExecutorError;
 
 use crate::args::{Destination, InfoArgs, PingArgs};
 use crate::connect::{Session, call_failure};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use telexec_client::Agent;
-use telexec_tool::TerminalSize;
-use telexec_tool::{Command, CommandBuilder, Event, Execution, ExecutionId, Executor, OnDisconnect};
+use telexec_executor::TerminalSize;
+use telexec_executor::{Command, CommandBuilder, Event, Execution, ExecutionId, Executor, OnDisconnect};
 
 use crate::args::{Destination, ExecArgs};
 use crate::config::Config;

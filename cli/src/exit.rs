@@ -1,6 +1,6 @@
 //! Exit codes of `exec`: what a script can tell apart.
 
-use telexec_tool::{ExecutorError, ExitCause, Exited, Signal, SpawnStage};
+use telexec_executor::{ExecutorError, ExitCause, Exited, Signal, SpawnStage};
 
 /// It timed out.
 pub(crate) const TIMED_OUT: u8 = 124;
@@ -77,7 +77,7 @@ pub(crate) fn of_error(error: &ExecutorError) -> u8 {
 mod tests {
     use std::time::{Duration, SystemTime};
 
-    use telexec_tool::{InvalidCommand, SpawnError, StreamTotals};
+    use telexec_executor::{InvalidCommand, SpawnError, StreamTotals};
 
     use super::*;
 

@@ -79,7 +79,7 @@ pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
 
 #[cfg(test)]
 mod tests {
-    use telexec_tool::ExecutorError;
+    use telexec_executor::ExecutorError;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! An execution that is followed, by `exec` from its start and by `attach` later: its output, and how that ends.
 
 use futures_util::StreamExt;
-use telexec_tool::{Event, Execution, ExecutionId, Exited, OutputStream};
+use telexec_executor::{Event, Execution, ExecutionId, Exited, OutputStream};
 
 use crate::args::Destination;
 use crate::connect::call_failure;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use telexec_client::RemoteExecutor;
-use telexec_tool::{Executor, ExecutorError, Input};
+use telexec_executor::{Executor, ExecutorError, Input};
 
 use crate::args::InputArgs;
 use crate::connect::{Session, call_failure};

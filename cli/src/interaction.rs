@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use telexec_client::RemoteExecutor;
-use telexec_tool::{ExecutionId, Executor, ExecutorError, Input, TerminalSize};
+use telexec_executor::{ExecutionId, Executor, ExecutorError, Input, TerminalSize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::signal::unix::{SignalKind, signal};
 

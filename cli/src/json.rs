@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
-use telexec_tool::{Event, ExecutionInfo, ExecutionState, OutputStream, Program};
+use telexec_executor::{Event, ExecutionInfo, ExecutionState, OutputStream, Program};
 
 use crate::fleet::Outcome;
 
@@ -153,8 +153,8 @@ impl<'a> From<&'a Event> for Line<'a> {
     }
 }
 
-impl<'a> From<&'a telexec_tool::Exited> for Exited<'a> {
-    fn from(exited: &'a telexec_tool::Exited) -> Self {
+impl<'a> From<&'a telexec_executor::Exited> for Exited<'a> {
+    fn from(exited: &'a telexec_executor::Exited) -> Self {
         Self {
             cause: exited.cause.as_str(),
             exit_code: exited.exit_code(),
@@ -205,8 +205,8 @@ impl<'a> From<&'a ExecutionInfo> for Execution<'a> {
     }
 }
 
-impl From<telexec_tool::StreamTotals> for StreamTotals {
-    fn from(totals: telexec_tool::StreamTotals) -> Self {
+impl From<telexec_executor::StreamTotals> for StreamTotals {
+    fn from(totals: telexec_executor::StreamTotals) -> Self {
         Self { bytes: totals.bytes, dropped_bytes: totals.dropped_bytes, incomplete: totals.incomplete }
     }
 }
@@ -223,7 +223,7 @@ pub(crate) fn time(time: SystemTime) -> Option<String> {
 mod tests {
     use std::time::Duration;
 
-    use telexec_tool::Output;
+    use telexec_executor::Output;
 
     use super::*;
 

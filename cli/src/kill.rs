@@ -1,6 +1,6 @@
 //! `telexec kill`: a signal for executions.
 
-use telexec_tool::{Executor, ExecutorError};
+use telexec_executor::{Executor, ExecutorError};
 
 use crate::args::KillArgs;
 use crate::connect::{Session, call_failure};

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use bytes::Bytes;
-use telexec_tool::OutputStream;
+use telexec_executor::OutputStream;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::exit;

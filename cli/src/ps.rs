@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use telexec_client::RemoteExecutor;
-use telexec_tool::{ExecutionInfo, ExecutionState, Executor, ExitCause, ListQuery, Program};
+use telexec_executor::{ExecutionInfo, ExecutionState, Executor, ExitCause, ListQuery, Program};
 
 use crate::args::PsArgs;
 use crate::connect::{Session, call_failure};

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
-use telexec_tool::{InvalidCommand, TerminalSize};
+use telexec_executor::{InvalidCommand, TerminalSize};
 
 use crate::exit;
 use crate::failure::Failure;

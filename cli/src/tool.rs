@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use telexec_client::Agent;
+use telexec_executor::TraceContext;
+use telexec_executor::{Executor, ExecutorError};
 use telexec_tool::bash::Style;
-use telexec_tool::{BashTool, ExecCommandTool, Executor, ExecutorError};
-use telexec_tool::{Tool, ToolContext, ToolError, ToolResult, TraceContext};
+use telexec_tool::{BashTool, ExecCommandTool};
+use telexec_tool::{Tool, ToolContext, ToolError, ToolResult};
 use tokio::sync::mpsc;
 
 use crate::args::{ToolArgs, ToolOptions, ToolStyle};
@@ -78,12 +80,12 @@ async fn call(tool: &dyn Tool, params: Value, stream: bool) -> Result<ToolResult
     if !stream {
         return tool.execute(params, context).await;
     }
-    let (output, mut chunks) = mpsc::channel::<telexec_tool::Output>(QUEUE);
+    let (output, mut chunks) = mpsc::channel::<telexec_executor::Output>(QUEUE);
     let context = ToolContext { output: Some(output), ..context };
     let shown = async {
         let Ok(mut writer) = Output::start() else { return };
         while let Some(chunk) = chunks.recv().await {
-            if writer.write(telexec_tool::OutputStream::Stderr, chunk.data).await.is_err() {
+            if writer.write(telexec_executor::OutputStream::Stderr, chunk.data).await.is_err() {
                 return;
             }
         }

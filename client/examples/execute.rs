@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use telexec_client::{Agent, ConnectOptions, TlsOptions};
-use telexec_tool::{Command, Event, Execution, Executor, ExecutorError, ExitCause, Exited, OutputStream};
+use telexec_executor::{Command, Event, Execution, Executor, ExecutorError, ExitCause, Exited, OutputStream};
 
 type Error = Box<dyn std::error::Error>;
 

@@ -7,7 +7,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     use serde_json::json;
     use telexec_client::{Agent, ConnectOptions};
-    use telexec_tool::local::{LocalConfig, LocalExecutor};
+    use telexec_engine::{LocalConfig, LocalExecutor};
     use telexec_tool::{BashTool, Tool, ToolContext};
 
     let target = std::env::args().nth(1).ok_or("usage: tool TARGET")?;

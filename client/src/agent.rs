@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use telexec_executor::{Command, ExecutorError};
 use telexec_proto::convert::command_to_wire;
 use telexec_proto::v1::agent_service_client::AgentServiceClient;
 use telexec_proto::v1::{CheckCommandRequest, GetAgentRequest};
-use telexec_tool::{Command, ExecutorError};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;

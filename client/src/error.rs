@@ -9,8 +9,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use telexec_executor::{ExecutionId, ExecutorError};
 use telexec_proto::convert::error_from_status;
-use telexec_tool::{ExecutionId, ExecutorError};
 use tonic::{Code, Status, TimeoutExpired};
 
 pub(crate) type Source = Box<dyn Error + Send + Sync>;

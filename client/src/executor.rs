@@ -5,14 +5,14 @@ use std::time::{Instant, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use telexec_executor::{Attach, Command, Event, Execution, ExecutionId, ExecutionInfo, Input, Signal, TerminalSize};
+use telexec_executor::{Executor, ExecutorError, ListPage, ListQuery, TraceContext};
 use telexec_proto::convert;
 use telexec_proto::v1::agent_service_client::AgentServiceClient;
 use telexec_proto::v1::execution_service_client::ExecutionServiceClient;
 use telexec_proto::v1::{
     GetAgentRequest, GetExecutionRequest, ResizeTerminalRequest, SignalExecutionRequest, WriteInputRequest,
 };
-use telexec_tool::{Attach, Command, Event, Execution, ExecutionId, ExecutionInfo, Input, Signal, TerminalSize};
-use telexec_tool::{Executor, ExecutorError, ListPage, ListQuery, TraceContext};
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, stream};
+use telexec_executor::{Command, Event, ExecutorError};
 use telexec_proto::convert::event_from_wire;
 use telexec_proto::v1::ExecutionEvent;
-use telexec_tool::{Command, Event, ExecutorError};
 use tokio::time::Instant;
 use tonic::Streaming;
 

@@ -1,6 +1,6 @@
 //! Ends a command whose caller goes, since the agent was told to let it go on.
 
-use telexec_tool::{Attach, ExecutionId, Executor, ExecutorError, OnDisconnect};
+use telexec_executor::{Attach, ExecutionId, Executor, ExecutorError, OnDisconnect};
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 

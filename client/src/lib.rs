@@ -1,12 +1,12 @@
 //! Runs commands on other machines: a thin client of telexec's agents.
 //!
 //! [`Agent`] is a connection to one agent. [`Agent::executor`] is that machine as an
-//! [`Executor`](telexec_tool::Executor): a [`BashTool`](telexec_tool::BashTool) over it is the remote tool.
+//! [`Executor`](telexec_executor::Executor): a [`BashTool`](telexec_tool::BashTool) over it is the remote tool.
 //!
 //! ```no_run
 //! use futures_util::StreamExt;
 //! use telexec_client::{Agent, ConnectOptions, TlsOptions};
-//! use telexec_tool::{Command, Event, Executor};
+//! use telexec_executor::{Command, Event, Executor};
 //!
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 //! let tls = TlsOptions::new("me.pem", "me.key", "ca.pem");

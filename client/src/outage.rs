@@ -1,6 +1,6 @@
 //! A time without the agent: which errors begin it, when to try again, and when to give up.
 
-use telexec_tool::ExecutorError;
+use telexec_executor::ExecutorError;
 use tokio::time::{Duration, Instant, sleep_until, timeout_at};
 
 use crate::Resume;

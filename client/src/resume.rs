@@ -4,8 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use telexec_tool::{Attach, Command, Execution, ExecutionId, ExecutionInfo, Input, OnDisconnect, Signal, TerminalSize};
-use telexec_tool::{Executor, ExecutorError, ListPage, ListQuery};
+use telexec_executor::{
+    Attach, Command, Execution, ExecutionId, ExecutionInfo, Input, OnDisconnect, Signal, TerminalSize,
+};
+use telexec_executor::{Executor, ExecutorError, ListPage, ListQuery};
 use tokio_util::task::TaskTracker;
 
 use crate::RemoteExecutor;
@@ -40,12 +42,12 @@ impl Default for Resume {
 ///   reach is [`ExecutorError::DeadlineExceeded`].
 /// - A start whose answer is lost is asked for again under the same id, which does not run it twice. Whether the agent is
 ///   still the same is asked first, so the first start of all takes one more round trip: keep this, and clone it.
-/// - Output that the agent no longer has is an [`Event::Gap`](telexec_tool::Event::Gap): it keeps the first
+/// - Output that the agent no longer has is an [`Event::Gap`](telexec_executor::Event::Gap): it keeps the first
 ///   `spool_max_bytes` (64 MiB unless configured) for those who come back.
 ///
 /// **Who goes.** The agent cannot tell a caller who lost the connection from one who went for good, so it is told to let
 /// every command go on. Dropping an [`Execution`] of a command with [`OnDisconnect::Kill`] before its end still ends it, with
-/// [`ExitCause::Cancelled`](telexec_tool::ExitCause::Cancelled) and its grace: a task does that, also after
+/// [`ExitCause::Cancelled`](telexec_executor::ExitCause::Cancelled) and its grace: a task does that, also after
 /// [`ExecutorError::Lost`], which tries for as long as [`Resume::patience`] says and needs the runtime to live on. When this
 /// process dies instead, or the agent stays out of reach, the command runs on up to its timeout: give it one
 /// ([`Command::timeout`]). Of several callers that share an `execution_id`, the first that goes ends it

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use telexec_tool::{Attach, Command, Event, Execution, Executor, ExecutorError, Output, Started};
+use telexec_executor::{Attach, Command, Event, Execution, Executor, ExecutorError, Output, Started};
 use tokio::time::{Instant, timeout_at};
 
 use crate::RemoteExecutor;
@@ -184,7 +184,7 @@ fn after(output: Output, position: u64) -> Option<Output> {
 
 #[cfg(test)]
 mod tests {
-    use telexec_tool::OutputStream;
+    use telexec_executor::OutputStream;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use telexec_tool::InvalidCommand;
+use telexec_executor::InvalidCommand;
 
 /// The name of the header.
 pub const HEADER: &str = "grpc-timeout";

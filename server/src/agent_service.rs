@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::time::SystemTime;
 
+use telexec_executor::InvalidCommand;
 use telexec_proto::convert::{command_from_wire, error_to_status};
 use telexec_proto::v1::agent_service_server::AgentService;
 use telexec_proto::v1::{CheckCommandRequest, CheckCommandResponse, GetAgentRequest, GetAgentResponse};
-use telexec_tool::InvalidCommand;
-use telexec_tool::shell::permission_pattern;
+use telexec_shell::permission_pattern;
 use tonic::{Request, Response, Status};
 
 use crate::call::{Call, Rpc};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use telexec_tool::local::ContainmentKind;
+use telexec_engine::ContainmentKind;
 
 use crate::config::{Config, ConfigError, LogFormat, RequiredContainment};
 use crate::listen::Listen;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use telexec_tool::TraceContext;
+use telexec_executor::TraceContext;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Status};
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use rustls::pki_types::CertificateDer;
-use telexec_tool::ExecutorError;
+use telexec_executor::ExecutorError;
 use tokio::net::unix::UCred;
 use x509_parser::prelude::{FromDer, X509Certificate};
 

@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 
 use hyper::Response;
 use hyper::body::{Body, Frame, SizeHint};
+use telexec_executor::ExecutorError;
 use telexec_proto::convert::error_to_status;
-use telexec_tool::ExecutorError;
 use tonic::Status;
 
 use crate::held::Held;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use telexec_tool::local::{ContainmentKind, LocalConfig, Retention, SpoolLimits};
-use telexec_tool::{Command, InvalidCommand};
+use telexec_engine::{ContainmentKind, LocalConfig, Retention, SpoolLimits};
+use telexec_executor::{Command, InvalidCommand};
 
 use crate::audit::AuditConfig;
 use crate::authorities::Identities;

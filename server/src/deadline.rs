@@ -9,10 +9,10 @@ use std::time::Instant;
 
 use futures_util::stream::PollNext;
 use hyper::HeaderMap;
+use telexec_executor::{Command, ExecutorError};
 use telexec_proto::convert::{command_from_wire, error_to_status};
 use telexec_proto::timeout;
 use telexec_proto::v1::ExecuteRequest;
-use telexec_tool::{Command, ExecutorError};
 use tonic::Status;
 
 use crate::events::{EventStream, ended_by};

@@ -4,9 +4,9 @@ use std::pin::Pin;
 
 use futures_util::stream::PollNext;
 use futures_util::{Stream, StreamExt, stream};
+use telexec_executor::{Event, Execution, ExecutionId, ExecutorError, ExitCause};
 use telexec_proto::convert::{already_running_to_wire, error_to_status, event_to_wire};
 use telexec_proto::v1::ExecutionEvent;
-use telexec_tool::{Event, Execution, ExecutionId, ExecutorError, ExitCause};
 use tonic::Status;
 
 /// What is sent. Dropping it, when the call is cancelled or its connection is lost, drops the execution.
@@ -61,8 +61,8 @@ mod tests {
     use std::time::SystemTime;
 
     use futures_util::FutureExt;
+    use telexec_executor::Started;
     use telexec_proto::v1::execution_event::Event as Wire;
-    use telexec_tool::Started;
 
     use super::*;
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use prost::Message;
+use telexec_executor::{ExecutionId, Executor, Input, InvalidCommand, Signal};
 use telexec_proto::convert::{
     attach_from_wire, error_to_status, execution_to_wire, page_to_wire, query_from_wire, size_from_wire,
 };
@@ -12,7 +13,6 @@ use telexec_proto::v1::{
     ListExecutionsResponse, ResizeTerminalRequest, ResizeTerminalResponse, RunResponse, SignalExecutionRequest,
     SignalExecutionResponse, WriteInputRequest, WriteInputResponse,
 };
-use telexec_tool::{ExecutionId, Executor, Input, InvalidCommand, Signal};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::body::{Carried, carrying};

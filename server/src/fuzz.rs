@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use rustls::pki_types::CertificateDer;
-use telexec_tool::Command;
-use telexec_tool::local::Place;
+use telexec_engine::Place;
+use telexec_executor::Command;
 
 use crate::audit::verify::Verifier;
 use crate::call::Rpc;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use telexec_tool::local::{MainProcess, Watcher};
-use telexec_tool::{Command, ExecutionId, ExecutorError, Exited, OutputStream, Program};
+use telexec_engine::{MainProcess, Watcher};
+use telexec_executor::{Command, ExecutionId, ExecutorError, Exited, OutputStream, Program};
 use tokio::sync::Notify;
 
 use crate::identity::Identity;
@@ -88,7 +88,7 @@ impl Requests {
             // what was counted is dropped soon, and more of them may be on their way
             tokio::time::sleep(Duration::from_secs(1)).await;
             // it walks through all that is free, which takes its time; without a thread it is done after the next flood
-            let _ = std::thread::Builder::new().name("memory".into()).spawn(telexec_tool::local::give_back_memory);
+            let _ = std::thread::Builder::new().name("memory".into()).spawn(telexec_engine::give_back_memory);
         }
     }
 }

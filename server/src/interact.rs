@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use futures_util::stream::PollNext;
 use futures_util::{Stream, StreamExt};
+use telexec_executor::{ExecutionId, ExecutionState, Executor, ExecutorError, Input, InvalidCommand};
 use telexec_proto::convert::{attach_from_wire, error_to_status, size_from_wire};
 use telexec_proto::v1::InteractRequest;
 use telexec_proto::v1::interact_request::Request as Step;
-use telexec_tool::{ExecutionId, ExecutionState, Executor, ExecutorError, Input, InvalidCommand};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 use tracing::Instrument;

@@ -3,8 +3,9 @@
 use std::io;
 use std::thread::available_parallelism;
 
-use telexec_tool::local::LocalExecutor;
-use telexec_tool::{Command, ExecutorError, Lost, Workers};
+use telexec_engine::LocalExecutor;
+use telexec_engine::{Lost, Workers};
+use telexec_executor::{Command, ExecutorError};
 
 use crate::policy::Facts;
 

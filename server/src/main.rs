@@ -14,7 +14,7 @@ const BAD_CONFIG: u8 = 78;
 
 fn main() -> ExitCode {
     #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
-    telexec_tool::local::look_up_in_files();
+    telexec_engine::look_up_in_files();
     if let Err(error) = keep_memory_private() {
         return fail(&error, 1);
     }

@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use hyper::body::{Body, Buf, Frame, SizeHint};
 use hyper::header::CONTENT_TYPE;
 use hyper::{HeaderMap, Request, Response, StatusCode};
+use telexec_executor::ExecutorError;
 use telexec_proto::convert::error_to_status;
-use telexec_tool::ExecutorError;
 use tonic::Status;
 
 use crate::fields::Fields;

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-use telexec_tool::{Lost, Workers};
+use telexec_engine::{Lost, Workers};
 use tokio::sync::Notify;
 
 /// What the future gives. Each of its polls is work of `owner`; it may use sockets of the runtime, but start no tasks and

@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use telexec_tool::Workers;
-use telexec_tool::local::Reaper;
+use telexec_engine::Reaper;
+use telexec_engine::Workers;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::AbortHandle;
 use tracing::warn;

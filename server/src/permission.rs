@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use futures_util::stream::Skip;
 use futures_util::{FutureExt, Stream, StreamExt};
-use telexec_tool::{Event, Execution, ExecutionId, ExecutorError};
+use telexec_executor::{Event, Execution, ExecutionId, ExecutorError};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument, info};
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use telexec_tool::Workers;
+use telexec_engine::Workers;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tracing::warn;

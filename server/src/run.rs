@@ -1,9 +1,9 @@
 //! `Run`: a whole execution gathered into one answer.
 
 use futures_util::StreamExt;
+use telexec_executor::{Event, Execution, ExecutorError, ExitCause, OutputStream, StreamTotals};
 use telexec_proto::convert::{error_to_status, exited_to_wire};
 use telexec_proto::v1::RunResponse;
-use telexec_tool::{Event, Execution, ExecutorError, ExitCause, OutputStream, StreamTotals};
 use tonic::Status;
 
 use crate::held::Held;

@@ -5,11 +5,11 @@ use std::io;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
+use telexec_engine::LocalExecutor;
+use telexec_engine::Workers;
 use telexec_proto::FILE_DESCRIPTOR_SET;
 use telexec_proto::v1::agent_service_server::AgentServiceServer;
 use telexec_proto::v1::execution_service_server::ExecutionServiceServer;
-use telexec_tool::Workers;
-use telexec_tool::local::LocalExecutor;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

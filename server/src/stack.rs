@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use async_trait::async_trait;
-use telexec_tool::local::LocalExecutor;
-use telexec_tool::{
+use telexec_engine::LocalExecutor;
+use telexec_executor::{
     Attach, Command, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, Input, ListPage, ListQuery,
     OnDisconnect, Signal, TerminalSize,
 };

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustls::CertificateError;
 use rustls::pki_types::{CertificateDer, UnixTime};
-use telexec_tool::ExecutorError;
+use telexec_executor::ExecutorError;
 use tracing::info;
 
 use crate::authorities::reason;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota};
-use telexec_tool::ExecutorError;
+use telexec_executor::ExecutorError;
 
 use crate::identity::Identity;
 

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use telexec_tool::Program;
+use telexec_executor::Program;
 
 use crate::args::Args;
 use crate::audit::{digest, verify_files};

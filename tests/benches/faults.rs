@@ -31,12 +31,12 @@ use fastrand::Rng;
 use futures_util::{FutureExt, StreamExt};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use telexec_client::RemoteExecutor;
-use telexec_tests::{
-    Agent, Holdings, MARK, Memory, StuckProcess, bench_agent, marker, processes_with, run, settled, until, within,
-};
-use telexec_tool::{
+use telexec_executor::{
     Attach, Command, CommandBuilder, Event, Execution, ExecutionId, ExecutionState, Executor, ExecutorError, ExitCause,
     OnDisconnect, ResourceLimits, Signal,
+};
+use telexec_tests::{
+    Agent, Holdings, MARK, Memory, StuckProcess, bench_agent, marker, processes_with, run, settled, until, within,
 };
 use tokio::runtime::Builder;
 

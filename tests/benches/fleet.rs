@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use nix::sys::resource::{Usage, UsageWho, getrusage};
 use telexec_client::{ConnectOptions, RemoteExecutor};
+use telexec_executor::{Command, Event, Executor};
 use telexec_tests::{Agent, Certs, Sshd, bench_agent, percentile, program};
-use telexec_tool::{Command, Event, Executor};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 

@@ -26,13 +26,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::{FutureExt, StreamExt};
 use telexec_client::RemoteExecutor;
+use telexec_executor::{
+    Command, CommandBuilder, Descendants, Event, ExecutionId, ExecutionState, Executor, ExecutorError, ExitCause,
+    OutputStream, Signal,
+};
 use telexec_proto::v1::{ExecuteRequest, execution_event};
 use telexec_tests::{
     Agent, Holdings, MARK, Memory, Wire, bench_agent, marker, processes_with, run, settled, until, until_told, within,
-};
-use telexec_tool::{
-    Command, CommandBuilder, Descendants, Event, ExecutionId, ExecutionState, Executor, ExecutorError, ExitCause,
-    OutputStream, Signal,
 };
 use tokio::runtime::Builder;
 

@@ -1,7 +1,9 @@
 //! A whole execution, as a caller of an executor sees it.
 
 use futures_util::StreamExt;
-use telexec_tool::{CommandBuilder, Event, Execution, Executor, ExecutorError, Exited, Output, OutputStream, Started};
+use telexec_executor::{
+    CommandBuilder, Event, Execution, Executor, ExecutorError, Exited, Output, OutputStream, Started,
+};
 
 use crate::within;
 

@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use telexec_tool::Executor;
-use telexec_tool::local::{LocalConfig, LocalExecutor};
+use telexec_engine::{LocalConfig, LocalExecutor};
+use telexec_executor::Executor;
 
 use crate::{Agent, AgentBuilder, Certs, Hierarchy, NOBODY, Subtree, cgroups_named, is_root, until, within};
 

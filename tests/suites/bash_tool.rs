@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
+use telexec_executor::{Executor, Output, OutputStream};
 use telexec_tests::{MARK, lines, marker, processes_with, until, within};
 use telexec_tool::bash::Style;
-use telexec_tool::{BashTool, Executor, Output, OutputStream, Tool, ToolContext, ToolError, ToolResult};
+use telexec_tool::{BashTool, Tool, ToolContext, ToolError, ToolResult};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
@@ -546,5 +547,5 @@ async fn sudo_is_refused_and_nothing_runs(machine: Machine) {
 
 /// For what is the same everywhere.
 fn here() -> impl Executor + 'static {
-    telexec_tool::local::LocalExecutor::new(Default::default()).unwrap()
+    telexec_engine::LocalExecutor::new(Default::default()).unwrap()
 }

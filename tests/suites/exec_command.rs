@@ -4,10 +4,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use telexec_executor::{Executor, Output};
 use telexec_tests::{MARK, marker, processes_with, until, within};
-use telexec_tool::exec_command::{ExecCommandOutcome, ExecCommandResult, TaskHandle, TaskList, TaskOutput, TaskStatus};
-use telexec_tool::exec_command::{TaskInputTool, TaskListTool, TaskOutputTool, TaskStop, TaskStopTool};
-use telexec_tool::{ExecCommandTool, Executor, Output, Tool, ToolContext, ToolError, ToolResult};
+use telexec_tool::{ExecCommandTool, Tool, ToolContext, ToolError, ToolResult};
+use telexec_tool::{
+    exec_command::ExecCommandOutcome, exec_command::ExecCommandResult, exec_command::TaskHandle,
+    exec_command::TaskList, exec_command::TaskOutput, exec_command::TaskStatus,
+};
+use telexec_tool::{
+    exec_command::TaskInputTool, exec_command::TaskListTool, exec_command::TaskOutputTool, exec_command::TaskStop,
+    exec_command::TaskStopTool,
+};
 use tokio::sync::mpsc;
 
 /// Where a case runs its commands.

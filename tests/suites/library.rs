@@ -10,14 +10,14 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use rustix::process::{DumpableBehavior, Pid, child_subreaper, dumpable_behavior, kill_process};
+use telexec_engine::{ContainmentKind, LocalConfig, LocalExecutor, MainProcess, Watcher};
+use telexec_executor::{
+    Command, Descendants, Event, Execution, ExecutionId, ExecutionState, Executor, ExecutorError, ExitCause, Exited,
+    OutputStream, ResourceLimits,
+};
 use telexec_tests::{
     MARK, ProcessLimit, alone, cgroups, children, collect, is_root, marker, processes_with, run, until, until_blocking,
     until_told, within,
-};
-use telexec_tool::local::{ContainmentKind, LocalConfig, LocalExecutor, MainProcess, Watcher};
-use telexec_tool::{
-    Command, Descendants, Event, Execution, ExecutionId, ExecutionState, Executor, ExecutorError, ExitCause, Exited,
-    OutputStream, ResourceLimits,
 };
 use tokio::runtime::Runtime;
 
@@ -51,7 +51,7 @@ async fn use_it(executor: &LocalExecutor) {
     let users = if is_root() { &[None, Some("nobody")][..] } else { &[None] };
     let with = |user: Option<&str>, text: &str| {
         let command = Command::shell(text).kill_grace(Duration::from_millis(100));
-        user.into_iter().fold(command, telexec_tool::CommandBuilder::user)
+        user.into_iter().fold(command, telexec_executor::CommandBuilder::user)
     };
     for user in users {
         let outcome =
@@ -65,7 +65,7 @@ async fn use_it(executor: &LocalExecutor) {
         run(executor, with(*user, "sleep 300").timeout(Duration::from_millis(10))).await.unwrap();
         run(executor, with(*user, "setsid sleep 300 &").descendants(Descendants::Kill)).await.unwrap();
         let lingering = run(executor, with(*user, "sleep 300 & exit 3")).await.unwrap();
-        executor.signal(&lingering.started.id, telexec_tool::Signal::KILL).await.unwrap();
+        executor.signal(&lingering.started.id, telexec_executor::Signal::KILL).await.unwrap();
         let command = with(*user, "trap '' TERM; echo ready; setsid sleep 300 & sleep 300").build().unwrap();
         let mut cancelled = executor.execute(command).await.unwrap();
         until_told(&mut cancelled, "ready\n").await;
@@ -245,7 +245,7 @@ fn survivors_that_stay_keep_no_zombie_when_it_is_shut_down() {
                 // who has its id still reaches it
                 let id = &outcome.started.id;
                 assert_eq!(executor.get(id).await.unwrap().processes, 1, "{kind}");
-                executor.signal(id, telexec_tool::Signal::KILL).await.unwrap();
+                executor.signal(id, telexec_executor::Signal::KILL).await.unwrap();
                 until(&format!("it is ended by {kind}"), async || processes_with(&mark).is_empty()).await;
             }
         });
@@ -375,7 +375,7 @@ impl Watcher for Faulty {
 /// Each engine has room for one execution, of one identity: what is not given back is missed by the next.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_while_a_command_runs_settles_its_execution() {
-    let killed = (ExitCause::Signaled, -1, Some(telexec_tool::Signal::KILL));
+    let killed = (ExitCause::Signaled, -1, Some(telexec_executor::Signal::KILL));
     let cases = [
         ("started", "setsid sleep 300 & sleep 300", killed, &["started", "ended"][..]),
         ("output", "setsid sleep 300 & echo out; sleep 300", killed, &["started", "output", "ended"]),
@@ -435,7 +435,7 @@ fn without_another_thread_what_runs_ends_and_starts_are_refused() {
                     let command = Command::shell("setsid sleep 300 & echo ready; sleep 300").env(MARK, &mark);
                     command.kill_grace(Duration::from_millis(100))
                 };
-                let start = async |command: telexec_tool::CommandBuilder| {
+                let start = async |command: telexec_executor::CommandBuilder| {
                     let mut execution = executor.execute(command.build().unwrap()).await.unwrap();
                     until_told(&mut execution, "ready\n").await;
                     execution
@@ -452,7 +452,7 @@ fn without_another_thread_what_runs_ends_and_starts_are_refused() {
                 let exited = end_of(timed_out).await;
                 assert_eq!(exited.cause, ExitCause::TimedOut, "{kind}");
                 for id in [killed.id(), &survivor] {
-                    within(executor.signal(id, telexec_tool::Signal::KILL)).await.unwrap();
+                    within(executor.signal(id, telexec_executor::Signal::KILL)).await.unwrap();
                 }
                 assert_eq!(end_of(killed).await.cause, ExitCause::Signaled, "{kind}");
                 until(&format!("nothing is left by {kind}"), async || processes_with(&mark).is_empty()).await;

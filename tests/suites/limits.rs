@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use telexec_executor::{Command, Descendants, Executor, ExecutorError, ExitCause, ResourceLimits};
 use telexec_proto::v1::ExecuteRequest;
 use telexec_tests::{
     Agent, AgentBuilder, Gate, MARK, MemoryLimit, NOBODY, Outcome, Wire, cgroups, exit_of, is_root, marker,
     processes_with, run, until, until_told, within,
 };
-use telexec_tool::{Command, Descendants, Executor, ExecutorError, ExitCause, ResourceLimits};
 use tonic::Code;
 use tonic_types::StatusExt;
 

@@ -8,11 +8,13 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{StreamExt, stream};
 use prost::Message;
+use telexec_executor::{
+    Attach, Command, ExecutionId, Executor, ExecutorError, ListQuery, OnDisconnect, Program, Signal,
+};
 use telexec_proto::v1::interact_request::Request as Step;
 use telexec_proto::v1::{CheckCommandRequest, ExecuteRequest, InteractRequest, WriteInputRequest};
 use telexec_tests::raw::message;
 use telexec_tests::{Agent, Certs, Leaf, Memory, Wire, collect, marker, run, until, within};
-use telexec_tool::{Attach, Command, ExecutionId, Executor, ExecutorError, ListQuery, OnDisconnect, Program, Signal};
 use tonic::{Code, Status};
 
 const MIB: usize = 1024 * 1024;
@@ -236,7 +238,7 @@ async fn who_has_the_most_kept_is_forgotten_first() {
     assert!(anna.attach(&annas, Attach::start()).await.is_ok());
 }
 
-async fn run_one(executor: &impl Executor, command: telexec_tool::CommandBuilder) -> ExecutionId {
+async fn run_one(executor: &impl Executor, command: telexec_executor::CommandBuilder) -> ExecutionId {
     let execution = executor.execute(command.build().unwrap()).await.unwrap();
     collect(execution).await.unwrap().started.id
 }

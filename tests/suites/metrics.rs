@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
+use telexec_executor::{Command, Executor, ResourceLimits, Signal};
 use telexec_tests::{Agent, AgentBuilder, Certs, Gate, Scrape, has_controller, run, until, until_told, within};
-use telexec_tool::{Command, Executor, ResourceLimits, Signal};
 
 /// One that is asked on a port of its own.
 fn metered() -> AgentBuilder {

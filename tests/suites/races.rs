@@ -4,10 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use telexec_engine::{ContainmentKind, LocalConfig, LocalExecutor};
+use telexec_executor::{Attach, Command, CommandBuilder, Descendants, Execution, Executor, ExitCause, Exited, Signal};
 use telexec_proto::v1::ExecuteRequest;
 use telexec_tests::{Agent, Outcome, Watch, Wire, collect, directory, is_root, run, within};
-use telexec_tool::local::{ContainmentKind, LocalConfig, LocalExecutor};
-use telexec_tool::{Attach, Command, CommandBuilder, Descendants, Execution, Executor, ExitCause, Exited, Signal};
 use tonic::Code;
 use tonic_types::StatusExt;
 
@@ -123,7 +123,7 @@ async fn a_memory_kill_without_a_limit_of_its_own_is_told() {
         let other = Command::shell("read -r; kill -9 $$").accepts_input(true).build().unwrap();
         let other = executor.execute(other).await.unwrap();
         run(&executor, hog()).await.unwrap();
-        let input = telexec_tool::Input { data: "\n".into(), close: true, offset: None };
+        let input = telexec_executor::Input { data: "\n".into(), close: true, offset: None };
         executor.write_input(other.id(), input).await.unwrap();
         assert_eq!(exited(other).await.cause, ExitCause::Signaled, "{containment}");
         drop(agent);

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use serde_json::json;
 use telexec_client::{Resume, Resuming};
+use telexec_executor::{
+    Attach, Command, Event, Execution, ExecutionId, ExecutionState, Executor, ExecutorError, ExitCause, OnDisconnect,
+};
 use telexec_tests::{
     Agent, Certs, MARK, Outcome, Proxy, collect, directory, lines, marker, processes_with, rounds, run, until,
     until_told, within,
 };
-use telexec_tool::{
-    Attach, BashTool, Command, Event, Execution, ExecutionId, ExecutionState, Executor, ExecutorError, ExitCause,
-    OnDisconnect, Tool, ToolContext,
-};
+use telexec_tool::{BashTool, Tool, ToolContext};
 use tempfile::TempDir;
 
 const RESUME: Resume = Resume {
@@ -536,7 +536,7 @@ async fn a_call_of_a_tool_survives_cuts() {
     let text = scene.noted("cd /usr; seq 200000; seq 10 >&2; exit 3");
     let result = within(tool.execute(json!({ "command": text }), ToolContext::default())).await.unwrap();
     let local =
-        BashTool::new(telexec_tool::local::LocalExecutor::new(Default::default()).unwrap()).max_output_bytes(2 << 20);
+        BashTool::new(telexec_engine::LocalExecutor::new(Default::default()).unwrap()).max_output_bytes(2 << 20);
     let plain = within(local.execute(json!({ "command": text }), ToolContext::default())).await.unwrap();
     assert_eq!(result, plain);
     assert_eq!(tool.working_directory().as_deref(), Some("/usr"));

@@ -3,9 +3,9 @@
 mod otlp;
 
 use serde_json::Value;
+use telexec_executor::{Command, DuplicatePolicy, TraceContext};
 use telexec_proto::v1::ExecuteRequest;
 use telexec_tests::{Agent, Wire, follow, program, run, until};
-use telexec_tool::{Command, DuplicatePolicy, TraceContext};
 use tonic::Request;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -82,7 +82,7 @@ async fn a_request_may_set_the_variable_itself() {
 async fn the_same_request_in_another_trace_is_the_same() {
     let agent = Agent::start();
     let executor = agent.executor().await;
-    let id = telexec_tests::marker().parse::<telexec_tool::ExecutionId>().unwrap();
+    let id = telexec_tests::marker().parse::<telexec_executor::ExecutionId>().unwrap();
     let command = |trace: &str| Command::shell(TELL).execution_id(id.clone()).trace(TraceContext::parse(trace, "x=y"));
     let first = run(&executor, command(CALLER)).await.unwrap();
     assert!(first.text().starts_with(&format!("00-{TRACE}-")) && first.text().ends_with(" x=y\n"), "{}", first.text());

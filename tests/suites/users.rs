@@ -4,11 +4,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use telexec_client::RemoteExecutor;
+use telexec_executor::{Command, CommandBuilder, Executor, ExecutorError, SpawnError, SpawnStage};
 use telexec_proto::v1::{ExecuteRequest, GetExecutionRequest};
 use telexec_tests::{
     Agent, MARK, NOBODY, Wire, executable, is_root, lines, marker, processes_with, run, until, until_told, within,
 };
-use telexec_tool::{Command, CommandBuilder, Executor, ExecutorError, SpawnError, SpawnStage};
 use tempfile::TempDir;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;

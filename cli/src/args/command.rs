@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use telexec_tool::{Command, CommandBuilder, ResourceLimits, TraceContext, parse_size};
+use telexec_executor::{Command, CommandBuilder, ResourceLimits, TraceContext, parse_size};
 
 use super::parse_pair;
 use crate::duration::parse_duration;

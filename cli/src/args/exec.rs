@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, ValueEnum};
-use telexec_tool::ExecutionId;
+use telexec_executor::ExecutionId;
 
 use super::{CommandArgs, ConnectArgs, Destination};
 use crate::completions;

@@ -1,7 +1,7 @@
 //! The command lines of `telexec ps`, `attach`, `input` and `kill`.
 
 use clap::Args;
-use telexec_tool::{ExecutionId, Signal};
+use telexec_executor::{ExecutionId, Signal};
 
 use super::{ConnectArgs, Destination, parse_agent, parse_pair};
 use crate::completions;
@@ -145,7 +145,7 @@ pub(crate) struct KillArgs {
 }
 
 pub(super) fn parse_signal(text: &str) -> Result<Signal, String> {
-    text.to_ascii_uppercase().parse().map_err(|error: telexec_tool::InvalidCommand| error.reason.into_owned())
+    text.to_ascii_uppercase().parse().map_err(|error: telexec_executor::InvalidCommand| error.reason.into_owned())
 }
 
 #[cfg(test)]

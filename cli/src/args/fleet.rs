@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use telexec_tool::{ExecutionId, Signal, parse_size};
+use telexec_executor::{ExecutionId, Signal, parse_size};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::executions::parse_signal;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use telexec_tool::ExecutionId;
+use telexec_executor::ExecutionId;
 
 use super::command::Recipe;
 use super::fold::fold;
@@ -38,7 +38,7 @@ pub(crate) async fn start(args: FleetArgs, hosts: Arc<[Host]>, config: &Config) 
 fn new_id() -> Result<ExecutionId, Failure> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
     let id = format!("fleet-{now:012x}-{:04x}", fastrand::u16(..));
-    id.parse().map_err(|error: telexec_tool::InvalidCommand| Failure::new(exit::LOST, &error))
+    id.parse().map_err(|error: telexec_executor::InvalidCommand| Failure::new(exit::LOST, &error))
 }
 
 pub(crate) async fn attach(mut args: FleetAttachArgs) -> Result<u8, Failure> {

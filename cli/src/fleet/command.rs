@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use telexec_tool::{Command, ExecutionId, OnDisconnect};
+use telexec_executor::{Command, ExecutionId, OnDisconnect};
 
 use super::hosts::Host;
 use crate::args::FleetCommandArgs;
@@ -38,7 +38,7 @@ impl Recipe {
 
     /// # Errors
     /// The host's user is none.
-    pub(crate) fn command(&self, host: &Host) -> Result<Command, telexec_tool::InvalidCommand> {
+    pub(crate) fn command(&self, host: &Host) -> Result<Command, telexec_executor::InvalidCommand> {
         self.build(host.place.user.as_ref(), self.fleet.as_ref().map(|fleet| id_on(fleet, &host.name)))
     }
 
@@ -50,8 +50,8 @@ impl Recipe {
     fn build(
         &self,
         user: Option<&String>,
-        id: Option<Result<ExecutionId, telexec_tool::InvalidCommand>>,
-    ) -> Result<Command, telexec_tool::InvalidCommand> {
+        id: Option<Result<ExecutionId, telexec_executor::InvalidCommand>>,
+    ) -> Result<Command, telexec_executor::InvalidCommand> {
         let args = &self.args;
         let mut builder = args.command.builder();
         if let Some(user) = args.user.as_ref().or(user) {
@@ -72,7 +72,7 @@ impl Recipe {
 }
 
 /// A host's execution of a fleet: the id says both, so that nothing needs to be remembered to find it again.
-pub(crate) fn id_on(fleet: &ExecutionId, host: &str) -> Result<ExecutionId, telexec_tool::InvalidCommand> {
+pub(crate) fn id_on(fleet: &ExecutionId, host: &str) -> Result<ExecutionId, telexec_executor::InvalidCommand> {
     let fits = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
     let name: String = host.chars().map(fits).collect();
     // the end of a path tells more than its beginning

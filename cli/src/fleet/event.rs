@@ -1,6 +1,6 @@
 //! What happens on a host, and what came of it: what the workers tell the printer.
 
-use telexec_tool::{ExecutionInfo, ExecutorError, ExitCause, Exited, Output, Started};
+use telexec_executor::{ExecutionInfo, ExecutorError, ExitCause, Exited, Output, Started};
 
 use crate::exit;
 use crate::failure::with_causes;

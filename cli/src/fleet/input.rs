@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use telexec_client::RemoteExecutor;
-use telexec_tool::{ExecutionId, Executor, ExecutorError, Input};
+use telexec_executor::{ExecutionId, Executor, ExecutorError, Input};
 use tokio::sync::watch;
 
 use crate::stdin;

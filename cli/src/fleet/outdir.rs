@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use telexec_tool::OutputStream;
+use telexec_executor::OutputStream;
 
 use super::event::Event;
 use super::hosts::Host;

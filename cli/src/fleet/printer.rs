@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use telexec_tool::OutputStream;
+use telexec_executor::OutputStream;
 use tokio::sync::{mpsc, oneshot};
 
 use super::event::{Event, Outcome};

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::Style;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use telexec_tool::OutputStream;
+use telexec_executor::OutputStream;
 
 use crate::output::{unbuffered, write_all};
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
-use telexec_tool::ExecutionId;
+use telexec_executor::ExecutionId;
 
 use super::hosts::Host;
 use crate::exit;

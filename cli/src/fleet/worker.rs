@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use telexec_client::Agent;
-use telexec_tool::{Attach, Event as Told, Execution, ExecutionId, Executor, ExecutorError, OnDisconnect, Signal};
+use telexec_executor::{Attach, Event as Told, Execution, ExecutionId, Executor, ExecutorError, OnDisconnect, Signal};
 use tokio::sync::{mpsc, watch};
 
 use super::command::{Recipe, id_on};

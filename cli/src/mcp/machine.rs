@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use telexec_client::{RemoteExecutor, Resume, Resuming};
-use telexec_tool::{Attach, Command, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, Input};
-use telexec_tool::{ListPage, ListQuery, OnDisconnect, Signal, TerminalSize};
+use telexec_executor::{Attach, Command, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, Input};
+use telexec_executor::{ListPage, ListQuery, OnDisconnect, Signal, TerminalSize};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 

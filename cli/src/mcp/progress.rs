@@ -7,7 +7,7 @@ use std::time::Duration;
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::{Peer, ServiceError};
-use telexec_tool::{Output, without_cut_character};
+use telexec_executor::{Output, without_cut_character};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;

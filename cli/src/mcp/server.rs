@@ -10,7 +10,8 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Value, json};
-use telexec_tool::{Content, Tool, ToolContext, ToolError, ToolFailure, ToolResult, TraceContext};
+use telexec_executor::TraceContext;
+use telexec_tool::{Content, Tool, ToolContext, ToolError, ToolFailure, ToolResult};
 use tokio::sync::mpsc;
 
 use super::progress::Progress;

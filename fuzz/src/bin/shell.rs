@@ -6,7 +6,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use telexec_tool::shell::{Analysis, analyze, analyze_argv, covers};
+use telexec_shell::{Analysis, analyze, analyze_argv, covers};
 
 /// An eighth of what is looked at, so that the large ones leave time for others.
 const LARGE: usize = 8 * 1024;

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use bytes::Bytes;
-use telexec_tool::{Attach, Command, Descendants, DuplicatePolicy, InvalidCommand, OnDisconnect};
-use telexec_tool::{ExecutionId, Program, ResourceLimits, TerminalSize};
+use telexec_executor::{Attach, Command, Descendants, DuplicatePolicy, InvalidCommand, OnDisconnect};
+use telexec_executor::{ExecutionId, Program, ResourceLimits, TerminalSize};
 
 use super::time::{duration_from_wire, duration_to_wire};
 use crate::v1::{self, DescendantPolicy, ExecuteRequest};
@@ -188,7 +188,7 @@ fn limits_to_wire(limits: ResourceLimits) -> Option<v1::ResourceLimits> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use telexec_tool::CommandBuilder;
+    use telexec_executor::CommandBuilder;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! `ExecutionEvent` and [`Event`].
 
-use telexec_tool::{Event, ExecutionId, ExecutionInfo, ExecutorError, ExitCause, Exited, Output, OutputStream};
-use telexec_tool::{Signal, Started, StreamTotals};
+use telexec_executor::{Event, ExecutionId, ExecutionInfo, ExecutorError, ExitCause, Exited, Output, OutputStream};
+use telexec_executor::{Signal, Started, StreamTotals};
 
 use super::execution::{execution_from_wire, execution_to_wire};
 use super::time::{duration_to_wire, reported_duration, reported_time};

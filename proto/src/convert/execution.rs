@@ -1,6 +1,6 @@
 //! `Execution`, lists of them, and [`ExecutionInfo`].
 
-use telexec_tool::{ExecutionInfo, ExecutionState, ExecutorError, ListPage, ListQuery, Program};
+use telexec_executor::{ExecutionInfo, ExecutionState, ExecutorError, ListPage, ListQuery, Program};
 
 use super::event::{exited_from_wire, exited_to_wire};
 use super::time::reported_time;

@@ -14,7 +14,7 @@ pub use execution::{
 };
 pub use status::{error_from_status, error_to_status};
 
-use telexec_tool::ExecutorError;
+use telexec_executor::ExecutorError;
 
 /// The other side did not keep to the protocol.
 fn unexpected(what: &str) -> ExecutorError {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use telexec_tool::{ExecutorError, InvalidCommand, SpawnError, SpawnStage};
+use telexec_executor::{ExecutorError, InvalidCommand, SpawnError, SpawnStage};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use telexec_tool::InvalidCommand;
+use telexec_executor::InvalidCommand;
 
 /// The largest number of seconds in a `google.protobuf.Duration`: about 10,000 years.
 const MAX_SECONDS: i64 = 315_576_000_000;

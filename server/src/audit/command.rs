@@ -4,7 +4,8 @@
 use std::time::Instant;
 
 use serde::Serialize;
-use telexec_tool::{Command, Program, ResourceLimits, shell};
+use telexec_executor::{Command, Program, ResourceLimits};
+use telexec_shell as shell;
 use time::OffsetDateTime;
 
 use super::config::Commands;

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use aws_lc_rs::hmac;
-use telexec_tool::Program;
+use telexec_executor::Program;
 
 use super::files;
 use crate::caller::{hex, sha256};

@@ -34,8 +34,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use telexec_tool::local::Watcher;
-use telexec_tool::{Command, ExecutionId, ExecutorError, Signal, Workers};
+use telexec_engine::Watcher;
+use telexec_engine::Workers;
+use telexec_executor::{Command, ExecutionId, ExecutorError, Signal};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};

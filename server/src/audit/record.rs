@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use telexec_tool::{ExecutionId, ExecutorError, TraceContext};
+use telexec_executor::{ExecutionId, ExecutorError, TraceContext};
 use time::OffsetDateTime;
 use time::format_description::well_known::Iso8601;
 use time::format_description::well_known::iso8601::{Config, EncodedConfig, TimePrecision};

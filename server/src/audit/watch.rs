@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use aws_lc_rs::digest::{Context, SHA256};
-use telexec_tool::local::{MainProcess, Watcher};
-use telexec_tool::{ExecutionId, ExecutorError, Exited, OutputStream, Signal, StreamTotals};
+use telexec_engine::{MainProcess, Watcher};
+use telexec_executor::{ExecutionId, ExecutorError, Exited, OutputStream, Signal, StreamTotals};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::command::{clip, clip_line};

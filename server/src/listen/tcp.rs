@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use telexec_tool::Workers;
+use telexec_engine::Workers;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{Accepted, BindError, Listen, Remote};

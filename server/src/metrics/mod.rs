@@ -15,8 +15,9 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use telexec_tool::local::Watcher;
-use telexec_tool::{ExecutionId, ExitCause, Exited, OutputStream, SpawnError, SpawnStage, Workers};
+use telexec_engine::Watcher;
+use telexec_engine::Workers;
+use telexec_executor::{ExecutionId, ExitCause, Exited, OutputStream, SpawnError, SpawnStage};
 
 pub(crate) use self::scraped::Scraped;
 use self::watch::Watch;

@@ -10,7 +10,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
-use telexec_tool::local::LocalExecutor;
+use telexec_engine::LocalExecutor;
 
 use crate::audit::Audit;
 use crate::config::Config;

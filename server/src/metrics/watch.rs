@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use telexec_tool::local::{MainProcess, Watcher};
-use telexec_tool::{ExecutorError, ExitCause, Exited, OutputStream};
+use telexec_engine::{MainProcess, Watcher};
+use telexec_executor::{ExecutorError, ExitCause, Exited, OutputStream};
 
 use super::{Counters, Refusal};
 

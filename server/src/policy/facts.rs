@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cedar_policy::RestrictedExpression as Value;
-use telexec_tool::local::Place;
-use telexec_tool::shell::{ASSIGNED, Analysis, analyze, analyze_argv, analyze_posix, decides, decides_reading};
-use telexec_tool::{Command, Program};
+use telexec_engine::Place;
+use telexec_executor::{Command, Program};
+use telexec_shell::{ASSIGNED, Analysis, analyze, analyze_argv, analyze_posix, decides, decides_reading};
 
 /// A command, and what it comes to on this machine.
 pub(crate) struct Facts {

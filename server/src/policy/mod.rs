@@ -19,7 +19,7 @@ use cedar_policy::{
     Authorizer, Context, Effect, Entities, Entity, EntityId, EntityTypeName, EntityUid, PolicyId, PolicySet,
     PrincipalConstraint, Request, Response, RestrictedExpression as Value, Schema, ValidationMode, Validator,
 };
-use telexec_tool::{Allowance, ExecutorError};
+use telexec_executor::{Allowance, ExecutorError};
 use tracing::{info, warn};
 
 pub(crate) use self::facts::Facts;

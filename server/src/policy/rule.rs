@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cedar_policy::{Effect, Policy, PrincipalConstraint};
-use telexec_tool::{Allowance, parse_size};
+use telexec_executor::{Allowance, parse_size};
 
 use super::environment::Variables;
 

@@ -10,8 +10,9 @@ mod otlp;
 use std::sync::Arc;
 
 use aws_lc_rs::rand::fill;
-use telexec_tool::local::Watcher;
-use telexec_tool::{Command, ExecutionId, ExecutorError, Workers};
+use telexec_engine::Watcher;
+use telexec_engine::Workers;
+use telexec_executor::{Command, ExecutionId, ExecutorError};
 
 use self::otlp::Exporter;
 pub(crate) use self::otlp::{Span, check};

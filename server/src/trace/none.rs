@@ -1,5 +1,5 @@
-use telexec_tool::local::Watcher;
-use telexec_tool::{ExecutionId, ExecutorError, TraceContext};
+use telexec_engine::Watcher;
+use telexec_executor::{ExecutionId, ExecutorError, TraceContext};
 
 use crate::call::Call;
 
@@ -32,11 +32,11 @@ impl Exporter {
 struct Blind;
 
 impl Watcher for Blind {
-    fn started(&self, _: &telexec_tool::local::MainProcess) {}
+    fn started(&self, _: &telexec_engine::MainProcess) {}
 
-    fn output(&self, _: telexec_tool::OutputStream, _: &[u8]) {}
+    fn output(&self, _: telexec_executor::OutputStream, _: &[u8]) {}
 
-    fn ended(self: Box<Self>, _: &telexec_tool::Exited) {}
+    fn ended(self: Box<Self>, _: &telexec_executor::Exited) {}
 
     fn not_started(self: Box<Self>, _: &ExecutorError) {}
 

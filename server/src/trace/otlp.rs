@@ -16,8 +16,8 @@ use opentelemetry_otlp::WithExportConfig;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, SpanData, SpanExporter};
-use telexec_tool::local::{MainProcess, Watcher};
-use telexec_tool::{ExecutionId, ExecutorError, ExitCause, Exited, OutputStream, TraceContext};
+use telexec_engine::{MainProcess, Watcher};
+use telexec_executor::{ExecutionId, ExecutorError, ExitCause, Exited, OutputStream, TraceContext};
 use tracing::{info, warn};
 
 use crate::call::Call;

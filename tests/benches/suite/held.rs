@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::{TryStreamExt, stream};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, set_child_subreaper, waitpgid};
+use telexec_executor::{Command, Execution, Executor, ListQuery};
 use telexec_tests::{Agent, Certs, MARK, Memory, Watch, bench_agent, marker, percentile, processes_with, until};
-use telexec_tool::{Command, Execution, Executor, ListQuery};
 
 use crate::machine::{self, cpu_of, peak_mebibytes};
 use crate::table::{Aim, Row, Table, Unit};

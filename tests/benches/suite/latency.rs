@@ -4,9 +4,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use telexec_engine::{LocalConfig, LocalExecutor};
+use telexec_executor::{Command, Event, Executor};
 use telexec_tests::{Agent, Certs, bench_agent};
-use telexec_tool::local::{LocalConfig, LocalExecutor};
-use telexec_tool::{Command, Event, Executor};
 use tokio::io::AsyncReadExt;
 
 use crate::contest::{Contestant, contest, timed};
@@ -88,7 +88,7 @@ pub(crate) async fn first_byte(plan: &Plan, table: &mut Table) -> Result<()> {
         let mut execution = machine.execute(Command::argv(ARGV).kill_grace(Duration::ZERO).build()?).await?;
         while !matches!(execution.next().await.ok_or("no output")??, Event::Output(_)) {}
         let time = begin.elapsed();
-        machine.signal(execution.id(), telexec_tool::Signal::KILL).await?;
+        machine.signal(execution.id(), telexec_executor::Signal::KILL).await?;
         while execution.next().await.is_some() {}
         Ok(time)
     };
@@ -121,7 +121,7 @@ pub(crate) async fn started(plan: &Plan, table: &mut Table) -> Result<()> {
         let begin = Instant::now();
         let mut execution = machine.execute(Command::argv(ARGV).kill_grace(Duration::ZERO).build()?).await?;
         let time = begin.elapsed();
-        machine.signal(execution.id(), telexec_tool::Signal::KILL).await?;
+        machine.signal(execution.id(), telexec_executor::Signal::KILL).await?;
         while execution.next().await.is_some() {}
         Ok(time)
     };

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use rustix::time::{ClockId, clock_gettime};
 use telexec_client::RemoteExecutor;
+use telexec_executor::{Command, Event, Executor};
 use telexec_tests::{Certs, bench_agent, percentile};
-use telexec_tool::{Command, Event, Executor};
 use tokio::io::AsyncReadExt;
 
 use crate::rate::median;

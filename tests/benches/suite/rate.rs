@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
+use telexec_executor::Executor;
 use telexec_tests::{Certs, bench_agent};
-use telexec_tool::Executor;
 
 use crate::latency::{here, there};
 use crate::machine::{cpu_of, own_cpu, peak_mebibytes};

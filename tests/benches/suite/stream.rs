@@ -12,8 +12,8 @@ use rustix::pipe::fcntl_setpipe_size;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use telexec_client::RemoteExecutor;
+use telexec_executor::{Attach, Command, Event, Execution, Executor, OnDisconnect};
 use telexec_tests::{Agent, Certs, Sshd, bench_agent};
-use telexec_tool::{Attach, Command, Event, Execution, Executor, OnDisconnect};
 
 use crate::machine::{cpu_of, own_cpu, peak_mebibytes};
 use crate::rate::median;
@@ -241,7 +241,7 @@ async fn in_parallel(machine: &RemoteExecutor, bytes: u64) -> Result<u64> {
 }
 
 /// An execution that has ended, and whose output the agent keeps.
-async fn keep(machine: &RemoteExecutor) -> Result<telexec_tool::ExecutionId> {
+async fn keep(machine: &RemoteExecutor) -> Result<telexec_executor::ExecutionId> {
     let command = Command::argv(argv(REPLAYED)).on_disconnect(OnDisconnect::Detach).build()?;
     let execution = machine.execute(command).await?;
     let id = execution.id().clone();
@@ -249,7 +249,7 @@ async fn keep(machine: &RemoteExecutor) -> Result<telexec_tool::ExecutionId> {
     Ok(id)
 }
 
-async fn replay(machine: &RemoteExecutor, id: &telexec_tool::ExecutionId) -> Result<u64> {
+async fn replay(machine: &RemoteExecutor, id: &telexec_executor::ExecutionId) -> Result<u64> {
     read_execution(machine.attach(id, Attach::start()).await?).await
 }
 

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::{Value, json};
+use telexec_executor::{Command, CommandBuilder, Executor, ResourceLimits, TerminalSize};
 use telexec_proto::v1::ExecuteRequest;
 use telexec_tests::{Agent, Certs, Wire, follow, run};
-use telexec_tool::{Command, CommandBuilder, Executor, ResourceLimits, TerminalSize};
 use tonic::Request;
 
 use super::{Audit, assert_whole, digest_of};

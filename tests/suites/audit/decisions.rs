@@ -1,12 +1,12 @@
 //! What the policy decided, and by which rules.
 
 use serde_json::json;
+use telexec_executor::{Command, Executor, ExecutorError, OnDisconnect, Signal};
 use telexec_proto::v1::{
     AttachRequest, ExecuteRequest, InteractRequest, WriteInputRequest, interact_request::Request as Step,
 };
 use telexec_tests::run;
 use telexec_tests::{Certs, Leaf, Wire, follow, marker, within};
-use telexec_tool::{Command, Executor, ExecutorError, OnDisconnect, Signal};
 
 use super::{Audit, assert_whole};
 
@@ -67,7 +67,7 @@ async fn what_is_typed_to_others_is_told_once() {
     let policy = "@any_owner permit(principal, action, resource);";
     let agent = audit.agent("").mtls(&certs).policy(policy).start();
     let (anna, eve) = (certs.authority.issue(Leaf::client("anna")), certs.authority.issue(Leaf::client("eve")));
-    let id: telexec_tool::ExecutionId = marker().parse().unwrap();
+    let id: telexec_executor::ExecutionId = marker().parse().unwrap();
     let command =
         Command::shell("cat").accepts_input(true).execution_id(id.clone()).on_disconnect(OnDisconnect::Detach);
     let annas = agent.connect_as(&anna).await.executor().execute(command.build().unwrap()).await.unwrap();

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use serde_json::{Value, json};
-use telexec_tests::{Agent, Gate, marker, run, until, until_told, within};
-use telexec_tool::{
+use telexec_executor::{
     Attach, Command, CommandBuilder, DuplicatePolicy, Event, Execution, ExecutionId, Executor, ExecutorError,
     OnDisconnect, Signal,
 };
+use telexec_tests::{Agent, Gate, marker, run, until, until_told, within};
 
 use super::{Audit, assert_whole};
 

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use futures_util::StreamExt;
 use rustix::process::Signal;
 use serde_json::json;
+use telexec_executor::{Command, Event, Executor, ExecutorError};
 use telexec_tests::{Agent, Gate, Scrape, is_root, lines, run, until, until_told, within};
-use telexec_tool::{Command, Event, Executor, ExecutorError};
 
 use super::{Audit, records, verify};
 

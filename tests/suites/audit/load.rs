@@ -1,8 +1,8 @@
 //! Many executions at once.
 
 use futures_util::future::join_all;
+use telexec_executor::Command;
 use telexec_tests::run;
-use telexec_tool::Command;
 
 use super::{Audit, assert_whole, verify};
 

@@ -1,8 +1,8 @@
 //! How much of the log one caller may fill.
 
 use serde_json::{Value, json};
+use telexec_executor::{Command, ExecutorError};
 use telexec_tests::{Agent, Certs, Leaf, run};
-use telexec_tool::{Command, ExecutorError};
 
 use super::{Audit, assert_whole, digest_of};
 

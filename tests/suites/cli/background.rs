@@ -4,8 +4,8 @@ use std::process::Stdio;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
+use telexec_executor::{Command, Executor};
 use telexec_tests::{MARK, collect, marker, processes_with, until, within};
-use telexec_tool::{Command, Executor};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use super::{Said, Site, interrupt, next_line};

@@ -2,10 +2,10 @@
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
-use telexec_tests::{Gate, MARK, collect, marker, processes_with, replay, run, until, until_told};
-use telexec_tool::{
+use telexec_executor::{
     Attach, Command, Event, Execution, ExecutionState, ExecutorError, ExitCause, OnDisconnect, OutputStream, Signal,
 };
+use telexec_tests::{Gate, MARK, collect, marker, processes_with, replay, run, until, until_told};
 
 use super::{Machine, attach, start};
 

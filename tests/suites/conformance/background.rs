@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use telexec_tests::{Gate, MARK, collect, marker, processes_with, replay, until, until_told, within};
-use telexec_tool::{
+use telexec_executor::{
     Attach, Command, CommandBuilder, Event, Execution, ExecutionId, ExitCause, OnDisconnect, OutputStream,
 };
+use telexec_tests::{Gate, MARK, collect, marker, processes_with, replay, until, until_told, within};
 
 use super::{Machine, attach, start};
 

@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
+use telexec_executor::{
+    Command, Descendants, Execution, ExecutionState, ExecutorError, ExitCause, ResourceLimits, Signal,
+};
 use telexec_tests::{
     Cleared, Hierarchy, MARK, cgroups_named, directory, has_controller, marker, processes_with, run, until, until_told,
 };
-use telexec_tool::{Command, Descendants, Execution, ExecutionState, ExecutorError, ExitCause, ResourceLimits, Signal};
 
 use super::Machine;
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use telexec_executor::{Command, Descendants};
 use telexec_tests::{run, until};
-use telexec_tool::{Command, Descendants};
 
 use super::Machine;
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use telexec_executor::{Command, CommandBuilder, Execution, ExecutionState, ExitCause, Exited, Signal};
 use telexec_tests::{
     Agent, Holdings, MARK, Process, collect, directory, lines, marker, processes_with, rounds, run, until, until_told,
 };
-use telexec_tool::{Command, CommandBuilder, Execution, ExecutionState, ExitCause, Exited, Signal};
 use tempfile::TempDir;
 
 use super::Machine;

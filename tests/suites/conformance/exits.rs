@@ -2,8 +2,8 @@
 
 use std::os::unix::process::ExitStatusExt;
 
+use telexec_executor::{Command, ExitCause};
 use telexec_tests::{directory, run};
-use telexec_tool::{Command, ExitCause};
 
 use super::Machine;
 

@@ -1,7 +1,7 @@
 //! What a command reads.
 
+use telexec_executor::Command;
 use telexec_tests::{MARK, marker, processes_with, run, until};
-use telexec_tool::Command;
 
 use super::Machine;
 

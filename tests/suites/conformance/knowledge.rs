@@ -1,10 +1,10 @@
 //! What is known of an execution while it runs and afterwards.
 
 use futures_util::future::join_all;
-use telexec_tests::{Outcome, directory, lines, marker, run, until_told};
-use telexec_tool::{
+use telexec_executor::{
     Command, CommandBuilder, ExecutionId, ExecutionState, ExecutorError, InvalidCommand, ListQuery, Program,
 };
+use telexec_tests::{Outcome, directory, lines, marker, run, until_told};
 
 use super::Machine;
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use telexec_executor::{Command, CommandBuilder, Execution, ExecutionId, ExecutorError, Input};
 use telexec_tests::{Gate, MARK, collect, marker, processes_with, run, until, until_told, within};
-use telexec_tool::{Command, CommandBuilder, Execution, ExecutionId, ExecutorError, Input};
 
 use super::{Machine, start};
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use telexec_executor::{Attach, CommandBuilder, Execution, ExecutionId, Executor};
 use telexec_tests::within;
-use telexec_tool::{Attach, CommandBuilder, Execution, ExecutionId, Executor};
 
 mod attaching;
 mod background;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
+use telexec_executor::{Command, Event, Execution, ListQuery, OutputStream, Signal};
 use telexec_tests::{Gate, collect, replay, rounds, run, until, until_told, within};
-use telexec_tool::{Command, Event, Execution, ListQuery, OutputStream, Signal};
 
 use super::{Machine, start};
 

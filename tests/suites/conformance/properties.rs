@@ -6,8 +6,8 @@ use futures_util::{StreamExt, stream};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseResult, TestRunner};
+use telexec_executor::{Command, Execution};
 use telexec_tests::{Place, collect, rounds, run};
-use telexec_tool::{Command, Execution};
 
 use super::Machine;
 

@@ -4,11 +4,11 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use telexec_tests::{Gate, MARK, directory, is_root, lines, marker, processes_with, replay, run, until, until_told};
-use telexec_tool::{
+use telexec_executor::{
     Attach, Command, CommandBuilder, DuplicatePolicy, ExecutionId, ExecutionState, ExecutorError, ExitCause,
     OnDisconnect, TerminalSize,
 };
+use telexec_tests::{Gate, MARK, directory, is_root, lines, marker, processes_with, replay, run, until, until_told};
 
 use super::{Machine, attach, start};
 

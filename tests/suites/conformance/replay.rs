@@ -6,9 +6,9 @@ use futures_util::future::join_all;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseResult, TestRunner};
+use telexec_engine::{LocalConfig, LocalExecutor};
+use telexec_executor::{Attach, Command, ExecutionState, OnDisconnect, OutputStream};
 use telexec_tests::{Agent, Gate, replay, rounds, until};
-use telexec_tool::local::{LocalConfig, LocalExecutor};
-use telexec_tool::{Attach, Command, ExecutionState, OnDisconnect, OutputStream};
 
 use super::{Machine, attach, start};
 

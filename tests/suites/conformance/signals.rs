@@ -1,7 +1,7 @@
 //! Signals that a caller sends.
 
+use telexec_executor::{Command, Execution, ExecutorError, ExitCause, Signal};
 use telexec_tests::{MARK, collect, directory, lines, marker, processes_with, run, until, until_told};
-use telexec_tool::{Command, Execution, ExecutorError, ExitCause, Signal};
 
 use super::Machine;
 

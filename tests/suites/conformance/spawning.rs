@@ -2,8 +2,8 @@
 
 use std::os::fd::AsRawFd;
 
+use telexec_executor::{Command, CommandBuilder, ExecutionId, ExecutorError, SpawnError, SpawnStage};
 use telexec_tests::{directory, executable, lines, marker, run};
-use telexec_tool::{Command, CommandBuilder, ExecutionId, ExecutorError, SpawnError, SpawnStage};
 
 use super::Machine;
 

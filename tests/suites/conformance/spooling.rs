@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
-use telexec_tests::{
-    Agent, AgentBuilder, Gate, Replay, Silent, collect, is_root, marker, replay, run, until, until_told, within,
-};
-use telexec_tool::{
+use telexec_executor::{
     Attach, Command, CommandBuilder, ExecutionId, ExecutionState, ExecutorError, ExitCause, ListQuery, OnDisconnect,
     OutputStream, Signal,
+};
+use telexec_tests::{
+    Agent, AgentBuilder, Gate, Replay, Silent, collect, is_root, marker, replay, run, until, until_told, within,
 };
 
 use super::{Machine, attach, start};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use telexec_executor::{Command, CommandBuilder};
 use telexec_tests::{directory, run};
-use telexec_tool::{Command, CommandBuilder};
 
 use super::Machine;
 

@@ -1,7 +1,7 @@
 //! Processes that a command leaves behind.
 
+use telexec_executor::{Command, Descendants, ExecutionId, ExecutionState, ExitCause, ListQuery, Signal};
 use telexec_tests::{MARK, collect, directory, lines, marker, processes_with, run, until};
-use telexec_tool::{Command, Descendants, ExecutionId, ExecutionState, ExitCause, ListQuery, Signal};
 
 use super::Machine;
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use telexec_tests::{Gate, MARK, collect, is_root, marker, processes_with, replay, run, until, until_told, within};
-use telexec_tool::{
+use telexec_executor::{
     Attach, Command, CommandBuilder, Event, Execution, ExecutionState, ExecutorError, ExitCause, Input, Signal,
     TerminalSize,
 };
+use telexec_tests::{Gate, MARK, collect, is_root, marker, processes_with, replay, run, until, until_told, within};
 
 use super::{Machine, attach, start};
 

@@ -1,7 +1,7 @@
 //! Machines on which cgroups cannot be used.
 
+use telexec_executor::{Command, Executor};
 use telexec_tests::{Agent, AgentBuilder, Hierarchy, MARK, marker, processes_with, run, until, within};
-use telexec_tool::{Command, Executor};
 
 /// Each mounted hierarchy, one a line, is read by `while read`.
 const MOUNTS: &str = "sed -n 's/^[^ ]* \\([^ ]*\\) cgroup2\\{0,1\\} .*/\\1/p' /proc/self/mounts";

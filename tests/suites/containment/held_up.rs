@@ -3,8 +3,8 @@
 use std::process::{Child, Command as Program};
 use std::time::Duration;
 
+use telexec_executor::{Command, Executor};
 use telexec_tests::{Agent, Holdings, MARK, is_root, marker, processes_with, run, until};
-use telexec_tool::{Command, Executor};
 
 /// A user that no other test runs anything as.
 const USER: (&str, &str) = ("games", "5");

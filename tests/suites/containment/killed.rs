@@ -9,8 +9,8 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
+use telexec_executor::{Command, CommandBuilder, Event, Execution, Executor, OnDisconnect};
 use telexec_tests::{Agent, MARK, cgroups, marker, processes_with, program, rounds, run, until, until_told, within};
-use telexec_tool::{Command, CommandBuilder, Event, Execution, Executor, OnDisconnect};
 
 /// A tree that is hard to end: a session of its own, an orphan, one that ignores SIGTERM, one without any environment.
 fn tree(mark: &str) -> CommandBuilder {

@@ -1,7 +1,7 @@
 //! Machines that lack what no execution can be ended without.
 
+use telexec_executor::{Command, Executor};
 use telexec_tests::{Agent, AgentBuilder, MARK, NOBODY, is_root, marker, processes_with, until};
-use telexec_tool::{Command, Executor};
 
 /// A filter that answers ENOSYS, as an older kernel does, to the call of this number; if a second number is not 0, only if
 /// its first argument has that flag.

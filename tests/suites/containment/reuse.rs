@@ -2,8 +2,8 @@
 //! comes next (ns_last_pid, see pid_namespaces(7)) without disturbing others.
 
 use telexec_client::RemoteExecutor;
+use telexec_executor::{Command, Execution, ExecutionId, ExecutionState, Executor, Signal};
 use telexec_tests::{Agent, Hierarchy, MARK, Process, directory, marker, processes_with, run, until, until_told};
-use telexec_tool::{Command, Execution, ExecutionId, ExecutionState, Executor, Signal};
 
 /// How often an id is tried for: the agent's threads take some, too.
 const TRIES: usize = 10;

@@ -1,7 +1,7 @@
 //! Executions of one id on one machine: ids are the callers', and two agents know nothing of each other.
 
+use telexec_executor::{Command, ExecutionId, Executor};
 use telexec_tests::{Agent, MARK, marker, processes_with, until, until_told};
-use telexec_tool::{Command, ExecutionId, Executor};
 
 /// Two agents, each with an execution of the same id; the one that is older is cancelled.
 async fn cancelling_one_leaves_the_other(containment: &str) {

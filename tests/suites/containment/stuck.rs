@@ -4,11 +4,11 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command as Program, Stdio};
 use std::time::Duration;
 
+use telexec_executor::{Command, CommandBuilder, Executor, ExitCause, ListQuery, Signal};
 use telexec_tests::{
     Agent, Gate, HeldEnvironment, MARK, StuckProcess, directory, exit_of, is_root, marker, processes_with, run, until,
     until_told, within,
 };
-use telexec_tool::{Command, CommandBuilder, Executor, ExitCause, ListQuery, Signal};
 
 /// An agent in a mount namespace of its own; `None`: it cannot be had here.
 fn agent(containment: &str) -> Option<Agent> {

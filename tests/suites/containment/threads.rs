@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use telexec_engine::{LocalConfig, LocalExecutor};
+use telexec_executor::{Command, ExecutionState, Executor, Signal};
 use telexec_tests::{MARK, marker, processes_with, until};
-use telexec_tool::local::{LocalConfig, LocalExecutor};
-use telexec_tool::{Command, ExecutionState, Executor, Signal};
 
 /// A parent's death signal, see prctl(2), would come from the thread that made the child.
 #[test]

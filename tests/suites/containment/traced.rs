@@ -5,8 +5,8 @@ use std::thread;
 use nix::sys::ptrace;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
+use telexec_executor::{Command, Executor, Signal};
 use telexec_tests::{Agent, children, collect, is_root, run, until};
-use telexec_tool::{Command, Executor, Signal};
 use tokio::sync::oneshot;
 
 /// Traces a process from a thread of its own; sees its end only when told to.

@@ -3,8 +3,8 @@
 use std::os::unix::fs::PermissionsExt;
 
 use futures_util::future::join_all;
+use telexec_executor::Command;
 use telexec_tests::{Place, collect, run};
-use telexec_tool::Command;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_run_as_the_agents_user() {

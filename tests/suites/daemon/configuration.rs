@@ -5,10 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use telexec_executor::{Command, CommandBuilder, Executor, ExitCause};
 use telexec_tests::{
     Agent, Authority, Certs, Leaf, MARK, Pair, collect, marker, processes_with, run, until, until_told,
 };
-use telexec_tool::{Command, CommandBuilder, Executor, ExitCause};
 
 use super::telexecd;
 

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use telexec_client::RemoteExecutor;
-use telexec_tests::{Agent, Certs, Gate, Leaf, Replay, collect, replay, run, until, until_told, within};
-use telexec_tool::{
+use telexec_executor::{
     Attach, Command, CommandBuilder, ExecutionId, ExecutionInfo, ExecutionState, Executor, ExecutorError, ExitCause,
     ListQuery, OnDisconnect,
 };
+use telexec_tests::{Agent, Certs, Gate, Leaf, Replay, collect, replay, run, until, until_told, within};
 
 /// A state directory, and agents on it.
 struct Place {

@@ -1,8 +1,8 @@
 //! `telexecd health`: what probes ask.
 
 use rustix::process::Signal;
+use telexec_executor::{Command, Executor};
 use telexec_tests::{Agent, Certs, until};
-use telexec_tool::{Command, Executor};
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixListener;
 

@@ -3,8 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 
 use telexec_client::RemoteExecutor;
+use telexec_executor::{Command, ExecutorError, SpawnStage};
 use telexec_tests::{Agent, NOBODY, is_root, run};
-use telexec_tool::{Command, ExecutorError, SpawnStage};
 
 /// An agent that was started by someone careless: a signal blocked, one ignored, the umask and open files odd.
 fn careless() -> Agent {

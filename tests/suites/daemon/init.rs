@@ -3,8 +3,8 @@
 use futures_util::future::join_all;
 use rustix::process::Signal;
 use telexec_client::RemoteExecutor;
+use telexec_executor::{Command, Executor, ExitCause};
 use telexec_tests::{Agent, AgentBuilder, MARK, Process, children, is_root, lines, marker, processes_with, run, until};
-use telexec_tool::{Command, Executor, ExitCause};
 
 const CONTAINMENTS: [&str; 3] = ["cgroup-v2", "cgroup-v1", "process-group"];
 
@@ -55,7 +55,7 @@ async fn an_agent_reaps_the_orphans_of_its_commands() {
         })
         .await;
         let lingering = executor.list(Default::default()).await.unwrap().executions;
-        executor.signal(&lingering[0].id, telexec_tool::Signal::KILL).await.unwrap();
+        executor.signal(&lingering[0].id, telexec_executor::Signal::KILL).await.unwrap();
         until("it is reaped", async || children(agent.pid()).is_empty()).await;
     }
 }
@@ -83,7 +83,7 @@ async fn an_agent_reaps_orphans_while_it_keeps_a_main_process() {
         .await;
     }
     for (id, _) in kept {
-        executor.signal(&id, telexec_tool::Signal::KILL).await.unwrap();
+        executor.signal(&id, telexec_executor::Signal::KILL).await.unwrap();
     }
     until("all are reaped", async || children(agent.pid()).is_empty()).await;
 }

@@ -1,8 +1,8 @@
 //! What the agent writes down, and what it does not.
 
 use serde_json::Value;
+use telexec_executor::{Command, ExecutionId};
 use telexec_tests::{Agent, AgentBuilder, MARK, marker, run, until};
-use telexec_tool::{Command, ExecutionId};
 
 /// The log of an agent that ran a command which failed and one which ran.
 async fn log_of(agent: AgentBuilder, id: &ExecutionId) -> String {

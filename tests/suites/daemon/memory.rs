@@ -1,7 +1,7 @@
 //! The agent's memory, and whom it is for.
 
+use telexec_executor::Command;
 use telexec_tests::{Agent, NOBODY, Scrape, is_root, run};
-use telexec_tool::Command;
 
 /// Of an agent that is not root, commands are the same user.
 fn agent_of_a_user() -> Agent {

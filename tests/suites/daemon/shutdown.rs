@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
+use telexec_executor::{Command, Executor};
 use telexec_proto::v1::{ExecuteRequest, ExitCause};
 use telexec_tests::{Agent, Certs, MARK, Wire, follow, lines, marker, processes_with, run, until, within};
-use telexec_tool::{Command, Executor};
 use tonic::{Code, Streaming};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};

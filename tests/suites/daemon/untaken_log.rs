@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use rustix::process::{Pid, Signal, kill_process};
 use telexec_client::{Agent, ConnectOptions, RemoteExecutor, Target};
+use telexec_executor::{Command, Executor, ExecutorError};
 use telexec_tests::{ask, dial, program, run, until, within};
-use telexec_tool::{Command, Executor, ExecutorError};
 use tempfile::TempDir;
 
 /// An agent whose standard error is the test's own affair; killed when dropped.
@@ -75,7 +75,7 @@ impl Drop for Unlogged {
 }
 
 /// A command whose text, which is logged, is so long that a pipe holds none of it.
-fn wordy() -> telexec_tool::CommandBuilder {
+fn wordy() -> telexec_executor::CommandBuilder {
     Command::shell(format!("echo out; exit 3 # {}", "x".repeat(100_000)))
 }
 

@@ -2,8 +2,8 @@
 
 use futures_util::future::join_all;
 use rustls::pki_types::ServerName;
+use telexec_executor::Command;
 use telexec_tests::{Agent, Certs, Scrape, ask, dial, metrics_address, run, telexecd};
-use telexec_tool::Command;
 use tokio::io::AsyncWriteExt;
 use tokio_rustls::TlsConnector;
 

@@ -1,7 +1,7 @@
 //! The environment of commands: a variable that no rule names is denied, wherever it is set.
 
+use telexec_executor::Command;
 use telexec_tests::{lines, program, within};
-use telexec_tool::Command;
 
 use super::{Ruled, sh};
 

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use telexec_executor::{Command, CommandBuilder, ResourceLimits};
 use telexec_tests::Agent;
-use telexec_tool::{Command, CommandBuilder, ResourceLimits};
 
 use super::{Ruled, sh};
 

@@ -10,8 +10,8 @@ mod rules;
 mod tooling;
 
 use telexec_client::CommandCheck;
+use telexec_executor::{Command, CommandBuilder, ExecutorError};
 use telexec_tests::{Agent, AgentBuilder, Certs, Leaf, Pair, run, within};
-use telexec_tool::{Command, CommandBuilder, ExecutorError};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 

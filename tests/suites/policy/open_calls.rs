@@ -4,13 +4,13 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use telexec_executor::{ExecutionInfo, ExecutionState, Executor, ExitCause, Input};
 use telexec_proto::v1::execution_event::Event;
 use telexec_proto::v1::interact_request::Request as Step;
 use telexec_proto::v1::{
     AttachRequest, DisconnectPolicy, ExecuteRequest, ExecutionEvent, InteractRequest, WriteInputRequest,
 };
 use telexec_tests::{Wire, follow, lines, marker, processes_with, until, within};
-use telexec_tool::{ExecutionInfo, ExecutionState, Executor, ExitCause, Input};
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
@@ -137,7 +137,7 @@ async fn input_stops_and_what_was_detached_stays() {
     admin.write_input(&execution, Input { data: "three\n".into(), ..Default::default() }).await.unwrap();
     until("that is read", async || lines(&file).len() > 1).await;
     assert_eq!(lines(&file), ["one", "three"]);
-    admin.signal(&execution, telexec_tool::Signal::KILL).await.unwrap();
+    admin.signal(&execution, telexec_executor::Signal::KILL).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -169,7 +169,7 @@ async fn calls_that_follow_or_wait_are_ended_alone() {
     is_cancelled(&ruled, &bound).await;
     assert_eq!(info(&ruled, &id).await.state, ExecutionState::Running);
     let admin = ruled.to("admin").await.executor();
-    admin.signal(&id.parse().unwrap(), telexec_tool::Signal::KILL).await.unwrap();
+    admin.signal(&id.parse().unwrap(), telexec_executor::Signal::KILL).await.unwrap();
 }
 
 /// Who may not reach others any more hears what a new call would.

@@ -1,10 +1,10 @@
 //! Executions of others, and who may reach them.
 
 use futures_util::StreamExt;
-use telexec_tests::{Agent, Certs, directory, is_root, marker, program, replay, until, within};
-use telexec_tool::{
+use telexec_executor::{
     Attach, Command, Event, ExecutionId, Executor, ExecutorError, Input, ListQuery, OnDisconnect, Signal,
 };
+use telexec_tests::{Agent, Certs, directory, is_root, marker, program, replay, until, within};
 
 use super::Ruled;
 

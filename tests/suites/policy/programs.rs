@@ -1,7 +1,7 @@
 //! Rules that look at what a command runs.
 
+use telexec_executor::Command;
 use telexec_tests::{Agent, lines};
-use telexec_tool::Command;
 
 use super::{Ruled, sh};
 

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
+use telexec_executor::{
+    Command, CommandBuilder, ExecutionState, Executor, ExecutorError, ExitCause, Input, ResourceLimits, TerminalSize,
+};
 use telexec_tests::{
     Agent, AgentBuilder, MARK, NOBODY, Outcome, collect, is_root, marker, processes_with, run, until, within,
-};
-use telexec_tool::{
-    Command, CommandBuilder, ExecutionState, Executor, ExecutorError, ExitCause, Input, ResourceLimits, TerminalSize,
 };
 
 use super::{Ruled, sh};

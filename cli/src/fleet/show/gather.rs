@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use similar::TextDiff;
-use telexec_tool::OutputStream;
+use telexec_executor::OutputStream;
 
 use super::Show;
 use super::lines::LINE_BYTES;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use telexec_tool::OutputStream;
+use telexec_executor::OutputStream;
 
 use super::Show;
 use crate::fleet::event::Event;
@@ -14,7 +14,7 @@ pub(crate) struct Json;
 
 impl Show for Json {
     fn event(&mut self, _: usize, host: &Host, event: &Event, screen: &mut Screen) -> io::Result<()> {
-        use telexec_tool::Event as Told;
+        use telexec_executor::Event as Told;
         let line = match event {
             Event::Begun => return Ok(()),
             Event::Started(started) => json::line_of(&host.name, &Told::Started(started.clone())),

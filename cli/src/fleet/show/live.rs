@@ -3,7 +3,7 @@
 use std::io;
 
 use anstyle::{AnsiColor, Style};
-use telexec_tool::OutputStream;
+use telexec_executor::OutputStream;
 
 use super::Show;
 use super::lines::Lines;

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use telexec_tool::OutputStream;
+use telexec_executor::OutputStream;
 
 use super::Show;
 use super::live::Live;

@@ -1,7 +1,7 @@
 //! `fleet -d`, and `fleet attach`, `ps` and `kill`, which come back to it.
 
 use serde_json::Value;
-use telexec_tool::Executor;
+use telexec_executor::Executor;
 
 use super::{Fleet, sorted, summary};
 
@@ -38,7 +38,8 @@ async fn it_starts_everywhere_and_is_followed_later() {
 async fn its_id_is_a_label_and_begins_the_ids_of_its_executions() {
     let fleet = Fleet::of(2);
     let id = fleet.detached("sleep 300").await;
-    let executions = fleet.agent.executor().await.list(telexec_tool::ListQuery::default()).await.unwrap().executions;
+    let executions =
+        fleet.agent.executor().await.list(telexec_executor::ListQuery::default()).await.unwrap().executions;
     let mut ids: Vec<_> = executions.iter().map(|info| info.id.to_string()).collect();
     ids.sort();
     assert_eq!(ids, [format!("{id}.web01"), format!("{id}.web02")]);

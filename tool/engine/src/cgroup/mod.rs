@@ -1,0 +1,406 @@
+//! Cgroups: what keeps the processes of an execution together wherever they go, and limits what they use.
+//!
+//! What a machine says of itself is not believed: a hierarchy is used if a trial in it succeeds.
+
+mod hierarchy;
+mod leaf;
+mod limits;
+mod tree;
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use self::hierarchy::Hierarchy;
+use self::leaf::Keeper;
+pub(super) use self::leaf::Leaf;
+use self::limits::Resource;
+use self::tree::{Directory, PREFIX, SUBTREE, Tree};
+use super::processes::{self, Process};
+use super::{ContainmentKind, vfork};
+use telexec_executor::{ExecutorError, ResourceLimits};
+
+/// The cgroups that one engine can use.
+#[derive(Debug, Default)]
+pub(super) struct Cgroups {
+    unified: Option<Unified>,
+    version_1: Vec<Version1>,
+    kind: ContainmentKind,
+    /// Why the version 1 hierarchy with the freezer cannot be used, if it is there.
+    freezer_fault: Option<String>,
+    /// Counts what the OOM killer ends in this process's own cgroup.
+    own_oom: Option<File>,
+}
+
+/// The engine's part of the version 2 hierarchy.
+#[derive(Debug)]
+struct Unified {
+    tree: Tree,
+    /// Those that its leaves have.
+    controllers: Vec<String>,
+    /// Made before it is needed: that takes a twentieth of the start of a command.
+    spare: Mutex<Option<Directory>>,
+}
+
+impl Unified {
+    fn spare(&self) -> MutexGuard<'_, Option<Directory>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The engine's part of a version 1 hierarchy.
+#[derive(Debug)]
+struct Version1 {
+    tree: Tree,
+    controllers: Vec<String>,
+}
+
+impl Version1 {
+    fn has(&self, controller: &str) -> bool {
+        self.controllers.iter().any(|has| has == controller)
+    }
+}
+
+/// How long the processes of a trial may take to end: far longer than they do.
+const TRIAL: Duration = Duration::from_secs(5);
+
+impl Cgroups {
+    /// Finds the best way to keep processes together, or tries the one that is asked for; and why better ones cannot be
+    /// used. With `may_move`, this process may be moved into a cgroup below its own if controllers need that.
+    pub(super) fn probe(asked: Option<ContainmentKind>, may_move: bool) -> (Self, Vec<String>) {
+        let mut faults = Vec::new();
+        let hierarchies = hierarchy::all().unwrap_or_else(|error| {
+            faults.push(format!("cgroups cannot be found: {error}"));
+            Vec::new()
+        });
+        let wants = |kind| asked.is_none_or(|asked| asked == kind);
+        let (version_1, freezer_fault) = version_1(&hierarchies);
+        let mut this = Self { version_1, freezer_fault, ..Self::default() };
+        if wants(ContainmentKind::CgroupV2) {
+            match unified(&hierarchies, may_move) {
+                Ok(unified) => (this.unified, this.kind) = (Some(unified), ContainmentKind::CgroupV2),
+                Err(fault) => faults.push(format!("cgroup-v2: {fault}")),
+            }
+        }
+        if this.unified.is_none() && wants(ContainmentKind::CgroupV1) {
+            this.kind = ContainmentKind::CgroupV1;
+            if let Err(fault) = this.try_freezer() {
+                faults.push(format!("cgroup-v1: {fault}"));
+                this.kind = ContainmentKind::ProcessGroup;
+            }
+        }
+        // after this process may have been moved
+        this.own_oom = own_oom();
+        this.prepare();
+        (this, faults)
+    }
+
+    /// How many processes the OOM killer has ended in this process's own cgroup; `None`: nobody counts.
+    pub(super) fn own_oom_kills(&self) -> Option<u64> {
+        let mut text = [0; 512];
+        let length = self.own_oom.as_ref()?.read_at(&mut text, 0).ok()?;
+        tree::number(str::from_utf8(text.get(..length)?).ok()?, leaf::OOM_KILLS)
+    }
+
+    /// Makes ready what the next execution will need, if it is not.
+    pub(super) fn prepare(&self) {
+        if let Some(unified) = &self.unified
+            && unified.spare().is_none()
+            // if it fails, it is tried again when it is needed, and told then
+            && let Ok(spare) = unified.tree.grow()
+        {
+            // another thread was faster: it is removed, without the lock
+            let _surplus = unified.spare().replace(spare);
+        }
+    }
+
+    /// Removes all of them that hold no process; none can be made from now on.
+    pub(super) fn remove(&self) {
+        let trees = self.unified.iter().map(|unified| &unified.tree);
+        trees.chain(self.version_1.iter().map(|hierarchy| &hierarchy.tree)).for_each(Tree::remove);
+    }
+
+    /// The directories that hold those of executions, where processes are kept together.
+    pub(super) fn trees(&self) -> Vec<PathBuf> {
+        self.keeping_trees().map(|tree| tree.path().to_owned()).collect()
+    }
+
+    /// One of these was made again since this was last asked.
+    pub(super) fn were_restored(&self) -> bool {
+        // all are asked
+        self.keeping_trees().filter(|tree| tree.was_restored()).count() > 0
+    }
+
+    fn keeping_trees(&self) -> impl Iterator<Item = &Tree> {
+        let freezer = self.version_1("freezer").map(|(_, hierarchy)| &hierarchy.tree);
+        self.unified.iter().map(|unified| &unified.tree).chain(freezer)
+    }
+
+    /// What keeps processes together.
+    pub(super) fn kind(&self) -> ContainmentKind {
+        self.kind
+    }
+
+    /// The limits that can be held, by the request's names.
+    pub(super) fn limits(&self) -> Vec<&'static str> {
+        let can = |resource: &Resource| self.is_unified(*resource) || self.version_1(resource.controller()).is_some();
+        Resource::ALL.into_iter().filter(can).map(Resource::field).collect()
+    }
+
+    /// New cgroups for an execution; `None`: it needs none.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Unsupported`] if a limit cannot be held, or those of making them.
+    pub(super) fn leaf(&self, limits: &ResourceLimits) -> Result<Option<Leaf>, ExecutorError> {
+        let keeper = self.keeper().map_err(|error| ExecutorError::Exhausted {
+            reason: format!("no cgroup can be made: {error}"),
+            retry_after: Some(Duration::from_secs(1)),
+        })?;
+        let (controllers, oom) = limits::put_on(self, &keeper, limits)?;
+        let needed = !matches!(keeper, Keeper::None) || !controllers.is_empty();
+        Ok(needed.then_some(Leaf { keeper, controllers, oom }))
+    }
+
+    fn keeper(&self) -> io::Result<Keeper> {
+        match (self.kind, &self.unified, self.version_1("freezer")) {
+            (ContainmentKind::CgroupV2, Some(unified), _) => {
+                let spare = unified.spare().take().filter(|spare| !spare.is_gone());
+                Ok(Keeper::Unified(spare.map_or_else(|| unified.tree.grow(), Ok)?))
+            }
+            (ContainmentKind::CgroupV1, _, Some((_, freezer))) => Ok(Keeper::Freezer(freezer.tree.grow()?)),
+            _ => Ok(Keeper::None),
+        }
+    }
+
+    /// The resource is limited in the version 2 hierarchy.
+    fn is_unified(&self, resource: Resource) -> bool {
+        let controllers = self.unified.iter().flat_map(|unified| &unified.controllers);
+        controllers.into_iter().any(|has| has == resource.controller())
+    }
+
+    /// The version 1 hierarchy with this controller, and its number.
+    fn version_1(&self, controller: &str) -> Option<(usize, &Version1)> {
+        self.version_1.iter().enumerate().find(|(_, hierarchy)| hierarchy.has(controller))
+    }
+
+    fn try_freezer(&self) -> Result<(), String> {
+        if self.version_1("freezer").is_none() {
+            return Err(self.freezer_fault.clone().unwrap_or_else(|| "no freezer is mounted".into()));
+        }
+        let keeper = self.keeper().map_err(|error| error.to_string())?;
+        try_out(Leaf { keeper, controllers: Vec::new(), oom: None })
+    }
+}
+
+/// Of version 1, if the memory controller is there; or of version 2, which counts for all cgroups below too.
+fn own_oom() -> Option<File> {
+    let hierarchies = hierarchy::all().ok()?;
+    let has_memory = |hierarchy: &&Hierarchy| hierarchy.controllers.iter().any(|has| has == "memory");
+    let file = match hierarchies.iter().find(has_memory) {
+        Some(version_1) => version_1.own.join(leaf::OOM_CONTROL),
+        None => hierarchies.iter().find(|hierarchy| hierarchy.unified)?.own.join(leaf::MEMORY_EVENTS),
+    };
+    File::open(file).ok()
+}
+
+/// The parts of the version 1 hierarchies that this process may use, and why it may not use the one with the freezer.
+fn version_1(hierarchies: &[Hierarchy]) -> (Vec<Version1>, Option<String>) {
+    let wanted = |controller: &String| ["freezer", "memory", "pids", "cpu"].contains(&controller.as_str());
+    let (mut usable, mut freezer_fault) = (Vec::new(), None);
+    for hierarchy in hierarchies.iter().filter(|hierarchy| !hierarchy.unified) {
+        let controllers: Vec<_> = hierarchy.controllers.iter().filter(|c| wanted(c)).cloned().collect();
+        if controllers.is_empty() {
+            continue;
+        }
+        match Tree::new(&hierarchy.own) {
+            Ok(tree) => usable.push(Version1 { tree, controllers }),
+            Err(error) if controllers.iter().any(|c| c == "freezer") => {
+                freezer_fault = Some(format!("{}: {error}", hierarchy.own.display()));
+            }
+            Err(_) => {}
+        }
+    }
+    (usable, freezer_fault)
+}
+
+/// The part of a version 2 hierarchy that a trial proves.
+fn unified(hierarchies: &[Hierarchy], may_move: bool) -> Result<Unified, String> {
+    let mut faults = Vec::new();
+    for hierarchy in hierarchies.iter().filter(|hierarchy| hierarchy.unified) {
+        for base in bases(&hierarchy.own) {
+            // where a manager has not given it away, this process stays where that has put it
+            let given = || is_delegated(&base) || hierarchy.is_top();
+            match unified_in(&base, may_move && base == hierarchy.own && given()) {
+                Ok(unified) => return Ok(unified),
+                Err(fault) => faults.push(format!("{}: {fault}", base.display())),
+            }
+        }
+    }
+    match faults.is_empty() {
+        true => Err("none is mounted".into()),
+        false => Err(faults.join("; ")),
+    }
+}
+
+/// Where cgroups may be made, the best place first: beside this process's own if all that was given to it, since a cgroup
+/// with processes cannot share out controllers; otherwise below its own.
+fn bases(own: &Path) -> Vec<PathBuf> {
+    let parent = own.parent().filter(|parent| is_delegated(parent));
+    parent.into_iter().chain([own]).map(Path::to_owned).collect()
+}
+
+/// Whether the cgroup was given to this process to divide: a manager such as systemd says so by an attribute, or has
+/// made it this user's.
+fn is_delegated(cgroup: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+
+    let marked = ["trusted.delegate", "user.delegate"].into_iter().any(|name| {
+        let mut value = [0; 1];
+        rustix::fs::getxattr(cgroup, name, &mut value).is_ok() && value == *b"1"
+    });
+    let uid = rustix::process::geteuid().as_raw();
+    marked || (uid != 0 && fs::metadata(cgroup).is_ok_and(|metadata| metadata.uid() == uid))
+}
+
+fn unified_in(base: &Path, may_move: bool) -> Result<Unified, String> {
+    let text = |error: io::Error| error.to_string();
+    let tree = Tree::new(base).map_err(text)?;
+    let leaf = |tree: &Tree| Ok(Leaf { keeper: Keeper::Unified(tree.grow()?), controllers: Vec::new(), oom: None });
+    try_out(leaf(&tree).map_err(text)?)?;
+    let controllers = share_out(base, &tree, may_move);
+    // once more, with the controllers
+    try_out(leaf(&tree).map_err(text)?)?;
+    Ok(Unified { tree, controllers, spare: Mutex::default() })
+}
+
+/// Gives the leaves of `tree`, which is below `base`, all controllers that can be had; returns those that they have.
+fn share_out(base: &Path, tree: &Tree, may_move: bool) -> Vec<String> {
+    let mut moved = false;
+    let mut enable = |controller: &str| {
+        let value = format!("+{controller}");
+        let enabled = match tree::write(base, SUBTREE, &value) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && may_move && !moved => {
+                moved = true;
+                make_room(base).and_then(|()| tree::write(base, SUBTREE, &value))
+            }
+            result => result,
+        };
+        enabled.and_then(|()| tree.share(controller)).is_ok()
+    };
+    let there = fs::read_to_string(base.join("cgroup.controllers")).unwrap_or_default();
+    let there: Vec<&str> = there.split_whitespace().collect();
+    let wanted = Resource::ALL.map(Resource::controller).into_iter().filter(|wanted| there.contains(wanted));
+    wanted.filter(|controller| enable(controller)).map(str::to_owned).collect()
+}
+
+/// Moves this process into a cgroup below its own: one with processes cannot share out its controllers.
+fn make_room(base: &Path) -> io::Result<()> {
+    let room = base.join("agent");
+    match fs::create_dir(&room) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => tree::write(&room, "cgroup.procs", "0"),
+    }
+}
+
+/// Thaws processes that are frozen in a cgroup of version 1 which they or others chose: SIGKILL takes effect only after
+/// that. A cgroup with other processes in it is left alone.
+pub(super) fn thaw(processes: &[Process]) {
+    let is_other = |pid: &i32| !processes.iter().any(|process| process.pid == *pid);
+    for process in processes {
+        let hierarchies = hierarchy::all_of(process.pid).unwrap_or_default();
+        for freezer in hierarchies.iter().filter(|h| h.controllers.iter().any(|c| c == "freezer")) {
+            // the one that is frozen may be above its own; the root cannot be
+            let above = freezer.own.ancestors().take_while(|cgroup| cgroup.join(leaf::STATE).exists());
+            for cgroup in above.take_while(|cgroup| tree::pids(cgroup).is_ok_and(|pids| !pids.iter().any(is_other))) {
+                let _ = tree::write(cgroup, leaf::STATE, "THAWED");
+            }
+        }
+    }
+}
+
+/// A cgroup of an execution whose engine is dead. Dropping it removes it, if no process is in it.
+pub(super) struct Abandoned {
+    leaf: Leaf,
+    path: PathBuf,
+}
+
+impl Abandoned {
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The live processes in it.
+    ///
+    /// # Errors
+    /// They cannot be told now; asking again helps.
+    pub(super) fn members(&self) -> io::Result<Vec<Process>> {
+        self.leaf.members()
+    }
+
+    /// Sends SIGKILL to all in it.
+    ///
+    /// # Errors
+    /// It cannot be done now; asking again helps.
+    pub(super) fn kill(&self) -> io::Result<()> {
+        self.leaf.kill().map(drop)
+    }
+}
+
+/// The cgroups of executions in the tree of a dead engine, where they keep processes together.
+///
+/// # Errors
+/// They cannot be read.
+pub(super) fn abandoned(tree: &Path) -> io::Result<Vec<Abandoned>> {
+    let mut found = Vec::new();
+    for path in tree::leaves(tree)? {
+        let directory = Directory::abandoned(path.clone());
+        let keeper = match path.join("cgroup.kill").exists() {
+            true => Keeper::Unified(directory),
+            false => Keeper::Freezer(directory),
+        };
+        if leaf::can_keep(&keeper) {
+            found.push(Abandoned { leaf: Leaf { keeper, controllers: Vec::new(), oom: None }, path });
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a process is in a cgroup that keeps an execution together, of this engine or of any on this machine. One that is
+/// only limited by a cgroup of version 1 has left it.
+pub(super) fn keeps(pid: i32) -> bool {
+    let cgroups = processes::read_all(&format!("/proc/{pid}/cgroup"));
+    cgroups.is_ok_and(|cgroups| String::from_utf8_lossy(&cgroups).lines().any(is_keeping))
+}
+
+/// A line of /proc/PID/cgroup: `number:controllers:path`.
+fn is_keeping(line: &str) -> bool {
+    let mut parts = line.splitn(3, ':').skip(1);
+    let controllers = parts.next().unwrap_or_default();
+    let keeps = controllers.is_empty() || controllers.split(',').any(|controller| controller == "freezer");
+    keeps && parts.next().is_some_and(|path| path.contains(PREFIX))
+}
+
+/// Sees that an orphan in a session of its own, whom nothing but its cgroup tells, is found and ended in it.
+fn try_out(leaf: Leaf) -> Result<(), String> {
+    let text = |error: io::Error| error.to_string();
+    if !leaf::can_keep(&leaf.keeper) {
+        return Err("this kernel cannot end all processes of a cgroup".into());
+    }
+    vfork::leave_orphan(&leaf.entry().map_err(text)?).map_err(|errno| io::Error::from(errno).to_string())?;
+    // not by its members: the orphan runs no program of its own, so that its memory is this process's, which others may be
+    // closed to (PR_SET_DUMPABLE), and where /proc hides such processes it is not seen there
+    if leaf.is_empty().map_err(text)? {
+        return Err("a process in it is not found".into());
+    }
+    let began = Instant::now();
+    while !leaf.kill().map_err(text)?.all {
+        if began.elapsed() > TRIAL {
+            return Err("a process in it is not ended".into());
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    Ok(())
+}

@@ -1,0 +1,721 @@
+//! This machine: the engine that starts commands, carries their output, and ends all of their processes.
+//!
+//! Only this crate spawns, signals and reaps. The way of one command: `resolve` makes one process's specification of
+//! it, `start` and `spawn` start that, `supervise` follows it to its end with `pump` for its output, `input` for its input
+//! and `containment` for its processes; `transcript` is what its readers see, and `registry` remembers it.
+
+#![cfg(target_os = "linux")]
+
+mod account;
+mod binding;
+mod cgroup;
+mod children;
+mod containment;
+mod disk;
+mod environ;
+mod handover;
+mod in_memory;
+mod input;
+mod kept;
+mod key;
+mod leftovers;
+mod memory;
+#[cfg(target_env = "gnu")]
+mod names;
+mod process;
+mod processes;
+mod pump;
+mod reaper;
+mod registry;
+mod remembered;
+mod requirements;
+mod resolve;
+mod rlimits;
+mod sessions;
+mod spawn;
+mod spool;
+mod start;
+mod streams;
+mod supervise;
+mod terminal;
+mod transcript;
+mod vfork;
+mod watch;
+mod workers;
+mod working_directory;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures_util::stream;
+use telexec_executor::{
+    Attach, Command, Execution, ExecutionId, ExecutionInfo, ExecutionState, Executor, ExecutorError, Input, ListPage,
+    ListQuery, Program, Signal, SpawnError, Started, TerminalSize,
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+use tracing::{Instrument, debug, info_span, warn};
+
+use self::binding::Binding;
+use self::cgroup::Cgroups;
+use self::containment::Means;
+use self::disk::{Disk, PATIENCE};
+use self::key::Keys;
+use self::leftovers::Journal;
+pub use self::memory::give_back_memory;
+#[cfg(target_env = "gnu")]
+pub use self::names::look_up_in_files;
+use self::pump::Totals;
+pub use self::reaper::Reaper;
+pub use self::registry::Retention;
+use self::registry::{Record, Registry, Reserved};
+use self::resolve::Defaults;
+use self::spawn::{DirectSpawner, Spawner};
+use self::spool::Spool;
+pub use self::spool::SpoolLimits;
+use self::supervise::{Supervisor, at};
+use self::transcript::Reader;
+pub use self::watch::{MainProcess, Watcher};
+pub use self::workers::{Lost, Workers};
+
+/// How a [`LocalExecutor`] runs commands.
+#[derive(Clone, Debug)]
+pub struct LocalConfig {
+    /// The shell for shell text that names none. Default `bash`.
+    pub shell: String,
+    /// Where commands start that name no directory. Default: the home of the user that this process runs as.
+    pub working_directory: Option<String>,
+    /// Added to the base environment of every command; PATH here is also where programs are looked up.
+    pub environment: BTreeMap<String, String>,
+    /// From SIGTERM to SIGKILL, for commands that do not say. Default 2 s.
+    pub kill_grace: Duration,
+    /// Longer ones, asked for or not, are cut to this. Default 60 s.
+    pub max_kill_grace: Duration,
+    /// For commands that do not say. Default: none.
+    pub default_timeout: Option<Duration>,
+    /// Longer timeouts, and none, are cut to this. Default: no limit.
+    pub max_timeout: Option<Duration>,
+    /// For each stream of commands that do not say, in bytes. Default 0: no limit.
+    pub max_output_bytes: u64,
+    /// How many executions may run or linger at once; more are [`ExecutorError::Exhausted`]. Default 4,096.
+    pub max_executions: u32,
+    /// Of these, how many may be of one identity. Default: any number.
+    pub max_executions_per_identity: u32,
+    /// How long ended executions are remembered.
+    pub retention: Retention,
+    /// How much output is kept on disk, for commands that may go to the background.
+    pub spool: SpoolLimits,
+    /// For small files while commands run, for kept output, and for what [`LocalExecutor::leave`] leaves; nobody else may
+    /// write to it. Default: a temporary one.
+    pub state_dir: Option<PathBuf>,
+    /// Log the text of commands at info level instead of debug. Default: no.
+    pub log_commands: bool,
+    /// Keep processes together in just this way. Default: the best that works here.
+    pub containment: Option<ContainmentKind>,
+    /// Be content with no less than a cgroup. Default: no.
+    pub require_cgroup: bool,
+    /// Let this process be moved into a cgroup `agent` below its own, if the controllers for limits need that (see "no
+    /// internal processes", cgroups(7)). Default: no.
+    pub may_move: bool,
+}
+
+/// Where and as whom a command would run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The name of the user.
+    pub user: String,
+    /// Its number.
+    pub uid: u32,
+    /// Where the command would start.
+    pub working_directory: String,
+    /// What would run shell text; `None`: it is a program without a shell.
+    pub shell: Option<String>,
+    /// The variables of its environment that are not its own.
+    pub variables: Vec<String>,
+}
+
+/// How the processes of an execution are kept together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
+pub enum ContainmentKind {
+    /// By session, process group, ancestry and environment: what hides from all of these gets away.
+    #[default]
+    #[serde(rename = "process-group")]
+    ProcessGroup,
+    /// By a cgroup of the first version and its freezer.
+    #[serde(rename = "cgroup-v1")]
+    CgroupV1,
+    /// By a cgroup of the second version.
+    #[serde(rename = "cgroup-v2")]
+    CgroupV2,
+}
+
+impl ContainmentKind {
+    /// Its name, such as `cgroup-v2`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ProcessGroup => "process-group",
+            Self::CgroupV1 => "cgroup-v1",
+            Self::CgroupV2 => "cgroup-v2",
+        }
+    }
+}
+
+impl fmt::Display for ContainmentKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for ContainmentKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let kinds = [Self::CgroupV2, Self::CgroupV1, Self::ProcessGroup];
+        let found = kinds.into_iter().find(|kind| kind.as_str() == name);
+        found.ok_or_else(|| format!("none of {}", kinds.map(Self::as_str).join(", ")))
+    }
+}
+
+/// How long the engine may take to take over what is in its state directory.
+const START_TIME: Duration = Duration::from_secs(60);
+
+/// How long it may take to write what the next engine is to find: up to the most that is remembered, and until it is on disk.
+const LEAVE_TIME: Duration = Duration::from_secs(20);
+
+/// Until a look that could not be taken, or a process that would not go, is tried again.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The machine is out of descriptors or memory: asking again helps.
+fn is_passing(error: &io::Error) -> bool {
+    let numbers = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EINTR, libc::EAGAIN];
+    error.raw_os_error().is_some_and(|number| numbers.contains(&number))
+}
+
+impl Default for LocalConfig {
+    fn default() -> Self {
+        Self {
+            shell: "bash".into(),
+            working_directory: None,
+            environment: BTreeMap::new(),
+            kill_grace: Duration::from_secs(2),
+            max_kill_grace: Duration::from_secs(60),
+            default_timeout: None,
+            max_timeout: None,
+            max_output_bytes: 0,
+            max_executions: 4096,
+            max_executions_per_identity: u32::MAX,
+            retention: Retention::default(),
+            spool: SpoolLimits::default(),
+            state_dir: None,
+            log_commands: false,
+            containment: None,
+            require_cgroup: false,
+            may_move: false,
+        }
+    }
+}
+
+/// Runs commands on this machine, as the user of this process or another one.
+///
+/// A command starts clean: file descriptors 0 to 2 only, a session of its own, default signal dispositions, umask 022,
+/// default resource limits and priorities as far as this process may set them, no ambient capabilities, and none of this
+/// process's environment. Ending one ends all of its processes.
+///
+/// Executions belong to identities, and so do their ids: what [`acting_as`](Self::acting_as) gives starts and finds those of
+/// one identity. A new engine acts as the empty identity, which is all that a program for itself needs.
+///
+/// Clones share one engine. Dropping the last one ends nothing by itself: every [`Execution`] ends its own command when
+/// it is dropped. It needs a Tokio runtime with I/O and time enabled, and a process that neither ignores SIGCHLD nor
+/// reaps children that it did not start.
+#[derive(Clone)]
+pub struct LocalExecutor {
+    shared: Arc<Shared>,
+    /// Whose executions it starts and finds.
+    identity: Arc<str>,
+}
+
+/// What all executions of one engine share.
+struct Shared {
+    defaults: Defaults,
+    spawner: Box<dyn Spawner>,
+    registry: Registry,
+    keys: Keys,
+    spool: Arc<Spool>,
+    journal: Arc<Journal>,
+    /// No longer than the longest.
+    kill_grace: Duration,
+    max_kill_grace: Duration,
+    default_timeout: Option<Duration>,
+    max_timeout: Option<Duration>,
+    max_output_bytes: u64,
+    log_commands: bool,
+    means: Arc<Means>,
+    max_executions: u32,
+    /// Closed when nothing new may start.
+    permits: Arc<Semaphore>,
+    /// Threads for starts.
+    starters: Workers,
+    tracker: TaskTracker,
+    /// Ends what runs, and refuses what comes.
+    shutdown: CancellationToken,
+    /// Cuts every grace short.
+    hurry: CancellationToken,
+    /// Dropped last: its directories can be removed once all executions are.
+    cgroups: Cgroups,
+}
+
+/// What becomes of a request.
+enum Placed {
+    /// A command that is to be started, and may be.
+    New(Arc<Record>, TaskTrackerToken, OwnedSemaphorePermit),
+    /// One that was asked for before, and its start too.
+    Repeated(Execution),
+}
+
+impl Shared {
+    /// The time that a command gets; `None`: as long as it takes.
+    fn timeout(&self, command: &Command) -> Option<Duration> {
+        let asked = command.timeout().or(self.default_timeout);
+        [asked, self.max_timeout, command.allowance().timeout].into_iter().flatten().min()
+    }
+
+    /// From SIGTERM to SIGKILL.
+    fn kill_grace(&self, command: &Command) -> Duration {
+        command.kill_grace().unwrap_or(self.kill_grace).min(self.max_kill_grace)
+    }
+
+    /// Blocks on the file system.
+    fn leave(&self) {
+        let left = match self.spool.is_temporary() {
+            true => Vec::new(),
+            false => self.registry.to_leave(),
+        };
+        let write = || {
+            self.spool.make_again()?;
+            handover::write(self.spool.directory(), &left)
+        };
+        match (!left.is_empty()).then(write) {
+            Some(Ok(())) => self.spool.leave(),
+            Some(Err(error)) => {
+                warn!(%error, "the next agent will not know of what has ended");
+                self.spool.remove();
+            }
+            None => self.spool.remove(),
+        }
+    }
+
+    /// What is told of each stream of a command; 0: all.
+    fn max_output_bytes(&self, command: &Command) -> u64 {
+        let asked = match command.max_output_bytes() {
+            0 => self.max_output_bytes,
+            bytes => bytes,
+        };
+        match command.allowance().output_bytes {
+            Some(most) if asked == 0 || asked > most => most,
+            _ => asked,
+        }
+    }
+}
+
+impl LocalExecutor {
+    /// An engine on this machine.
+    ///
+    /// # Errors
+    /// The machine lacks `/proc` or a system call that is needed, the state directory cannot be made or used, or does not
+    /// answer within a minute, threads cannot be made, `/dev/null` cannot be opened, or the containment that the
+    /// configuration requires does not work here.
+    pub fn new(config: LocalConfig) -> io::Result<Self> {
+        requirements::check()?;
+        let disk = Disk::new()?;
+        let earlier = config.state_dir.clone();
+        disk.run_blocking(START_TIME, move || match earlier {
+            Some(state_dir) => leftovers::end_in(&own_directory(&state_dir)?),
+            None => {
+                leftovers::end_in_temporary();
+                Ok(())
+            }
+        })??;
+        let cgroups = containment(&config)?;
+        let registry = Registry::new(config.retention, config.max_executions_per_identity);
+        let (state_dir, limits) = (config.state_dir.clone(), config.spool);
+        let make = {
+            let disk = disk.clone();
+            move || Spool::new(disk, state_dir.as_deref(), limits)
+        };
+        let (spool, inherited) = disk.run_blocking(START_TIME, make)??;
+        registry.inherit(inherited);
+        let keys = Keys::new();
+        let journal = {
+            let (spool, engine) = (Arc::clone(&spool), keys.engine().to_owned());
+            let trees = cgroups.trees();
+            disk.run_blocking(START_TIME, move || Journal::begin(spool, &engine, &trees))?
+        };
+        Ok(Self {
+            identity: Arc::default(),
+            shared: Arc::new(Shared {
+                defaults: Defaults::new(&config),
+                spawner: Box::new(DirectSpawner::new()?),
+                registry,
+                keys,
+                journal: Arc::new(journal),
+                spool,
+                kill_grace: config.kill_grace.min(config.max_kill_grace),
+                max_kill_grace: config.max_kill_grace,
+                default_timeout: config.default_timeout,
+                max_timeout: config.max_timeout,
+                max_output_bytes: config.max_output_bytes,
+                log_commands: config.log_commands,
+                means: Arc::new(Means::new(cgroups.kind() != ContainmentKind::ProcessGroup)?),
+                max_executions: config.max_executions,
+                permits: Arc::new(Semaphore::new(config.max_executions as usize)),
+                starters: start::starters()?,
+                tracker: TaskTracker::new(),
+                shutdown: CancellationToken::new(),
+                hurry: CancellationToken::new(),
+                cgroups,
+            }),
+        })
+    }
+
+    /// How the processes of an execution are kept together, as a trial has shown to work.
+    pub fn containment(&self) -> ContainmentKind {
+        self.shared.cgroups.kind()
+    }
+
+    /// Which limits a command may have here, by their names in a request, such as `limits.cpus`.
+    pub fn limits(&self) -> Vec<&'static str> {
+        self.shared.cgroups.limits()
+    }
+
+    /// The same engine, acting as this identity: what it starts belongs to that, and ids are looked up among those of that
+    /// identity. What it lists is a matter of the query, [`ListQuery::identity`].
+    pub fn acting_as(&self, identity: &str) -> Self {
+        Self { shared: Arc::clone(&self.shared), identity: identity.into() }
+    }
+
+    /// The identities that have an execution with this id, whoever this acts as.
+    pub fn owners(&self, id: &ExecutionId) -> Vec<String> {
+        self.shared.registry.owners(id)
+    }
+
+    /// Where and as whom a command would run. May take long, or for ever, where users are looked up over a network.
+    ///
+    /// # Errors
+    /// There is no such user, or it cannot be looked up.
+    pub fn place(&self, command: &Command) -> Result<Place, SpawnError> {
+        let defaults = &self.shared.defaults;
+        let account = defaults.account(command)?;
+        let shell = match defaults.program(command) {
+            Program::Shell { shell, .. } => shell,
+            Program::Argv(_) => None,
+        };
+        let working_directory = defaults.working_directory(command, &account);
+        let variables = defaults.base(command, &account).into_keys().collect();
+        Ok(Place { user: account.name, uid: account.uid, working_directory, shell, variables })
+    }
+
+    /// The time that a command would get at most; `None`: as long as it takes.
+    pub fn timeout(&self, command: &Command) -> Option<Duration> {
+        self.shared.timeout(command)
+    }
+
+    /// How many executions run now.
+    pub fn running(&self) -> usize {
+        self.shared.registry.running()
+    }
+
+    /// Refuses new commands from now on.
+    pub fn close(&self) {
+        self.shared.permits.close();
+    }
+
+    /// Returns once no execution runs. Does not keep new ones from starting.
+    pub async fn idle(&self) {
+        self.shared.tracker.close();
+        self.shared.tracker.wait().await;
+    }
+
+    /// Refuses new commands and ends those that run, with [`telexec_executor::ExitCause::Shutdown`]; returns when none of their
+    /// processes is left. No grace is longer than [`LocalConfig::kill_grace`] from now on. Processes that an earlier
+    /// exit left behind on purpose stay.
+    pub async fn shutdown(&self) {
+        self.close();
+        self.shared.shutdown.cancel();
+        if tokio::time::timeout(self.shared.kill_grace, self.idle()).await.is_err() {
+            self.shared.hurry.cancel();
+            self.idle().await;
+        }
+        // not left to the last owner's drop: a process that exits now may not come to that
+        let shared = Arc::clone(&self.shared);
+        let _ = self.shared.means.workers.run("", move || shared.cgroups.remove()).await;
+    }
+
+    /// Leaves the ended executions that it remembers, with the output that is kept of them, to the next engine on the same
+    /// [`LocalConfig::state_dir`]; or removes all, if that is a temporary one or cannot be written to. For a process that
+    /// exits now: nothing may be started any more. Returns after some seconds, also where the file system does not answer.
+    ///
+    /// Of commands that only their caller could follow there is no output then. What processes they left behind is not
+    /// known any more. An engine that goes without this leaves nothing.
+    pub async fn leave(&self) {
+        let (shared, journal, disk) =
+            (Arc::clone(&self.shared), Arc::clone(&self.shared.journal), self.shared.spool.disk());
+        let left = async {
+            // what answers this is busy at most
+            disk.run_within(PATIENCE, "", move || journal.end()).await?;
+            disk.run_within(LEAVE_TIME, "", move || shared.leave()).await
+        };
+        if let Err(error) = left.await {
+            warn!(%error, "the next agent will not know of what has ended");
+        }
+    }
+
+    /// The same as [`Executor::execute`], seen by `watcher`. `id` is for a command that names none, and must be new.
+    ///
+    /// # Errors
+    /// As for `execute`.
+    pub async fn execute_watched(
+        &self,
+        command: Command,
+        id: ExecutionId,
+        watcher: Box<dyn Watcher>,
+    ) -> Result<Execution, ExecutorError> {
+        self.start(command, id, Some(watcher)).await
+    }
+
+    async fn start(
+        &self,
+        command: Command,
+        id: ExecutionId,
+        watcher: Option<Box<dyn Watcher>>,
+    ) -> Result<Execution, ExecutorError> {
+        let command = command.with_identity(&*self.identity);
+        let reserved = tokio::select! {
+            biased;
+            reserved = self.reserve(&command, id) => reserved,
+            // of what it waits for nothing else becomes
+            () = at(command.deadline()) => Err(ExecutorError::DeadlineExceeded),
+        };
+        let (record, tracked, permit) = match reserved {
+            Ok(Placed::New(record, tracked, permit)) => (record, tracked, permit),
+            Ok(Placed::Repeated(execution)) => {
+                watcher.into_iter().for_each(|watcher| watcher.repeated());
+                return Ok(execution);
+            }
+            Err(error) => {
+                watcher.into_iter().for_each(|watcher| watcher.not_started(&error));
+                return Err(error);
+            }
+        };
+        let span = span(&record.id, &command);
+        span.in_scope(|| self.log_request(&command));
+
+        let binding = Binding::owner(&record, command.on_disconnect());
+        let (started, start) = oneshot::channel();
+        let (shared, abandoned) = (Arc::clone(&self.shared), self.shared.hurry.child_token());
+        let (transcript, mut command) = (Arc::clone(&record.transcript), command);
+        let whole = command.take_start();
+        let (permit, forced, totals) = (Some(permit), OnceLock::new(), Totals::new());
+        let supervisor = Supervisor { shared, record, command, watcher, abandoned, tracked, permit, forced, totals };
+        // a task of its own: the command is ended in an orderly way also when nobody waits for this any more
+        tokio::spawn(supervisor.run(whole, started).instrument(span));
+
+        let started = start.await.map_err(|_| ExecutorError::Internal("the command's task ended early".into()))??;
+        // the supervisor keeps its deadline
+        Ok(follow(Reader::owner(transcript), binding, started, None))
+    }
+
+    /// A place for the command under this id, if it names none itself; or what was asked for before.
+    async fn reserve(&self, command: &Command, id: ExecutionId) -> Result<Placed, ExecutorError> {
+        loop {
+            let program = self.shared.defaults.program(command);
+            match self.shared.registry.reserve(command, program, &id, || self.shared.spool.file(command.identity()))? {
+                Reserved::New(record) => {
+                    let tracked = self.shared.tracker.token();
+                    let permit = self.permit().inspect_err(|_| self.shared.registry.release(&record))?;
+                    return Ok(Placed::New(record, tracked, permit));
+                }
+                // if it could not be started, this one is to be
+                Reserved::Repeated(record) => {
+                    // before it has started: whoever asked first may go while it does
+                    let binding = Binding::repeat(&record, command.on_disconnect());
+                    if let Some(started) = record.start().await {
+                        let reader = Reader::at(Arc::clone(&record.transcript), 0);
+                        return Ok(Placed::Repeated(follow(reader, binding, started, command.deadline())));
+                    }
+                }
+                Reserved::Duplicate(record) => {
+                    record.start().await;
+                    // if it has ended meanwhile, this one is to be started
+                    if let Some(info) = record.info(Instant::now()).await
+                        && info.state == ExecutionState::Running
+                    {
+                        return Err(ExecutorError::AlreadyRunning(Box::new(info)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// # Errors
+    /// [`ExecutorError::NotFound`].
+    fn record(&self, id: &ExecutionId) -> Result<Arc<Record>, ExecutorError> {
+        self.shared.registry.get(&self.identity, id)
+    }
+
+    fn permit(&self) -> Result<OwnedSemaphorePermit, ExecutorError> {
+        Arc::clone(&self.shared.permits).try_acquire_owned().map_err(|error| match error {
+            TryAcquireError::Closed => ExecutorError::ShuttingDown,
+            TryAcquireError::NoPermits => ExecutorError::Exhausted {
+                reason: format!("{} executions run already, which is the limit", self.shared.max_executions),
+                retry_after: Some(Duration::from_secs(1)),
+            },
+        })
+    }
+
+    fn log_request(&self, command: &Command) {
+        let text = command.text();
+        match self.shared.log_commands {
+            true => tracing::info!(command = text, "requested"),
+            false => debug!(command = text, "requested"),
+        }
+    }
+}
+
+#[async_trait]
+impl Executor for LocalExecutor {
+    async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
+        self.start(command, ExecutionId::generate(), None).await
+    }
+
+    async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
+        let record = self.record(id)?;
+        let started = record.start().await.ok_or_else(|| ExecutorError::NotFound(id.clone()))?;
+        let end = record.transcript.end();
+        if from.position > end {
+            return Err(ExecutorError::OutOfRange { field: "position".into(), end });
+        }
+        let reader = Reader::at(Arc::clone(&record.transcript), from.position);
+        Ok(follow(reader, Binding::follower(&record, from.on_disconnect), started, None))
+    }
+
+    async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
+        let Some(sender) = self.record(id)?.channels()?.input else {
+            let reason = "the command does not accept input, since it was started without accepts_input";
+            return Err(ExecutorError::FailedPrecondition { reason: reason.into() });
+        };
+        sender.write(input).await
+    }
+
+    async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {
+        let Some(terminal) = self.record(id)?.channels()?.terminal else {
+            return Err(ExecutorError::FailedPrecondition { reason: "the command has no terminal".into() });
+        };
+        terminal.resize(size).map_err(|error| ExecutorError::Internal(format!("the terminal was not resized: {error}")))
+    }
+
+    async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
+        let record = self.record(id)?;
+        if let Some(containment) = record.containment() {
+            if signal == Signal::KILL {
+                record.kill.cancel();
+            }
+            containment.signal(signal).await;
+        }
+        record.info(Instant::now()).await.ok_or_else(|| ExecutorError::NotFound(id.clone()))
+    }
+
+    async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
+        let record = self.record(id)?;
+        record.info(Instant::now()).await.ok_or_else(|| ExecutorError::NotFound(id.clone()))
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError> {
+        let (records, next_page_token) = self.shared.registry.list(&query)?;
+        let mut executions = Vec::with_capacity(records.len());
+        let asked = Instant::now();
+        for record in records {
+            executions.extend(record.info(asked).await);
+        }
+        Ok(ListPage { executions, next_page_token })
+    }
+}
+
+/// What every line of the log about an execution says.
+fn span(id: &ExecutionId, command: &Command) -> tracing::Span {
+    use tracing::field::Empty;
+
+    let identity = command.identity();
+    let span = info_span!("execution", %id, identity, trace_id = Empty, span_id = Empty, parent_span_id = Empty);
+    if let Some(trace) = command.trace() {
+        span.record("trace_id", trace.trace_id());
+        span.record("span_id", trace.span_id());
+        if let Some(parent) = trace.parent_id() {
+            span.record("parent_span_id", parent);
+        }
+    }
+    span
+}
+
+/// The events that a reader finds, until the deadline of its call. The binding ends with them.
+fn follow(reader: Reader, binding: Binding, started: Started, deadline: Option<Instant>) -> Execution {
+    let events = stream::unfold(Some((reader, binding)), move |state| async move {
+        let (mut reader, binding) = state?;
+        let event = tokio::select! {
+            biased;
+            event = reader.next() => event,
+            () = at(deadline) => return Some((Err(ExecutorError::DeadlineExceeded), None)),
+        };
+        let state = (!event.is_last()).then_some((reader, binding));
+        Some((Ok(event), state))
+    });
+    Execution::new(started, events)
+}
+
+/// The containment that the configuration asks for, or the best that works here.
+fn containment(config: &LocalConfig) -> io::Result<Cgroups> {
+    let (cgroups, faults) = Cgroups::probe(config.containment, config.may_move);
+    let kind = cgroups.kind();
+    let required = match config.containment {
+        Some(asked) => kind == asked,
+        None => kind != ContainmentKind::ProcessGroup || !config.require_cgroup,
+    };
+    let faults = faults.join("; ");
+    if !required {
+        let asked = config.containment.map_or("a cgroup", ContainmentKind::as_str);
+        return Err(io::Error::other(format!(
+            "the configuration requires {asked}, which does not work here: {faults}"
+        )));
+    }
+    if !faults.is_empty() {
+        warn!(containment = kind.as_str(), reason = faults, "processes are held together by less than the best");
+    }
+    Ok(cgroups)
+}
+
+fn temporary_directory() -> io::Result<tempfile::TempDir> {
+    use std::os::unix::fs::PermissionsExt;
+
+    tempfile::Builder::new().prefix(leftovers::TEMPORARY).permissions(std::fs::Permissions::from_mode(0o700)).tempdir()
+}
+
+/// A directory of this user that no one else can write to. Made for this user alone if it is not there; one that was made
+/// otherwise may be read by others.
+fn own_directory(path: &Path) -> io::Result<PathBuf> {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_dir() || metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
+        let name = path.display();
+        return Err(io::Error::other(format!("{name} must be a directory of this user that no one else can write to")));
+    }
+    std::path::absolute(path)
+}

@@ -1,0 +1,346 @@
+//! The start of one execution: from its command to a process that runs, or to nothing.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use telexec_executor::{Command, ExecutionId, ExecutorError, OnDisconnect, SpawnError, SpawnStage};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
+use tracing::warn;
+
+use super::cgroup::Leaf;
+use super::children::{Canceller, OwnChild};
+use super::containment::{Guard, Name};
+use super::disk::PATIENCE;
+use super::key::Key;
+use super::leftovers::{self, Note};
+use super::process;
+use super::spawn::Child;
+use super::streams::CommandEnds;
+use super::supervise::{Supervisor, at};
+use super::vfork::Credentials;
+use super::working_directory::Report;
+use super::{PAUSE, Shared};
+use crate::Workers;
+
+/// How many starts may be on their way at once.
+const MAX_THREADS: usize = 64;
+/// Of these, how many of one identity: more of them would only wait for each other, and keep the processors from the threads
+/// that serve others.
+const MAX_EACH: usize = 16;
+/// How long a start waits for its turn: far longer than those before it take, unless they are stuck.
+const TURN_TIME: Duration = Duration::from_secs(10);
+
+/// The threads that start processes: looking a user up, entering a directory and loading a program may take long, or for
+/// ever, on a network.
+///
+/// # Errors
+/// There is no thread to be had.
+pub(super) fn starters() -> io::Result<Workers> {
+    Workers::with_share("start", 1, MAX_THREADS, MAX_EACH)
+}
+
+/// A main process that runs.
+pub(super) struct Main {
+    pub(super) pid: rustix::process::Pid,
+    pub(super) pidfd: AsyncFd<OwnedFd>,
+    pub(super) containment: Guard,
+    pub(super) started: Instant,
+    /// What the OOM killer had ended in this process's own cgroup, if no other execution was there.
+    pub(super) oom_kills_before: Option<u64>,
+    pub(super) user: String,
+    pub(super) working_directory: String,
+    pub(super) report: Option<Report>,
+}
+
+/// A process that runs, and what it was started with.
+struct Spawned {
+    child: Child,
+    /// Just before there was a process: it may have run for a while when its start is seen.
+    started: Instant,
+    containment: Guard,
+    report: Option<Report>,
+    user: String,
+    working_directory: String,
+}
+
+/// Why there is no process.
+pub(super) enum NotStarted {
+    /// Nothing of it is left.
+    Failed(ExecutorError),
+    /// Nobody waits for it any more, and it may still come.
+    GivenUp(ExecutorError, LateStart),
+}
+
+impl<E: Into<ExecutorError>> From<E> for NotStarted {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// A start that takes too long.
+pub(super) struct LateStart {
+    spawning: oneshot::Receiver<Result<Spawned, ExecutorError>>,
+    child: Canceller,
+}
+
+impl LateStart {
+    /// Keeps it from starting, or ends what it started; returns when nothing of it is left.
+    pub(super) async fn end(mut self) {
+        let spawned = loop {
+            // on its way it may be stopped, or wait for a dead file system
+            self.child.cancel();
+            if let Ok(spawned) = tokio::time::timeout(PAUSE, &mut self.spawning).await {
+                break spawned;
+            }
+        };
+        if let Ok(Ok(Spawned { containment, .. })) = spawned {
+            end_now(containment).await;
+        }
+    }
+}
+
+impl Supervisor {
+    /// Starts the command, with these ends of its streams.
+    pub(super) async fn start(&self, command: Command, ends: CommandEnds) -> Result<Main, NotStarted> {
+        let oom_kills_before = self.shared.is_only_one().then(|| self.shared.cgroups.own_oom_kills()).flatten();
+        let Spawned { child, started, containment, report, user, working_directory } =
+            self.spawn(command, ends).await?;
+        let Child { pid, pidfd } = child;
+        let pidfd = match process::watch(pidfd) {
+            Ok(pidfd) => pidfd,
+            Err(error) => {
+                end_now(containment).await;
+                return Err(prepare(error).into());
+            }
+        };
+        Ok(Main { pid, pidfd, containment, started, oom_kills_before, user, working_directory, report })
+    }
+
+    /// Waits for its turn and for its process, no longer than the call lasts.
+    async fn spawn(&self, command: Command, ends: CommandEnds) -> Result<Spawned, NotStarted> {
+        let given_up = self.given_up();
+        tokio::pin!(given_up);
+        // before its turn: where the state directory does not answer, this takes a while
+        tokio::select! {
+            biased;
+            error = &mut given_up => return Err(error.into()),
+            ready = self.shared.check_spool(&command) => ready?,
+        }
+        let (shared, id) = (Arc::clone(&self.shared), self.record.id.clone());
+        let own = OwnChild::expect();
+        let child = own.canceller();
+        let (tell, mut spawning) = oneshot::channel();
+        // set by whoever is first: the thread that starts it, or who waits for that no more
+        let begun = Arc::new(AtomicBool::new(false));
+        let begins = Arc::clone(&begun);
+        let start = move || {
+            if begins.swap(true, Ordering::AcqRel) {
+                return;
+            }
+            let _ = tell.send(shared.spawn(&command, &id, ends, own));
+            // for the next one, while nobody waits for this
+            shared.cgroups.prepare();
+        };
+        let turn = async {
+            let turn = self.shared.starters.run(self.record.identity(), start);
+            if tokio::time::timeout(TURN_TIME, turn).await.is_ok() || begun.load(Ordering::Acquire) {
+                // what comes of it is told by the start itself
+                std::future::pending::<()>().await;
+            }
+        };
+        let error = tokio::select! {
+            spawned = &mut spawning => {
+                let spawned = spawned.map_err(|_| ExecutorError::Internal("the thread that starts it has failed".into()))?;
+                return Ok(spawned?);
+            }
+            error = &mut given_up => error,
+            () = turn => no_thread(),
+        };
+        match begun.swap(true, Ordering::AcqRel) {
+            true => Err(NotStarted::GivenUp(error, LateStart { spawning, child })),
+            false => Err(error.into()),
+        }
+    }
+
+    async fn given_up(&self) -> ExecutorError {
+        tokio::select! {
+            () = at(self.command.deadline()) => ExecutorError::DeadlineExceeded,
+            // nobody is there to see it
+            () = self.record.cancel.cancelled() => ExecutorError::Internal("cancelled before it was started".into()),
+            () = self.shared.shutdown.cancelled() => ExecutorError::ShuttingDown,
+        }
+    }
+}
+
+impl Shared {
+    /// Of all executions that live there is but one.
+    fn is_only_one(&self) -> bool {
+        self.max_executions as usize == self.permits.available_permits() + 1
+    }
+
+    /// Whether there is room for the output of a command that may run unattended.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Exhausted`].
+    async fn check_spool(&self, command: &Command) -> Result<(), ExecutorError> {
+        if !command.may_go_to_background() {
+            return Ok(());
+        }
+        loop {
+            match self.spool.is_full().await {
+                Ok(None) => return Ok(()),
+                Ok(Some(_)) if self.registry.make_room().await => {}
+                Ok(Some(reason)) => return Err(exhausted(reason.into())),
+                Err(error) => return Err(exhausted(format!("the spool cannot be used: {error}"))),
+            }
+        }
+    }
+
+    /// A file that waits for the last directory of a shell of this user.
+    fn report(&self, key: &Key, user: Option<&Credentials>) -> Result<Report, ExecutorError> {
+        let (disk, directory) = (self.spool.disk().clone(), self.spool.state_dir().to_owned());
+        let (key, user) = (key.clone(), user.cloned());
+        let made = self.spool.disk().run_blocking(PATIENCE, move || Report::new(disk, &directory, &key, user.as_ref()));
+        Ok(made.map_err(|error| exhausted(error.to_string()))?.map_err(prepare)?)
+    }
+
+    /// Notes that it may outlive its call.
+    fn note(&self, key: &Key, leaf: Option<&Leaf>) -> Option<Note> {
+        let (journal, key) = (Arc::clone(&self.journal), key.clone());
+        let cgroup = leaf.and_then(|leaf| leaf.path().map(Path::to_owned));
+        let noted = self.spool.disk().run_blocking(PATIENCE, move || journal.outlives(&key, cgroup.as_deref()));
+        leftovers::said(noted)
+    }
+
+    /// Notes cgroups that were made again.
+    fn note_restored(&self) {
+        if !self.cgroups.were_restored() {
+            return;
+        }
+        let (journal, trees) = (Arc::clone(&self.journal), self.cgroups.trees());
+        let noted = self.spool.disk().run_blocking(PATIENCE, move || journal.note_cgroups(&trees));
+        if let Err(error) = noted.map_err(io::Error::from).and_then(|noted| noted) {
+            warn!(%error, "after a crash of this agent some of its commands would run on");
+        }
+    }
+
+    /// From a command to a process: who it runs as, what it becomes, where it is kept.
+    fn spawn(
+        &self,
+        command: &Command,
+        id: &ExecutionId,
+        ends: CommandEnds,
+        own: OwnChild,
+    ) -> Result<Spawned, ExecutorError> {
+        let account = self.defaults.account(command)?;
+        let key = self.keys.next();
+        let report = match command.report_working_directory() {
+            true => Some(self.report(&key, account.credentials.as_ref())?),
+            false => None,
+        };
+        let (user, working_directory) = (account.name.clone(), self.defaults.working_directory(command, &account));
+        let mut spec = self.defaults.resolve(command, account, id, &key, report.as_ref());
+        let leaf = self.cgroups.leaf(&command.limits())?;
+        self.note_restored();
+        if let Some(leaf) = &leaf {
+            spec.cgroups = leaf.entry().map_err(prepare)?;
+        }
+        // before there is a process: a crash leaves none that is not noted
+        let note = match command.on_disconnect() {
+            OnDisconnect::Detach => self.note(&key, leaf.as_ref()),
+            OnDisconnect::Kill => None,
+        };
+        let started = Instant::now();
+        let (own, child) = self.spawner.spawn(&spec, ends, own)?;
+        let name = Name { id: id.clone(), key, identity: command.identity().to_owned() };
+        let containment = Guard::new(child.pid, own, leaf, name, Arc::clone(&self.means));
+        containment.note_session(&self.journal);
+        note.into_iter().for_each(|note| containment.spare(note));
+        Ok(Spawned { child, started, containment, report, user, working_directory })
+    }
+}
+
+fn exhausted(reason: String) -> ExecutorError {
+    ExecutorError::Exhausted { reason, retry_after: Some(Duration::from_secs(10)) }
+}
+
+fn no_thread() -> ExecutorError {
+    ExecutorError::Exhausted {
+        reason: "there is no thread to start it, since other starts do not come to an end; nothing ran".into(),
+        retry_after: Some(Duration::from_secs(1)),
+    }
+}
+
+async fn end_now(containment: Guard) {
+    containment.end(Duration::ZERO, std::future::pending()).await;
+    containment.release();
+}
+
+/// What a command needs could not be had.
+pub(super) fn prepare(error: std::io::Error) -> SpawnError {
+    SpawnError {
+        stage: SpawnStage::Prepare,
+        subject: "the command's pipes and files".into(),
+        errno: error.raw_os_error().unwrap_or(libc::EIO),
+        missing_interpreter: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, mpsc};
+
+    use super::*;
+    use crate::{LocalConfig, LocalExecutor};
+    use crate::{spawn::SpawnSpec, spawn::Spawner};
+    use telexec_executor::Executor;
+
+    /// Starts nothing, and takes until the other side of the channel is dropped.
+    struct Stuck {
+        held: Mutex<mpsc::Receiver<()>>,
+        begun: mpsc::Sender<()>,
+    }
+
+    impl Spawner for Stuck {
+        fn spawn(&self, _: &SpawnSpec, _: CommandEnds, _: OwnChild) -> Result<(OwnChild, Child), SpawnError> {
+            self.begun.send(()).unwrap();
+            let _ = self.held.lock().unwrap().recv();
+            Err(prepare(io::Error::from_raw_os_error(libc::EPERM)))
+        }
+    }
+
+    /// The clock goes on only while nothing else does.
+    #[tokio::test(start_paused = true)]
+    async fn while_all_threads_are_stuck_starts_are_refused() {
+        let (hold, held) = mpsc::channel();
+        let (begin, begun) = mpsc::channel();
+        let mut executor = LocalExecutor::new(LocalConfig::default()).unwrap();
+        let stuck = Stuck { held: Mutex::new(held), begun: begin };
+        Arc::get_mut(&mut executor.shared).unwrap().spawner = Box::new(stuck);
+        let start = |identity: &str| {
+            let (executor, command) = (executor.acting_as(identity), Command::argv(["true"]).build().unwrap());
+            tokio::spawn(async move { executor.execute(command).await.err().unwrap() })
+        };
+        let on_their_way: Vec<_> = (0..MAX_THREADS).map(|n| start(&format!("{}", n / MAX_EACH))).collect();
+        for _ in 0..100 {
+            // all of them are queued then
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(begun.iter().take(MAX_THREADS).count(), MAX_THREADS);
+        let refused = start("another").await.unwrap();
+        assert!(matches!(refused, ExecutorError::Exhausted { retry_after: Some(_), .. }), "{refused}");
+        // from here on threads are waited for, which know no paused clock
+        tokio::time::resume();
+        drop(hold);
+        for one in on_their_way {
+            assert!(matches!(one.await.unwrap(), ExecutorError::Spawn(_)));
+        }
+        assert!(matches!(start("another").await.unwrap(), ExecutorError::Spawn(_)));
+        assert_eq!(begun.try_iter().count(), 1, "what was refused is not begun any more");
+    }
+}

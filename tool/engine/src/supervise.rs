@@ -1,0 +1,498 @@
+//! One execution, from its start to the end of its last process: a straight line in one task.
+
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::time::{Duration, Instant, SystemTime};
+
+use futures_util::FutureExt;
+use telexec_executor::{Command, Descendants, ExecutorError, ExitCause, Exited, OutputStream, Signal, Started};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+use tracing::{error, info, warn};
+
+use super::containment::Guard;
+use super::input::{self, Feed, InputReceiver};
+use super::process::{self, Ended, Status};
+use super::pump::{self, Pump, Source, Totals};
+use super::registry::{Channels, Record};
+use super::start::{Main, NotStarted, prepare};
+use super::streams::{self, Ends};
+use super::watch::{MainProcess, Watcher};
+use super::{PAUSE, Shared};
+
+/// After a call's deadline: how long its reader is waited for.
+const DELIVERY_TIME: Duration = Duration::from_secs(10);
+
+/// What one execution is made of.
+pub(super) struct Supervisor {
+    pub(super) shared: Arc<Shared>,
+    pub(super) record: Arc<Record>,
+    /// Without what only its start needs.
+    pub(super) command: Command,
+    /// Told all of it.
+    pub(super) watcher: Option<Box<dyn Watcher>>,
+    /// Cancelled when the caller is no longer waited for, also not to read its output.
+    pub(super) abandoned: CancellationToken,
+    /// Held until no process is left that was not asked to stay.
+    pub(super) tracked: TaskTrackerToken,
+    /// Held until no process is left.
+    pub(super) permit: Option<OwnedSemaphorePermit>,
+    /// Why it is ended, if it does not end by itself.
+    pub(super) forced: OnceLock<ExitCause>,
+    /// What was read of its output.
+    pub(super) totals: Totals,
+}
+
+/// How the main process ended; the output may not have been read yet.
+struct Ending {
+    cause: ExitCause,
+    ended: Ended,
+    /// From its start to its end.
+    wall_time: Duration,
+    survivors: u32,
+}
+
+/// An execution whose main process has ended, and whose output was read as far as it is.
+struct Concluded {
+    ending: Ending,
+    /// What survivors may still write to.
+    rests: Vec<Source>,
+    inputs: Option<InputReceiver>,
+}
+
+impl Supervisor {
+    /// Runs the execution of this command. `started` gets its start, or why there was none. A panic on the way ends the
+    /// execution, which is an end like any other to all who wait for one.
+    pub(super) async fn run(mut self, command: Command, started: oneshot::Sender<Result<Started, ExecutorError>>) {
+        let mut main = None;
+        let supervised = AssertUnwindSafe(self.supervise(command, &mut main, started)).catch_unwind().await;
+        match (main, supervised) {
+            (Some(main), Ok(Some(concluded))) => self.finish(main, concluded).await,
+            (Some(main), _) => {
+                let concluded = self.settle(&main).await;
+                self.finish(main, concluded).await;
+            }
+            // it was told that nothing runs
+            (None, Ok(_)) => {}
+            (None, Err(_)) => {
+                self.tell_failure(&ExecutorError::Internal("the start has failed by a fault of the agent".into()));
+                self.shared.registry.release(&self.record);
+            }
+        }
+    }
+
+    /// Runs it to the end of its main process and its output. `None`: it did not start, and all of that was told.
+    async fn supervise(
+        &mut self,
+        command: Command,
+        running: &mut Option<Main>,
+        started: oneshot::Sender<Result<Started, ExecutorError>>,
+    ) -> Option<Concluded> {
+        let mut started = Some(started);
+        let mut tell = |answer| drop(started.take().map(|started| started.send(answer)));
+        match self.start_and_follow(command, running, &mut tell).await {
+            Ok(concluded) => return Some(concluded),
+            Err(NotStarted::Failed(error)) => {
+                self.tell_failure(&error);
+                self.shared.registry.release(&self.record);
+                // whoever hears of it finds a free place
+                self.permit = None;
+                tell(Err(error));
+            }
+            Err(NotStarted::GivenUp(error, late)) => {
+                self.tell_failure(&error);
+                tell(Err(error));
+                late.end().await;
+                self.shared.registry.release(&self.record);
+            }
+        }
+        None
+    }
+
+    /// Starts it, as `running`, and follows it to the end of its main process and its output.
+    ///
+    /// # Errors
+    /// It did not start.
+    async fn start_and_follow(
+        &self,
+        command: Command,
+        running: &mut Option<Main>,
+        tell: &mut impl FnMut(Result<Started, ExecutorError>),
+    ) -> Result<Concluded, NotStarted> {
+        let (ends, command_ends) = streams::open(&command).map_err(prepare)?;
+        let (first, exited) = (command.stdin().clone(), CancellationToken::new());
+        let (input, mut inputs) = command.accepts_input().then(input::channel).unzip();
+        let Ends { stdin, stdout, stderr, terminal } = ends;
+        let output = self.carry_output(stdout, stderr, &exited);
+        tokio::pin!(output);
+        // whoever waits before there is a process hears of its streams in the order in which it writes to them
+        let _ = poll_fn(|context| Poll::Ready(output.as_mut().poll(context))).await;
+
+        let main = running.insert(self.start(command, command_ends).await?);
+        let start_time = SystemTime::now();
+        let pid = u32::try_from(main.pid.as_raw_nonzero().get()).unwrap_or(0);
+        let (user, working_directory) = (main.user.clone(), main.working_directory.clone());
+        let info = MainProcess { pid, start_time, user, working_directory };
+        self.record.started(info.clone(), main.containment.clone(), Channels { input, terminal });
+        tell(Ok(Started { id: self.record.id.clone(), pid, start_time }));
+        info!(pid, "started");
+        self.watcher.iter().for_each(|watcher| watcher.started(&info));
+
+        let carried = self.carry(output, Feed::new(stdin).run(first, inputs.as_mut()));
+        let (ending, rests) = tokio::join!(self.follow(main, &exited), carried);
+        Ok(Concluded { ending, rests, inputs })
+    }
+
+    /// After a panic: ends all of its processes, and finds out how the main one ended.
+    async fn settle(&self, main: &Main) -> Concluded {
+        error!("ended, by a fault of the agent");
+        let ending = async {
+            let left = main.containment.end(Duration::ZERO, std::future::pending()).await;
+            let ending = self.ending(main, main.started.elapsed(), left).await;
+            let transcript = &self.record.transcript;
+            transcript.complete();
+            transcript.keep(&self.shared.registry).await;
+            ending
+        };
+        let ending = AssertUnwindSafe(ending).catch_unwind().await.unwrap_or_else(|_| {
+            // it failed again, and what failed is not to be asked for more
+            main.containment.end_blocking();
+            let wall_time = main.started.elapsed();
+            Ending { cause: ExitCause::Signaled, ended: Ended::unknown(), wall_time, survivors: 0 }
+        });
+        Concluded { ending, rests: Vec::new(), inputs: None }
+    }
+
+    /// From the start to the end of the processes. Cancels `exited` when no more output is to be waited for.
+    async fn follow(&self, main: &Main, exited: &CancellationToken) -> Ending {
+        let containment = &main.containment;
+        let mut forced = tokio::select! {
+            biased;
+            () = self.promote(main) => None,
+            () = process::ended(&main.pidfd) => None,
+            stop = self.stop(main.started) => Some(stop),
+        };
+        // it ended by itself before anything was done to it, and this task has not heard of that yet
+        if forced.is_some() && process::look(main.pid).is_ok() {
+            forced = None;
+        }
+        // whether it was what ended it is told by how that ended; all others are to go
+        if forced.is_none() && self.record.kill.is_cancelled() {
+            forced = Some((ExitCause::Signaled, Duration::ZERO));
+        }
+        if let Some((cause, _)) = forced {
+            let _ = self.forced.set(cause);
+        }
+        let mut ended_at = None;
+        let left = {
+            let main_ends = async {
+                process::ended(&main.pidfd).await;
+                ended_at = Some(Instant::now());
+                std::future::pending().await
+            };
+            let end = async {
+                match forced {
+                    Some((_, grace)) => Some(self.end(containment, grace).await),
+                    None if self.command.descendants() == Descendants::Kill => {
+                        Some(containment.end(self.grace(), self.hurry()).await)
+                    }
+                    None => None,
+                }
+            };
+            tokio::select! {
+                biased;
+                never = main_ends => never,
+                left = end => left,
+            }
+        };
+        // one that may not be ended goes on
+        let wall_time = ended_at.unwrap_or_else(Instant::now).saturating_duration_since(main.started);
+        exited.cancel();
+        let survivors = match left {
+            Some(refused) => refused,
+            None => containment.survivors().await,
+        };
+        self.ending(main, wall_time, survivors).await
+    }
+
+    /// How it ended, which it has.
+    async fn ending(&self, main: &Main, wall_time: Duration, survivors: u32) -> Ending {
+        let ended = ended(&main.pidfd, main.pid, survivors).await;
+        let cause = match (self.forced.get(), ended.status) {
+            // SIGKILL leaves no code: it was faster
+            (Some(ExitCause::Signaled), Status::Code(code)) => ExitCause::Exited(code),
+            (Some(cause), _) => *cause,
+            // it may end well all the same
+            (None, Status::Code(0)) => ExitCause::Exited(0),
+            (None, status) if self.has_run_out_of_memory(main, status) => ExitCause::OutOfMemory,
+            (None, Status::Code(code)) => ExitCause::Exited(code),
+            (None, Status::Signal(_)) => ExitCause::Signaled,
+        };
+        Ending { cause, ended, wall_time, survivors }
+    }
+
+    /// The kernel ended a process of it for want of memory. Known of a cgroup of its own; else of this process's own
+    /// cgroup, if no other execution has been there since before the start, and the main process was killed or says so of
+    /// one of its own: nothing is said of what may be another's.
+    fn has_run_out_of_memory(&self, main: &Main, status: Status) -> bool {
+        let known = main.containment.has_run_out_of_memory();
+        known.unwrap_or_else(|| {
+            if !matches!(status, Status::Signal(Some(Signal::KILL)) | Status::Code(KILLED)) {
+                return false;
+            }
+            let Some(before) = main.oom_kills_before else { return false };
+            let kills = self.shared.cgroups.own_oom_kills();
+            kills.is_some_and(|kills| kills > before) && self.shared.registry.is_newest(&self.record)
+        })
+    }
+
+    /// Ends all of its processes; returns how many may not be ended.
+    async fn end(&self, containment: &Guard, grace: Duration) -> u32 {
+        if grace.is_zero() || self.command.terminal().is_none() {
+            return containment.end(grace, self.hurry()).await;
+        }
+        // interactive shells ignore SIGTERM
+        containment.signal(Signal::HUP).await;
+        tokio::select! {
+            left = containment.end(grace, self.hurry()) => left,
+            never = hang_up_again(containment) => never,
+        }
+    }
+
+    /// Lets it go to the background when its time has come. Never returns.
+    async fn promote(&self, main: &Main) {
+        at(self.command.yield_after().and_then(|patience| main.started.checked_add(patience))).await;
+        main.containment.outlive_call(&self.shared.journal, self.record.identity()).await;
+        self.record.transcript.promote();
+        std::future::pending().await
+    }
+
+    /// The deadline of its call, which does not matter to it in the background.
+    async fn deadline(&self, grace: Duration) {
+        at(self.command.deadline().and_then(|deadline| deadline.checked_add(grace))).await;
+        if self.record.transcript.is_promoted() {
+            std::future::pending().await
+        }
+    }
+
+    /// Waits for the first reason to end it, and says how long it may take to end by itself.
+    async fn stop(&self, started: Instant) -> (ExitCause, Duration) {
+        let timeout = self.shared.timeout(&self.command).and_then(|timeout| started.checked_add(timeout));
+        tokio::select! {
+            () = self.record.kill.cancelled() => (ExitCause::Signaled, Duration::ZERO),
+            () = at(timeout) => (ExitCause::TimedOut, self.grace()),
+            () = self.deadline(Duration::ZERO) => (ExitCause::DeadlineExceeded, self.grace()),
+            () = self.record.cancel.cancelled() => (ExitCause::Cancelled, self.grace()),
+            () = self.shared.shutdown.cancelled() => (ExitCause::Shutdown, self.grace()),
+        }
+    }
+
+    fn grace(&self) -> Duration {
+        self.shared.kill_grace(&self.command)
+    }
+
+    /// A reason to cut a grace short.
+    async fn hurry(&self) {
+        tokio::select! {
+            () = self.record.kill.cancelled() => {}
+            () = self.shared.hurry.cancelled() => {}
+        }
+    }
+
+    fn tell_failure(&mut self, error: &ExecutorError) {
+        match error {
+            // without the program's name: that is a piece of the command
+            ExecutorError::Spawn(error) => {
+                info!(stage = error.stage.as_str(), errno = error.errno_name().as_ref(), "not started");
+            }
+            error => info!(error = error.to_string(), "not started"),
+        }
+        self.tell_last(|watcher| watcher.not_started(error));
+    }
+
+    /// Tells the watcher the end. A panic of it changes nothing of that.
+    fn tell_last(&mut self, tell: impl FnOnce(Box<dyn Watcher>)) {
+        if let Some(watcher) = self.watcher.take() {
+            let _ = catch_unwind(AssertUnwindSafe(|| tell(watcher)));
+        }
+    }
+
+    /// Carries output until `exited`, and what is left after it.
+    async fn carry_output(&self, stdout: Source, stderr: Option<Source>, exited: &CancellationToken) -> Vec<Source> {
+        let max_output_bytes = self.shared.max_output_bytes(&self.command);
+        let (transcript, abandoned) = (&*self.record.transcript, &self.abandoned);
+        let watcher = self.watcher.as_deref();
+        let pump = Pump { transcript, watcher, max_output_bytes, exited, abandoned, totals: &self.totals };
+        let output = async {
+            let rests = pump.run_both(stdout, stderr).await;
+            transcript.complete();
+            // a command that has closed its output may still read its input
+            exited.cancelled().await;
+            rests
+        };
+        tokio::join!(output, transcript.keep(&self.shared.registry)).0
+    }
+
+    /// Carries both; returns what is left of the output.
+    async fn carry(&self, output: impl Future<Output = Vec<Source>>, input: impl Future<Output = ()>) -> Vec<Source> {
+        let input = async {
+            input.await;
+            std::future::pending().await
+        };
+        let patience = async {
+            self.deadline(DELIVERY_TIME).await;
+            self.abandoned.cancel();
+            std::future::pending().await
+        };
+        tokio::select! {
+            rests = output => rests,
+            never = input => never,
+            never = patience => never,
+        }
+    }
+
+    /// Tells the end, and looks after what was left running.
+    async fn finish(mut self, mut main: Main, concluded: Concluded) {
+        let Concluded { ending, rests, inputs } = concluded;
+        let lingers = ending.survivors > 0;
+        let grace = self.grace();
+        // what is left behind gets no more time than the command
+        let limit = self.command.allowance().timeout.and_then(|most| main.started.checked_add(most));
+        let working_directory = match main.report.take() {
+            Some(report) => report.read(self.record.identity()).await,
+            None => None,
+        };
+        let mut exited = self.exit_record(ending, working_directory);
+        let [stdout_dropped, stderr_dropped] = self.record.transcript.seal();
+        exited.stdout.dropped_bytes += stdout_dropped;
+        exited.stderr.dropped_bytes += stderr_dropped;
+        self.tell_last(|watcher| watcher.ended(&exited));
+        let (Self { shared, record, tracked, permit, .. }, containment) = (self, &main.containment);
+        shared.registry.ended(&record, exited.clone(), lingers);
+        // not before: who is told that it has ended may look
+        drop(inputs);
+        // whoever hears of the end finds a free place, and survivors that stay even if this task is dropped
+        let _permit = permit.filter(|_| lingers);
+        if lingers {
+            containment.leave_alone();
+        }
+        record.transcript.finish(exited.clone());
+        // the answer goes out first
+        tokio::task::yield_now().await;
+        log_end(&exited);
+        drop(tracked);
+        if !lingers {
+            containment.release();
+            return;
+        }
+        containment.outlive_call(&shared.journal, record.identity()).await;
+        let rests = rests.into_iter().map(pump::discard);
+        let outlive = async {
+            tokio::join!(containment.outlive(), futures_util::future::join_all(rests));
+        };
+        let limited = async {
+            at(limit).await;
+            containment.end(grace, shared.hurry.cancelled()).await;
+            std::future::pending().await
+        };
+        let outlived = async {
+            tokio::select! {
+                () = outlive => true,
+                never = limited => never,
+                // they were asked to stay; only this executor goes
+                () = shared.shutdown.cancelled() => false,
+            }
+        };
+        let outlived = AssertUnwindSafe(outlived).catch_unwind().await;
+        if outlived.is_err() {
+            error!("what was left running is ended, by a fault of the agent");
+            containment.end(Duration::ZERO, std::future::pending()).await;
+        }
+        if outlived.unwrap_or(true) {
+            shared.registry.outlived(&record);
+            containment.release();
+        }
+    }
+
+    fn exit_record(&self, ending: Ending, working_directory: Option<String>) -> Exited {
+        Exited {
+            cause: ending.cause,
+            signal: match ending.ended.status {
+                Status::Code(_) => None,
+                Status::Signal(signal) => signal,
+            },
+            core_dumped: ending.ended.core_dumped,
+            wall_time: ending.wall_time,
+            user_time: ending.ended.user_time,
+            system_time: ending.ended.system_time,
+            max_rss_bytes: ending.ended.max_rss_bytes,
+            stdout: self.totals.of(OutputStream::Stdout),
+            stderr: self.totals.of(OutputStream::Stderr),
+            surviving_processes: ending.survivors,
+            working_directory,
+            end_time: SystemTime::now(),
+        }
+    }
+}
+
+/// A shell that is about to wait for keys misses a SIGHUP now and then.
+async fn hang_up_again(containment: &Guard) -> u32 {
+    let mut pause = 5 * PAUSE;
+    loop {
+        tokio::time::sleep(pause).await;
+        containment.signal(Signal::HUP).await;
+        pause = (2 * pause).min(Duration::from_secs(1));
+    }
+}
+
+/// How the main process ended. Of one that goes on, since it may not be signalled, that is not known.
+async fn ended(pidfd: &AsyncFd<OwnedFd>, pid: rustix::process::Pid, survivors: u32) -> Ended {
+    if survivors == 0 {
+        process::ended(pidfd).await;
+    }
+    for _ in 0..LOOKS {
+        match process::look(pid) {
+            // a debugger is told first
+            Err(error) if survivors == 0 && error.kind() == io::ErrorKind::WouldBlock => {
+                tokio::time::sleep(PAUSE).await
+            }
+            Err(_) => break,
+            Ok(ended) => return ended,
+        }
+    }
+    warn!("how the main process ended is not known");
+    Ended::unknown()
+}
+
+/// How shells exit whose last process was ended by SIGKILL.
+const KILLED: u8 = 128 + 9;
+
+/// How often an end is looked for that is known to be there, with a [`PAUSE`] between.
+const LOOKS: usize = 50;
+
+/// Never, if there is no such moment.
+pub(super) async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn log_end(exited: &Exited) {
+    info!(
+        cause = exited.cause.as_str(),
+        exit_code = exited.exit_code(),
+        signal = exited.signal.map_or(0, Signal::number),
+        wall_ms = u64::try_from(exited.wall_time.as_millis()).unwrap_or(u64::MAX),
+        stdout_bytes = exited.stdout.bytes,
+        stderr_bytes = exited.stderr.bytes,
+        survivors = exited.surviving_processes,
+        "ended"
+    );
+}

@@ -1,0 +1,29 @@
+//! What it means to run a command, whoever runs it and wherever.
+//!
+//! An [`Executor`] is somewhere commands can run: `LocalExecutor`, in the crate `telexec-engine`, is this machine;
+//! `RemoteExecutor`, in the crate `telexec-client`, is a machine behind gRPC. Behaviour is added by wrapping one executor in
+//! another ([`guard`]).
+//!
+//! This crate knows nothing of gRPC, and starts no process.
+
+mod command;
+mod error;
+mod event;
+mod executor;
+pub mod guard;
+mod id;
+mod signal;
+mod size;
+pub mod text;
+pub mod trace;
+
+pub use command::{Allowance, Command, CommandBuilder, Descendants, DuplicatePolicy, Fingerprint, OnDisconnect};
+pub use command::{Program, ResourceLimits, TerminalSize};
+pub use error::{ExecutorError, InvalidCommand, SpawnError, SpawnStage};
+pub use event::{Event, ExitCause, Exited, Output, OutputStream, Started, StreamTotals};
+pub use executor::{Attach, Execution, ExecutionInfo, ExecutionState, Executor, Input, ListPage, ListQuery};
+pub use id::ExecutionId;
+pub use signal::Signal;
+pub use size::parse_size;
+pub use text::without_cut_character;
+pub use trace::TraceContext;

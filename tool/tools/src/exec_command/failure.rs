@@ -1,0 +1,140 @@
+//! What becomes of a call that came to nothing: told to the model if it can act on it, else an error.
+
+use serde_json::json;
+use telexec_executor::text::error_chain;
+use telexec_executor::{ExecutorError, InvalidCommand, SpawnError};
+
+use crate::{ToolError, ToolFailure, ToolResult};
+
+/// Why a call came to nothing.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The model can act on it.
+    Told(Box<ToolFailure>),
+    /// It cannot.
+    Call(ToolError),
+}
+
+impl Failure {
+    pub(super) fn invalid_input(tool: &str, parse_error: impl Into<String>) -> Self {
+        ToolFailure::invalid_input(tool, parse_error).into()
+    }
+
+    /// What an executor answered to this tool.
+    pub(super) fn of(tool: &str, error: ExecutorError) -> Self {
+        let text = error_chain(&error);
+        match error {
+            ExecutorError::Invalid(error) => malformed(tool, error),
+            ExecutorError::Spawn(error) => not_started(&error).into(),
+            ExecutorError::Denied { .. } | ExecutorError::Unauthenticated { .. } => {
+                ToolFailure::new("denied", text).into()
+            }
+            ExecutorError::Unsupported { field, .. } => {
+                ToolFailure::new("unsupported", text).with_details(json!({ "field": field })).into()
+            }
+            ExecutorError::Exhausted { retry_after, .. } => {
+                let retry_after_ms = retry_after.map(|after| after.as_millis());
+                let details = json!({ "retry_after_ms": retry_after_ms });
+                ToolFailure::new("exhausted", text).with_hint("try again later").with_details(details).into()
+            }
+            ExecutorError::NotFound(id) => ToolFailure::new("task_not_found", format!("there is no task {id}"))
+                .with_hint("task_list names the tasks that there are")
+                .into(),
+            ExecutorError::FailedPrecondition { .. } => ToolFailure::new("failed_precondition", text).into(),
+            ExecutorError::OutOfRange { end, .. } => {
+                ToolFailure::new("out_of_range", text).with_details(json!({ "end": end })).into()
+            }
+            error => Self::Call(ToolError::Failed { message: text, source: Some(Box::new(error)) }),
+        }
+    }
+}
+
+impl From<ToolFailure> for Failure {
+    fn from(failure: ToolFailure) -> Self {
+        Self::Told(Box::new(failure))
+    }
+}
+
+impl From<ToolError> for Failure {
+    fn from(error: ToolError) -> Self {
+        Self::Call(error)
+    }
+}
+
+/// The answer of a call that ran until it was cancelled (`None`) or came to something.
+pub(super) fn answer(heading: &str, called: Option<Result<ToolResult, Failure>>) -> Result<ToolResult, ToolError> {
+    match called {
+        Some(Ok(result)) => Ok(result),
+        Some(Err(Failure::Told(failure))) => Ok(ToolResult::failure(heading, &failure)),
+        Some(Err(Failure::Call(error))) => Err(error),
+        None => Err(ToolError::Cancelled),
+    }
+}
+
+/// What a model can name in a call is told by the name that it has there; the rest was configured.
+fn malformed(tool: &str, error: InvalidCommand) -> Failure {
+    let parameter = match error.field.as_ref() {
+        "command" => "cmd",
+        "working_directory" => "workdir",
+        "shell" => "shell",
+        _ => return Failure::Call(ToolError::Failed { message: error.to_string(), source: Some(Box::new(error)) }),
+    };
+    Failure::invalid_input(tool, format!("{parameter}: {}", error.reason))
+}
+
+fn not_started(error: &SpawnError) -> ToolFailure {
+    let details = json!({ "stage": error.stage.as_str(), "errno": error.errno_name(), "subject": error.subject });
+    ToolFailure::new("command_not_started", error.to_string()).with_details(details)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use telexec_executor::SpawnStage;
+
+    fn told(error: ExecutorError) -> ToolFailure {
+        match Failure::of("exec_command", error) {
+            Failure::Told(failure) => *failure,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn malformed_commands_name_the_parameter() {
+        for (field, parse_error) in
+            [("command", "cmd: is odd"), ("working_directory", "workdir: is odd"), ("shell", "shell: is odd")]
+        {
+            let failure = told(InvalidCommand::new(field, "is odd").into());
+            assert_eq!((failure.kind, &failure.details["parse_error"]), ("invalid_tool_input", &json!(parse_error)));
+        }
+        let configured = Failure::of("exec_command", InvalidCommand::new("environment", "is odd").into());
+        assert!(matches!(configured, Failure::Call(ToolError::Failed { .. })), "{configured:?}");
+    }
+
+    #[test]
+    fn what_did_not_start_tells_the_step() {
+        let error =
+            SpawnError { stage: SpawnStage::Chdir, subject: "/no/such".into(), errno: 2, missing_interpreter: false };
+        let failure = told(error.into());
+        assert_eq!(failure.kind, "command_not_started");
+        assert_eq!(failure.details, json!({ "stage": "chdir", "errno": "ENOENT", "subject": "/no/such" }));
+        assert!(failure.message.contains("/no/such"), "{failure}");
+    }
+
+    #[test]
+    fn a_lost_machine_is_no_answer_for_the_model() {
+        let lost = ExecutorError::Lost { endpoint: "there".into(), source: "broken".into() };
+        match Failure::of("exec_command", lost) {
+            Failure::Call(ToolError::Failed { message, source: Some(source) }) => {
+                assert_eq!(message, "the connection to there was lost: broken");
+                assert!(source.downcast_ref::<ExecutorError>().is_some());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_cancelled_call_has_no_answer() {
+        assert!(matches!(answer("Command failed", None), Err(ToolError::Cancelled)));
+    }
+}
