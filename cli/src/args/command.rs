@@ -5,8 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use telexec_executor::{Command, CommandBuilder, ResourceLimits, TraceContext, parse_size};
 
-use super::parse_pair;
-use crate::duration::parse_duration;
+use crate::syntax::{parse_duration, parse_pair};
 
 #[derive(Debug, Args)]
 pub(crate) struct CommandArgs {

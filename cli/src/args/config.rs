@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::ConnectArgs;
+use crate::config::ConnectArgs;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

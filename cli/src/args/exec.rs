@@ -5,10 +5,10 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, ValueEnum};
 use telexec_executor::ExecutionId;
 
-use super::{CommandArgs, ConnectArgs, Destination};
-use crate::completions;
-use crate::detach::DetachKeys;
-use crate::duration::{parse_duration, parse_timeout};
+use super::{CommandArgs, complete};
+use crate::config::ConnectArgs;
+use crate::syntax::{Destination, parse_duration, parse_timeout};
+use crate::terminal::DetachKeys;
 
 #[derive(Debug, Args)]
 #[command(
@@ -48,7 +48,7 @@ Examples:
 )]
 pub(crate) struct ExecArgs {
     /// Where: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
-    #[arg(add = completions::targets())]
+    #[arg(add = complete::targets())]
     pub(crate) target: Destination,
     #[command(flatten)]
     pub(crate) command: CommandArgs,

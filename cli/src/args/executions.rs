@@ -3,9 +3,10 @@
 use clap::Args;
 use telexec_executor::{ExecutionId, Signal};
 
-use super::{ConnectArgs, Destination, parse_agent, parse_pair};
-use crate::completions;
-use crate::detach::DetachKeys;
+use super::complete;
+use crate::config::ConnectArgs;
+use crate::syntax::{Destination, parse_agent, parse_pair};
+use crate::terminal::DetachKeys;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -25,7 +26,7 @@ Examples:
   telexec ps -q build-7:7443 | xargs telexec kill build-7:7443")]
 pub(crate) struct PsArgs {
     /// Where: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
-    #[arg(value_parser = parse_agent, add = completions::targets())]
+    #[arg(value_parser = parse_agent, add = complete::targets())]
     pub(crate) target: Destination,
     /// Also those that have ended
     #[arg(short = 'a', long)]
@@ -63,7 +64,7 @@ Examples:
   telexec attach -i --detach-keys ctrl-a,d build-7:7443 my-shell")]
 pub(crate) struct AttachArgs {
     /// Where: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
-    #[arg(value_parser = parse_agent, add = completions::targets())]
+    #[arg(value_parser = parse_agent, add = complete::targets())]
     pub(crate) target: Destination,
     /// Which execution; `telexec ps` lists them
     pub(crate) id: ExecutionId,
@@ -102,7 +103,7 @@ Examples:
   telexec input --close -n build-7:7443 my-sort ''       only ends its input")]
 pub(crate) struct InputArgs {
     /// Where: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
-    #[arg(value_parser = parse_agent, add = completions::targets())]
+    #[arg(value_parser = parse_agent, add = complete::targets())]
     pub(crate) target: Destination,
     /// Which execution; `telexec ps` lists them
     pub(crate) id: ExecutionId,
@@ -132,7 +133,7 @@ Examples:
   telexec kill -s 9 build-7:7443 $(telexec ps -q build-7:7443)")]
 pub(crate) struct KillArgs {
     /// Where: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
-    #[arg(value_parser = parse_agent, add = completions::targets())]
+    #[arg(value_parser = parse_agent, add = complete::targets())]
     pub(crate) target: Destination,
     /// Which executions; `telexec ps` lists them
     #[arg(required = true, value_name = "ID")]

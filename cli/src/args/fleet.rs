@@ -8,10 +8,9 @@ use telexec_executor::{ExecutionId, Signal, parse_size};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::executions::parse_signal;
-use super::{CommandArgs, ConnectArgs};
-use crate::completions;
-use crate::duration::parse_timeout;
-use crate::fleet::Share;
+use super::{CommandArgs, complete};
+use crate::config::ConnectArgs;
+use crate::syntax::{Share, parse_timeout};
 
 const HOSTS: &str = "Hosts";
 const PACE: &str = "Pace";
@@ -114,16 +113,16 @@ pub(crate) struct FleetCommandArgs {
 #[command(next_help_heading = HOSTS)]
 pub(crate) struct HostArgs {
     /// These; may be repeated
-    #[arg(short = 'w', long = "hosts", value_name = "HOSTS", add = completions::hosts())]
+    #[arg(short = 'w', long = "hosts", value_name = "HOSTS", add = complete::hosts())]
     pub(crate) hosts: Vec<String>,
     /// This group: -g web is -w @web; may be repeated
-    #[arg(short = 'g', long, value_name = "NAME", add = completions::groups())]
+    #[arg(short = 'g', long, value_name = "NAME", add = complete::groups())]
     pub(crate) group: Vec<String>,
     /// Every configured target
     #[arg(short = 'a', long)]
     pub(crate) all: bool,
     /// But not these; may be repeated
-    #[arg(short = 'x', long, value_name = "HOSTS", add = completions::hosts())]
+    #[arg(short = 'x', long, value_name = "HOSTS", add = complete::hosts())]
     pub(crate) exclude: Vec<String>,
     /// Those in a file, some on each line; - is standard input
     #[arg(long, value_name = "FILE")]

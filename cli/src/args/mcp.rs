@@ -2,8 +2,9 @@
 
 use clap::Args;
 
-use super::{ConnectArgs, Destination, ToolOptions};
-use crate::completions;
+use super::{ToolOptions, complete};
+use crate::config::ConnectArgs;
+use crate::syntax::Destination;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -29,7 +30,7 @@ Examples:
   telexec mcp --user ci --deny 'rm -rf /' build-7")]
 pub(crate) struct McpArgs {
     /// Where: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
-    #[arg(required = true, value_name = "TARGET", add = completions::targets())]
+    #[arg(required = true, value_name = "TARGET", add = complete::targets())]
     pub(crate) targets: Vec<Destination>,
     #[command(flatten)]
     pub(crate) options: ToolOptions,

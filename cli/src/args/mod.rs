@@ -2,6 +2,7 @@
 
 mod certs;
 mod command;
+mod complete;
 mod config;
 mod exec;
 mod executions;
@@ -9,14 +10,9 @@ mod fleet;
 mod mcp;
 mod tool;
 
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
-use std::time::Duration;
 
 use clap::{Args, Parser};
-use telexec_client::{InvalidTarget, Target};
-use tracing_subscriber::filter::LevelFilter;
 
 pub(crate) use self::certs::{CertsAction, CertsArgs, CertsInitArgs, CertsIssueArgs};
 pub(crate) use self::command::CommandArgs;
@@ -28,8 +24,8 @@ pub(crate) use self::fleet::{
 };
 pub(crate) use self::mcp::McpArgs;
 pub(crate) use self::tool::{ToolArgs, ToolOptions, ToolStyle};
-use crate::completions;
-use crate::duration::parse_timeout;
+use crate::config::ConnectArgs;
+use crate::syntax::Destination;
 
 /// Run commands on other machines, through their telexec agents
 #[derive(Debug, Parser)]
@@ -51,7 +47,7 @@ Examples:
   telexec exec --cert me.pem --key me.key --ca ca.pem build-7:7443 -- uname -a
   telexec fleet -w 'web[01-32],@db' -- uptime"
 )]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) subcommand: Subcommand,
 }
@@ -127,84 +123,6 @@ pub(crate) enum CompletionShell {
     Zsh,
 }
 
-/// `local`, where an agent listens, or a name for that in the configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Destination {
-    Local,
-    Agent(Target),
-    Named(String),
-}
-
-impl FromStr for Destination {
-    type Err = InvalidTarget;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "local" => Ok(Self::Local),
-            name if is_name(name) => Ok(Self::Named(name.to_owned())),
-            address => address.parse().map(Self::Agent),
-        }
-    }
-}
-
-impl fmt::Display for Destination {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Local => f.write_str("local"),
-            Self::Agent(target) => target.fmt(f),
-            Self::Named(name) => f.write_str(name),
-        }
-    }
-}
-
-/// What no address looks like.
-fn is_name(text: &str) -> bool {
-    text.starts_with(|first: char| first.is_ascii_alphanumeric())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
-}
-
-/// An agent that is there before and after this process.
-fn parse_agent(text: &str) -> Result<Destination, String> {
-    match text.parse() {
-        Ok(Destination::Local) => {
-            Err("that agent is new in every process and has run nothing: give one that stays".to_owned())
-        }
-        destination => destination.map_err(|error| error.to_string()),
-    }
-}
-
-/// `NAME=VALUE`.
-fn parse_pair(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        Some(_) => Err("the name is empty".to_owned()),
-        None => Err("give NAME=VALUE".to_owned()),
-    }
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Connection")]
-pub(crate) struct ConnectArgs {
-    /// Own certificate
-    #[arg(long, value_name = "PEM", env = "TELEXEC_CERT", hide_env_values = true)]
-    pub(crate) cert: Option<PathBuf>,
-    /// Its private key
-    #[arg(long, value_name = "PEM", env = "TELEXEC_KEY", hide_env_values = true)]
-    pub(crate) key: Option<PathBuf>,
-    /// Authority that the agent's certificate must come from
-    #[arg(long, value_name = "PEM", env = "TELEXEC_CA", hide_env_values = true)]
-    pub(crate) ca: Option<PathBuf>,
-    /// Name in the agent's certificate [default: the target's host]
-    #[arg(long, value_name = "NAME", env = "TELEXEC_SERVER_NAME", hide_env_values = true)]
-    pub(crate) server_name: Option<String>,
-    /// Longest wait for the connection [default: 10s]
-    #[arg(long, value_name = "DUR", value_parser = parse_timeout)]
-    pub(crate) connect_timeout: Option<Duration>,
-    /// Own log, on standard error: off, error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", env = "TELEXEC_LOG_LEVEL", hide_env_values = true, default_value = "error")]
-    pub(crate) log_level: LevelFilter,
-}
-
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit codes: 0 it serves, 1 it is shutting down, 255 it is unreachable.
@@ -213,7 +131,7 @@ Example:
   telexec ping unix:///run/telexec/agent.sock")]
 pub(crate) struct PingArgs {
     /// Where: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
-    #[arg(add = completions::targets())]
+    #[arg(add = complete::targets())]
     pub(crate) target: Destination,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
@@ -225,7 +143,7 @@ Example:
   telexec info --json local | jq -r .kernel")]
 pub(crate) struct InfoArgs {
     /// Where: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
-    #[arg(add = completions::targets())]
+    #[arg(add = complete::targets())]
     pub(crate) target: Destination,
     /// Print one JSON object
     #[arg(long)]

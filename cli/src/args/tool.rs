@@ -2,8 +2,9 @@
 
 use clap::{Args, ValueEnum};
 
-use super::{ConnectArgs, Destination};
-use crate::completions;
+use super::complete;
+use crate::config::ConnectArgs;
+use crate::syntax::Destination;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -27,7 +28,7 @@ Examples:
   telexec tool web1:7443 exec_command '{\"cmd\": \"make\", \"workdir\": \"/src\"}'")]
 pub(crate) struct ToolArgs {
     /// Where: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
-    #[arg(add = completions::targets())]
+    #[arg(add = complete::targets())]
     pub(crate) target: Destination,
     /// Tool to call; without it, the tools are listed
     pub(crate) name: Option<String>,

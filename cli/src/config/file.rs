@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::args::Destination;
-use crate::duration::parse_timeout;
-use crate::fleet::nodeset::{self, Groups};
+use crate::syntax::nodeset::Groups;
+use crate::syntax::{Destination, nodeset, parse_timeout};
 
 /// All that it says.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]

@@ -1,25 +1,24 @@
 //! The operator's configuration: targets, credentials and groups by name, and defaults.
 //!
-//! `file` is what can be written there, `place` what a target comes to with it, `show` is `telexec config`.
+//! `file` is what can be written there, `flags` what overrides it, `resolve` what a target comes to with both.
 
 mod file;
-mod place;
-mod show;
+mod flags;
+mod resolve;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 pub(crate) use self::file::Config;
-pub(crate) use self::place::Place;
-pub(crate) use self::show::run;
-use crate::exit;
-use crate::failure::Failure;
+pub(crate) use self::flags::ConnectArgs;
+pub(crate) use self::resolve::Place;
+use crate::output::{Failure, exit};
 
 /// Names the file, in place of the usual one.
 const VARIABLE: &str = "TELEXEC_CONFIG";
 
 /// Where the configuration is, and whether someone said so.
-fn locate() -> Option<(PathBuf, bool)> {
+pub(crate) fn locate() -> Option<(PathBuf, bool)> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(path) = variable(VARIABLE) {
         return Some((path, true));

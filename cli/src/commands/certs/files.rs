@@ -1,0 +1,43 @@
+//! Certificates and keys on disk: a key is never readable by others, and nothing is overwritten by accident.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+use super::{FAILED, failed};
+use crate::output::Failure;
+
+pub(super) fn read(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Failure::text(FAILED, format!("{} does not exist", path.display()))
+            .advice(Some("make the authority first: telexec certs init; or say where it is: --dir")),
+        _ => failed(path.display(), &error),
+    })
+}
+
+/// Writes both files or, if one of them exists and `force` is not given, neither.
+pub(super) fn write_pair(cert: &Path, cert_pem: &str, key: &Path, key_pem: &str, force: bool) -> Result<(), Failure> {
+    for path in [cert, key] {
+        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+            made.map_err(|error| failed(directory.display(), &error))?;
+        }
+        if path.symlink_metadata().is_ok() {
+            if !force {
+                return Err(Failure::text(FAILED, format!("{} exists already", path.display()))
+                    .advice(Some("--force replaces it")));
+            }
+            std::fs::remove_file(path).map_err(|error| failed(path.display(), &error))?;
+        }
+    }
+    write_new(key, 0o600, key_pem).map_err(|error| failed(key.display(), &error))?;
+    write_new(cert, 0o644, cert_pem).map_err(|error| failed(cert.display(), &error))
+}
+
+/// Writes a file that must not be there yet, not even as a link.
+fn write_new(path: &Path, mode: u32, text: &str) -> io::Result<()> {
+    let mut file: File = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}

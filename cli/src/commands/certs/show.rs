@@ -1,0 +1,110 @@
+//! `telexec certs show`: what certificates say, for people.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use aws_lc_rs::digest;
+use x509_parser::extensions::GeneralName;
+use x509_parser::pem::Pem;
+use x509_parser::prelude::X509Certificate;
+
+use super::{FAILED, failed};
+use crate::output::{self, Failure, json};
+
+pub(super) fn show(files: &[PathBuf]) -> Result<(), Failure> {
+    let mut text = String::new();
+    for path in files {
+        let shown = one_file(path)?;
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text += &shown;
+    }
+    output::print(text.as_bytes())
+}
+
+fn one_file(path: &Path) -> Result<String, Failure> {
+    let name = path.display();
+    let data = std::fs::read(path).map_err(|error| failed(name, &error))?;
+    let mut text = String::new();
+    for pem in Pem::iter_from_buffer(&data) {
+        let pem = pem.map_err(|error| failed(path.display(), &error))?;
+        if pem.label != "CERTIFICATE" {
+            continue;
+        }
+        let cert = pem.parse_x509().map_err(|error| failed(path.display(), &error))?;
+        for (key, value) in fields(&cert, &pem.contents) {
+            // what is in a certificate must not move the cursor
+            let _ = writeln!(text, "{:13}{}", format!("{key}:"), value.replace(char::is_control, " "));
+        }
+    }
+    match text.is_empty() {
+        true => Err(Failure::text(FAILED, format!("{} holds no certificate in PEM form", path.display()))),
+        false => Ok(format!("{}\n{text}", path.display())),
+    }
+}
+
+fn fields(cert: &X509Certificate<'_>, der: &[u8]) -> Vec<(&'static str, String)> {
+    let now = x509_parser::time::ASN1Time::now();
+    let state = match cert.validity() {
+        validity if now < validity.not_before => "not valid yet",
+        validity if now > validity.not_after => "expired",
+        _ => "valid now",
+    };
+    let from_to = [cert.validity().not_before, cert.validity().not_after].map(|time| date(time.timestamp()));
+    vec![
+        ("subject", cert.subject().to_string()),
+        ("names", names(cert)),
+        ("issuer", cert.issuer().to_string()),
+        ("validity", format!("{} ({state})", from_to.join(" to "))),
+        ("usages", usages(cert)),
+        ("serial", hex(cert.raw_serial())),
+        ("sha256", hex(digest::digest(&digest::SHA256, der).as_ref())),
+    ]
+}
+
+fn names(cert: &X509Certificate<'_>) -> String {
+    let Ok(Some(names)) = cert.subject_alternative_name() else { return "none".to_owned() };
+    let name = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) => format!("dns {name}"),
+        GeneralName::URI(uri) => format!("uri {uri}"),
+        GeneralName::RFC822Name(name) => format!("mail {name}"),
+        GeneralName::IPAddress(bytes) => match (<[u8; 4]>::try_from(*bytes), <[u8; 16]>::try_from(*bytes)) {
+            (Ok(v4), _) => format!("ip {}", IpAddr::from(v4)),
+            (_, Ok(v6)) => format!("ip {}", IpAddr::from(v6)),
+            _ => "a malformed ip".to_owned(),
+        },
+        _ => "of another kind".to_owned(),
+    };
+    names.value.general_names.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+fn usages(cert: &X509Certificate<'_>) -> String {
+    let mut usages = Vec::new();
+    if let Ok(Some(constraints)) = cert.basic_constraints()
+        && constraints.value.ca
+    {
+        usages.push("authority".to_owned());
+    }
+    if let Ok(Some(usage)) = cert.key_usage() {
+        usages.push(usage.value.to_string().to_lowercase());
+    }
+    if let Ok(Some(usage)) = cert.extended_key_usage() {
+        for (set, name) in [(usage.value.server_auth, "server"), (usage.value.client_auth, "client")] {
+            usages.extend(set.then(|| name.to_owned()));
+        }
+    }
+    if usages.is_empty() { "not limited".to_owned() } else { usages.join(", ") }
+}
+
+fn date(timestamp: i64) -> String {
+    let since = u64::try_from(timestamp).ok().map(Duration::from_secs);
+    let time = since.and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since)).and_then(json::time);
+    time.and_then(|time| time.split('.').next().map(|seconds| format!("{seconds}Z"))).unwrap_or_else(|| "?".to_owned())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
+}

@@ -1,0 +1,50 @@
+//! `telexec check`: whether the agent would run a command.
+
+use serde_json::json;
+use telexec_client::CommandCheck;
+use telexec_executor::TerminalSize;
+
+use super::exec;
+use crate::args::ExecArgs;
+use crate::connect::{call_failure, with_agent};
+use crate::output::{self, Failure, exit, fields};
+
+pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
+    exec::settle_user(&mut args)?;
+    // its size does not matter
+    let size = args.tty.then(|| TerminalSize::new(80, 24)).transpose();
+    let command = exec::command(&args, size.map_err(|error| Failure::new(exit::USAGE, &error))?)?;
+    let check = with_agent(&args.target, &args.connect, async |agent| {
+        let failure = |error| call_failure(exit::of_error(&error), &args.target, &error);
+        agent.check(&command).await.map_err(failure)
+    });
+    let check = check.await?;
+    let text = if args.json { as_json(&check) } else { as_text(&check) };
+    output::print(text.as_bytes())?;
+    Ok(if check.allowed { 0 } else { exit::REFUSED })
+}
+
+fn as_text(check: &CommandCheck) -> String {
+    fields([
+        ("allowed", yes_or_no(check.allowed)),
+        ("reason", check.reason.clone()),
+        ("programs", check.programs.join(" ")),
+        ("pattern", check.permission_pattern.clone()),
+        ("uses sudo", yes_or_no(check.uses_sudo)),
+    ])
+}
+
+fn yes_or_no(yes: bool) -> String {
+    if yes { "yes".into() } else { "no".into() }
+}
+
+fn as_json(check: &CommandCheck) -> String {
+    let object = json!({
+        "allowed": check.allowed,
+        "reason": check.reason,
+        "programs": check.programs,
+        "permission_pattern": check.permission_pattern,
+        "uses_sudo": check.uses_sudo,
+    });
+    format!("{object}\n")
+}

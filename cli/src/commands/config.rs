@@ -1,0 +1,44 @@
+//! `telexec config`: where the configuration is, and what it comes to.
+
+use serde::Serialize;
+
+use crate::args::ConfigAction;
+use crate::config::{self, Config, ConnectArgs};
+use crate::output::{self, Failure, exit};
+
+/// What `config show --json` prints beside the configuration.
+#[derive(Serialize)]
+struct Shown {
+    /// `null`: there is none.
+    file: Option<String>,
+    #[serde(flatten)]
+    config: Config,
+}
+
+pub(crate) fn run(action: ConfigAction) -> Result<u8, Failure> {
+    match action {
+        ConfigAction::Path => path(),
+        ConfigAction::Show { json, connect } => show(json, &connect),
+    }
+    .map(|()| 0)
+}
+
+fn path() -> Result<(), Failure> {
+    let Some((path, _)) = config::locate() else {
+        return Err(Failure::text(exit::USAGE, "there is no place for a configuration: HOME is not set"));
+    };
+    output::print(format!("{}\n", path.display()).as_bytes())
+}
+
+fn show(json: bool, args: &ConnectArgs) -> Result<(), Failure> {
+    let config = Config::load()?.resolved(args);
+    let file = config::locate().map(|(path, _)| path).filter(|path| path.is_file());
+    let file = file.map(|path| path.display().to_string());
+    let text = if json {
+        serde_json::to_string_pretty(&Shown { file, config }).map_err(|error| Failure::new(exit::LOST, &error))?
+    } else {
+        let text = toml::to_string(&config).map_err(|error| Failure::new(exit::LOST, &error))?;
+        format!("# {}\n{text}", file.as_deref().unwrap_or("there is no configuration file"))
+    };
+    output::print(format!("{}\n", text.trim_end()).as_bytes())
+}

@@ -1,0 +1,140 @@
+//! Long work: `fleet -d` starts it everywhere, `fleet attach`, `ps` and `kill` come back to it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use telexec_executor::ExecutionId;
+
+use super::command::Recipe;
+use super::event::Outcome;
+use super::hosts;
+use super::hosts::{Book, Host};
+use super::operation::operate;
+use super::state::Remembered;
+use super::summary::Board;
+use super::worker::Job;
+use crate::args::{FleetArgs, FleetAttachArgs, FleetKillArgs, FleetPsArgs, HostArgs, ShowArgs};
+use crate::config::{Config, ConnectArgs};
+use crate::output::{self, Failure, exit, json, printable, table};
+use crate::syntax::fold;
+use crate::terminal;
+
+/// Starts it everywhere, and prints its id.
+pub(crate) async fn start(args: FleetArgs, hosts: Arc<[Host]>, config: &Config) -> Result<u8, Failure> {
+    let id = new_id()?;
+    let recipe = Recipe::new(args.what, Some(id.clone()))?;
+    Remembered::new(&id, recipe.text(), &hosts).save()?;
+    let line = match args.show.json {
+        true => format!("{}\n", serde_json::json!({ "event": "fleet", "fleet_id": id.as_str() })),
+        false => format!("{id}\n"),
+    };
+    // before anything runs: whoever is interrupted needs it to come back
+    output::print(line.as_bytes())?;
+    let board = operate(hosts, Job::Start(recipe), &args.pace, &args.show, config).await?;
+    Ok(board.exit_code(args.show.max_code))
+}
+
+/// It sorts by time.
+fn new_id() -> Result<ExecutionId, Failure> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
+    let id = format!("fleet-{now:012x}-{:04x}", fastrand::u16(..));
+    id.parse().map_err(|error: telexec_executor::InvalidCommand| Failure::new(exit::LOST, &error))
+}
+
+pub(crate) async fn attach(mut args: FleetAttachArgs) -> Result<u8, Failure> {
+    args.pace.settle(&mut args.connect);
+    let config = Config::load()?;
+    let hosts = come_back(&args.id, &args.hosts, &args.connect, &config).await?;
+    let board = operate(hosts, Job::Attach(args.id), &args.pace, &args.show, &config).await?;
+    Ok(board.exit_code(args.show.max_code))
+}
+
+pub(crate) async fn kill(mut args: FleetKillArgs) -> Result<u8, Failure> {
+    args.pace.settle(&mut args.connect);
+    let config = Config::load()?;
+    let hosts = come_back(&args.id, &args.hosts, &args.connect, &config).await?;
+    let job = Job::Signal(args.id, args.signal);
+    let board = operate(hosts, job, &args.pace, &ShowArgs::none(), &config).await?;
+    Ok(board.exit_code(false))
+}
+
+pub(crate) async fn ps(mut args: FleetPsArgs) -> Result<u8, Failure> {
+    args.pace.settle(&mut args.connect);
+    let Some(id) = args.id else { return list(args.json) };
+    let config = Config::load()?;
+    let hosts = come_back(&id, &args.hosts, &args.connect, &config).await?;
+    let show = ShowArgs { quiet: true, ..ShowArgs::none() };
+    let board = operate(hosts, Job::Get(id), &args.pace, &show, &config).await?;
+    let text = if args.json { as_json(&board)? } else { as_table(&board) };
+    output::print(text.as_bytes())?;
+    Ok(board.exit_code(false))
+}
+
+/// The hosts that are given, or those that are remembered.
+async fn come_back(
+    id: &ExecutionId,
+    args: &HostArgs,
+    connect: &ConnectArgs,
+    config: &Config,
+) -> Result<Arc<[Host]>, Failure> {
+    if args.is_given() {
+        return Ok(hosts::find(args, connect, config).await?.into());
+    }
+    let book = Book::new(config, connect, args.port);
+    let hosts = Remembered::load(id)?.hosts.into_iter().map(|host| {
+        let destination = host
+            .address
+            .parse()
+            .map_err(|error: telexec_client::InvalidTarget| Failure::new(exit::USAGE, &error).during(&host.address))?;
+        book.at(host.name, destination, host.server_name)
+    });
+    hosts.collect()
+}
+
+/// What was started from here.
+fn list(as_json: bool) -> Result<u8, Failure> {
+    let fleets = Remembered::all()?;
+    let text = if as_json {
+        let line = |fleet: &Remembered| {
+            let start_time = json::time(fleet.start_time);
+            let hosts: Vec<_> = fleet.hosts.iter().map(|host| &host.name).collect();
+            let (id, command) = (&fleet.id, &fleet.command);
+            let line =
+                serde_json::json!({ "fleet_id": id, "start_time": start_time, "hosts": hosts, "command": command });
+            format!("{line}\n")
+        };
+        fleets.iter().map(line).collect()
+    } else {
+        let row = |fleet: &Remembered| {
+            let age = SystemTime::now().duration_since(fleet.start_time).unwrap_or(Duration::ZERO);
+            let hosts = fold(fleet.hosts.iter().map(|host| host.name.as_str()));
+            [fleet.id.clone(), format!("{} ago", output::rough(age)), hosts, printable(&fleet.command)]
+        };
+        let heading = ["ID", "STARTED", "HOSTS", "COMMAND"].map(str::to_owned);
+        let rows: Vec<_> = std::iter::once(heading).chain(fleets.iter().map(row)).collect();
+        table(&rows, terminal::output_width())
+    };
+    output::print(text.as_bytes()).map(|()| 0)
+}
+
+fn as_json(board: &Board) -> Result<String, Failure> {
+    let line = |(host, outcome): (&Host, &Outcome)| match &outcome.info {
+        Some(info) => json::execution_of(&host.name, info),
+        None => outcome.json_line(&host.name),
+    };
+    board.outcomes().map(line).collect::<Result<_, _>>().map_err(|error| Failure::new(exit::LOST, &error))
+}
+
+/// The hosts of each state.
+fn as_table(board: &Board) -> String {
+    let mut states: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for (host, outcome) in board.outcomes() {
+        let state = outcome.info.as_ref().map_or_else(|| outcome.words(), output::state);
+        states.entry(state).or_default().push(&host.name);
+    }
+    let heading = ["STATE", "COUNT", "HOSTS"].map(str::to_owned);
+    let row = |(state, hosts): (String, Vec<&str>)| [state, hosts.len().to_string(), fold(hosts)];
+    let rows: Vec<_> = std::iter::once(heading).chain(states.into_iter().map(row)).collect();
+    table(&rows, None)
+}

@@ -1,0 +1,221 @@
+//! Which hosts: from the command line, files, the configuration, an inventory and DNS.
+
+use std::collections::HashSet;
+use std::io::Read;
+use std::path::Path;
+
+use telexec_client::Target;
+
+use super::inventory::Inventory;
+use super::{dns, inventory};
+use crate::args::{HostArgs, PaceArgs};
+use crate::config::{Config, ConnectArgs, Place};
+use crate::output::{self, Failure, exit};
+use crate::syntax::nodeset::Groups;
+use crate::syntax::{Destination, fold, nodeset};
+
+/// Where an agent listens, unless something says otherwise.
+const PORT: u16 = 7443;
+/// What one of many hosts may send before it is read. All of them together have to fit into memory.
+const WINDOW_BYTES: u32 = 256 * 1024;
+
+/// One of the hosts.
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    /// As it was called.
+    pub(crate) name: String,
+    /// What that stands for: an address, or a configured name.
+    pub(crate) destination: Destination,
+    /// The name in its certificate, where that is not the address.
+    pub(crate) server_name: Option<String>,
+    pub(crate) place: Place,
+}
+
+/// What a name may stand for.
+pub(crate) struct Book<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) connect: &'a ConnectArgs,
+    inventory: Inventory,
+    port: u16,
+}
+
+impl<'a> Book<'a> {
+    pub(crate) fn new(config: &'a Config, connect: &'a ConnectArgs, port: Option<u16>) -> Self {
+        let port = port.or(config.defaults.port).unwrap_or(PORT);
+        Self { config, connect, inventory: Inventory::default(), port }
+    }
+
+    /// # Errors
+    /// The name is none, or its credentials are not whole.
+    pub(crate) fn host(&self, name: String, server_name: Option<String>) -> Result<Host, Failure> {
+        if name.contains(char::is_control) {
+            return Err(Failure::text(exit::USAGE, format!("{name:?} is no name of a host")));
+        }
+        let listed = self.inventory.hosts.get(&name);
+        let address = listed.and_then(|host| host.address.as_deref()).unwrap_or(&name);
+        let port = listed.and_then(|host| host.port).unwrap_or(self.port);
+        let wrong = |reason: &dyn std::fmt::Display| Failure::text(exit::USAGE, format!("{address:?}: {reason}"));
+        let destination = match address.parse().map_err(|error: telexec_client::InvalidTarget| wrong(&error))? {
+            Destination::Local => return Err(wrong(&"a fleet is made of agents that stay; use `telexec exec local`")),
+            Destination::Named(host) if listed.is_some() || !self.config.targets.contains_key(&host) => {
+                Destination::Agent(Target::Tcp { host, port })
+            }
+            destination => destination,
+        };
+        let server_name = server_name.or_else(|| listed.and_then(|host| host.server_name.clone()));
+        self.at(name, destination, server_name)
+    }
+
+    /// # Errors
+    /// It is a name that is not known, or its credentials are not whole.
+    pub(crate) fn at(
+        &self,
+        name: String,
+        destination: Destination,
+        server_name: Option<String>,
+    ) -> Result<Host, Failure> {
+        let mut place = self.config.place(&destination, self.connect)?;
+        place.options.stream_window_bytes = WINDOW_BYTES;
+        if let (Some(tls), Some(name)) = (&mut place.options.tls, &server_name) {
+            tls.server_name.get_or_insert_with(|| name.clone());
+        }
+        Ok(Host { name, destination, server_name, place })
+    }
+}
+
+impl Groups for Book<'_> {
+    fn group(&self, name: &str) -> Option<Vec<String>> {
+        self.inventory.groups.get(name).cloned().or_else(|| self.config.group(name))
+    }
+}
+
+impl HostArgs {
+    /// Some are named, in whatever way.
+    pub(crate) fn is_given(&self) -> bool {
+        !self.hosts.is_empty()
+            || !self.group.is_empty()
+            || self.all
+            || self.hosts_file.is_some()
+            || self.inventory.is_some()
+    }
+
+    /// Standard input is for their names.
+    pub(crate) fn takes_stdin(&self) -> bool {
+        self.hosts_file.as_deref() == Some(Path::new("-"))
+    }
+}
+
+impl PaceArgs {
+    /// `-t` is another word for a flag of the connection.
+    pub(crate) fn settle(&self, connect: &mut ConnectArgs) {
+        connect.connect_timeout = connect.connect_timeout.or(self.patience);
+    }
+}
+
+/// All of them, at least one.
+///
+/// # Errors
+/// They cannot be found out, or there is none.
+pub(crate) async fn find(args: &HostArgs, connect: &ConnectArgs, config: &Config) -> Result<Vec<Host>, Failure> {
+    if !args.is_given() {
+        return Err(Failure::text(exit::USAGE, "no hosts are given")
+            .advice(Some("give such as -w 'web[01-32],@db', --hosts-file FILE, or --inventory COMMAND")));
+    }
+    let mut book = Book::new(config, connect, args.port);
+    if let Some(command) = &args.inventory {
+        book.inventory = inventory::run(command).await?;
+    }
+    let given = expand(&sets(args, &book)?, &book).await?;
+    let excluded: HashSet<String> = expand(&args.exclude, &book).await?.into_iter().map(|(name, _)| name).collect();
+    let mut seen = HashSet::new();
+    let mut chosen: Vec<_> =
+        given.into_iter().filter(|(name, _)| !excluded.contains(name) && seen.insert(name.clone())).collect();
+    if chosen.is_empty() {
+        return Err(Failure::text(exit::USAGE, "there are no hosts: the set is empty"));
+    }
+    pick(&mut chosen, args.pick);
+    chosen.into_iter().map(|(name, server_name)| book.host(name, server_name)).collect()
+}
+
+/// What is written on the command line and in files.
+fn sets(args: &HostArgs, book: &Book<'_>) -> Result<Vec<String>, Failure> {
+    let mut sets = args.hosts.clone();
+    sets.extend(args.group.iter().map(|group| format!("@{group}")));
+    if args.all {
+        sets.push("@all".to_owned());
+    }
+    if let Some(path) = &args.hosts_file {
+        sets.extend(lines(path)?);
+    }
+    if sets.is_empty() {
+        sets.extend(book.inventory.hosts.keys().cloned());
+    }
+    Ok(sets)
+}
+
+fn lines(path: &Path) -> Result<Vec<String>, Failure> {
+    let mut text = String::new();
+    let read = match path == Path::new("-") {
+        true => std::io::stdin().lock().read_to_string(&mut text).map(|_| ()),
+        false => std::fs::read_to_string(path).map(|read| text = read),
+    };
+    read.map_err(|error| Failure::new(exit::USAGE, &error).during(path.display()))?;
+    let lines = text.lines().map(|line| line.split_once('#').map_or(line, |(line, _)| line).trim());
+    Ok(lines.filter(|line| !line.is_empty()).map(str::to_owned).collect())
+}
+
+/// Hosts by name, with the names in their certificates where DNS tells.
+async fn expand(sets: &[String], book: &Book<'_>) -> Result<Vec<(String, Option<String>)>, Failure> {
+    let mut hosts = Vec::new();
+    for set in sets {
+        for name in nodeset::expand(set, book).map_err(|error| Failure::new(exit::USAGE, &error))? {
+            match dns::lookup(&name).await {
+                Some(found) => {
+                    let found = found.map_err(|error| Failure::text(exit::LOST, format!("{name}: {error}")))?;
+                    hosts.extend(found.addresses.into_iter().map(|address| (address, found.server_name.clone())));
+                }
+                None => hosts.push((name, None)),
+            }
+        }
+    }
+    match hosts.len() > nodeset::MAX_HOSTS {
+        true => Err(Failure::text(exit::USAGE, format!("these are more than {} hosts", nodeset::MAX_HOSTS))),
+        false => Ok(hosts),
+    }
+}
+
+/// Leaves only so many, in their order.
+fn pick<T>(hosts: &mut Vec<T>, count: Option<usize>) {
+    let Some(count) = count.filter(|count| *count < hosts.len()) else { return };
+    let picked: HashSet<usize> = fastrand::choose_multiple(0..hosts.len(), count).into_iter().collect();
+    let mut number = 0;
+    hosts.retain(|_| {
+        number += 1;
+        picked.contains(&(number - 1))
+    });
+}
+
+/// Answers `--list-hosts`.
+pub(crate) fn list(hosts: &[Host], in_few_words: bool) -> Result<(), Failure> {
+    let names = hosts.iter().map(|host| host.name.as_str());
+    let text = match in_few_words {
+        true => format!("{}\n", fold(names)),
+        false => names.map(|name| format!("{name}\n")).collect(),
+    };
+    output::print(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_are_picked_in_their_order() {
+        for count in 1..12 {
+            let mut hosts: Vec<usize> = (0..10).collect();
+            pick(&mut hosts, Some(count));
+            assert_eq!(hosts.len(), count.min(10));
+            assert!(hosts.is_sorted());
+        }
+    }
+}

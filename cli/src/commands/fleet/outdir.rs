@@ -1,0 +1,87 @@
+//! `--outdir`: what each host wrote, and how it ended, in files.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use telexec_executor::OutputStream;
+
+use super::event::Event;
+use super::hosts::Host;
+
+/// The directories, and the files that are written to.
+pub(crate) struct Outdir {
+    directories: Vec<PathBuf>,
+    open: Vec<Option<[File; 2]>>,
+}
+
+impl Outdir {
+    pub(crate) fn create(directory: &Path, hosts: &[Host]) -> io::Result<Self> {
+        let mut taken = HashSet::new();
+        let directories = hosts.iter().map(|host| directory.join(file_name(&host.name, &mut taken)));
+        let directories: Vec<PathBuf> = directories.collect();
+        for directory in &directories {
+            std::fs::create_dir_all(directory)?;
+        }
+        Ok(Self { open: directories.iter().map(|_| None).collect(), directories })
+    }
+
+    pub(crate) fn event(&mut self, number: usize, host: &Host, event: &Event) -> io::Result<()> {
+        let (Some(directory), Some(open)) = (self.directories.get(number), self.open.get_mut(number)) else {
+            return Ok(());
+        };
+        match event {
+            Event::Begun => {
+                *open = Some([File::create(directory.join("stdout"))?, File::create(directory.join("stderr"))?]);
+            }
+            Event::Output(output) => {
+                if let Some([stdout, stderr]) = open {
+                    let file = if output.stream == OutputStream::Stdout { stdout } else { stderr };
+                    file.write_all(&output.data)?;
+                }
+            }
+            Event::Ended(outcome) => {
+                *open = None;
+                let record = outcome.json_line(&host.name).map_err(io::Error::other)?;
+                std::fs::write(directory.join("exit.json"), record)?;
+            }
+            Event::Started(_) | Event::Gap(_) => {}
+        }
+        Ok(())
+    }
+}
+
+/// A name of one part, each another one.
+fn file_name(host: &str, taken: &mut HashSet<String>) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-:@".contains(c);
+    let name: String = host.chars().map(|c| if fits(c) { c } else { '_' }).take(200).collect();
+    let name = if name.starts_with('.') { format!("_{name}") } else { name };
+    let again = |number: u32| format!("{name}~{number}");
+    let names = std::iter::once(name.clone()).chain((2..).map(again));
+    let free = names.into_iter().find(|name| !taken.contains(name)).unwrap_or(name);
+    taken.insert(free.clone());
+    free
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_one_part_of_a_path() {
+        let mut taken = HashSet::new();
+        for (host, name) in [
+            ("web1", "web1"),
+            ("web1:7443", "web1:7443"),
+            ("unix:///run/a.sock", "unix:___run_a.sock"),
+            ("../../etc", "_.._.._etc"),
+            ("..", "_.."),
+            ("[::1]:1", "_::1_:1"),
+            ("a/b", "a_b"),
+            ("a b", "a_b~2"),
+        ] {
+            assert_eq!(file_name(host, &mut taken), name);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The one thread that writes: it takes the events of all hosts, and shows them.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use telexec_executor::OutputStream;
+use tokio::sync::{mpsc, oneshot};
+
+use super::event::{Event, Outcome};
+use super::hosts::Host;
+use super::outdir::Outdir;
+use super::screen::Screen;
+use super::show::{Show, show};
+use super::summary::Board;
+use crate::args::ShowArgs;
+use crate::output::{Failure, write_failure};
+
+/// Events that wait. When there are so many, hosts are slowed down.
+const QUEUE: usize = 64;
+
+/// What the printer is told.
+pub(crate) enum Message {
+    /// Something happened on a host.
+    Host(usize, Event),
+    /// Say what still runs, and what another Ctrl-C would do: end that, or leave it.
+    Still { leaves: bool },
+}
+
+/// The printing thread.
+pub(crate) struct Printer {
+    pub(crate) messages: mpsc::Sender<Message>,
+    done: oneshot::Receiver<io::Result<Board>>,
+}
+
+struct Thread {
+    hosts: Arc<[Host]>,
+    show: Box<dyn Show>,
+    outdir: Option<Outdir>,
+    screen: Screen,
+    board: Board,
+    quiet: bool,
+    json: bool,
+    began: Instant,
+}
+
+impl Printer {
+    pub(crate) fn start(hosts: &Arc<[Host]>, args: &ShowArgs) -> Result<Self, Failure> {
+        let (messages, queue) = mpsc::channel(QUEUE);
+        let (finished, done) = oneshot::channel();
+        let thread = Thread::new(hosts, args).map_err(|error| write_failure(&error))?;
+        std::thread::spawn(move || finished.send(thread.run(queue)));
+        Ok(Self { messages, done })
+    }
+
+    /// Waits until all is written.
+    pub(crate) async fn finish(self) -> Result<Board, Failure> {
+        drop(self.messages);
+        let gone = || Err(io::Error::other("the thread that writes has failed"));
+        self.done.await.unwrap_or_else(|_| gone()).map_err(|error| write_failure(&error))
+    }
+}
+
+impl Thread {
+    fn new(hosts: &Arc<[Host]>, args: &ShowArgs) -> io::Result<Self> {
+        let progress = (!args.json && !args.quiet && hosts.len() > 1).then_some(hosts.len());
+        let outdir = args.outdir.as_ref().map(|directory| {
+            let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", directory.display()));
+            Outdir::create(directory, hosts).map_err(named)
+        });
+        Ok(Self {
+            hosts: Arc::clone(hosts),
+            show: show(args, hosts.len()),
+            outdir: outdir.transpose()?,
+            screen: Screen::new(progress)?,
+            board: Board::new(Arc::clone(hosts)),
+            quiet: args.quiet,
+            json: args.json,
+            began: Instant::now(),
+        })
+    }
+
+    fn run(mut self, mut messages: mpsc::Receiver<Message>) -> io::Result<Board> {
+        while let Some(message) = messages.blocking_recv() {
+            self.message(message)?;
+            while let Ok(message) = messages.try_recv() {
+                self.message(message)?;
+            }
+            self.show.settle(&self.hosts, &mut self.screen)?;
+            self.screen.flush()?;
+            self.screen.progress(self.board.done(), || self.board.progress());
+        }
+        for host in self.board.waiting() {
+            self.event(host, &Event::Ended(Box::new(Outcome::not_run())))?;
+        }
+        self.show.settle(&self.hosts, &mut self.screen)?;
+        self.screen.end_progress();
+        self.show.finish(&self.hosts, &mut self.screen)?;
+        self.close()?;
+        self.screen.flush()?;
+        Ok(self.board)
+    }
+
+    fn message(&mut self, message: Message) -> io::Result<()> {
+        match message {
+            Message::Host(host, event) => self.event(host, &event),
+            Message::Still { leaves } => {
+                let verb = if leaves { "leaves" } else { "ends" };
+                let still = self.board.still();
+                self.screen.say(&format!("{still}; Ctrl-C twice within a second {verb} it"))
+            }
+        }
+    }
+
+    fn event(&mut self, number: usize, event: &Event) -> io::Result<()> {
+        let Some(host) = self.hosts.get(number) else { return Ok(()) };
+        self.board.event(number, event);
+        if let Some(outdir) = &mut self.outdir {
+            outdir.event(number, host, event)?;
+        }
+        self.show.event(number, host, event, &mut self.screen)
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        let took = self.began.elapsed();
+        if self.json {
+            let line = self.board.as_json(took);
+            self.screen.buffer(OutputStream::Stdout)?.extend_from_slice(line.as_bytes());
+            return Ok(());
+        }
+        let lines = if self.quiet { Vec::new() } else { self.board.summary(took) };
+        lines.iter().try_for_each(|line| self.screen.say(line))
+    }
+}

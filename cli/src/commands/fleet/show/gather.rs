@@ -1,0 +1,216 @@
+//! What hosts wrote, when all are done: the same once, under the hosts that wrote it.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Read};
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+use similar::TextDiff;
+use telexec_executor::OutputStream;
+
+use super::Show;
+use super::lines::LINE_BYTES;
+use super::live::Live;
+use crate::args::ShowArgs;
+use crate::commands::fleet::event::Event;
+use crate::commands::fleet::hosts::Host;
+use crate::commands::fleet::memory::{Fingerprint, Kept};
+use crate::commands::fleet::screen::Screen;
+use crate::syntax::fold;
+
+const HEADING: Style = AnsiColor::Cyan.on_default();
+const GONE: Style = AnsiColor::Red.on_default();
+const NEW: Style = AnsiColor::Green.on_default();
+/// Longer texts are not compared.
+const DIFF_BYTES: u64 = 4 * 1024 * 1024;
+/// A difference that is not found soon is told roughly.
+const DIFF_TIME: Duration = Duration::from_secs(2);
+
+pub(crate) struct Gather {
+    /// For standard error that is not gathered.
+    live: Live,
+    stderr_too: bool,
+    diff: bool,
+    by_line: bool,
+    headings: bool,
+    keep: u64,
+    kept: Vec<Option<Kept>>,
+}
+
+impl Gather {
+    pub(crate) fn new(args: &ShowArgs, hosts: usize, live: Live) -> Self {
+        Self {
+            live,
+            stderr_too: args.gather_all,
+            diff: args.diff,
+            by_line: args.in_order,
+            headings: !args.no_prefix,
+            keep: args.keep,
+            kept: (0..hosts).map(|_| None).collect(),
+        }
+    }
+
+    /// The hosts that wrote the same, most first; those that wrote nothing are left out.
+    fn groups(&self) -> Vec<Vec<usize>> {
+        let mut groups: HashMap<Fingerprint, Vec<usize>> = HashMap::new();
+        for (number, kept) in self.kept.iter().enumerate() {
+            if let Some(kept) = kept.as_ref().filter(|kept| kept.any()) {
+                groups.entry(kept.fingerprint()).or_default().push(number);
+            }
+        }
+        let mut groups: Vec<_> = groups.into_values().collect();
+        groups.sort_by_key(|group| (std::cmp::Reverse(group.len()), group.first().copied()));
+        groups
+    }
+
+    /// What the first of a group kept.
+    fn kept(&mut self, group: &[usize]) -> Option<&mut Kept> {
+        self.kept.get_mut(*group.first()?)?.as_mut()
+    }
+
+    fn block(&mut self, group: &[usize], hosts: &[Host], screen: &mut Screen) -> io::Result<()> {
+        if self.headings {
+            let rule = "-".repeat(15);
+            let names = names(group, hosts);
+            let count = if group.len() > 1 { format!(" ({})", group.len()) } else { String::new() };
+            for line in [&rule, &format!("{names}{count}"), &rule] {
+                let line = screen.styled(OutputStream::Stdout, HEADING, line);
+                screen.buffer(OutputStream::Stdout)?.extend_from_slice(format!("{line}\n").as_bytes());
+            }
+        }
+        let Some(kept) = self.kept(group) else { return Ok(()) };
+        let dropped = kept.dropped();
+        let last = copy(kept.reader()?, screen)?;
+        if last.is_some_and(|byte| byte != b'\n') {
+            screen.buffer(OutputStream::Stdout)?.push(b'\n');
+        }
+        match dropped {
+            0 => Ok(()),
+            bytes => {
+                let names = names(group, hosts);
+                screen.say(&format!("{names}: {bytes} bytes more were written; --keep keeps more"))
+            }
+        }
+    }
+
+    /// How a group differs from the first.
+    fn difference(&mut self, first: &[usize], group: &[usize], hosts: &[Host], screen: &mut Screen) -> io::Result<()> {
+        let names = [names(first, hosts), names(group, hosts)];
+        let (Some(old), Some(new)) = (self.text(first)?, self.text(group)?) else {
+            return screen.say(&format!("{} differs from {}, and is too long to compare", names[1], names[0]));
+        };
+        let diff = TextDiff::configure().timeout(DIFF_TIME).diff_lines(old.as_slice(), new.as_slice());
+        let mut text = Vec::new();
+        diff.unified_diff().context_radius(3).header(&names[0], &names[1]).to_writer(&mut text)?;
+        for line in text.split_inclusive(|byte| *byte == b'\n') {
+            let style = match line.first() {
+                Some(b'-') => Some(GONE),
+                Some(b'+') => Some(NEW),
+                Some(b'@') => Some(HEADING),
+                _ => None,
+            };
+            let (before, after) = match style {
+                Some(style) => {
+                    let mark = screen.styled(OutputStream::Stdout, style, "\n");
+                    mark.split_once('\n').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap_or_default()
+                }
+                None => Default::default(),
+            };
+            let buffer = screen.buffer(OutputStream::Stdout)?;
+            buffer.extend_from_slice(before.as_bytes());
+            buffer.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(line));
+            buffer.extend_from_slice(after.as_bytes());
+            buffer.push(b'\n');
+        }
+        Ok(())
+    }
+
+    fn text(&mut self, group: &[usize]) -> io::Result<Option<Vec<u8>>> {
+        let Some(kept) = self.kept(group) else { return Ok(None) };
+        let mut text = Vec::new();
+        kept.reader()?.take(DIFF_BYTES + 1).read_to_end(&mut text)?;
+        Ok((text.len() as u64 <= DIFF_BYTES).then_some(text))
+    }
+
+    /// The first lines of all, then the second, and so on; the same once.
+    fn lines(&mut self, hosts: &[Host], screen: &mut Screen) -> io::Result<()> {
+        let mut readers = Vec::new();
+        for (number, kept) in self.kept.iter_mut().enumerate() {
+            if let Some(kept) = kept {
+                readers.push((number, BufReader::new(kept.reader()?)));
+            }
+        }
+        while !readers.is_empty() {
+            let mut lines: Vec<(Vec<u8>, Vec<usize>)> = Vec::new();
+            let mut known = HashMap::new();
+            let mut left = Vec::with_capacity(readers.len());
+            for (number, mut reader) in readers {
+                let mut line = Vec::new();
+                if reader.by_ref().take(LINE_BYTES as u64).read_until(b'\n', &mut line)? == 0 {
+                    continue;
+                }
+                let place = *known.entry(line.clone()).or_insert(lines.len());
+                match lines.get_mut(place) {
+                    Some((_, numbers)) => numbers.push(number),
+                    None => lines.push((line, vec![number])),
+                }
+                left.push((number, reader));
+            }
+            readers = left;
+            for (line, numbers) in lines {
+                let prefix = screen.styled(OutputStream::Stdout, HEADING, &format!("{}: ", names(&numbers, hosts)));
+                let buffer = screen.buffer(OutputStream::Stdout)?;
+                if self.headings {
+                    buffer.extend_from_slice(prefix.as_bytes());
+                }
+                buffer.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(&line));
+                buffer.push(b'\n');
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Show for Gather {
+    fn event(&mut self, number: usize, host: &Host, event: &Event, screen: &mut Screen) -> io::Result<()> {
+        match event {
+            Event::Output(output) if output.stream == OutputStream::Stdout || self.stderr_too => {
+                let keep = self.keep;
+                let Some(kept) = self.kept.get_mut(number) else { return Ok(()) };
+                kept.get_or_insert_with(|| Kept::new(keep)).write(&output.data)
+            }
+            event => self.live.event(number, host, event, screen),
+        }
+    }
+
+    fn finish(&mut self, hosts: &[Host], screen: &mut Screen) -> io::Result<()> {
+        if self.by_line && !self.diff {
+            return self.lines(hosts, screen);
+        }
+        let groups = self.groups();
+        let (Some(first), true) = (groups.first(), self.diff) else {
+            return groups.iter().try_for_each(|group| self.block(group, hosts, screen));
+        };
+        self.block(first, hosts, screen)?;
+        groups.iter().skip(1).try_for_each(|group| self.difference(first, group, hosts, screen))
+    }
+}
+
+fn names(numbers: &[usize], hosts: &[Host]) -> String {
+    fold(numbers.iter().filter_map(|number| hosts.get(*number)).map(|host| host.name.as_str()))
+}
+
+/// Copies all of it to standard output; returns the last byte.
+fn copy(mut reader: impl Read, screen: &mut Screen) -> io::Result<Option<u8>> {
+    let mut chunk = vec![0; 16 * 1024];
+    let mut last = None;
+    loop {
+        let length = reader.read(&mut chunk)?;
+        let read = chunk.get(..length).unwrap_or_default();
+        if read.is_empty() {
+            return Ok(last);
+        }
+        last = read.last().copied();
+        screen.buffer(OutputStream::Stdout)?.extend_from_slice(read);
+    }
+}

@@ -1,0 +1,88 @@
+//! `host: line`, as lines come.
+
+use std::io;
+
+use anstyle::{AnsiColor, Style};
+use telexec_executor::OutputStream;
+
+use super::Show;
+use super::lines::Lines;
+use crate::commands::fleet::event::Event;
+use crate::commands::fleet::hosts::Host;
+use crate::commands::fleet::screen::Screen;
+
+const STDOUT: Style = AnsiColor::Cyan.on_default();
+const STDERR: Style = AnsiColor::Yellow.on_default();
+
+/// Lines that have begun, of each host and stream.
+pub(crate) struct Live {
+    prefix: bool,
+    hosts: Vec<[Lines; 2]>,
+}
+
+impl Live {
+    pub(crate) fn new(hosts: usize, prefix: bool) -> Self {
+        Self { prefix, hosts: (0..hosts).map(|_| Default::default()).collect() }
+    }
+
+    /// Shows output of a host.
+    pub(crate) fn write(
+        &mut self,
+        number: usize,
+        host: &Host,
+        stream: OutputStream,
+        data: &[u8],
+        screen: &mut Screen,
+    ) -> io::Result<()> {
+        let prefix = self.prefix_of(host, stream, screen);
+        let Some(lines) = self.lines(number, stream) else { return Ok(()) };
+        let buffer = screen.buffer(stream)?;
+        lines.push(data, |line| put(buffer, &prefix, line));
+        Ok(())
+    }
+
+    /// Shows what has no end of line.
+    pub(crate) fn end(&mut self, number: usize, host: &Host, screen: &mut Screen) -> io::Result<()> {
+        for stream in [OutputStream::Stdout, OutputStream::Stderr] {
+            let prefix = self.prefix_of(host, stream, screen);
+            let Some(lines) = self.lines(number, stream) else { continue };
+            let buffer = screen.buffer(stream)?;
+            lines.end(|line| put(buffer, &prefix, line));
+        }
+        Ok(())
+    }
+
+    fn lines(&mut self, number: usize, stream: OutputStream) -> Option<&mut Lines> {
+        let [stdout, stderr] = self.hosts.get_mut(number)?;
+        Some(if stream == OutputStream::Stdout { stdout } else { stderr })
+    }
+
+    fn prefix_of(&self, host: &Host, stream: OutputStream, screen: &Screen) -> String {
+        let style = if stream == OutputStream::Stdout { STDOUT } else { STDERR };
+        match self.prefix {
+            true => screen.styled(stream, style, &format!("{}: ", host.name)),
+            false => String::new(),
+        }
+    }
+}
+
+fn put(buffer: &mut Vec<u8>, prefix: &str, line: &[u8]) {
+    buffer.extend_from_slice(prefix.as_bytes());
+    buffer.extend_from_slice(line);
+    buffer.push(b'\n');
+}
+
+impl Show for Live {
+    fn event(&mut self, number: usize, host: &Host, event: &Event, screen: &mut Screen) -> io::Result<()> {
+        match event {
+            Event::Output(output) => self.write(number, host, output.stream, &output.data, screen),
+            Event::Ended(_) => self.end(number, host, screen),
+            Event::Gap(position) => gap(host, *position, screen),
+            Event::Begun | Event::Started(_) => Ok(()),
+        }
+    }
+}
+
+pub(super) fn gap(host: &Host, position: u64, screen: &mut Screen) -> io::Result<()> {
+    screen.say(&format!("{}: output is missing here: it is kept from position {position} on", host.name))
+}

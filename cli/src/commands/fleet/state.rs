@@ -1,0 +1,103 @@
+//! What is remembered of a `fleet -d`, so that its id is enough to come back to it: which hosts.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use telexec_executor::ExecutionId;
+
+use super::hosts::Host;
+use crate::output::{Failure, exit};
+
+/// Of how many fleets that is.
+const MOST: usize = 200;
+
+/// A fleet that was started from here.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Remembered {
+    pub(crate) id: String,
+    pub(crate) start_time: SystemTime,
+    pub(crate) command: String,
+    pub(crate) hosts: Vec<RememberedHost>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct RememberedHost {
+    pub(crate) name: String,
+    pub(crate) address: String,
+    pub(crate) server_name: Option<String>,
+}
+
+impl Remembered {
+    pub(crate) fn new(id: &ExecutionId, command: String, hosts: &[Host]) -> Self {
+        let host = |host: &Host| RememberedHost {
+            name: host.name.clone(),
+            address: host.destination.to_string(),
+            server_name: host.server_name.clone(),
+        };
+        let hosts = hosts.iter().map(host).collect();
+        Self { id: id.to_string(), start_time: SystemTime::now(), command, hosts }
+    }
+
+    /// Writes it down, and forgets the oldest.
+    ///
+    /// # Errors
+    /// There is no place for it.
+    pub(crate) fn save(&self) -> Result<(), Failure> {
+        let write = || -> io::Result<()> {
+            let directory = directory()?;
+            DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+            std::fs::write(directory.join(format!("{}.json", self.id)), serde_json::to_vec(self)?)?;
+            let mut files = files()?;
+            let excess = files.len().saturating_sub(MOST);
+            files.drain(..excess).try_for_each(std::fs::remove_file)
+        };
+        write().map_err(|error| Failure::new(exit::LOST, &error).during("cannot remember the hosts of the fleet"))
+    }
+
+    /// # Errors
+    /// It was not started from here.
+    pub(crate) fn load(id: &ExecutionId) -> Result<Self, Failure> {
+        let read = || -> io::Result<Self> {
+            let text = std::fs::read(directory()?.join(format!("{id}.json")))?;
+            Ok(serde_json::from_slice(&text)?)
+        };
+        read().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Failure::text(exit::USAGE, format!("no fleet {id} was started from here"))
+                .advice(Some("`telexec fleet ps` lists those that were; or give its hosts with -w")),
+            _ => Failure::new(exit::LOST, &error).during(id),
+        })
+    }
+
+    /// All, the oldest first. What cannot be read is left out.
+    ///
+    /// # Errors
+    /// There is no place for them.
+    pub(crate) fn all() -> Result<Vec<Self>, Failure> {
+        let files = files().map_err(|error| Failure::new(exit::LOST, &error))?;
+        let read = |path: PathBuf| serde_json::from_slice(&std::fs::read(path).ok()?).ok();
+        Ok(files.into_iter().filter_map(read).collect())
+    }
+}
+
+fn directory() -> io::Result<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let state = variable("XDG_STATE_HOME").or_else(|| variable("HOME").map(|home| home.join(".local/state")));
+    let state = state.ok_or_else(|| io::Error::other("HOME is not set"))?;
+    Ok(state.join("telexec/fleets"))
+}
+
+/// By name, which begins with the time.
+fn files() -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(directory()?) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut files = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    files.sort();
+    Ok(files)
+}

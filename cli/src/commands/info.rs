@@ -1,0 +1,96 @@
+//! `telexec ping` and `telexec info`: what an agent says about itself.
+
+use std::collections::HashMap;
+use std::time::SystemTime;
+
+use serde_json::json;
+use telexec_client::AgentInfo;
+use telexec_executor::ExecutorError;
+
+use crate::args::{InfoArgs, PingArgs};
+use crate::connect::{Session, call_failure};
+use crate::output::{self, Failure, exit, fields, json};
+use crate::syntax::Destination;
+
+/// What a ping answers with if the agent does not serve.
+const NOT_SERVING: u8 = 1;
+
+pub(crate) async fn ping(args: PingArgs) -> Result<u8, Failure> {
+    let session = Session::open(&args.target, &args.connect).await?;
+    let ping = session.agent.ping().await;
+    session.close().await?;
+    let ping = ping.map_err(|error| failure(&args.target, &error))?;
+    let state = if ping.serving { "serving" } else { "not serving: it is shutting down" };
+    let millis = ping.round_trip.as_secs_f64() * 1000.0;
+    output::print(format!("{}: {state}, {millis:.1} ms\n", args.target).as_bytes())?;
+    Ok(if ping.serving { 0 } else { NOT_SERVING })
+}
+
+pub(crate) async fn info(args: InfoArgs) -> Result<u8, Failure> {
+    let session = Session::open(&args.target, &args.connect).await?;
+    let info = session.agent.info().await;
+    session.close().await?;
+    let info = info.map_err(|error| failure(&args.target, &error))?;
+    let text = if args.json { as_json(&info) } else { as_text(&info) };
+    output::print(text.as_bytes()).map(|()| 0)
+}
+
+fn failure(target: &Destination, error: &ExecutorError) -> Failure {
+    call_failure(exit::LOST, target, error)
+}
+
+fn start_time(info: &AgentInfo) -> Option<String> {
+    info.start_time.and_then(|time| SystemTime::try_from(time).ok()).and_then(json::time)
+}
+
+fn certificate_expire_time(info: &AgentInfo) -> Option<String> {
+    info.certificate_expire_time.and_then(|time| SystemTime::try_from(time).ok()).and_then(json::time)
+}
+
+fn as_text(info: &AgentInfo) -> String {
+    let mut labels: Vec<String> = info.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    labels.sort();
+    let expiry = certificate_expire_time(info);
+    fields([
+        ("version", info.version.clone()),
+        ("hostname", info.hostname.clone()),
+        ("os", info.os.clone()),
+        ("architecture", info.architecture.clone()),
+        ("kernel", info.kernel.clone()),
+        ("containment", info.containment.clone()),
+        ("executions", format!("{} running, at most {}", info.running_executions, info.max_executions)),
+        ("ended", counts(&info.ended_executions)),
+        ("refused", counts(&info.refusals)),
+        ("started", start_time(info).unwrap_or_default()),
+        ("labels", labels.join(" ")),
+        ("identity", info.identity.clone()),
+        ("certificate", expiry.map(|time| format!("expires {time}")).unwrap_or_default()),
+    ])
+}
+
+/// The largest first.
+fn counts(counts: &HashMap<String, u64>) -> String {
+    let mut counts: Vec<_> = counts.iter().collect();
+    counts.sort_by_key(|(name, count)| (std::cmp::Reverse(**count), *name));
+    counts.into_iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
+}
+
+fn as_json(info: &AgentInfo) -> String {
+    let object = json!({
+        "version": info.version,
+        "hostname": info.hostname,
+        "os": info.os,
+        "architecture": info.architecture,
+        "kernel": info.kernel,
+        "containment": info.containment,
+        "running_executions": info.running_executions,
+        "max_executions": info.max_executions,
+        "start_time": start_time(info),
+        "labels": info.labels,
+        "identity": info.identity,
+        "certificate_expire_time": certificate_expire_time(info),
+        "ended_executions": info.ended_executions,
+        "refusals": info.refusals,
+    });
+    format!("{object}\n")
+}

@@ -1,0 +1,74 @@
+//! `telexec ps`: what an agent runs, and ran.
+
+use std::time::SystemTime;
+
+use telexec_client::RemoteExecutor;
+use telexec_executor::{ExecutionInfo, Executor, ListQuery, Program};
+
+use crate::args::PsArgs;
+use crate::connect::{Session, call_failure};
+use crate::output::{self, Failure, exit, json, printable, rough, state, table};
+use crate::terminal;
+
+const HEADING: [&str; 7] = ["ID", "STATE", "PID", "STARTED", "IDENTITY", "USER", "COMMAND"];
+/// The column that is left out where all executions are of one identity.
+const IDENTITY: usize = 4;
+
+pub(crate) async fn run(args: PsArgs) -> Result<u8, Failure> {
+    let session = Session::open(&args.target, &args.connect).await?;
+    let executions = list(&args, &session.agent.executor()).await?;
+    session.close().await?;
+    let text = match (args.quiet, args.json) {
+        (true, _) => executions.iter().map(|info| format!("{}\n", info.id)).collect(),
+        (false, true) => json_lines(&executions)?,
+        (false, false) => as_table(&executions, args.no_trunc),
+    };
+    output::print(text.as_bytes()).map(|()| 0)
+}
+
+/// All pages.
+async fn list(args: &PsArgs, executor: &RemoteExecutor) -> Result<Vec<ExecutionInfo>, Failure> {
+    let labels = args.label.iter().cloned().collect();
+    let mut query = ListQuery { include_exited: args.all, labels, ..ListQuery::default() };
+    let mut executions = Vec::new();
+    loop {
+        let page = executor.list(query.clone()).await;
+        let page = page.map_err(|error| call_failure(exit::of_error(&error), &args.target, &error))?;
+        executions.extend(page.executions);
+        if page.next_page_token.is_empty() {
+            return Ok(executions);
+        }
+        query.page_token = page.next_page_token;
+    }
+}
+
+fn json_lines(executions: &[ExecutionInfo]) -> Result<String, Failure> {
+    let lines = executions.iter().map(json::execution);
+    lines.collect::<Result<_, _>>().map_err(|error| Failure::new(exit::LOST, &error))
+}
+
+fn as_table(executions: &[ExecutionInfo], whole: bool) -> String {
+    let now = SystemTime::now();
+    let heading = HEADING.map(str::to_owned).to_vec();
+    let mut rows: Vec<_> = std::iter::once(heading).chain(executions.iter().map(|info| row(info, now))).collect();
+    if executions.iter().all(|info| Some(&info.identity) == executions.first().map(|first| &first.identity)) {
+        for row in &mut rows {
+            row.remove(IDENTITY);
+        }
+    }
+    table(&rows, terminal::output_width().filter(|_| !whole))
+}
+
+fn row(info: &ExecutionInfo, now: SystemTime) -> Vec<String> {
+    // another machine's clock may be ahead of this one's
+    let age = now.duration_since(info.start_time).unwrap_or_default();
+    let [identity, user, text] = [&info.identity, &info.user, &text(info)].map(|text| printable(text));
+    vec![info.id.to_string(), state(info), info.pid.to_string(), format!("{} ago", rough(age)), identity, user, text]
+}
+
+fn text(info: &ExecutionInfo) -> String {
+    match &info.program {
+        Program::Shell { text, .. } => text.clone(),
+        Program::Argv(argv) => argv.join(" "),
+    }
+}

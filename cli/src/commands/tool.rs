@@ -1,0 +1,143 @@
+//! `telexec tool`: the tools as an orchestrator calls them.
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use telexec_client::Agent;
+use telexec_executor::TraceContext;
+use telexec_executor::{Executor, ExecutorError};
+use telexec_tool::bash::Style;
+use telexec_tool::{BashTool, ExecCommandTool};
+use telexec_tool::{Tool, ToolContext, ToolError, ToolResult};
+use tokio::sync::mpsc;
+
+use crate::args::{ToolArgs, ToolOptions, ToolStyle};
+use crate::config::Config;
+use crate::connect::{call_failure, with_agent};
+use crate::output::{self, Failure, Output, exit};
+
+/// The tool answered with an error.
+const FAILED: u8 = 1;
+/// Chunks of streamed output between the tool and the terminal.
+const QUEUE: usize = 16;
+
+pub(crate) async fn run(args: ToolArgs) -> Result<u8, Failure> {
+    let params = match &args.name {
+        Some(_) => params(&args.params)?,
+        None => Value::Null,
+    };
+    let user = Config::load()?.place(&args.target, &args.connect)?.user;
+    with_agent(&args.target, &args.connect, async |agent| work(&args, params, user, agent).await).await
+}
+
+async fn work(args: &ToolArgs, params: Value, user: Option<String>, agent: &Agent) -> Result<u8, Failure> {
+    // what an answer names must outlive this process
+    let tools = tools(&args.options, user, agent.executor(), Some(std::env::temp_dir()));
+    let Some(name) = &args.name else {
+        // an agent that is not there has no tools
+        agent.ping().await.map_err(|error| call_failure(exit::LOST, &args.target, &error))?;
+        return list(&tools, args.json).map(|()| 0);
+    };
+    let tool = tools.iter().find(|tool| tool.definition().name == *name).ok_or_else(|| {
+        Failure::text(exit::USAGE, format!("no tool {name:?}"))
+            .advice(Some(format!("`telexec tool {}` lists the tools", args.target)))
+    })?;
+    let result = call(tool.as_ref(), params, args.stream).await;
+    show(result.map_err(|error| failure(args, &error))?, args.json)
+}
+
+/// All tools of one machine. `user`: whom the configuration says; `artifacts`: in place of a directory that ends with them.
+pub(crate) fn tools(
+    options: &ToolOptions,
+    user: Option<String>,
+    executor: impl Executor + Clone + 'static,
+    artifacts: Option<PathBuf>,
+) -> Vec<Box<dyn Tool>> {
+    let style = match options.style {
+        ToolStyle::Plain => Style::plain(),
+        ToolStyle::CodeFirst => Style::code_first(),
+        ToolStyle::Sections => Style::sections(),
+    };
+    let mut bash = BashTool::new(executor.clone()).style(style).deny(&options.deny);
+    let mut exec_command = ExecCommandTool::new(executor).deny(&options.deny);
+    if let Some(user) = options.user.clone().or(user) {
+        bash = bash.user(&user);
+        exec_command = exec_command.user(user);
+    }
+    if let Some(directory) = artifacts {
+        exec_command = exec_command.artifact_directory(directory);
+    }
+    let mut tools: Vec<Box<dyn Tool>> = vec![Box::new(bash)];
+    tools.extend(exec_command.with_task_tools());
+    tools
+}
+
+/// Calls the tool, with its output on standard error meanwhile if that is wanted.
+async fn call(tool: &dyn Tool, params: Value, stream: bool) -> Result<ToolResult, ToolError> {
+    let context = ToolContext { trace: TraceContext::from_environment(), ..ToolContext::default() };
+    if !stream {
+        return tool.execute(params, context).await;
+    }
+    let (output, mut chunks) = mpsc::channel::<telexec_executor::Output>(QUEUE);
+    let context = ToolContext { output: Some(output), ..context };
+    let shown = async {
+        let Ok(mut writer) = Output::start() else { return };
+        while let Some(chunk) = chunks.recv().await {
+            if writer.write(telexec_executor::OutputStream::Stderr, chunk.data).await.is_err() {
+                return;
+            }
+        }
+        let _ = writer.finish().await;
+    };
+    tokio::join!(tool.execute(params, context), shown).0
+}
+
+fn list(tools: &[Box<dyn Tool>], as_json: bool) -> Result<(), Failure> {
+    let definitions: Vec<_> = tools.iter().map(|tool| tool.definition()).collect();
+    let text = match as_json {
+        true => format!("{}\n", json!(definitions)),
+        false => definitions.iter().map(|tool| format!("{}  {}\n", tool.name, tool.description)).collect(),
+    };
+    output::print(text.as_bytes())
+}
+
+fn show(result: ToolResult, as_json: bool) -> Result<u8, Failure> {
+    let text = result.as_text();
+    let code = if result.is_error { FAILED } else { 0 };
+    let shown = match as_json {
+        true => format!("{}\n", json!({ "text": text, "details": result.details, "is_error": result.is_error })),
+        false if text.ends_with('\n') => text,
+        false => text + "\n",
+    };
+    output::print(shown.as_bytes()).map(|()| code)
+}
+
+fn failure(args: &ToolArgs, error: &ToolError) -> Failure {
+    if let ToolError::Failed { source: Some(source), .. } = error
+        && let Some(error) = source.downcast_ref::<ExecutorError>()
+        && exit::of_error(error) == exit::LOST
+    {
+        return call_failure(exit::LOST, &args.target, error);
+    }
+    Failure::new(FAILED, error).during(&args.target)
+}
+
+fn params(text: &str) -> Result<Value, Failure> {
+    let mut input = String::new();
+    let text = match text {
+        "-" => {
+            let read = std::io::stdin().lock().read_to_string(&mut input);
+            read.map_err(|error| Failure::new(exit::USAGE, &error).during("cannot read standard input"))?;
+            &input
+        }
+        text => text,
+    };
+    let params: Value = serde_json::from_str(text)
+        .map_err(|error| Failure::new(exit::USAGE, &error).during("the parameters are not JSON"))?;
+    match params.is_object() {
+        true => Ok(params),
+        false => Err(Failure::text(exit::USAGE, "the parameters are not a JSON object")
+            .advice(Some("give such as '{\"command\": \"ls\"}'"))),
+    }
+}

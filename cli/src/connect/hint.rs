@@ -1,0 +1,85 @@
+//! What to try when an agent cannot be reached.
+
+use std::error::Error;
+use std::io;
+
+use rustls::{AlertDescription, CertificateError};
+use telexec_client::ConnectError;
+use telexec_executor::ExecutorError;
+
+const GIVE_CERTIFICATES: &str = "give --cert, --key and --ca; `telexec certs` can make them";
+
+/// A line of advice, if there is any to give.
+pub(super) fn hint(error: &ExecutorError) -> Option<&'static str> {
+    match find::<ConnectError>(error) {
+        Some(ConnectError::TlsRequired { .. }) => return Some(GIVE_CERTIFICATES),
+        Some(_) => return None,
+        None => {}
+    }
+    if let Some(error) = find::<rustls::Error>(error) {
+        return on_tls(error);
+    }
+    match error {
+        // without TLS, there is nothing else to distrust
+        ExecutorError::Untrusted { .. } => Some(GIVE_CERTIFICATES),
+        ExecutorError::Unreachable { endpoint, .. } => {
+            find::<io::Error>(error).and_then(|error| on_connecting(error, endpoint.starts_with("unix:")))
+        }
+        _ => None,
+    }
+}
+
+fn on_connecting(error: &io::Error, unix: bool) -> Option<&'static str> {
+    match error.kind() {
+        io::ErrorKind::NotFound if unix => Some("check the path; an agent makes it: telexecd --listen unix:///PATH"),
+        io::ErrorKind::ConnectionRefused if unix => Some("the agent that made this socket is gone: start it again"),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::UnexpectedEof if unix => {
+            Some("the agent may run as another user: become that user, or root")
+        }
+        io::ErrorKind::ConnectionRefused => Some("no agent listens there: check the port, and that telexecd runs"),
+        // the standard library has no kind for names that do not resolve
+        _ if error.to_string().starts_with("failed to lookup") => {
+            Some("check the spelling of the host, or give its IP address")
+        }
+        _ => None,
+    }
+}
+
+fn on_tls(error: &rustls::Error) -> Option<&'static str> {
+    match error {
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
+            Some("the agent's certificate is not from the authority in --ca")
+        }
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => Some("the agent's certificate is for another name: give one of its names with --server-name"),
+        rustls::Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            Some("the agent's certificate has expired: issue a new one, and check this machine's clock")
+        }
+        rustls::Error::AlertReceived(AlertDescription::CertificateRevoked) => {
+            Some("the certificate in --cert has been revoked: get a new one")
+        }
+        rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => {
+            Some("the certificate in --cert has expired: get a new one, and check the clocks of both machines")
+        }
+        rustls::Error::AlertReceived(AlertDescription::CertificateUnknown) => Some(
+            "the agent does not accept the name in --cert from the authority that issued it: the agent's log says why",
+        ),
+        rustls::Error::AlertReceived(_) => Some(
+            "the agent refused --cert: is it from the authority that the agent trusts, for a client, and still valid?",
+        ),
+        rustls::Error::InvalidMessage(_) => Some("what listens there does not speak TLS: is it a telexec agent?"),
+        _ => None,
+    }
+}
+
+fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}

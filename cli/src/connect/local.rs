@@ -1,0 +1,104 @@
+//! The target `local`: an agent inside this process, behind a private Unix socket. Commands take the same way as to
+//! any other agent.
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) use elsewhere::LocalAgent;
+#[cfg(target_os = "linux")]
+pub(crate) use linux::LocalAgent;
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::collections::BTreeMap;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+    use std::time::Duration;
+
+    use telexec_client::{Agent, ConnectOptions, Target};
+    use telexec_server::{Config, Listen, Listeners, ServeError, serve};
+    use tokio::sync::oneshot;
+    use tokio::task::JoinHandle;
+
+    use crate::output::{Failure, exit};
+
+    /// What a command gets from its caller, so that it finds the caller's programs.
+    const INHERITED: [&str; 2] = ["PATH", "LANG"];
+
+    /// A running agent.
+    pub(crate) struct LocalAgent {
+        stop: oneshot::Sender<()>,
+        served: JoinHandle<Result<(), ServeError>>,
+    }
+
+    impl LocalAgent {
+        pub(crate) async fn start() -> Result<(Agent, Self), Failure> {
+            // nothing is left of it once the connection stands
+            let directory = private_directory().map_err(|error| failed(&error).during("cannot make a directory"))?;
+            let socket = directory.path().join("agent.sock");
+            let config = config(Listen::Unix(socket.clone()))?;
+            let listeners = Listeners::bind(&config).await.map_err(|error| failed(&error))?;
+            let (stop, stopped) = oneshot::channel();
+            let served = tokio::spawn(serve(config, listeners, async {
+                let _ = stopped.await;
+            }));
+            let agent = Agent::connect(&Target::Unix(socket), ConnectOptions::default()).await;
+            Ok((agent.map_err(|error| failed(&error))?, Self { stop, served }))
+        }
+
+        /// Ends the agent and all that it runs, and waits for that.
+        pub(crate) async fn stop(self) -> Result<(), Failure> {
+            let _ = self.stop.send(());
+            match self.served.await {
+                Ok(served) => served.map_err(|error| failed(&error)),
+                Err(error) => Err(failed(&error)),
+            }
+        }
+    }
+
+    /// A directory that only this user may enter.
+    fn private_directory() -> std::io::Result<tempfile::TempDir> {
+        let usual = std::env::temp_dir();
+        // the path of a socket has at most 107 bytes
+        let base = if usual.as_os_str().len() > 80 { Path::new("/tmp") } else { &usual };
+        let private = std::fs::Permissions::from_mode(0o700);
+        tempfile::Builder::new().prefix("telexec-").permissions(private).tempdir_in(base)
+    }
+
+    fn config(listen: Listen) -> Result<Config, Failure> {
+        let here =
+            std::env::current_dir().map_err(|error| failed(&error).during("cannot tell the current directory"))?;
+        let variable = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
+        Ok(Config {
+            listen: vec![listen],
+            working_directory: Some(here.into_os_string().into_string().map_err(|here| {
+                Failure::text(exit::REFUSED, format!("the current directory is not UTF-8: {}", here.display()))
+            })?),
+            environment: INHERITED.into_iter().filter_map(variable).collect::<BTreeMap<_, _>>(),
+            // whoever ran a command here has seen its end, or gave it up
+            shutdown_grace: Duration::ZERO,
+            ..Config::default()
+        })
+    }
+
+    fn failed(error: &(dyn std::error::Error + 'static)) -> Failure {
+        Failure::new(exit::LOST, error)
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod elsewhere {
+    use telexec_client::Agent;
+
+    /// There is none.
+    pub(crate) enum LocalAgent {}
+
+    impl LocalAgent {
+        pub(crate) async fn start() -> Result<(Agent, Self), Failure> {
+            Err(Failure::text(exit::LOST, "an agent runs on Linux only")
+                .advice(Some("give the target of an agent on a Linux machine")))
+        }
+
+        pub(crate) async fn stop(self) -> Result<(), Failure> {
+            match self {}
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Tables as ps(1) prints them.
+
+/// Rows of cells, each column as wide as its widest cell; lines are cut to `width`.
+pub(crate) fn table(rows: &[impl AsRef<[String]>], width: Option<usize>) -> String {
+    let mut widths = vec![0; rows.first().map_or(0, |row| row.as_ref().len())];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row.as_ref()) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    rows.iter().map(|row| cut(&line(row.as_ref(), &widths), width) + "\n").collect()
+}
+
+fn line(row: &[String], widths: &[usize]) -> String {
+    let cells: Vec<_> = row.iter().zip(widths).map(|(cell, &width)| format!("{cell:width$}")).collect();
+    cells.join("  ").trim_end().to_owned()
+}
+
+fn cut(line: &str, width: Option<usize>) -> String {
+    match width {
+        Some(width) if line.chars().count() > width => {
+            line.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+        }
+        _ => line.to_owned(),
+    }
+}
+
+/// A line for each that has a value.
+pub(crate) fn fields<const N: usize>(fields: [(&str, String); N]) -> String {
+    let shown = fields.into_iter().filter(|(_, value)| !value.is_empty());
+    // an agent's words must not move the cursor
+    shown.map(|(key, value)| format!("{:14}{}\n", format!("{key}:"), value.replace(char::is_control, " "))).collect()
+}
+
+/// The text on one line, with nothing in it that a terminal obeys or that hides what is there.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if obeyed(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
+/// Control characters, and those that are not seen: they break lines, turn the order of others around, or join them.
+fn obeyed(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows() -> [[String; 3]; 3] {
+        [["ID", "STATE", "COMMAND"], ["a-long-id", "é", "sleep 300"], ["b", "running", ""]]
+            .map(|row| row.map(str::to_owned))
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let expected = "\
+ID         STATE    COMMAND
+a-long-id  é        sleep 300
+b          running
+";
+        assert_eq!(table(&rows(), None), expected);
+        assert_eq!(table(&rows(), Some(29)), expected);
+    }
+
+    #[test]
+    fn lines_are_cut_to_the_width() {
+        let expected = "\
+ID         STATE    COMMAND
+a-long-id  é        sleep 3…
+b          running
+";
+        assert_eq!(table(&rows(), Some(28)), expected);
+        assert_eq!(table(&rows(), Some(1)), "…\n…\n…\n");
+    }
+
+    #[test]
+    fn nothing_that_a_terminal_obeys_is_printed() {
+        for (text, shown) in [
+            ("echo 'a\\b' \"é\"", "echo 'a\\b' \"é\""),
+            ("a\nb\tc", "a\\nb\\tc"),
+            ("\x1b[2J\x07\x7f", "\\u{1b}[2J\\u{7}\\u{7f}"),
+            ("\u{9b}31m", "\\u{9b}31m"),
+            ("a\u{202e}b\u{2028}", "a\\u{202e}b\\u{2028}"),
+        ] {
+            assert_eq!(printable(text), shown);
+        }
+    }
+}

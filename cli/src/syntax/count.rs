@@ -1,0 +1,47 @@
+//! A number of hosts: `10`, or a part of them: `10%`.
+
+use std::str::FromStr;
+
+/// A part of the hosts: `10`, or `10%`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    Count(usize),
+    Percent(u8),
+}
+
+impl Share {
+    /// How many that are, rounded down.
+    pub(crate) fn of(self, hosts: usize) -> usize {
+        match self {
+            Self::Count(count) => count,
+            Self::Percent(percent) => hosts * usize::from(percent) / 100,
+        }
+    }
+}
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let share = match text.strip_suffix('%') {
+            Some(percent) => percent.parse().ok().filter(|percent| *percent <= 100).map(Self::Percent),
+            None => text.parse().ok().map(Self::Count),
+        };
+        share.ok_or_else(|| "give a number of hosts, or such as 10%".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_read_as_written() {
+        for (text, of_30) in [("0", 0), ("7", 7), ("10%", 3), ("5%", 1), ("100%", 30)] {
+            assert_eq!(text.parse::<Share>().unwrap().of(30), of_30, "{text}");
+        }
+        for text in ["", "%", "-1", "101%", "1.5%", "x"] {
+            assert!(text.parse::<Share>().is_err(), "{text}");
+        }
+    }
+}

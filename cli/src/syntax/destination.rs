@@ -1,0 +1,52 @@
+//! Where commands run: `local`, an agent's address, or a configured name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use telexec_client::{InvalidTarget, Target};
+
+/// `local`, where an agent listens, or a name for that in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Destination {
+    Local,
+    Agent(Target),
+    Named(String),
+}
+
+impl FromStr for Destination {
+    type Err = InvalidTarget;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "local" => Ok(Self::Local),
+            name if is_name(name) => Ok(Self::Named(name.to_owned())),
+            address => address.parse().map(Self::Agent),
+        }
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local => f.write_str("local"),
+            Self::Agent(target) => target.fmt(f),
+            Self::Named(name) => f.write_str(name),
+        }
+    }
+}
+
+/// What no address looks like.
+fn is_name(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+/// An agent that is there before and after this process.
+pub(crate) fn parse_agent(text: &str) -> Result<Destination, String> {
+    match text.parse() {
+        Ok(Destination::Local) => {
+            Err("that agent is new in every process and has run nothing: give one that stays".to_owned())
+        }
+        destination => destination.map_err(|error| error.to_string()),
+    }
+}

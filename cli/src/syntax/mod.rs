@@ -1,0 +1,14 @@
+//! What people write on command lines and in files: targets, sets of hosts, durations, counts, pairs.
+
+mod count;
+mod destination;
+mod duration;
+mod fold;
+pub(crate) mod nodeset;
+mod pair;
+
+pub(crate) use self::count::Share;
+pub(crate) use self::destination::{Destination, parse_agent};
+pub(crate) use self::duration::{parse_duration, parse_timeout};
+pub(crate) use self::fold::fold;
+pub(crate) use self::pair::parse_pair;

@@ -1,0 +1,10 @@
+//! What this process was started with: a terminal, standard input, signals.
+
+mod detach;
+mod signals;
+pub(crate) mod stdin;
+mod window;
+
+pub(crate) use self::detach::{DetachFilter, DetachKeys};
+pub(crate) use self::signals::Signals;
+pub(crate) use self::window::{RawMode, output_width, size};
