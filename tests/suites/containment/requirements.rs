@@ -1,6 +1,8 @@
 //! Machines that lack what no execution can be ended without.
 
-use telexec_tests::{Agent, AgentBuilder, MARK, NOBODY, is_root, marker, processes_with, until};
+use std::os::unix::fs::chown;
+
+use telexec_tests::{Agent, AgentBuilder, MARK, NOBODY, is_root, marker, processes_with, until, until_told};
 use telexec_tool::{Command, Executor};
 
 /// A filter that answers ENOSYS, as an older kernel does, to the call of this number; if a second number is not 0, only if
@@ -77,4 +79,29 @@ async fn who_is_not_root_needs_no_processes_of_others() {
     drop(execution);
     until("nothing is left", async || processes_with(&mark).is_empty()).await;
     assert!(agent.terminate().await.success());
+}
+
+/// Whose /proc hides the first one: a process of its user that cannot be looked into (PR_SET_DUMPABLE) is hidden too.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_another_cannot_see_is_not_taken_for_dead() {
+    if !is_root() {
+        eprintln!("skipped: only root can mount");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    chown(directory.path(), Some(NOBODY), None).unwrap();
+    let state = directory.path().join("state");
+    let agent = || {
+        let agent = after("mount -t proc -o hidepid=2 none /proc").user(NOBODY);
+        agent.args(["--state-dir", state.to_str().unwrap()]).start()
+    };
+    let (first, mark) = (agent(), marker());
+    let command = Command::shell("echo ready; sleep 300; :").env(MARK, &mark).build().unwrap();
+    let mut execution = first.executor().await.execute(command).await.unwrap();
+    until_told(&mut execution, "ready\n").await;
+    let second = agent();
+    assert!(!second.log().contains("killed agent"), "{}", second.log());
+    assert!(!processes_with(&mark).is_empty(), "its agent lives");
+    let directories = std::fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(directories.filter(|name| name.starts_with("spool-")).count(), 2);
 }

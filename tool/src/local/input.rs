@@ -21,8 +21,10 @@ pub(super) enum Sink {
 }
 
 impl Sink {
-    pub(super) fn pipe(file: Option<OwnedFd>) -> Self {
-        file.and_then(|file| pipe::Sender::from_owned_fd(file).ok()).map_or(Self::Closed, Self::Pipe)
+    /// # Errors
+    /// The runtime cannot watch another descriptor.
+    pub(super) fn pipe(file: Option<OwnedFd>) -> io::Result<Self> {
+        Ok(file.map(pipe::Sender::from_owned_fd).transpose()?.map_or(Self::Closed, Self::Pipe))
     }
 
     /// Writes some of the bytes; cancelling this writes none.

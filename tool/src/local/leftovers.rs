@@ -9,7 +9,7 @@
 //! it to itself, wherever it is: so others in its session are ended only if the session's leader has the same key, or is gone
 //! and all of them are of the same user. After a reboot there is nothing to end.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -50,17 +50,27 @@ struct Engine {
     /// What the keys of its executions begin with.
     name: String,
     boot_id: String,
-    process: Itself,
+    /// `None`: it could not be found out.
+    #[serde(default)]
+    process: Option<Itself>,
     cgroups: Vec<Cgroup>,
 }
 
-/// The process of an engine. Ids are used again, and each namespace has its own.
+/// What a file of any version says of itself.
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+/// The process of an engine. Ids are used again, and mean something only in their namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Itself {
     pid: i32,
     start_ticks: u64,
-    namespace: u64,
+    pid_namespace: u64,
+    /// Kernels before Linux 5.6 have none.
+    time_namespace: Option<u64>,
 }
 
 impl Itself {
@@ -71,14 +81,25 @@ impl Itself {
     fn own() -> io::Result<Self> {
         let pid = rustix::process::getpid().as_raw_nonzero().get();
         let process = processes::read(pid)?.ok_or(io::ErrorKind::NotFound)?;
-        Ok(Self { pid, start_ticks: process.start_ticks, namespace: fs::metadata("/proc/self/ns/pid")?.ino() })
+        let pid_namespace = fs::metadata("/proc/self/ns/pid")?.ino();
+        let time_namespace = fs::metadata("/proc/self/ns/time").ok().map(|found| found.ino());
+        Ok(Self { pid, start_ticks: process.start_ticks, pid_namespace, time_namespace })
     }
 
-    /// Of one in another namespace that is not known.
-    fn has_ended(&self) -> io::Result<bool> {
-        let is_seen = Self::own()?.namespace == self.namespace;
-        let lives = |process: Process| process.start_ticks == self.start_ticks && !process.zombie;
-        Ok(is_seen && !processes::read(self.pid)?.is_some_and(lives))
+    /// Its ids and times are those of this process too.
+    fn is_comparable(&self) -> bool {
+        let namespaces = |of: &Self| (of.pid_namespace, of.time_namespace);
+        Self::own().is_ok_and(|own| namespaces(&own) == namespaces(self))
+    }
+
+    /// Only what is seen counts: /proc may hide a process that lives (hidepid, see proc(5)).
+    fn has_ended(&self) -> bool {
+        let Some(pid) = rustix::process::Pid::from_raw(self.pid).filter(|_| self.is_comparable()) else { return false };
+        if let Err(error) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
+            return error == rustix::io::Errno::SRCH;
+        }
+        let is_another = |process: Process| process.start_ticks != self.start_ticks || process.zombie;
+        processes::read(self.pid).is_ok_and(|seen| seen.is_some_and(is_another))
     }
 }
 
@@ -184,13 +205,8 @@ impl Journal {
     /// Blocks.
     pub(super) fn begin(spool: Arc<Spool>, name: &str, cgroups: &[PathBuf]) -> Self {
         let (name, boot_id) = (name.to_owned(), boot_id());
-        match Itself::own() {
-            Ok(process) => {
-                let cgroups = present(cgroups);
-                *lock(&spool.notes().engine) = Some(Engine { version: VERSION, name, boot_id, process, cgroups });
-            }
-            Err(error) => warn!(%error, "after a crash of this agent its commands would run on"),
-        }
+        let (process, cgroups) = (Itself::own().ok(), present(cgroups));
+        *lock(&spool.notes().engine) = Some(Engine { version: VERSION, name, boot_id, process, cgroups });
         spool.notes().write_again();
         Self { spool }
     }
@@ -257,7 +273,8 @@ pub(super) fn said(noted: Result<io::Result<Note>, NoAnswer>) -> Option<Note> {
 /// a moment.
 pub(super) fn has_ended(directory: &Path) -> bool {
     let engine = fs::read(directory.join(ENGINE)).ok().and_then(|bytes| serde_json::from_slice::<Engine>(&bytes).ok());
-    engine.is_some_and(|engine| engine.boot_id == boot_id() && engine.process.has_ended().unwrap_or(false))
+    let is_of_this_boot = |engine: &Engine| !engine.boot_id.is_empty() && engine.boot_id == boot_id();
+    engine.filter(is_of_this_boot).and_then(|engine| engine.process).is_some_and(|process| process.has_ended())
 }
 
 fn boot_id() -> String {
@@ -300,7 +317,8 @@ pub(super) fn end_in_temporary() {
     }
 }
 
-fn end_of(state_dir: &Path, directory: &Path) {
+/// The same for one of them, once.
+pub(super) fn end_of(state_dir: &Path, directory: &Path) {
     match Leftovers::read(directory) {
         Ok(Some(leftovers)) => {
             leftovers.end();
@@ -314,6 +332,7 @@ fn end_of(state_dir: &Path, directory: &Path) {
             warn!(path = %directory.display(), %error, "what a killed agent left running cannot be found");
         }
     }
+    let _ = fs::remove_file(directory.join(ENGINE));
 }
 
 /// What a dead engine may have left.
@@ -330,6 +349,8 @@ struct Leftovers {
 struct Found {
     live: Vec<Process>,
     spared: BTreeSet<i32>,
+    /// This process may not signal them.
+    refused: BTreeSet<i32>,
     /// A cgroup could not be ended.
     fault: Option<io::Error>,
 }
@@ -340,14 +361,15 @@ impl Leftovers {
     /// # Errors
     /// A file cannot be read, or is of another version.
     fn read(directory: &Path) -> io::Result<Option<Self>> {
-        let file = match File::open(directory.join(ENGINE)) {
+        let file = match fs::read(directory.join(ENGINE)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
-        let engine: Engine = serde_json::from_reader(BufReader::new(file))?;
-        if engine.version != VERSION {
-            return Err(io::Error::other(format!("the file is of version {}, not {VERSION}", engine.version)));
+        let Version { version } = serde_json::from_slice(&file)?;
+        if version != VERSION {
+            return Err(io::Error::other(format!("the file is of version {version}, not {VERSION}")));
         }
+        let engine: Engine = serde_json::from_slice(&file)?;
         let mut spared = BTreeMap::new();
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
@@ -371,11 +393,11 @@ impl Leftovers {
             Ok(census) => census,
             Err(error) => return warn!(%error, "what a killed agent left running cannot be looked for"),
         };
-        let (began, mut sessions, mut ended) = (Instant::now(), HashSet::new(), HashSet::new());
+        let (began, mut sessions, mut ended) = (Instant::now(), HashMap::new(), HashSet::new());
         loop {
             let fault = match self.kill(&census, &mut sessions) {
                 Ok(found) if found.live.is_empty() && found.fault.is_none() => {
-                    self.report(&ended, &found.spared);
+                    self.report(&ended, &found);
                     return;
                 }
                 Ok(found) => {
@@ -394,12 +416,17 @@ impl Leftovers {
         }
     }
 
-    fn report(&self, ended: &HashSet<(i32, u64)>, spared: &BTreeSet<i32>) {
+    fn report(&self, ended: &HashSet<(i32, u64)>, found: &Found) {
+        let list = |pids: &BTreeSet<i32>| pids.iter().map(i32::to_string).collect::<Vec<_>>().join(",");
         if !ended.is_empty() {
             info!(processes = ended.len(), "ended what a killed agent left running");
         }
-        if !spared.is_empty() {
-            let pids = spared.iter().map(i32::to_string).collect::<Vec<_>>().join(",");
+        if !found.refused.is_empty() {
+            let pids = list(&found.refused);
+            warn!(pids, "this agent may not end processes that a killed agent left running");
+        }
+        if !found.spared.is_empty() {
+            let pids = list(&found.spared);
             warn!(
                 pids,
                 "a killed agent left commands of the background running; nobody can reach them by telexec any more"
@@ -407,12 +434,12 @@ impl Leftovers {
         }
     }
 
-    /// Sends SIGKILL to all that may not go on. `sessions` gets theirs: their leaders may be gone when the others are looked at
-    /// again.
+    /// Sends SIGKILL to all that may not go on. `sessions` gets theirs, with the start times of their leaders, which may be gone
+    /// when the others are looked at again.
     ///
     /// # Errors
     /// They cannot be found now; asking again helps.
-    fn kill(&self, census: &Census, sessions: &mut HashSet<i32>) -> io::Result<Found> {
+    fn kill(&self, census: &Census, sessions: &mut HashMap<i32, Option<u64>>) -> io::Result<Found> {
         let mut found = Found::default();
         for leaf in self.leaves()? {
             if self.spared.values().flatten().any(|spared| spared.path == leaf.path() && spared.is_there()) {
@@ -426,15 +453,21 @@ impl Leftovers {
         let marked: Vec<_> = all.all().filter(|process| self.is_of_engine(process)).collect();
         let is_bound = |process: &Process| self.is_of_engine(process) && !self.is_spared(process);
         let bound = marked.iter().filter(|process| is_bound(process));
-        sessions.extend(bound.filter(|process| is_own_session(&all, process)).map(|process| process.session));
-        sessions.extend(self.noted_sessions(&all));
-        let roots = all.all().filter(|process| is_bound(process) || sessions.contains(&process.session));
+        let leader = |session: i32| (session, all.get(session).map(|leader| leader.start_ticks));
+        // a number that leads another process has been given out again
+        sessions.retain(|session, ticks| all.get(*session).is_none_or(|process| Some(process.start_ticks) == *ticks));
+        sessions.extend(bound.filter(|process| is_own_session(&all, process)).map(|process| leader(process.session)));
+        sessions.extend(self.noted_sessions(&all, false).map(leader));
+        found.spared.extend(self.noted_sessions(&all, true));
+        let roots = all.all().filter(|process| is_bound(process) || sessions.contains_key(&process.session));
         for process in all.with_descendants(roots, 0) {
             if self.is_spared(&process) || found.spared.contains(&process.pid) {
                 continue;
             }
-            if let Some(pidfd) = processes::open(&process)? {
-                let _ = process::send(&pidfd, Signal::KILL);
+            let sent = processes::open(&process)?.map_or(Ok(()), |pidfd| process::send(&pidfd, Signal::KILL));
+            if sent.is_err_and(|error| error.raw_os_error() == Some(libc::EPERM)) {
+                found.refused.insert(process.pid);
+                continue;
             }
             found.live.push(process);
         }
@@ -452,15 +485,17 @@ impl Leftovers {
         Ok(leaves)
     }
 
-    /// Those of executions that may not go on, while their leaders are there.
-    fn noted_sessions(&self, all: &Snapshot) -> impl Iterator<Item = i32> {
+    /// Those whose leaders are there, of executions that may go on or may not.
+    fn noted_sessions(&self, all: &Snapshot, spared: bool) -> impl Iterator<Item = i32> {
         let is_leader = |session: &Session| {
             all.get(session.leader).is_some_and(|process| process.key() == (session.leader, session.start_ticks))
         };
-        let is_bound = |session: &Session| !self.spared.contains_key(&key::text(&self.engine.name, session.execution));
-        self.sessions
+        let is_spared = |session: &Session| self.spared.contains_key(&key::text(&self.engine.name, session.execution));
+        let comparable = self.engine.process.is_some_and(|process| process.is_comparable());
+        let known = if comparable { self.sessions.as_slice() } else { &[] };
+        known
             .iter()
-            .filter(move |session| is_bound(session) && is_leader(session))
+            .filter(move |session| is_spared(session) == spared && is_leader(session))
             .map(|session| session.leader)
     }
 
@@ -533,7 +568,7 @@ mod tests {
     /// An engine of which nobody has heard.
     fn dead(cgroups: &[PathBuf]) -> Leftovers {
         let name = uuid::Uuid::now_v7().simple().to_string();
-        let (boot_id, process) = (boot_id(), Itself::own().unwrap());
+        let (boot_id, process) = (boot_id(), Itself::own().ok());
         let engine = Engine { version: VERSION, name, boot_id, process, cgroups: present(cgroups) };
         Leftovers { engine, spared: BTreeMap::new(), sessions: Vec::new() }
     }
@@ -660,12 +695,24 @@ mod tests {
             !spool::abandoned(state.path()).unwrap().is_empty()
         };
         assert!(!is_abandoned(|_| {}), "it lives");
-        assert!(is_abandoned(|engine| engine.process.pid = i32::MAX));
-        assert!(is_abandoned(|engine| engine.process.start_ticks += 1));
-        assert!(
-            !is_abandoned(|engine| (engine.process.pid, engine.process.namespace) = (i32::MAX, 0)),
-            "not seen here"
-        );
+        fn process(engine: &mut Engine) -> &mut Itself {
+            engine.process.as_mut().unwrap()
+        }
+        assert!(is_abandoned(|engine| process(engine).pid = i32::MAX));
+        assert!(is_abandoned(|engine| process(engine).start_ticks += 1));
+        assert!(!is_abandoned(|engine| engine.process = None));
+        let unlike: [fn(&mut Engine); 3] = [
+            |engine| engine.boot_id.clear(),
+            |engine| process(engine).pid_namespace = 0,
+            |engine| process(engine).time_namespace = Some(0),
+        ];
+        for unlike in unlike {
+            let mut engine = dead(&[]).engine;
+            process(&mut engine).pid = i32::MAX;
+            unlike(&mut engine);
+            fs::write(directory.join(ENGINE), serde_json::to_vec(&engine).unwrap()).unwrap();
+            assert!(spool::abandoned(state.path()).unwrap().is_empty(), "not known: {engine:?}");
+        }
         fs::remove_file(directory.join(ENGINE)).unwrap();
         assert!(spool::abandoned(state.path()).unwrap().is_empty(), "it has not begun");
     }
@@ -681,7 +728,7 @@ mod tests {
         fs::write(leaf.join("cgroup.events"), "populated 1\n").unwrap();
         let leftovers = dead(&[tree.path().to_owned()]);
         let [pid] = session(&leftovers, &format!("$KEY {} &", sleeper(0)));
-        let found = leftovers.kill(&Census::of_all().unwrap(), &mut HashSet::new()).unwrap();
+        let found = leftovers.kill(&Census::of_all().unwrap(), &mut HashMap::new()).unwrap();
         assert!(found.fault.is_some() && found.live.iter().any(|process| process.pid == pid), "{found:?}");
         until_ended(pid);
     }

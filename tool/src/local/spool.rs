@@ -86,6 +86,8 @@ impl Spool {
         };
         let all = lock_all(&state_dir)?;
         let earlier = abandoned(&state_dir)?;
+        // one may have been killed since the start of this one
+        earlier.iter().for_each(|directory| leftovers::end_of(&state_dir, directory));
         let directory = tempfile::Builder::new().prefix(PREFIX).tempdir_in(&state_dir)?;
         let lock = hold(directory.path())?;
         let directory = directory.keep();

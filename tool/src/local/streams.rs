@@ -54,7 +54,7 @@ fn pipes(with_stdin: bool) -> io::Result<(Ends, CommandEnds)> {
     let (stdout, stdout_end) = pipe()?;
     let (stderr, stderr_end) = pipe()?;
     let ends = Ends {
-        stdin: Sink::pipe(stdin),
+        stdin: Sink::pipe(stdin)?,
         stdout: Source::pipe(stdout)?,
         stderr: Some(Source::pipe(stderr)?),
         terminal: None,
