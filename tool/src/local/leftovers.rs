@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
-use std::io::{self, BufReader};
+use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -558,6 +558,7 @@ fn user_ids(pid: i32) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::BufReader;
     use std::os::unix::fs::chown;
     use std::process::{Command, Stdio};
 
