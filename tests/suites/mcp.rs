@@ -190,7 +190,7 @@ async fn a_call_survives_a_lost_connection() {
 async fn odd_command_lines_are_2() {
     for (args, named) in [
         (&[][..], "<TARGET>"),
-        (&["local", "local"], "local: is given twice"),
+        (&["local", "local"], "local: given twice"),
         (&["local", "no-such-name"], "no-such-name"),
         (&["--deny", "", "local"], "--deny"),
         (&["--cert", "x", "h:1"], "--cert, --key and --ca"),

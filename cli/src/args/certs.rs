@@ -18,11 +18,11 @@ pub(crate) struct CertsArgs {
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum CertsAction {
-    /// Make the authority: ca.pem and ca.key
+    /// Create the CA: ca.pem and ca.key
     Init(CertsInitArgs),
-    /// Make a certificate and its key, signed by the authority
+    /// Issue a certificate and its key, signed by the CA
     Issue(CertsIssueArgs),
-    /// Print what certificates say
+    /// Print the contents of certificates
     #[command(after_help = "\
 Example:
   telexec certs show ~/.config/telexec/certs/ca.pem")]
@@ -41,28 +41,28 @@ pub(crate) struct CertsInitArgs {
     /// Directory for both files [default: ~/.config/telexec/certs]
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// The authority's name
+    /// Common name of the CA
     #[arg(long, value_name = "CN", default_value = "telexec CA")]
     pub(crate) name: String,
-    /// Days that it is valid
+    /// Validity in days
     #[arg(long, value_name = "N", default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..=36500))]
     pub(crate) days: u32,
-    /// Replace an authority; what it issued is worth nothing then
+    /// Replace an existing CA; certificates that it issued are no longer accepted
     #[arg(long)]
     pub(crate) force: bool,
 }
 
-/// Who shows the certificate. What is for both lets an agent's host call other agents.
+/// Extended key usage. A certificate for both lets an agent's host call other agents.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct CertsSide {
-    /// For an agent
+    /// For an agent: server authentication
     #[arg(long)]
     pub(crate) server: bool,
-    /// For a caller
+    /// For a caller: client authentication
     #[arg(long)]
     pub(crate) client: bool,
-    /// For both: whoever has the agent's key may then call as NAME
+    /// For both; whoever has the agent's key can then call agents as NAME
     #[arg(long)]
     pub(crate) both: bool,
 }
@@ -76,29 +76,29 @@ Examples:
   telexec certs issue build-7 --server --dns build-7.example.org --ip 10.0.0.7
   telexec certs issue alice --client --uri spiffe://example.org/alice")]
 pub(crate) struct CertsIssueArgs {
-    /// Who it is for; also the name of the files
+    /// Subject, and base name of the files
     pub(crate) name: String,
-    /// A host name that it is for; may be repeated
+    /// Subject alternative host name; may be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) dns: Vec<String>,
-    /// An IP address that it is for; may be repeated
+    /// Subject alternative IP address; may be repeated
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) ip: Vec<IpAddr>,
-    /// A URI that it is for, such as spiffe://DOMAIN/PATH; may be repeated
+    /// Subject alternative URI, such as spiffe://DOMAIN/PATH; may be repeated
     #[arg(long, value_name = "URI")]
     pub(crate) uri: Vec<String>,
     #[command(flatten)]
     pub(crate) side: CertsSide,
-    /// Days that it is valid, at most as long as the authority
+    /// Validity in days, at most that of the CA
     #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36500))]
     pub(crate) days: u32,
-    /// Directory of the authority [default: ~/.config/telexec/certs]
+    /// Directory of the CA [default: ~/.config/telexec/certs]
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// Directory for the new files [default: the authority's]
+    /// Directory for the new files [default: the CA's]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Replace files of that name
+    /// Replace existing files
     #[arg(long)]
     pub(crate) force: bool,
 }

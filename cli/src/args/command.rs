@@ -9,37 +9,37 @@ use crate::syntax::{parse_duration, parse_pair};
 
 #[derive(Debug, Args)]
 pub(crate) struct CommandArgs {
-    /// Run this text with the shell
+    /// Run this shell command
     #[arg(id = "command", short = 'c', value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "argv")]
     pub(crate) text: Option<String>,
-    /// Run this program with these arguments, without a shell
+    /// Program and arguments to run without a shell
     #[arg(last = true, value_name = "PROGRAM")]
     pub(crate) argv: Vec<String>,
     /// Set an environment variable; may be repeated
     #[arg(short = 'e', long, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub(crate) env: Vec<(String, String)>,
-    /// When ending it: time from SIGTERM to SIGKILL [default: the agent's, 2s]
+    /// Time from SIGTERM to SIGKILL when ending the command [default: the agent's, 2s]
     #[arg(long, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) kill_grace: Option<Duration>,
-    /// Most memory, of all its processes together
+    /// Memory limit, for all processes of the command together
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) memory: Option<u64>,
-    /// Most processes and threads at once
+    /// Limit on concurrent processes and threads
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_processes: Option<u32>,
-    /// Most processor time: 0.5 is half of one processor, 2 is two
+    /// CPU limit: 0.5 is half of one CPU, 2 is two CPUs
     #[arg(long, value_name = "N", value_parser = parse_cpus)]
     pub(crate) cpus: Option<f64>,
     /// Run the shell as a login shell
     #[arg(long, conflicts_with = "argv")]
     pub(crate) login: bool,
-    /// Run -c with this shell [default: the agent's, bash]
+    /// Shell for -c [default: the agent's, bash]
     #[arg(long, value_name = "SHELL", conflicts_with = "argv")]
     pub(crate) shell: Option<String>,
-    /// Why, for the agent's policy and its audit log
+    /// Reason, for the agent's policy and audit log
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
-    /// A label that `telexec ps` can filter by; may be repeated
+    /// Set a label that `telexec ps` can filter by; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,
 }
@@ -75,5 +75,5 @@ impl CommandArgs {
 
 fn parse_cpus(text: &str) -> Result<f64, String> {
     let cpus = text.parse().ok().filter(|cpus: &f64| cpus.is_finite() && *cpus > 0.0);
-    cpus.ok_or_else(|| "give a number above 0, such as 0.5 or 2".to_owned())
+    cpus.ok_or_else(|| "expected a number greater than 0, such as 0.5 or 2".to_owned())
 }

@@ -6,8 +6,8 @@ use crate::config::ConnectArgs;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The file is the one that TELEXEC_CONFIG names, or $XDG_CONFIG_HOME/telexec/config.toml, or
-~/.config/telexec/config.toml; `man telexec.toml` explains its keys.
+The file is $TELEXEC_CONFIG, $XDG_CONFIG_HOME/telexec/config.toml or ~/.config/telexec/config.toml.
+`man telexec.toml` documents its keys.
 
 Examples:
   telexec config show
@@ -20,7 +20,7 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum ConfigAction {
-    /// Print what it comes to, with flags, environment and defaults: names and paths, no secrets
+    /// Print the effective configuration, with flags, environment and defaults; contains no secrets
     Show {
         /// Print one JSON object
         #[arg(long)]
@@ -28,6 +28,6 @@ pub(crate) enum ConfigAction {
         #[command(flatten)]
         connect: ConnectArgs,
     },
-    /// Print where the file is, or would be
+    /// Print the path of the configuration file
     Path,
 }

@@ -18,25 +18,25 @@ use crate::terminal::DetachKeys;
     after_help = "\
 Exit codes:
   the command's own, or
-  0      it runs on in the background: -d, --yield-after, or the detach keys
-  124    it timed out
-  125    the agent refused it: policy, limits, bad request, no such user or directory
-  126    the program or shell cannot be invoked
-  127    it was not found
-  128+n  signal n ended it; 130 after Ctrl-C
+  0      moved to the background: -d, --yield-after, or the detach keys
+  124    timed out
+  125    refused by the agent: policy, limits, invalid request, no such user or directory
+  126    the program or shell cannot be executed
+  127    the program or shell was not found
+  128+n  killed by signal n; 130 after Ctrl-C
   255    the agent is unreachable, or the connection was lost
 
-DUR is a number of seconds, or such as 500ms, 10s, 5m, 1h30m.
-SIZE is a number of bytes, or such as 512K, 256M, 2GiB; K is 1,024.
-KEYS are characters, or ctrl- and one of a-z @ [ \\ ] ^ _, with commas between.
+DUR is a number of seconds, or a duration such as 500ms, 10s, 5m, 1h30m.
+SIZE is a number of bytes, or a size such as 512K, 256M, 2GiB; K is 1,024.
+KEYS is a comma-separated list of characters, or ctrl- and one of a-z @ [ \\ ] ^ _.
 
-With --json, each line is one of these; times are in seconds:
+With --json, each line is one of these events; durations are in seconds:
   {\"event\":\"started\",\"execution_id\":…,\"pid\":…,\"start_time\":…}
-  {\"event\":\"stdout\",\"position\":…,\"text\":…}     or \"base64\" in place of \"text\", if it is not UTF-8
+  {\"event\":\"stdout\",\"position\":…,\"text\":…}     or \"base64\" instead of \"text\", if it is not UTF-8
   {\"event\":\"stderr\",\"position\":…,\"text\":…}     likewise
   {\"event\":\"exited\",\"cause\":…,\"exit_code\":…,\"signal\":…,\"wall_time\":…,…}
-  {\"event\":\"promoted\"}                        last, in place of exited: it runs on in the background
-  {\"event\":\"gap\",\"resume_position\":…}         output up to there is no longer kept
+  {\"event\":\"promoted\"}                        last, instead of exited: moved to the background
+  {\"event\":\"gap\",\"resume_position\":…}         output before this position is no longer available
 
 Examples:
   telexec exec local -c 'echo hello; echo oops >&2; exit 3'
@@ -47,42 +47,42 @@ Examples:
   telexec attach build-7:7443 $(telexec exec -d build-7:7443 -- make all)"
 )]
 pub(crate) struct ExecArgs {
-    /// Where: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    /// Agent to use: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
     #[arg(add = complete::targets())]
     pub(crate) target: Destination,
     #[command(flatten)]
     pub(crate) command: CommandArgs,
-    /// Send standard input, as it comes, until it ends
+    /// Forward standard input to the command
     #[arg(short = 'i', long)]
     pub(crate) stdin: bool,
-    /// Give it a terminal like this one; with -i, every key typed here goes to it
+    /// Allocate a terminal; with -i, all keys typed here go to the command
     #[arg(short = 't', long)]
     pub(crate) tty: bool,
-    /// Run as this user [default: the agent's own]
+    /// Run as this user [default: the agent's user]
     #[arg(short = 'u', long, value_name = "NAME")]
     pub(crate) user: Option<String>,
-    /// Start in this directory
+    /// Working directory
     #[arg(short = 'w', long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// End it after so long
+    /// Timeout, after which the command is ended
     #[arg(long, value_name = "DUR", value_parser = parse_timeout)]
     pub(crate) timeout: Option<Duration>,
     /// Print events as JSON lines
     #[arg(long)]
     pub(crate) json: bool,
-    /// Start it in the background and print its id; with -i, its input stays open
+    /// Run in the background and print the execution ID; with -i, its input stays open
     #[arg(short = 'd', long, conflicts_with_all = ["yield_after", "on_disconnect"], help_heading = BACKGROUND)]
     pub(crate) detach: bool,
-    /// Leave it to the background if it still runs after so long
+    /// Move to the background if still running after this time
     #[arg(long, value_name = "DUR", value_parser = parse_duration, help_heading = BACKGROUND)]
     pub(crate) yield_after: Option<Duration>,
-    /// When this ends before it (Ctrl-C, a lost connection): end it, or let it run on
+    /// Kill or detach the command when telexec exits first or loses the connection
     #[arg(long, value_name = "POLICY", value_enum, default_value = "kill", help_heading = BACKGROUND)]
     pub(crate) on_disconnect: DisconnectPolicy,
-    /// With -it and --on-disconnect=detach: keys that leave it; '' for none
+    /// With -it and --on-disconnect=detach: key sequence that detaches; '' for none
     #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", help_heading = BACKGROUND)]
     pub(crate) detach_keys: DetachKeys,
-    /// Its id, to be chosen; the same request with it again follows what the first one started
+    /// Execution ID to use; repeating a request with the same ID attaches to the first execution
     #[arg(long, value_name = "ID", help_heading = BACKGROUND)]
     pub(crate) id: Option<ExecutionId>,
     #[command(flatten)]

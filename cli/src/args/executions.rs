@@ -10,12 +10,12 @@ use crate::terminal::DetachKeys;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Only your own executions are listed, oldest first; to root on the agent's own Unix socket, if the agent has no policy, and to \
-those whom its policy gives them, those of everybody, with a column IDENTITY if they are of several identities. STATE is running, lingering (it has exited, and \
-processes that it left behind run on), or how it ended. Those that ended are remembered for an hour, \
-unless the agent is configured otherwise.
+Lists your own executions, oldest first. Callers whose policy allows it, and root on the agent's own \
+Unix socket if the agent has no policy, see everyone's, with a column IDENTITY if there are several \
+identities. STATE is running, lingering (it has exited, but processes that it started still run), or \
+how it ended. Executions that have ended are kept for an hour, unless the agent is configured otherwise.
 
-With --json, each line is one of these; times are in seconds, and exited is as `telexec exec --json` has it, or null:
+With --json, each line is one of these; durations are in seconds, and exited is as in `telexec exec --json`, or null:
   {\"execution_id\":…,\"state\":\"running\",\"pid\":…,\"start_time\":…,\"user\":…,\"identity\":…,
    \"command\":…,\"argv\":[…],\"shell\":…,\"login\":…,\"working_directory\":…,\"terminal\":…,
    \"labels\":{…},\"processes\":…,\"position\":…,\"exited\":…}
@@ -25,22 +25,22 @@ Examples:
   telexec ps -a --label job=nightly build-7:7443
   telexec ps -q build-7:7443 | xargs telexec kill build-7:7443")]
 pub(crate) struct PsArgs {
-    /// Where: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    /// Agent to use: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
     #[arg(value_parser = parse_agent, add = complete::targets())]
     pub(crate) target: Destination,
-    /// Also those that have ended
+    /// Include executions that have ended
     #[arg(short = 'a', long)]
     pub(crate) all: bool,
-    /// Only those with this label; may be repeated
+    /// List only executions with this label; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,
-    /// Print the ids and nothing else
+    /// Print only execution IDs
     #[arg(short = 'q', long, conflicts_with = "json")]
     pub(crate) quiet: bool,
-    /// Do not cut lines to the width of the terminal
+    /// Do not truncate lines to the width of the terminal
     #[arg(long, visible_alias = "wide")]
     pub(crate) no_trunc: bool,
-    /// Print a JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -49,38 +49,38 @@ pub(crate) struct PsArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Output comes from the beginning, as far as it is kept, and goes on as it arrives. Ctrl-C leaves the \
-command, which runs on unless --kill-on-disconnect is given; the exit code is 130.
+Prints the output from the beginning, as far as the agent still has it, then follows it. Ctrl-C \
+detaches with exit code 130; the command keeps running unless --kill-on-disconnect is given.
 
-With -i, what is typed goes to the command, if it was started with -i. If it has a terminal, so does \
-every key, Ctrl-C too, and the detach keys lead back here.
+With -i, standard input is forwarded to the command, if it was started with -i. If it has a terminal, \
+all keys are forwarded, including Ctrl-C; the detach keys detach.
 
-Exit codes: as of `telexec exec`; 0 also after the detach keys, 125 if there is no such execution.
+Exit codes: as for `telexec exec`; 0 also after the detach keys, 125 if there is no such execution.
 
-KEYS are characters, or ctrl- and one of a-z @ [ \\ ] ^ _, with commas between.
+KEYS is a comma-separated list of characters, or ctrl- and one of a-z @ [ \\ ] ^ _.
 
 Examples:
   telexec attach build-7:7443 0192f0c4-7a51-7d4e-9c3f-6f1d2b8e4a90
   telexec attach -i --detach-keys ctrl-a,d build-7:7443 my-shell")]
 pub(crate) struct AttachArgs {
-    /// Where: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    /// Agent to use: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
     #[arg(value_parser = parse_agent, add = complete::targets())]
     pub(crate) target: Destination,
-    /// Which execution; `telexec ps` lists them
+    /// Execution ID, as `telexec ps` lists them
     pub(crate) id: ExecutionId,
-    /// Send standard input, as it comes, until it ends
+    /// Forward standard input to the command
     #[arg(short = 'i', long)]
     pub(crate) stdin: bool,
-    /// Begin after so many bytes of output, of both streams together
+    /// Start at this position: bytes of output, both streams together
     #[arg(long, value_name = "POSITION", default_value = "0")]
     pub(crate) from: u64,
-    /// Begin with what it writes from now on
+    /// Skip earlier output
     #[arg(long, conflicts_with = "from")]
     pub(crate) no_history: bool,
-    /// End the command when this ends before it
+    /// Kill the command when telexec exits first or loses the connection
     #[arg(long)]
     pub(crate) kill_on_disconnect: bool,
-    /// With -i and a terminal: keys that leave it; '' for none
+    /// With -i and a terminal: key sequence that detaches; '' for none
     #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q")]
     pub(crate) detach_keys: DetachKeys,
     /// Print events as JSON lines; see `telexec exec --help`
@@ -92,28 +92,28 @@ pub(crate) struct AttachArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-TEXT is sent with a newline after it, standard input as it is. The command must have been started \
-with -i, and must have one writer at a time. This returns once the command's input has all of it.
+TEXT is sent with a trailing newline, standard input as is. The command must have been started with \
+-i, and accepts one writer at a time. Returns once all of it is written to the command's input.
 
-Exit codes: 0 sent, 1 the command takes no input (any more) or is not there, 255 the agent is unreachable or was lost.
+Exit codes: 0 sent, 1 no such execution, or it accepts no (more) input, 255 the agent is unreachable or the connection was lost.
 
 Examples:
   telexec input build-7:7443 my-shell 'make all'
   telexec input --close build-7:7443 my-sort < names
-  telexec input --close -n build-7:7443 my-sort ''       only ends its input")]
+  telexec input --close -n build-7:7443 my-sort ''       only closes its input")]
 pub(crate) struct InputArgs {
-    /// Where: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    /// Agent to use: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
     #[arg(value_parser = parse_agent, add = complete::targets())]
     pub(crate) target: Destination,
-    /// Which execution; `telexec ps` lists them
+    /// Execution ID, as `telexec ps` lists them
     pub(crate) id: ExecutionId,
-    /// What to send [default: standard input]
+    /// Text to send [default: standard input]
     #[arg(allow_hyphen_values = true)]
     pub(crate) text: Option<String>,
-    /// Send TEXT without a newline after it
+    /// Send TEXT without a trailing newline
     #[arg(short = 'n', long, requires = "text")]
     pub(crate) no_newline: bool,
-    /// End the command's input after it
+    /// Close the command's input afterwards
     #[arg(long)]
     pub(crate) close: bool,
     #[command(flatten)]
@@ -122,23 +122,23 @@ pub(crate) struct InputArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The signal goes to every process of an execution. KILL ends all of them for certain. An execution \
-that has ended already is no error.
+The signal is sent to every process of an execution. KILL is certain to end all of them. It is not \
+an error if an execution has already ended.
 
-Exit codes: 0 sent, 1 an id is not known, 255 the agent is unreachable or was lost.
+Exit codes: 0 sent, 1 unknown execution, 255 the agent is unreachable or the connection was lost.
 
 Examples:
   telexec kill build-7:7443 0192f0c4-7a51-7d4e-9c3f-6f1d2b8e4a90
   telexec kill -s INT build-7:7443 first second
   telexec kill -s 9 build-7:7443 $(telexec ps -q build-7:7443)")]
 pub(crate) struct KillArgs {
-    /// Where: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    /// Agent to use: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
     #[arg(value_parser = parse_agent, add = complete::targets())]
     pub(crate) target: Destination,
-    /// Which executions; `telexec ps` lists them
+    /// Execution IDs, as `telexec ps` lists them
     #[arg(required = true, value_name = "ID")]
     pub(crate) ids: Vec<ExecutionId>,
-    /// Which signal, by name or number: TERM, SIGTERM or 15
+    /// Signal name or number: TERM, SIGTERM or 15
     #[arg(short = 's', long, value_name = "SIGNAL", default_value = "TERM", value_parser = parse_signal)]
     pub(crate) signal: Signal,
     #[command(flatten)]

@@ -13,7 +13,7 @@ use crate::config::ConnectArgs;
 use crate::syntax::{Share, parse_timeout};
 
 const HOSTS: &str = "Hosts";
-const PACE: &str = "Pace";
+const PACE: &str = "Scheduling";
 const OUTPUT: &str = "Output";
 
 #[derive(Debug, Args)]
@@ -24,31 +24,31 @@ const OUTPUT: &str = "Output";
                       telexec fleet [FLAGS] -w HOSTS -- PROGRAM [ARG]...\n       \
                       telexec fleet attach|ps|kill [FLAGS] [ID]",
     after_help = "\
-HOSTS are, with commas between:
-  web1                  a configured target, or a host at --port
-  web1:7443, unix:///…  an address, as any TARGET
-  web[01-32,40]         a range, padded as its first number is; [0-9/3] is every third
-  @web                  a group of the configuration or the inventory; @all is every target there
-  dns:NAME:PORT         every address of a name, whose certificates are for the name
+HOSTS is a comma-separated list of:
+  web1                  a configured target, or a host name, with --port
+  web1:7443, unix:///…  an address, as for TARGET
+  web[01-32,40]         a range, zero-padded like its first number; [0-9/3] takes every third
+  @web                  a group from the configuration or the inventory; @all is every target in it
+  dns:NAME:PORT         every address of a DNS name; certificates must match the name
   srv:_telexec._tcp.example.org
-                        every target of a service
+                        every target of a DNS service (SRV)
 
 Exit codes:
-  0      it ended with 0 everywhere
-  1      it did not: the summary tells failed, timed out, refused, unreachable and lost apart
-  130    after Ctrl-C, twice within a second; once, it tells what still runs
-With -S, the largest of all hosts in place of 1; each is as of `telexec exec`.
+  0      exit code 0 on all hosts
+  1      otherwise; the summary distinguishes failed, timed out, refused, unreachable and lost
+  130    after Ctrl-C twice within a second; a single Ctrl-C lists the hosts that are still running
+With -S, the highest code of all hosts instead of 1; codes are those of `telexec exec`.
 
-DUR is a number of seconds, or such as 500ms, 10s, 5m, 1h30m.
-SIZE is a number of bytes, or such as 512K, 256M, 2GiB; K is 1,024.
-N|% is a number of hosts, or such as 10%.
+DUR is a number of seconds, or a duration such as 500ms, 10s, 5m, 1h30m.
+SIZE is a number of bytes, or a size such as 512K, 256M, 2GiB; K is 1,024.
+N|% is a number of hosts, or a percentage such as 10%.
 
-With --json, each line is one of these; the first, and exited, are as of `telexec exec --json`:
+With --json, each line is one of these; the first form and exited are as in `telexec exec --json`:
   {\"host\":…,\"event\":\"started\"|\"stdout\"|\"stderr\"|\"gap\",…}
   {\"host\":…,\"event\":\"outcome\",\"outcome\":…,\"exit_code\":…,\"message\":…,\"exited\":…}
   {\"event\":\"summary\",\"hosts\":…,\"seconds\":…,\"ok\":…,\"failed\":…,…}
   {\"event\":\"fleet\",\"fleet_id\":…}                   first, with -d
-The outcome is the last of a host: ok, failed, timed_out, unreachable, refused, lost, cancelled or not_run.
+The outcome is the last event of a host: ok, failed, timed_out, unreachable, refused, lost, cancelled or not_run.
 
 Examples:
   telexec fleet -w 'web[01-32],@db' -- uptime
@@ -64,7 +64,7 @@ pub(crate) struct FleetArgs {
     pub(crate) what: FleetCommandArgs,
     #[command(flatten)]
     pub(crate) hosts: HostArgs,
-    /// Print which hosts that are, and do nothing; with -b, in few words
+    /// Print the selected hosts and exit; with -b, folded into ranges
     #[arg(long, help_heading = HOSTS)]
     pub(crate) list_hosts: bool,
     #[command(flatten)]
@@ -77,11 +77,11 @@ pub(crate) struct FleetArgs {
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum FleetAction {
-    /// Follow what `fleet -d` started; Ctrl-C leaves it running
+    /// Follow a run started with `fleet -d`; Ctrl-C leaves it running
     Attach(Box<FleetAttachArgs>),
-    /// Tell what became of it; without ID, list what was started from here
+    /// Show the state of a run started with `fleet -d`; without ID, list the runs started from this machine
     Ps(FleetPsArgs),
-    /// Send it a signal
+    /// Send a signal to a run started with `fleet -d`
     Kill(FleetKillArgs),
 }
 
@@ -89,22 +89,22 @@ pub(crate) enum FleetAction {
 pub(crate) struct FleetCommandArgs {
     #[command(flatten)]
     pub(crate) command: CommandArgs,
-    /// Send standard input to all
+    /// Send standard input to all hosts
     #[arg(short = 'i', long, conflicts_with = "detach")]
     pub(crate) stdin: bool,
-    /// Run as this user [default: as configured, or the agent's own]
+    /// Run as this user [default: the configured user, or the agent's]
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,
-    /// Start in this directory
+    /// Working directory
     #[arg(long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// End it after so long, on each host
+    /// Timeout on each host, after which the command is ended
     #[arg(short = 'u', long, value_name = "DUR", value_parser = parse_timeout)]
     pub(crate) timeout: Option<Duration>,
-    /// Start it in the background everywhere, and print an id that `fleet attach`, `ps` and `kill` take
+    /// Run in the background and print an ID for `fleet attach`, `ps` and `kill`
     #[arg(short = 'd', long)]
     pub(crate) detach: bool,
-    /// Ask each agent whether it would run it, and run nothing
+    /// Check whether each agent would run the command, without running it
     #[arg(long, conflicts_with_all = ["detach", "stdin"])]
     pub(crate) dry_run: bool,
 }
@@ -112,28 +112,28 @@ pub(crate) struct FleetCommandArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = HOSTS)]
 pub(crate) struct HostArgs {
-    /// These; may be repeated
+    /// Hosts; may be repeated
     #[arg(short = 'w', long = "hosts", value_name = "HOSTS", add = complete::hosts())]
     pub(crate) hosts: Vec<String>,
-    /// This group: -g web is -w @web; may be repeated
+    /// Hosts of a group: -g web is -w @web; may be repeated
     #[arg(short = 'g', long, value_name = "NAME", add = complete::groups())]
     pub(crate) group: Vec<String>,
-    /// Every configured target
+    /// All configured targets
     #[arg(short = 'a', long)]
     pub(crate) all: bool,
-    /// But not these; may be repeated
+    /// Exclude hosts; may be repeated
     #[arg(short = 'x', long, value_name = "HOSTS", add = complete::hosts())]
     pub(crate) exclude: Vec<String>,
-    /// Those in a file, some on each line; - is standard input
+    /// Read hosts from a file, one or more per line; - is standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) hosts_file: Option<PathBuf>,
-    /// Those that a program prints as JSON: a list of names, or an inventory as Ansible's; -w and -x select from it
+    /// Read hosts from the JSON output of a command: a list of names or an Ansible inventory; -w and -x select from it
     #[arg(long, value_name = "COMMAND")]
     pub(crate) inventory: Option<String>,
-    /// The port of hosts that are named without one [default: as configured, or 7443]
+    /// Port of hosts given without one [default: the configured port, or 7443]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: Option<u16>,
-    /// Only so many of them, chosen at random
+    /// Pick N of the hosts at random
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub(crate) pick: Option<usize>,
 }
@@ -141,19 +141,19 @@ pub(crate) struct HostArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = PACE)]
 pub(crate) struct PaceArgs {
-    /// Work on so many hosts at once [default: as configured, or 64]
+    /// Number of hosts in parallel [default: the configured number, or 64]
     #[arg(short = 'f', long, value_name = "N", value_parser = parse_count)]
     pub(crate) fanout: Option<usize>,
-    /// Longest wait for a connection; the same as --connect-timeout
+    /// Connection timeout; same as --connect-timeout
     #[arg(short = 't', value_name = "DUR", value_parser = parse_timeout, conflicts_with = "connect_timeout")]
     pub(crate) patience: Option<Duration>,
-    /// Begin with so many hosts, and with the next so many when all of these are done
+    /// Run in batches of this many hosts, each starting when the previous one is done
     #[arg(long, value_name = "N|%")]
     pub(crate) batch: Option<Share>,
-    /// Begin with no more hosts once more than so many have failed [default with --batch: 0]
+    /// Start no more hosts after more than this many failures [default with --batch: 0]
     #[arg(long, value_name = "N|%")]
     pub(crate) max_failures: Option<Share>,
-    /// Stop at the first failure: begin with no more hosts, and end what runs
+    /// Stop at the first failure: start no more hosts and end running commands
     #[arg(short = 'k', long)]
     pub(crate) fail_fast: bool,
 }
@@ -161,46 +161,47 @@ pub(crate) struct PaceArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = OUTPUT)]
 pub(crate) struct ShowArgs {
-    /// Gather: print what hosts wrote to standard output when all are done, the same once
+    /// Gather standard output and print it when all hosts are done, identical output once
     #[arg(short = 'b', long)]
     pub(crate) gather: bool,
-    /// Gather standard error too
+    /// Gather standard error as well
     #[arg(short = 'B')]
     pub(crate) gather_all: bool,
-    /// Gather, and show how others differ from what most hosts wrote
+    /// Gather, and show differences from the most common output
     #[arg(long)]
     pub(crate) diff: bool,
-    /// In the order of the hosts; with -b, gather each line for itself
+    /// Print in the order of the hosts; with -b, gather line by line
     #[arg(short = 'L', long)]
     pub(crate) in_order: bool,
-    /// Do not put the host before its lines
+    /// Do not prefix lines with the host
     #[arg(short = 'N', long)]
     pub(crate) no_prefix: bool,
-    /// Keep so much of each host's output until it is printed, with -b, -B, -L and --diff
+    /// Maximum output to keep per host until it is printed, with -b, -B, -L and --diff
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = parse_size)]
     pub(crate) keep: u64,
-    /// Write DIR/HOST/stdout, stderr and exit.json besides
+    /// Also write DIR/HOST/stdout, stderr and exit.json
     #[arg(long, value_name = "DIR")]
     pub(crate) outdir: Option<PathBuf>,
     /// Print events as JSON lines
     #[arg(long, conflicts_with_all = ["gather", "gather_all", "diff", "in_order", "no_prefix"])]
     pub(crate) json: bool,
-    /// Print neither progress nor summary
+    /// Print no progress and no summary
     #[arg(short = 'q', long)]
     pub(crate) quiet: bool,
-    /// Exit with the largest exit code of all hosts
+    /// Exit with the highest exit code of all hosts
     #[arg(short = 'S', long)]
     pub(crate) max_code: bool,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The hosts are those that it was started on from here; -w and the like give others, by the same names.
+Uses the hosts recorded on this machine when the run was started. -w and similar flags select others,
+by the same names.
 
 Example:
   telexec fleet attach -b fleet-0192f0c47a51-3e7b")]
 pub(crate) struct FleetAttachArgs {
-    /// What `fleet -d` printed
+    /// ID printed by `fleet -d`
     pub(crate) id: ExecutionId,
     #[command(flatten)]
     pub(crate) hosts: HostArgs,
@@ -214,14 +215,14 @@ pub(crate) struct FleetAttachArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit codes: 0 it runs or ended with 0 everywhere, 1 it does not.
+Exit codes: 0 running or exit code 0 on all hosts, 1 otherwise.
 
 Example:
   telexec fleet ps fleet-0192f0c47a51-3e7b")]
 pub(crate) struct FleetPsArgs {
-    /// What `fleet -d` printed
+    /// ID printed by `fleet -d`
     pub(crate) id: Option<ExecutionId>,
-    /// Print a JSON object a line: a host and its execution as of `telexec ps --json`
+    /// Print one JSON object per line: the host, and its execution as in `telexec ps --json`
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -234,14 +235,14 @@ pub(crate) struct FleetPsArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit codes: 0 sent to all, 1 it is not known somewhere, or a host could not be reached.
+Exit codes: 0 sent to all hosts, 1 unknown on a host, or a host is unreachable.
 
 Example:
   telexec fleet kill -s INT fleet-0192f0c47a51-3e7b")]
 pub(crate) struct FleetKillArgs {
-    /// What `fleet -d` printed
+    /// ID printed by `fleet -d`
     pub(crate) id: ExecutionId,
-    /// Which signal, by name or number: TERM, SIGTERM or 15
+    /// Signal name or number: TERM, SIGTERM or 15
     #[arg(short = 's', long, value_name = "SIGNAL", default_value = "TERM", value_parser = parse_signal)]
     pub(crate) signal: Signal,
     #[command(flatten)]
@@ -253,7 +254,7 @@ pub(crate) struct FleetKillArgs {
 }
 
 fn parse_count(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "give a number above 0".to_owned())
+    text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "expected a number greater than 0".to_owned())
 }
 
 impl FleetArgs {

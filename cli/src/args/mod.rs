@@ -27,19 +27,19 @@ pub(crate) use self::tool::{ToolArgs, ToolOptions, ToolStyle};
 use crate::config::ConnectArgs;
 use crate::syntax::Destination;
 
-/// Run commands on other machines, through their telexec agents
+/// Run commands on remote machines through telexec agents
 #[derive(Debug, Parser)]
 #[command(
     name = "telexec",
     version,
     after_help = "\
 TARGET is one of:
-  local                   an agent inside this process: nothing to set up
+  local                   an agent inside this process; needs no setup
   unix:///PATH            the Unix socket of an agent on this machine
-  HOST:PORT               an agent on TCP, over mutual TLS (also tcp://HOST:PORT)
+  HOST:PORT               an agent over TCP with mutual TLS (also tcp://HOST:PORT)
   vsock://CID:PORT        an agent in a virtual machine of this host
-  vsock-uds:///PATH:PORT  the same by the Unix socket of its hypervisor (Firecracker, Cloud Hypervisor)
-  NAME                    a target of the configuration: see telexec config --help
+  vsock-uds:///PATH:PORT  the same, through its hypervisor's Unix socket (Firecracker, Cloud Hypervisor)
+  NAME                    a configured target: see telexec config --help
 
 Examples:
   telexec exec local -c 'echo hello'
@@ -56,12 +56,12 @@ pub(crate) struct Cli {
 pub(crate) enum Subcommand {
     /// Run a command and stream its output
     Exec(Box<ExecArgs>),
-    /// Ask whether an agent would run a command, and run nothing: takes what exec takes
+    /// Check whether an agent would run a command, without running it; takes the flags of exec
     #[command(
         override_usage = "telexec check [FLAGS] TARGET -c 'SHELL TEXT'\n       \
                           telexec check [FLAGS] TARGET -- PROGRAM [ARG]...",
         after_help = "\
-Exit codes: 0 it would, 125 it would not, 255 the agent is unreachable.
+Exit codes: 0 allowed, 125 refused, 255 the agent is unreachable.
 
 Examples:
   telexec check build-7:7443 -c 'systemctl restart nginx'
@@ -70,44 +70,44 @@ Examples:
     Check(Box<ExecArgs>),
     /// Run a command on many machines at once
     Fleet(Box<FleetArgs>),
-    /// List what an agent runs, and ran
+    /// List executions
     Ps(PsArgs),
-    /// Follow an execution that runs already, or ran
+    /// Attach to an execution and follow its output
     Attach(AttachArgs),
     /// Send input to an execution
     Input(InputArgs),
     /// Send a signal to executions
     Kill(KillArgs),
-    /// Call a tool with JSON parameters, as an AI orchestrator does; or list the tools
+    /// Call an AI tool with JSON parameters, or list the tools
     Tool(ToolArgs),
-    /// Offer the tools to an MCP client, on standard input and output
+    /// Serve the tools to an MCP client over standard input and output
     Mcp(McpArgs),
-    /// Ask an agent whether it serves
+    /// Check whether an agent is serving
     Ping(PingArgs),
-    /// Describe an agent and its machine
+    /// Show information about an agent and its machine
     Info(InfoArgs),
-    /// A private certificate authority, for trying things and for small fleets
+    /// Manage a private CA, for evaluation and small fleets
     Certs(CertsArgs),
-    /// Show the configuration: targets, credentials and groups by name
+    /// Show the configuration: targets, credentials and groups
     Config(ConfigArgs),
-    /// Print a completion script for a shell; names of targets and groups are completed too
+    /// Print a shell completion script, which also completes target and group names
     #[command(after_help = "\
 Examples:
   telexec completions bash > ~/.local/share/bash-completion/completions/telexec
   telexec completions zsh > ~/.zfunc/_telexec
   telexec completions fish > ~/.config/fish/completions/telexec.fish")]
     Completions {
-        /// Which shell
+        /// Shell
         #[arg(value_enum)]
         shell: CompletionShell,
     },
-    /// Print or write the manual pages
+    /// Print or install the manual pages
     #[command(after_help = "\
 Examples:
   telexec man | man -l -
   telexec man --dir ~/.local/share/man && man telexec-exec")]
     Man {
-        /// Write all of them to this directory, each to its section: man1, man5, man8
+        /// Write all pages below this directory, by section: man1, man5, man8
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
@@ -125,12 +125,12 @@ pub(crate) enum CompletionShell {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit codes: 0 it serves, 1 it is shutting down, 255 it is unreachable.
+Exit codes: 0 serving, 1 shutting down, 255 unreachable.
 
 Example:
   telexec ping unix:///run/telexec/agent.sock")]
 pub(crate) struct PingArgs {
-    /// Where: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    /// Agent to use: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
     #[arg(add = complete::targets())]
     pub(crate) target: Destination,
     #[command(flatten)]
@@ -142,7 +142,7 @@ pub(crate) struct PingArgs {
 Example:
   telexec info --json local | jq -r .kernel")]
 pub(crate) struct InfoArgs {
-    /// Where: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    /// Agent to use: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
     #[arg(add = complete::targets())]
     pub(crate) target: Destination,
     /// Print one JSON object

@@ -9,30 +9,30 @@ use crate::syntax::Destination;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Tools:
-  bash          a command, followed to its end
-  exec_command  a command that becomes a task if it runs long; with the target local, a task ends
-                with telexec
+  bash          runs a command to completion
+  exec_command  runs a command that becomes a background task if it takes long; on the target local,
+                tasks end with telexec
   task_output, task_input, task_stop, task_list
-                go on with such a task
+                work with background tasks
 
 Styles of bash:
-  plain       standard output; standard error and the exit code only if there is something to say
+  plain       standard output; standard error and the exit code only if not empty or 0
   code-first  the exit code, then the output
-  sections    a section for each stream, then the exit code
+  sections    one section per stream, then the exit code
 
-Exit codes: 0 a result, 1 an error, 255 the agent is unreachable or was lost.
+Exit codes: 0 success, 1 the tool returned an error, 255 the agent is unreachable or the connection was lost.
 
 Examples:
   telexec tool local
   telexec tool local bash '{\"command\": \"ls -l\", \"timeout\": 10}'
   telexec tool web1:7443 exec_command '{\"cmd\": \"make\", \"workdir\": \"/src\"}'")]
 pub(crate) struct ToolArgs {
-    /// Where: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    /// Agent to use: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
     #[arg(add = complete::targets())]
     pub(crate) target: Destination,
-    /// Tool to call; without it, the tools are listed
+    /// Tool to call [default: list the tools]
     pub(crate) name: Option<String>,
-    /// Its parameters; - reads them from standard input
+    /// Parameters of the tool; - reads them from standard input
     #[arg(value_name = "JSON", default_value = "{}", hide_default_value = true)]
     pub(crate) params: String,
     #[command(flatten)]
@@ -40,7 +40,7 @@ pub(crate) struct ToolArgs {
     /// Show the command's output on standard error while it runs
     #[arg(long)]
     pub(crate) stream: bool,
-    /// Print the definitions, or the whole result, as JSON
+    /// Print the tool definitions or the full result as JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -50,13 +50,13 @@ pub(crate) struct ToolArgs {
 /// What the tools are like, whoever calls them.
 #[derive(Debug, Args)]
 pub(crate) struct ToolOptions {
-    /// How bash lays out its answer
+    /// Output format of the tool bash
     #[arg(long, value_enum, default_value_t = ToolStyle::Plain)]
     pub(crate) style: ToolStyle,
-    /// Run commands as this user [default: the target's in the configuration, or the agent's own]
+    /// Run commands as this user [default: the target's configured user, or the agent's]
     #[arg(short = 'u', long, value_name = "NAME")]
     pub(crate) user: Option<String>,
-    /// Refuse commands whose text contains this; may be repeated. Against mistakes: what holds is the agent's policy
+    /// Refuse commands that contain this text; may be repeated. Prevents mistakes only: to enforce, use the agent's policy
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) deny: Vec<String>,
 }

@@ -51,7 +51,7 @@ async fn takes_input(args: &AttachArgs, executor: &RemoteExecutor) -> Result<boo
     match executor.write_input(&args.id, nothing).await {
         Ok(_) => Ok(true),
         Err(error @ ExecutorError::FailedPrecondition { .. }) => {
-            say_meanwhile(format!("{}: no input is sent: {error}", args.target)).await;
+            say_meanwhile(format!("{}: input is not forwarded: {error}", args.target)).await;
             Ok(false)
         }
         // its stream tells what became of it

@@ -25,7 +25,7 @@ pub(crate) fn run(action: ConfigAction) -> Result<u8, Failure> {
 
 fn path() -> Result<(), Failure> {
     let Some((path, _)) = config::locate() else {
-        return Err(Failure::text(exit::USAGE, "there is no place for a configuration: HOME is not set"));
+        return Err(Failure::text(exit::USAGE, "no configuration path: HOME is not set"));
     };
     output::print(format!("{}\n", path.display()).as_bytes())
 }
@@ -38,7 +38,7 @@ fn show(json: bool, args: &ConnectArgs) -> Result<(), Failure> {
         serde_json::to_string_pretty(&Shown { file, config }).map_err(|error| Failure::new(exit::LOST, &error))?
     } else {
         let text = toml::to_string(&config).map_err(|error| Failure::new(exit::LOST, &error))?;
-        format!("# {}\n{text}", file.as_deref().unwrap_or("there is no configuration file"))
+        format!("# {}\n{text}", file.as_deref().unwrap_or("no configuration file"))
     };
     output::print(format!("{}\n", text.trim_end()).as_bytes())
 }

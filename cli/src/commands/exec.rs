@@ -26,7 +26,7 @@ pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
         (Ok(ending), Some(id)) if !args.detach => Ok(ending.conclude(&args.target, &id)),
         (Ok(_), _) => Ok(0),
         (Err(failure), Some(id)) if args.survives() => {
-            Err(failure.advice(Some(format!("the command may run on: {}", follows(&args.target, &id)))))
+            Err(failure.advice(Some(format!("the command may still be running: {}", follows(&args.target, &id)))))
         }
         (Err(failure), _) => Err(failure),
     }
@@ -37,13 +37,13 @@ fn check(args: &ExecArgs) -> Result<(), Failure> {
     if matches!(args.target, Destination::Local) && (args.survives() || args.yield_after.is_some()) {
         return Err(Failure::text(
             exit::USAGE,
-            "local: the agent ends with this process, and nothing runs on after it",
+            "local: the agent ends with this process, so nothing can run in the background",
         )
-        .advice(Some("for a command in the background, give the target of an agent that stays")));
+        .advice(Some("to run a command in the background, use the target of a permanent agent")));
     }
     if args.interactive() && !io::stdin().is_terminal() {
-        return Err(Failure::text(exit::USAGE, "-i with -t needs a terminal, and standard input is none")
-            .advice(Some("leave out -t to send standard input as it is, or -i to send none")));
+        return Err(Failure::text(exit::USAGE, "-i with -t needs a terminal, but standard input is not one")
+            .advice(Some("omit -t to forward standard input as is, or -i to forward none")));
     }
     Ok(())
 }

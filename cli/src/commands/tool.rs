@@ -40,7 +40,7 @@ async fn work(args: &ToolArgs, params: Value, user: Option<String>, agent: &Agen
         return list(&tools, args.json).map(|()| 0);
     };
     let tool = tools.iter().find(|tool| tool.definition().name == *name).ok_or_else(|| {
-        Failure::text(exit::USAGE, format!("no tool {name:?}"))
+        Failure::text(exit::USAGE, format!("no such tool: {name:?}"))
             .advice(Some(format!("`telexec tool {}` lists the tools", args.target)))
     })?;
     let result = call(tool.as_ref(), params, args.stream).await;
@@ -138,6 +138,6 @@ fn params(text: &str) -> Result<Value, Failure> {
     match params.is_object() {
         true => Ok(params),
         false => Err(Failure::text(exit::USAGE, "the parameters are not a JSON object")
-            .advice(Some("give such as '{\"command\": \"ls\"}'"))),
+            .advice(Some("for example: '{\"command\": \"ls\"}'"))),
     }
 }

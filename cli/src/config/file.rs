@@ -82,7 +82,7 @@ impl Config {
         self.knows(credentials.as_ref()).map_err(|error| format!("defaults.credentials: {error}"))?;
         if *fanout == Some(0) || *port == Some(0) {
             let key = if *fanout == Some(0) { "fanout" } else { "port" };
-            return Err(format!("defaults.{key}: it must be more than 0"));
+            return Err(format!("defaults.{key}: must be greater than 0"));
         }
         for (name, target) in &self.targets {
             check_name(name).map_err(|error| format!("targets.{name}: {error}"))?;
@@ -139,16 +139,18 @@ impl Groups for Config {
 fn check_name(name: &str) -> Result<(), String> {
     match name.parse() {
         Ok(Destination::Named(_)) => Ok(()),
-        Ok(Destination::Local) => Err("this name is taken: it is the agent in telexec itself".to_owned()),
-        _ => Err("a name is made of letters, digits, - _ and .".to_owned()),
+        Ok(Destination::Local) => Err("this name is reserved for the agent in telexec itself".to_owned()),
+        _ => Err("a name may contain only letters, digits, - _ and .".to_owned()),
     }
 }
 
 fn check_address(address: &str) -> Result<(), String> {
     match address.parse() {
         Ok(Destination::Agent(_)) => Ok(()),
-        Ok(Destination::Local) => Err("local has its name already".to_owned()),
-        Ok(Destination::Named(_)) => Err("no port: give unix:///PATH, HOST:PORT or tcp://HOST:PORT".to_owned()),
+        Ok(Destination::Local) => Err("local is not an address".to_owned()),
+        Ok(Destination::Named(_)) => {
+            Err("missing port: expected unix:///PATH, HOST:PORT or tcp://HOST:PORT".to_owned())
+        }
         Err(error) => Err(error.to_string()),
     }
 }

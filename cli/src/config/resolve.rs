@@ -84,7 +84,7 @@ impl Config {
         match (cert, key, ca) {
             (None, None, None) => Ok(None),
             (Some(cert), Some(key), Some(ca)) => Ok(Some(TlsOptions { server_name, ..TlsOptions::new(cert, key, ca) })),
-            _ => Err(Failure::text(exit::USAGE, "--cert, --key and --ca go together: give all three, or none")),
+            _ => Err(Failure::text(exit::USAGE, "--cert, --key and --ca must be given together")),
         }
     }
 
@@ -136,6 +136,6 @@ impl Credentials {
 
 fn unknown(name: &str) -> Failure {
     let place = super::locate().map_or_else(|| "the configuration".to_owned(), |(path, _)| path.display().to_string());
-    Failure::text(exit::USAGE, format!("there is no target {name:?} in {place}, and an address would have a port"))
-        .advice(Some("give local, unix:///PATH, HOST:PORT, or a name that `telexec config show` lists"))
+    Failure::text(exit::USAGE, format!("no target {name:?} in {place}, and an address needs a port"))
+        .advice(Some("use local, unix:///PATH, HOST:PORT, or a name that `telexec config show` lists"))
 }

@@ -7,7 +7,7 @@ use rustls::{AlertDescription, CertificateError};
 use telexec_client::ConnectError;
 use telexec_executor::ExecutorError;
 
-const GIVE_CERTIFICATES: &str = "give --cert, --key and --ca; `telexec certs` can make them";
+const GIVE_CERTIFICATES: &str = "use --cert, --key and --ca; `telexec certs` can create them";
 
 /// A line of advice, if there is any to give.
 pub(super) fn hint(error: &ExecutorError) -> Option<&'static str> {
@@ -31,15 +31,19 @@ pub(super) fn hint(error: &ExecutorError) -> Option<&'static str> {
 
 fn on_connecting(error: &io::Error, unix: bool) -> Option<&'static str> {
     match error.kind() {
-        io::ErrorKind::NotFound if unix => Some("check the path; an agent makes it: telexecd --listen unix:///PATH"),
-        io::ErrorKind::ConnectionRefused if unix => Some("the agent that made this socket is gone: start it again"),
-        io::ErrorKind::PermissionDenied | io::ErrorKind::UnexpectedEof if unix => {
-            Some("the agent may run as another user: become that user, or root")
+        io::ErrorKind::NotFound if unix => Some("check the path; an agent creates it: telexecd --listen unix:///PATH"),
+        io::ErrorKind::ConnectionRefused if unix => {
+            Some("the agent that created this socket is not running: start it again")
         }
-        io::ErrorKind::ConnectionRefused => Some("no agent listens there: check the port, and that telexecd runs"),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::UnexpectedEof if unix => {
+            Some("the agent may run as another user: run telexec as that user or root")
+        }
+        io::ErrorKind::ConnectionRefused => {
+            Some("no agent is listening there: check the port, and that telexecd is running")
+        }
         // the standard library has no kind for names that do not resolve
         _ if error.to_string().starts_with("failed to lookup") => {
-            Some("check the spelling of the host, or give its IP address")
+            Some("check the spelling of the host name, or use its IP address")
         }
         _ => None,
     }
@@ -48,11 +52,11 @@ fn on_connecting(error: &io::Error, unix: bool) -> Option<&'static str> {
 fn on_tls(error: &rustls::Error) -> Option<&'static str> {
     match error {
         rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
-            Some("the agent's certificate is not from the authority in --ca")
+            Some("the agent's certificate was not issued by the CA in --ca")
         }
         rustls::Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => Some("the agent's certificate is for another name: give one of its names with --server-name"),
+        ) => Some("the agent's certificate is for another name: select one of its names with --server-name"),
         rustls::Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
             Some("the agent's certificate has expired: issue a new one, and check this machine's clock")
         }
@@ -62,13 +66,13 @@ fn on_tls(error: &rustls::Error) -> Option<&'static str> {
         rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => {
             Some("the certificate in --cert has expired: get a new one, and check the clocks of both machines")
         }
-        rustls::Error::AlertReceived(AlertDescription::CertificateUnknown) => Some(
-            "the agent does not accept the name in --cert from the authority that issued it: the agent's log says why",
-        ),
-        rustls::Error::AlertReceived(_) => Some(
-            "the agent refused --cert: is it from the authority that the agent trusts, for a client, and still valid?",
-        ),
-        rustls::Error::InvalidMessage(_) => Some("what listens there does not speak TLS: is it a telexec agent?"),
+        rustls::Error::AlertReceived(AlertDescription::CertificateUnknown) => {
+            Some("the agent does not accept the name in --cert from the CA that issued it: see the agent's log")
+        }
+        rustls::Error::AlertReceived(_) => {
+            Some("the agent rejected --cert: it must be a valid client certificate from a CA that the agent trusts")
+        }
+        rustls::Error::InvalidMessage(_) => Some("the server does not speak TLS: is it a telexec agent?"),
         _ => None,
     }
 }

@@ -93,8 +93,8 @@ mod elsewhere {
 
     impl LocalAgent {
         pub(crate) async fn start() -> Result<(Agent, Self), Failure> {
-            Err(Failure::text(exit::LOST, "an agent runs on Linux only")
-                .advice(Some("give the target of an agent on a Linux machine")))
+            Err(Failure::text(exit::LOST, "the target local is available on Linux only")
+                .advice(Some("use the target of an agent on a Linux machine")))
         }
 
         pub(crate) async fn stop(self) -> Result<(), Failure> {

@@ -84,7 +84,7 @@ impl Interaction<'_> {
                 // without it no key would do anything any more, Ctrl-C neither
                 drop(raw);
                 if tell_unread {
-                    say_meanwhile(format!("{}: no input is sent: {reason}", self.target)).await;
+                    say_meanwhile(format!("{}: input is not forwarded: {reason}", self.target)).await;
                 }
                 return std::future::pending().await;
             }
@@ -148,7 +148,7 @@ impl Interaction<'_> {
 
     /// Tells each new size of the window; `told` is known.
     async fn follow_window(&self, mut told: TerminalSize) -> Result<Ending, Failure> {
-        let failed = |error: io::Error| Failure::new(exit::LOST, &error).during("cannot follow the window's size");
+        let failed = |error: io::Error| Failure::new(exit::LOST, &error).during("cannot watch the size of the window");
         let mut changes = signal(SignalKind::window_change()).map_err(failed)?;
         loop {
             let size = terminal::size().unwrap_or(told);

@@ -32,12 +32,12 @@ impl Ending {
                 exit::of_exit(exited)
             }
             Self::Promoted => {
-                say(&format!("{target}: the command runs on in the background"));
+                say(&format!("{target}: the command keeps running in the background"));
                 say(&follows(target, id));
                 0
             }
             Self::Detached => {
-                say(&format!("{target}: detached; the command runs on"));
+                say(&format!("{target}: detached; the command keeps running"));
                 say(&follows(target, id));
                 0
             }
@@ -47,7 +47,7 @@ impl Ending {
 
 /// How to get back to it.
 pub(crate) fn follows(target: &Destination, id: &ExecutionId) -> String {
-    format!("`telexec attach {target} {id}` follows it")
+    format!("follow it with `telexec attach {target} {id}`")
 }
 
 /// How events are shown.
@@ -87,13 +87,13 @@ async fn write_events(mut execution: Execution, shown: Shown<'_>) -> Result<Endi
             Event::Promoted => return output.finish().await.map(|()| Ending::Promoted),
         }
     }
-    Err(Failure::text(exit::LOST, format!("{}: the agent did not tell how the command ended", shown.target)))
+    Err(Failure::text(exit::LOST, format!("{}: the agent did not report how the command ended", shown.target)))
 }
 
 impl Shown<'_> {
     /// Goes the way of the output, so that it stands where the output is missing.
     fn gap(&self, position: u64) -> String {
         let end = if self.raw { "\r\n" } else { "\n" };
-        format!("telexec: {}: output is missing here: it is kept from position {position} on{end}", self.target)
+        format!("telexec: {}: output is missing here: it is available from position {position} on{end}", self.target)
     }
 }

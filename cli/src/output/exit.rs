@@ -44,12 +44,10 @@ pub(crate) fn remark(exited: &Exited) -> Option<String> {
         (ExitCause::Signaled, signal) => {
             let signal = signal.map_or_else(|| "a signal".to_owned(), |signal| signal.to_string());
             let core = if exited.core_dumped { " (core dumped)" } else { "" };
-            Some(format!("the command was ended by {signal}{core}"))
+            Some(format!("the command was killed by {signal}{core}"))
         }
-        (ExitCause::TimedOut, _) => Some(format!("the command timed out and was ended after {}", after())),
-        (ExitCause::DeadlineExceeded, _) => {
-            Some(format!("the deadline passed; the command was ended after {}", after()))
-        }
+        (ExitCause::TimedOut, _) => Some(format!("the command timed out after {}", after())),
+        (ExitCause::DeadlineExceeded, _) => Some(format!("the command exceeded its deadline after {}", after())),
         (ExitCause::OutOfMemory, _) => Some("the command ran out of memory and was killed".to_owned()),
         (ExitCause::Cancelled, _) => Some("the command was cancelled".to_owned()),
         (ExitCause::Shutdown, _) => Some("the agent shut down and ended the command".to_owned()),

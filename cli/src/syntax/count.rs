@@ -27,7 +27,7 @@ impl FromStr for Share {
             Some(percent) => percent.parse().ok().filter(|percent| *percent <= 100).map(Self::Percent),
             None => text.parse().ok().map(Self::Count),
         };
-        share.ok_or_else(|| "give a number of hosts, or such as 10%".to_owned())
+        share.ok_or_else(|| "expected a number of hosts, or a percentage such as 10%".to_owned())
     }
 }
 

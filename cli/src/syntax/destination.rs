@@ -45,7 +45,7 @@ fn is_name(text: &str) -> bool {
 pub(crate) fn parse_agent(text: &str) -> Result<Destination, String> {
     match text.parse() {
         Ok(Destination::Local) => {
-            Err("that agent is new in every process and has run nothing: give one that stays".to_owned())
+            Err("the agent in telexec itself has no earlier executions: use a permanent agent".to_owned())
         }
         destination => destination.map_err(|error| error.to_string()),
     }

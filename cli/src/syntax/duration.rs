@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// A bare number means seconds.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "give seconds, or such as 500ms, 10s, 5m, 1h30m".to_owned();
+    let wrong = || "expected seconds, or a duration such as 500ms, 10s, 5m, 1h30m".to_owned();
     // what Rust calls a number besides: inf, nan, 1e9, +1
     if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         let seconds = text.parse().map_err(|_| wrong())?;
@@ -16,7 +16,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
 /// A duration in which something can happen.
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {
-        Duration::ZERO => Err("it must be more than 0".to_owned()),
+        Duration::ZERO => Err("must be greater than 0".to_owned()),
         timeout => Ok(timeout),
     }
 }

@@ -51,9 +51,9 @@ fn expand_into(
             continue;
         };
         if within.iter().any(|outer| outer == name) {
-            return Err(InvalidNodes(format!("group {name} is in itself")));
+            return Err(InvalidNodes(format!("group {name} contains itself")));
         }
-        let nodes = groups.group(name).ok_or_else(|| InvalidNodes(format!("there is no group {name}")))?;
+        let nodes = groups.group(name).ok_or_else(|| InvalidNodes(format!("no such group: {name}")))?;
         within.push(name.to_owned());
         for nodes in nodes {
             expand_into(&nodes, groups, within, hosts)?;
@@ -70,12 +70,12 @@ fn elements(text: &str) -> Result<Vec<&str>, InvalidNodes> {
         depth = match (c, depth) {
             ('[', 0) => 1,
             (']', 1) => 0,
-            ('[' | ']', _) => return Err(InvalidNodes(format!("{text:?}: the brackets do not match"))),
+            ('[' | ']', _) => return Err(InvalidNodes(format!("{text:?}: mismatched brackets"))),
             (_, depth) => depth,
         };
     }
     if depth > 0 {
-        return Err(InvalidNodes(format!("{text:?}: a bracket is not closed")));
+        return Err(InvalidNodes(format!("{text:?}: unclosed bracket")));
     }
     let mut inside = false;
     let parts = text.split(|c: char| {
@@ -168,7 +168,7 @@ impl Range {
             return Err(format!("the step in [{text}] is 0"));
         }
         if range.first > range.last {
-            return Err(format!("[{text}] goes backwards: give [{last}-{first}]"));
+            return Err(format!("[{text}] is reversed: use [{last}-{first}]"));
         }
         Ok(range)
     }
@@ -186,7 +186,7 @@ impl Range {
 fn number(text: &str) -> Result<u64, String> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|_| digits);
-    number.ok_or_else(|| format!("{text:?} is no number: give ranges such as [1-9,20]"))
+    number.ok_or_else(|| format!("{text:?} is not a number: expected ranges such as [1-9,20]"))
 }
 
 fn too_many(text: &str) -> InvalidNodes {
@@ -239,23 +239,23 @@ mod tests {
     #[test]
     fn what_is_no_set_says_why() {
         for (text, why) in [
-            ("web[9-1]", "goes backwards: give [1-9]"),
+            ("web[9-1]", "is reversed: use [1-9]"),
             ("web[1-999999999]", "more than 100000 hosts"),
             ("a[1-1000]b[1-1000]", "more than 100000 hosts"),
             ("a[0-18446744073709551615]", "more than 100000 hosts"),
             ("a[0-18446744073709551615,1-18446744073709551615]", "more than 100000 hosts"),
             ("a[1-60000],b[1-60000]", "more than 100000 hosts"),
-            ("web[1-", "not closed"),
-            ("web[[1]]", "do not match"),
-            ("web]1[", "do not match"),
-            ("web[]", "is no number"),
-            ("web[a-b]", "is no number"),
-            ("web[1-2-3]", "is no number"),
-            ("web[+1]", "is no number"),
+            ("web[1-", "unclosed"),
+            ("web[[1]]", "mismatched"),
+            ("web]1[", "mismatched"),
+            ("web[]", "is not a number"),
+            ("web[a-b]", "is not a number"),
+            ("web[1-2-3]", "is not a number"),
+            ("web[+1]", "is not a number"),
             ("web[1-5/0]", "step"),
-            ("web[18446744073709551616]", "is no number"),
-            ("@nope", "there is no group nope"),
-            ("@self", "group self is in itself"),
+            ("web[18446744073709551616]", "is not a number"),
+            ("@nope", "no such group: nope"),
+            ("@self", "group self contains itself"),
         ] {
             let error = expand(text, &Some3).unwrap_err();
             assert!(error.0.contains(why), "{text}: {error}");

@@ -14,8 +14,9 @@ impl FromStr for DetachKeys {
             return Ok(Self(Vec::new()));
         }
         let keys = text.split(',').map(|key| {
-            code(key)
-                .ok_or_else(|| format!("{key:?} is no key: give one character, or ctrl- and one of a-z @ [ \\ ] ^ _"))
+            code(key).ok_or_else(|| {
+                format!("{key:?} is not a key: expected one character, or ctrl- and one of a-z @ [ \\ ] ^ _")
+            })
         });
         keys.collect::<Result<_, _>>().map(Self)
     }

@@ -116,7 +116,7 @@ async fn a_caller_whom_the_agent_cannot_trust_is_told_so() {
     let ours = site.path().join("certs/ca.pem");
     let cert = ["exec", "--cert", &file("mallory.pem"), "--key", &file("mallory.key"), "--ca"];
     let said = say(&[&cert[..], &[ours.to_str().unwrap(), address, "--", "true"]].concat()).await;
-    assert!(said.failure(255).contains("refused --cert"), "{said:?}");
+    assert!(said.failure(255).contains("rejected --cert"), "{said:?}");
     let said = say(&[&cert[..], &[&file("ca.pem"), address, "--", "true"]].concat()).await;
     assert!(said.failure(255).contains("--ca"), "{said:?}");
 }

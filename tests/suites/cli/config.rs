@@ -123,7 +123,7 @@ async fn mistakes_are_told_with_file_and_key() {
 async fn a_name_that_is_not_there_is_told() {
     let configured = Configured::new("[targets.a]\naddress = 'a:1'");
     let said = configured.say(&["exec", "b", "-c", "true"]).await;
-    assert!(said.failure(2).contains("there is no target \"b\"") && said.failure(2).contains("HOST:PORT"), "{said:?}");
+    assert!(said.failure(2).contains("no target \"b\"") && said.failure(2).contains("HOST:PORT"), "{said:?}");
 }
 
 #[tokio::test]
@@ -136,5 +136,5 @@ async fn a_file_that_is_not_there_is_an_error_if_it_was_named() {
     assert!(said.failure(2).contains(missing.to_str().unwrap()), "{said:?}");
     let mut usual = telexec(["config", "show"]);
     usual.env_remove("TELEXEC_CONFIG").env("XDG_CONFIG_HOME", directory.path());
-    assert!(Said::by(usual).await.answer().contains("there is no configuration file"));
+    assert!(Said::by(usual).await.answer().contains("no configuration file"));
 }

@@ -60,7 +60,7 @@ async fn manual_pages_are_complete_and_roff_has_nothing_to_say() {
     say(&["man", "--dir", directory.path().to_str().unwrap()]).await.answer();
     let page = |name: &str| directory.path().join(format!("man{}", &name[name.len() - 1..])).join(name);
     for (name, text) in [
-        ("telexec.1", "Run commands on other machines"),
+        ("telexec.1", "Run commands on remote machines"),
         ("telexec-exec.1", "\\-\\-workdir"),
         ("telexec-certs-issue.1", "telexec certs issue build"),
         ("telexecd.8", "TELEXECD_"),

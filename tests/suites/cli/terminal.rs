@@ -285,7 +285,7 @@ async fn a_terminal_whose_input_has_ended_does_not_hold_who_attaches() {
     desk.telexec("attach -i $T deaf").await;
     desk.tmux.shows("ready").await;
     desk.tmux.write("x");
-    desk.tmux.shows("no input is sent").await;
+    desk.tmux.shows("input is not forwarded").await;
     desk.tmux.press("C-c");
     desk.ends(130).await;
     Said::by(telexec(["kill", uri, "deaf"])).await.answer();

@@ -25,7 +25,7 @@ pub(super) fn init(args: &CertsInitArgs) -> Result<(), Failure> {
     let given = args.dir.as_ref().map_or_else(String::new, |dir| format!(" --dir {}", dir.display()));
     output::print(
         format!(
-            "made {} for everyone, and {} to be kept secret\n\
+            "created {} (public) and {} (keep it secret)\n\
              next: telexec certs issue NAME --server{given}    for the agent on the host NAME\n      \
              telexec certs issue NAME --client{given}    for the caller NAME\n",
             cert.display(),

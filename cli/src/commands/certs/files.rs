@@ -11,7 +11,7 @@ use crate::output::Failure;
 pub(super) fn read(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Failure::text(FAILED, format!("{} does not exist", path.display()))
-            .advice(Some("make the authority first: telexec certs init; or say where it is: --dir")),
+            .advice(Some("create the CA first with `telexec certs init`, or select its directory with --dir")),
         _ => failed(path.display(), &error),
     })
 }
@@ -25,8 +25,8 @@ pub(super) fn write_pair(cert: &Path, cert_pem: &str, key: &Path, key_pem: &str,
         }
         if path.symlink_metadata().is_ok() {
             if !force {
-                return Err(Failure::text(FAILED, format!("{} exists already", path.display()))
-                    .advice(Some("--force replaces it")));
+                return Err(Failure::text(FAILED, format!("{} already exists", path.display()))
+                    .advice(Some("use --force to replace it")));
             }
             std::fs::remove_file(path).map_err(|error| failed(path.display(), &error))?;
         }

@@ -17,7 +17,7 @@ pub(super) fn issue(args: &CertsIssueArgs) -> Result<(), Failure> {
     let out = args.out.as_deref().unwrap_or(&directory);
     let (cert, key) = (out.join(format!("{}.pem", args.name)), out.join(format!("{}.key", args.name)));
     if cert == authority.cert || key == authority.key {
-        return Err(Failure::text(FAILED, "these are the names of the authority's own files: choose another NAME"));
+        return Err(Failure::text(FAILED, "these are the files of the CA itself: choose another NAME"));
     }
     let (cert_pem, key_pem) = make(args, names, &authority)?;
     files::write_pair(&cert, &cert_pem, &key, &key_pem, args.force)?;
@@ -96,7 +96,7 @@ fn ia5(text: &str) -> Result<rcgen::string::Ia5String, Failure> {
 
 fn next_steps(args: &CertsIssueArgs, ca: &Path, cert: &Path, key: &Path) -> String {
     let (ca, cert, key) = (ca.display(), cert.display(), key.display());
-    let mut text = format!("made {cert} and {key}\n");
+    let mut text = format!("created {cert} and {key}\n");
     if !args.side.client {
         text += &format!(
             "for an agent:  telexecd --listen tcp://0.0.0.0:7443 --tls-cert {cert} --tls-key {key} --client-ca {ca}\n"

@@ -35,19 +35,17 @@ fn directory(given: Option<&PathBuf>) -> Result<PathBuf, Failure> {
     }
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let config = variable("XDG_CONFIG_HOME").or_else(|| variable("HOME").map(|home| home.join(".config")));
-    config
-        .map(|config| config.join("telexec/certs"))
-        .ok_or_else(|| Failure::text(FAILED, "HOME is not set: give --dir"))
+    config.map(|config| config.join("telexec/certs")).ok_or_else(|| Failure::text(FAILED, "HOME is not set: use --dir"))
 }
 
 fn new_key() -> Result<KeyPair, Failure> {
-    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(|error| failed("cannot make a key", &error))
+    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(|error| failed("cannot generate a key", &error))
 }
 
 /// A positive number of 16 bytes that no one can guess.
 fn new_serial() -> Result<SerialNumber, Failure> {
     let mut bytes = [0; 16];
-    aws_lc_rs::rand::fill(&mut bytes).map_err(|error| failed("cannot make a serial number", &error))?;
+    aws_lc_rs::rand::fill(&mut bytes).map_err(|error| failed("cannot generate a serial number", &error))?;
     if let Some(first) = bytes.first_mut() {
         *first = (*first & 0x7f) | 0x40;
     }

@@ -41,7 +41,7 @@ fn one_file(path: &Path) -> Result<String, Failure> {
         }
     }
     match text.is_empty() {
-        true => Err(Failure::text(FAILED, format!("{} holds no certificate in PEM form", path.display()))),
+        true => Err(Failure::text(FAILED, format!("{} contains no PEM certificate", path.display()))),
         false => Ok(format!("{}\n{text}", path.display())),
     }
 }
@@ -76,7 +76,7 @@ fn names(cert: &X509Certificate<'_>) -> String {
             (_, Ok(v6)) => format!("ip {}", IpAddr::from(v6)),
             _ => "a malformed ip".to_owned(),
         },
-        _ => "of another kind".to_owned(),
+        _ => "other".to_owned(),
     };
     names.value.general_names.iter().map(name).collect::<Vec<_>>().join(", ")
 }
@@ -86,7 +86,7 @@ fn usages(cert: &X509Certificate<'_>) -> String {
     if let Ok(Some(constraints)) = cert.basic_constraints()
         && constraints.value.ca
     {
-        usages.push("authority".to_owned());
+        usages.push("CA".to_owned());
     }
     if let Ok(Some(usage)) = cert.key_usage() {
         usages.push(usage.value.to_string().to_lowercase());
@@ -96,7 +96,7 @@ fn usages(cert: &X509Certificate<'_>) -> String {
             usages.extend(set.then(|| name.to_owned()));
         }
     }
-    if usages.is_empty() { "not limited".to_owned() } else { usages.join(", ") }
+    if usages.is_empty() { "unrestricted".to_owned() } else { usages.join(", ") }
 }
 
 fn date(timestamp: i64) -> String {

@@ -27,8 +27,8 @@ impl Recipe {
     /// There is nothing to run, or it can be nobody's command.
     pub(crate) fn new(args: FleetCommandArgs, fleet: Option<ExecutionId>) -> Result<Self, Failure> {
         if args.command.text.is_none() && args.command.argv.is_empty() {
-            return Err(Failure::text(exit::USAGE, "there is nothing to run")
-                .advice(Some("give -c 'SHELL TEXT', or -- PROGRAM [ARG]...; `telexec fleet --help` tells more")));
+            return Err(Failure::text(exit::USAGE, "no command given")
+                .advice(Some("use -c 'SHELL TEXT' or -- PROGRAM [ARG]...; see `telexec fleet --help`")));
         }
         let this = Self { args: Arc::new(args), fleet };
         this.build(None, None).map_err(|error| Failure::new(exit::REFUSED, &error))?;

@@ -33,8 +33,8 @@ pub(super) async fn lookup(host: &str) -> Option<Result<Found, String>> {
 }
 
 async fn addresses(text: &str) -> Result<Found, String> {
-    let (name, port) = text.rsplit_once(':').ok_or("no port: give dns:NAME:PORT")?;
-    let port: u16 = port.parse().ok().filter(|port| *port > 0).ok_or("no port: give dns:NAME:PORT")?;
+    let (name, port) = text.rsplit_once(':').ok_or("missing port: expected dns:NAME:PORT")?;
+    let port: u16 = port.parse().ok().filter(|port| *port > 0).ok_or("missing port: expected dns:NAME:PORT")?;
     let found = lookup_host((name, port)).await.map_err(|error| error.to_string())?;
     let mut addresses: Vec<_> = found.collect();
     // DNS gives them in any order
@@ -43,7 +43,7 @@ async fn addresses(text: &str) -> Result<Found, String> {
 }
 
 async fn services(text: &str, resolver: &StubResolver) -> Result<Found, String> {
-    let name: Name<Vec<u8>> = text.parse().map_err(|error| format!("it is no name: {error}"))?;
+    let name: Name<Vec<u8>> = text.parse().map_err(|error| format!("not a valid name: {error}"))?;
     let answer = resolver.query((name, Rtype::SRV)).await.map_err(|error| error.to_string())?;
     let records = answer.answer().map_err(|error| error.to_string())?;
     let mut addresses = Vec::new();
@@ -55,7 +55,7 @@ async fn services(text: &str, resolver: &StubResolver) -> Result<Found, String> 
     addresses.sort();
     addresses.dedup();
     match addresses.is_empty() {
-        true => Err("there is no such service".to_owned()),
+        true => Err("no such service".to_owned()),
         false => Ok(Found { addresses, server_name: None }),
     }
 }
@@ -103,7 +103,7 @@ mod tests {
     async fn a_service_that_is_not_there_is_told() {
         let resolver = resolver(&[]).await;
         assert!(services("_telexec._tcp.example.org", &resolver).await.unwrap_err().contains("no such service"));
-        assert!(services("..", &resolver).await.unwrap_err().contains("no name"));
+        assert!(services("..", &resolver).await.unwrap_err().contains("not a valid name"));
     }
 
     #[tokio::test]

@@ -49,14 +49,14 @@ impl<'a> Book<'a> {
     /// The name is none, or its credentials are not whole.
     pub(crate) fn host(&self, name: String, server_name: Option<String>) -> Result<Host, Failure> {
         if name.contains(char::is_control) {
-            return Err(Failure::text(exit::USAGE, format!("{name:?} is no name of a host")));
+            return Err(Failure::text(exit::USAGE, format!("{name:?} is not a host name")));
         }
         let listed = self.inventory.hosts.get(&name);
         let address = listed.and_then(|host| host.address.as_deref()).unwrap_or(&name);
         let port = listed.and_then(|host| host.port).unwrap_or(self.port);
         let wrong = |reason: &dyn std::fmt::Display| Failure::text(exit::USAGE, format!("{address:?}: {reason}"));
         let destination = match address.parse().map_err(|error: telexec_client::InvalidTarget| wrong(&error))? {
-            Destination::Local => return Err(wrong(&"a fleet is made of agents that stay; use `telexec exec local`")),
+            Destination::Local => return Err(wrong(&"not available in fleet; use `telexec exec local`")),
             Destination::Named(host) if listed.is_some() || !self.config.targets.contains_key(&host) => {
                 Destination::Agent(Target::Tcp { host, port })
             }
@@ -118,8 +118,8 @@ impl PaceArgs {
 /// They cannot be found out, or there is none.
 pub(crate) async fn find(args: &HostArgs, connect: &ConnectArgs, config: &Config) -> Result<Vec<Host>, Failure> {
     if !args.is_given() {
-        return Err(Failure::text(exit::USAGE, "no hosts are given")
-            .advice(Some("give such as -w 'web[01-32],@db', --hosts-file FILE, or --inventory COMMAND")));
+        return Err(Failure::text(exit::USAGE, "no hosts given")
+            .advice(Some("use -w 'web[01-32],@db', --hosts-file FILE, or --inventory COMMAND")));
     }
     let mut book = Book::new(config, connect, args.port);
     if let Some(command) = &args.inventory {
@@ -131,7 +131,7 @@ pub(crate) async fn find(args: &HostArgs, connect: &ConnectArgs, config: &Config
     let mut chosen: Vec<_> =
         given.into_iter().filter(|(name, _)| !excluded.contains(name) && seen.insert(name.clone())).collect();
     if chosen.is_empty() {
-        return Err(Failure::text(exit::USAGE, "there are no hosts: the set is empty"));
+        return Err(Failure::text(exit::USAGE, "no hosts selected: the set is empty"));
     }
     pick(&mut chosen, args.pick);
     chosen.into_iter().map(|(name, server_name)| book.host(name, server_name)).collect()
@@ -179,7 +179,7 @@ async fn expand(sets: &[String], book: &Book<'_>) -> Result<Vec<(String, Option<
         }
     }
     match hosts.len() > nodeset::MAX_HOSTS {
-        true => Err(Failure::text(exit::USAGE, format!("these are more than {} hosts", nodeset::MAX_HOSTS))),
+        true => Err(Failure::text(exit::USAGE, format!("more than {} hosts", nodeset::MAX_HOSTS))),
         false => Ok(hosts),
     }
 }

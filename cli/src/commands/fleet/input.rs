@@ -38,7 +38,7 @@ impl SharedInput {
         tokio::spawn(async move {
             while let Some(Ok(chunk)) = chunks.recv().await {
                 if let Err(error) = file.write_all(&chunk) {
-                    crate::output::say(&format!("cannot keep standard input: {error}"));
+                    crate::output::say(&format!("cannot store standard input: {error}"));
                     break;
                 }
                 sender.send_modify(|read| read.bytes += chunk.len() as u64);

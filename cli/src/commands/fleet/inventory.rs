@@ -36,10 +36,10 @@ pub(crate) async fn run(command: &str) -> Result<Inventory, Failure> {
     let output = tokio::task::spawn_blocking(move || shell.output()).await;
     let output = output.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
     if !output.status.success() {
-        return Err(failed(format!("it failed: {}", output.status)));
+        return Err(failed(format!("failed: {}", output.status)));
     }
     let told: Value =
-        serde_json::from_slice(&output.stdout).map_err(|error| failed(format!("it did not print JSON: {error}")))?;
+        serde_json::from_slice(&output.stdout).map_err(|error| failed(format!("the output is not JSON: {error}")))?;
     read(&told).map_err(failed)
 }
 
@@ -47,11 +47,11 @@ fn read(told: &Value) -> Result<Inventory, String> {
     match told {
         Value::Array(names) => {
             let host = |name: &Value| Some((name.as_str()?.to_owned(), Listed::default()));
-            let hosts = names.iter().map(|name| host(name).ok_or_else(|| format!("{name} is no name of a host")));
+            let hosts = names.iter().map(|name| host(name).ok_or_else(|| format!("{name} is not a host name")));
             Ok(Inventory { hosts: hosts.collect::<Result<_, _>>()?, groups: BTreeMap::new() })
         }
         Value::Object(groups) => Ok(ansible(groups)),
-        _ => Err("it printed neither a list nor an inventory".to_owned()),
+        _ => Err("the output is neither a list nor an inventory".to_owned()),
     }
 }
 

@@ -56,7 +56,7 @@ impl Printer {
     /// Waits until all is written.
     pub(crate) async fn finish(self) -> Result<Board, Failure> {
         drop(self.messages);
-        let gone = || Err(io::Error::other("the thread that writes has failed"));
+        let gone = || Err(io::Error::other("the output thread has failed"));
         self.done.await.unwrap_or_else(|_| gone()).map_err(|error| write_failure(&error))
     }
 }
@@ -105,9 +105,9 @@ impl Thread {
         match message {
             Message::Host(host, event) => self.event(host, &event),
             Message::Still { leaves } => {
-                let verb = if leaves { "leaves" } else { "ends" };
+                let verb = if leaves { "detach from" } else { "end" };
                 let still = self.board.still();
-                self.screen.say(&format!("{still}; Ctrl-C twice within a second {verb} it"))
+                self.screen.say(&format!("{still}; press Ctrl-C twice within a second to {verb} them"))
             }
         }
     }

@@ -17,8 +17,11 @@ use crate::output::{self, Failure, exit};
 pub(crate) async fn run(mut args: FleetArgs) -> Result<u8, Failure> {
     args.pace.settle(&mut args.connect);
     if args.what.stdin && args.hosts.takes_stdin() {
-        return Err(Failure::text(exit::USAGE, "standard input is either for the hosts' names or for the command")
-            .advice(Some("give --hosts-file a file, or leave out -i")));
+        return Err(Failure::text(
+            exit::USAGE,
+            "standard input cannot be both the list of hosts and the command's input",
+        )
+        .advice(Some("use a file for --hosts-file, or omit -i")));
     }
     let config = Config::load()?;
     let hosts: Arc<[Host]> = hosts::find(&args.hosts, &args.connect, &config).await?.into();
@@ -44,7 +47,7 @@ pub(crate) async fn run(mut args: FleetArgs) -> Result<u8, Failure> {
 /// What a dry run found.
 fn answer(board: &Board, show: &ShowArgs) -> Result<u8, Failure> {
     if !show.json {
-        let words = |words: String| if words == Kind::Ok.words() { "would run it".to_owned() } else { words };
+        let words = |words: String| if words == Kind::Ok.words() { "allowed".to_owned() } else { words };
         let lines = board.by_end(|_| true).into_iter().map(|(end, hosts)| format!("{hosts}: {}\n", words(end)));
         output::print(lines.collect::<String>().as_bytes())?;
     }

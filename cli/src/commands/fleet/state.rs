@@ -55,7 +55,7 @@ impl Remembered {
             let excess = files.len().saturating_sub(MOST);
             files.drain(..excess).try_for_each(std::fs::remove_file)
         };
-        write().map_err(|error| Failure::new(exit::LOST, &error).during("cannot remember the hosts of the fleet"))
+        write().map_err(|error| Failure::new(exit::LOST, &error).during("cannot record the hosts of the run"))
     }
 
     /// # Errors
@@ -66,8 +66,8 @@ impl Remembered {
             Ok(serde_json::from_slice(&text)?)
         };
         read().map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Failure::text(exit::USAGE, format!("no fleet {id} was started from here"))
-                .advice(Some("`telexec fleet ps` lists those that were; or give its hosts with -w")),
+            io::ErrorKind::NotFound => Failure::text(exit::USAGE, format!("no record of {id} on this machine"))
+                .advice(Some("`telexec fleet ps` lists recorded runs; or select the hosts with -w")),
             _ => Failure::new(exit::LOST, &error).during(id),
         })
     }

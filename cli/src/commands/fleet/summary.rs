@@ -69,8 +69,8 @@ impl Board {
     pub(crate) fn still(&self) -> String {
         let running: Vec<_> = self.named(|state| matches!(state, State::Begun)).collect();
         let waiting = self.waiting().len();
-        let waiting = if waiting > 0 { format!(", {waiting} wait for their turn") } else { String::new() };
-        format!("{} still run{waiting}: {}", running.len(), fold(running))
+        let waiting = if waiting > 0 { format!(", {waiting} waiting") } else { String::new() };
+        format!("{} still running{waiting}: {}", running.len(), fold(running))
     }
 
     fn named(&self, of: impl Fn(&State) -> bool) -> impl Iterator<Item = &str> {
@@ -109,7 +109,7 @@ impl Board {
         let left_out = by_end.len().saturating_sub(LINES);
         lines.extend(by_end.into_iter().take(LINES).map(|(words, hosts)| format!("  {hosts}: {words}")));
         if left_out > 0 {
-            lines.push(format!("  and {left_out} more; --json tells all"));
+            lines.push(format!("  and {left_out} more; use --json for all"));
         }
         lines
     }

@@ -69,7 +69,7 @@ pub(crate) async fn work(host: &Host, job: &Job, teller: &Teller, mut stop: Stop
     teller.tell(Event::Begun).await;
     let connecting = async {
         let Some(target) = &host.place.target else {
-            return Err(ExecutorError::Internal("there is no agent to connect to".to_owned()));
+            return Err(ExecutorError::Internal("no agent to connect to".to_owned()));
         };
         Agent::connect(target, host.place.options.clone()).await.map_err(ExecutorError::from)
     };
@@ -154,7 +154,7 @@ async fn follow(execution: &mut Execution, teller: &Teller, position: &mut u64) 
             Err(error) => return Outcome::lost(&error),
         }
     }
-    Outcome::of(Kind::Lost, exit::LOST, "the agent did not tell how the command ended")
+    Outcome::of(Kind::Lost, exit::LOST, "the agent did not report how the command ended")
 }
 
 /// Waits until the agent says that what was cancelled has no process left.
@@ -177,17 +177,17 @@ async fn ended(agent: &Agent, id: &ExecutionId, position: u64) -> Outcome {
         false
     };
     match tokio::time::timeout(PROOF, proof).await {
-        Ok(true) => cancelled("it has ended"),
+        Ok(true) => cancelled("ended"),
         Ok(false) => heard(agent).await,
-        Err(_) => cancelled("it may still run"),
+        Err(_) => cancelled("may still be running"),
     }
 }
 
 /// An answer to anything means that a cancel before it was heard.
 async fn heard(agent: &Agent) -> Outcome {
     match tokio::time::timeout(PROOF, agent.ping()).await {
-        Ok(Ok(_)) => cancelled("the agent ends it"),
-        _ => cancelled("it may still run"),
+        Ok(Ok(_)) => cancelled("the agent is ending it"),
+        _ => cancelled("may still be running"),
     }
 }
 
@@ -214,7 +214,7 @@ async fn start(host: &Host, agent: &Agent, recipe: &Recipe, teller: &Teller) -> 
             Err(error) => return Outcome::lost(&error),
         }
     }
-    Outcome::of(Kind::Lost, exit::LOST, "the agent did not tell whether it goes on")
+    Outcome::of(Kind::Lost, exit::LOST, "the agent did not report whether it keeps running")
 }
 
 async fn attach(agent: &Agent, id: &ExecutionId, teller: &Teller, stop: &mut Stop) -> Outcome {
@@ -227,7 +227,7 @@ async fn attach(agent: &Agent, id: &ExecutionId, teller: &Teller, stop: &mut Sto
     };
     tokio::select! {
         outcome = following => outcome,
-        () = stop.wanted() => Outcome::of(Kind::Cancelled, exit::LOST, "left; it runs on"),
+        () = stop.wanted() => Outcome::of(Kind::Cancelled, exit::LOST, "detached; keeps running"),
     }
 }
 

@@ -54,7 +54,7 @@ fn machines(args: &McpArgs) -> Result<Vec<Arc<Machine>>, Failure> {
     let config = Config::load()?;
     let mut seen = HashSet::new();
     if let Some(twice) = args.targets.iter().find(|target| !seen.insert(*target)) {
-        return Err(Failure::text(exit::USAGE, format!("{twice}: is given twice")));
+        return Err(Failure::text(exit::USAGE, format!("{twice}: given twice")));
     }
     let machine = |target| Ok(Arc::new(Machine::new(target, config.place(target, &args.connect)?)));
     args.targets.iter().map(machine).collect()
@@ -68,7 +68,7 @@ async fn serve(server: Server, stop: CancellationToken) -> Result<u8, Failure> {
         Err(ServerInitializeError::Cancelled | ServerInitializeError::ConnectionClosed(_)) => return Ok(0),
         Err(error) => {
             let failure = Failure::new(NOT_MCP, &error).during("the client on standard input");
-            return Err(failure.advice(Some("this is for an MCP client to start: see `telexec mcp --help`")));
+            return Err(failure.advice(Some("an MCP client is meant to start this: see `telexec mcp --help`")));
         }
     };
     running.waiting().await.map_err(|error| Failure::new(exit::LOST, &error))?;

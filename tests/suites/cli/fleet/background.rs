@@ -72,7 +72,7 @@ async fn what_was_started_from_here_is_listed() {
         rows[0].starts_with(&ids[0]) && rows[1].starts_with(&ids[1]) && rows[1].contains("web[01-02]  echo second")
     );
     let unknown = fleet.say(&["attach", "fleet-0"]).await;
-    assert!(unknown.failure(2).contains("no fleet fleet-0 was started from here"), "{unknown:?}");
+    assert!(unknown.failure(2).contains("no record of fleet-0 on this machine"), "{unknown:?}");
     // an agent that does not know it
     let said = fleet.say(&["ps", "-w", "web01,other", &ids[0]]).await;
     assert!(said.code == 1 && said.stdout().contains("other"), "{said:?}");

@@ -51,7 +51,7 @@ async fn files_name_hosts() {
     drop(stdin);
     assert_eq!(Said::by_child(child).await.answer(), "web02\n");
     let both = fleet.say(&["-i", "--hosts-file", "-", "-c", "cat"]).await;
-    assert!(both.failure(2).contains("standard input is either"), "{both:?}");
+    assert!(both.failure(2).contains("standard input cannot be both"), "{both:?}");
 }
 
 #[tokio::test]
@@ -71,10 +71,10 @@ async fn inventories_name_hosts_and_say_where_they_are() {
     assert_eq!(sorted(run(&["-w", "@app", "-x", "@first"]).await.stdout()), ["a2: hi"]);
     assert_eq!(sorted(run(&["-w", "@first,web01"]).await.stdout()), ["a1: hi", "web01: hi"]);
     for (command, why) in [
-        ("exit 3", "it failed"),
-        ("echo no", "did not print JSON"),
+        ("exit 3", "failed: exit status: 3"),
+        ("echo no", "the output is not JSON"),
         ("echo 1", "neither a list"),
-        ("echo '[\"a\\\\u001b\"]'", "no name of a host"),
+        ("echo '[\"a\\\\u001b\"]'", "not a host name"),
     ] {
         let said = fleet.say(&["--inventory", command, "-c", "true"]).await;
         assert!(said.failure(2).contains(why), "{said:?}");
@@ -95,23 +95,23 @@ async fn every_address_of_a_name_is_a_host() {
 #[tokio::test]
 async fn what_is_no_set_of_hosts_is_told() {
     for (args, why) in [
-        (&["-w", "web[9-1]"][..], "goes backwards"),
+        (&["-w", "web[9-1]"][..], "is reversed"),
         (&["-w", "web[1-999999999]"], "more than 100000 hosts"),
-        (&["-w", "web[1-"], "not closed"),
-        (&["-w", "@nope"], "there is no group nope"),
+        (&["-w", "web[1-"], "unclosed"),
+        (&["-w", "@nope"], "no such group: nope"),
         (&["-w", ","], "the set is empty"),
         (&["-w", "a", "-x", "a"], "the set is empty"),
-        (&[], "no hosts are given"),
+        (&[], "no hosts given"),
         (&["-w", "a:b"], "not a port"),
         (&["-w", "local"], "telexec exec local"),
         (&["--hosts-file", "/nothing"], "No such file"),
-        (&["-w", "a:1", "--cert", "x"], "go together"),
+        (&["-w", "a:1", "--cert", "x"], "must be given together"),
     ] {
         let said = say(&[&["fleet"], args, &["-c", "true"]].concat()).await;
         assert!(said.failure(2).contains(why), "{args:?}: {said:?}");
     }
     let said = say(&["fleet", "-w", "a"]).await;
-    assert!(said.failure(2).contains("there is nothing to run"), "{said:?}");
+    assert!(said.failure(2).contains("no command given"), "{said:?}");
 }
 
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn a_dry_run_asks_and_runs_nothing() {
     let text = format!("touch {}", mark.display());
     let said = fleet.say(&["--dry-run", "-w", "@web,strict,gone", "-c", &text]).await;
     let lines: Vec<_> = said.stdout().lines().collect();
-    assert_eq!((said.code, said.stderr(), lines[0], lines.len()), (1, "", "web[01-02]: would run it", 3), "{said:?}");
+    assert_eq!((said.code, said.stderr(), lines[0], lines.len()), (1, "", "web[01-02]: allowed", 3), "{said:?}");
     assert!(lines[1].starts_with("strict: refused: ") && lines[2].starts_with("gone: unreachable: "), "{said:?}");
     assert!(!mark.exists());
 }

@@ -87,7 +87,7 @@ async fn what_is_kept_is_limited_and_what_is_missing_told() {
     let fleet = Fleet::of(2);
     let said = fleet.say(&["-b", "--keep", "4", "-w", "@web", "-c", "echo 123456"]).await;
     assert!(said.stdout().ends_with("1234\n") && said.code == 0, "{said:?}");
-    assert!(said.remark().contains("web[01-02]: 3 bytes more were written"), "{said:?}");
+    assert!(said.remark().contains("web[01-02]: 3 more bytes were dropped"), "{said:?}");
 }
 
 #[tokio::test]

@@ -88,7 +88,7 @@ impl Gather {
             0 => Ok(()),
             bytes => {
                 let names = names(group, hosts);
-                screen.say(&format!("{names}: {bytes} bytes more were written; --keep keeps more"))
+                screen.say(&format!("{names}: {bytes} more bytes were dropped; increase --keep"))
             }
         }
     }

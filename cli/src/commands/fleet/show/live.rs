@@ -84,5 +84,5 @@ impl Show for Live {
 }
 
 pub(super) fn gap(host: &Host, position: u64, screen: &mut Screen) -> io::Result<()> {
-    screen.say(&format!("{}: output is missing here: it is kept from position {position} on", host.name))
+    screen.say(&format!("{}: output is missing here: it is available from position {position} on", host.name))
 }

@@ -69,7 +69,7 @@ impl InOrder {
         }
         match dropped {
             0 => Ok(()),
-            bytes => screen.say(&format!("{}: {bytes} bytes of output are missing here; --keep keeps more", host.name)),
+            bytes => screen.say(&format!("{}: {bytes} bytes of output are missing here; increase --keep", host.name)),
         }
     }
 }
