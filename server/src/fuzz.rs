@@ -11,10 +11,10 @@ use telexec_executor::Command;
 
 use crate::audit::verify::Verifier;
 use crate::call::Rpc;
-use crate::caller::{Caller, Shown, Transport};
-use crate::certificate::Certificate;
+use crate::call::caller::{Caller, Shown, Transport};
 use crate::identity::Identity;
 use crate::policy::{AgentFacts, Facts, Policy, Subject};
+use crate::tls::certificate::Certificate;
 
 /// Reads a certificate, as if it were a caller's.
 ///

@@ -5,58 +5,37 @@
 //! `execution_service` turns the wire into a command, `stack` puts the policy, ownership, limits and the `audit` log before
 //! the engine of `telexec-tool`. `metrics` counts what happens on the way.
 
-mod agent_service;
+mod address;
+mod admission;
 pub mod args;
 pub mod audit;
-mod authorities;
-mod body;
 mod call;
-mod caller;
-mod calls;
-mod certificate;
 mod config;
-mod connection;
-mod deadline;
-mod events;
-mod execution_service;
-mod expiry;
-mod fields;
+mod digest;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzz;
-mod health;
-mod held;
+mod hostname;
+mod http2;
 mod identity;
-mod interact;
-mod judging;
+mod invalid;
 mod listen;
-pub mod log_limit;
 pub mod logging;
-pub mod machine;
-mod message;
 mod metrics;
-mod on_workers;
-pub mod orphans;
-mod pending;
-mod permission;
-mod places;
 mod policy;
-mod preface;
-mod private_key;
+pub mod process;
 mod reload;
-mod revocation;
-mod run;
+mod request_memory;
+mod rpc;
+mod scrape;
 mod serve;
-mod source;
-mod stack;
-mod standing;
-mod starts;
-pub mod subcommand;
 mod tls;
 mod trace;
 
+pub use address::Listen;
 pub use config::{Config, ConfigError, LogFormat};
-pub use listen::{BindError, Listen, Listeners};
+pub use invalid::InvalidSetting;
+pub use listen::{BindError, Listeners};
 pub use policy::PolicyError;
 pub use reload::Reload;
 pub use serve::{ServeError, serve};

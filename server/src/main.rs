@@ -4,9 +4,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal, getrlimit, set_dumpable_behavior, setrlimit};
+use telexec_executor::text::error_chain;
 use telexec_server::args::Args;
-use telexec_server::orphans::Orphans;
-use telexec_server::{Config, Listeners, log_limit, logging, machine, serve};
+use telexec_server::process::machine;
+use telexec_server::process::orphans::Orphans;
+use telexec_server::{Config, Listeners, logging, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// As sysexits.h calls it: EX_CONFIG.
@@ -68,7 +70,7 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
     let listeners = Listeners::bind(&config).await?;
     let (addresses, metrics) = (listeners.addresses(), listeners.metrics_address());
     let reload = listeners.reload();
-    tokio::spawn(log_limit::follow());
+    tokio::spawn(logging::limit::follow());
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             reload.ask();
@@ -91,7 +93,7 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
     };
     let result = serve(config, listeners, shutdown).await;
     orphans.end_if_init(kill_grace).await;
-    log_limit::tell();
+    logging::limit::tell();
     Ok(result?)
 }
 
@@ -118,6 +120,6 @@ fn keep_heap() {
 }
 
 fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
-    logging::line(&format!("telexecd: {}", logging::one_line(error)));
+    logging::line(&format!("telexecd: {}", error_chain(error)));
     ExitCode::from(code)
 }

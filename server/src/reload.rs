@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tracing::warn;
 
-use crate::logging::one_line;
+use telexec_executor::text::error_chain;
 
 /// Between two looks at the files.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(2);
@@ -123,7 +123,7 @@ impl<S: Source> Watched<S> {
     /// Takes what the files hold now, if all of it can be used; else says why not.
     async fn replace(&self, workers: &Workers) -> Result<(), String> {
         let loaded = self.blocking(workers, S::load).await.ok_or("reading them was given up")?;
-        let loaded = Arc::new(loaded.map_err(|error| one_line(&error))?);
+        let loaded = Arc::new(loaded.map_err(|error| error_chain(&error))?);
         S::tell(&loaded);
         self.current.send_replace(loaded);
         Ok(())

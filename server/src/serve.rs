@@ -18,24 +18,28 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tracing::{info, warn};
 
-use crate::agent_service::Agent;
+use crate::admission::Stack;
+use crate::admission::call_limiter::Calls;
+use crate::admission::judging;
+use crate::admission::judging::Judging;
+use crate::admission::rate_limiter::Starts;
 use crate::audit::{Audit, AuditError};
-use crate::calls::Calls;
 use crate::config::{Config, ConfigError};
-use crate::connection::{self, HandshakeError};
-use crate::execution_service::Executions;
-use crate::expiry::warn_of_expiry;
-use crate::held::Requests;
-use crate::judging::{self, Judging};
+use crate::http2::connection;
+use crate::http2::connection::HandshakeError;
+use crate::http2::preface::Entrance;
+use crate::invalid::InvalidSetting;
+use crate::listen::connection_limiter::Places;
+use crate::listen::pending::{Pending, Waiting};
 use crate::listen::{Accepted, Listener, Listeners, Remote};
-use crate::metrics::{Metrics, Refusal, Scraped};
-use crate::pending::{Pending, Waiting};
-use crate::places::Places;
-use crate::preface::Entrance;
+use crate::metrics::{Metrics, Refusal};
 use crate::reload::Watched;
-use crate::stack::Stack;
-use crate::starts::Starts;
+use crate::request_memory::Requests;
+use crate::rpc::agent_service::Agent;
+use crate::rpc::execution_service::Executions;
+use crate::scrape::{self, AgentCollector};
 use crate::tls::Tls;
+use crate::tls::expiry::warn_of_expiry;
 use crate::trace::Traces;
 
 /// Connections of one listener that may be in their handshake at once; for more, others make way.
@@ -93,7 +97,8 @@ pub async fn serve(
     let starts = Starts::new(config.max_starts_per_second);
     let judging = Judging::new().map_err(ServeError::Engine)?;
     let metrics = Metrics::new(listeners.metrics.is_some());
-    let traces = Traces::to(config.otlp_endpoint.as_deref()).map_err(ConfigError::Invalid)?;
+    let traces =
+        Traces::to(config.otlp_endpoint.as_deref()).map_err(|error| ConfigError::from(InvalidSetting(error)))?;
     let stack = Stack {
         engine: engine.clone(),
         starts,
@@ -111,8 +116,8 @@ pub async fn serve(
     let mut following = JoinSet::new();
     following.spawn(connections.requests.clone().give_back());
     if let Some(listener) = listeners.metrics {
-        let scraped = Scraped::new(&config, &stack, connections.places.clone(), listeners.tls.clone());
-        following.spawn(metrics.serve(listener, scraped, workers.clone()));
+        let collector = AgentCollector::new(&config, &stack, connections.places.clone(), listeners.tls.clone());
+        following.spawn(scrape::serve(listener, metrics, collector, workers.clone()));
     }
     if let Some(tls) = listeners.tls {
         following.spawn(warn_of_expiry(tls.clone()));
@@ -266,7 +271,7 @@ impl Connections {
             peer = connection::handshake(accepted, &remote, self.strangers, &self.handshakes) => peer,
             () = displaced.cancelled() => Err(HandshakeError::Displaced),
         };
-        self.metrics.handshake(peer.as_ref().err());
+        self.metrics.handshake(peer.as_ref().err().map_or("ok", HandshakeError::kind));
         let peer = match peer {
             Ok(peer) => peer,
             Err(reason) => return info!(from = remote.address, %reason, "turned a peer away"),

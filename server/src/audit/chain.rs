@@ -4,7 +4,7 @@
 
 use serde::Deserialize;
 
-use crate::caller::sha256;
+use crate::digest::sha256;
 
 /// A longer line is none of ours, its end included.
 pub(super) const MAX_LINE: usize = 1 << 20;

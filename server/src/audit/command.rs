@@ -11,8 +11,8 @@ use time::OffsetDateTime;
 use super::config::Commands;
 use super::json;
 use super::key::Key;
-use super::record::{ms, rfc3339};
 use super::redact::Redact;
+use super::timestamp::{ms, rfc3339};
 
 /// Of a text or of all arguments together, so much is told. Each byte may take six in a line.
 const MAX_COMMAND: usize = 96 * 1024;

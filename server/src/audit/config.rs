@@ -7,7 +7,7 @@ use std::time::Duration;
 use regex::Regex;
 use serde::Deserialize;
 
-use crate::config::ConfigError;
+use crate::invalid::InvalidSetting;
 
 /// The share of an identity: room for some commands, and no more than can be counted.
 const SHARES: RangeInclusive<u64> = 64 * 1024..=u32::MAX as u64;
@@ -84,28 +84,27 @@ impl Default for AuditConfig {
 }
 
 impl AuditConfig {
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), InvalidSetting> {
         if let Some(file) = &self.file
             && (!file.is_absolute() || file.file_name().is_none())
         {
             let text = format!("audit.file: {} is not the absolute path of a file", file.display());
-            return Err(ConfigError::Invalid(text));
+            return Err(InvalidSetting(text));
         }
         if self.max_bytes_per_identity.is_some_and(|bytes| bytes > 0 && !SHARES.contains(&bytes)) {
             let text = "audit.max_bytes_per_identity: give 0, or from 65536 (64 KiB) to 4294967295 (4 GiB) bytes";
-            return Err(ConfigError::Invalid(text.into()));
+            return Err(InvalidSetting(text.into()));
         }
         if self.identity_period.is_zero() {
-            return Err(ConfigError::Invalid("audit.identity_period: give a time, such as 1h".into()));
+            return Err(InvalidSetting("audit.identity_period: give a time, such as 1h".into()));
         }
         self.patterns().map(drop)
     }
 
     /// What is not told.
-    pub(super) fn patterns(&self) -> Result<Vec<Regex>, ConfigError> {
-        let compile = |pattern: &String| {
-            Regex::new(pattern).map_err(|error| ConfigError::Invalid(format!("audit.redact: {error}")))
-        };
+    pub(super) fn patterns(&self) -> Result<Vec<Regex>, InvalidSetting> {
+        let compile =
+            |pattern: &String| Regex::new(pattern).map_err(|error| InvalidSetting(format!("audit.redact: {error}")));
         self.redact.iter().map(compile).collect()
     }
 }

@@ -9,7 +9,7 @@ use aws_lc_rs::hmac;
 use telexec_executor::Program;
 
 use super::files;
-use crate::caller::{hex, sha256};
+use crate::digest::{hex, sha256};
 
 const KEY_BYTES: usize = 32;
 

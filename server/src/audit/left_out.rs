@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde::Serialize;
 use time::OffsetDateTime;
 
-use super::record::{Body, Origin, Record, rfc3339};
+use super::record::{Body, More, Origin, Record};
+use super::timestamp::rfc3339;
 
 /// They are told so long after the first of them.
 pub(super) const DELAY: Duration = Duration::from_secs(10);
@@ -15,17 +15,6 @@ pub(super) const DELAY: Duration = Duration::from_secs(10);
 /// What was left out, by identity.
 #[derive(Default)]
 pub(super) struct LeftOut(Mutex<HashMap<String, (Arc<Origin>, More)>>);
-
-/// What was left out of one identity.
-#[derive(Debug, Serialize)]
-pub(super) struct More {
-    /// From when on.
-    since: String,
-    /// Commands and calls that were denied or refused.
-    denied: u64,
-    /// Calls that had an effect on executions.
-    calls: u64,
-}
 
 impl LeftOut {
     /// Counts one; true: the first of its identity, which is to be told after the [`DELAY`].

@@ -22,9 +22,9 @@ mod retained;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod timestamp;
 pub mod verify;
 mod volume;
-mod watch;
 mod writer;
 
 use std::collections::HashSet;
@@ -51,10 +51,11 @@ use self::record::{Body, Origin, Record, Touched};
 use self::redact::Redact;
 pub use self::report::verify_files;
 use self::volume::Volume;
-use self::watch::Watch;
+use self::writer::Watch;
 use self::writer::{Job, Start, State, Writer};
 use crate::call::{Call, Rpc};
-use crate::config::{ConfigError, hostname};
+use crate::hostname::hostname;
+use crate::invalid::InvalidSetting;
 use crate::policy::Decision;
 use crate::reload::Reload;
 
@@ -79,7 +80,7 @@ const MAX_WAITING: usize = 1024;
 pub enum AuditError {
     /// It is not configured well.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] InvalidSetting),
     /// The file cannot be used.
     #[error("cannot keep the audit log in {path}")]
     File {

@@ -6,9 +6,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use telexec_executor::text::error_chain;
+
 use super::files;
 use super::verify::{Position, Summary, Verifier, VerifyError};
-use crate::logging::one_line;
 
 /// How often, and after how long a pause, the rest of a line is looked for that is being written.
 const LOOKS: u32 = 5;
@@ -41,7 +42,7 @@ pub fn verify_files(given: &[PathBuf], out: &mut impl Write) -> io::Result<u8> {
 }
 
 fn unreadable(path: &Path, error: &io::Error, out: &mut impl Write) -> io::Result<u8> {
-    writeln!(out, "cannot read {}: {}", path.display(), one_line(error))?;
+    writeln!(out, "cannot read {}: {}", path.display(), error_chain(error))?;
     Ok(2)
 }
 

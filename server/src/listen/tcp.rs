@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{Accepted, BindError, Listen, Remote};
 use crate::config::ConfigError;
-use crate::source::Source;
+use crate::identity::source::Source;
 use crate::tls::Tls;
 
 const KEEPALIVE: Duration = Duration::from_secs(5);

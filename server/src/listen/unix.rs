@@ -8,7 +8,7 @@ use tokio::net::UnixListener;
 
 use super::{Accepted, BindError, Listen, Remote};
 use crate::config::SocketMode;
-use crate::source::Source;
+use crate::identity::source::Source;
 
 pub(crate) struct Unix {
     socket: UnixListener,

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use tokio_vsock::{VMADDR_CID_ANY, VMADDR_CID_HOST, VMADDR_CID_LOCAL, VsockAddr, VsockListener};
 
 use super::{Accepted, BindError, Listen, Remote};
-use crate::source::Source;
+use crate::identity::source::Source;
 
 /// `VMADDR_PORT_ANY`
 const ANY_PORT: u32 = u32::MAX;
@@ -30,14 +30,6 @@ impl Peer {
     pub(crate) fn is_trusted(self) -> bool {
         self.cid == VMADDR_CID_HOST || (self.insecure && self.cid == VMADDR_CID_LOCAL)
     }
-}
-
-/// `cid:port`; no context id is for `any`.
-pub(super) fn parse(address: &str) -> Option<(Option<u32>, u32)> {
-    let (cid, port) = address.split_once(':')?;
-    let number = |text: &str| text.parse().ok().filter(|number| *number != u32::MAX);
-    let cid = if cid == "any" { None } else { Some(number(cid)?) };
-    Some((cid, number(port)?))
 }
 
 impl Vsock {

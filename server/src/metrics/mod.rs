@@ -1,29 +1,23 @@
 //! What the agent counts, for Prometheus: `deploy/METRICS.md` is the list.
 //!
-//! `watch` sees one execution, `scraped` knows what is looked up when somebody asks, `listen` answers them. No label has
-//! values that a caller could make up: who, what and which execution is for the logs.
+//! `watch` sees one execution; who asks is answered by the module `scrape`. No label has values that a caller could make up: who, what and which execution is for the logs.
 
-mod listen;
-mod scraped;
 mod watch;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use prometheus_client::collector::Collector;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use telexec_engine::Watcher;
-use telexec_engine::Workers;
 use telexec_executor::{ExecutionId, ExitCause, Exited, OutputStream, SpawnError, SpawnStage};
 
-pub(crate) use self::scraped::Scraped;
 use self::watch::Watch;
 use crate::call::Rpc;
-use crate::connection::HandshakeError;
-use crate::listen::Listener;
 
 /// In seconds: a start takes a millisecond, and some when there is much to do.
 const START_BUCKETS: [f64; 13] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
@@ -113,9 +107,9 @@ impl Metrics {
     }
 
     /// A peer has said who it is, or could not.
-    pub(crate) fn handshake(&self, error: Option<&HandshakeError>) {
+    pub(crate) fn handshake(&self, result: &'static str) {
         if let Some(counters) = &self.0 {
-            counters.handshakes.get_or_create(&[("result", error.map_or("ok", HandshakeError::kind))]).inc();
+            counters.handshakes.get_or_create(&[("result", result)]).inc();
         }
     }
 
@@ -153,12 +147,9 @@ impl Metrics {
         all.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Answers those who ask; for ever.
-    pub(crate) async fn serve(self, listener: Listener, scraped: Scraped, workers: Workers) {
-        if let Some(counters) = &self.0 {
-            let registry = counters.registry(scraped);
-            listen::serve(listener, listen::Told { registry, workers }).await;
-        }
+    /// All that is served, together with what `collector` looks up; `None`: nothing is counted.
+    pub(crate) fn registry(&self, collector: impl Collector) -> Option<Registry> {
+        self.0.as_ref().map(|counters| counters.registry(collector))
     }
 }
 
@@ -233,7 +224,7 @@ impl Counters {
     }
 
     /// All that is served: this, and what is looked up.
-    fn registry(&self, scraped: Scraped) -> Registry {
+    fn registry(&self, collector: impl Collector) -> Registry {
         let mut registry = Registry::default();
         let ours = registry.sub_registry_with_prefix("telexec");
         ours.register("executions", "Commands that ran and have ended", self.executions.clone());
@@ -245,7 +236,7 @@ impl Counters {
         ours.register("refusals", "Commands and callers that were turned away", self.refusals.clone());
         ours.register("policy_decisions", "Calls that were allowed or denied", self.decisions.clone());
         ours.register("handshakes", "Peers that said who they are, or could not", self.handshakes.clone());
-        registry.register_collector(Box::new(scraped));
+        registry.register_collector(Box::new(collector));
         registry
     }
 }

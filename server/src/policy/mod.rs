@@ -25,10 +25,11 @@ use tracing::{info, warn};
 pub(crate) use self::facts::Facts;
 pub use self::fault::PolicyError;
 use self::fault::Source;
-pub(crate) use self::role::{NamePatterns, Roles};
+pub(crate) use self::role::Roles;
 use self::rule::Rule;
 use crate::call::Rpc;
-use crate::caller::{Caller, sha256};
+use crate::call::caller::Caller;
+use crate::digest::sha256;
 use crate::reload;
 
 /// What policies may say, in Cedar's schema language.

@@ -2,33 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use glob::{MatchOptions, Pattern};
-
-use crate::config::ConfigError;
-
-/// `*` and `?` stay within one part of a name, `**` does not.
-const MATCHING: MatchOptions =
-    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: false };
-
-/// Names of identities, by patterns.
-#[derive(Clone, Debug)]
-pub(crate) struct NamePatterns(Vec<Pattern>);
-
-impl NamePatterns {
-    /// # Errors
-    /// A pattern is malformed; `key` says where it stands.
-    pub(crate) fn new(key: &str, patterns: &[String]) -> Result<Self, ConfigError> {
-        let patterns = patterns.iter().map(|pattern| {
-            let malformed = |error| ConfigError::Invalid(format!("{key}: {pattern:?}: {error}"));
-            Pattern::new(pattern).map_err(malformed)
-        });
-        patterns.collect::<Result<_, _>>().map(Self)
-    }
-
-    pub(crate) fn contain(&self, identity: &str) -> bool {
-        self.0.iter().any(|pattern| pattern.matches_with(identity, MATCHING))
-    }
-}
+use crate::identity::patterns::NamePatterns;
+use crate::invalid::InvalidSetting;
 
 /// Which identities have which role.
 #[derive(Clone, Debug, Default)]
@@ -39,7 +14,7 @@ impl Roles {
     ///
     /// # Errors
     /// A pattern is malformed.
-    pub(crate) fn new(configured: &BTreeMap<String, Vec<String>>) -> Result<Self, ConfigError> {
+    pub(crate) fn new(configured: &BTreeMap<String, Vec<String>>) -> Result<Self, InvalidSetting> {
         let role = |(role, patterns): (&String, &Vec<String>)| {
             Ok((role.clone(), NamePatterns::new(&format!("roles.{role}"), patterns)?))
         };
@@ -60,7 +35,7 @@ impl Roles {
 mod tests {
     use super::*;
 
-    fn roles(patterns: &[&str]) -> Result<Roles, ConfigError> {
+    fn roles(patterns: &[&str]) -> Result<Roles, InvalidSetting> {
         Roles::new(&[("r".to_owned(), patterns.iter().map(|pattern| (*pattern).to_owned()).collect())].into())
     }
 

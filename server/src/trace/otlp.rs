@@ -21,7 +21,7 @@ use telexec_executor::{ExecutionId, ExecutorError, ExitCause, Exited, OutputStre
 use tracing::{info, warn};
 
 use crate::call::Call;
-use crate::config::hostname;
+use crate::hostname::hostname;
 
 /// For one batch; those that wait meanwhile are bounded, and then dropped.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -13,12 +13,12 @@ use crate::audit::{
     Audit, Commands, Inner, Key, LeftOut, MAX_WAITING, NonZero, PATIENCE, Quota, REFUSALS, RateLimiter, Redact,
     Semaphore, Teller, Volume, WhenFull, Workers,
 };
+use crate::call::caller::{Caller, Transport};
+use crate::call::deadline::Deadline;
 use crate::call::{Call, Rpc};
-use crate::caller::{Caller, Transport};
-use crate::deadline::Deadline;
-use crate::held::Held;
 use crate::identity::Identity;
 use crate::policy::Decision;
+use crate::request_memory::Held;
 
 /// Nobody writes what is in this queue yet.
 fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {

@@ -1,0 +1,336 @@
+//! What stands between a caller and the engine, put together in one place: policy and ownership, the pace of starts, the
+//! audit log, then the engine with its limits.
+
+pub(crate) mod call_limiter;
+pub(crate) mod judging;
+pub(crate) mod on_workers;
+pub(crate) mod permission;
+pub(crate) mod rate_limiter;
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use async_trait::async_trait;
+use telexec_engine::LocalExecutor;
+use telexec_executor::{
+    Attach, Command, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, Input, ListPage, ListQuery,
+    OnDisconnect, Signal, TerminalSize,
+};
+
+use crate::admission::judging::Judging;
+use crate::admission::permission::{Judged, Permission, Permitted};
+use crate::admission::rate_limiter::Starts;
+use crate::audit::{Audit, Touch};
+use crate::call::{Call, Rpc};
+use crate::metrics::{Metrics, Refusal};
+use crate::policy::{Decision, Facts, PolicyFile, Subject};
+use crate::reload::Watched;
+use crate::request_memory;
+use crate::trace::{self, Traces};
+
+/// Makes the executor of each caller.
+#[derive(Clone)]
+pub(crate) struct Stack {
+    pub(crate) engine: LocalExecutor,
+    pub(crate) starts: Starts,
+    /// `None`: whoever is known may do anything with what is its own.
+    pub(crate) policy: Option<Watched<PolicyFile>>,
+    pub(crate) audit: Audit,
+    pub(crate) judging: Judging,
+    pub(crate) metrics: Metrics,
+    pub(crate) traces: Traces,
+}
+
+/// What root may do with everybody's executions, on a Unix socket of an agent without a policy.
+const LOOKED_AFTER: [Rpc; 3] = [Rpc::ListExecutions, Rpc::GetExecution, Rpc::SignalExecution];
+
+impl Stack {
+    /// What this caller may use.
+    pub(crate) fn executor_for(&self, call: Call) -> impl Executor + use<> {
+        Guarded { stack: self.clone(), call, followed: OnceLock::new() }
+    }
+
+    /// Whether a caller may ask this of the agent itself.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Denied`].
+    pub(crate) async fn permit(&self, call: &Call) -> Result<Decision, ExecutorError> {
+        // its body may have come long after its headers
+        call.caller.check()?;
+        let decision = self.decide(call, call.rpc, &Subject::Agent);
+        self.metrics.decided(call.rpc, decision.allowed);
+        match decision.permitted() {
+            Ok(()) => Ok(decision),
+            Err(denied) => {
+                self.audit.touched(call, Touch::default(), &decision, Some(&denied)).await;
+                Err(denied)
+            }
+        }
+    }
+
+    /// Whether a caller may start this command by this RPC, and what there is to know of the command.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Internal`].
+    pub(crate) async fn judge(
+        &self,
+        call: &Call,
+        rpc: Rpc,
+        command: Command,
+    ) -> Result<(Facts, Decision), ExecutorError> {
+        let (this, asked) = (self.clone(), call.clone());
+        let decide = move |facts: &Facts| this.decide(&asked, rpc, &Subject::Command(facts));
+        self.judging.judge(call.caller.identity.as_str(), &self.engine, command, decide).await
+    }
+
+    /// What there is to say of this at this moment.
+    pub(crate) fn decide(&self, call: &Call, rpc: Rpc, subject: &Subject<'_>) -> Decision {
+        match &self.policy {
+            Some(policy) => policy.current().decide(&call.caller, rpc, subject),
+            // whoever is root on the machine looks after it
+            None => Decision { any_owner: call.caller.is_root() && LOOKED_AFTER.contains(&rpc), ..Decision::unruled() },
+        }
+    }
+
+    /// Whose execution this may be done to, of those that these identities have of an id: the caller's own, or the only
+    /// other one that a rule reaches. Of one that is not reached the answer is the same as of none.
+    pub(crate) fn decide_use(
+        &self,
+        call: &Call,
+        rpc: Rpc,
+        id: &ExecutionId,
+        owners: &[String],
+    ) -> (Decision, Result<String, ExecutorError>) {
+        let own = owners.iter().find(|owner| *owner == call.caller.identity.as_str());
+        if own.is_none()
+            && let Some(reached) = self.reach_other(call, rpc, id, owners)
+        {
+            return reached;
+        }
+        // who may do this to no execution hears so of each
+        let decision = self.decide_of(call, rpc, id, call.caller.identity.as_str());
+        let found = own.cloned().ok_or_else(|| ExecutorError::NotFound(id.clone()));
+        let reached = decision.permitted().and(found);
+        (decision, reached)
+    }
+
+    /// `None`: no rule reaches an execution of these.
+    fn reach_other(
+        &self,
+        call: &Call,
+        rpc: Rpc,
+        id: &ExecutionId,
+        owners: &[String],
+    ) -> Option<(Decision, Result<String, ExecutorError>)> {
+        let may_reach_others = match &self.policy {
+            Some(policy) => policy.current().may_reach_others(&call.caller),
+            None => call.caller.is_root(),
+        };
+        // whom no rule lets reach others is answered in the same time, whoever has the id
+        if !may_reach_others {
+            return None;
+        }
+        if owners.is_empty() {
+            let _ = self.decide_of(call, rpc, id, "");
+        }
+        let decided = owners.iter().map(|owner| (self.decide_of(call, rpc, id, owner), owner));
+        let mut reached: Vec<_> = decided.filter(|(decision, _)| decision.allowed && decision.any_owner).collect();
+        let (decision, owner) = reached.pop()?;
+        let reason = "the id is ambiguous: several identities have an execution with it, see ListExecutions";
+        let owner = match reached.is_empty() {
+            true => Ok(owner.clone()),
+            false => Err(ExecutorError::FailedPrecondition { reason: reason.into() }),
+        };
+        Some((decision, owner))
+    }
+
+    fn decide_of(&self, call: &Call, rpc: Rpc, id: &ExecutionId, owner: &str) -> Decision {
+        self.decide(call, rpc, &Subject::Execution { id: id.as_str(), owner })
+    }
+}
+
+/// The engine, for one call.
+struct Guarded {
+    stack: Stack,
+    call: Call,
+    /// What this call has started or follows.
+    followed: OnceLock<Followed>,
+}
+
+/// An execution that a call may do more with than others.
+struct Followed {
+    id: ExecutionId,
+    started: bool,
+    permission: Arc<Permission>,
+}
+
+impl Guarded {
+    fn identity(&self) -> &str {
+        self.call.caller.identity.as_str()
+    }
+
+    /// Whether this may be done to an execution, and for how long; what has an effect on it, and what is denied, is told to
+    /// the audit log.
+    async fn reach(&self, rpc: Rpc, id: &ExecutionId, touch: Touch<'_>) -> Result<Arc<Permission>, ExecutorError> {
+        let (decision, reached) = match self.included(rpc, id) {
+            Some(permission) => {
+                // which tells of it itself
+                permission.check()?;
+                (Decision::unruled(), Ok(permission))
+            }
+            None => self.decide(rpc, id),
+        };
+        self.stack.metrics.decided(rpc, decision.allowed);
+        let has_effect = match rpc {
+            Rpc::Attach | Rpc::SignalExecution => true,
+            // not each key that is typed
+            Rpc::WriteInput => self.stack.audit.is_first_input(&self.call, id),
+            _ => false,
+        };
+        if has_effect || matches!(reached, Err(ExecutorError::Denied { .. })) {
+            let touch = Touch { execution_id: Some(id), action: Some(rpc), ..touch };
+            self.stack.audit.touched(&self.call, touch, &decision, reached.as_ref().err()).await;
+        }
+        reached
+    }
+
+    fn decide(&self, rpc: Rpc, id: &ExecutionId) -> (Decision, Result<Arc<Permission>, ExecutorError>) {
+        if let Err(unknown) = self.call.caller.check() {
+            return (Decision::default(), Err(unknown));
+        }
+        let owners = match self.followed(id) {
+            // another one of the id may have come
+            Some(followed) => vec![followed.permission.owner().to_owned()],
+            None => self.stack.engine.owners(id),
+        };
+        let (decision, reached) = self.stack.decide_use(&self.call, rpc, id, &owners);
+        let permission =
+            |owner| Permission::new(&self.stack, &self.call, Permitted::Use(rpc, id.clone(), owner), &decision);
+        let reached = reached.map(permission);
+        (decision, reached)
+    }
+
+    /// What was permitted with the beginning of a call: all that goes with a start, and to see how that goes which is followed.
+    fn included(&self, rpc: Rpc, id: &ExecutionId) -> Option<Arc<Permission>> {
+        let followed = self.followed(id)?;
+        (followed.started || rpc == Rpc::GetExecution).then(|| Arc::clone(&followed.permission))
+    }
+
+    fn followed(&self, id: &ExecutionId) -> Option<&Followed> {
+        self.followed.get().filter(|followed| followed.id == *id)
+    }
+
+    /// The engine, acting as the owner of what is permitted to be used.
+    fn engine(&self, permission: &Permission) -> LocalExecutor {
+        self.stack.engine.acting_as(permission.owner())
+    }
+
+    /// From now on this call follows an execution, while that is permitted.
+    fn follow(&self, execution: Execution, started: bool, permission: Arc<Permission>) -> Execution {
+        let execution = permission.limit(execution);
+        let _ = self.followed.set(Followed { id: execution.id().clone(), started, permission });
+        execution
+    }
+
+    /// What the policy says of a command, which it may have found out something about.
+    async fn judge(&self, command: Command) -> Result<(Command, Decision, Option<Box<Facts>>), ExecutorError> {
+        if self.stack.policy.is_none() {
+            return Ok((command, Decision::unruled(), None));
+        }
+        let (facts, decision) = self.stack.judge(&self.call, self.call.rpc, command).await?;
+        let (command, facts) = facts.split();
+        Ok((command, decision, Some(Box::new(facts))))
+    }
+}
+
+#[async_trait]
+impl Executor for Guarded {
+    async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
+        let asked = Instant::now();
+        // a call of Interact may be old when it starts something
+        self.call.caller.check()?;
+        let Stack { starts, audit, metrics, traces, .. } = &self.stack;
+        let (command, span) = traces.continued(&self.call, command);
+        let (command, decision, facts) = self.judge(command).await?;
+        metrics.decided(self.call.rpc, decision.allowed);
+        if let Err(denied) = decision.permitted() {
+            metrics.refused(Refusal::Policy);
+            trace::refused(span, &denied);
+            audit.denied(&self.call, &command, &decision, &denied).await;
+            return Err(denied);
+        }
+        if let Err(early) = starts.count(&self.call.caller.identity) {
+            metrics.refused(Refusal::Pace);
+            trace::refused(span, &early);
+            audit.refused(&self.call, &command, &decision, &early).await;
+            return Err(early);
+        }
+        let held = Arc::new(self.call.held.take());
+        let judged = facts.map(|facts| Judged { facts, _held: Arc::clone(&held) });
+        let permission = Permission::new(&self.stack, &self.call, Permitted::Start(judged), &decision);
+        let command = command.with_allowance(decision.allowance);
+        let told = match audit.start(&self.call, &command, &decision).await {
+            Ok(told) => told,
+            Err(error) => {
+                metrics.refused(Refusal::Audit);
+                trace::refused(span, &error);
+                return Err(error);
+            }
+        };
+        let engine = self.engine(&permission);
+        let watcher = metrics.watch(asked, trace::watch(span, told));
+        // where there is a policy, the request is kept to be judged again
+        let kept = if self.stack.policy.is_some() { usize::MAX } else { request_memory::kept(&command) };
+        let (id, watcher) = request_memory::watch(held, kept, watcher);
+        self.call.deadline.hand_over();
+        let execution = permission.during(engine.execute_watched(command, id, watcher)).await?;
+        Ok(self.follow(execution, true, permission))
+    }
+
+    async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
+        let touch = Touch { position: Some(from.position), ..Touch::default() };
+        let permission = self.reach(Rpc::Attach, id, touch).await?;
+        // to go is to end it
+        let ending = match from.on_disconnect {
+            OnDisconnect::Kill => Some(self.reach(Rpc::SignalExecution, id, touch).await?),
+            OnDisconnect::Detach => None,
+        };
+        // another one of the id may have come in between
+        if ending.as_ref().is_some_and(|ending| ending.owner() != permission.owner()) {
+            return Err(ExecutorError::NotFound(id.clone()));
+        }
+        let execution = permission.during(self.engine(&permission).attach(id, from)).await?;
+        let execution = match ending {
+            Some(ending) => ending.limit(execution),
+            None => execution,
+        };
+        Ok(self.follow(execution, false, permission))
+    }
+
+    async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
+        let permission = self.reach(Rpc::WriteInput, id, Touch::default()).await?;
+        permission.during(self.engine(&permission).write_input(id, input)).await
+    }
+
+    async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {
+        let permission = self.reach(Rpc::ResizeTerminal, id, Touch::default()).await?;
+        self.engine(&permission).resize(id, size).await
+    }
+
+    async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
+        let touch = Touch { signal: Some(signal), ..Touch::default() };
+        let permission = self.reach(Rpc::SignalExecution, id, touch).await?;
+        self.engine(&permission).signal(id, signal).await
+    }
+
+    async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
+        let permission = self.reach(Rpc::GetExecution, id, Touch::default()).await?;
+        self.engine(&permission).get(id).await
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError> {
+        let decision = self.stack.permit(&self.call).await?;
+        let identity = (!decision.any_owner).then(|| self.identity().to_owned());
+        self.stack.engine.list(ListQuery { identity, ..query }).await
+    }
+}

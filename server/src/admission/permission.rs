@@ -1,0 +1,251 @@
+//! The permission of a call while it lasts: decided again whenever the policy or the certificates have changed, by what
+//! decided at its start, so that an open stream is worth no more than a new call.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use futures_util::stream::Skip;
+use futures_util::{FutureExt, Stream, StreamExt};
+use telexec_executor::{Event, Execution, ExecutionId, ExecutorError};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{Instrument, info};
+
+use crate::admission::Stack;
+use crate::audit::Touch;
+use crate::call::{Call, Rpc};
+use crate::policy::{Decision, Facts, Subject};
+use crate::reload::{Changes, Watched};
+use crate::request_memory::Held;
+use crate::tls::client_cert_check::Standing;
+
+/// What a call was permitted. It holds as long as nothing changes.
+pub(crate) struct Permission {
+    stack: Stack,
+    call: Call,
+    subject: Permitted,
+    id: OnceLock<ExecutionId>,
+    verdict: Mutex<Verdict>,
+}
+
+/// What was permitted.
+pub(crate) enum Permitted {
+    /// To start a command; `None`: there is no policy that looks at it.
+    Start(Option<Judged>),
+    /// To do this to an execution, which is of this owner.
+    Use(Rpc, ExecutionId, String),
+}
+
+/// A command that may be judged again, and what it holds of the memory until then.
+pub(crate) struct Judged {
+    pub(crate) facts: Box<Facts>,
+    pub(crate) _held: Arc<Held>,
+}
+
+struct Verdict {
+    /// The digest of the policy that permitted it last; `None`: there is none.
+    permitted_by: Option<Arc<str>>,
+    /// It was refused later, and the logs have it.
+    told: bool,
+}
+
+impl Permission {
+    /// A permission by this decision.
+    pub(crate) fn new(stack: &Stack, call: &Call, subject: Permitted, decision: &Decision) -> Arc<Self> {
+        let id = match &subject {
+            Permitted::Use(_, id, _) => OnceLock::from(id.clone()),
+            Permitted::Start(_) => OnceLock::new(),
+        };
+        let verdict = Mutex::new(Verdict { permitted_by: decision.policy.clone(), told: false });
+        Arc::new(Self { stack: stack.clone(), call: call.clone(), subject, id, verdict })
+    }
+
+    /// The identity that the execution belongs to.
+    pub(crate) fn owner(&self) -> &str {
+        match &self.subject {
+            Permitted::Start(_) => self.call.caller.identity.as_str(),
+            Permitted::Use(_, _, owner) => owner,
+        }
+    }
+
+    /// Whether it holds now. The first refusal is in the logs.
+    ///
+    /// # Errors
+    /// What a new call would be refused with.
+    pub(crate) fn check(&self) -> Result<(), ExecutorError> {
+        match self.call.caller.check() {
+            Err(unknown) => self.settle(Decision::default(), Err(unknown)),
+            Ok(()) if self.is_as_permitted() => Ok(()),
+            Ok(()) => {
+                let (decision, checked) = self.decide();
+                self.settle(decision, checked)
+            }
+        }
+    }
+
+    /// The policy is the one that permitted it last.
+    fn is_as_permitted(&self) -> bool {
+        self.policy() == lock(&self.verdict).permitted_by
+    }
+
+    /// Remembers what was decided, and logs the first refusal.
+    fn settle(&self, decision: Decision, checked: Result<(), ExecutorError>) -> Result<(), ExecutorError> {
+        let mut verdict = lock(&self.verdict);
+        match &checked {
+            Ok(()) => verdict.permitted_by = decision.policy,
+            Err(_) if verdict.told => {}
+            Err(error) => {
+                verdict.told = true;
+                self.tell(&decision, error);
+            }
+        }
+        checked
+    }
+
+    /// Does this while the permission holds.
+    ///
+    /// # Errors
+    /// Those of `work`, which is dropped when the permission is over, and what a new call would be refused with then.
+    pub(crate) async fn during<T>(
+        self: &Arc<Self>,
+        work: impl Future<Output = Result<T, ExecutorError>>,
+    ) -> Result<T, ExecutorError> {
+        tokio::select! {
+            biased;
+            refused = self.ended() => Err(refused),
+            done = work => done,
+        }
+    }
+
+    /// The same execution, while the permission holds. When it is over the execution is dropped at once, whether anyone
+    /// reads it or not, and the last event is what a new call would be refused with.
+    pub(crate) fn limit(self: &Arc<Self>, execution: Execution) -> Execution {
+        let _ = self.id.set(execution.id().clone());
+        if self.stack.policy.is_none() && self.call.caller.standing.is_none() {
+            return execution;
+        }
+        let started = execution.started().clone();
+        // its start is told by the new one
+        let open: Open = Arc::new(Mutex::new(Some(execution.skip(1))));
+        let (this, closing) = (Arc::clone(self), Arc::clone(&open));
+        let ended = async move {
+            let refused = this.ended().await;
+            let closed = lock(&closing).take();
+            drop(closed);
+            refused
+        };
+        let ended = AbortOnDropHandle::new(tokio::spawn(ended.in_current_span()));
+        Execution::new(started, Limited { open, ended: Some(ended) })
+    }
+
+    /// Returns when it holds no more, with what a new call would be refused with; never, if nothing can change that.
+    async fn ended(self: &Arc<Self>) -> ExecutorError {
+        let standing = self.call.caller.standing.as_ref();
+        // from before the first look
+        let mut policy = self.stack.policy.as_ref().map(Watched::changes);
+        let mut certificates = standing.map(Standing::changes);
+        loop {
+            if let Err(refused) = self.check_in_turn().await {
+                return refused;
+            }
+            tokio::select! {
+                () = next(&mut policy) => {}
+                () = next(&mut certificates) => {}
+                () = expiry(standing) => {}
+            }
+        }
+    }
+
+    /// The same as [`check`](Self::check). Many calls may be decided again at once: each identity's in its turn.
+    async fn check_in_turn(self: &Arc<Self>) -> Result<(), ExecutorError> {
+        if self.call.caller.check().is_err() || self.is_as_permitted() {
+            return self.check();
+        }
+        let this = Arc::clone(self);
+        let decided = self.stack.judging.again(self.call.caller.identity.as_str(), move || this.decide()).await;
+        let (decision, checked) = decided?;
+        self.settle(decision, checked)
+    }
+
+    fn decide(&self) -> (Decision, Result<(), ExecutorError>) {
+        match &self.subject {
+            Permitted::Start(None) => (Decision::unruled(), Ok(())),
+            Permitted::Start(Some(judged)) => {
+                let decision = self.stack.decide(&self.call, self.call.rpc, &Subject::Command(&judged.facts));
+                let permitted = decision.permitted();
+                (decision, permitted)
+            }
+            Permitted::Use(rpc, id, owner) => {
+                let (decision, reached) = self.stack.decide_use(&self.call, *rpc, id, std::slice::from_ref(owner));
+                (decision, reached.map(drop))
+            }
+        }
+    }
+
+    fn tell(&self, decision: &Decision, error: &ExecutorError) {
+        let id = self.id.get();
+        let identity = &self.call.caller.identity;
+        info!(%identity, id = id.map(ExecutionId::as_str), reason = %error, "ends a call that is not permitted any more");
+        let action = match self.subject {
+            Permitted::Start(_) => self.call.rpc,
+            Permitted::Use(rpc, ..) => rpc,
+        };
+        self.stack.metrics.decided(action, false);
+        let touch = Touch { action: Some(action), execution_id: id, ..Touch::default() };
+        self.stack.audit.ended(&self.call, touch, decision, error);
+    }
+
+    fn policy(&self) -> Option<Arc<str>> {
+        self.stack.policy.as_ref().map(|policy| Arc::clone(&policy.current().digest))
+    }
+}
+
+async fn next<T>(changes: &mut Option<Changes<T>>) {
+    match changes {
+        Some(changes) => changes.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn expiry(standing: Option<&Standing>) {
+    match standing {
+        Some(standing) => standing.expiry().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The events of an execution, until a permission is over.
+struct Limited {
+    open: Open,
+    /// `None`: the last event was told.
+    ended: Option<AbortOnDropHandle<ExecutorError>>,
+}
+
+/// `None`: the permission is over.
+type Open = Arc<Mutex<Option<Skip<Execution>>>>;
+
+impl Stream for Limited {
+    type Item = Result<Event, ExecutorError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(ended) = &mut self.ended else { return Poll::Ready(None) };
+        let event = match ended.poll_unpin(cx) {
+            Poll::Ready(Ok(refused)) => Some(Err(refused)),
+            Poll::Ready(Err(error)) => Some(Err(ExecutorError::Internal(error.to_string()))),
+            Poll::Pending => match lock(&self.open).as_mut() {
+                Some(execution) => ready!(execution.poll_next_unpin(cx)),
+                None => return Poll::Pending,
+            },
+        };
+        if !matches!(&event, Some(Ok(event)) if !event.is_last()) {
+            // what has ended is not refused any more
+            self.ended = None;
+        }
+        Poll::Ready(event)
+    }
+}
+
+/// A panic while the lock was held leaves nothing half done here.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,143 @@
+//! One execution, as the audit log sees it: what it wrote, and how it ended.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use aws_lc_rs::digest::{Context, SHA256};
+use telexec_engine::{MainProcess, Watcher};
+use telexec_executor::{ExecutionId, ExecutorError, Exited, OutputStream, Signal, StreamTotals};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{Job, State};
+use crate::audit::command::{clip, clip_line};
+use crate::audit::record::{Body, End, Failure, NotStarted, Origin, Record, Written};
+use crate::audit::timestamp::ms;
+use crate::digest::hex;
+
+/// Of the directory of a command, in bytes of the line: its start has what was asked for.
+const MAX_DIRECTORY: u64 = 512;
+
+/// Tells the end of an execution, once. Dropped without one, it tells that there was none to tell; but nothing of either
+/// if its start is not in the log.
+pub(in crate::audit) struct Watch {
+    queue: UnboundedSender<Job>,
+    state: Arc<State>,
+    origin: Arc<Origin>,
+    id: ExecutionId,
+    containment: &'static str,
+    /// The number of the record of its start, once that is written.
+    start: Option<u64>,
+    main: OnceLock<MainProcess>,
+    /// Of standard output and standard error, if they are to be told. One task feeds both: nobody waits for these.
+    digests: Option<[Mutex<Context>; 2]>,
+    is_told: bool,
+}
+
+impl Watch {
+    pub(in crate::audit) fn new(
+        queue: UnboundedSender<Job>,
+        state: Arc<State>,
+        origin: Arc<Origin>,
+        id: ExecutionId,
+        containment: &'static str,
+        with_digests: bool,
+    ) -> Self {
+        let digests = with_digests.then(|| [(); 2].map(|()| Mutex::new(Context::new(&SHA256))));
+        let main = OnceLock::new();
+        Self { queue, state, origin, id, containment, start: None, main, digests, is_told: false }
+    }
+
+    /// Its start is written.
+    pub(in crate::audit) fn begin(&mut self, seq: u64) {
+        self.start = Some(seq);
+    }
+
+    fn tell(&mut self, body: Body) {
+        self.is_told = true;
+        // what hangs would otherwise be given more and more
+        if self.start.is_none() && self.state.is_stuck.load(Ordering::Relaxed) {
+            self.state.lose();
+            return;
+        }
+        let record = Record::new(body).of(&self.origin).about(Some(&self.id));
+        // it takes what it is given until the agent ends
+        let _ = self.queue.send(Job::Record(Box::new(record), None));
+    }
+
+    fn tell_no_start(&mut self, failure: Failure) {
+        match self.start {
+            Some(start) => self.tell(Body::NotStarted(NotStarted { start, failure })),
+            None => self.is_told = true,
+        }
+    }
+
+    fn written(&self, stream: OutputStream, totals: &StreamTotals) -> Written {
+        let digest = |context: &Mutex<Context>| {
+            hex(context.lock().unwrap_or_else(PoisonError::into_inner).clone().finish().as_ref())
+        };
+        Written {
+            bytes: totals.bytes,
+            dropped_bytes: totals.dropped_bytes,
+            incomplete: totals.incomplete,
+            sha256: self.digest(stream).map(digest),
+        }
+    }
+
+    fn digest(&self, stream: OutputStream) -> Option<&Mutex<Context>> {
+        let [stdout, stderr] = self.digests.as_ref()?;
+        Some(match stream {
+            OutputStream::Stdout => stdout,
+            OutputStream::Stderr => stderr,
+        })
+    }
+}
+
+impl Watcher for Watch {
+    fn started(&self, main: &MainProcess) {
+        let _ = self.main.set(main.clone());
+    }
+
+    fn output(&self, stream: OutputStream, data: &[u8]) {
+        if let Some(context) = self.digest(stream) {
+            context.lock().unwrap_or_else(PoisonError::into_inner).update(data);
+        }
+    }
+
+    fn ended(mut self: Box<Self>, exited: &Exited) {
+        let main = self.main.get();
+        let end = End {
+            start: self.start,
+            pid: main.map_or(0, |main| main.pid),
+            user: main.map(|main| clip(&main.user)).unwrap_or_default(),
+            directory: main.map(|main| clip_line(MAX_DIRECTORY, &main.working_directory)).unwrap_or_default(),
+            cause: exited.cause.as_str(),
+            exit_code: exited.exit_code(),
+            signal: exited.signal.as_ref().map(Signal::to_string),
+            core_dumped: exited.core_dumped,
+            wall_ms: ms(exited.wall_time),
+            cpu_ms: ms(exited.user_time.saturating_add(exited.system_time)),
+            max_rss_bytes: exited.max_rss_bytes,
+            stdout: self.written(OutputStream::Stdout, &exited.stdout),
+            stderr: self.written(OutputStream::Stderr, &exited.stderr),
+            containment: self.containment,
+            survivors: exited.surviving_processes,
+        };
+        self.tell(Body::End(Box::new(end)));
+    }
+
+    fn not_started(mut self: Box<Self>, error: &ExecutorError) {
+        self.tell_no_start(error.into());
+    }
+
+    fn repeated(mut self: Box<Self>) {
+        self.tell_no_start(Failure::repeated());
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if !self.is_told {
+            self.tell_no_start(Failure::given_up());
+        }
+    }
+}

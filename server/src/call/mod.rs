@@ -1,0 +1,140 @@
+//! One call: which, and whose.
+
+pub(crate) mod caller;
+pub(crate) mod deadline;
+pub(crate) mod events;
+pub(crate) mod status;
+
+use std::sync::Arc;
+
+use telexec_executor::TraceContext;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Status};
+
+use crate::call::caller::Caller;
+use crate::call::deadline::Deadline;
+use crate::request_memory::Held;
+
+/// The headers of the recommendation W3C Trace Context.
+const TRACEPARENT: &str = "traceparent";
+const TRACESTATE: &str = "tracestate";
+
+/// A call, as far as it matters to whether it is allowed and to who hears of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) rpc: Rpc,
+    pub(crate) caller: Arc<Caller>,
+    pub(crate) deadline: Deadline,
+    /// What its request holds of the memory.
+    pub(crate) held: Arc<Held>,
+    /// The caller's span, if it is a part of a trace.
+    pub(crate) trace: Option<TraceContext>,
+}
+
+impl Call {
+    /// Who calls, and until when; the connection noted both.
+    ///
+    /// # Errors
+    /// It did not.
+    pub(crate) fn of<T>(request: &Request<T>, rpc: Rpc) -> Result<Self, Status> {
+        let caller = request.extensions().get::<Arc<Caller>>();
+        let caller = caller.ok_or_else(|| Status::unauthenticated("the transport did not say who calls"))?;
+        let held = request.extensions().get::<Arc<Held>>();
+        let held = held.ok_or_else(|| Status::internal("the transport did not count the request"))?;
+        let deadline = request.extensions().get::<Deadline>().cloned().unwrap_or_default();
+        let trace = trace(request.metadata());
+        Ok(Self { rpc, caller: Arc::clone(caller), deadline, held: Arc::clone(held), trace })
+    }
+}
+
+/// Every RPC of the two services: what a policy calls an action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rpc {
+    Execute,
+    Run,
+    Interact,
+    Attach,
+    WriteInput,
+    SignalExecution,
+    ResizeTerminal,
+    GetExecution,
+    ListExecutions,
+    GetAgent,
+    CheckCommand,
+}
+
+impl Rpc {
+    pub(crate) const ALL: [Self; 11] = [
+        Self::Execute,
+        Self::Run,
+        Self::Interact,
+        Self::Attach,
+        Self::WriteInput,
+        Self::SignalExecution,
+        Self::ResizeTerminal,
+        Self::GetExecution,
+        Self::ListExecutions,
+        Self::GetAgent,
+        Self::CheckCommand,
+    ];
+
+    /// Its name in the proto.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Execute => "Execute",
+            Self::Run => "Run",
+            Self::Interact => "Interact",
+            Self::Attach => "Attach",
+            Self::WriteInput => "WriteInput",
+            Self::SignalExecution => "SignalExecution",
+            Self::ResizeTerminal => "ResizeTerminal",
+            Self::GetExecution => "GetExecution",
+            Self::ListExecutions => "ListExecutions",
+            Self::GetAgent => "GetAgent",
+            Self::CheckCommand => "CheckCommand",
+        }
+    }
+
+    /// The group of actions that it is of, in the schema of policies.
+    pub(crate) fn group(self) -> &'static str {
+        match self {
+            Self::Execute | Self::Run | Self::Interact => "start",
+            Self::WriteInput | Self::SignalExecution | Self::ResizeTerminal => "control",
+            Self::Attach | Self::GetExecution | Self::ListExecutions | Self::GetAgent | Self::CheckCommand => "read",
+        }
+    }
+}
+
+/// `None`: there is none, or it is malformed, which the recommendation says to ignore.
+fn trace(metadata: &MetadataMap) -> Option<TraceContext> {
+    let mut parents = metadata.get_all(TRACEPARENT).iter();
+    let parent = parents.next()?.to_str().ok()?;
+    let states = metadata.get_all(TRACESTATE).iter().map(|state| state.to_str());
+    // one that cannot be read makes all of them malformed
+    let states = states.collect::<Result<Vec<_>, _>>().unwrap_or_default().join(",");
+    parents.next().is_none().then(|| TraceContext::parse(parent, &states)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(headers: &[(&'static str, &str)]) -> Option<TraceContext> {
+        let mut metadata = MetadataMap::new();
+        for (name, value) in headers {
+            metadata.append(*name, value.parse().unwrap());
+        }
+        trace(&metadata)
+    }
+
+    #[test]
+    fn a_trace_is_known_by_its_headers() {
+        let parent = (TRACEPARENT, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+        let trace = of(&[parent, (TRACESTATE, "a=1"), (TRACESTATE, "b=2, c=3")]).unwrap();
+        assert_eq!((trace.traceparent().as_str(), trace.tracestate()), (parent.1, "a=1,b=2,c=3"));
+        assert_eq!(of(&[parent, (TRACESTATE, "a=1"), (TRACESTATE, "A")]).unwrap().tracestate(), "");
+        assert_eq!(of(&[parent, parent]), None);
+        assert_eq!(of(&[(TRACESTATE, "a=1")]), None);
+        assert_eq!(of(&[]), None);
+    }
+}

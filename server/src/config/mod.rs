@@ -1,0 +1,422 @@
+//! The agent's configuration: the keys of `telexecd.toml`, and what makes them valid together.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use telexec_engine::{ContainmentKind, LocalConfig, Retention, SpoolLimits};
+use telexec_executor::{Command, InvalidCommand};
+
+use crate::address::Listen;
+use crate::audit::AuditConfig;
+use crate::hostname::hostname;
+use crate::invalid::InvalidSetting;
+use crate::policy::{AgentFacts, PolicyError, PolicyFile, Roles};
+use crate::reload::Source;
+use crate::request_memory::Limits;
+use crate::tls::ca_names::Identities;
+use crate::tls::{TlsError, TlsFiles};
+use crate::trace;
+
+/// Twice as many as executions by default: each may be followed, and looked at besides.
+const MAX_CALLS_PER_IDENTITY: NonZeroU32 = NonZeroU32::new(8192).unwrap();
+
+/// How an agent is configured. `deploy/telexecd.toml` is the commented example.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where to listen. At least one.
+    pub listen: Vec<Listen>,
+    /// Where Prometheus may ask for metrics: `tcp://` or `unix://`. Default: nowhere.
+    pub metrics_listen: Option<Listen>,
+    /// A collector of OpenTelemetry that spans are sent to, by OTLP over gRPC: `http://host:port`. Default: none.
+    pub otlp_endpoint: Option<String>,
+    /// The agent's certificate chain (PEM), for TCP.
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key (PEM).
+    pub tls_key: Option<PathBuf>,
+    /// The authorities whose certificates callers must show (PEM).
+    pub client_ca: Option<PathBuf>,
+    /// The certificates that these authorities have taken back: a revocation list (PEM) of each.
+    pub client_crl: Option<PathBuf>,
+    /// By the files of authorities, the names of the callers whose certificates they may issue, as patterns. Default: any
+    /// authority of `client_ca` any name.
+    pub identities: Option<BTreeMap<PathBuf, Vec<String>>>,
+    /// Who may do what, in Cedar. Default: whoever is known may run commands, and do anything with its own.
+    pub policy: Option<PathBuf>,
+    /// Names for sets of identities, for the policy: each with patterns of their names.
+    pub roles: BTreeMap<String, Vec<String>>,
+    /// The permissions of Unix sockets, in octal. Default `0600`: with more, users of this machine can connect of whom a
+    /// policy is to decide; without one they are turned away all the same.
+    pub socket_mode: SocketMode,
+    /// Allow TCP without TLS, on loopback addresses only, and vsock from this machine itself. Default: no.
+    pub insecure: bool,
+    /// For the agent's own files, and for what the next agent is to know; made with mode 0700. Default: a temporary
+    /// directory, which goes with the agent.
+    pub state_dir: Option<PathBuf>,
+    /// Default `text`.
+    pub log_format: LogFormat,
+    /// A level or filter directives of `tracing`. Default `info`.
+    pub log_level: String,
+    /// Log the text of commands at info level instead of debug. Default: no, since texts may hold secrets.
+    pub log_commands: bool,
+    /// The shell for commands that name none. Default `bash`.
+    pub shell: String,
+    /// An absolute path where commands start that name none. Default: the agent's user's home.
+    pub working_directory: Option<String>,
+    /// Added to the environment of every command; PATH here is also where programs are looked up.
+    pub environment: BTreeMap<String, String>,
+    /// What the agent says of itself in `GetAgent`.
+    pub labels: BTreeMap<String, String>,
+    /// For commands that do not say. Default 2 s.
+    #[serde(with = "humantime_serde")]
+    pub kill_grace: Duration,
+    /// Longer ones, asked for or not, are cut to this. Default 60 s.
+    #[serde(with = "humantime_serde")]
+    pub max_kill_grace: Duration,
+    /// For commands that do not say. Default: none.
+    #[serde(with = "humantime_serde")]
+    pub default_timeout: Option<Duration>,
+    /// Longer timeouts, and none, are cut to this. Default: no limit.
+    #[serde(with = "humantime_serde")]
+    pub max_timeout: Option<Duration>,
+    /// For each stream of commands that do not say, in bytes; 0: unlimited. Default 0.
+    pub max_output_bytes: u64,
+    /// How many connections may be open at once, once they said who they are: others are closed then. Default 1,024.
+    pub max_connections: u32,
+    /// Of these, how many may be of one identity. Default: three quarters of them.
+    pub max_connections_per_identity: Option<NonZeroU32>,
+    /// Of these, how many may be from one IPv4 address, IPv6 network (/64), virtual machine or local user. Default: three
+    /// quarters of them.
+    pub max_connections_per_source: Option<NonZeroU32>,
+    /// How many calls each identity may have at once, over all of its connections; further ones are RESOURCE_EXHAUSTED.
+    /// Default 8,192.
+    pub max_calls_per_identity: NonZeroU32,
+    /// How many bytes requests may hold at once: those that arrive, that wait, as input does that a command has not read, or
+    /// whose command runs; each of their fields counts for 256 more. Default 256 MiB.
+    pub max_request_bytes_in_flight: usize,
+    /// Of these, how many may be of one identity. Default 64 MiB.
+    pub max_request_bytes_in_flight_per_identity: usize,
+    /// How many arguments, variables, labels and other fields one request may have. Default 131,072.
+    pub max_request_fields: usize,
+    /// How many executions may run or linger at once. Default 4,096.
+    pub max_executions: u32,
+    /// Of these, how many may be of one identity. Default: as many as there may be.
+    pub max_executions_per_identity: Option<NonZeroU32>,
+    /// How many commands each identity may start a second, and as many at once. Default: any number.
+    pub max_starts_per_second: Option<NonZeroU32>,
+    /// Keep the processes of a command together in just this way, or do not start. Default: the best that works here.
+    pub containment: Option<ContainmentKind>,
+    /// Do not start if commands could only be kept together by less than this. Default: start, and say so.
+    pub require_containment: Option<RequiredContainment>,
+    /// How long ended executions are remembered. Default 1 h.
+    #[serde(with = "humantime_serde")]
+    pub retention_age: Duration,
+    /// How many ended executions are remembered. Default 1,000.
+    pub retention_count: usize,
+    /// How many bytes of memory ended executions may take that are remembered. Default 64 MiB.
+    pub retention_bytes: usize,
+    /// Of these, how many may be of one identity. Default 32 MiB.
+    pub retention_bytes_per_identity: usize,
+    /// Output that is kept on disk of one execution that may go to the background, in bytes. Default 64 MiB.
+    pub spool_max_bytes: u64,
+    /// Of all. What ended executions hold of it is given up for others, the oldest first. Default 1 GiB.
+    pub spool_total_bytes: u64,
+    /// On shutdown: how long running commands may go on before they are ended. Default 10 s.
+    #[serde(with = "humantime_serde")]
+    pub shutdown_grace: Duration,
+    /// Offer gRPC server reflection. Default: yes.
+    pub reflection: bool,
+    /// Threads that carry requests and output. Default 1: on a small machine more of them only get in the way of the
+    /// commands; an agent that streams a lot to many callers at once wants some.
+    pub worker_threads: usize,
+    /// The audit log. Default: none.
+    pub audit: AuditConfig,
+}
+
+/// What log lines look like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Permissions of a Unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct SocketMode(pub u32);
+
+impl Default for SocketMode {
+    fn default() -> Self {
+        Self(0o600)
+    }
+}
+
+impl TryFrom<String> for SocketMode {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let mode = u32::from_str_radix(&text, 8).ok().filter(|mode| *mode <= 0o777 && mode & 0o600 == 0o600);
+        mode.map(Self).ok_or_else(|| format!("{text:?} is no mode of a socket: give such as \"0600\" or \"0660\""))
+    }
+}
+
+/// The least that keeps the processes of a command together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum RequiredContainment {
+    /// A cgroup, of either version.
+    Cgroup,
+}
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The file is not what a configuration looks like.
+    #[error("{path}:{line}: {fault}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where in it.
+        line: usize,
+        /// What is wrong there, without the value: that may be a secret.
+        fault: String,
+    },
+    /// Keys do not go together.
+    #[error(transparent)]
+    Invalid(#[from] InvalidSetting),
+    /// A value that commands start from is malformed.
+    #[error("a default for commands is malformed")]
+    Command(#[from] InvalidCommand),
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The policy cannot be used.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+}
+
+impl ConfigError {
+    pub(crate) fn tcp_needs_tls() -> Self {
+        let text = "tcp:// needs --tls-cert, --tls-key and --client-ca; on a loopback address --insecure does without";
+        InvalidSetting(text.to_owned()).into()
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let local = LocalConfig::default();
+        Self {
+            listen: Vec::new(),
+            metrics_listen: None,
+            otlp_endpoint: None,
+            tls_cert: None,
+            tls_key: None,
+            client_ca: None,
+            client_crl: None,
+            identities: None,
+            policy: None,
+            roles: BTreeMap::new(),
+            socket_mode: SocketMode::default(),
+            insecure: false,
+            state_dir: None,
+            log_format: LogFormat::Text,
+            log_level: "info".into(),
+            log_commands: false,
+            shell: local.shell,
+            working_directory: None,
+            environment: BTreeMap::new(),
+            labels: BTreeMap::new(),
+            kill_grace: local.kill_grace,
+            max_kill_grace: local.max_kill_grace,
+            default_timeout: None,
+            max_timeout: None,
+            max_output_bytes: 0,
+            max_connections: 1024,
+            max_connections_per_identity: None,
+            max_connections_per_source: None,
+            max_calls_per_identity: MAX_CALLS_PER_IDENTITY,
+            max_request_bytes_in_flight: 256 * 1024 * 1024,
+            max_request_bytes_in_flight_per_identity: 64 * 1024 * 1024,
+            max_request_fields: 131_072,
+            max_executions: local.max_executions,
+            max_executions_per_identity: None,
+            max_starts_per_second: None,
+            containment: None,
+            require_containment: None,
+            retention_age: local.retention.age,
+            retention_count: local.retention.count,
+            retention_bytes: local.retention.bytes,
+            retention_bytes_per_identity: local.retention.bytes_per_identity,
+            spool_max_bytes: local.spool.execution,
+            spool_total_bytes: local.spool.total,
+            shutdown_grace: Duration::from_secs(10),
+            reflection: true,
+            worker_threads: 1,
+            audit: AuditConfig::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads a TOML file.
+    ///
+    /// # Errors
+    /// It cannot be read, or holds a key or value that is not known.
+    pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        toml::from_str(&text).map_err(|error: toml::de::Error| {
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
+            let key = text.lines().nth(line - 1).and_then(|line| line.split_once('=')).map(|(key, _)| key.trim());
+            let fault = without_value(error.message());
+            let fault = key.map_or_else(|| fault.clone(), |key| format!("{key}: {fault}"));
+            ConfigError::Parse { path: path.to_owned(), line, fault }
+        })
+    }
+
+    /// Checks everything that can be checked without binding a socket, certificates included.
+    ///
+    /// # Errors
+    /// The first fault found.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let invalid = |text: &str| Err(InvalidSetting(text.into()).into());
+        if self.listen.is_empty() {
+            return invalid("nowhere to listen: give --listen, or set `listen` in the configuration");
+        }
+        if let Some(Listen::Vsock { .. } | Listen::Systemd) = self.metrics_listen {
+            return invalid("metrics_listen is for scrapers: give tcp://host:port or unix:///path.sock");
+        }
+        if let Some(endpoint) = &self.otlp_endpoint {
+            trace::check(endpoint).map_err(InvalidSetting)?;
+        }
+        if !(1..=1024).contains(&self.worker_threads) {
+            return invalid("worker_threads must be 1 to 1024");
+        }
+        if self.max_connections == 0 {
+            return invalid("max_connections is 0: nobody could connect");
+        }
+        const LEAST_REQUEST_BYTES: usize = 64 * 1024;
+        let request_bytes = self.max_request_bytes_in_flight.min(self.max_request_bytes_in_flight_per_identity);
+        if request_bytes < LEAST_REQUEST_BYTES || self.max_request_fields < 64 {
+            return invalid(
+                "max_request_bytes_in_flight, that per_identity, and max_request_fields must be at least 65536, 65536 and 64",
+            );
+        }
+        if self.max_executions == 0 {
+            return invalid("max_executions is 0: nothing could run");
+        }
+        if self.default_timeout == Some(Duration::ZERO) || self.max_timeout == Some(Duration::ZERO) {
+            return invalid("default_timeout and max_timeout must be positive; leave them out for none");
+        }
+        let tls = self.tls_files()?;
+        if let Some(files) = &tls {
+            files.load()?;
+        }
+        if tls.is_none() && !self.insecure && self.listen.iter().any(|listen| matches!(listen, Listen::Tcp(_))) {
+            return Err(ConfigError::tcp_needs_tls());
+        }
+        if let Some(policy) = self.policy_file()? {
+            policy.load()?;
+        }
+        let mut probe = Command::shell("true").shell(&self.shell).envs(self.environment.clone());
+        if let Some(path) = &self.working_directory {
+            probe = probe.working_directory(path);
+        }
+        probe.build()?;
+        Ok(self.audit.check()?)
+    }
+
+    /// What requests may hold.
+    pub(crate) fn request_limits(&self) -> Limits {
+        Limits {
+            all: self.max_request_bytes_in_flight,
+            each: self.max_request_bytes_in_flight_per_identity,
+            fields: self.max_request_fields,
+        }
+    }
+
+    /// What TLS on TCP is made from; `None`: no certificates are configured.
+    ///
+    /// # Errors
+    /// Only some of the three files are given, or a name of `identities` is malformed.
+    pub(crate) fn tls_files(&self) -> Result<Option<TlsFiles>, ConfigError> {
+        let (cert, key, client_ca) = (self.tls_cert.clone(), self.tls_key.clone(), self.client_ca.clone());
+        let identities = self.identities.as_ref().map(Identities::new).transpose()?;
+        match (cert, key, client_ca, self.client_crl.clone()) {
+            (Some(cert), Some(key), Some(client_ca), client_crl) => {
+                Ok(Some(TlsFiles { cert, key, client_ca, client_crl, identities }))
+            }
+            (None, None, None, None) if identities.is_some() => {
+                Err(InvalidSetting("[identities] needs client_ca".into()).into())
+            }
+            (None, None, None, None) => Ok(None),
+            (None, None, None, Some(_)) => Err(InvalidSetting("--client-crl needs --client-ca".into()).into()),
+            _ => Err(InvalidSetting("--tls-cert, --tls-key and --client-ca go together".into()).into()),
+        }
+    }
+
+    /// What the policy is made from; `None`: there is none.
+    ///
+    /// # Errors
+    /// A role is malformed.
+    pub(crate) fn policy_file(&self) -> Result<Option<PolicyFile>, ConfigError> {
+        let roles = Roles::new(&self.roles)?;
+        let agent = AgentFacts { hostname: hostname(), labels: self.labels.clone() };
+        Ok(self.policy.clone().map(|path| PolicyFile { path, roles, agent }))
+    }
+
+    /// The engine's part of it.
+    pub(crate) fn local(&self) -> LocalConfig {
+        LocalConfig {
+            shell: self.shell.clone(),
+            working_directory: self.working_directory.clone(),
+            environment: self.environment.clone(),
+            kill_grace: self.kill_grace,
+            max_kill_grace: self.max_kill_grace,
+            default_timeout: self.default_timeout,
+            max_timeout: self.max_timeout,
+            max_output_bytes: self.max_output_bytes,
+            max_executions: self.max_executions,
+            max_executions_per_identity: self.max_executions_per_identity.map_or(u32::MAX, NonZeroU32::get),
+            retention: Retention {
+                age: self.retention_age,
+                count: self.retention_count,
+                bytes: self.retention_bytes,
+                bytes_per_identity: self.retention_bytes_per_identity,
+            },
+            spool: SpoolLimits { execution: self.spool_max_bytes, total: self.spool_total_bytes },
+            state_dir: self.state_dir.clone(),
+            log_commands: self.log_commands,
+            containment: self.containment,
+            require_cgroup: self.require_containment.is_some(),
+            // an agent is a process of its own
+            may_move: true,
+        }
+    }
+}
+
+/// What serde says of a wrong value, without the value.
+fn without_value(message: &str) -> String {
+    let words = ["invalid type", "invalid value", "invalid length"];
+    match (words.iter().find(|words| message.starts_with(**words)), message.rsplit_once(", expected ")) {
+        (Some(words), Some((_, expected))) => format!("{words}, expected {expected}"),
+        _ => message.trim_end().replace('\n', ", "),
+    }
+}

@@ -1,0 +1,262 @@
+//! One connection: who is there, then HTTP/2 until it ends.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::UnixTime;
+use telexec_engine::{Lost, Workers};
+use telexec_proto::convert::error_to_status;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::net::unix::UCred;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tower::ServiceExt;
+use tracing::debug;
+
+use crate::admission::call_limiter;
+use crate::admission::call_limiter::Calls;
+use crate::admission::on_workers::on_workers;
+use crate::call::caller::{Caller, Shown, Transport};
+use crate::call::deadline::Deadline;
+use crate::http2::body;
+use crate::http2::body::Body;
+use crate::http2::message;
+use crate::http2::message::Limited;
+use crate::http2::preface::{Entrance, Impatient};
+use crate::identity::Identity;
+use crate::listen::{Accepted, Remote};
+use crate::metrics::{Metrics, Refusal};
+use crate::request_memory::Requests;
+use crate::tls::Tls;
+use crate::tls::ca_names::reason;
+use crate::tls::client_cert_check::Standing;
+
+/// From the accepted connection to an identity; a caller that takes longer is dropped.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// From then on to the first bytes of HTTP/2.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Encrypted at once for one write to the socket: a few chunks of output.
+const TLS_BUFFER_BYTES: usize = 256 * 1024;
+
+/// A peer that could not say who it is.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HandshakeError {
+    #[error("it took longer than {} s", HANDSHAKE_TIMEOUT.as_secs())]
+    Timeout,
+    #[error("it made way for others: of all sources, its own had the most connections in their handshakes")]
+    Displaced,
+    #[error("TLS: {}", tls_reason(.0))]
+    Tls(io::Error),
+    #[error("TLS: {0}")]
+    Lost(#[from] Lost),
+    #[error("its certificate names nobody")]
+    Nameless,
+    #[error("its user is neither root nor the agent's own, and there is no policy that could let it in")]
+    ForeignUser,
+    #[error("it is not this machine's host, and there is no policy that could let it in")]
+    ForeignGuest,
+    #[error("its credentials cannot be read: {0}")]
+    Credentials(io::Error),
+}
+
+impl HandshakeError {
+    /// What metrics call it.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Displaced => "displaced",
+            Self::Tls(_) | Self::Lost(_) => "tls",
+            Self::Nameless => "nameless",
+            Self::ForeignUser | Self::ForeignGuest => "foreign",
+            Self::Credentials(_) => "credentials",
+        }
+    }
+}
+
+fn tls_reason(error: &io::Error) -> String {
+    let refused = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+    refused.map_or_else(|| error.to_string(), reason)
+}
+
+/// Someone that is known.
+pub(crate) struct Peer {
+    caller: Arc<Caller>,
+    io: Box<dyn Stream>,
+}
+
+impl Peer {
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.caller.identity
+    }
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Finds out who is there; what TLS computes is done by `workers`. With `strangers`, users of this machine other than root and the
+/// agent's own, and virtual machines beside this one, are let in too: a policy decides what they may do.
+pub(crate) async fn handshake(
+    accepted: Accepted,
+    remote: &Remote,
+    strangers: bool,
+    workers: &Workers,
+) -> Result<Peer, HandshakeError> {
+    let address = remote.address.as_str();
+    let handshake = async {
+        match accepted {
+            Accepted::Unix(stream) => {
+                let credentials = stream.peer_cred().map_err(HandshakeError::Credentials)?;
+                if !strangers && !is_own(&credentials) {
+                    return Err(HandshakeError::ForeignUser);
+                }
+                let identity = Identity::from_credentials(&credentials);
+                let caller = Caller::new(identity, Transport::Unix, address);
+                let caller = Caller { credentials: Some(credentials), ..caller };
+                Ok(Peer { caller: caller.into(), io: Box::new(stream) })
+            }
+            Accepted::Tcp(stream, None) => {
+                let caller = Caller::new(Identity::anonymous(), Transport::Tcp, address);
+                Ok(Peer { caller: caller.into(), io: Box::new(stream) })
+            }
+            Accepted::Vsock(stream, peer) => {
+                if !strangers && !peer.is_trusted() {
+                    return Err(HandshakeError::ForeignGuest);
+                }
+                let identity = Identity::from_cid(peer.cid);
+                let caller = Caller::new(identity, Transport::Vsock, address);
+                Ok(Peer { caller: caller.into(), io: Box::new(stream) })
+            }
+            Accepted::Tcp(stream, Some(tls)) => tls_handshake(stream, tls, remote, workers).await,
+        }
+    };
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await.unwrap_or(Err(HandshakeError::Timeout))
+}
+
+/// It is root, or the agent's own user.
+fn is_own(credentials: &UCred) -> bool {
+    credentials.uid() == 0 || credentials.uid() == rustix::process::geteuid().as_raw()
+}
+
+async fn tls_handshake(
+    stream: TcpStream,
+    tls: Tls,
+    remote: &Remote,
+    workers: &Workers,
+) -> Result<Peer, HandshakeError> {
+    // who says nothing costs nothing
+    stream.readable().await.map_err(HandshakeError::Tls)?;
+    let (credentials, since) = (tls.current(), UnixTime::now());
+    let acceptor = TlsAcceptor::from(Arc::clone(&credentials.server));
+    let accepted = on_workers(workers, &remote.source.to_string(), acceptor.accept(stream)).await?;
+    let mut stream = accepted.map_err(HandshakeError::Tls)?;
+    stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
+    let identity = chain.first().and_then(Identity::from_certificate).ok_or(HandshakeError::Nameless)?;
+    let certificate = chain.first().and_then(Shown::from_certificate);
+    let standing = Some(Standing::new(tls, credentials, chain, since));
+    let caller = Caller { certificate, standing, ..Caller::new(identity, Transport::Mtls, &remote.address) };
+    Ok(Peer { caller: caller.into(), io: Box::new(stream) })
+}
+
+/// Answers the peer's calls until it leaves, or until `goaway` and then the end of the calls that run. A peer whose
+/// certificate does not count any more starts no new ones, and those that run are ended (`permission`).
+pub(crate) async fn serve(
+    peer: Peer,
+    entrance: Entrance,
+    routes: Routes,
+    calls: Calls,
+    requests: Requests,
+    metrics: Metrics,
+    goaway: CancellationToken,
+) {
+    let Peer { caller, io } = peer;
+    let account = requests.of(&caller.identity);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        let refusal = caller.check().err();
+        request.extensions_mut().insert(Arc::clone(&caller));
+        let counted = calls.count(&caller.identity);
+        let (routes, account, metrics) = (routes.clone(), account.clone(), metrics.clone());
+        async move {
+            let counted = match counted {
+                Ok(counted) => counted,
+                Err(exhausted) => {
+                    metrics.refused(Refusal::Exhausted);
+                    return Ok(call_limiter::answer(body::of(exhausted.into_http()), None, None));
+                }
+            };
+            let (answered, held) = match refusal {
+                Some(refusal) => {
+                    metrics.refused(Refusal::Certificate);
+                    (body::of(error_to_status(&refusal).into_http()), None)
+                }
+                None => match message::admit(request, &account, metrics) {
+                    Some((request, held)) => (answer(routes, request).await, Some(held)),
+                    None => (body::of(message::unsupported()), None),
+                },
+            };
+            Ok::<_, Infallible>(call_limiter::answer(answered, Some(counted), held))
+        }
+    });
+    let connection = http2().serve_connection(TokioIo::new(Impatient::new(io, PREFACE_TIMEOUT, entrance)), service);
+    tokio::pin!(connection);
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        () = goaway.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = result {
+        debug!(%error, cause = error.source(), "connection ended");
+    }
+}
+
+/// The answer of the service, until the call's deadline.
+async fn answer(routes: Routes, mut request: Request<Limited<Incoming>>) -> Response<Body> {
+    let deadline = match Deadline::of(request.headers()) {
+        Ok(deadline) => deadline,
+        Err(malformed) => return body::of(malformed.into_http()),
+    };
+    request.extensions_mut().insert(deadline.clone());
+    match deadline.keep(routes.oneshot(request)).await {
+        Ok(Ok(answer)) => body::of(answer),
+        Err(late) => body::of(late.into_http()),
+    }
+}
+
+/// HTTP/2 with every limit said; the peer is authenticated.
+fn http2() -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        // calls at once on one connection; the number of executions has its own limit
+        .max_concurrent_streams(1024)
+        // requests are small, but for input
+        .initial_stream_window_size(1024 * 1024)
+        .initial_connection_window_size(8 * 1024 * 1024)
+        .adaptive_window(false)
+        .max_frame_size(64 * 1024)
+        .max_send_buf_size(1024 * 1024)
+        .max_header_list_size(32 * 1024)
+        .header_table_size(4096)
+        // an orchestrator may cancel many calls in a row
+        .max_pending_accept_reset_streams(512)
+        .max_local_error_reset_streams(512)
+        // a peer that vanished is noticed in 30 s, and what it ran is ended
+        .keep_alive_interval(Duration::from_secs(20))
+        .keep_alive_timeout(Duration::from_secs(10))
+        .auto_date_header(false);
+    builder
+}

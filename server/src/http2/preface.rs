@@ -1,0 +1,115 @@
+//! The first bytes that a peer says in HTTP/2 (RFC 9113, section 3.4). hyper waits for them without a limit, and its
+//! keepalive begins only after them.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+use crate::listen::connection_limiter::Place;
+
+const PREFACE_BYTES: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
+
+/// How a connection becomes one of those that have a place.
+pub(crate) struct Entrance {
+    /// Until then it may have to make way for others.
+    pub(crate) displaced: CancellationToken,
+    /// `None`: there is no place.
+    pub(crate) enter: Box<dyn FnOnce() -> Option<Place> + Send>,
+}
+
+/// A connection that fails if the peer has not said its preface in time, or if there is no place for it then. What it says
+/// is checked by hyper.
+pub(crate) struct Impatient<S> {
+    io: S,
+    /// `None`: the preface was said.
+    waits: Option<Waits>,
+    place: Option<Place>,
+}
+
+struct Waits {
+    /// What is left of the preface.
+    left: usize,
+    time: Pin<Box<Sleep>>,
+    displaced: Pin<Box<WaitForCancellationFutureOwned>>,
+    enter: Box<dyn FnOnce() -> Option<Place> + Send>,
+}
+
+impl<S> Impatient<S> {
+    pub(crate) fn new(io: S, patience: Duration, entrance: Entrance) -> Self {
+        let waits = Waits {
+            left: PREFACE_BYTES,
+            time: Box::pin(tokio::time::sleep(patience)),
+            displaced: Box::pin(entrance.displaced.cancelled_owned()),
+            enter: entrance.enter,
+        };
+        Self { io, waits: Some(waits), place: None }
+    }
+
+    /// So many bytes were read of a connection that waits.
+    ///
+    /// # Errors
+    /// It waits no longer.
+    fn wait(&mut self, mut waits: Waits, read: usize, cx: &mut Context<'_>) -> io::Result<()> {
+        waits.left = waits.left.saturating_sub(read);
+        if waits.left == 0 {
+            self.place = (waits.enter)();
+            return self.place.as_ref().map(drop).ok_or_else(|| failure(ErrorKind::QuotaExceeded, "there is no place"));
+        }
+        if waits.displaced.as_mut().poll(cx).is_ready() {
+            return Err(failure(ErrorKind::ConnectionAborted, "the peer does not begin, and makes way for others"));
+        }
+        if waits.time.as_mut().poll(cx).is_ready() {
+            return Err(failure(ErrorKind::TimedOut, "the peer does not begin"));
+        }
+        self.waits = Some(waits);
+        Ok(())
+    }
+}
+
+fn failure(kind: ErrorKind, text: &str) -> io::Error {
+    io::Error::new(kind, text)
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(cx, buf);
+        if let Some(waits) = self.waits.take()
+            && let Err(error) = self.wait(waits, buf.filled().len() - before, cx)
+        {
+            return Poll::Ready(Err(error));
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,67 @@
+//! Who is on the other side of a connection.
+
+pub(crate) mod patterns;
+pub(crate) mod source;
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use tokio::net::unix::UCred;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// A caller, as its transport tells.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Identity(Arc<str>);
+
+impl Identity {
+    /// A caller of an unprotected listener: anyone on this machine.
+    pub(crate) fn anonymous() -> Self {
+        Self("tcp:anonymous".into())
+    }
+
+    /// The peer of a Unix socket: `unix:uid=N`.
+    pub(crate) fn from_credentials(credentials: &UCred) -> Self {
+        Self(format!("unix:uid={}", credentials.uid()).into())
+    }
+
+    /// The peer of a vsock socket: `vsock:cid=N`.
+    pub(crate) fn from_cid(cid: u32) -> Self {
+        Self(format!("vsock:cid={cid}").into())
+    }
+
+    /// The holder of a verified certificate: its SPIFFE URI, else its DNS name, else its common name. `None`: it names
+    /// nobody.
+    pub(crate) fn from_certificate(der: &CertificateDer<'_>) -> Option<Self> {
+        let (_, certificate) = X509Certificate::from_der(der).ok()?;
+        let names = certificate.subject_alternative_name().ok().flatten();
+        let names = || names.iter().flat_map(|extension| &extension.value.general_names);
+        let spiffe = names().find_map(|name| match name {
+            GeneralName::URI(uri) if uri.starts_with("spiffe://") => Some(*uri),
+            _ => None,
+        });
+        let dns = || {
+            names().find_map(|name| match name {
+                GeneralName::DNSName(name) => Some(*name),
+                _ => None,
+            })
+        };
+        // neither may look like a name of another kind, such as unix:uid=0
+        let plain = |name: &&str| !name.contains([':', '/']);
+        let common_name = || certificate.subject().iter_common_name().find_map(|name| name.as_str().ok());
+        let name = spiffe.or_else(|| dns().or_else(common_name).filter(plain))?;
+        // it goes into logs
+        (!name.is_empty() && !name.contains(char::is_control)).then(|| Self(name.into()))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

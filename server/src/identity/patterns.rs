@@ -1,0 +1,29 @@
+//! Patterns of the names of identities.
+
+use glob::{MatchOptions, Pattern};
+
+use crate::invalid::InvalidSetting;
+
+/// `*` and `?` stay within one part of a name, `**` does not.
+const MATCHING: MatchOptions =
+    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: false };
+
+/// Names of identities, by patterns.
+#[derive(Clone, Debug)]
+pub(crate) struct NamePatterns(Vec<Pattern>);
+
+impl NamePatterns {
+    /// # Errors
+    /// A pattern is malformed; `key` says where it stands.
+    pub(crate) fn new(key: &str, patterns: &[String]) -> Result<Self, InvalidSetting> {
+        let patterns = patterns.iter().map(|pattern| {
+            let malformed = |error| InvalidSetting(format!("{key}: {pattern:?}: {error}"));
+            Pattern::new(pattern).map_err(malformed)
+        });
+        patterns.collect::<Result<_, _>>().map(Self)
+    }
+
+    pub(crate) fn contain(&self, identity: &str) -> bool {
+        self.0.iter().any(|pattern| pattern.matches_with(identity, MATCHING))
+    }
+}

@@ -1,0 +1,127 @@
+//! Connections of which it is not known yet who is there: a bounded number, shared by their sources.
+//!
+//! Nobody waits for a place. Where there is none, the source that has the most loses its oldest connection: whoever opens
+//! many and says nothing on them is in its own way, and others have the time that a handshake takes.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::identity::source::Source;
+
+/// The connections of one listener; clones share them.
+#[derive(Clone)]
+pub(crate) struct Pending(Arc<Shared>);
+
+struct Shared {
+    most: usize,
+    all: Mutex<All>,
+}
+
+#[derive(Default)]
+struct All {
+    count: usize,
+    /// Of each source, by the order in which they came.
+    each: HashMap<Source, BTreeMap<u64, CancellationToken>>,
+    came: u64,
+}
+
+/// One of the connections, until it is dropped.
+pub(crate) struct Waiting {
+    pending: Pending,
+    source: Source,
+    number: u64,
+    displaced: CancellationToken,
+}
+
+impl Pending {
+    /// At most so many, at least one.
+    pub(crate) fn new(most: usize) -> Self {
+        Self(Arc::new(Shared { most: most.max(1), all: Mutex::default() }))
+    }
+
+    /// One more; if that is one too many, another makes way for it, which may be of the same source.
+    pub(crate) fn enter(&self, source: Source) -> Waiting {
+        let displaced = CancellationToken::new();
+        let mut all = self.all();
+        let number = all.came;
+        all.came += 1;
+        all.count += 1;
+        all.each.entry(source).or_default().insert(number, displaced.clone());
+        if all.count > self.0.most {
+            all.displace();
+        }
+        Waiting { pending: self.clone(), source, number, displaced }
+    }
+
+    fn all(&self) -> MutexGuard<'_, All> {
+        self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl All {
+    /// Ends the oldest of the source with the most; of several such sources, the oldest of all.
+    fn displace(&mut self) {
+        let oldest = |connections: &BTreeMap<u64, _>| connections.keys().next().copied();
+        let most = self.each.iter().max_by_key(|(_, all)| (all.len(), Reverse(oldest(all))));
+        let oldest = most.and_then(|(source, all)| Some((*source, oldest(all)?)));
+        let displaced = oldest.and_then(|(source, number)| self.remove(source, number));
+        displaced.inspect(CancellationToken::cancel);
+    }
+
+    fn remove(&mut self, source: Source, number: u64) -> Option<CancellationToken> {
+        let connections = self.each.get_mut(&source)?;
+        let removed = connections.remove(&number)?;
+        self.count -= 1;
+        if connections.is_empty() {
+            self.each.remove(&source);
+        }
+        Some(removed)
+    }
+}
+
+impl Waiting {
+    /// Cancelled when this is to make way.
+    pub(crate) fn displaced(&self) -> CancellationToken {
+        self.displaced.clone()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.pending.all().remove(self.source, self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn still(connections: &[Waiting]) -> usize {
+        connections.iter().filter(|connection| !connection.displaced.is_cancelled()).count()
+    }
+
+    #[test]
+    fn the_oldest_of_whoever_has_the_most_makes_way() {
+        let pending = Pending::new(8);
+        let enter = |source, count| (0..count).map(|_| pending.enter(Source::Cid(source))).collect::<Vec<_>>();
+        let (few, mut many) = (enter(1, 2), enter(2, 20));
+        assert_eq!((still(&few), still(&many)), (2, 6));
+        assert!(many.drain(..14).all(|connection| connection.displaced.is_cancelled()));
+        let others = enter(3, 4);
+        assert_eq!((still(&few), still(&many), still(&others)), (2, 3, 3), "it shares with them, and no more");
+        drop((few, many, others));
+        assert!(pending.all().each.is_empty() && pending.all().count == 0);
+    }
+
+    #[test]
+    fn whoever_goes_leaves_room() {
+        let pending = Pending::new(2);
+        let first = pending.enter(Source::Cid(1));
+        drop(pending.enter(Source::Cid(1)));
+        let second = pending.enter(Source::Cid(2));
+        assert_eq!(still(&[first, second]), 2);
+    }
+}

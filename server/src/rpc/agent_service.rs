@@ -1,0 +1,83 @@
+//! `telexec.v1.AgentService`: what this agent is.
+
+use std::collections::HashMap;
+use std::time::SystemTime;
+
+use telexec_executor::InvalidCommand;
+use telexec_proto::convert::{command_from_wire, error_to_status};
+use telexec_proto::v1::agent_service_server::AgentService;
+use telexec_proto::v1::{CheckCommandRequest, CheckCommandResponse, GetAgentRequest, GetAgentResponse};
+use telexec_shell::permission_pattern;
+use tonic::{Request, Response, Status};
+
+use crate::admission::Stack;
+use crate::call::status::{counted, invalid};
+use crate::call::{Call, Rpc};
+use crate::config::Config;
+use crate::hostname::hostname;
+use crate::tls::Tls;
+
+pub(crate) struct Agent {
+    stack: Stack,
+    tls: Option<Tls>,
+    max_executions: u32,
+    labels: HashMap<String, String>,
+    start_time: SystemTime,
+}
+
+impl Agent {
+    /// An agent that starts now.
+    pub(crate) fn new(stack: Stack, tls: Option<Tls>, config: &Config) -> Self {
+        let labels = config.labels.clone().into_iter().collect();
+        Self { stack, tls, max_executions: config.max_executions, labels, start_time: SystemTime::now() }
+    }
+}
+
+#[tonic::async_trait]
+impl AgentService for Agent {
+    async fn get_agent(&self, request: Request<GetAgentRequest>) -> Result<Response<GetAgentResponse>, Status> {
+        let call = Call::of(&request, Rpc::GetAgent)?;
+        self.stack.permit(&call).await.map_err(|error| error_to_status(&error))?;
+        let engine = &self.stack.engine;
+        let system = rustix::system::uname();
+        Ok(Response::new(GetAgentResponse {
+            version: env!("CARGO_PKG_VERSION").into(),
+            hostname: hostname(),
+            os: std::env::consts::OS.into(),
+            architecture: std::env::consts::ARCH.into(),
+            kernel: system.release().to_string_lossy().into_owned(),
+            containment: engine.containment().as_str().into(),
+            running_executions: u32::try_from(engine.running()).unwrap_or(u32::MAX),
+            max_executions: self.max_executions,
+            start_time: Some(self.start_time.into()),
+            labels: self.labels.clone(),
+            identity: call.caller.identity.to_string(),
+            certificate_expire_time: self.tls.as_ref().map(|tls| tls.current().certificate.end().into()),
+            ended_executions: self.stack.metrics.ended(),
+            refusals: self.stack.metrics.refusals(),
+        }))
+    }
+
+    async fn check_command(
+        &self,
+        request: Request<CheckCommandRequest>,
+    ) -> Result<Response<CheckCommandResponse>, Status> {
+        let call = Call::of(&request, Rpc::CheckCommand)?;
+        let asked = request.into_inner().request;
+        let asked = asked.ok_or_else(|| invalid(InvalidCommand::new("request", "is missing")))?;
+        let command = command_from_wire(asked, None).map_err(invalid)?;
+        self.stack.permit(&call).await.map_err(|error| error_to_status(&error))?;
+        // it costs the agent as much as a start does
+        self.stack.starts.count(&call.caller.identity).map_err(|error| error_to_status(&error))?;
+        let judged = self.stack.judge(&call, Rpc::Execute, command).await;
+        let (facts, decision) = judged.map_err(|error| error_to_status(&error))?;
+        let answer = CheckCommandResponse {
+            allowed: decision.allowed,
+            reason: decision.reason,
+            permission_pattern: permission_pattern(&facts.analysis).unwrap_or_default(),
+            uses_sudo: facts.analysis.uses_sudo,
+            programs: facts.analysis.programs,
+        };
+        counted(&call.held, answer)
+    }
+}

@@ -1,0 +1,136 @@
+//! `GET /metrics` by HTTP/1.1, one answer a connection, within bounds: whoever asks does not matter to those who run commands.
+
+mod collector;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderName};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use telexec_engine::Workers;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tracing::debug;
+
+use crate::listen::{Accepted, Listener};
+use crate::metrics::Metrics;
+use crate::tls::Tls;
+
+pub(crate) use self::collector::AgentCollector;
+
+/// At once; more wait.
+const MAX_CONNECTIONS: usize = 8;
+/// From the connection to the end of the answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Of these, for the request.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(3);
+/// The most of a request that is read.
+const MAX_REQUEST_BYTES: usize = 16 * 1024;
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// After a connection that could not be accepted.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What is told, and the threads that write it down: the process is looked up in files.
+struct Told {
+    registry: Registry,
+    workers: Workers,
+}
+
+/// Answers those who ask, for ever, with what was counted and what is looked up.
+pub(crate) async fn serve(listener: Listener, metrics: Metrics, collector: AgentCollector, workers: Workers) {
+    let Some(registry) = metrics.registry(collector) else { return };
+    let told = Arc::new(Told { registry, workers });
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut answering = JoinSet::new();
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        while answering.try_join_next().is_some() {}
+        let Ok((accepted, remote)) = listener.accept().await else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        let told = Arc::clone(&told);
+        answering.spawn(async move {
+            let _place = place;
+            match tokio::time::timeout(PATIENCE, answer(accepted, told)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => debug!(from = remote.address, error, "metrics were not told"),
+                Err(_) => debug!(from = remote.address, "metrics were not told in time"),
+            }
+        });
+    }
+}
+
+type Fault = Box<dyn std::error::Error + Send + Sync>;
+
+async fn answer(accepted: Accepted, told: Arc<Told>) -> Result<(), Fault> {
+    match accepted {
+        Accepted::Unix(stream) => speak(stream, told).await,
+        Accepted::Tcp(stream, None) => speak(stream, told).await,
+        Accepted::Tcp(stream, Some(tls)) => speak(acceptor(&tls).accept(stream).await?, told).await,
+        // nobody listens there
+        Accepted::Vsock(..) => Ok(()),
+    }
+}
+
+/// By the certificates that count for commands; whoever has one of these may ask.
+fn acceptor(tls: &Tls) -> TlsAcceptor {
+    let mut server = rustls::ServerConfig::clone(&tls.current().server);
+    server.alpn_protocols = vec![b"http/1.1".to_vec()];
+    TlsAcceptor::from(Arc::new(server))
+}
+
+async fn speak(io: impl AsyncRead + AsyncWrite + Send + Unpin, told: Arc<Told>) -> Result<(), Fault> {
+    let service = service_fn(|request: Request<Incoming>| {
+        let told = Arc::clone(&told);
+        async move { Ok::<_, Infallible>(respond(request.method(), request.uri().path(), told).await) }
+    });
+    hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_PATIENCE)
+        .max_buf_size(MAX_REQUEST_BYTES)
+        .keep_alive(false)
+        .auto_date_header(false)
+        .serve_connection(TokioIo::new(io), service)
+        .await?;
+    Ok(())
+}
+
+async fn respond(method: &Method, path: &str, told: Arc<Told>) -> Response<String> {
+    if path != "/metrics" {
+        return plain(StatusCode::NOT_FOUND, "metrics are at /metrics\n");
+    }
+    if method != Method::GET {
+        return with(plain(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered\n"), ALLOW, "GET");
+    }
+    let workers = told.workers.clone();
+    match workers.run("metrics", move || text(&told.registry)).await {
+        Ok(Ok(text)) => with(Response::new(text), CONTENT_TYPE, OPEN_METRICS),
+        _ => plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be written down\n"),
+    }
+}
+
+fn text(registry: &Registry) -> Result<String, std::fmt::Error> {
+    let mut text = String::new();
+    encode(&mut text, registry)?;
+    Ok(text)
+}
+
+fn plain(status: StatusCode, text: &str) -> Response<String> {
+    let mut response = Response::new(text.to_owned());
+    *response.status_mut() = status;
+    response
+}
+
+fn with(mut response: Response<String>, name: HeaderName, value: &'static str) -> Response<String> {
+    response.headers_mut().insert(name, hyper::header::HeaderValue::from_static(value));
+    response
+}

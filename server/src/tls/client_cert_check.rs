@@ -1,0 +1,111 @@
+//! Whether the certificate that a connection began with still counts.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustls::CertificateError;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use telexec_executor::ExecutorError;
+use tracing::info;
+
+use crate::identity::Identity;
+use crate::reload::Changes;
+use crate::tls::ca_names::reason;
+use crate::tls::certificate::next_end;
+use crate::tls::{Credentials, Tls};
+
+/// The clock of the machine may be set in the meantime.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A caller's certificate, judged again when the agent's files have changed or a certificate has expired: by what
+/// handshakes are judged by, so that an open connection is worth no more than a new one.
+pub(crate) struct Standing {
+    tls: Tls,
+    chain: Vec<CertificateDer<'static>>,
+    judgement: Mutex<Judgement>,
+}
+
+/// What holds as long as nothing changes.
+struct Judgement {
+    by: Arc<Credentials>,
+    /// The last second for which it holds; `None`: time changes nothing.
+    until: Option<u64>,
+    /// What is wrong, in words for the caller.
+    verdict: Result<(), String>,
+}
+
+impl Standing {
+    /// Of a caller whose chain was accepted by these credentials, in a handshake that began at `since`: a part of the
+    /// chain may have expired in the course of it.
+    pub(crate) fn new(tls: Tls, by: Arc<Credentials>, chain: Vec<CertificateDer<'static>>, since: UnixTime) -> Self {
+        let judgement = Judgement { by, until: next_end(&chain, since), verdict: Ok(()) };
+        Self { tls, chain, judgement: Mutex::new(judgement) }
+    }
+
+    /// Asked before each call, and in the course of it after each change.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Unauthenticated`].
+    pub(crate) fn check(&self, identity: &Identity) -> Result<(), ExecutorError> {
+        self.verdict(identity).map_err(|reason| ExecutorError::Unauthenticated { reason })
+    }
+
+    /// Sees the changes of the agent's files from now on.
+    pub(crate) fn changes(&self) -> Changes<Credentials> {
+        self.tls.changes()
+    }
+
+    /// Returns when a certificate may have expired since the last check.
+    pub(crate) async fn expiry(&self) {
+        let until = self.judgement.lock().unwrap_or_else(PoisonError::into_inner).until;
+        let Some(until) = until else { return std::future::pending().await };
+        let end = UNIX_EPOCH + Duration::from_secs(until.saturating_add(1));
+        let rest = end.duration_since(SystemTime::now()).unwrap_or_default();
+        tokio::time::sleep(rest.min(CLOCK_INTERVAL)).await;
+    }
+
+    fn verdict(&self, identity: &Identity) -> Result<(), String> {
+        let (credentials, now) = (self.tls.current(), UnixTime::now());
+        let mut judgement = self.judgement.lock().unwrap_or_else(PoisonError::into_inner);
+        let in_time = judgement.until.is_none_or(|until| now.as_secs() <= until);
+        if in_time && Arc::ptr_eq(&judgement.by, &credentials) {
+            return judgement.verdict.clone();
+        }
+        let verdict = self.judge(&credentials, now);
+        if let Err(refusal) = &verdict
+            && judgement.verdict.is_ok()
+        {
+            info!(%identity, reason = refusal, "refuses the calls of an open connection");
+        }
+        *judgement = Judgement { by: credentials, until: next_end(&self.chain, now), verdict: verdict.clone() };
+        verdict
+    }
+
+    fn judge(&self, credentials: &Credentials, now: UnixTime) -> Result<(), String> {
+        let verdict = match self.chain.split_first() {
+            Some((own, others)) => credentials.clients.verify_client_cert(own, others, now).map(drop),
+            None => Err(rustls::Error::NoCertificatesPresented),
+        };
+        verdict.map_err(|error| refusal(&error))
+    }
+}
+
+impl fmt::Debug for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Standing").finish_non_exhaustive()
+    }
+}
+
+fn refusal(error: &rustls::Error) -> String {
+    use CertificateError::{Expired, ExpiredContext, Revoked};
+    match error {
+        rustls::Error::InvalidCertificate(Revoked) => {
+            "the certificate of this connection has been revoked: connect with another".into()
+        }
+        rustls::Error::InvalidCertificate(Expired | ExpiredContext { .. }) => {
+            "the certificate of this connection has expired: connect with a new one".into()
+        }
+        error => format!("the certificate of this connection is not accepted any more: {}", reason(error)),
+    }
+}

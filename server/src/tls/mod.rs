@@ -1,0 +1,209 @@
+//! TLS with certificates on both sides (mTLS), versions 1.3 and 1.2: from files to what a handshake needs.
+
+pub(crate) mod ca_names;
+pub(crate) mod certificate;
+pub(crate) mod client_cert_check;
+pub(crate) mod expiry;
+mod private_key;
+mod revocation;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, pem};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+use tracing::{info, warn};
+
+use crate::reload::{Source, Watched};
+use crate::tls::ca_names::Identities;
+use crate::tls::certificate::Certificate;
+use crate::tls::revocation::Revocation;
+
+/// Certificates, a key or revocation lists that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file cannot be read, or is not PEM.
+    #[error("cannot read a {what} from {path}")]
+    Read {
+        /// What should be in it.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: pem::Error,
+    },
+    /// A file holds nothing of its kind.
+    #[error("{path} holds no {what}")]
+    Empty {
+        /// What should be in it.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+    },
+    /// The authorities cannot be used.
+    #[error("{path} holds an authority that cannot be used")]
+    Authority {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A revocation list cannot be used.
+    #[error("{path} holds a revocation list that cannot be used")]
+    Revocation {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Without a list of its own, an authority's certificates would all be refused.
+    #[error("{path} holds no revocation list signed by {authority}: add one, even if it lists nothing")]
+    Unlisted {
+        /// The file of the lists.
+        path: PathBuf,
+        /// The name of the authority.
+        authority: String,
+    },
+    /// Others than the agent's user and root can get at the private key.
+    #[error("others may use the private key {path} (mode {mode:o}): run chmod 600 {path}")]
+    Exposed {
+        /// The key's file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// The certificate and the key do not fit, or cannot be used.
+    #[error("the certificate {cert} and the key {key} cannot be used together")]
+    Pair {
+        /// The certificate's file.
+        cert: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+        /// The cause.
+        source: rustls::Error,
+    },
+}
+
+/// The credentials that count now.
+pub(crate) type Tls = Watched<TlsFiles>;
+
+/// Where everything is read from.
+#[derive(Clone, Debug)]
+pub(crate) struct TlsFiles {
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
+    pub(crate) client_ca: PathBuf,
+    pub(crate) client_crl: Option<PathBuf>,
+    /// `None`: every authority vouches for any name.
+    pub(crate) identities: Option<Identities>,
+}
+
+/// What the agent shows, and whom it lets in.
+pub(crate) struct Credentials {
+    /// For handshakes.
+    pub(crate) server: Arc<ServerConfig>,
+    /// What handshakes ask of a caller's certificate.
+    pub(crate) clients: Arc<dyn ClientCertVerifier>,
+    /// The agent's own certificate.
+    pub(crate) certificate: Certificate,
+    pub(crate) revocation: Option<Revocation>,
+}
+
+impl Source for TlsFiles {
+    type Loaded = Credentials;
+    type Error = TlsError;
+    const WHAT: &str = "certificates";
+
+    fn files(&self) -> Vec<&Path> {
+        let files = [&self.cert, &self.key, &self.client_ca].into_iter().chain(&self.client_crl);
+        files.map(PathBuf::as_path).chain(self.identities.iter().flat_map(Identities::files)).collect()
+    }
+
+    fn load(&self) -> Result<Credentials, TlsError> {
+        let authorities = certificates(&self.client_ca)?;
+        let (lists, revocation) = match &self.client_crl {
+            Some(path) => revocation::read(path, &authorities).map(|(lists, told)| (lists, Some(told)))?,
+            None => (Vec::new(), None),
+        };
+        let clients = self.verifier(&self.client_ca, authorities, lists)?;
+        let clients = match &self.identities {
+            Some(identities) => {
+                identities.bind(clients, |path| self.verifier(path, certificates(path)?, Vec::new()))?
+            }
+            None => clients,
+        };
+        let chain = certificates(&self.cert)?;
+        let certificate = Certificate::first_of(&chain).map_err(|source| self.pair(source))?;
+        let key = private_key::read(&self.key)?;
+        let mut server = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|source| self.pair(source))?
+            .with_client_cert_verifier(Arc::clone(&clients))
+            .with_single_cert(chain, key)
+            .map_err(|source| self.pair(source))?;
+        server.alpn_protocols = vec![b"h2".to_vec()];
+        // a resumed session would outlive a change of certificates
+        server.send_tls13_tickets = 0;
+        server.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+        Ok(Credentials { server: Arc::new(server), clients, certificate, revocation })
+    }
+
+    fn tell(credentials: &Credentials) {
+        let certificate = &credentials.certificate;
+        let revoked = credentials.revocation.as_ref().map(|revocation| revocation.revoked);
+        info!(
+            subject = certificate.subject,
+            serial = certificate.serial,
+            not_after = certificate.not_after,
+            revoked,
+            "certificates loaded"
+        );
+        if let Some(since) = credentials.revocation.as_ref().and_then(|revocation| revocation.outdated_since.as_ref()) {
+            warn!(since, "a revocation list is out of date, and used all the same: replace it by a newer one");
+        }
+    }
+}
+
+impl TlsFiles {
+    /// Who may come in by the authorities of this file: with lists, nobody whose revocation they cannot tell.
+    fn verifier(
+        &self,
+        path: &Path,
+        authorities: Vec<CertificateDer<'static>>,
+        lists: Vec<CertificateRevocationListDer<'static>>,
+    ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+        let authority = |source| TlsError::Authority { path: path.to_owned(), source };
+        let mut roots = RootCertStore::empty();
+        for certificate in authorities {
+            roots.add(certificate).map_err(|source| authority(source.into()))?;
+        }
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider).with_crls(lists).build();
+        verifier.map_err(|error| match (&self.client_crl, error) {
+            (Some(path), VerifierBuilderError::InvalidCrl(source)) => {
+                TlsError::Revocation { path: path.clone(), source: rustls::Error::from(source).into() }
+            }
+            (_, source) => authority(source.into()),
+        })
+    }
+
+    fn pair(&self, source: rustls::Error) -> TlsError {
+        TlsError::Pair { cert: self.cert.clone(), key: self.key.clone(), source }
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    const WHAT: &str = "certificate";
+    let read = |source| TlsError::Read { what: WHAT, path: path.to_owned(), source };
+    let certificates: Vec<_> =
+        CertificateDer::pem_file_iter(path).map_err(read)?.collect::<Result<_, _>>().map_err(read)?;
+    if certificates.is_empty() {
+        return Err(TlsError::Empty { what: WHAT, path: path.to_owned() });
+    }
+    Ok(certificates)
+}
