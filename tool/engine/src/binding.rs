@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use telexec_executor::OnDisconnect;
 
-use super::registry::Record;
+use crate::registry::Record;
 
 /// A call that follows an execution. Dropping it is the call's end.
-pub(super) struct Binding {
+pub(crate) struct Binding {
     record: Arc<Record>,
     kind: Kind,
 }
@@ -22,15 +22,15 @@ enum Kind {
 }
 
 impl Binding {
-    pub(super) fn owner(record: &Arc<Record>, on_disconnect: OnDisconnect) -> Self {
+    pub(crate) fn owner(record: &Arc<Record>, on_disconnect: OnDisconnect) -> Self {
         Self::new(record, Kind::Owner(on_disconnect))
     }
 
-    pub(super) fn repeat(record: &Arc<Record>, on_disconnect: OnDisconnect) -> Self {
+    pub(crate) fn repeat(record: &Arc<Record>, on_disconnect: OnDisconnect) -> Self {
         Self::new(record, Kind::Repeat(on_disconnect))
     }
 
-    pub(super) fn follower(record: &Arc<Record>, on_disconnect: OnDisconnect) -> Self {
+    pub(crate) fn follower(record: &Arc<Record>, on_disconnect: OnDisconnect) -> Self {
         Self::new(record, Kind::Follower(on_disconnect))
     }
 

@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Names one execution among all on this machine: `<the engine's random name>.<a number>`. It is no secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub(crate) struct Key {
     text: Arc<str>,
     number: u64,
 }
 
 impl Key {
-    pub(super) fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
 
     /// The number that tells it from others of the same engine.
-    pub(super) fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> u64 {
         self.number
     }
 }
@@ -30,29 +30,29 @@ impl fmt::Display for Key {
 }
 
 /// The keys of one engine's executions.
-pub(super) struct Keys {
+pub(crate) struct Keys {
     engine: String,
     next: AtomicU64,
 }
 
 impl Keys {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { engine: uuid::Uuid::now_v7().simple().to_string(), next: AtomicU64::new(0) }
     }
 
     /// What all of them begin with, before a dot.
-    pub(super) fn engine(&self) -> &str {
+    pub(crate) fn engine(&self) -> &str {
         &self.engine
     }
 
     /// One that no execution has.
-    pub(super) fn next(&self) -> Key {
+    pub(crate) fn next(&self) -> Key {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         Key { text: text(&self.engine, number).into(), number }
     }
 }
 
 /// The key with this number of an engine.
-pub(super) fn text(engine: &str, number: u64) -> String {
+pub(crate) fn text(engine: &str, number: u64) -> String {
     format!("{engine}.{number}")
 }

@@ -12,49 +12,36 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use super::cgroup::Leaf;
-use super::children::{Canceller, OwnChild};
-use super::containment::{Guard, Name};
-use super::disk::PATIENCE;
-use super::key::Key;
-use super::leftovers::{self, Note};
-use super::process;
-use super::spawn::Child;
-use super::streams::CommandEnds;
-use super::supervise::{Supervisor, at};
-use super::vfork::Credentials;
-use super::working_directory::Report;
-use super::{PAUSE, Shared};
-use crate::Workers;
+use crate::cgroup::Leaf;
+use crate::containment::{Guard, Name};
+use crate::key::Key;
+use crate::output::transcript::MakeRoom;
+use crate::process::children::{Canceller, OwnChild};
+use crate::process::control;
+use crate::process::vfork::Credentials;
+use crate::registry::Record;
+use crate::shared::Shared;
+use crate::spawn::Child;
+use crate::spawn::working_directory::Report;
+use crate::state::disk::DISK_TIMEOUT;
+use crate::state::journal::{self, Note};
+use crate::streams::CommandEnds;
+use crate::wait::{RETRY_DELAY, until};
 
-/// How many starts may be on their way at once.
-const MAX_THREADS: usize = 64;
-/// Of these, how many of one identity: more of them would only wait for each other, and keep the processors from the threads
-/// that serve others.
-const MAX_EACH: usize = 16;
 /// How long a start waits for its turn: far longer than those before it take, unless they are stuck.
-const TURN_TIME: Duration = Duration::from_secs(10);
-
-/// The threads that start processes: looking a user up, entering a directory and loading a program may take long, or for
-/// ever, on a network.
-///
-/// # Errors
-/// There is no thread to be had.
-pub(super) fn starters() -> io::Result<Workers> {
-    Workers::with_share("start", 1, MAX_THREADS, MAX_EACH)
-}
+const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A main process that runs.
-pub(super) struct Main {
-    pub(super) pid: rustix::process::Pid,
-    pub(super) pidfd: AsyncFd<OwnedFd>,
-    pub(super) containment: Guard,
-    pub(super) started: Instant,
+pub(crate) struct Main {
+    pub(crate) pid: rustix::process::Pid,
+    pub(crate) pidfd: AsyncFd<OwnedFd>,
+    pub(crate) containment: Guard,
+    pub(crate) started: Instant,
     /// What the OOM killer had ended in this process's own cgroup, if no other execution was there.
-    pub(super) oom_kills_before: Option<u64>,
-    pub(super) user: String,
-    pub(super) working_directory: String,
-    pub(super) report: Option<Report>,
+    pub(crate) oom_kills_before: Option<u64>,
+    pub(crate) user: String,
+    pub(crate) working_directory: String,
+    pub(crate) report: Option<Report>,
 }
 
 /// A process that runs, and what it was started with.
@@ -69,7 +56,7 @@ struct Spawned {
 }
 
 /// Why there is no process.
-pub(super) enum NotStarted {
+pub(crate) enum NotStarted {
     /// Nothing of it is left.
     Failed(ExecutorError),
     /// Nobody waits for it any more, and it may still come.
@@ -83,18 +70,18 @@ impl<E: Into<ExecutorError>> From<E> for NotStarted {
 }
 
 /// A start that takes too long.
-pub(super) struct LateStart {
+pub(crate) struct LateStart {
     spawning: oneshot::Receiver<Result<Spawned, ExecutorError>>,
     child: Canceller,
 }
 
 impl LateStart {
     /// Keeps it from starting, or ends what it started; returns when nothing of it is left.
-    pub(super) async fn end(mut self) {
+    pub(crate) async fn end(mut self) {
         let spawned = loop {
             // on its way it may be stopped, or wait for a dead file system
             self.child.cancel();
-            if let Ok(spawned) = tokio::time::timeout(PAUSE, &mut self.spawning).await {
+            if let Ok(spawned) = tokio::time::timeout(RETRY_DELAY, &mut self.spawning).await {
                 break spawned;
             }
         };
@@ -104,14 +91,22 @@ impl LateStart {
     }
 }
 
-impl Supervisor {
+/// The start of one execution.
+pub(crate) struct Starter<'a> {
+    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) record: &'a Record,
+    /// Of its call.
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl Starter<'_> {
     /// Starts the command, with these ends of its streams.
-    pub(super) async fn start(&self, command: Command, ends: CommandEnds) -> Result<Main, NotStarted> {
+    pub(crate) async fn start(&self, command: Command, ends: CommandEnds) -> Result<Main, NotStarted> {
         let oom_kills_before = self.shared.is_only_one().then(|| self.shared.cgroups.own_oom_kills()).flatten();
         let Spawned { child, started, containment, report, user, working_directory } =
             self.spawn(command, ends).await?;
         let Child { pid, pidfd } = child;
-        let pidfd = match process::watch(pidfd) {
+        let pidfd = match control::watch(pidfd) {
             Ok(pidfd) => pidfd,
             Err(error) => {
                 end_now(containment).await;
@@ -131,7 +126,7 @@ impl Supervisor {
             error = &mut given_up => return Err(error.into()),
             ready = self.shared.check_spool(&command) => ready?,
         }
-        let (shared, id) = (Arc::clone(&self.shared), self.record.id.clone());
+        let (shared, id) = (Arc::clone(self.shared), self.record.id.clone());
         let own = OwnChild::expect();
         let child = own.canceller();
         let (tell, mut spawning) = oneshot::channel();
@@ -148,7 +143,7 @@ impl Supervisor {
         };
         let turn = async {
             let turn = self.shared.starters.run(self.record.identity(), start);
-            if tokio::time::timeout(TURN_TIME, turn).await.is_ok() || begun.load(Ordering::Acquire) {
+            if tokio::time::timeout(TURN_TIMEOUT, turn).await.is_ok() || begun.load(Ordering::Acquire) {
                 // what comes of it is told by the start itself
                 std::future::pending::<()>().await;
             }
@@ -169,7 +164,7 @@ impl Supervisor {
 
     async fn given_up(&self) -> ExecutorError {
         tokio::select! {
-            () = at(self.command.deadline()) => ExecutorError::DeadlineExceeded,
+            () = until(self.deadline) => ExecutorError::DeadlineExceeded,
             // nobody is there to see it
             () = self.record.cancel.cancelled() => ExecutorError::Internal("cancelled before it was started".into()),
             () = self.shared.shutdown.cancelled() => ExecutorError::ShuttingDown,
@@ -203,9 +198,13 @@ impl Shared {
 
     /// A file that waits for the last directory of a shell of this user.
     fn report(&self, key: &Key, user: Option<&Credentials>) -> Result<Report, ExecutorError> {
-        let (disk, directory) = (self.spool.disk().clone(), self.spool.state_dir().to_owned());
+        let (disk, directory) = (self.spool.directory().disk().clone(), self.spool.directory().state_dir().to_owned());
         let (key, user) = (key.clone(), user.cloned());
-        let made = self.spool.disk().run_blocking(PATIENCE, move || Report::new(disk, &directory, &key, user.as_ref()));
+        let made = self
+            .spool
+            .directory()
+            .disk()
+            .run_blocking(DISK_TIMEOUT, move || Report::new(disk, &directory, &key, user.as_ref()));
         Ok(made.map_err(|error| exhausted(error.to_string()))?.map_err(prepare)?)
     }
 
@@ -213,8 +212,9 @@ impl Shared {
     fn note(&self, key: &Key, leaf: Option<&Leaf>) -> Option<Note> {
         let (journal, key) = (Arc::clone(&self.journal), key.clone());
         let cgroup = leaf.and_then(|leaf| leaf.path().map(Path::to_owned));
-        let noted = self.spool.disk().run_blocking(PATIENCE, move || journal.outlives(&key, cgroup.as_deref()));
-        leftovers::said(noted)
+        let noted =
+            self.spool.directory().disk().run_blocking(DISK_TIMEOUT, move || journal.outlives(&key, cgroup.as_deref()));
+        journal::said(noted)
     }
 
     /// Notes cgroups that were made again.
@@ -223,7 +223,7 @@ impl Shared {
             return;
         }
         let (journal, trees) = (Arc::clone(&self.journal), self.cgroups.trees());
-        let noted = self.spool.disk().run_blocking(PATIENCE, move || journal.note_cgroups(&trees));
+        let noted = self.spool.directory().disk().run_blocking(DISK_TIMEOUT, move || journal.note_cgroups(&trees));
         if let Err(error) = noted.map_err(io::Error::from).and_then(|noted| noted) {
             warn!(%error, "after a crash of this agent some of its commands would run on");
         }
@@ -282,7 +282,7 @@ async fn end_now(containment: Guard) {
 }
 
 /// What a command needs could not be had.
-pub(super) fn prepare(error: std::io::Error) -> SpawnError {
+pub(crate) fn prepare(error: std::io::Error) -> SpawnError {
     SpawnError {
         stage: SpawnStage::Prepare,
         subject: "the command's pipes and files".into(),
@@ -296,8 +296,9 @@ mod tests {
     use std::sync::{Mutex, mpsc};
 
     use super::*;
+    use crate::shared::{MAX_STARTS, MAX_STARTS_PER_IDENTITY};
+    use crate::spawn::{SpawnSpec, Spawner};
     use crate::{LocalConfig, LocalExecutor};
-    use crate::{spawn::SpawnSpec, spawn::Spawner};
     use telexec_executor::Executor;
 
     /// Starts nothing, and takes until the other side of the channel is dropped.
@@ -326,12 +327,13 @@ mod tests {
             let (executor, command) = (executor.acting_as(identity), Command::argv(["true"]).build().unwrap());
             tokio::spawn(async move { executor.execute(command).await.err().unwrap() })
         };
-        let on_their_way: Vec<_> = (0..MAX_THREADS).map(|n| start(&format!("{}", n / MAX_EACH))).collect();
+        let on_their_way: Vec<_> =
+            (0..MAX_STARTS).map(|n| start(&format!("{}", n / MAX_STARTS_PER_IDENTITY))).collect();
         for _ in 0..100 {
             // all of them are queued then
             tokio::task::yield_now().await;
         }
-        assert_eq!(begun.iter().take(MAX_THREADS).count(), MAX_THREADS);
+        assert_eq!(begun.iter().take(MAX_STARTS).count(), MAX_STARTS);
         let refused = start("another").await.unwrap();
         assert!(matches!(refused, ExecutorError::Exhausted { retry_after: Some(_), .. }), "{refused}");
         // from here on threads are waited for, which know no paused clock

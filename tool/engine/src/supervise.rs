@@ -16,37 +16,39 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{error, info, warn};
 
-use super::containment::Guard;
-use super::input::{self, Feed, InputReceiver};
-use super::process::{self, Ended, Status};
-use super::pump::{self, Pump, Source, Totals};
-use super::registry::{Channels, Record};
-use super::start::{Main, NotStarted, prepare};
-use super::streams::{self, Ends};
-use super::watch::{MainProcess, Watcher};
-use super::{PAUSE, Shared};
+use crate::containment::Guard;
+use crate::observer::{MainProcess, Watcher};
+use crate::output::pump::{Pump, Totals};
+use crate::process::control::{self, Ended, Status};
+use crate::registry::{Channels, Record};
+use crate::shared::Shared;
+use crate::start::{Main, NotStarted, Starter, prepare};
+use crate::streams::input::{self, Feed, InputReceiver};
+use crate::streams::source::{self, Source};
+use crate::streams::{self, Ends};
+use crate::wait::{RETRY_DELAY, until};
 
 /// After a call's deadline: how long its reader is waited for.
-const DELIVERY_TIME: Duration = Duration::from_secs(10);
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What one execution is made of.
-pub(super) struct Supervisor {
-    pub(super) shared: Arc<Shared>,
-    pub(super) record: Arc<Record>,
+pub(crate) struct Supervisor {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) record: Arc<Record>,
     /// Without what only its start needs.
-    pub(super) command: Command,
+    pub(crate) command: Command,
     /// Told all of it.
-    pub(super) watcher: Option<Box<dyn Watcher>>,
+    pub(crate) watcher: Option<Box<dyn Watcher>>,
     /// Cancelled when the caller is no longer waited for, also not to read its output.
-    pub(super) abandoned: CancellationToken,
+    pub(crate) abandoned: CancellationToken,
     /// Held until no process is left that was not asked to stay.
-    pub(super) tracked: TaskTrackerToken,
+    pub(crate) tracked: TaskTrackerToken,
     /// Held until no process is left.
-    pub(super) permit: Option<OwnedSemaphorePermit>,
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
     /// Why it is ended, if it does not end by itself.
-    pub(super) forced: OnceLock<ExitCause>,
+    pub(crate) forced: OnceLock<ExitCause>,
     /// What was read of its output.
-    pub(super) totals: Totals,
+    pub(crate) totals: Totals,
 }
 
 /// How the main process ended; the output may not have been read yet.
@@ -69,7 +71,7 @@ struct Concluded {
 impl Supervisor {
     /// Runs the execution of this command. `started` gets its start, or why there was none. A panic on the way ends the
     /// execution, which is an end like any other to all who wait for one.
-    pub(super) async fn run(mut self, command: Command, started: oneshot::Sender<Result<Started, ExecutorError>>) {
+    pub(crate) async fn run(mut self, command: Command, started: oneshot::Sender<Result<Started, ExecutorError>>) {
         let mut main = None;
         let supervised = AssertUnwindSafe(self.supervise(command, &mut main, started)).catch_unwind().await;
         match (main, supervised) {
@@ -134,7 +136,8 @@ impl Supervisor {
         // whoever waits before there is a process hears of its streams in the order in which it writes to them
         let _ = poll_fn(|context| Poll::Ready(output.as_mut().poll(context))).await;
 
-        let main = running.insert(self.start(command, command_ends).await?);
+        let starter = Starter { shared: &self.shared, record: &self.record, deadline: self.command.deadline() };
+        let main = running.insert(starter.start(command, command_ends).await?);
         let start_time = SystemTime::now();
         let pid = u32::try_from(main.pid.as_raw_nonzero().get()).unwrap_or(0);
         let (user, working_directory) = (main.user.clone(), main.working_directory.clone());
@@ -175,11 +178,11 @@ impl Supervisor {
         let mut forced = tokio::select! {
             biased;
             () = self.promote(main) => None,
-            () = process::ended(&main.pidfd) => None,
+            () = control::ended(&main.pidfd) => None,
             stop = self.stop(main.started) => Some(stop),
         };
         // it ended by itself before anything was done to it, and this task has not heard of that yet
-        if forced.is_some() && process::look(main.pid).is_ok() {
+        if forced.is_some() && control::look(main.pid).is_ok() {
             forced = None;
         }
         // whether it was what ended it is told by how that ended; all others are to go
@@ -192,7 +195,7 @@ impl Supervisor {
         let mut ended_at = None;
         let left = {
             let main_ends = async {
-                process::ended(&main.pidfd).await;
+                control::ended(&main.pidfd).await;
                 ended_at = Some(Instant::now());
                 std::future::pending().await
             };
@@ -267,7 +270,7 @@ impl Supervisor {
 
     /// Lets it go to the background when its time has come. Never returns.
     async fn promote(&self, main: &Main) {
-        at(self.command.yield_after().and_then(|patience| main.started.checked_add(patience))).await;
+        until(self.command.yield_after().and_then(|patience| main.started.checked_add(patience))).await;
         main.containment.outlive_call(&self.shared.journal, self.record.identity()).await;
         self.record.transcript.promote();
         std::future::pending().await
@@ -275,7 +278,7 @@ impl Supervisor {
 
     /// The deadline of its call, which does not matter to it in the background.
     async fn deadline(&self, grace: Duration) {
-        at(self.command.deadline().and_then(|deadline| deadline.checked_add(grace))).await;
+        until(self.command.deadline().and_then(|deadline| deadline.checked_add(grace))).await;
         if self.record.transcript.is_promoted() {
             std::future::pending().await
         }
@@ -286,7 +289,7 @@ impl Supervisor {
         let timeout = self.shared.timeout(&self.command).and_then(|timeout| started.checked_add(timeout));
         tokio::select! {
             () = self.record.kill.cancelled() => (ExitCause::Signaled, Duration::ZERO),
-            () = at(timeout) => (ExitCause::TimedOut, self.grace()),
+            () = until(timeout) => (ExitCause::TimedOut, self.grace()),
             () = self.deadline(Duration::ZERO) => (ExitCause::DeadlineExceeded, self.grace()),
             () = self.record.cancel.cancelled() => (ExitCause::Cancelled, self.grace()),
             () = self.shared.shutdown.cancelled() => (ExitCause::Shutdown, self.grace()),
@@ -346,7 +349,7 @@ impl Supervisor {
             std::future::pending().await
         };
         let patience = async {
-            self.deadline(DELIVERY_TIME).await;
+            self.deadline(DELIVERY_TIMEOUT).await;
             self.abandoned.cancel();
             std::future::pending().await
         };
@@ -392,12 +395,12 @@ impl Supervisor {
             return;
         }
         containment.outlive_call(&shared.journal, record.identity()).await;
-        let rests = rests.into_iter().map(pump::discard);
+        let rests = rests.into_iter().map(source::discard);
         let outlive = async {
             tokio::join!(containment.outlive(), futures_util::future::join_all(rests));
         };
         let limited = async {
-            at(limit).await;
+            until(limit).await;
             containment.end(grace, shared.hurry.cancelled()).await;
             std::future::pending().await
         };
@@ -443,7 +446,7 @@ impl Supervisor {
 
 /// A shell that is about to wait for keys misses a SIGHUP now and then.
 async fn hang_up_again(containment: &Guard) -> u32 {
-    let mut pause = 5 * PAUSE;
+    let mut pause = 5 * RETRY_DELAY;
     loop {
         tokio::time::sleep(pause).await;
         containment.signal(Signal::HUP).await;
@@ -454,13 +457,13 @@ async fn hang_up_again(containment: &Guard) -> u32 {
 /// How the main process ended. Of one that goes on, since it may not be signalled, that is not known.
 async fn ended(pidfd: &AsyncFd<OwnedFd>, pid: rustix::process::Pid, survivors: u32) -> Ended {
     if survivors == 0 {
-        process::ended(pidfd).await;
+        control::ended(pidfd).await;
     }
     for _ in 0..LOOKS {
-        match process::look(pid) {
+        match control::look(pid) {
             // a debugger is told first
             Err(error) if survivors == 0 && error.kind() == io::ErrorKind::WouldBlock => {
-                tokio::time::sleep(PAUSE).await
+                tokio::time::sleep(RETRY_DELAY).await
             }
             Err(_) => break,
             Ok(ended) => return ended,
@@ -473,16 +476,8 @@ async fn ended(pidfd: &AsyncFd<OwnedFd>, pid: rustix::process::Pid, survivors: u
 /// How shells exit whose last process was ended by SIGKILL.
 const KILLED: u8 = 128 + 9;
 
-/// How often an end is looked for that is known to be there, with a [`PAUSE`] between.
+/// How often an end is looked for that is known to be there, with a [`RETRY_DELAY`] between.
 const LOOKS: usize = 50;
-
-/// Never, if there is no such moment.
-pub(super) async fn at(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment.into()).await,
-        None => std::future::pending().await,
-    }
-}
 
 fn log_end(exited: &Exited) {
     info!(

@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
+use crate::lock::{lock, wait_timeout};
 use tokio::sync::oneshot;
 
 /// How long a thread beyond the first ones waits for more work before it ends.
@@ -148,9 +149,8 @@ impl Drop for Handle {
 }
 
 impl Pool {
-    /// A panic while the lock was held leaves nothing half done here: work runs without it.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Returns its number in the queue.
@@ -199,11 +199,11 @@ impl Pool {
             }
             state.idle += 1;
             // those that stay need no clock
-            let patience = if state.threads > self.core { IDLE_TIME } else { Duration::MAX };
-            let (waited, timeout) = self.changed.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
+            let timeout = if state.threads > self.core { IDLE_TIME } else { Duration::MAX };
+            let (waited, timed_out) = wait_timeout(&self.changed, state, timeout);
             state = waited;
             state.idle -= 1;
-            if timeout.timed_out() && state.threads > self.core && state.queue.len() == 0 {
+            if timed_out && state.threads > self.core && state.queue.len() == 0 {
                 state.threads -= 1;
                 return None;
             }

@@ -12,9 +12,10 @@ use telexec_executor::Signal;
 use tokio::io::Interest;
 
 use super::tree::{Directory, write_at};
-use crate::{PAUSE, is_passing, process};
-use crate::{processes, processes::Process};
-use crate::{vfork, vfork::CgroupEntry};
+use crate::process::control;
+use crate::process::table::{self, Process};
+use crate::process::vfork::{self, CgroupEntry};
+use crate::wait::{RETRY_DELAY, is_transient};
 
 /// Where the processes of one execution are kept. Dropping it removes what holds no process.
 #[derive(Debug)]
@@ -108,7 +109,7 @@ impl Leaf {
         let Some(directory) = self.directory() else { return Ok(Vec::new()) };
         let mut members = Vec::new();
         for pid in directory.pids()? {
-            members.extend(processes::read(pid)?.filter(|process| !process.zombie));
+            members.extend(table::read(pid)?.filter(|process| !process.zombie));
         }
         if !members.is_empty() {
             // an id that is still listed was not given to a stranger before its process was looked at
@@ -151,7 +152,7 @@ impl Leaf {
         match &self.keeper {
             Keeper::Unified(directory) => match directory.write("cgroup.kill", "1") {
                 Ok(()) => Ok(Killed { all: self.is_empty()?, refused: HashSet::new() }),
-                Err(error) if is_passing(&error) => Err(error),
+                Err(error) if is_transient(&error) => Err(error),
                 // the command has made it threaded, see cgroups(7), or this process is kept out of it
                 Err(_) => self.kill_each(true),
             },
@@ -170,9 +171,9 @@ impl Leaf {
         let members = self.members()?;
         let mut refused = HashSet::new();
         for member in &members {
-            if let Some(pidfd) = processes::open(member)?
+            if let Some(pidfd) = table::open(member)?
                 // if it fails otherwise, it has ended
-                && let Err(error) = process::send(&pidfd, Signal::KILL)
+                && let Err(error) = control::send(&pidfd, Signal::KILL)
                 && error.raw_os_error() == Some(libc::EPERM)
             {
                 refused.insert(member.key());
@@ -190,7 +191,7 @@ impl Leaf {
                     // one that is ending is still counted
                     Ok(members) if members.is_empty() => Err(io::ErrorKind::WouldBlock.into()),
                     Ok(members) => {
-                        processes::all_ended(members).await;
+                        table::all_ended(members).await;
                         Ok(())
                     }
                     Err(error) => Err(error),
@@ -198,7 +199,7 @@ impl Leaf {
             };
             if waited.is_err() {
                 // or out of descriptors or memory
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY_DELAY).await;
             }
         }
     }
@@ -239,7 +240,7 @@ async fn changed(directory: &Directory) -> io::Result<()> {
     if !is_populated(&io::read_to_string(&events)?) {
         return Ok(());
     }
-    let events = process::watch_for(events.into(), Interest::PRIORITY)?;
+    let events = control::watch_for(events.into(), Interest::PRIORITY)?;
     events.ready(Interest::PRIORITY).await.map(|_| ())
 }
 
@@ -275,9 +276,9 @@ mod tests {
     use super::*;
     use crate::ContainmentKind;
     use crate::cgroup::Cgroups;
-    use crate::children::OwnChild;
+    use crate::process::children::OwnChild;
+    use crate::spawn::{DirectSpawner, SpawnSpec, Spawner};
     use crate::streams::with_output_in_one_pipe;
-    use crate::{spawn::DirectSpawner, spawn::SpawnSpec, spawn::Spawner};
     use telexec_executor::SpawnStage;
 
     /// New cgroups of this kind, if they can be made here, and the engine's that hold them.
@@ -332,7 +333,7 @@ mod tests {
         }
     }
 
-    /// Not a test but a measurement: `cargo test --release -p telexec-tool -- --ignored --nocapture spawning_takes`.
+    /// Not a test but a measurement: `cargo test --release -p telexec-engine -- --ignored --nocapture spawning_takes`.
     #[test]
     #[ignore = "it measures"]
     fn spawning_takes() {

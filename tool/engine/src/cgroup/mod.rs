@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use self::hierarchy::Hierarchy;
@@ -19,8 +19,10 @@ use self::leaf::Keeper;
 pub(super) use self::leaf::Leaf;
 use self::limits::Resource;
 use self::tree::{Directory, PREFIX, SUBTREE, Tree};
-use super::processes::{self, Process};
-use super::{ContainmentKind, vfork};
+use crate::ContainmentKind;
+use crate::lock::lock;
+use crate::process::table::{self, Process};
+use crate::process::vfork;
 use telexec_executor::{ExecutorError, ResourceLimits};
 
 /// The cgroups that one engine can use.
@@ -47,7 +49,7 @@ struct Unified {
 
 impl Unified {
     fn spare(&self) -> MutexGuard<'_, Option<Directory>> {
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.spare)
     }
 }
 
@@ -371,7 +373,7 @@ pub(super) fn abandoned(tree: &Path) -> io::Result<Vec<Abandoned>> {
 /// Whether a process is in a cgroup that keeps an execution together, of this engine or of any on this machine. One that is
 /// only limited by a cgroup of version 1 has left it.
 pub(super) fn keeps(pid: i32) -> bool {
-    let cgroups = processes::read_all(&format!("/proc/{pid}/cgroup"));
+    let cgroups = table::read_all(&format!("/proc/{pid}/cgroup"));
     cgroups.is_ok_and(|cgroups| String::from_utf8_lossy(&cgroups).lines().any(is_keeping))
 }
 

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{
@@ -15,7 +15,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 use tracing::warn;
 
-use crate::processes;
+use crate::lock::lock;
+use crate::process::table;
 
 /// The file that gives controllers of version 2 to the cgroups below.
 pub(super) const SUBTREE: &str = "cgroup.subtree_control";
@@ -56,7 +57,7 @@ impl Tree {
         for _ in 0..MAX_TRIES {
             let number = ENGINES.fetch_add(1, Ordering::Relaxed);
             let path = base.join(format!("{PREFIX}{}.{number}", std::process::id()));
-            match fs::create_dir(&path).and_then(|()| lock(&path)) {
+            match fs::create_dir(&path).and_then(|()| try_lock(&path)) {
                 Ok(Some(lock)) => {
                     let held = Mutex::new(Held { lock: Some(lock), shared: Vec::new() });
                     return Ok(Self { path, next: AtomicU64::new(0), held, was_restored: AtomicBool::new(false) });
@@ -72,7 +73,7 @@ impl Tree {
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.held)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -129,7 +130,7 @@ impl Tree {
             created => created?,
         }
         self.was_restored.store(true, Ordering::Relaxed);
-        held.lock = lock(&self.path)?;
+        held.lock = try_lock(&self.path)?;
         held.shared.iter().try_for_each(|controller| write(&self.path, SUBTREE, &format!("+{controller}")))
     }
 }
@@ -144,7 +145,7 @@ impl Drop for Tree {
 ///
 /// # Errors
 /// It cannot be opened, or locked by anyone.
-fn lock(path: &Path) -> io::Result<Option<File>> {
+fn try_lock(path: &Path) -> io::Result<Option<File>> {
     let directory = File::open(path)?;
     match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) if path.exists() => Ok(Some(directory)),
@@ -157,7 +158,7 @@ fn remove_abandoned(base: &Path) -> io::Result<()> {
     for entry in fs::read_dir(base)? {
         let entry = entry?;
         if entry.file_name().to_string_lossy().starts_with(PREFIX)
-            && let Ok(Some(_lock)) = lock(&entry.path())
+            && let Ok(Some(_lock)) = try_lock(&entry.path())
             && remove(&entry.path()).is_err()
             && pids(&entry.path()).is_ok_and(|pids| !pids.is_empty())
         {
@@ -360,7 +361,7 @@ pub(super) fn pids(path: &Path) -> io::Result<Vec<i32>> {
             // a threaded one, see cgroups(7); the file is there, but only threads are told
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
                 let threads = read_at(cgroup, "cgroup.threads")?;
-                pids.extend(numbers(&threads).filter_map(processes::of_thread));
+                pids.extend(numbers(&threads).filter_map(table::of_thread));
                 return Ok(());
             }
             text => text?,

@@ -1,0 +1,111 @@
+//! How an engine is configured.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::ContainmentKind;
+
+/// How a [`LocalExecutor`](crate::LocalExecutor) runs commands.
+#[derive(Clone, Debug)]
+pub struct LocalConfig {
+    /// The shell for shell text that names none. Default `bash`.
+    pub shell: String,
+    /// Where commands start that name no directory. Default: the home of the user that this process runs as.
+    pub working_directory: Option<String>,
+    /// Added to the base environment of every command; PATH here is also where programs are looked up.
+    pub environment: BTreeMap<String, String>,
+    /// From SIGTERM to SIGKILL, for commands that do not say. Default 2 s.
+    pub kill_grace: Duration,
+    /// Longer ones, asked for or not, are cut to this. Default 60 s.
+    pub max_kill_grace: Duration,
+    /// For commands that do not say. Default: none.
+    pub default_timeout: Option<Duration>,
+    /// Longer timeouts, and none, are cut to this. Default: no limit.
+    pub max_timeout: Option<Duration>,
+    /// For each stream of commands that do not say, in bytes. Default 0: no limit.
+    pub max_output_bytes: u64,
+    /// How many executions may run or linger at once; more are [`telexec_executor::ExecutorError::Exhausted`]. Default 4,096.
+    pub max_executions: u32,
+    /// Of these, how many may be of one identity. Default: any number.
+    pub max_executions_per_identity: u32,
+    /// How long ended executions are remembered.
+    pub retention: Retention,
+    /// How much output is kept on disk, for commands that may go to the background.
+    pub spool: SpoolLimits,
+    /// For small files while commands run, for kept output, and for what [`LocalExecutor::leave`](crate::LocalExecutor::leave) leaves; nobody else may
+    /// write to it. Default: a temporary one.
+    pub state_dir: Option<PathBuf>,
+    /// Log the text of commands at info level instead of debug. Default: no.
+    pub log_commands: bool,
+    /// Keep processes together in just this way. Default: the best that works here.
+    pub containment: Option<ContainmentKind>,
+    /// Be content with no less than a cgroup. Default: no.
+    pub require_cgroup: bool,
+    /// Let this process be moved into a cgroup `agent` below its own, if the controllers for limits need that (see "no
+    /// internal processes", cgroups(7)). Default: no.
+    pub may_move: bool,
+}
+
+impl Default for LocalConfig {
+    fn default() -> Self {
+        Self {
+            shell: "bash".into(),
+            working_directory: None,
+            environment: BTreeMap::new(),
+            kill_grace: Duration::from_secs(2),
+            max_kill_grace: Duration::from_secs(60),
+            default_timeout: None,
+            max_timeout: None,
+            max_output_bytes: 0,
+            max_executions: 4096,
+            max_executions_per_identity: u32::MAX,
+            retention: Retention::default(),
+            spool: SpoolLimits::default(),
+            state_dir: None,
+            log_commands: false,
+            containment: None,
+            require_cgroup: false,
+            may_move: false,
+        }
+    }
+}
+
+/// How long ended executions are remembered, and how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// From the end on. Default 1 h.
+    pub age: Duration,
+    /// Default 1,000. Past this and the other limits, the oldest of the identity that has the most are forgotten first.
+    pub count: usize,
+    /// So much memory they may take, with the output of theirs that is in memory. Default 64 MiB.
+    pub bytes: usize,
+    /// Of this, those of one identity. Default 32 MiB.
+    pub bytes_per_identity: usize,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self {
+            age: Duration::from_secs(3600),
+            count: 1000,
+            bytes: 64 * 1024 * 1024,
+            bytes_per_identity: 32 * 1024 * 1024,
+        }
+    }
+}
+
+/// How much output may be kept on disk, index included, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpoolLimits {
+    /// Of one execution. Default 64 MiB.
+    pub execution: u64,
+    /// Of all. Default 1 GiB. What ended executions hold of it is given up for others, the oldest first.
+    pub total: u64,
+}
+
+impl Default for SpoolLimits {
+    fn default() -> Self {
+        Self { execution: 64 << 20, total: 1 << 30 }
+    }
+}

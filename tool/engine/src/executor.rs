@@ -1,0 +1,378 @@
+//! The engine as an [`Executor`].
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures_util::stream;
+use telexec_executor::{
+    Attach, Command, Execution, ExecutionId, ExecutionInfo, ExecutionState, Executor, ExecutorError, Input, ListPage,
+    ListQuery, Program, Signal, SpawnError, Started, TerminalSize,
+};
+use tokio::sync::{OwnedSemaphorePermit, TryAcquireError, oneshot};
+use tokio_util::task::task_tracker::TaskTrackerToken;
+use tracing::{Instrument, debug, info_span, warn};
+
+use crate::binding::Binding;
+use crate::observer::Watcher;
+use crate::output::pump::Totals;
+use crate::output::transcript::Reader;
+use crate::process::requirements;
+use crate::registry::{Record, Reserved};
+use crate::shared::Shared;
+use crate::state::disk::DISK_TIMEOUT;
+use crate::supervise::Supervisor;
+use crate::wait::until;
+use crate::{ContainmentKind, LocalConfig};
+
+/// How long it may take to write what the next engine is to find: up to the most that is remembered, and until it is on disk.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Where and as whom a command would run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The name of the user.
+    pub user: String,
+    /// Its number.
+    pub uid: u32,
+    /// Where the command would start.
+    pub working_directory: String,
+    /// What would run shell text; `None`: it is a program without a shell.
+    pub shell: Option<String>,
+    /// The variables of its environment that are not its own.
+    pub variables: Vec<String>,
+}
+
+/// Runs commands on this machine, as the user of this process or another one.
+///
+/// A command starts clean: file descriptors 0 to 2 only, a session of its own, default signal dispositions, umask 022,
+/// default resource limits and priorities as far as this process may set them, no ambient capabilities, and none of this
+/// process's environment. Ending one ends all of its processes.
+///
+/// Executions belong to identities, and so do their ids: what [`acting_as`](Self::acting_as) gives starts and finds those of
+/// one identity. A new engine acts as the empty identity, which is all that a program for itself needs.
+///
+/// Clones share one engine. Dropping the last one ends nothing by itself: every [`Execution`] ends its own command when
+/// it is dropped. It needs a Tokio runtime with I/O and time enabled, and a process that neither ignores SIGCHLD nor
+/// reaps children that it did not start.
+#[derive(Clone)]
+pub struct LocalExecutor {
+    pub(crate) shared: Arc<Shared>,
+    /// Whose executions it starts and finds.
+    identity: Arc<str>,
+}
+
+/// What becomes of a request.
+enum Placed {
+    /// A command that is to be started, and may be.
+    New(Arc<Record>, TaskTrackerToken, OwnedSemaphorePermit),
+    /// One that was asked for before, and its start too.
+    Repeated(Execution),
+}
+
+impl LocalExecutor {
+    /// An engine on this machine.
+    ///
+    /// # Errors
+    /// The machine lacks `/proc` or a system call that is needed, the state directory cannot be made or used, or does not
+    /// answer within a minute, threads cannot be made, `/dev/null` cannot be opened, or the containment that the
+    /// configuration requires does not work here.
+    pub fn new(config: LocalConfig) -> io::Result<Self> {
+        requirements::check()?;
+        Ok(Self { identity: Arc::default(), shared: Arc::new(Shared::new(config)?) })
+    }
+
+    /// How the processes of an execution are kept together, as a trial has shown to work.
+    pub fn containment(&self) -> ContainmentKind {
+        self.shared.cgroups.kind()
+    }
+
+    /// Which limits a command may have here, by their names in a request, such as `limits.cpus`.
+    pub fn limits(&self) -> Vec<&'static str> {
+        self.shared.cgroups.limits()
+    }
+
+    /// The same engine, acting as this identity: what it starts belongs to that, and ids are looked up among those of that
+    /// identity. What it lists is a matter of the query, [`ListQuery::identity`].
+    pub fn acting_as(&self, identity: &str) -> Self {
+        Self { shared: Arc::clone(&self.shared), identity: identity.into() }
+    }
+
+    /// The identities that have an execution with this id, whoever this acts as.
+    pub fn owners(&self, id: &ExecutionId) -> Vec<String> {
+        self.shared.registry.owners(id)
+    }
+
+    /// Where and as whom a command would run. May take long, or for ever, where users are looked up over a network.
+    ///
+    /// # Errors
+    /// There is no such user, or it cannot be looked up.
+    pub fn place(&self, command: &Command) -> Result<Place, SpawnError> {
+        let defaults = &self.shared.defaults;
+        let account = defaults.account(command)?;
+        let shell = match defaults.program(command) {
+            Program::Shell { shell, .. } => shell,
+            Program::Argv(_) => None,
+        };
+        let working_directory = defaults.working_directory(command, &account);
+        let variables = defaults.base(command, &account).into_keys().collect();
+        Ok(Place { user: account.name, uid: account.uid, working_directory, shell, variables })
+    }
+
+    /// The time that a command would get at most; `None`: as long as it takes.
+    pub fn timeout(&self, command: &Command) -> Option<Duration> {
+        self.shared.timeout(command)
+    }
+
+    /// How many executions run now.
+    pub fn running(&self) -> usize {
+        self.shared.registry.running()
+    }
+
+    /// Refuses new commands from now on.
+    pub fn close(&self) {
+        self.shared.permits.close();
+    }
+
+    /// Returns once no execution runs. Does not keep new ones from starting.
+    pub async fn idle(&self) {
+        self.shared.tracker.close();
+        self.shared.tracker.wait().await;
+    }
+
+    /// Refuses new commands and ends those that run, with [`telexec_executor::ExitCause::Shutdown`]; returns when none of their
+    /// processes is left. No grace is longer than [`LocalConfig::kill_grace`] from now on. Processes that an earlier
+    /// exit left behind on purpose stay.
+    pub async fn shutdown(&self) {
+        self.close();
+        self.shared.shutdown.cancel();
+        if tokio::time::timeout(self.shared.kill_grace, self.idle()).await.is_err() {
+            self.shared.hurry.cancel();
+            self.idle().await;
+        }
+        // not left to the last owner's drop: a process that exits now may not come to that
+        let shared = Arc::clone(&self.shared);
+        let _ = self.shared.means.workers.run("", move || shared.cgroups.remove()).await;
+    }
+
+    /// Leaves the ended executions that it remembers, with the output that is kept of them, to the next engine on the same
+    /// [`LocalConfig::state_dir`]; or removes all, if that is a temporary one or cannot be written to. For a process that
+    /// exits now: nothing may be started any more. Returns after some seconds, also where the file system does not answer.
+    ///
+    /// Of commands that only their caller could follow there is no output then. What processes they left behind is not
+    /// known any more. An engine that goes without this leaves nothing.
+    pub async fn leave(&self) {
+        let (shared, journal, disk) =
+            (Arc::clone(&self.shared), Arc::clone(&self.shared.journal), self.shared.spool.directory().disk());
+        let left = async {
+            // what answers this is busy at most
+            disk.run_within(DISK_TIMEOUT, "", move || journal.end()).await?;
+            disk.run_within(LEAVE_TIMEOUT, "", move || shared.leave()).await
+        };
+        if let Err(error) = left.await {
+            warn!(%error, "the next agent will not know of what has ended");
+        }
+    }
+
+    /// The same as [`Executor::execute`], seen by `watcher`. `id` is for a command that names none, and must be new.
+    ///
+    /// # Errors
+    /// As for `execute`.
+    pub async fn execute_watched(
+        &self,
+        command: Command,
+        id: ExecutionId,
+        watcher: Box<dyn Watcher>,
+    ) -> Result<Execution, ExecutorError> {
+        self.start(command, id, Some(watcher)).await
+    }
+
+    async fn start(
+        &self,
+        command: Command,
+        id: ExecutionId,
+        watcher: Option<Box<dyn Watcher>>,
+    ) -> Result<Execution, ExecutorError> {
+        let command = command.with_identity(&*self.identity);
+        let reserved = tokio::select! {
+            biased;
+            reserved = self.reserve(&command, id) => reserved,
+            // of what it waits for nothing else becomes
+            () = until(command.deadline()) => Err(ExecutorError::DeadlineExceeded),
+        };
+        let (record, tracked, permit) = match reserved {
+            Ok(Placed::New(record, tracked, permit)) => (record, tracked, permit),
+            Ok(Placed::Repeated(execution)) => {
+                watcher.into_iter().for_each(|watcher| watcher.repeated());
+                return Ok(execution);
+            }
+            Err(error) => {
+                watcher.into_iter().for_each(|watcher| watcher.not_started(&error));
+                return Err(error);
+            }
+        };
+        let span = span(&record.id, &command);
+        span.in_scope(|| self.log_request(&command));
+
+        let binding = Binding::owner(&record, command.on_disconnect());
+        let (started, start) = oneshot::channel();
+        let (shared, abandoned) = (Arc::clone(&self.shared), self.shared.hurry.child_token());
+        let (transcript, mut command) = (Arc::clone(&record.transcript), command);
+        let whole = command.take_start();
+        let (permit, forced, totals) = (Some(permit), OnceLock::new(), Totals::new());
+        let supervisor = Supervisor { shared, record, command, watcher, abandoned, tracked, permit, forced, totals };
+        // a task of its own: the command is ended in an orderly way also when nobody waits for this any more
+        tokio::spawn(supervisor.run(whole, started).instrument(span));
+
+        let started = start.await.map_err(|_| ExecutorError::Internal("the command's task ended early".into()))??;
+        // the supervisor keeps its deadline
+        Ok(follow(Reader::owner(transcript), binding, started, None))
+    }
+
+    /// A place for the command under this id, if it names none itself; or what was asked for before.
+    async fn reserve(&self, command: &Command, id: ExecutionId) -> Result<Placed, ExecutorError> {
+        loop {
+            let program = self.shared.defaults.program(command);
+            match self.shared.registry.reserve(command, program, &id, || self.shared.spool.file(command.identity()))? {
+                Reserved::New(record) => {
+                    let tracked = self.shared.tracker.token();
+                    let permit = self.permit().inspect_err(|_| self.shared.registry.release(&record))?;
+                    return Ok(Placed::New(record, tracked, permit));
+                }
+                // if it could not be started, this one is to be
+                Reserved::Repeated(record) => {
+                    // before it has started: whoever asked first may go while it does
+                    let binding = Binding::repeat(&record, command.on_disconnect());
+                    if let Some(started) = record.start().await {
+                        let reader = Reader::at(Arc::clone(&record.transcript), 0);
+                        return Ok(Placed::Repeated(follow(reader, binding, started, command.deadline())));
+                    }
+                }
+                Reserved::Duplicate(record) => {
+                    record.start().await;
+                    // if it has ended meanwhile, this one is to be started
+                    if let Some(info) = record.info(Instant::now()).await
+                        && info.state == ExecutionState::Running
+                    {
+                        return Err(ExecutorError::AlreadyRunning(Box::new(info)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// # Errors
+    /// [`ExecutorError::NotFound`].
+    fn record(&self, id: &ExecutionId) -> Result<Arc<Record>, ExecutorError> {
+        self.shared.registry.get(&self.identity, id)
+    }
+
+    fn permit(&self) -> Result<OwnedSemaphorePermit, ExecutorError> {
+        Arc::clone(&self.shared.permits).try_acquire_owned().map_err(|error| match error {
+            TryAcquireError::Closed => ExecutorError::ShuttingDown,
+            TryAcquireError::NoPermits => ExecutorError::Exhausted {
+                reason: format!("{} executions run already, which is the limit", self.shared.max_executions),
+                retry_after: Some(Duration::from_secs(1)),
+            },
+        })
+    }
+
+    fn log_request(&self, command: &Command) {
+        let text = command.text();
+        match self.shared.log_commands {
+            true => tracing::info!(command = text, "requested"),
+            false => debug!(command = text, "requested"),
+        }
+    }
+}
+
+#[async_trait]
+impl Executor for LocalExecutor {
+    async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
+        self.start(command, ExecutionId::generate(), None).await
+    }
+
+    async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
+        let record = self.record(id)?;
+        let started = record.start().await.ok_or_else(|| ExecutorError::NotFound(id.clone()))?;
+        let end = record.transcript.end();
+        if from.position > end {
+            return Err(ExecutorError::OutOfRange { field: "position".into(), end });
+        }
+        let reader = Reader::at(Arc::clone(&record.transcript), from.position);
+        Ok(follow(reader, Binding::follower(&record, from.on_disconnect), started, None))
+    }
+
+    async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
+        let Some(sender) = self.record(id)?.channels()?.input else {
+            let reason = "the command does not accept input, since it was started without accepts_input";
+            return Err(ExecutorError::FailedPrecondition { reason: reason.into() });
+        };
+        sender.write(input).await
+    }
+
+    async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {
+        let Some(terminal) = self.record(id)?.channels()?.terminal else {
+            return Err(ExecutorError::FailedPrecondition { reason: "the command has no terminal".into() });
+        };
+        terminal.resize(size).map_err(|error| ExecutorError::Internal(format!("the terminal was not resized: {error}")))
+    }
+
+    async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
+        let record = self.record(id)?;
+        if let Some(containment) = record.containment() {
+            if signal == Signal::KILL {
+                record.kill.cancel();
+            }
+            containment.signal(signal).await;
+        }
+        record.info(Instant::now()).await.ok_or_else(|| ExecutorError::NotFound(id.clone()))
+    }
+
+    async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
+        let record = self.record(id)?;
+        record.info(Instant::now()).await.ok_or_else(|| ExecutorError::NotFound(id.clone()))
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError> {
+        let (records, next_page_token) = self.shared.registry.list(&query)?;
+        let mut executions = Vec::with_capacity(records.len());
+        let asked = Instant::now();
+        for record in records {
+            executions.extend(record.info(asked).await);
+        }
+        Ok(ListPage { executions, next_page_token })
+    }
+}
+
+/// What every line of the log about an execution says.
+fn span(id: &ExecutionId, command: &Command) -> tracing::Span {
+    use tracing::field::Empty;
+
+    let identity = command.identity();
+    let span = info_span!("execution", %id, identity, trace_id = Empty, span_id = Empty, parent_span_id = Empty);
+    if let Some(trace) = command.trace() {
+        span.record("trace_id", trace.trace_id());
+        span.record("span_id", trace.span_id());
+        if let Some(parent) = trace.parent_id() {
+            span.record("parent_span_id", parent);
+        }
+    }
+    span
+}
+
+/// The events that a reader finds, until the deadline of its call. The binding ends with them.
+fn follow(reader: Reader, binding: Binding, started: Started, deadline: Option<Instant>) -> Execution {
+    let events = stream::unfold(Some((reader, binding)), move |state| async move {
+        let (mut reader, binding) = state?;
+        let event = tokio::select! {
+            biased;
+            event = reader.next() => event,
+            () = until(deadline) => return Some((Err(ExecutorError::DeadlineExceeded), None)),
+        };
+        let state = (!event.is_last()).then_some((reader, binding));
+        Some((Ok(event), state))
+    });
+    Execution::new(started, events)
+}

@@ -1,0 +1,46 @@
+//! How much output is in memory, of all executions and readers of this process together: where there is much of it, each of
+//! them holds less.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// This is much.
+const MUCH: usize = 64 * 1024 * 1024;
+
+static ALL: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether there is much.
+pub(crate) fn is_much() -> bool {
+    ALL.load(Ordering::Relaxed) > MUCH
+}
+
+/// What one execution or reader holds, in bytes; nothing any more once it is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Held(usize);
+
+impl Held {
+    pub(crate) fn bytes(&self) -> usize {
+        self.0
+    }
+
+    pub(crate) fn set(&mut self, bytes: usize) {
+        match bytes.checked_sub(self.0) {
+            Some(more) => ALL.fetch_add(more, Ordering::Relaxed),
+            None => ALL.fetch_sub(self.0 - bytes, Ordering::Relaxed),
+        };
+        self.0 = bytes;
+    }
+
+    pub(crate) fn add(&mut self, bytes: usize) {
+        self.set(self.0.saturating_add(bytes));
+    }
+
+    pub(crate) fn subtract(&mut self, bytes: usize) {
+        self.set(self.0.saturating_sub(bytes));
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}

@@ -1,0 +1,222 @@
+//! Carrying output from the pipes, or the terminal, to the transcript: exact bytes, in order, as they arrive.
+//!
+//! A pipe is read only when there is room in the transcript, so what cannot be told yet stays in the pipe and slows the
+//! command down: memory is bounded, whatever it prints.
+
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use telexec_executor::{OutputStream, StreamTotals};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::transcript::Transcript;
+use crate::lock::lock;
+use crate::observer::Watcher;
+use crate::streams::source::Source;
+
+/// A chunk of less is small.
+const SMALL_BYTES: usize = 4096;
+/// Small chunks in a row are read no more often than this: a flood of tiny HTTP/2 frames would end a connection.
+const SMALL_PAUSE: Duration = Duration::from_millis(1);
+/// But so many may come at once: HTTP/2's implementations forgive a hundred.
+const SMALL_BURST: u32 = 16;
+/// After the exit, while a survivor holds a pipe: how long it may be quiet before reading stops.
+const TAIL_QUIET: Duration = Duration::from_millis(50);
+/// After the exit, while a survivor holds a pipe: how long it is read at the most.
+const TAIL_LIMIT: Duration = Duration::from_millis(500);
+
+/// Both output streams of one execution.
+pub(crate) struct Pump<'a> {
+    /// Gets the output.
+    pub(crate) transcript: &'a Transcript,
+    /// Is told what the transcript gets, and what is dropped.
+    pub(crate) watcher: Option<&'a dyn Watcher>,
+    /// For each stream: what follows is dropped. 0: unlimited.
+    pub(crate) max_output_bytes: u64,
+    /// Cancelled when no more output is to be waited for.
+    pub(crate) exited: &'a CancellationToken,
+    /// Cancelled when the reader is no longer waited for: what it has not taken is dropped.
+    pub(crate) abandoned: &'a CancellationToken,
+    /// What was read.
+    pub(crate) totals: &'a Totals,
+}
+
+/// What was read of standard output and standard error so far. Whatever becomes of the pump, it is right: a stream is
+/// incomplete until its end was read, and a chunk is dropped until it was told.
+pub(crate) struct Totals([Mutex<StreamTotals>; 2]);
+
+impl Totals {
+    pub(crate) fn new() -> Self {
+        Self([(); 2].map(|()| Mutex::new(StreamTotals { incomplete: true, ..StreamTotals::default() })))
+    }
+
+    /// Of one stream.
+    pub(crate) fn of(&self, stream: OutputStream) -> StreamTotals {
+        *self.lock(stream)
+    }
+
+    fn lock(&self, stream: OutputStream) -> MutexGuard<'_, StreamTotals> {
+        let [stdout, stderr] = &self.0;
+        let totals = match stream {
+            OutputStream::Stdout => stdout,
+            OutputStream::Stderr => stderr,
+        };
+        lock(&totals)
+    }
+}
+
+impl Pump<'_> {
+    /// Reads both streams until their ends, or, once `exited`, for a short bounded time. When both have output, the one
+    /// that had it first is read first: the runtime wakes them in the order in which the kernel reports them (epoll(7)
+    /// keeps a queue), and they are polled in the order in which they were woken.
+    ///
+    /// Returns what is left of those that are incomplete: closing that would break whoever still writes to it.
+    pub(crate) async fn run_both(&self, stdout: Source, stderr: Option<Source>) -> Vec<Source> {
+        let streams = [(Some(stdout), OutputStream::Stdout), (stderr, OutputStream::Stderr)];
+        let running: FuturesUnordered<_> =
+            streams.into_iter().map(async |(source, stream)| self.run(source, stream).await).collect();
+        running.filter_map(std::future::ready).collect().await
+    }
+
+    /// Reads one stream.
+    async fn run(&self, source: Option<Source>, stream: OutputStream) -> Option<Source> {
+        let Some(mut source) = source else {
+            self.totals.lock(stream).incomplete = false;
+            return None;
+        };
+        let mut tail: Option<Tail> = None;
+        let mut pace = Pace::default();
+        loop {
+            let asked = Instant::now();
+            let is_told = !self.is_over(stream) && self.transcript.room(self.abandoned).await;
+            if let Some(tail) = &mut tail {
+                tail.put_off(asked.elapsed());
+            }
+            pace.wait(self.exited).await;
+            if !self.wait_readable(&source, &mut tail).await {
+                return Some(source);
+            }
+            let chunk = match source.read() {
+                Ok(chunk) if chunk.is_empty() => {
+                    self.totals.lock(stream).incomplete = false;
+                    return None;
+                }
+                Ok(chunk) => chunk,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
+                Err(_) => return None,
+            };
+            pace.note(chunk.len());
+            if let Some(tail) = &mut tail {
+                tail.note(chunk.len());
+            }
+            self.tell(is_told, chunk, stream);
+        }
+    }
+
+    fn is_over(&self, stream: OutputStream) -> bool {
+        self.max_output_bytes != 0 && self.totals.of(stream).bytes >= self.max_output_bytes
+    }
+
+    /// Counts a chunk, and adds what the limit leaves of it to the transcript.
+    fn tell(&self, is_told: bool, mut chunk: Bytes, stream: OutputStream) {
+        let length = chunk.len() as u64;
+        let before = {
+            let mut totals = self.totals.lock(stream);
+            totals.bytes += length;
+            totals.dropped_bytes += length;
+            totals.bytes - length
+        };
+        if let Some(watcher) = self.watcher {
+            watcher.output(stream, &chunk);
+        }
+        if self.max_output_bytes != 0 {
+            let left = self.max_output_bytes.saturating_sub(before);
+            chunk.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+        }
+        if !is_told {
+            chunk.clear();
+        }
+        if !chunk.is_empty() {
+            self.totals.lock(stream).dropped_bytes -= chunk.len() as u64;
+            self.transcript.add(stream, chunk);
+        }
+    }
+
+    /// False: the main process has exited, and enough was waited for those who still hold the pipe.
+    async fn wait_readable(&self, source: &Source, tail: &mut Option<Tail>) -> bool {
+        if tail.is_none() && !self.exited.is_cancelled() {
+            tokio::select! {
+                biased;
+                ready = source.readable() => return ready.is_ok(),
+                () = self.exited.cancelled() => {}
+            }
+        }
+        let tail = tail.get_or_insert_with(|| {
+            source.close_peer();
+            Tail::new(source.ready())
+        });
+        match tail.patience() {
+            None => source.readable().await.is_ok(),
+            // asked first: a pipe that is never empty is always readable
+            Some(until) if until <= Instant::now() => false,
+            Some(until) => tokio::time::timeout_at(until, source.readable()).await.is_ok_and(|ready| ready.is_ok()),
+        }
+    }
+}
+
+/// What is read of a stream after the main process has exited.
+struct Tail {
+    /// What was in the pipe at the exit: the command itself wrote it, so it is read however long the reader takes.
+    owed: u64,
+    quiet_until: Instant,
+    until: Instant,
+}
+
+impl Tail {
+    fn new(owed: u64) -> Self {
+        let now = Instant::now();
+        Self { owed, quiet_until: now + TAIL_QUIET, until: now + TAIL_LIMIT }
+    }
+
+    fn note(&mut self, length: usize) {
+        self.owed = self.owed.saturating_sub(length as u64);
+        self.quiet_until = Instant::now() + TAIL_QUIET;
+    }
+
+    /// The reader took so long: that is not the survivors' time.
+    fn put_off(&mut self, time: Duration) {
+        self.quiet_until += time;
+        self.until += time;
+    }
+
+    /// How long to wait for more; `None`: as long as it takes.
+    fn patience(&self) -> Option<Instant> {
+        (self.owed == 0).then(|| self.quiet_until.min(self.until))
+    }
+}
+
+/// Keeps small chunks apart where there are too many, so that they gather in the pipe.
+#[derive(Default)]
+struct Pace {
+    /// When all small chunks since the last large one would have been read, with a pause after each.
+    paid: Option<Instant>,
+}
+
+impl Pace {
+    fn note(&mut self, length: usize) {
+        let now = Instant::now();
+        let paid = self.paid.filter(|paid| *paid > now).unwrap_or(now);
+        self.paid = (length < SMALL_BYTES).then(|| paid + SMALL_PAUSE);
+    }
+
+    async fn wait(&self, exited: &CancellationToken) {
+        let Some(until) = self.paid.and_then(|paid| paid.checked_sub(SMALL_PAUSE * (SMALL_BURST - 1))) else { return };
+        if until > Instant::now() && !exited.is_cancelled() {
+            let _ = tokio::time::timeout_at(until, exited.cancelled()).await;
+        }
+    }
+}

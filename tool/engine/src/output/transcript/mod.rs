@@ -1,0 +1,312 @@
+//! The output of one execution, and who reads it.
+//!
+//! What was read last is in memory, as much of it as its readers need: the owner, who started the command and slows it down
+//! by reading slowly; the spool, which keeps the output of commands that may go to the background; and a little for all
+//! others, who never hold up anything. What they come too late for is in the spool, or is a gap.
+
+mod reader;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use telexec_executor::{Exited, Output, OutputStream};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+pub(crate) use self::reader::Reader;
+use self::state::{CHUNK_COST, KEPT_AT_END, LITTLE, Owner, Spooled, State, ToKeep, WINDOW, after, end_of};
+use super::in_memory::{self, Held};
+use super::printed::{Chunk, Printed};
+use super::spool::{SpoolFile, Stopped};
+use crate::lock::lock;
+use crate::wait::{RETRY_DELAY, is_transient};
+
+/// Who can make room on disk.
+pub(crate) trait MakeRoom: Sync {
+    /// Gives something up. False: there is nothing, or it cannot be done now.
+    fn make_room(&self) -> impl Future<Output = bool> + Send;
+}
+
+/// The output of one execution.
+pub(crate) struct Transcript {
+    state: Mutex<State>,
+    /// Something was added: readers wait for it.
+    added: Notify,
+    /// Something was read or kept: the pump waits for it.
+    taken: Notify,
+}
+
+impl Transcript {
+    /// An empty one. With `file`, what does not fit into memory is kept there.
+    pub(crate) fn new(file: Option<SpoolFile>) -> Self {
+        let is_kept = file.is_some();
+        let spool = file.map(|file| Spooled { file: Arc::new(file), end: 0, seen: 0 });
+        let state = State {
+            window: VecDeque::new(),
+            cost: Held::default(),
+            end: 0,
+            owner: Owner::Reads,
+            read: 0,
+            spool,
+            is_kept,
+            promoted: None,
+            complete: false,
+            sealed: false,
+            exited: None,
+            dropped: [0; 2],
+        };
+        Self { state: Mutex::new(state), added: Notify::new(), taken: Notify::new() }
+    }
+
+    /// That of an execution which has ended under an earlier engine.
+    pub(crate) fn ended(printed: Printed, file: Option<SpoolFile>, exited: Exited) -> Self {
+        let transcript = Self::new(file);
+        {
+            let mut state = transcript.state();
+            if let Some(spool) = &mut state.spool {
+                spool.end = spool.file.stored(u64::MAX).map_or(0, |stored| stored.data);
+                spool.seen = printed.end;
+            }
+            let output = |Chunk { stream, position, data }| Output { stream, data, position };
+            state.window = printed.tail.into_iter().map(output).collect();
+            let cost = state.window.iter().map(|chunk| chunk.data.len() + CHUNK_COST).sum();
+            state.cost.set(cost);
+            state.end = printed.end;
+            (state.owner, state.complete, state.sealed) = (Owner::Gone, true, true);
+            state.exited = Some(exited);
+        }
+        transcript
+    }
+
+    /// What the next engine is to know of it. Of a command that only its caller could follow no output is left.
+    pub(crate) fn printed(&self) -> Printed {
+        let state = self.state();
+        let chunk = |chunk: &Output| Chunk { stream: chunk.stream, position: chunk.position, data: chunk.data.clone() };
+        let tail = if state.is_kept { state.window.iter().map(chunk).collect() } else { Vec::new() };
+        let stored = state.spool.as_ref().and_then(|spool| spool.file.stored(spool.end));
+        Printed { end: state.end, tail, stored }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Where a reader goes on that cannot have what is on disk.
+    fn after_disk(&self, is_owner: bool) -> u64 {
+        let state = self.state();
+        state.start().min(state.until(is_owner))
+    }
+
+    /// Bytes of both streams so far.
+    pub(crate) fn end(&self) -> u64 {
+        self.state().end
+    }
+
+    /// What it takes of memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.state().cost.bytes()
+    }
+
+    /// Waits until there is room for another chunk. False: there is none, and the owner is not waited for any more.
+    pub(crate) async fn room(&self, abandoned: &CancellationToken) -> bool {
+        let room = when(&self.taken, || self.has_room().then_some(()));
+        abandoned.run_until_cancelled(room).await.is_some() || self.has_room()
+    }
+
+    fn has_room(&self) -> bool {
+        self.bytes() < if in_memory::is_much() { LITTLE } else { WINDOW }
+    }
+
+    /// Adds a chunk.
+    pub(crate) fn add(&self, stream: OutputStream, data: Bytes) {
+        let mut state = self.state();
+        let position = state.end;
+        state.end += data.len() as u64;
+        state.cost.add(data.len() + CHUNK_COST);
+        state.window.push_back(Output { stream, data, position });
+        state.trim();
+        drop(state);
+        self.added.notify_waiters();
+    }
+
+    /// The owner goes, or needs no more: the command does not wait for it.
+    pub(crate) fn leave(&self) {
+        let mut state = self.state();
+        state.owner = Owner::Gone;
+        state.trim();
+        drop(state);
+        self.taken.notify_waiters();
+    }
+
+    /// The command goes on in the background: its owner is told so after what there is.
+    pub(crate) fn promote(&self) {
+        let mut state = self.state();
+        if state.exited.is_some() {
+            return;
+        }
+        let end = state.end;
+        state.promoted.get_or_insert(end);
+        drop(state);
+        self.added.notify_waiters();
+        // it has what it needs in memory, or in the spool
+        self.leave();
+    }
+
+    /// It went, or goes, to the background.
+    pub(crate) fn is_promoted(&self) -> bool {
+        self.state().promoted.is_some()
+    }
+
+    /// No more output comes.
+    pub(crate) fn complete(&self) {
+        self.state().complete = true;
+        self.added.notify_waiters();
+    }
+
+    /// The command has ended. Forgets what is not to be kept, and returns how much nobody has got: of standard output and
+    /// of standard error.
+    pub(crate) fn seal(&self) -> [u64; 2] {
+        let mut state = self.state();
+        state.complete = true;
+        state.sealed = true;
+        state.trim();
+        state.dropped
+    }
+
+    /// This is the last that is told.
+    pub(crate) fn finish(&self, exited: Exited) {
+        self.state().exited = Some(exited);
+        self.added.notify_waiters();
+    }
+
+    /// Some of it is on disk.
+    pub(crate) fn is_on_disk(&self) -> bool {
+        self.state().spool.as_ref().is_some_and(|spool| spool.end > 0)
+    }
+
+    /// Gives up what is on disk of an execution that has ended, but for the last of it, which goes into memory. False: the
+    /// file system does not answer.
+    pub(crate) async fn forget_spool(&self) -> bool {
+        let Some((file, end)) = self.state().spool.as_ref().map(|spool| (Arc::clone(&spool.file), spool.end)) else {
+            return true;
+        };
+        let tail = match read_tail(&file, end).await {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => return false,
+            // it was removed, or the disk is broken
+            tail => tail.unwrap_or_default(),
+        };
+        drop(self.state().forget_spool(tail));
+        // who reads it has it until then
+        if let Some(file) = Arc::into_inner(file) {
+            file.remove().await;
+        }
+        true
+    }
+
+    /// Keeps the output on disk, if it is to be and there is much of it, until all is kept. `room` gives up what older
+    /// executions have there.
+    pub(crate) async fn keep(&self, room: &impl MakeRoom) {
+        loop {
+            match when(&self.added, || self.state().to_keep()).await {
+                ToKeep::Write(file, chunks) => {
+                    let offered = chunks.last().map_or(0, end_of);
+                    let kept = write_all(&file, chunks, room).await;
+                    self.state().was_kept(kept, offered);
+                }
+                ToKeep::Skip(offered) => self.state().was_offered(offered),
+                ToKeep::Nothing => return,
+            }
+            self.taken.notify_waiters();
+        }
+    }
+
+    fn find(&self, position: u64, is_owner: bool) -> Option<Found> {
+        let mut state = self.state();
+        if is_owner {
+            state.read = position;
+            state.trim();
+            self.taken.notify_waiters();
+        }
+        if is_owner && state.promoted.is_some_and(|end| position >= end) {
+            return Some(Found::Promoted);
+        }
+        if position >= state.end {
+            return state.exited.clone().map(|exited| Found::Exited(Box::new(exited)));
+        }
+        if let Some(output) = state.output(position) {
+            return Some(Found::Output(output));
+        }
+        let until = state.until(is_owner);
+        match &state.spool {
+            Some(spool) if position < spool.end => match spool.file.start() {
+                start if start <= position => Some(Found::OnDisk(Arc::clone(&spool.file), spool.end.min(until))),
+                start if start < spool.end => Some(Found::Lost(start.min(until))),
+                _ => Some(Found::Lost(state.start().min(until))),
+            },
+            _ => Some(Found::Gap(state.start())),
+        }
+    }
+}
+
+/// What a reader finds at its position.
+enum Found {
+    Output(Output),
+    OnDisk(Arc<SpoolFile>, u64),
+    /// What is before this was not kept; the owner is told at the end how much it has not got.
+    Gap(u64),
+    /// What is before this was on disk, and is lost.
+    Lost(u64),
+    Promoted,
+    Exited(Box<Exited>),
+}
+
+/// Writes chunks, as many as can be kept; returns where what is kept ends.
+async fn write_all(file: &Arc<SpoolFile>, mut chunks: Vec<Output>, room: &impl MakeRoom) -> u64 {
+    loop {
+        match file.append(chunks.clone()).await {
+            (end, Some(Stopped::Total)) if room.make_room().await => {
+                chunks = chunks.iter().filter_map(|chunk| after(chunk, end)).collect();
+            }
+            (end, Some(Stopped::Disk(error))) if is_transient(&error) => {
+                tokio::time::sleep(RETRY_DELAY).await;
+                chunks = chunks.iter().filter_map(|chunk| after(chunk, end)).collect();
+            }
+            (end, Some(reason)) => {
+                warn!(%reason, position = end, "output is not kept from here on");
+                return end;
+            }
+            (end, None) => return end,
+        }
+    }
+}
+
+/// The last of what is on disk before `end`, as much as stays in memory after an end.
+async fn read_tail(file: &Arc<SpoolFile>, end: u64) -> io::Result<Vec<Output>> {
+    let mut position = end.saturating_sub(KEPT_AT_END as u64).max(file.start());
+    let mut tail = Vec::new();
+    while position < end {
+        tail.extend(file.read(position, end).await?);
+        position = tail.last().map_or(end, end_of);
+    }
+    Ok(tail)
+}
+
+/// Waits for what `check` finds, which is asked again whenever there are news.
+async fn when<T>(news: &Notify, check: impl Fn() -> Option<T>) -> T {
+    loop {
+        let next = news.notified();
+        tokio::pin!(next);
+        // from here on nothing is missed
+        next.as_mut().enable();
+        if let Some(found) = check() {
+            return found;
+        }
+        next.await;
+    }
+}

@@ -1,0 +1,91 @@
+//! Reading a transcript.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use telexec_executor::{Event, Output};
+use tracing::warn;
+
+use super::state::{BATCH, LITTLE, end_of};
+use super::{Found, Transcript, when};
+use crate::output::in_memory::{self, Held};
+use crate::output::spool::SpoolFile;
+use crate::wait::{RETRY_DELAY, is_transient};
+
+/// One who reads a transcript, at its own speed.
+pub(crate) struct Reader {
+    transcript: Arc<Transcript>,
+    position: u64,
+    /// Read from disk, not told yet.
+    read: VecDeque<Output>,
+    /// What that holds, with the piece of it that was told last.
+    held: Held,
+    is_owner: bool,
+}
+
+impl Reader {
+    /// Who started the command: it reads all.
+    pub(crate) fn owner(transcript: Arc<Transcript>) -> Self {
+        Self { transcript, position: 0, read: VecDeque::new(), held: Held::default(), is_owner: true }
+    }
+
+    /// Someone else.
+    pub(crate) fn at(transcript: Arc<Transcript>, position: u64) -> Self {
+        Self { transcript, position, read: VecDeque::new(), held: Held::default(), is_owner: false }
+    }
+
+    /// What comes next; not to be called after the last event.
+    pub(crate) async fn next(&mut self) -> Event {
+        loop {
+            if let Some(output) = self.read.pop_front() {
+                return self.tell(output);
+            }
+            self.held.set(0);
+            let transcript = Arc::clone(&self.transcript);
+            match when(&transcript.added, || transcript.find(self.position, self.is_owner)).await {
+                Found::Output(output) => return self.tell(output),
+                Found::OnDisk(file, end) => {
+                    if !self.read(file, end).await {
+                        return self.skip_to(transcript.after_disk(self.is_owner));
+                    }
+                }
+                Found::Gap(position) if self.is_owner => self.position = position,
+                Found::Gap(position) | Found::Lost(position) => return self.skip_to(position),
+                Found::Promoted => return Event::Promoted,
+                Found::Exited(exited) => return Event::Exited(*exited),
+            }
+        }
+    }
+
+    fn tell(&mut self, output: Output) -> Event {
+        self.position = end_of(&output);
+        Event::Output(output)
+    }
+
+    /// What is before is not told.
+    fn skip_to(&mut self, position: u64) -> Event {
+        self.position = position;
+        Event::Gap(position)
+    }
+
+    /// False: it cannot be read, now or ever.
+    async fn read(&mut self, file: Arc<SpoolFile>, end: u64) -> bool {
+        let length = if in_memory::is_much() { LITTLE / 4 } else { BATCH };
+        let end = end.min(self.position.saturating_add(length as u64));
+        // at once: others that come at the same time are to see it
+        self.held.set(length);
+        match file.read(self.position, end).await {
+            Ok(chunks) if !chunks.is_empty() => {
+                self.held.set(chunks.iter().map(|chunk| chunk.data.len()).sum());
+                self.read = chunks.into();
+            }
+            Err(error) if is_transient(&error) => tokio::time::sleep(RETRY_DELAY).await,
+            // someone has removed it, or the disk is broken
+            unread => {
+                warn!(error = unread.err().map(tracing::field::display), "kept output cannot be read");
+                return false;
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,203 @@
+//! What is in memory of an execution's output, and who still needs it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use telexec_executor::{Exited, Output, OutputStream};
+
+use crate::output::in_memory::Held;
+use crate::output::spool::SpoolFile;
+
+/// While it runs, so much may wait in memory for the owner or the spool.
+pub(super) const WINDOW: usize = 512 * 1024;
+/// The same where much is in memory already; a quarter of it is read from disk at once then.
+pub(super) const LITTLE: usize = 64 * 1024;
+/// So much stays in memory for those who come later, while it runs.
+pub(super) const KEPT: usize = 64 * 1024;
+/// And after its end; a command that prints no more than this needs no files.
+pub(super) const KEPT_AT_END: usize = 16 * 1024;
+/// What a chunk costs beside its bytes, about.
+pub(super) const CHUNK_COST: usize = 128;
+/// The most that is given to the spool at once.
+pub(super) const BATCH: usize = 256 * 1024;
+
+/// What a transcript is made of.
+pub(super) struct State {
+    /// The end of the output, without gaps.
+    pub(super) window: VecDeque<Output>,
+    /// What the window costs, in bytes.
+    pub(super) cost: Held,
+    /// Bytes of both streams.
+    pub(super) end: u64,
+    pub(super) owner: Owner,
+    /// The owner has read so far.
+    pub(super) read: u64,
+    pub(super) spool: Option<Spooled>,
+    /// It is not for its caller alone: the next engine is to have what is left of it.
+    pub(super) is_kept: bool,
+    /// Where the owner stops, since the command goes on without it.
+    pub(super) promoted: Option<u64>,
+    /// No more output comes.
+    pub(super) complete: bool,
+    /// It is as short as it is to be after the end.
+    pub(super) sealed: bool,
+    pub(super) exited: Option<Exited>,
+    /// Of each stream: bytes that were forgotten, and that neither the owner nor the spool has got.
+    pub(super) dropped: [u64; 2],
+}
+
+/// Who started the command.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// What it has not read yet waits for it.
+    Reads,
+    /// Nobody waits for it.
+    Gone,
+}
+
+pub(super) struct Spooled {
+    pub(super) file: Arc<SpoolFile>,
+    /// The spool has so much of the output.
+    pub(super) end: u64,
+    /// It has been offered so much; more than it has if it could not keep it.
+    pub(super) seen: u64,
+}
+
+impl Spooled {
+    pub(super) fn is_stopped(&self) -> bool {
+        self.end < self.seen
+    }
+}
+
+/// What is to be done for the spool.
+pub(super) enum ToKeep {
+    /// These follow what it has.
+    Write(Arc<SpoolFile>, Vec<Output>),
+    /// It keeps no more, whatever comes: up to here.
+    Skip(u64),
+    /// It has all, or needs none.
+    Nothing,
+}
+
+impl State {
+    /// Where the window begins.
+    pub(super) fn start(&self) -> u64 {
+        self.window.front().map_or(self.end, |chunk| chunk.position)
+    }
+
+    /// Where a reader stops.
+    pub(super) fn until(&self, is_owner: bool) -> u64 {
+        self.promoted.filter(|_| is_owner).unwrap_or(u64::MAX)
+    }
+
+    /// What is in memory at this position, to the end of its chunk.
+    pub(super) fn output(&self, position: u64) -> Option<Output> {
+        let after = self.window.partition_point(|chunk| chunk.position <= position);
+        self.window.get(after.checked_sub(1)?).and_then(|chunk| after_position(chunk, position))
+    }
+
+    /// Forgets what nobody needs any more.
+    pub(super) fn trim(&mut self) {
+        let kept = match &self.spool {
+            // all of it is on disk
+            Some(spool) if self.sealed && spool.end == self.end => 0,
+            _ if self.sealed => KEPT_AT_END,
+            _ => KEPT,
+        };
+        while let Some(first) = self.window.front() {
+            let end = end_of(first);
+            let is_read = self.owner == Owner::Gone || self.read >= end;
+            // what is not to be kept yet, since there is little, is in memory
+            let is_kept = self.spool.as_ref().is_none_or(|spool| spool.seen >= end);
+            if self.cost.bytes() <= kept || !is_read || !is_kept {
+                return;
+            }
+            let surplus = self.cost.bytes() - kept;
+            let Some(chunk) = self.window.pop_front() else { return };
+            self.cost.subtract(chunk.data.len() + CHUNK_COST);
+            // of the last one that is forgotten after the end, as much as fits stays
+            let rest = if self.sealed { after_position(&chunk, chunk.position + surplus as u64) } else { None };
+            self.forget(&chunk, rest.as_ref().map_or(end, |rest| rest.position));
+            if let Some(rest) = rest {
+                // a copy, so that the rest of its memory is given back
+                self.cost.add(rest.data.len() + CHUNK_COST);
+                self.window.push_front(Output { data: Bytes::copy_from_slice(&rest.data), ..rest });
+                return;
+            }
+        }
+    }
+
+    /// Counts what nobody has got of a chunk before `end`, which is in the chunk.
+    pub(super) fn forget(&mut self, chunk: &Output, end: u64) {
+        let got = self.read.max(self.spool.as_ref().map_or(0, |spool| spool.end));
+        let [stdout, stderr] = &mut self.dropped;
+        let dropped = match chunk.stream {
+            OutputStream::Stdout => stdout,
+            OutputStream::Stderr => stderr,
+        };
+        *dropped += end.saturating_sub(got.max(chunk.position));
+    }
+
+    /// What is to be done for the spool next; `None`: that is not yet known.
+    pub(super) fn to_keep(&self) -> Option<ToKeep> {
+        let Some(spool) = &self.spool else { return Some(ToKeep::Nothing) };
+        let is_much = spool.seen > 0 || self.cost.bytes() > KEPT_AT_END;
+        if !is_much || spool.seen == self.end {
+            return self.complete.then_some(ToKeep::Nothing);
+        }
+        if spool.is_stopped() {
+            return Some(ToKeep::Skip(self.end));
+        }
+        let mut bytes = 0;
+        let from = self.window.partition_point(|chunk| chunk.position < spool.seen);
+        let fits = |chunk: &&Output| {
+            let fits = bytes < BATCH;
+            bytes += chunk.data.len();
+            fits
+        };
+        let chunks = self.window.iter().skip(from).take_while(fits).cloned().collect();
+        Some(ToKeep::Write(Arc::clone(&spool.file), chunks))
+    }
+
+    /// `tail`: the last of what is on disk. It is not needed where what was not kept there is in memory.
+    pub(super) fn forget_spool(&mut self, tail: Vec<Output>) -> Option<Spooled> {
+        let spool = self.spool.take()?;
+        if self.window.is_empty() {
+            self.cost.set(tail.iter().map(|chunk| chunk.data.len() + CHUNK_COST).sum());
+            self.window = tail.into();
+            self.trim();
+        }
+        Some(spool)
+    }
+
+    pub(super) fn was_offered(&mut self, offered: u64) {
+        if let Some(spool) = &mut self.spool {
+            spool.seen = offered;
+        }
+        self.trim();
+    }
+
+    pub(super) fn was_kept(&mut self, end: u64, offered: u64) {
+        let Some(spool) = &mut self.spool else { return };
+        spool.end = end;
+        self.was_offered(offered);
+    }
+}
+
+/// The position after a chunk.
+pub(super) fn end_of(chunk: &Output) -> u64 {
+    chunk.position + chunk.data.len() as u64
+}
+
+/// What of a chunk is at and after a position in it.
+pub(super) fn after_position(chunk: &Output, position: u64) -> Option<Output> {
+    let before = usize::try_from(position.checked_sub(chunk.position)?).ok()?;
+    let data = (before < chunk.data.len()).then(|| chunk.data.slice(before..))?;
+    Some(Output { stream: chunk.stream, data, position })
+}
+
+/// What of a chunk is at and after a position anywhere.
+pub(super) fn after(chunk: &Output, position: u64) -> Option<Output> {
+    after_position(chunk, position.max(chunk.position))
+}

@@ -1,0 +1,148 @@
+//! Which children of this process are the engine's own. Whatever else ends as a child of an agent is a stranger: an
+//! orphan that was given to it.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{control, table};
+use crate::lock::lock;
+
+/// Of all engines of this process, since a process has one set of children.
+static OWN: LazyLock<Mutex<HashMap<u64, Arc<Note>>>> = LazyLock::new(Mutex::default);
+static NEXT: AtomicU64 = AtomicU64::new(0);
+/// Those that have ended and cannot be reaped yet: the kernel tells a debugger of such an end first, see ptrace(2).
+static LATER: Mutex<Vec<OwnChild>> = Mutex::new(Vec::new());
+
+/// What is known of a child.
+#[derive(Default)]
+struct Note {
+    /// 0 until it exists.
+    pid: AtomicI32,
+    unwanted: AtomicBool,
+}
+
+/// A child of the engine, from before it exists until it is reaped. Dropping it gives the child up: it is a stranger then.
+pub(crate) struct OwnChild {
+    key: u64,
+    note: Arc<Note>,
+}
+
+impl OwnChild {
+    /// A child that is about to be made.
+    pub(crate) fn expect() -> Self {
+        let (key, note) = (NEXT.fetch_add(1, Ordering::Relaxed), Arc::new(Note::default()));
+        lock(&OWN).insert(key, Arc::clone(&note));
+        Self { key, note }
+    }
+
+    /// Where the child notes its id before it does anything else.
+    pub(crate) fn pid(&self) -> &AtomicI32 {
+        &self.note.pid
+    }
+
+    /// It is not to be made any more.
+    pub(crate) fn is_unwanted(&self) -> bool {
+        self.note.unwanted.load(Ordering::Acquire)
+    }
+
+    /// Ends it from elsewhere while it is being made.
+    pub(crate) fn canceller(&self) -> Canceller {
+        Canceller { key: self.key, note: Arc::clone(&self.note) }
+    }
+
+    /// Takes the child, which has ended, from the process table: now, or as soon as that can be done.
+    pub(crate) fn reap(self) {
+        let mut later = lock(&LATER);
+        later.push(self);
+        later.retain(|child| !child.is_reaped());
+    }
+
+    /// The same, of a child that is about to end.
+    pub(crate) fn reap_soon(self, pidfd: &OwnedFd) {
+        control::wait_briefly(pidfd);
+        self.reap();
+    }
+
+    fn is_reaped(&self) -> bool {
+        // its id may be given to a stranger as soon as it is reaped: see `Canceller::cancel`
+        let mut own = lock(&OWN);
+        let reaped = match Pid::from_raw(self.note.pid.load(Ordering::Acquire)) {
+            // it cannot fail but by someone else's having reaped it
+            Some(pid) => control::reap(pid).unwrap_or(true),
+            None => true,
+        };
+        if reaped {
+            own.remove(&self.key);
+        }
+        reaped
+    }
+}
+
+impl Drop for OwnChild {
+    fn drop(&mut self) {
+        lock(&OWN).remove(&self.key);
+    }
+}
+
+/// Ends a child that may be held up on its way to its program.
+pub(crate) struct Canceller {
+    key: u64,
+    note: Arc<Note>,
+}
+
+impl Canceller {
+    /// Keeps the child from being made, or kills it. One that is just being made may get away: ask again until it has come
+    /// out.
+    pub(crate) fn cancel(&self) {
+        self.note.unwanted.store(true, Ordering::Release);
+        let own = lock(&OWN);
+        // while it is there, its id is its own: it is reaped under this lock
+        if own.contains_key(&self.key)
+            && let Some(pid) = Pid::from_raw(self.note.pid.load(Ordering::Acquire))
+        {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// Takes ended strangers from the process table. False: an own child that has ended and is not reaped hides more.
+pub(crate) fn reap_strangers() -> bool {
+    lock(&LATER).retain(|child| !child.is_reaped());
+    while let Ok(Some(pid)) = control::any_ended() {
+        if is_own(pid) {
+            return false;
+        }
+        let _ = control::reap(pid);
+    }
+    true
+}
+
+/// Takes ended strangers from the process table, also those that own children hide.
+///
+/// # Errors
+/// /proc cannot be read.
+pub(crate) fn reap_hidden_strangers() -> io::Result<()> {
+    let this = i32::try_from(std::process::id()).unwrap_or(0);
+    for pid in table::listed()? {
+        let ended = table::read(pid)?.is_some_and(|process| process.parent == this && process.zombie);
+        if let Some(pid) = Pid::from_raw(pid).filter(|pid| ended && !is_own(*pid)) {
+            let _ = control::reap(pid);
+        }
+    }
+    Ok(())
+}
+
+/// How many there are.
+#[cfg(test)]
+pub(crate) fn known() -> usize {
+    lock(&OWN).len()
+}
+
+fn is_own(pid: Pid) -> bool {
+    lock(&OWN).values().any(|own| own.pid.load(Ordering::Acquire) == pid.as_raw_nonzero().get())
+}

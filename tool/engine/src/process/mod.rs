@@ -1,0 +1,11 @@
+//! Processes: making, finding, signalling and reaping them.
+
+pub(crate) mod children;
+pub(crate) mod control;
+pub(crate) mod environ;
+pub(crate) mod reaper;
+pub(crate) mod requirements;
+pub(crate) mod rlimits;
+pub(crate) mod scanner;
+pub(crate) mod table;
+pub(crate) mod vfork;

@@ -1,0 +1,339 @@
+//! What runs in the child, in the memory of this process: it calls nothing but thin wrappers of system calls. No allocation,
+//! no lock, no panic, no destructor.
+#![allow(unsafe_code)]
+
+use std::os::fd::RawFd;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use libc::{c_char, c_int, c_long, c_void};
+use telexec_executor::SpawnStage;
+
+use crate::process::rlimits;
+
+/// The kernel's signal set.
+const SIGNAL_SET_BYTES: usize = 8;
+/// What parent and child share while the parent waits. The child only reads, but for `pid` and `failure`.
+pub(super) struct Shared {
+    pub(super) candidates: *const *const c_char,
+    pub(super) argv: *const *const c_char,
+    pub(super) environment: *const *const c_char,
+    pub(super) working_directory: *const c_char,
+    pub(super) streams: [RawFd; 3],
+    pub(super) terminal: bool,
+    pub(super) joins: *const RawFd,
+    pub(super) join_count: usize,
+    pub(super) rlimits: *const libc::rlimit64,
+    pub(super) credentials: *const Ids,
+    pub(super) pid: *const AtomicI32,
+    #[cfg(test)]
+    pub(super) fault: Option<SpawnStage>,
+    pub(super) failure: Option<(SpawnStage, c_int)>,
+}
+
+/// [`Credentials`], as the child reads them.
+pub(super) struct Ids {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) groups: *const u32,
+    pub(super) group_count: usize,
+}
+
+/// The steps of becoming the program, in their order.
+const STEPS: [(SpawnStage, Step); 10] = [
+    (SpawnStage::Setsid, new_session),
+    (SpawnStage::Cgroup, enter_cgroups),
+    (SpawnStage::Rlimit, default_rlimits),
+    (SpawnStage::Dup, connect_streams),
+    (SpawnStage::CloseRange, close_other_files),
+    (SpawnStage::Setgroups, set_groups),
+    (SpawnStage::Setgid, set_gid),
+    (SpawnStage::Setuid, set_uid),
+    // as its user, and after close_range: /proc/self/fd/N must not lead anywhere
+    (SpawnStage::Chdir, change_directory),
+    (SpawnStage::Exec, execute),
+];
+
+/// One step, or the error number that it failed with.
+///
+/// # Safety
+/// Only in a child of [`clone_and_wait`](super::clone::clone_and_wait), with what its parent passed to it.
+type Step = unsafe fn(&Shared) -> Result<(), c_int>;
+
+/// Becomes the program, or notes why not and ends.
+pub(super) extern "C" fn become_program(argument: *mut c_void) -> c_int {
+    // SAFETY: the parent passed a pointer to its `Shared`, and waits: this is the only reference in use.
+    let shared = unsafe { &mut *argument.cast::<Shared>() };
+    // SAFETY: the parent keeps what it points to until this child has left its memory.
+    unsafe { note_pid(shared.pid) };
+    for (stage, step) in STEPS {
+        #[cfg(test)]
+        if shared.fault == Some(stage) {
+            shared.failure = Some((stage, libc::EIO));
+            break;
+        }
+        // SAFETY: this is such a child.
+        if let Err(errno) = unsafe { step(shared) } {
+            shared.failure = Some((stage, errno));
+            break;
+        }
+    }
+    // SAFETY: ends this process only, without running anything of the parent's.
+    unsafe { libc::_exit(127) }
+}
+
+/// # Safety
+/// `pid` is valid.
+unsafe fn note_pid(pid: *const AtomicI32) {
+    // SAFETY: no pointers are passed, and the caller vouches for `pid`.
+    unsafe { (*pid).store(libc::getpid(), Ordering::Release) };
+}
+
+/// A session of its own, and what belongs to its start: umask, default priorities.
+unsafe fn new_session(_: &Shared) -> Result<(), c_int> {
+    // SAFETY: system calls on this process's own state, with valid pointers.
+    unsafe {
+        check(libc::setsid().into())?;
+        libc::umask(0o022);
+        // As far as this process may: a lower priority than the default cannot always be given up.
+        let normal: libc::sched_param = std::mem::zeroed();
+        libc::sched_setscheduler(0, libc::SCHED_OTHER, &normal);
+        libc::setpriority(libc::PRIO_PROCESS, 0, 0);
+        libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, 0);
+        write_file(c"/proc/self/oom_score_adj".as_ptr(), b"0");
+    }
+    Ok(())
+}
+
+/// See ioprio_set(2).
+const IOPRIO_WHO_PROCESS: c_int = 1;
+
+unsafe fn write_file(path: *const c_char, text: &[u8]) {
+    // SAFETY: the path is a C string, and the text as long as it says.
+    unsafe {
+        let file = libc::open(path, libc::O_WRONLY | libc::O_CLOEXEC);
+        if file >= 0 {
+            libc::write(file, text.as_ptr().cast(), text.len());
+            libc::close(file);
+        }
+    }
+}
+
+unsafe fn enter_cgroups(shared: &Shared) -> Result<(), c_int> {
+    // SAFETY: the parent passed so many numbers.
+    unsafe { join_all(shared.joins, shared.join_count) }
+}
+
+/// # Safety
+/// `joins` points to so many numbers.
+unsafe fn join_all(joins: *const RawFd, count: usize) -> Result<(), c_int> {
+    for n in 0..count {
+        // SAFETY: within what the caller vouches for; "0" is whoever writes it, see cgroups(7).
+        check(unsafe { libc::write(*joins.add(n), c"0".as_ptr().cast(), 1) } as c_long)?;
+    }
+    Ok(())
+}
+
+/// Where this process may not raise a limit, it stays as low as it is.
+unsafe fn default_rlimits(shared: &Shared) -> Result<(), c_int> {
+    for kind in 0..rlimits::KINDS {
+        // SAFETY: there are so many of them; the pointers are valid for the calls.
+        unsafe {
+            let mut wanted = *shared.rlimits.add(kind);
+            let mut current: libc::rlimit64 = std::mem::zeroed();
+            if libc::syscall(libc::SYS_prlimit64, 0, kind, &raw const wanted, &raw mut current) == 0 {
+                continue;
+            }
+            check(libc::syscall(libc::SYS_prlimit64, 0, kind, ptr::null::<c_void>(), &raw mut current))?;
+            wanted.rlim_max = if wanted.rlim_max < current.rlim_max { wanted.rlim_max } else { current.rlim_max };
+            wanted.rlim_cur = if wanted.rlim_cur < wanted.rlim_max { wanted.rlim_cur } else { wanted.rlim_max };
+            check(libc::syscall(libc::SYS_prlimit64, 0, kind, &raw const wanted, ptr::null_mut::<c_void>()))?;
+        }
+    }
+    Ok(())
+}
+
+unsafe fn connect_streams(shared: &Shared) -> Result<(), c_int> {
+    for (number, stream) in (0..).zip(shared.streams) {
+        // SAFETY: no pointers are passed.
+        check(unsafe { libc::dup2(stream, number) }.into())?;
+    }
+    if shared.terminal {
+        // SAFETY: no pointers are passed. It is the leader of a new session, which has no terminal yet.
+        check(unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) }.into())?;
+    }
+    Ok(())
+}
+
+unsafe fn close_other_files(_: &Shared) -> Result<(), c_int> {
+    // SAFETY: no pointers are passed.
+    check(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) })
+}
+
+// The kernel's own calls: those of the C library would change all threads of the parent.
+
+unsafe fn set_groups(shared: &Shared) -> Result<(), c_int> {
+    // SAFETY: the parent passed null or valid ids, with so many groups.
+    unsafe {
+        match shared.credentials.as_ref() {
+            Some(ids) => check(libc::syscall(libc::SYS_setgroups, ids.group_count, ids.groups)),
+            None => Ok(()),
+        }
+    }
+}
+
+unsafe fn set_gid(shared: &Shared) -> Result<(), c_int> {
+    // SAFETY: the parent passed null or valid ids.
+    unsafe {
+        match shared.credentials.as_ref() {
+            Some(ids) => check(libc::syscall(libc::SYS_setresgid, ids.gid, ids.gid, ids.gid)),
+            None => Ok(()),
+        }
+    }
+}
+
+unsafe fn set_uid(shared: &Shared) -> Result<(), c_int> {
+    // SAFETY: the parent passed null or valid ids; the rest passes no pointers.
+    unsafe {
+        // privileges that were given to this process only, see capabilities(7); old kernels do not know them
+        libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+        match shared.credentials.as_ref() {
+            Some(ids) => {
+                leave_keyring()?;
+                // Until it runs its program it shares this process's memory. Its new user may not look into it, or trace
+                // it, whatever fs.suid_dumpable says: the capabilities that it keeps until then, without effect, forbid
+                // it until the memory is undumpable. See ptrace(2), "access mode checking".
+                libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0);
+                check(libc::syscall(libc::SYS_setresuid, ids.uid, ids.uid, ids.uid))?;
+                check(libc::prctl(libc::PR_SET_DUMPABLE, 0).into())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// A new session keyring: that of this process may hold secrets. See session-keyring(7).
+unsafe fn leave_keyring() -> Result<(), c_int> {
+    // SAFETY: a null name is allowed.
+    match check(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, ptr::null::<c_char>()) }) {
+        // the kernel has no keyrings, or a container may not use them
+        Err(libc::ENOSYS | libc::EPERM | libc::EACCES) => Ok(()),
+        joined => joined,
+    }
+}
+
+/// See keyctl(2).
+const KEYCTL_JOIN_SESSION_KEYRING: c_int = 1;
+
+unsafe fn change_directory(shared: &Shared) -> Result<(), c_int> {
+    // SAFETY: the parent passed a C string.
+    check(unsafe { libc::chdir(shared.working_directory) }.into())
+}
+
+unsafe fn execute(shared: &Shared) -> Result<(), c_int> {
+    // SAFETY: as this function's own.
+    unsafe {
+        default_signals();
+        Err(exec_first(shared))
+    }
+}
+
+/// execve(2) itself puts caught signals back to their default, but keeps ignored ones ignored.
+unsafe fn default_signals() {
+    // SAFETY: plain system calls; the sets are valid. Signals that cannot be changed answer EINVAL, which is fine.
+    unsafe {
+        // the kernel's own sigaction, since the C library keeps two signals from its callers: all zeroes is SIG_DFL
+        let default = [0_u64; 8];
+        for signal in 1..=64 {
+            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), ptr::null::<u64>(), SIGNAL_SET_BYTES);
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
+    }
+}
+
+/// Tries one candidate after the other, as execvp(3) does; returns the error number if none can be run.
+unsafe fn exec_first(shared: &Shared) -> c_int {
+    // SAFETY: the arrays are null-terminated, so `next` stays inside of `candidates`.
+    unsafe {
+        let mut denied = false;
+        let mut last = libc::ENOENT;
+        let mut next = shared.candidates;
+        while !(*next).is_null() {
+            libc::execve(*next, shared.argv, shared.environment);
+            last = errno();
+            match last {
+                libc::EACCES => denied = true,
+                libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {}
+                _ => return last,
+            }
+            next = next.add(1);
+        }
+        if denied { libc::EACCES } else { last }
+    }
+}
+
+/// What [`leave_orphan`](super::leave_orphan) and its child share.
+pub(super) struct Orphanage {
+    pub(super) joins: *const RawFd,
+    pub(super) join_count: usize,
+    pub(super) pid: *const AtomicI32,
+    pub(super) failure: c_int,
+}
+
+/// Has a child of its own, in another session, and ends.
+pub(super) extern "C" fn become_parent_of_orphan(argument: *mut c_void) -> c_int {
+    // SAFETY: the parent passed a pointer to its `Orphanage`, and waits: this is the only reference in use. System calls
+    // on this process's own state; the orphan has memory of its own.
+    unsafe {
+        let orphanage = &mut *argument.cast::<Orphanage>();
+        note_pid(orphanage.pid);
+        if let Err(errno) = join_all(orphanage.joins, orphanage.join_count) {
+            orphanage.failure = errno;
+            libc::_exit(127);
+        }
+        libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
+        libc::setsid();
+        // the kernel's own fork: that of the C library would run what the program registered for it
+        match libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) {
+            0 => {
+                libc::setsid();
+                default_signals();
+                libc::alarm(20);
+                loop {
+                    libc::pause();
+                }
+            }
+            forked => orphanage.failure = check(forked).err().unwrap_or(0),
+        }
+        libc::_exit(0)
+    }
+}
+
+/// What [`try_out`](super::try_out) and its child share.
+pub(super) struct Trial {
+    pub(super) pid: *const AtomicI32,
+    pub(super) failure: c_int,
+}
+
+pub(super) extern "C" fn close_files_and_end(argument: *mut c_void) -> c_int {
+    // SAFETY: the parent passed a pointer to its `Trial`, and waits: this is the only reference in use. The files are this
+    // process's own copies.
+    unsafe {
+        let trial = &mut *argument.cast::<Trial>();
+        note_pid(trial.pid);
+        trial.failure = check(libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0)).err().unwrap_or(0);
+        libc::_exit(0)
+    }
+}
+
+fn check(result: c_long) -> Result<(), c_int> {
+    if result < 0 { Err(errno()) } else { Ok(()) }
+}
+
+/// A child that shares memory shares errno, too, with its parent, which waits.
+fn errno() -> c_int {
+    // SAFETY: always valid to read in a thread.
+    unsafe { *libc::__errno_location() }
+}

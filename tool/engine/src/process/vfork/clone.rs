@@ -1,0 +1,211 @@
+//! Making a child that shares this process's memory, by clone3(2) or clone(2).
+#![allow(unsafe_code)]
+
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+use std::sync::Mutex;
+
+use libc::{c_int, c_long, c_void};
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+use crate::lock::lock;
+
+/// The child's stack. It calls some dozens of thin wrappers of system calls.
+const STACK_BYTES: usize = 64 * 1024;
+
+/// What a child does first and last; it never returns.
+pub(super) type Entry = extern "C" fn(*mut c_void) -> c_int;
+
+/// Makes a child that shares this process's memory, in a cgroup v2 if one is given, and waits until it has left it.
+/// `entry` gets `argument`, which must be what it expects, and be valid and unused by others until this returns.
+pub(super) fn clone_and_wait(
+    entry: Entry,
+    argument: *mut c_void,
+    birthplace: Option<&OwnedFd>,
+) -> Result<(Pid, OwnedFd), Errno> {
+    let mut stack = Vec::<u128>::with_capacity(STACK_BYTES / size_of::<u128>());
+    let _blocked = SignalsBlocked::all();
+    // 16-byte aligned (u128) at both ends
+    let stack = stack.spare_capacity_mut();
+    let (pid, pidfd) = match birthplace {
+        // SAFETY: `stack` is a writable, unused buffer that outlives the child's use of it, as does `argument`, because
+        // CLONE_VFORK holds this thread until the child has left this memory by execve(2) or _exit(2).
+        Some(cgroup) => unsafe { clone3::clone(entry, argument, stack, cgroup) }?,
+        // SAFETY: as above.
+        None => unsafe { clone(entry, argument, stack) }?,
+    };
+    let pid = Pid::from_raw(pid).ok_or(Errno::IO)?;
+    if pidfd < 0 {
+        // a kernel that does not know CLONE_PIDFD; the first child that this can happen to is that of `try_out`
+        return Err(Errno::NOSYS);
+    }
+    // SAFETY: the kernel made `pidfd`, and nobody else owns it.
+    Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
+}
+
+const FLAGS: c_int = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD;
+
+/// clone(2); the child's id and its descriptor.
+///
+/// # Safety
+/// The child runs `entry` with `argument` on `stack` and in this memory: all three must be fit for that.
+unsafe fn clone(
+    entry: Entry,
+    argument: *mut c_void,
+    stack: &mut [std::mem::MaybeUninit<u128>],
+) -> Result<(c_int, RawFd), Errno> {
+    let mut pidfd: c_int = -1;
+    let top = stack.as_mut_ptr_range().end.cast();
+    // SAFETY: the caller vouches for entry, argument and stack; CLONE_PIDFD writes one c_int to `pidfd`.
+    let pid = unsafe { libc::clone(entry, top, FLAGS | libc::SIGCHLD, argument, &raw mut pidfd) };
+    if pid < 0 { Err(last_error()) } else { Ok((pid, pidfd)) }
+}
+
+fn last_error() -> Errno {
+    let number = std::io::Error::last_os_error().raw_os_error();
+    Errno::from_raw_os_error(number.unwrap_or(libc::EIO))
+}
+
+/// clone3(2), which alone makes a process in a cgroup. The C library has no wrapper of it, and the child must not return
+/// on the stack of its parent: so it is called by hand.
+#[cfg(target_arch = "x86_64")]
+pub(super) mod clone3 {
+    use super::{Entry, Errno, FLAGS, OwnedFd, RawFd, c_int, c_long, c_void};
+    use std::mem::MaybeUninit;
+    use std::os::fd::AsRawFd;
+
+    /// As in linux/sched.h.
+    const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+    /// Old kernels and some containers do not have it.
+    pub(crate) fn is_there() -> bool {
+        // SAFETY: a structure of no bytes is refused (EINVAL) before anything else happens.
+        let refused = unsafe { libc::syscall(libc::SYS_clone3, std::ptr::null::<c_void>(), 0) };
+        refused < 0 && super::last_error() == Errno::INVAL
+    }
+
+    /// # Safety
+    /// As [`super::clone`].
+    pub(crate) unsafe fn clone(
+        entry: Entry,
+        argument: *mut c_void,
+        stack: &mut [MaybeUninit<u128>],
+        cgroup: &OwnedFd,
+    ) -> Result<(c_int, RawFd), Errno> {
+        let mut pidfd: c_int = -1;
+        // SAFETY: plain numbers, for which zeroes are a value.
+        let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+        arguments.flags = FLAGS as u64 | CLONE_INTO_CGROUP;
+        arguments.pidfd = &raw mut pidfd as u64;
+        arguments.exit_signal = libc::SIGCHLD as u64;
+        arguments.stack = stack.as_mut_ptr() as u64;
+        arguments.stack_size = size_of_val(stack) as u64;
+        arguments.cgroup = u64::try_from(cgroup.as_raw_fd()).map_err(|_| Errno::BADF)?;
+        let result: c_long;
+        // SAFETY: the parent only makes a system call, which changes rax, rcx and r11. The child starts after it with
+        // the same registers, and its stack pointer at the end of `stack`, aligned as a call needs it; `entry` does not
+        // return. The rest the caller vouches for.
+        unsafe {
+            std::arch::asm!(
+                "syscall",
+                "test rax, rax",
+                "jnz 2f",
+                "xor ebp, ebp",
+                "mov rdi, r12",
+                "call r13",
+                "ud2",
+                "2:",
+                inlateout("rax") libc::SYS_clone3 => result,
+                in("rdi") &raw mut arguments,
+                in("rsi") size_of::<libc::clone_args>(),
+                in("r12") argument,
+                in("r13") entry,
+                lateout("rcx") _,
+                lateout("r11") _,
+            );
+        }
+        match c_int::try_from(result) {
+            Ok(pid) if pid > 0 => Ok((pid, pidfd)),
+            Ok(error) => Err(Errno::from_raw_os_error(-error)),
+            Err(_) => Err(Errno::IO),
+        }
+    }
+}
+
+/// Where it has not been written and tried, a child enters its cgroup by itself.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) mod clone3 {
+    use super::{Entry, Errno, OwnedFd, RawFd, c_int, c_void};
+    use std::mem::MaybeUninit;
+
+    pub(crate) fn is_there() -> bool {
+        false
+    }
+
+    pub(crate) unsafe fn clone(
+        _: Entry,
+        _: *mut c_void,
+        _: &mut [MaybeUninit<u128>],
+        _: &OwnedFd,
+    ) -> Result<(c_int, RawFd), Errno> {
+        Err(Errno::NOSYS)
+    }
+}
+
+/// While it lives, this thread gets no signal: no handler of this process may run in the child, where it would write to
+/// this process's memory.
+struct SignalsBlocked {
+    previous: libc::sigset_t,
+}
+
+impl SignalsBlocked {
+    fn all() -> Self {
+        // SAFETY: sigset_t is plain data, for which zeroes are a value.
+        let (mut all, mut previous): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+        // SAFETY: both sets are valid, exclusive and outlive the calls.
+        unsafe {
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut previous);
+        }
+        Self { previous }
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: `previous` was filled in by `all`.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.previous, ptr::null_mut()) };
+    }
+}
+
+/// A child that becomes another user makes the memory that it shares undumpable, so that its new user cannot look into
+/// it (see prctl(2), PR_SET_DUMPABLE). That is wanted for as long as it shares it, and put back after the last such
+/// child.
+pub(super) struct Dumpable;
+
+/// How many such children there are, and what it was before the first.
+static SHARERS: Mutex<(usize, c_int)> = Mutex::new((0, 0));
+
+impl Dumpable {
+    pub(super) fn keep() -> Self {
+        let mut sharers = lock(&SHARERS);
+        if sharers.0 == 0 {
+            // SAFETY: reads one attribute of this process.
+            sharers.1 = unsafe { libc::prctl(libc::PR_GET_DUMPABLE) };
+        }
+        sharers.0 += 1;
+        Self
+    }
+}
+
+impl Drop for Dumpable {
+    fn drop(&mut self) {
+        let mut sharers = lock(&SHARERS);
+        sharers.0 -= 1;
+        if *sharers == (0, 1) {
+            // SAFETY: changes one attribute of this process, to what it was.
+            unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
+        }
+    }
+}

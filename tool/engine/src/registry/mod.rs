@@ -1,0 +1,270 @@
+//! The executions that this executor knows of: running, lingering, and, for a while, ended.
+
+mod kept;
+mod record;
+mod remembered;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant, SystemTime};
+
+use telexec_executor::{
+    Command, DuplicatePolicy, ExecutionId, ExecutorError, Exited, InvalidCommand, ListQuery, Program,
+};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use self::kept::Kept;
+pub(crate) use self::record::{Asked, Channels, Ended, Inherited, Record};
+use self::record::{Key, State};
+use self::remembered::Remembered;
+use crate::Retention;
+use crate::lock::lock;
+use crate::output::spool::SpoolFile;
+use crate::output::transcript::{MakeRoom, Transcript};
+
+/// A page of a list fits the 4 MiB that gRPC clients accept by default.
+const PAGE_BYTES: usize = 2 * 1024 * 1024;
+
+/// Who a command is for, now that its request is known.
+pub(crate) enum Reserved {
+    /// It is to be started.
+    New(Arc<Record>),
+    /// It was asked for before, with the same id.
+    Repeated(Arc<Record>),
+    /// The same runs already, and another one is not wanted.
+    Duplicate(Arc<Record>),
+}
+
+/// All records.
+pub(crate) struct Registry {
+    retention: Retention,
+    /// So many executions of one identity may run or linger at once.
+    max_per_identity: u32,
+    entries: Mutex<Entries>,
+}
+
+#[derive(Default)]
+struct Entries {
+    by_key: BTreeMap<Key, Arc<Record>>,
+    ended: Remembered<Key>,
+    next_sequence: u64,
+}
+
+impl Registry {
+    pub(crate) fn new(retention: Retention, max_per_identity: u32) -> Self {
+        Self { retention, max_per_identity, entries: Mutex::default() }
+    }
+
+    /// Remembers what has ended under earlier engines, for as long as if it had ended here.
+    pub(crate) fn inherit(&self, inherited: Vec<Inherited>) {
+        let mut entries = self.entries();
+        let first = entries.next_sequence;
+        for one in inherited {
+            let key = Key::new(&one.ended.asked.identity, &one.ended.id);
+            if entries.by_key.contains_key(&key) {
+                continue;
+            }
+            let sequence = first.saturating_add(one.ended.sequence);
+            entries.next_sequence = entries.next_sequence.max(sequence.saturating_add(1));
+            let age = SystemTime::now().duration_since(one.ended.exited.end_time).unwrap_or_default();
+            let when = Instant::now();
+            let record = Arc::new(Record::inherited(one, sequence));
+            record.asked.program.cut();
+            entries.remember(&record, when.checked_sub(age).unwrap_or(when));
+            entries.by_key.insert(key, record);
+            entries.forget(&self.retention);
+        }
+    }
+
+    /// What the next engine is to know: in the order of the ends.
+    pub(crate) fn to_leave(&self) -> Vec<Ended> {
+        let entries = self.entries();
+        let mut left: Vec<_> = entries.by_key.values().filter_map(|record| record.to_leave()).collect();
+        left.sort_by_key(|ended| ended.exited.end_time);
+        left
+    }
+
+    /// Takes the command's id for its identity, or `fresh` if it has none; or finds the execution that answers the request.
+    /// A new one is visible once it has [`started`](Record::started). `file` is for its output, if that may be kept on disk.
+    ///
+    /// # Errors
+    /// The identity has used the id for something else.
+    pub(crate) fn reserve(
+        &self,
+        command: &Command,
+        program: Program,
+        fresh: &ExecutionId,
+        file: impl FnOnce() -> SpoolFile,
+    ) -> Result<Reserved, ExecutorError> {
+        let asked = Asked {
+            identity: command.identity().to_owned(),
+            program: Kept::new(program),
+            working_directory: command.working_directory().map(str::to_owned),
+            user: command.user().map(str::to_owned),
+            terminal: command.terminal().is_some(),
+        };
+        let fingerprint = command.execution_id().map(|_| command.fingerprint());
+        let key = Key::new(&asked.identity, command.execution_id().unwrap_or(fresh));
+        let mut entries = self.entries();
+        if let Some(record) = command.execution_id().and_then(|_| entries.by_key.get(&key)) {
+            return match record.fingerprint == fingerprint {
+                true => Ok(Reserved::Repeated(Arc::clone(record))),
+                false => Err(ExecutorError::AlreadyExists(record.id.clone())),
+            };
+        }
+        if command.duplicate_policy() == DuplicatePolicy::ReuseRunning
+            && let Some(record) = entries.by_key.values().find(|record| record.asked == asked && record.may_run())
+        {
+            return Ok(Reserved::Duplicate(Arc::clone(record)));
+        }
+        self.check_share(&entries, command)?;
+        let may_be_kept = command.may_go_to_background() || fingerprint.is_some();
+        let record = Arc::new(Record {
+            id: key.id.clone(),
+            sequence: entries.next_sequence,
+            asked,
+            labels: command.labels().clone(),
+            fingerprint,
+            transcript: Arc::new(Transcript::new(may_be_kept.then(file))),
+            kill: CancellationToken::new(),
+            cancel: CancellationToken::new(),
+            bound: AtomicUsize::new(0),
+            settled: CancellationToken::new(),
+            state: Mutex::new(State::Starting),
+        });
+        entries.next_sequence += 1;
+        entries.by_key.insert(key, Arc::clone(&record));
+        Ok(Reserved::New(record))
+    }
+
+    /// # Errors
+    /// [`ExecutorError::Exhausted`]: the identity has as many executions as one may have.
+    fn check_share(&self, entries: &Entries, command: &Command) -> Result<(), ExecutorError> {
+        let identity = command.identity();
+        let most = command.allowance().concurrent.map_or(self.max_per_identity, |most| most.min(self.max_per_identity));
+        if entries.by_key.len() < most as usize {
+            return Ok(());
+        }
+        let is_its = |record: &&Arc<Record>| record.asked.identity == identity && !record.has_ended();
+        if entries.by_key.values().filter(is_its).count() < most as usize {
+            return Ok(());
+        }
+        Err(ExecutorError::Exhausted {
+            reason: format!(
+                "{most} executions of {identity} run already, which is the limit for one caller (max_executions_per_identity)"
+            ),
+            retry_after: Some(Duration::from_secs(1)),
+        })
+    }
+
+    /// No other one was asked for since.
+    pub(crate) fn is_newest(&self, record: &Record) -> bool {
+        self.entries().next_sequence == record.sequence + 1
+    }
+
+    /// It could not be started: its id is free again.
+    pub(crate) fn release(&self, record: &Record) {
+        self.entries().by_key.remove(&record.key());
+        record.settled.cancel();
+    }
+
+    /// Its main process has ended.
+    pub(crate) fn ended(&self, record: &Record, exited: Exited, lingers: bool) {
+        record.ended(exited, lingers);
+        record.asked.program.cut();
+        if !lingers {
+            self.entries().remember(record, Instant::now());
+        }
+    }
+
+    /// Its last process has ended.
+    pub(crate) fn outlived(&self, record: &Record) {
+        record.outlived();
+        self.entries().remember(record, Instant::now());
+    }
+
+    /// # Errors
+    /// [`ExecutorError::NotFound`]: the identity has none with this id.
+    pub(crate) fn get(&self, identity: &str, id: &ExecutionId) -> Result<Arc<Record>, ExecutorError> {
+        let found = self.entries().by_key.get(&Key::new(identity, id)).cloned();
+        found.ok_or_else(|| ExecutorError::NotFound(id.clone()))
+    }
+
+    /// The identities that have an execution with this id.
+    pub(crate) fn owners(&self, id: &ExecutionId) -> Vec<String> {
+        let entries = self.entries();
+        let from = entries.by_key.range(Key::new("", id)..);
+        from.map(|(key, _)| key).take_while(|key| key.id == *id).map(|key| key.identity.clone()).collect()
+    }
+
+    /// A page of records, and the token of the next.
+    ///
+    /// # Errors
+    /// The page token was not made here.
+    pub(crate) fn list(&self, query: &ListQuery) -> Result<(Vec<Arc<Record>>, String), InvalidCommand> {
+        let from: u64 = match query.page_token.as_str() {
+            "" => 0,
+            token => token.parse().map_err(|_| InvalidCommand::new("page_token", "was not made by this agent"))?,
+        };
+        let size = match query.page_size {
+            0 => 100,
+            size => size.min(1000) as usize,
+        };
+        let mut found: Vec<_> =
+            self.entries().by_key.values().filter(|r| r.sequence >= from && r.matches(query)).cloned().collect();
+        found.sort_by_key(|record| record.sequence);
+        let mut bytes = 0;
+        let fits = found.iter().take_while(|record| {
+            bytes += record.size();
+            bytes <= PAGE_BYTES
+        });
+        // at least one, or there would be no end
+        let size = size.min(fits.count().max(1));
+        let next = found.get(size).map(|record| record.sequence.to_string()).unwrap_or_default();
+        found.truncate(size);
+        Ok((found, next))
+    }
+
+    /// How many run now.
+    pub(crate) fn running(&self) -> usize {
+        let entries = self.entries();
+        entries.by_key.values().filter(|record| matches!(*lock(&record.state), State::Running(..))).count()
+    }
+
+    /// The entries, without those whose time is over.
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        let mut entries = lock(&self.entries);
+        entries.forget(&self.retention);
+        entries
+    }
+}
+
+impl MakeRoom for Registry {
+    /// Gives up what is kept on disk of the execution that ended first. False: there is none, or it cannot be done now.
+    async fn make_room(&self) -> bool {
+        let oldest = {
+            let entries = self.entries();
+            let mut ended = entries.ended.keys().filter_map(|key| entries.by_key.get(key));
+            ended.find(|record| record.transcript.is_on_disk()).map(|record| Arc::clone(&record.transcript))
+        };
+        match oldest {
+            Some(transcript) => transcript.forget_spool().await,
+            None => false,
+        }
+    }
+}
+
+impl Entries {
+    /// It has ended, and is remembered for a while.
+    fn remember(&mut self, record: &Record, when: Instant) {
+        self.ended.push(record.key(), &record.asked.identity, record.bytes(), when);
+    }
+
+    /// Forgets those whose time is over, and what is too much.
+    fn forget(&mut self, retention: &Retention) {
+        while let Some(key) = self.ended.pop(retention) {
+            self.by_key.remove(&key);
+        }
+    }
+}

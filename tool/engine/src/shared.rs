@@ -1,0 +1,185 @@
+//! What all executions of one engine share.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use telexec_executor::Command;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::warn;
+
+use crate::cgroup::Cgroups;
+use crate::containment::Means;
+use crate::key::Keys;
+use crate::output::spool::Spool;
+use crate::recovery::{handover, leftovers};
+use crate::registry::Registry;
+use crate::spawn::resolve::Defaults;
+use crate::spawn::{DirectSpawner, Spawner};
+use crate::state::disk::Disk;
+use crate::state::journal::Journal;
+use crate::state::own_directory;
+use crate::workers::Workers;
+use crate::{ContainmentKind, LocalConfig};
+
+/// How long the engine may take to take over what is in its state directory.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How many starts may be on their way at once.
+pub(crate) const MAX_STARTS: usize = 64;
+/// Of these, how many of one identity: more of them would only wait for each other, and keep the processors from the threads
+/// that serve others.
+pub(crate) const MAX_STARTS_PER_IDENTITY: usize = 16;
+
+/// What all executions of one engine share.
+pub(crate) struct Shared {
+    pub(crate) defaults: Defaults,
+    pub(crate) spawner: Box<dyn Spawner>,
+    pub(crate) registry: Registry,
+    pub(crate) keys: Keys,
+    pub(crate) spool: Arc<Spool>,
+    pub(crate) journal: Arc<Journal>,
+    /// No longer than the longest.
+    pub(crate) kill_grace: Duration,
+    pub(crate) max_kill_grace: Duration,
+    pub(crate) default_timeout: Option<Duration>,
+    pub(crate) max_timeout: Option<Duration>,
+    pub(crate) max_output_bytes: u64,
+    pub(crate) log_commands: bool,
+    pub(crate) means: Arc<Means>,
+    pub(crate) max_executions: u32,
+    /// Closed when nothing new may start.
+    pub(crate) permits: Arc<Semaphore>,
+    /// Threads for starts: looking a user up, entering a directory and loading a program may take long, or forever, on a
+    /// network.
+    pub(crate) starters: Workers,
+    pub(crate) tracker: TaskTracker,
+    /// Ends what runs, and refuses what comes.
+    pub(crate) shutdown: CancellationToken,
+    /// Cuts every grace short.
+    pub(crate) hurry: CancellationToken,
+    /// Dropped last: its directories can be removed once all executions are.
+    pub(crate) cgroups: Cgroups,
+}
+
+impl Shared {
+    /// A new engine, which first ends and takes over what earlier ones have left.
+    ///
+    /// # Errors
+    /// As [`LocalExecutor::new`](crate::LocalExecutor::new).
+    pub(crate) fn new(config: LocalConfig) -> io::Result<Self> {
+        let disk = Disk::new()?;
+        let state_dir = config.state_dir.clone();
+        disk.run_blocking(START_TIMEOUT, move || match state_dir {
+            Some(state_dir) => leftovers::end_in(&own_directory(&state_dir)?),
+            None => {
+                leftovers::end_in_temporary();
+                Ok(())
+            }
+        })??;
+        let cgroups = containment(&config)?;
+        let registry = Registry::new(config.retention, config.max_executions_per_identity);
+        let (state_dir, limits) = (config.state_dir.clone(), config.spool);
+        let make = {
+            let disk = disk.clone();
+            move || handover::open(disk, state_dir.as_deref(), limits)
+        };
+        let (spool, inherited) = disk.run_blocking(START_TIMEOUT, make)??;
+        registry.inherit(inherited);
+        let keys = Keys::new();
+        let journal = {
+            let (directory, engine) = (Arc::clone(spool.directory()), keys.engine().to_owned());
+            let trees = cgroups.trees();
+            disk.run_blocking(START_TIMEOUT, move || Journal::begin(directory, &engine, &trees))?
+        };
+        Ok(Self {
+            defaults: Defaults::new(&config),
+            spawner: Box::new(DirectSpawner::new()?),
+            registry,
+            keys,
+            journal: Arc::new(journal),
+            spool,
+            kill_grace: config.kill_grace.min(config.max_kill_grace),
+            max_kill_grace: config.max_kill_grace,
+            default_timeout: config.default_timeout,
+            max_timeout: config.max_timeout,
+            max_output_bytes: config.max_output_bytes,
+            log_commands: config.log_commands,
+            means: Arc::new(Means::new(cgroups.kind() != ContainmentKind::ProcessGroup)?),
+            max_executions: config.max_executions,
+            permits: Arc::new(Semaphore::new(config.max_executions as usize)),
+            starters: Workers::with_share("start", 1, MAX_STARTS, MAX_STARTS_PER_IDENTITY)?,
+            tracker: TaskTracker::new(),
+            shutdown: CancellationToken::new(),
+            hurry: CancellationToken::new(),
+            cgroups,
+        })
+    }
+
+    /// The time that a command gets; `None`: as long as it takes.
+    pub(crate) fn timeout(&self, command: &Command) -> Option<Duration> {
+        let asked = command.timeout().or(self.default_timeout);
+        [asked, self.max_timeout, command.allowance().timeout].into_iter().flatten().min()
+    }
+
+    /// From SIGTERM to SIGKILL.
+    pub(crate) fn kill_grace(&self, command: &Command) -> Duration {
+        command.kill_grace().unwrap_or(self.kill_grace).min(self.max_kill_grace)
+    }
+
+    /// Blocks on the file system.
+    pub(crate) fn leave(&self) {
+        let directory = self.spool.directory();
+        let left = match directory.is_temporary() {
+            true => Vec::new(),
+            false => self.registry.to_leave(),
+        };
+        let write = || {
+            directory.make_again()?;
+            handover::write(directory.path(), &left)
+        };
+        match (!left.is_empty()).then(write) {
+            Some(Ok(())) => directory.leave(),
+            Some(Err(error)) => {
+                warn!(%error, "the next agent will not know of what has ended");
+                directory.remove();
+            }
+            None => directory.remove(),
+        }
+    }
+
+    /// What is told of each stream of a command; 0: all.
+    pub(crate) fn max_output_bytes(&self, command: &Command) -> u64 {
+        let asked = match command.max_output_bytes() {
+            0 => self.max_output_bytes,
+            bytes => bytes,
+        };
+        match command.allowance().output_bytes {
+            Some(most) if asked == 0 || asked > most => most,
+            _ => asked,
+        }
+    }
+}
+
+/// The containment that the configuration asks for, or the best that works here.
+fn containment(config: &LocalConfig) -> io::Result<Cgroups> {
+    let (cgroups, faults) = Cgroups::probe(config.containment, config.may_move);
+    let kind = cgroups.kind();
+    let required = match config.containment {
+        Some(asked) => kind == asked,
+        None => kind != ContainmentKind::ProcessGroup || !config.require_cgroup,
+    };
+    let faults = faults.join("; ");
+    if !required {
+        let asked = config.containment.map_or("a cgroup", ContainmentKind::as_str);
+        return Err(io::Error::other(format!(
+            "the configuration requires {asked}, which does not work here: {faults}"
+        )));
+    }
+    if !faults.is_empty() {
+        warn!(containment = kind.as_str(), reason = faults, "processes are held together by less than the best");
+    }
+    Ok(cgroups)
+}

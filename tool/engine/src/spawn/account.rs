@@ -1,0 +1,121 @@
+//! The users that commands run as, as passwd(5) and group(5), or what stands for them on this machine, know them.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::unistd::{Uid, User, geteuid, getgrouplist};
+use telexec_executor::{SpawnError, SpawnStage};
+
+use crate::process::vfork::Credentials;
+
+/// A user that commands run as.
+#[derive(Clone, Debug)]
+pub(crate) struct Account {
+    pub(crate) name: String,
+    pub(crate) uid: u32,
+    home: String,
+    shell: String,
+    /// `None`: it is the user of this process, whose commands get just what it has.
+    pub(crate) credentials: Option<Credentials>,
+}
+
+impl Account {
+    /// The user that this process runs as.
+    pub(crate) fn current() -> Self {
+        let uid = geteuid();
+        match User::from_uid(uid).ok().flatten() {
+            Some(user) => Self::new(user, None),
+            None => Self {
+                name: uid.to_string(),
+                uid: uid.as_raw(),
+                home: "/".into(),
+                shell: SHELL.into(),
+                credentials: None,
+            },
+        }
+    }
+
+    /// The user with this name, or, if there is none and it is a number, with this id. May take long, or for ever, where
+    /// users are looked up over a network.
+    ///
+    /// # Errors
+    /// There is none (ENOENT), or it cannot be looked up.
+    pub(crate) fn find(name: &str) -> Result<Self, SpawnError> {
+        let failed = |errno: Errno| SpawnError {
+            stage: SpawnStage::User,
+            subject: name.to_owned(),
+            errno: errno as i32,
+            missing_interpreter: false,
+        };
+        let user = match (User::from_name(name).map_err(failed)?, id(name)) {
+            (Some(user), _) => Some(user),
+            (None, Some(uid)) => User::from_uid(uid).map_err(failed)?,
+            (None, None) => None,
+        };
+        let user = user.ok_or_else(|| failed(Errno::ENOENT))?;
+        if user.uid.as_raw() == UNCHANGED || user.gid.as_raw() == UNCHANGED {
+            return Err(failed(Errno::EINVAL));
+        }
+        if user.uid == geteuid() {
+            return Ok(Self::new(user, None));
+        }
+        let c_name = CString::new(user.name.as_str()).map_err(|_| failed(Errno::EINVAL))?;
+        let groups = getgrouplist(&c_name, user.gid).map_err(failed)?;
+        let credentials = Credentials {
+            name: user.name.clone(),
+            uid: user.uid.as_raw(),
+            gid: user.gid.as_raw(),
+            groups: groups.into_iter().map(|group| group.as_raw()).collect(),
+        };
+        Ok(Self::new(user, Some(credentials)))
+    }
+
+    fn new(user: User, credentials: Option<Credentials>) -> Self {
+        let text = |path: PathBuf| path.into_os_string().into_string().ok().filter(|path| !path.is_empty());
+        Self {
+            name: user.name,
+            uid: user.uid.as_raw(),
+            home: text(user.dir).unwrap_or_else(|| "/".into()),
+            shell: text(user.shell).unwrap_or_else(|| SHELL.into()),
+            credentials,
+        }
+    }
+
+    /// Where its commands start. An account such as nobody has no home; it may still run commands.
+    pub(crate) fn directory(&self) -> &str {
+        if Path::new(&self.home).is_dir() { &self.home } else { "/" }
+    }
+
+    /// What its commands' environment starts from, as login(1) makes it.
+    pub(crate) fn environment(&self) -> BTreeMap<String, String> {
+        let path = match self.uid {
+            0 => "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            _ => "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
+        };
+        let lang = std::env::var("LANG").unwrap_or_else(|_| "C.UTF-8".into());
+        [
+            ("PATH", path),
+            ("HOME", &self.home),
+            ("USER", &self.name),
+            ("LOGNAME", &self.name),
+            ("SHELL", &self.shell),
+            ("LANG", &lang),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into()
+    }
+}
+
+/// A number as it is written, not such as `+0` or `00`, which a policy may not take for root.
+fn id(name: &str) -> Option<Uid> {
+    let id: u32 = name.parse().ok()?;
+    (id.to_string() == name).then(|| Uid::from_raw(id))
+}
+
+/// To setresuid(2) this is no id, but means: as it is.
+const UNCHANGED: u32 = u32::MAX;
+
+/// For accounts that name none, see passwd(5).
+const SHELL: &str = "/bin/sh";

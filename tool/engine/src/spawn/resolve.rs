@@ -1,0 +1,137 @@
+//! From a command to the one process that it becomes: the user, the shell, the environment, the directory.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+
+use telexec_executor::trace::{TRACEPARENT, TRACESTATE};
+use telexec_executor::{Command, ExecutionId, Program, SpawnError};
+
+use super::SpawnSpec;
+use super::account::Account;
+use super::working_directory::Report;
+use crate::LocalConfig;
+use crate::key::Key;
+use crate::process::environ::MARKER;
+
+/// What every command of an executor starts from.
+pub(crate) struct Defaults {
+    /// Of commands that name no user.
+    account: Account,
+    environment: BTreeMap<String, String>,
+    shell: String,
+    working_directory: Option<String>,
+}
+
+impl Defaults {
+    pub(crate) fn new(config: &LocalConfig) -> Self {
+        Self {
+            account: Account::current(),
+            environment: config.environment.clone(),
+            shell: config.shell.clone(),
+            working_directory: config.working_directory.clone(),
+        }
+    }
+
+    /// Who the command runs as. May take long, see [`Account::find`].
+    ///
+    /// # Errors
+    /// There is no such user.
+    pub(crate) fn account(&self, command: &Command) -> Result<Account, SpawnError> {
+        command.user().map_or_else(|| Ok(self.account.clone()), Account::find)
+    }
+
+    /// Where the command starts.
+    pub(crate) fn working_directory(&self, command: &Command, account: &Account) -> String {
+        let asked = command.working_directory().or(self.working_directory.as_deref());
+        asked.unwrap_or_else(|| account.directory()).to_owned()
+    }
+
+    /// The command's program, with the shell that it gets by default.
+    pub(crate) fn program(&self, command: &Command) -> Program {
+        match command.program().clone() {
+            Program::Shell { text, shell, login } => {
+                Program::Shell { text, shell: Some(shell.unwrap_or_else(|| self.shell.clone())), login }
+            }
+            argv => argv,
+        }
+    }
+
+    /// The environment without what the request sets.
+    pub(crate) fn base(&self, command: &Command, account: &Account) -> BTreeMap<String, String> {
+        let mut base = account.environment();
+        if command.terminal().is_some() {
+            base.insert("TERM".into(), TERM.into());
+        }
+        base.extend(self.environment.clone());
+        base
+    }
+
+    /// The process that the command becomes.
+    pub(crate) fn resolve(
+        &self,
+        command: &Command,
+        account: Account,
+        id: &ExecutionId,
+        key: &Key,
+        report: Option<&Report>,
+    ) -> SpawnSpec {
+        let argv = match self.program(command) {
+            Program::Argv(argv) => argv,
+            Program::Shell { text, shell, login } => {
+                let text = report.map_or_else(|| text.clone(), |report| report.wrap(&text));
+                let login = login.then(|| "-l".to_owned());
+                shell.into_iter().chain(login).chain(["-c".to_owned(), text]).collect()
+            }
+        };
+        let program = argv.first().cloned().unwrap_or_default();
+        let base = self.base(command, &account);
+        SpawnSpec {
+            candidates: candidates(&program, base.get("PATH").map_or("", String::as_str)),
+            program,
+            argv: argv.into_iter().map(c_string).collect(),
+            working_directory: c_string(self.working_directory(command, &account)),
+            environment: environment(base, command, id, key),
+            credentials: account.credentials,
+            ..SpawnSpec::default()
+        }
+    }
+}
+
+/// The variable that tells a command the id of its execution.
+const ID: &str = "TELEXEC_EXECUTION_ID";
+
+/// What nearly all terminals understand.
+const TERM: &str = "xterm-256color";
+
+/// Where a program may be: itself if it has a slash, otherwise in the search path of the agent, never that of the
+/// request.
+fn candidates(program: &str, path: &str) -> Vec<CString> {
+    if program.contains('/') {
+        return vec![c_string(program.to_owned())];
+    }
+    let absolute = path.split(':').filter(|directory| directory.starts_with('/'));
+    absolute.map(|directory| c_string(format!("{directory}/{program}"))).collect()
+}
+
+fn environment(base: BTreeMap<String, String>, command: &Command, id: &ExecutionId, key: &Key) -> Vec<CString> {
+    let mut variables = if command.clear_environment() { BTreeMap::new() } else { base };
+    variables.extend(command.environment().clone());
+    if let Some(trace) = command.trace().filter(|_| !command.environment().contains_key(TRACEPARENT)) {
+        variables.insert(TRACEPARENT.to_owned(), trace.traceparent());
+        match trace.tracestate() {
+            "" => drop(variables.remove(TRACESTATE)),
+            state => drop(variables.insert(TRACESTATE.to_owned(), state.to_owned())),
+        }
+    }
+    // the agent's word, whatever the request says: it finds the execution's processes by the key
+    variables.insert(ID.to_owned(), id.to_string());
+    variables.insert(MARKER.to_owned(), key.to_string());
+    variables.into_iter().map(|(name, value)| c_string(format!("{name}={value}"))).collect()
+}
+
+/// A [`Command`] and a checked configuration hold no NUL bytes.
+fn c_string(text: String) -> CString {
+    let mut bytes = text.into_bytes();
+    bytes.retain(|byte| *byte != 0);
+    CString::new(bytes).unwrap_or_default()
+}

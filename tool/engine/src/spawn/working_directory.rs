@@ -1,0 +1,120 @@
+//! Learning where a shell stood when it ended: it writes that to a file from an EXIT trap.
+//!
+//! The kernel forgets a process's directory before anyone can ask, and the file descriptors of a command are its own.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use telexec_executor::ExecutionId;
+
+use crate::key::Key;
+use crate::process::vfork::Credentials;
+use crate::state::disk::Disk;
+use crate::state::{REPORT, TEMPORARY, own_directory};
+
+/// A file that waits for a shell's last directory. Removed when dropped.
+pub(crate) struct Report {
+    disk: Disk,
+    files: Files,
+    is_removed: bool,
+}
+
+impl Report {
+    /// A new empty file: in `directory`, which only this process's user can use, or, for another user, in a new one. Blocks.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(crate) fn new(disk: Disk, directory: &Path, key: &Key, user: Option<&Credentials>) -> io::Result<Self> {
+        // a name of this process's own making: a request's id never becomes a path
+        let name = format!("{REPORT}{key}");
+        let Some(user) = user else {
+            // those who clean temporary directories may have removed it
+            let path = own_directory(directory)?.join(name);
+            create(&path)?;
+            return Ok(Self { disk, files: Files { path, directory: None }, is_removed: false });
+        };
+        // not by the crate tempfile, whose errors lack the system's number
+        let directory = std::env::temp_dir().join(format!("{TEMPORARY}{key}.{}", ExecutionId::generate()));
+        DirBuilder::new().mode(0o700).create(&directory)?;
+        let files = Files { path: directory.join(name), directory: Some(directory.clone()) };
+        // from here on a failure removes it
+        let this = Self { disk, files, is_removed: false };
+        // the user may write to the file, and put nothing in its place; the umask of this process does not matter
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o711))?;
+        // if it may not be given away, the user cannot be become either, and that is told
+        let _ = fchown(create(&this.files.path)?, Some(user.uid), Some(user.gid));
+        Ok(this)
+    }
+
+    /// The text, made to report where it ended. Its lines keep their numbers.
+    pub(crate) fn wrap(&self, text: &str) -> String {
+        let report = format!("pwd -P 2>/dev/null >|{}", quote(&self.files.path.to_string_lossy()));
+        format!("trap {} EXIT; {text}", quote(&report))
+    }
+
+    /// What the shell reported; `None`: nothing, or no absolute path, or the file system does not answer. In the turn of
+    /// `owner`.
+    pub(crate) async fn read(mut self, owner: &str) -> Option<String> {
+        let files = self.files.clone();
+        let read = move || {
+            let text = files.read();
+            files.remove();
+            text
+        };
+        let text = self.disk.run(owner, read).await.ok()?;
+        self.is_removed = true;
+        text
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        if !self.is_removed {
+            // not by what is dropped with a job: one that is given up is dropped by the thread that waited for it
+            let files = self.files.clone();
+            drop(self.disk.spawn("", move || files.remove()));
+        }
+    }
+}
+
+/// What is on disk.
+#[derive(Clone)]
+struct Files {
+    path: PathBuf,
+    /// Removed with it.
+    directory: Option<PathBuf>,
+}
+
+impl Files {
+    /// Blocks.
+    fn read(&self) -> Option<String> {
+        // the command may have put anything in its place, such as a pipe that would never answer
+        let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(&self.path).ok()?;
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
+        let mut text = String::new();
+        // as long as the longest path (PATH_MAX) and the newline
+        file.take(4097).read_to_string(&mut text).ok()?;
+        text.strip_suffix('\n').filter(|path| path.starts_with('/')).map(str::to_owned)
+    }
+
+    /// Blocks.
+    fn remove(&self) {
+        let _ = fs::remove_file(&self.path);
+        // nobody else can put anything there
+        let _ = self.directory.as_ref().map(fs::remove_dir);
+    }
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// One word for a POSIX shell.
+fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}

@@ -1,0 +1,37 @@
+//! What an engine keeps in its state directory: one directory for each engine, with the notes that it writes in case it is
+//! killed.
+
+pub(crate) mod directory;
+pub(crate) mod disk;
+pub(crate) mod engine_file;
+pub(crate) mod journal;
+pub(crate) mod notes;
+pub(crate) mod sessions;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What the names of temporary directories begin with.
+pub(crate) const TEMPORARY: &str = "telexec-";
+/// What the names of the files begin with that shells report their directories in.
+pub(crate) const REPORT: &str = "cwd-";
+
+pub(crate) fn temporary_directory() -> io::Result<tempfile::TempDir> {
+    use std::os::unix::fs::PermissionsExt;
+
+    tempfile::Builder::new().prefix(TEMPORARY).permissions(std::fs::Permissions::from_mode(0o700)).tempdir()
+}
+
+/// A directory of this user that no one else can write to. Made for this user alone if it is not there; one that was made
+/// otherwise may be read by others.
+pub(crate) fn own_directory(path: &Path) -> io::Result<PathBuf> {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_dir() || metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
+        let name = path.display();
+        return Err(io::Error::other(format!("{name} must be a directory of this user that no one else can write to")));
+    }
+    std::path::absolute(path)
+}

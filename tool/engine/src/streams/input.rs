@@ -1,0 +1,204 @@
+//! Standard input of one command: what it starts with, and what is written to it later.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+use bytes::{Buf, Bytes};
+use telexec_executor::{ExecutorError, Input};
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe;
+use tokio::sync::{mpsc, oneshot};
+
+use super::terminal::Terminal;
+use crate::lock::lock;
+
+/// Where input goes.
+pub(crate) enum Sink {
+    Pipe(pipe::Sender),
+    Terminal(Arc<Terminal>),
+    /// Nowhere.
+    Closed,
+}
+
+impl Sink {
+    /// # Errors
+    /// The runtime cannot watch another descriptor.
+    pub(crate) fn pipe(file: Option<OwnedFd>) -> io::Result<Self> {
+        Ok(file.map(pipe::Sender::from_owned_fd).transpose()?.map_or(Self::Closed, Self::Pipe))
+    }
+
+    /// Writes some of the bytes; cancelling this writes none.
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Pipe(pipe) => pipe.write(bytes).await,
+            Self::Terminal(terminal) => terminal.write(bytes).await,
+            Self::Closed => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+}
+
+/// What is to be written; `None` once nobody waits for it, or it is being written.
+type Pending = Arc<Mutex<Option<Input>>>;
+
+/// One write, and who waits for it.
+struct Request {
+    input: Pending,
+    reply: oneshot::Sender<Result<u64, ExecutorError>>,
+}
+
+/// Writes to the input of a command that accepts some.
+#[derive(Clone)]
+pub(crate) struct InputSender(mpsc::Sender<Request>);
+
+/// What is written, to be given to a [`Feed`]. Once it is dropped, writers are told that the command has ended.
+pub(crate) struct InputReceiver(mpsc::Receiver<Request>);
+
+/// For a command that accepts input. Writers wait for each other.
+pub(crate) fn channel() -> (InputSender, InputReceiver) {
+    let (sender, receiver) = mpsc::channel(1);
+    (InputSender(sender), InputReceiver(receiver))
+}
+
+impl InputSender {
+    /// Returns how much the command has got.
+    ///
+    /// # Errors
+    /// It takes no more, or has not got what comes before.
+    pub(crate) async fn write(&self, input: Input) -> Result<u64, ExecutorError> {
+        let (reply, answer) = oneshot::channel();
+        let ended = || refused("the command has ended");
+        let input = GivenUp(Arc::new(Mutex::new(Some(input))));
+        let request = Request { input: Arc::clone(&input.0), reply };
+        self.0.send(request).await.map_err(|_| ended())?;
+        answer.await.map_err(|_| ended())?
+    }
+}
+
+/// A write that waits for its turn. Dropping it drops what was to be written, wherever in the queue it is.
+struct GivenUp(Pending);
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        drop(take(&self.0));
+    }
+}
+
+fn take(pending: &Pending) -> Option<Input> {
+    lock(&pending).take()
+}
+
+fn refused(reason: &str) -> ExecutorError {
+    ExecutorError::FailedPrecondition { reason: reason.into() }
+}
+
+/// The input of one command.
+pub(crate) struct Feed {
+    sink: Sink,
+    /// Bytes that the command has got.
+    committed: u64,
+    /// No more comes.
+    closed: bool,
+    /// The command reads no more.
+    broken: bool,
+    /// What is typed next begins a line.
+    at_line_start: bool,
+}
+
+impl Feed {
+    pub(crate) fn new(sink: Sink) -> Self {
+        Self { sink, committed: 0, closed: false, broken: false, at_line_start: true }
+    }
+
+    /// Writes what the command starts with, then what comes; returns when no more can come.
+    pub(crate) async fn run(mut self, first: Bytes, more: Option<&mut InputReceiver>) {
+        let typed = !first.is_empty();
+        self.write(first).await;
+        let Some(InputReceiver(requests)) = more else {
+            // a terminal that nobody types on stays open
+            if typed || !matches!(self.sink, Sink::Terminal(_)) {
+                self.close().await;
+            }
+            return;
+        };
+        while let Some(Request { input, mut reply }) = requests.recv().await {
+            let Some(input) = take(&input) else { continue };
+            let answer = tokio::select! {
+                biased;
+                // nobody waits for it: what is not written yet is written by a repeat
+                () = reply.closed() => continue,
+                answer = self.serve(input) => answer,
+            };
+            let _ = reply.send(answer);
+        }
+    }
+
+    async fn serve(&mut self, input: Input) -> Result<u64, ExecutorError> {
+        let Input { mut data, offset, close } = input;
+        let offset = offset.unwrap_or(self.committed);
+        if offset > self.committed {
+            return Err(ExecutorError::OutOfRange { field: "offset".into(), end: self.committed });
+        }
+        let repeated = usize::try_from(self.committed - offset).unwrap_or(usize::MAX).min(data.len());
+        data.advance(repeated);
+        if !data.is_empty() {
+            if self.closed {
+                return Err(refused("the command's input was closed"));
+            }
+            self.write(data).await;
+            if self.broken {
+                return Err(refused("the command reads no more of its input"));
+            }
+        }
+        if close {
+            self.close().await;
+        }
+        Ok(self.committed)
+    }
+
+    async fn write(&mut self, mut data: Bytes) {
+        while !data.is_empty() && !self.broken {
+            match self.sink.write(&data).await {
+                Ok(written) => {
+                    self.committed += written as u64;
+                    // a terminal's user ends a line by a carriage return
+                    self.at_line_start = matches!(data.get(written.wrapping_sub(1)), Some(b'\n' | b'\r'));
+                    data.advance(written);
+                }
+                Err(_) => self.broken = true,
+            }
+        }
+    }
+
+    async fn close(&mut self) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        match &self.sink {
+            Sink::Terminal(terminal) => {
+                let end = terminal.end_of_file();
+                // within a line the first one only ends the line
+                let typed: &[u8] = if self.at_line_start { &[end] } else { &[end, end] };
+                let _ = terminal.write(typed).await;
+            }
+            Sink::Pipe(_) | Sink::Closed => self.sink = Sink::Closed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn a_write_that_is_given_up_keeps_nothing() {
+        let (sender, receiver) = channel();
+        let data = Bytes::from(vec![0; 1024]);
+        let mut write = Box::pin(sender.write(Input { data: data.clone(), ..Input::default() }));
+        assert!(write.as_mut().now_or_never().is_none() && !receiver.0.is_empty());
+        drop(write);
+        assert!(data.is_unique() && !receiver.0.is_empty());
+    }
+}

@@ -1,0 +1,107 @@
+//! Pseudo-terminals: see pty(7).
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+
+use rustix::fs::{Mode, OFlags, Uid, fchmod, fchown, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{SpecialCodeIndex, Winsize, tcgetattr, tcsetwinsize};
+use telexec_executor::TerminalSize;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::lock::lock;
+use crate::process::control;
+use crate::process::vfork::Credentials;
+
+/// Both ends of a new terminal: this side's, and the command's.
+///
+/// # Errors
+/// There are no more, or no descriptors.
+pub(crate) fn open(size: TerminalSize) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let this_side = openpt(flags)?;
+    grantpt(&this_side)?;
+    unlockpt(&this_side)?;
+    let other_side = ioctl_tiocgptpeer(&this_side, flags)?;
+    tcsetwinsize(&this_side, winsize(size))?;
+    fcntl_setfl(&this_side, fcntl_getfl(&this_side)? | OFlags::NONBLOCK)?;
+    Ok((this_side, other_side))
+}
+
+/// Gives the command's end to a user, as far as this process may.
+pub(crate) fn give(end: &OwnedFd, user: &Credentials) {
+    let _ = fchown(end, Some(Uid::from_raw(user.uid)), None);
+    let _ = fchmod(end, Mode::RUSR | Mode::WUSR);
+}
+
+fn winsize(size: TerminalSize) -> Winsize {
+    Winsize { ws_col: size.columns(), ws_row: size.rows(), ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+/// This side of a command's terminal. Dropping the last owner of it hangs the terminal up.
+pub(crate) struct Terminal {
+    file: AsyncFd<OwnedFd>,
+    /// The command's side, held open too: a command may close its terminal and open `/dev/tty` later, and without this
+    /// the moment in between would look like the end of its output.
+    peer: Mutex<Option<OwnedFd>>,
+}
+
+impl Terminal {
+    /// # Errors
+    /// The runtime cannot watch another descriptor.
+    pub(crate) fn new(file: OwnedFd, peer: OwnedFd) -> io::Result<Self> {
+        let file = control::watch_for(file, Interest::READABLE | Interest::WRITABLE)?;
+        Ok(Self { file, peer: Mutex::new(Some(peer)) })
+    }
+
+    /// From now on the output ends when the last process has closed its side. For when no process can open it again.
+    pub(crate) fn close_peer(&self) {
+        drop(lock(&self.peer).take());
+    }
+
+    /// Sets its size; who works with it is told by SIGWINCH.
+    ///
+    /// # Errors
+    /// None are known.
+    pub(crate) fn resize(&self, size: TerminalSize) -> io::Result<()> {
+        Ok(tcsetwinsize(self.file.get_ref(), winsize(size))?)
+    }
+
+    /// Waits until something was written to it, or no process has it open.
+    pub(crate) async fn readable(&self) -> io::Result<()> {
+        self.file.readable().await.map(|mut ready| ready.retain_ready())
+    }
+
+    /// Adds what was written to `bytes`, as much as there is room; nothing: nobody has it open.
+    ///
+    /// # Errors
+    /// `WouldBlock`: nothing was written.
+    pub(crate) fn try_read(&self, bytes: &mut Vec<u8>) -> io::Result<usize> {
+        let read = self
+            .file
+            .try_io(Interest::READABLE, |file| Ok(rustix::io::read(file, rustix::buffer::spare_capacity(bytes))?));
+        match read {
+            // the last one has closed it
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => Ok(0),
+            read => read,
+        }
+    }
+
+    /// Types some of these bytes; returns how many.
+    ///
+    /// # Errors
+    /// It is broken.
+    pub(crate) async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.async_io(Interest::WRITABLE, |file| Ok(rustix::io::write(file, bytes)?)).await
+    }
+
+    /// What its user types to end the input: usually Ctrl-D.
+    pub(crate) fn end_of_file(&self) -> u8 {
+        /// Ctrl-D.
+        const EOT: u8 = 4;
+        tcgetattr(self.file.get_ref()).map_or(EOT, |settings| settings.special_codes[SpecialCodeIndex::VEOF])
+    }
+}
