@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use rustls::pki_types::CertificateDer;
-use telexec_engine::Place;
+use telexec_engine::ResolvedCommand;
 use telexec_executor::Command;
 
 use crate::audit::verify::Verifier;
@@ -59,7 +59,7 @@ static POLICY: LazyLock<Policy> = LazyLock::new(|| {
 /// # Panics
 /// If it was decided otherwise than the rules say.
 pub fn policy(command: Command) {
-    let place = Place {
+    let place = ResolvedCommand {
         user: "root".into(),
         uid: 0,
         working_directory: "/".into(),

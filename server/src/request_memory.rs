@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use telexec_engine::{MainProcess, Watcher};
+use telexec_engine::{ExecutionObserver, MainProcess};
 use telexec_executor::{Command, ExecutionId, ExecutorError, Exited, OutputStream, Program};
 use tokio::sync::Notify;
 
@@ -217,8 +217,8 @@ impl Held {
 pub(crate) fn watch(
     held: Arc<Held>,
     kept: usize,
-    others: Option<(ExecutionId, Box<dyn Watcher>)>,
-) -> (ExecutionId, Box<dyn Watcher>) {
+    others: Option<(ExecutionId, Box<dyn ExecutionObserver>)>,
+) -> (ExecutionId, Box<dyn ExecutionObserver>) {
     let (id, next) = others.unzip();
     (id.unwrap_or_else(ExecutionId::generate), Box::new(UntilEnd { kept, held, next }))
 }
@@ -250,10 +250,10 @@ pub(crate) fn kept(command: &Command) -> usize {
 struct UntilEnd {
     kept: usize,
     held: Arc<Held>,
-    next: Option<Box<dyn Watcher>>,
+    next: Option<Box<dyn ExecutionObserver>>,
 }
 
-impl Watcher for UntilEnd {
+impl ExecutionObserver for UntilEnd {
     fn started(&self, main: &MainProcess) {
         // never more than the whole request
         let _ = self.held.set(self.kept.min(self.held.bytes.load(Ordering::Relaxed)));

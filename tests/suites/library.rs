@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use rustix::process::{DumpableBehavior, Pid, child_subreaper, dumpable_behavior, kill_process};
-use telexec_engine::{ContainmentKind, LocalConfig, LocalExecutor, MainProcess, Watcher};
+use telexec_engine::{ContainmentKind, ExecutionObserver, LocalConfig, LocalExecutor, MainProcess};
 use telexec_executor::{
     Command, Descendants, Event, Execution, ExecutionId, ExecutionState, Executor, ExecutorError, ExitCause, Exited,
     OutputStream, ResourceLimits,
@@ -291,7 +291,7 @@ impl Told {
     }
 }
 
-impl Watcher for Told {
+impl ExecutionObserver for Told {
     fn started(&self, main: &MainProcess) {
         self.add(format!("started in {}", main.working_directory));
     }
@@ -318,7 +318,7 @@ async fn a_watcher_is_told_all_and_an_id_that_was_made_is_not_one_that_was_chose
     let executor = LocalExecutor::new(LocalConfig::default()).unwrap();
     let watched = async |command: Command, id: &ExecutionId| {
         let told = Told::default();
-        let execution = executor.execute_watched(command, id.clone(), Box::new(told.clone())).await;
+        let execution = executor.execute_observed(command, id.clone(), Box::new(told.clone())).await;
         if let Ok(execution) = execution {
             assert_eq!(execution.id(), id);
             collect(execution).await.unwrap();
@@ -350,7 +350,7 @@ impl Faulty {
     }
 }
 
-impl Watcher for Faulty {
+impl ExecutionObserver for Faulty {
     fn started(&self, _: &MainProcess) {
         self.tell("started");
     }
@@ -389,7 +389,7 @@ async fn a_panic_while_a_command_runs_settles_its_execution() {
             let command = Command::shell(text).env(MARK, &mark).execution_id(mark.parse().unwrap()).build().unwrap();
             let watcher = Box::new(Faulty { told: told.clone(), panics_at });
             let id: ExecutionId = mark.parse().unwrap();
-            let started = within(executor.execute_watched(command.clone(), id.clone(), watcher)).await;
+            let started = within(executor.execute_observed(command.clone(), id.clone(), watcher)).await;
             let exited = collect(started.expect(&case)).await.unwrap().exited;
             assert_eq!((exited.cause, exited.exit_code(), exited.signal), end, "{case}");
             assert_eq!(exited.stdout.incomplete, panics_at != "ended", "{case}");
@@ -406,7 +406,7 @@ async fn a_panic_while_a_command_runs_settles_its_execution() {
         let told = Told::default();
         let watcher = Box::new(Faulty { told: told.clone(), panics_at: "not started" });
         let (id, missing) = (ExecutionId::generate(), Command::argv(["/no/such"]).build().unwrap());
-        let refused = within(executor.execute_watched(missing, id.clone(), watcher)).await.unwrap_err();
+        let refused = within(executor.execute_observed(missing, id.clone(), watcher)).await.unwrap_err();
         assert!(matches!(refused, ExecutorError::Spawn(_)), "{refused}");
         assert_eq!(told.words(), ["not started"]);
         executor.get(&id).await.unwrap_err();

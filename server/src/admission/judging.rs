@@ -50,7 +50,7 @@ impl Judging {
         let (timeout, names_user) = (engine.timeout(&command), command.user().is_some());
         let find_place = {
             let engine = engine.clone();
-            move || (engine.place(&command).ok(), command)
+            move || (engine.resolve(&command).ok(), command)
         };
         let (place, command) = match names_user {
             true => self.users.run(identity, find_place).await.map_err(lost)?,

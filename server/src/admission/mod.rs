@@ -283,7 +283,7 @@ impl Executor for Guarded {
         let kept = if self.stack.policy.is_some() { usize::MAX } else { request_memory::kept(&command) };
         let (id, watcher) = request_memory::watch(held, kept, watcher);
         self.call.deadline.hand_over();
-        let execution = permission.during(engine.execute_watched(command, id, watcher)).await?;
+        let execution = permission.during(engine.execute_observed(command, id, watcher)).await?;
         Ok(self.follow(execution, true, permission))
     }
 

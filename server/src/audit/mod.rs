@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use telexec_engine::Watcher;
+use telexec_engine::ExecutionObserver;
 use telexec_engine::Workers;
 use telexec_executor::{Command, ExecutionId, ExecutorError, Signal};
 use tokio::sync::mpsc::{self, UnboundedSender};
@@ -169,7 +169,7 @@ impl Audit {
         call: &Call,
         command: &Command,
         decision: &Decision,
-    ) -> Result<Option<(ExecutionId, Box<dyn Watcher>)>, ExecutorError> {
+    ) -> Result<Option<(ExecutionId, Box<dyn ExecutionObserver>)>, ExecutorError> {
         let Some(inner) = &self.0 else { return Ok(None) };
         let asked = inner.room_for(call, command).await?;
         let id = command.execution_id().cloned().unwrap_or_else(ExecutionId::generate);

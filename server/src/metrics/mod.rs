@@ -13,7 +13,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use telexec_engine::Watcher;
+use telexec_engine::ExecutionObserver;
 use telexec_executor::{ExecutionId, ExitCause, Exited, OutputStream, SpawnError, SpawnStage};
 
 use self::watch::Watch;
@@ -117,8 +117,8 @@ impl Metrics {
     pub(crate) fn watch(
         &self,
         asked: Instant,
-        others: Option<(ExecutionId, Box<dyn Watcher>)>,
-    ) -> Option<(ExecutionId, Box<dyn Watcher>)> {
+        others: Option<(ExecutionId, Box<dyn ExecutionObserver>)>,
+    ) -> Option<(ExecutionId, Box<dyn ExecutionObserver>)> {
         let Some(counters) = &self.0 else { return others };
         let (id, next) = others.unzip();
         let watch = Watch { counters: Arc::clone(counters), asked, next };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use telexec_engine::{MainProcess, Watcher};
+use telexec_engine::{ExecutionObserver, MainProcess};
 use telexec_executor::{ExecutorError, ExitCause, Exited, OutputStream};
 
 use super::{Counters, Refusal};
@@ -23,10 +23,10 @@ pub(super) const CAUSES: [ExitCause; 7] = [
 pub(super) struct Watch {
     pub(super) counters: Arc<Counters>,
     pub(super) asked: Instant,
-    pub(super) next: Option<Box<dyn Watcher>>,
+    pub(super) next: Option<Box<dyn ExecutionObserver>>,
 }
 
-impl Watcher for Watch {
+impl ExecutionObserver for Watch {
     fn started(&self, main: &MainProcess) {
         self.counters.started(self.asked.elapsed());
         self.next.iter().for_each(|next| next.started(main));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cedar_policy::RestrictedExpression as Value;
-use telexec_engine::Place;
+use telexec_engine::ResolvedCommand;
 use telexec_executor::{Command, Program};
 use telexec_shell::{ASSIGNED, Analysis, analyze, analyze_argv, analyze_posix, decides, decides_reading};
 
@@ -13,7 +13,7 @@ pub(crate) struct Facts {
     pub(crate) command: Command,
     pub(crate) analysis: Analysis,
     /// `None`: there is no such user.
-    place: Option<Place>,
+    place: Option<ResolvedCommand>,
     /// The time that it gets at most.
     timeout: Option<Duration>,
 }
@@ -25,7 +25,7 @@ impl Facts {
     }
 
     /// What there is to know of a command that runs there; `None`: there is no such user. A long text takes its time.
-    pub(crate) fn at(command: Command, place: Option<Place>, timeout: Option<Duration>) -> Self {
+    pub(crate) fn at(command: Command, place: Option<ResolvedCommand>, timeout: Option<Duration>) -> Self {
         Self { analysis: analysis(&command, place.as_ref()), command, place, timeout }
     }
 
@@ -82,7 +82,7 @@ impl Facts {
 }
 
 /// What it runs, as far as that can be told of a text: not if the request's variables decide.
-fn analysis(command: &Command, place: Option<&Place>) -> Analysis {
+fn analysis(command: &Command, place: Option<&ResolvedCommand>) -> Analysis {
     let shell = place.and_then(|place| place.shell.as_deref()).unwrap_or("bash");
     let mut analysis = match command.program() {
         Program::Shell { text, .. } => analyze_for(shell, text),

@@ -10,7 +10,7 @@ mod otlp;
 use std::sync::Arc;
 
 use aws_lc_rs::rand::fill;
-use telexec_engine::Watcher;
+use telexec_engine::ExecutionObserver;
 use telexec_engine::Workers;
 use telexec_executor::{Command, ExecutionId, ExecutorError};
 
@@ -61,8 +61,8 @@ pub(crate) fn refused(span: Option<Span>, error: &ExecutorError) {
 /// Lets the span see a command too that `others` see.
 pub(crate) fn watch(
     span: Option<Span>,
-    others: Option<(ExecutionId, Box<dyn Watcher>)>,
-) -> Option<(ExecutionId, Box<dyn Watcher>)> {
+    others: Option<(ExecutionId, Box<dyn ExecutionObserver>)>,
+) -> Option<(ExecutionId, Box<dyn ExecutionObserver>)> {
     let Some(span) = span else { return others };
     let (id, next) = others.unzip();
     let id = id.unwrap_or_else(ExecutionId::generate);

@@ -1,4 +1,4 @@
-use telexec_engine::Watcher;
+use telexec_engine::ExecutionObserver;
 use telexec_executor::{ExecutionId, ExecutorError, TraceContext};
 
 use crate::call::Call;
@@ -31,7 +31,7 @@ impl Exporter {
 /// Sees nothing.
 struct Blind;
 
-impl Watcher for Blind {
+impl ExecutionObserver for Blind {
     fn started(&self, _: &telexec_engine::MainProcess) {}
 
     fn output(&self, _: telexec_executor::OutputStream, _: &[u8]) {}
@@ -46,7 +46,7 @@ impl Watcher for Blind {
 impl Span {
     pub(super) fn fail(&mut self, _: &ExecutorError) {}
 
-    pub(super) fn watch(self, _: &ExecutionId, next: Option<Box<dyn Watcher>>) -> Box<dyn Watcher> {
+    pub(super) fn watch(self, _: &ExecutionId, next: Option<Box<dyn ExecutionObserver>>) -> Box<dyn ExecutionObserver> {
         next.unwrap_or_else(|| Box::new(Blind))
     }
 }

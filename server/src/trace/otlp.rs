@@ -16,7 +16,7 @@ use opentelemetry_otlp::WithExportConfig;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, SpanData, SpanExporter};
-use telexec_engine::{MainProcess, Watcher};
+use telexec_engine::{ExecutionObserver, MainProcess};
 use telexec_executor::{ExecutionId, ExecutorError, ExitCause, Exited, OutputStream, TraceContext};
 use tracing::{info, warn};
 
@@ -108,7 +108,11 @@ impl Span {
         self.0.set_status(Status::error(error.to_string()));
     }
 
-    pub(super) fn watch(mut self, id: &ExecutionId, next: Option<Box<dyn Watcher>>) -> Box<dyn Watcher> {
+    pub(super) fn watch(
+        mut self,
+        id: &ExecutionId,
+        next: Option<Box<dyn ExecutionObserver>>,
+    ) -> Box<dyn ExecutionObserver> {
         self.0.set_attribute(KeyValue::new("telexec.execution_id", id.to_string()));
         Box::new(Watch { span: Mutex::new(self), next })
     }
@@ -135,16 +139,16 @@ impl Span {
 struct Watch {
     /// Nobody waits for it: one task sees all of a command.
     span: Mutex<Span>,
-    next: Option<Box<dyn Watcher>>,
+    next: Option<Box<dyn ExecutionObserver>>,
 }
 
 impl Watch {
-    fn into_parts(self) -> (Span, Option<Box<dyn Watcher>>) {
+    fn into_parts(self) -> (Span, Option<Box<dyn ExecutionObserver>>) {
         (self.span.into_inner().unwrap_or_else(PoisonError::into_inner), self.next)
     }
 }
 
-impl Watcher for Watch {
+impl ExecutionObserver for Watch {
     fn started(&self, main: &MainProcess) {
         let mut span = self.span.lock().unwrap_or_else(PoisonError::into_inner);
         span.0.add_event("started", vec![KeyValue::new("process.pid", i64::from(main.pid))]);

@@ -15,7 +15,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{Instrument, debug, info_span, warn};
 
 use crate::binding::Binding;
-use crate::observer::Watcher;
+use crate::observer::ExecutionObserver;
 use crate::output::pump::Totals;
 use crate::output::transcript::Reader;
 use crate::process::requirements;
@@ -31,7 +31,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Where and as whom a command would run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ResolvedCommand {
     /// The name of the user.
     pub user: String,
     /// Its number.
@@ -64,7 +64,7 @@ pub struct LocalExecutor {
 }
 
 /// What becomes of a request.
-enum Placed {
+enum Reservation {
     /// A command that is to be started, and may be.
     New(Arc<Record>, TaskTrackerToken, OwnedSemaphorePermit),
     /// One that was asked for before, and its start too.
@@ -108,7 +108,7 @@ impl LocalExecutor {
     ///
     /// # Errors
     /// There is no such user, or it cannot be looked up.
-    pub fn place(&self, command: &Command) -> Result<Place, SpawnError> {
+    pub fn resolve(&self, command: &Command) -> Result<ResolvedCommand, SpawnError> {
         let defaults = &self.shared.defaults;
         let account = defaults.account(command)?;
         let shell = match defaults.program(command) {
@@ -117,7 +117,7 @@ impl LocalExecutor {
         };
         let working_directory = defaults.working_directory(command, &account);
         let variables = defaults.base(command, &account).into_keys().collect();
-        Ok(Place { user: account.name, uid: account.uid, working_directory, shell, variables })
+        Ok(ResolvedCommand { user: account.name, uid: account.uid, working_directory, shell, variables })
     }
 
     /// The time that a command would get at most; `None`: as long as it takes.
@@ -153,7 +153,7 @@ impl LocalExecutor {
         }
         // not left to the last owner's drop: a process that exits now may not come to that
         let shared = Arc::clone(&self.shared);
-        let _ = self.shared.means.workers.run("", move || shared.cgroups.remove()).await;
+        let _ = self.shared.context.workers.run("", move || shared.cgroups.remove()).await;
     }
 
     /// Leaves the ended executions that it remembers, with the output that is kept of them, to the next engine on the same
@@ -175,24 +175,24 @@ impl LocalExecutor {
         }
     }
 
-    /// The same as [`Executor::execute`], seen by `watcher`. `id` is for a command that names none, and must be new.
+    /// The same as [`Executor::execute`], seen by `observer`. `id` is for a command that names none, and must be new.
     ///
     /// # Errors
     /// As for `execute`.
-    pub async fn execute_watched(
+    pub async fn execute_observed(
         &self,
         command: Command,
         id: ExecutionId,
-        watcher: Box<dyn Watcher>,
+        observer: Box<dyn ExecutionObserver>,
     ) -> Result<Execution, ExecutorError> {
-        self.start(command, id, Some(watcher)).await
+        self.start(command, id, Some(observer)).await
     }
 
     async fn start(
         &self,
         command: Command,
         id: ExecutionId,
-        watcher: Option<Box<dyn Watcher>>,
+        observer: Option<Box<dyn ExecutionObserver>>,
     ) -> Result<Execution, ExecutorError> {
         let command = command.with_identity(&*self.identity);
         let reserved = tokio::select! {
@@ -202,13 +202,13 @@ impl LocalExecutor {
             () = until(command.deadline()) => Err(ExecutorError::DeadlineExceeded),
         };
         let (record, tracked, permit) = match reserved {
-            Ok(Placed::New(record, tracked, permit)) => (record, tracked, permit),
-            Ok(Placed::Repeated(execution)) => {
-                watcher.into_iter().for_each(|watcher| watcher.repeated());
+            Ok(Reservation::New(record, tracked, permit)) => (record, tracked, permit),
+            Ok(Reservation::Repeated(execution)) => {
+                observer.into_iter().for_each(|observer| observer.repeated());
                 return Ok(execution);
             }
             Err(error) => {
-                watcher.into_iter().for_each(|watcher| watcher.not_started(&error));
+                observer.into_iter().for_each(|observer| observer.not_started(&error));
                 return Err(error);
             }
         };
@@ -221,7 +221,7 @@ impl LocalExecutor {
         let (transcript, mut command) = (Arc::clone(&record.transcript), command);
         let whole = command.take_start();
         let (permit, forced, totals) = (Some(permit), OnceLock::new(), Totals::new());
-        let supervisor = Supervisor { shared, record, command, watcher, abandoned, tracked, permit, forced, totals };
+        let supervisor = Supervisor { shared, record, command, observer, abandoned, tracked, permit, forced, totals };
         // a task of its own: the command is ended in an orderly way also when nobody waits for this any more
         tokio::spawn(supervisor.run(whole, started).instrument(span));
 
@@ -231,14 +231,14 @@ impl LocalExecutor {
     }
 
     /// A place for the command under this id, if it names none itself; or what was asked for before.
-    async fn reserve(&self, command: &Command, id: ExecutionId) -> Result<Placed, ExecutorError> {
+    async fn reserve(&self, command: &Command, id: ExecutionId) -> Result<Reservation, ExecutorError> {
         loop {
             let program = self.shared.defaults.program(command);
             match self.shared.registry.reserve(command, program, &id, || self.shared.spool.file(command.identity()))? {
                 Reserved::New(record) => {
                     let tracked = self.shared.tracker.token();
                     let permit = self.permit().inspect_err(|_| self.shared.registry.release(&record))?;
-                    return Ok(Placed::New(record, tracked, permit));
+                    return Ok(Reservation::New(record, tracked, permit));
                 }
                 // if it could not be started, this one is to be
                 Reserved::Repeated(record) => {
@@ -246,7 +246,7 @@ impl LocalExecutor {
                     let binding = Binding::repeat(&record, command.on_disconnect());
                     if let Some(started) = record.start().await {
                         let reader = Reader::at(Arc::clone(&record.transcript), 0);
-                        return Ok(Placed::Repeated(follow(reader, binding, started, command.deadline())));
+                        return Ok(Reservation::Repeated(follow(reader, binding, started, command.deadline())));
                     }
                 }
                 Reserved::Duplicate(record) => {

@@ -37,10 +37,10 @@ mod workers;
 
 pub use self::config::{LocalConfig, Retention, SpoolLimits};
 pub use self::containment_kind::ContainmentKind;
-pub use self::executor::{LocalExecutor, Place};
+pub use self::executor::{LocalExecutor, ResolvedCommand};
 pub use self::memory::give_back_memory;
 #[cfg(target_env = "gnu")]
 pub use self::names::look_up_in_files;
-pub use self::observer::{MainProcess, Watcher};
+pub use self::observer::{ExecutionObserver, MainProcess};
 pub use self::process::reaper::Reaper;
 pub use self::workers::{Lost, Workers};

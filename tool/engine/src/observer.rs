@@ -5,12 +5,12 @@ use std::time::SystemTime;
 use telexec_executor::{ExecutorError, Exited, OutputStream};
 
 /// Sees one command from its start to its end, however that comes; given to
-/// [`execute_watched`](crate::LocalExecutor::execute_watched).
+/// [`execute_observed`](crate::LocalExecutor::execute_observed).
 ///
 /// It is told exactly one of [`ended`](Self::ended), [`not_started`](Self::not_started) and [`repeated`](Self::repeated),
 /// or is dropped without: its call was given up before there was anything to tell, or this process ends now. It is told
 /// from the task that carries the output: what takes long here holds the command up.
-pub trait Watcher: Send + Sync {
+pub trait ExecutionObserver: Send + Sync {
     /// The command runs.
     fn started(&self, main: &MainProcess);
 

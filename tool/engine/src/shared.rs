@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use tracing::warn;
 
 use crate::cgroup::Cgroups;
-use crate::containment::Means;
+use crate::containment::ContainmentContext;
 use crate::key::Keys;
 use crate::output::spool::Spool;
 use crate::recovery::{handover, leftovers};
@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     pub(crate) max_timeout: Option<Duration>,
     pub(crate) max_output_bytes: u64,
     pub(crate) log_commands: bool,
-    pub(crate) means: Arc<Means>,
+    pub(crate) context: Arc<ContainmentContext>,
     pub(crate) max_executions: u32,
     /// Closed when nothing new may start.
     pub(crate) permits: Arc<Semaphore>,
@@ -107,7 +107,7 @@ impl Shared {
             max_timeout: config.max_timeout,
             max_output_bytes: config.max_output_bytes,
             log_commands: config.log_commands,
-            means: Arc::new(Means::new(cgroups.kind() != ContainmentKind::ProcessGroup)?),
+            context: Arc::new(ContainmentContext::new(cgroups.kind() != ContainmentKind::ProcessGroup)?),
             max_executions: config.max_executions,
             permits: Arc::new(Semaphore::new(config.max_executions as usize)),
             starters: Workers::with_share("start", 1, MAX_STARTS, MAX_STARTS_PER_IDENTITY)?,
@@ -137,7 +137,7 @@ impl Shared {
             false => self.registry.to_leave(),
         };
         let write = || {
-            directory.make_again()?;
+            directory.recreate()?;
             handover::write(directory.path(), &left)
         };
         match (!left.is_empty()).then(write) {

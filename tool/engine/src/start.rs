@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tracing::warn;
 
 use crate::cgroup::Leaf;
-use crate::containment::{Guard, Name};
+use crate::containment::{KillOnDrop, Name};
 use crate::key::Key;
 use crate::output::transcript::MakeRoom;
 use crate::process::children::{Canceller, OwnChild};
@@ -35,7 +35,7 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Main {
     pub(crate) pid: rustix::process::Pid,
     pub(crate) pidfd: AsyncFd<OwnedFd>,
-    pub(crate) containment: Guard,
+    pub(crate) containment: KillOnDrop,
     pub(crate) started: Instant,
     /// What the OOM killer had ended in this process's own cgroup, if no other execution was there.
     pub(crate) oom_kills_before: Option<u64>,
@@ -49,7 +49,7 @@ struct Spawned {
     child: Child,
     /// Just before there was a process: it may have run for a while when its start is seen.
     started: Instant,
-    containment: Guard,
+    containment: KillOnDrop,
     report: Option<Report>,
     user: String,
     working_directory: String,
@@ -129,7 +129,7 @@ impl Starter<'_> {
         let (shared, id) = (Arc::clone(self.shared), self.record.id.clone());
         let own = OwnChild::expect();
         let child = own.canceller();
-        let (tell, mut spawning) = oneshot::channel();
+        let (answer, mut spawning) = oneshot::channel();
         // set by whoever is first: the thread that starts it, or who waits for that no more
         let begun = Arc::new(AtomicBool::new(false));
         let begins = Arc::clone(&begun);
@@ -137,7 +137,7 @@ impl Starter<'_> {
             if begins.swap(true, Ordering::AcqRel) {
                 return;
             }
-            let _ = tell.send(shared.spawn(&command, &id, ends, own));
+            let _ = answer.send(shared.spawn(&command, &id, ends, own));
             // for the next one, while nobody waits for this
             shared.cgroups.prepare();
         };
@@ -214,7 +214,7 @@ impl Shared {
         let cgroup = leaf.and_then(|leaf| leaf.path().map(Path::to_owned));
         let noted =
             self.spool.directory().disk().run_blocking(DISK_TIMEOUT, move || journal.outlives(&key, cgroup.as_deref()));
-        journal::said(noted)
+        journal::logged(noted)
     }
 
     /// Notes cgroups that were made again.
@@ -258,7 +258,7 @@ impl Shared {
         let started = Instant::now();
         let (own, child) = self.spawner.spawn(&spec, ends, own)?;
         let name = Name { id: id.clone(), key, identity: command.identity().to_owned() };
-        let containment = Guard::new(child.pid, own, leaf, name, Arc::clone(&self.means));
+        let containment = KillOnDrop::new(child.pid, own, leaf, name, Arc::clone(&self.context));
         containment.note_session(&self.journal);
         note.into_iter().for_each(|note| containment.spare(note));
         Ok(Spawned { child, started, containment, report, user, working_directory })
@@ -276,7 +276,7 @@ fn no_thread() -> ExecutorError {
     }
 }
 
-async fn end_now(containment: Guard) {
+async fn end_now(containment: KillOnDrop) {
     containment.end(Duration::ZERO, std::future::pending()).await;
     containment.release();
 }

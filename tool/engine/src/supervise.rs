@@ -16,14 +16,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{error, info, warn};
 
-use crate::containment::Guard;
-use crate::observer::{MainProcess, Watcher};
+use crate::containment::KillOnDrop;
+use crate::observer::{ExecutionObserver, MainProcess};
 use crate::output::pump::{Pump, Totals};
 use crate::process::control::{self, Ended, Status};
 use crate::registry::{Channels, Record};
 use crate::shared::Shared;
 use crate::start::{Main, NotStarted, Starter, prepare};
-use crate::streams::input::{self, Feed, InputReceiver};
+use crate::streams::input::{self, InputReceiver, InputWriter};
 use crate::streams::source::{self, Source};
 use crate::streams::{self, Ends};
 use crate::wait::{RETRY_DELAY, until};
@@ -38,7 +38,7 @@ pub(crate) struct Supervisor {
     /// Without what only its start needs.
     pub(crate) command: Command,
     /// Told all of it.
-    pub(crate) watcher: Option<Box<dyn Watcher>>,
+    pub(crate) observer: Option<Box<dyn ExecutionObserver>>,
     /// Cancelled when the caller is no longer waited for, also not to read its output.
     pub(crate) abandoned: CancellationToken,
     /// Held until no process is left that was not asked to stay.
@@ -83,7 +83,7 @@ impl Supervisor {
             // it was told that nothing runs
             (None, Ok(_)) => {}
             (None, Err(_)) => {
-                self.tell_failure(&ExecutorError::Internal("the start has failed by a fault of the agent".into()));
+                self.report_failure(&ExecutorError::Internal("the start has failed by a fault of the agent".into()));
                 self.shared.registry.release(&self.record);
             }
         }
@@ -97,19 +97,19 @@ impl Supervisor {
         started: oneshot::Sender<Result<Started, ExecutorError>>,
     ) -> Option<Concluded> {
         let mut started = Some(started);
-        let mut tell = |answer| drop(started.take().map(|started| started.send(answer)));
-        match self.start_and_follow(command, running, &mut tell).await {
+        let mut answer = |result| drop(started.take().map(|started| started.send(result)));
+        match self.start_and_follow(command, running, &mut answer).await {
             Ok(concluded) => return Some(concluded),
             Err(NotStarted::Failed(error)) => {
-                self.tell_failure(&error);
+                self.report_failure(&error);
                 self.shared.registry.release(&self.record);
                 // whoever hears of it finds a free place
                 self.permit = None;
-                tell(Err(error));
+                answer(Err(error));
             }
             Err(NotStarted::GivenUp(error, late)) => {
-                self.tell_failure(&error);
-                tell(Err(error));
+                self.report_failure(&error);
+                answer(Err(error));
                 late.end().await;
                 self.shared.registry.release(&self.record);
             }
@@ -125,7 +125,7 @@ impl Supervisor {
         &self,
         command: Command,
         running: &mut Option<Main>,
-        tell: &mut impl FnMut(Result<Started, ExecutorError>),
+        answer: &mut impl FnMut(Result<Started, ExecutorError>),
     ) -> Result<Concluded, NotStarted> {
         let (ends, command_ends) = streams::open(&command).map_err(prepare)?;
         let (first, exited) = (command.stdin().clone(), CancellationToken::new());
@@ -143,11 +143,11 @@ impl Supervisor {
         let (user, working_directory) = (main.user.clone(), main.working_directory.clone());
         let info = MainProcess { pid, start_time, user, working_directory };
         self.record.started(info.clone(), main.containment.clone(), Channels { input, terminal });
-        tell(Ok(Started { id: self.record.id.clone(), pid, start_time }));
+        answer(Ok(Started { id: self.record.id.clone(), pid, start_time }));
         info!(pid, "started");
-        self.watcher.iter().for_each(|watcher| watcher.started(&info));
+        self.observer.iter().for_each(|observer| observer.started(&info));
 
-        let carried = self.carry(output, Feed::new(stdin).run(first, inputs.as_mut()));
+        let carried = self.carry(output, InputWriter::new(stdin).run(first, inputs.as_mut()));
         let (ending, rests) = tokio::join!(self.follow(main, &exited), carried);
         Ok(Concluded { ending, rests, inputs })
     }
@@ -182,7 +182,7 @@ impl Supervisor {
             stop = self.stop(main.started) => Some(stop),
         };
         // it ended by itself before anything was done to it, and this task has not heard of that yet
-        if forced.is_some() && control::look(main.pid).is_ok() {
+        if forced.is_some() && control::exit_status(main.pid).is_ok() {
             forced = None;
         }
         // whether it was what ended it is told by how that ended; all others are to go
@@ -256,7 +256,7 @@ impl Supervisor {
     }
 
     /// Ends all of its processes; returns how many may not be ended.
-    async fn end(&self, containment: &Guard, grace: Duration) -> u32 {
+    async fn end(&self, containment: &KillOnDrop, grace: Duration) -> u32 {
         if grace.is_zero() || self.command.terminal().is_none() {
             return containment.end(grace, self.hurry()).await;
         }
@@ -270,7 +270,7 @@ impl Supervisor {
 
     /// Lets it go to the background when its time has come. Never returns.
     async fn promote(&self, main: &Main) {
-        until(self.command.yield_after().and_then(|patience| main.started.checked_add(patience))).await;
+        until(self.command.yield_after().and_then(|time| main.started.checked_add(time))).await;
         main.containment.outlive_call(&self.shared.journal, self.record.identity()).await;
         self.record.transcript.promote();
         std::future::pending().await
@@ -308,7 +308,7 @@ impl Supervisor {
         }
     }
 
-    fn tell_failure(&mut self, error: &ExecutorError) {
+    fn report_failure(&mut self, error: &ExecutorError) {
         match error {
             // without the program's name: that is a piece of the command
             ExecutorError::Spawn(error) => {
@@ -316,13 +316,13 @@ impl Supervisor {
             }
             error => info!(error = error.to_string(), "not started"),
         }
-        self.tell_last(|watcher| watcher.not_started(error));
+        self.observe_end(|observer| observer.not_started(error));
     }
 
-    /// Tells the watcher the end. A panic of it changes nothing of that.
-    fn tell_last(&mut self, tell: impl FnOnce(Box<dyn Watcher>)) {
-        if let Some(watcher) = self.watcher.take() {
-            let _ = catch_unwind(AssertUnwindSafe(|| tell(watcher)));
+    /// Tells the observer the end. A panic of it changes nothing of that.
+    fn observe_end(&mut self, end: impl FnOnce(Box<dyn ExecutionObserver>)) {
+        if let Some(observer) = self.observer.take() {
+            let _ = catch_unwind(AssertUnwindSafe(|| end(observer)));
         }
     }
 
@@ -330,8 +330,8 @@ impl Supervisor {
     async fn carry_output(&self, stdout: Source, stderr: Option<Source>, exited: &CancellationToken) -> Vec<Source> {
         let max_output_bytes = self.shared.max_output_bytes(&self.command);
         let (transcript, abandoned) = (&*self.record.transcript, &self.abandoned);
-        let watcher = self.watcher.as_deref();
-        let pump = Pump { transcript, watcher, max_output_bytes, exited, abandoned, totals: &self.totals };
+        let observer = self.observer.as_deref();
+        let pump = Pump { transcript, observer, max_output_bytes, exited, abandoned, totals: &self.totals };
         let output = async {
             let rests = pump.run_both(stdout, stderr).await;
             transcript.complete();
@@ -348,7 +348,7 @@ impl Supervisor {
             input.await;
             std::future::pending().await
         };
-        let patience = async {
+        let delivery_timeout = async {
             self.deadline(DELIVERY_TIMEOUT).await;
             self.abandoned.cancel();
             std::future::pending().await
@@ -356,7 +356,7 @@ impl Supervisor {
         tokio::select! {
             rests = output => rests,
             never = input => never,
-            never = patience => never,
+            never = delivery_timeout => never,
         }
     }
 
@@ -375,7 +375,7 @@ impl Supervisor {
         let [stdout_dropped, stderr_dropped] = self.record.transcript.seal();
         exited.stdout.dropped_bytes += stdout_dropped;
         exited.stderr.dropped_bytes += stderr_dropped;
-        self.tell_last(|watcher| watcher.ended(&exited));
+        self.observe_end(|observer| observer.ended(&exited));
         let (Self { shared, record, tracked, permit, .. }, containment) = (self, &main.containment);
         shared.registry.ended(&record, exited.clone(), lingers);
         // not before: who is told that it has ended may look
@@ -445,7 +445,7 @@ impl Supervisor {
 }
 
 /// A shell that is about to wait for keys misses a SIGHUP now and then.
-async fn hang_up_again(containment: &Guard) -> u32 {
+async fn hang_up_again(containment: &KillOnDrop) -> u32 {
     let mut pause = 5 * RETRY_DELAY;
     loop {
         tokio::time::sleep(pause).await;
@@ -459,8 +459,8 @@ async fn ended(pidfd: &AsyncFd<OwnedFd>, pid: rustix::process::Pid, survivors: u
     if survivors == 0 {
         control::ended(pidfd).await;
     }
-    for _ in 0..LOOKS {
-        match control::look(pid) {
+    for _ in 0..EXIT_STATUS_ATTEMPTS {
+        match control::exit_status(pid) {
             // a debugger is told first
             Err(error) if survivors == 0 && error.kind() == io::ErrorKind::WouldBlock => {
                 tokio::time::sleep(RETRY_DELAY).await
@@ -477,7 +477,7 @@ async fn ended(pidfd: &AsyncFd<OwnedFd>, pid: rustix::process::Pid, survivors: u
 const KILLED: u8 = 128 + 9;
 
 /// How often an end is looked for that is known to be there, with a [`RETRY_DELAY`] between.
-const LOOKS: usize = 50;
+const EXIT_STATUS_ATTEMPTS: usize = 50;
 
 fn log_end(exited: &Exited) {
     info!(

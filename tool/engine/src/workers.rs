@@ -14,7 +14,7 @@ use crate::lock::{lock, wait_timeout};
 use tokio::sync::oneshot;
 
 /// How long a thread beyond the first ones waits for more work before it ends.
-const IDLE_TIME: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Enough for what goes through rules and shell texts recursively: Cedar refuses to evaluate a rule when a few hundred KiB are
 /// left. What is not touched takes no memory.
@@ -121,19 +121,19 @@ impl Workers {
             }
         };
         let number = self.handle.pool.queue(owner, Box::new(job));
-        let _place = Place { pool: &self.handle.pool, owner, number };
+        let _queued = Queued { pool: &self.handle.pool, owner, number };
         answered.await.map_err(|_| Lost)
     }
 }
 
 /// A place in the queue, given up when it is dropped.
-struct Place<'a> {
+struct Queued<'a> {
     pool: &'a Pool,
     owner: &'a str,
     number: u64,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Queued<'_> {
     fn drop(&mut self) {
         let job = self.pool.state().queue.remove(self.owner, self.number);
         // what it holds is dropped without the lock
@@ -199,7 +199,7 @@ impl Pool {
             }
             state.idle += 1;
             // those that stay need no clock
-            let timeout = if state.threads > self.core { IDLE_TIME } else { Duration::MAX };
+            let timeout = if state.threads > self.core { IDLE_TIMEOUT } else { Duration::MAX };
             let (waited, timed_out) = wait_timeout(&self.changed, state, timeout);
             state = waited;
             state.idle -= 1;

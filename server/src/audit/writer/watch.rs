@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use aws_lc_rs::digest::{Context, SHA256};
-use telexec_engine::{MainProcess, Watcher};
+use telexec_engine::{ExecutionObserver, MainProcess};
 use telexec_executor::{ExecutionId, ExecutorError, Exited, OutputStream, Signal, StreamTotals};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -92,7 +92,7 @@ impl Watch {
     }
 }
 
-impl Watcher for Watch {
+impl ExecutionObserver for Watch {
     fn started(&self, main: &MainProcess) {
         let _ = self.main.set(main.clone());
     }

@@ -57,7 +57,7 @@ pub(crate) struct Killed {
 }
 
 /// How long processes may take to freeze. Some cannot, while they are in the kernel.
-const FREEZING: Duration = Duration::from_millis(50);
+const FREEZE_TIMEOUT: Duration = Duration::from_millis(50);
 
 impl Leaf {
     /// How a process gets in.
@@ -102,10 +102,10 @@ impl Leaf {
     /// # Errors
     /// They cannot be told now; asking again helps.
     pub(crate) fn members(&self) -> io::Result<Vec<Process>> {
-        self.unless_gone(self.look(), Vec::new())
+        self.unless_gone(self.read_members(), Vec::new())
     }
 
-    fn look(&self) -> io::Result<Vec<Process>> {
+    fn read_members(&self) -> io::Result<Vec<Process>> {
         let Some(directory) = self.directory() else { return Ok(Vec::new()) };
         let mut members = Vec::new();
         for pid in directory.pids()? {
@@ -251,7 +251,7 @@ fn freeze(directory: &Directory) -> io::Result<bool> {
     directory.write(STATE, "FROZEN")?;
     let began = std::time::Instant::now();
     while directory.read(STATE)?.trim() != "FROZEN" {
-        if began.elapsed() > FREEZING {
+        if began.elapsed() > FREEZE_TIMEOUT {
             return Ok(false);
         }
         std::thread::sleep(Duration::from_micros(200));

@@ -13,10 +13,10 @@ use super::tree::Directory;
 /// The kernel's usual period of accounting processor time, in microseconds.
 const PERIOD: u64 = 100_000;
 /// The least processor time in a period that the kernel takes, in microseconds.
-const LEAST_QUOTA: u64 = 1000;
+const MIN_QUOTA: u64 = 1000;
 
 /// PID_MAX_LIMIT of 64-bit kernels.
-const MOST_PIDS: u32 = 4 * 1024 * 1024;
+const MAX_PIDS: u32 = 4 * 1024 * 1024;
 
 /// What is limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Resource {
                 .max_processes
                 // the kernel takes no more than it could ever have
                 .map(|most| Settings {
-                    needed: vec![("pids.max", most.min(MOST_PIDS).to_string())],
+                    needed: vec![("pids.max", most.min(MAX_PIDS).to_string())],
                     wanted: Vec::new(),
                 }),
             (Self::Cpu, true) => limits.cpus.map(|cpus| Settings {
@@ -95,7 +95,7 @@ impl Settings {
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a command's number of processors is small")]
 fn quota(cpus: f64) -> u64 {
-    ((cpus * PERIOD as f64) as u64).max(LEAST_QUOTA)
+    ((cpus * PERIOD as f64) as u64).max(MIN_QUOTA)
 }
 
 /// Puts `limits` on an execution: on its keeper where that has the controllers, in version 2, and otherwise on
@@ -136,7 +136,7 @@ pub(super) fn put_on(
         let at = match directories.iter().position(|(of, _)| *of == number) {
             Some(at) => at,
             None => {
-                directories.push((number, hierarchy.tree.grow().map_err(failed)?));
+                directories.push((number, hierarchy.tree.add_leaf().map_err(failed)?));
                 directories.len() - 1
             }
         };
@@ -149,7 +149,7 @@ pub(super) fn put_on(
     }
     // version 1 counts the processes that the OOM killer ends where they are, whoever's limit they meet
     if let (None, Keeper::Freezer(_), Some(memory)) = (oom, keeper, memory)
-        && let Ok(directory) = memory.tree.grow()
+        && let Ok(directory) = memory.tree.add_leaf()
     {
         oom = Some(OomCounter::Controller(directories.len()));
         directories.push((usize::MAX, directory));

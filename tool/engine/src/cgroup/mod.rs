@@ -67,7 +67,7 @@ impl Version1 {
 }
 
 /// How long the processes of a trial may take to end: far longer than they do.
-const TRIAL: Duration = Duration::from_secs(5);
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Cgroups {
     /// Finds the best way to keep processes together, or tries the one that is asked for; and why better ones cannot be
@@ -112,7 +112,7 @@ impl Cgroups {
         if let Some(unified) = &self.unified
             && unified.spare().is_none()
             // if it fails, it is tried again when it is needed, and told then
-            && let Ok(spare) = unified.tree.grow()
+            && let Ok(spare) = unified.tree.add_leaf()
         {
             // another thread was faster: it is removed, without the lock
             let _surplus = unified.spare().replace(spare);
@@ -170,9 +170,9 @@ impl Cgroups {
         match (self.kind, &self.unified, self.version_1("freezer")) {
             (ContainmentKind::CgroupV2, Some(unified), _) => {
                 let spare = unified.spare().take().filter(|spare| !spare.is_gone());
-                Ok(Keeper::Unified(spare.map_or_else(|| unified.tree.grow(), Ok)?))
+                Ok(Keeper::Unified(spare.map_or_else(|| unified.tree.add_leaf(), Ok)?))
             }
-            (ContainmentKind::CgroupV1, _, Some((_, freezer))) => Ok(Keeper::Freezer(freezer.tree.grow()?)),
+            (ContainmentKind::CgroupV1, _, Some((_, freezer))) => Ok(Keeper::Freezer(freezer.tree.add_leaf()?)),
             _ => Ok(Keeper::None),
         }
     }
@@ -270,7 +270,7 @@ fn is_delegated(cgroup: &Path) -> bool {
 fn unified_in(base: &Path, may_move: bool) -> Result<Unified, String> {
     let text = |error: io::Error| error.to_string();
     let tree = Tree::new(base).map_err(text)?;
-    let leaf = |tree: &Tree| Ok(Leaf { keeper: Keeper::Unified(tree.grow()?), controllers: Vec::new(), oom: None });
+    let leaf = |tree: &Tree| Ok(Leaf { keeper: Keeper::Unified(tree.add_leaf()?), controllers: Vec::new(), oom: None });
     try_out(leaf(&tree).map_err(text)?)?;
     let controllers = share_out(base, &tree, may_move);
     // once more, with the controllers
@@ -399,7 +399,7 @@ fn try_out(leaf: Leaf) -> Result<(), String> {
     }
     let began = Instant::now();
     while !leaf.kill().map_err(text)?.all {
-        if began.elapsed() > TRIAL {
+        if began.elapsed() > TRIAL_TIMEOUT {
             return Err("a process in it is not ended".into());
         }
         std::thread::sleep(Duration::from_micros(200));

@@ -100,7 +100,7 @@ impl Tree {
     ///
     /// # Errors
     /// It cannot be made.
-    pub(super) fn grow(&self) -> io::Result<Directory> {
+    pub(super) fn add_leaf(&self) -> io::Result<Directory> {
         // a name of this engine's own making: a request's id never becomes a path
         let path = self.path.join(self.next.fetch_add(1, Ordering::Relaxed).to_string());
         match fs::create_dir(&path) {
@@ -322,14 +322,14 @@ fn remove(path: &Path) -> io::Result<()> {
         match try_remove(path) {
             // Version 1 does not show processes that are ending, but counts them until they have left. And another
             // thread may be about to remove what is below.
-            Err(_) if began.elapsed() < LEAVING && is_left(path) => std::thread::sleep(Duration::from_millis(1)),
+            Err(_) if began.elapsed() < LEAVE_TIMEOUT && is_left(path) => std::thread::sleep(Duration::from_millis(1)),
             result => return result,
         }
     }
 }
 
 /// How long the last processes of a cgroup may take to leave it: far longer than they do.
-const LEAVING: Duration = Duration::from_secs(1);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn try_remove(path: &Path) -> io::Result<()> {
     // most have none below
@@ -467,7 +467,7 @@ mod tests {
         let live = Tree::new(base.path()).unwrap();
         assert!(!dead.exists());
         let other = Tree::new(base.path()).unwrap();
-        let directory = live.grow().unwrap();
+        let directory = live.add_leaf().unwrap();
         assert!(directory.path().exists() && other.path != live.path);
         drop((directory, live, other));
         assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);

@@ -15,20 +15,20 @@ use crate::key::Key;
 use crate::lock::lock;
 use crate::process::children::OwnChild;
 use crate::process::control;
-use crate::process::scanner::Census;
+use crate::process::scanner::ProcessScanner;
 use crate::process::table::{self, Process};
 use crate::state::journal::Note;
 use crate::state::sessions::SessionNote;
 use crate::workers::Workers;
 
 /// What all handles of one execution's processes share.
-pub(super) struct Inner {
+pub(super) struct ExecutionProcesses {
     pub(super) main: i32,
     pub(super) name: Name,
-    /// See [`Inner::start_ticks`].
+    /// See [`ExecutionProcesses::start_ticks`].
     pub(super) start_ticks: OnceLock<u64>,
     pub(super) started: Instant,
-    pub(super) means: Arc<Means>,
+    pub(super) context: Arc<ContainmentContext>,
     /// Members at the last look: one stays a member whatever it does to hide.
     pub(super) known: Mutex<HashSet<(i32, u64)>>,
     /// The main process, while it is not reaped: the numbers of its session and group are its own.
@@ -54,12 +54,12 @@ pub(crate) struct Name {
 }
 
 /// What it takes to find and end processes: of one engine, and there before anything is started.
-pub(crate) struct Means {
-    pub(super) census: Census,
+pub(crate) struct ContainmentContext {
+    pub(super) scanner: ProcessScanner,
     pub(crate) workers: Workers,
 }
 
-impl Means {
+impl ContainmentContext {
     /// `trust_cgroups`: whoever is in the cgroup of an execution is looked for there.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Means {
     pub(crate) fn new(trust_cgroups: bool) -> io::Result<Self> {
         let is_in_cgroup: Option<fn(i32) -> bool> = if trust_cgroups { Some(cgroup::keeps) } else { None };
         let workers = Workers::new("telexec-contain", WORKERS, MAX_WORKERS)?;
-        Ok(Self { census: Census::new(is_in_cgroup)?, workers })
+        Ok(Self { scanner: ProcessScanner::new(is_in_cgroup)?, workers })
     }
 }
 
@@ -108,7 +108,7 @@ pub(super) struct Members {
     pub(super) unread: bool,
 }
 
-impl Inner {
+impl ExecutionProcesses {
     /// Sends `signal` to every live member that is not `done`. SIGKILL is sent until a pass finds nobody new; any other
     /// signal in one pass, since what a handler starts is not meant.
     pub(super) fn sweep(&self, signal: Signal, done: &mut Done, asked: Instant) -> io::Result<Sweep> {
@@ -219,7 +219,7 @@ impl Inner {
         let in_leaf: HashSet<_> = in_leaf.iter().map(Process::key).collect();
         let born = self.start_ticks()?;
         let is_root = |process: &Process| in_leaf.contains(&process.key()) || self.is_root(process);
-        let all = self.means.census.take(asked, |process| {
+        let all = self.context.scanner.scan(asked, |process| {
             if is_root(process) && process.start_ticks >= born && !process.zombie && !process.is_self() {
                 visit(process);
             }
@@ -275,7 +275,7 @@ impl Inner {
     /// None of these, which are all that was born since the main process, is a member.
     pub(super) fn are_strangers(&self, young: &[Process]) -> io::Result<bool> {
         Ok(!young.iter().any(|process| self.is_root(process))
-            && !self.means.census.may_any_carry(self.name.key.as_str(), young)?)
+            && !self.context.scanner.may_any_carry(self.name.key.as_str(), young)?)
     }
 }
 

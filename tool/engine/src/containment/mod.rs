@@ -4,7 +4,7 @@
 //! its environment, descends from such a process, or did so when it was last looked at. A cgroup ends all that is in it
 //! at once and tells when it is empty, so then the rest matters only for those who were moved out of it. Without one, a
 //! process that leaves the session, loses its parent and clears its environment, all three between two looks, is not
-//! found; nor is one that keeps its environment from being read instead, for longer than [`DOUBT_TIME`].
+//! found; nor is one that keeps its environment from being read instead, for longer than [`DOUBT_TIMEOUT`].
 //!
 //! Without a cgroup, the main process is not reaped before the last member has ended, or the engine goes: so the numbers
 //! of its session and group cannot be given to strangers.
@@ -22,8 +22,8 @@ use rustix::process::Pid;
 use telexec_executor::Signal;
 use tracing::warn;
 
-use self::members::{Done, Inner, Sweep};
-pub(crate) use self::members::{Means, Name};
+pub(crate) use self::members::{ContainmentContext, Name};
+use self::members::{Done, ExecutionProcesses, Sweep};
 use crate::cgroup::{self, Leaf};
 use crate::lock::lock;
 use crate::process::children::OwnChild;
@@ -35,7 +35,7 @@ use crate::workers::Workers;
 /// The processes of one execution.
 #[derive(Clone)]
 pub(crate) struct Containment {
-    inner: Arc<Inner>,
+    inner: Arc<ExecutionProcesses>,
 }
 
 /// Whether processes that do not answer are members: they are asked again, but not for ever, since anyone on the machine may
@@ -48,32 +48,38 @@ struct Doubt {
 impl Doubt {
     /// Whether there is reason to ask again, after a look since `asked` has found no member.
     fn remains(&mut self, unread: bool, asked: Instant) -> bool {
-        unread && asked.saturating_duration_since(*self.since.get_or_insert(asked)) < DOUBT_TIME
+        unread && asked.saturating_duration_since(*self.since.get_or_insert(asked)) < DOUBT_TIMEOUT
     }
 }
 
 /// How long processes that do not answer are asked again.
-const DOUBT_TIME: Duration = Duration::from_secs(1);
+const DOUBT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long to wait before that.
-const DOUBT_PAUSE: Duration = Duration::from_millis(100);
+const DOUBT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Who answers for the processes of an execution: if it is dropped early, since a runtime was shut down, they are ended
 /// at once.
-pub(crate) struct Guard {
+pub(crate) struct KillOnDrop {
     containment: Containment,
 }
 
-impl Guard {
+impl KillOnDrop {
     /// The processes of an execution, whose main process was just started, in these cgroups.
-    pub(crate) fn new(main: Pid, own: OwnChild, leaf: Option<Leaf>, name: Name, means: Arc<Means>) -> Self {
+    pub(crate) fn new(
+        main: Pid,
+        own: OwnChild,
+        leaf: Option<Leaf>,
+        name: Name,
+        context: Arc<ContainmentContext>,
+    ) -> Self {
         let containment = Containment {
-            inner: Arc::new(Inner {
+            inner: Arc::new(ExecutionProcesses {
                 main: main.as_raw_nonzero().get(),
                 name,
                 start_ticks: OnceLock::new(),
                 started: Instant::now(),
-                means,
+                context,
                 known: Mutex::default(),
                 held: Mutex::new(Some(own)),
                 leaf: Mutex::new(leaf.map(Arc::new)),
@@ -86,7 +92,7 @@ impl Guard {
     }
 }
 
-impl Deref for Guard {
+impl Deref for KillOnDrop {
     type Target = Containment;
 
     fn deref(&self) -> &Containment {
@@ -94,17 +100,17 @@ impl Deref for Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         self.containment.end_blocking();
     }
 }
 
 /// With a cgroup, looking at all processes is a precaution: so long it may take.
-const LOOK_TIME: Duration = Duration::from_secs(1);
+const SCAN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long processes that do not go are waited for before they are looked at again.
-const MAX_PATIENCE: Duration = Duration::from_secs(2);
+const MAX_END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How many times a guard tries to end processes that do not go, with a [`RETRY_DELAY`] between.
 const ATTEMPTS: usize = 100;
@@ -114,7 +120,7 @@ impl Containment {
     pub(crate) async fn count(&self, asked: Instant) -> u32 {
         let count = match self.inner.keeping_leaf() {
             Some(leaf) => self.repeat(move |_| Ok(leaf.members()?.len())).await,
-            None => self.look(move |inner, _| Ok(inner.members(asked, |_| {})?.all.len())).await,
+            None => self.scan(move |inner, _| Ok(inner.members(asked, |_| {})?.all.len())).await,
         };
         u32::try_from(count).unwrap_or(u32::MAX)
     }
@@ -124,11 +130,11 @@ impl Containment {
         let mut doubt = Doubt::default();
         loop {
             let asked = Instant::now();
-            let members = self.look(|inner, asked| inner.members(asked, |_| {})).await;
+            let members = self.scan(|inner, asked| inner.members(asked, |_| {})).await;
             if !members.all.is_empty() || !doubt.remains(members.unread, asked) {
                 return members.all;
             }
-            tokio::time::sleep(DOUBT_PAUSE).await;
+            tokio::time::sleep(DOUBT_RETRY_DELAY).await;
         }
     }
 
@@ -140,7 +146,7 @@ impl Containment {
     /// Ends every member: SIGTERM, `grace` (cut short by `hurry`), SIGKILL. Returns once no process is left but those
     /// that this process may not signal, and how many those are. See [`Doubt`] for those that do not answer.
     pub(crate) async fn end(&self, grace: Duration, hurry: impl Future<Output = ()>) -> u32 {
-        let (mut patience, mut doubt) = (5 * RETRY_DELAY, Doubt::default());
+        let (mut timeout, mut doubt) = (5 * RETRY_DELAY, Doubt::default());
         if !grace.is_zero() {
             tokio::select! {
                 () = self.ask_to_end(&mut doubt) => {}
@@ -155,14 +161,14 @@ impl Containment {
                 if !doubt.remains(left.unread, asked) {
                     return left.refused;
                 }
-                tokio::time::sleep(DOUBT_PAUSE).await;
+                tokio::time::sleep(DOUBT_RETRY_DELAY).await;
                 continue;
             }
             doubt = Doubt::default();
             // a process in an uninterruptible sleep takes its time, and a frozen one for ever
-            if tokio::time::timeout(patience, self.all_ended(left.live.clone())).await.is_err() {
+            if tokio::time::timeout(timeout, self.all_ended(left.live.clone())).await.is_err() {
                 self.thaw(left.live).await;
-                patience = (2 * patience).min(MAX_PATIENCE);
+                timeout = (2 * timeout).min(MAX_END_TIMEOUT);
             }
         }
     }
@@ -177,7 +183,7 @@ impl Containment {
                 if !doubt.remains(left.unread, asked) {
                     return;
                 }
-                tokio::time::sleep(DOUBT_PAUSE).await;
+                tokio::time::sleep(DOUBT_RETRY_DELAY).await;
                 continue;
             }
             *doubt = Doubt::default();
@@ -268,7 +274,7 @@ impl Containment {
         self.inner.left_alone.store(false, Ordering::Relaxed);
         if let Some(leaf) = leaf {
             // the kernel may be busy with other cgroups
-            drop(self.inner.means.workers.spawn(&self.inner.name.identity, move || drop(leaf)));
+            drop(self.inner.context.workers.spawn(&self.inner.name.identity, move || drop(leaf)));
         }
     }
 
@@ -309,11 +315,11 @@ impl Containment {
     }
 
     async fn sweep(&self, signal: Signal, done: Arc<Mutex<Done>>) -> Sweep {
-        let wide = self.look(move |inner, asked| inner.sweep(signal, &mut lock(&done), asked));
+        let wide = self.scan(move |inner, asked| inner.sweep(signal, &mut lock(&done), asked));
         if self.inner.keeping_leaf().is_none() {
             return wide.await;
         }
-        if let Ok(sweep) = tokio::time::timeout(LOOK_TIME, wide).await {
+        if let Ok(sweep) = tokio::time::timeout(SCAN_TIMEOUT, wide).await {
             return sweep;
         }
         warn!(id = %self.inner.name.id, "looking at all processes takes too long: trusting the cgroup alone");
@@ -321,23 +327,26 @@ impl Containment {
     }
 
     /// Does what needs a look at all processes, no earlier than now: see [`Containment::repeat`].
-    async fn look<T: Send + 'static>(
+    async fn scan<T: Send + 'static>(
         &self,
-        work: impl Fn(&Inner, Instant) -> io::Result<T> + Send + Sync + 'static,
+        work: impl Fn(&ExecutionProcesses, Instant) -> io::Result<T> + Send + Sync + 'static,
     ) -> T {
         let asked = Instant::now();
-        self.repeat_by(&self.inner.means.census.lookers, move |inner| work(inner, asked)).await
+        self.repeat_by(&self.inner.context.scanner.threads, move |inner| work(inner, asked)).await
     }
 
     /// Does what takes milliseconds on a busy machine, off the runtime's threads; again and again until it can be done.
-    async fn repeat<T: Send + 'static>(&self, work: impl Fn(&Inner) -> io::Result<T> + Send + Sync + 'static) -> T {
-        self.repeat_by(&self.inner.means.workers, work).await
+    async fn repeat<T: Send + 'static>(
+        &self,
+        work: impl Fn(&ExecutionProcesses) -> io::Result<T> + Send + Sync + 'static,
+    ) -> T {
+        self.repeat_by(&self.inner.context.workers, work).await
     }
 
     async fn repeat_by<T: Send + 'static>(
         &self,
         workers: &Workers,
-        work: impl Fn(&Inner) -> io::Result<T> + Send + Sync + 'static,
+        work: impl Fn(&ExecutionProcesses) -> io::Result<T> + Send + Sync + 'static,
     ) -> T {
         let work = Arc::new(work);
         loop {

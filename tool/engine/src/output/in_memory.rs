@@ -4,20 +4,20 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// This is much.
-const MUCH: usize = 64 * 1024 * 1024;
+const HIGH_BYTES: usize = 64 * 1024 * 1024;
 
 static ALL: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether there is much.
-pub(crate) fn is_much() -> bool {
-    ALL.load(Ordering::Relaxed) > MUCH
+pub(crate) fn is_high() -> bool {
+    ALL.load(Ordering::Relaxed) > HIGH_BYTES
 }
 
 /// What one execution or reader holds, in bytes; nothing any more once it is dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Held(usize);
+pub(crate) struct HeldBytes(usize);
 
-impl Held {
+impl HeldBytes {
     pub(crate) fn bytes(&self) -> usize {
         self.0
     }
@@ -39,7 +39,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldBytes {
     fn drop(&mut self) {
         self.set(0);
     }

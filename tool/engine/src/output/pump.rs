@@ -15,13 +15,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::transcript::Transcript;
 use crate::lock::lock;
-use crate::observer::Watcher;
+use crate::observer::ExecutionObserver;
 use crate::streams::source::Source;
 
 /// A chunk of less is small.
 const SMALL_BYTES: usize = 4096;
 /// Small chunks in a row are read no more often than this: a flood of tiny HTTP/2 frames would end a connection.
-const SMALL_PAUSE: Duration = Duration::from_millis(1);
+const SMALL_INTERVAL: Duration = Duration::from_millis(1);
 /// But so many may come at once: HTTP/2's implementations forgive a hundred.
 const SMALL_BURST: u32 = 16;
 /// After the exit, while a survivor holds a pipe: how long it may be quiet before reading stops.
@@ -34,7 +34,7 @@ pub(crate) struct Pump<'a> {
     /// Gets the output.
     pub(crate) transcript: &'a Transcript,
     /// Is told what the transcript gets, and what is dropped.
-    pub(crate) watcher: Option<&'a dyn Watcher>,
+    pub(crate) observer: Option<&'a dyn ExecutionObserver>,
     /// For each stream: what follows is dropped. 0: unlimited.
     pub(crate) max_output_bytes: u64,
     /// Cancelled when no more output is to be waited for.
@@ -92,9 +92,9 @@ impl Pump<'_> {
         let mut pace = Pace::default();
         loop {
             let asked = Instant::now();
-            let is_told = !self.is_over(stream) && self.transcript.room(self.abandoned).await;
+            let is_wanted = !self.is_over(stream) && self.transcript.room(self.abandoned).await;
             if let Some(tail) = &mut tail {
-                tail.put_off(asked.elapsed());
+                tail.extend(asked.elapsed());
             }
             pace.wait(self.exited).await;
             if !self.wait_readable(&source, &mut tail).await {
@@ -109,11 +109,11 @@ impl Pump<'_> {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
                 Err(_) => return None,
             };
-            pace.note(chunk.len());
+            pace.record(chunk.len());
             if let Some(tail) = &mut tail {
-                tail.note(chunk.len());
+                tail.record(chunk.len());
             }
-            self.tell(is_told, chunk, stream);
+            self.forward(is_wanted, chunk, stream);
         }
     }
 
@@ -122,7 +122,7 @@ impl Pump<'_> {
     }
 
     /// Counts a chunk, and adds what the limit leaves of it to the transcript.
-    fn tell(&self, is_told: bool, mut chunk: Bytes, stream: OutputStream) {
+    fn forward(&self, is_wanted: bool, mut chunk: Bytes, stream: OutputStream) {
         let length = chunk.len() as u64;
         let before = {
             let mut totals = self.totals.lock(stream);
@@ -130,14 +130,14 @@ impl Pump<'_> {
             totals.dropped_bytes += length;
             totals.bytes - length
         };
-        if let Some(watcher) = self.watcher {
-            watcher.output(stream, &chunk);
+        if let Some(observer) = self.observer {
+            observer.output(stream, &chunk);
         }
         if self.max_output_bytes != 0 {
             let left = self.max_output_bytes.saturating_sub(before);
             chunk.truncate(usize::try_from(left).unwrap_or(usize::MAX));
         }
-        if !is_told {
+        if !is_wanted {
             chunk.clear();
         }
         if !chunk.is_empty() {
@@ -159,7 +159,7 @@ impl Pump<'_> {
             source.close_peer();
             Tail::new(source.ready())
         });
-        match tail.patience() {
+        match tail.deadline() {
             None => source.readable().await.is_ok(),
             // asked first: a pipe that is never empty is always readable
             Some(until) if until <= Instant::now() => false,
@@ -182,19 +182,19 @@ impl Tail {
         Self { owed, quiet_until: now + TAIL_QUIET, until: now + TAIL_LIMIT }
     }
 
-    fn note(&mut self, length: usize) {
+    fn record(&mut self, length: usize) {
         self.owed = self.owed.saturating_sub(length as u64);
         self.quiet_until = Instant::now() + TAIL_QUIET;
     }
 
     /// The reader took so long: that is not the survivors' time.
-    fn put_off(&mut self, time: Duration) {
+    fn extend(&mut self, time: Duration) {
         self.quiet_until += time;
         self.until += time;
     }
 
     /// How long to wait for more; `None`: as long as it takes.
-    fn patience(&self) -> Option<Instant> {
+    fn deadline(&self) -> Option<Instant> {
         (self.owed == 0).then(|| self.quiet_until.min(self.until))
     }
 }
@@ -207,14 +207,16 @@ struct Pace {
 }
 
 impl Pace {
-    fn note(&mut self, length: usize) {
+    fn record(&mut self, length: usize) {
         let now = Instant::now();
         let paid = self.paid.filter(|paid| *paid > now).unwrap_or(now);
-        self.paid = (length < SMALL_BYTES).then(|| paid + SMALL_PAUSE);
+        self.paid = (length < SMALL_BYTES).then(|| paid + SMALL_INTERVAL);
     }
 
     async fn wait(&self, exited: &CancellationToken) {
-        let Some(until) = self.paid.and_then(|paid| paid.checked_sub(SMALL_PAUSE * (SMALL_BURST - 1))) else { return };
+        let Some(until) = self.paid.and_then(|paid| paid.checked_sub(SMALL_INTERVAL * (SMALL_BURST - 1))) else {
+            return;
+        };
         if until > Instant::now() && !exited.is_cancelled() {
             let _ = tokio::time::timeout_at(until, exited.cancelled()).await;
         }

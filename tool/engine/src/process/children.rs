@@ -13,14 +13,14 @@ use super::{control, table};
 use crate::lock::lock;
 
 /// Of all engines of this process, since a process has one set of children.
-static OWN: LazyLock<Mutex<HashMap<u64, Arc<Note>>>> = LazyLock::new(Mutex::default);
+static OWN: LazyLock<Mutex<HashMap<u64, Arc<ChildState>>>> = LazyLock::new(Mutex::default);
 static NEXT: AtomicU64 = AtomicU64::new(0);
 /// Those that have ended and cannot be reaped yet: the kernel tells a debugger of such an end first, see ptrace(2).
 static LATER: Mutex<Vec<OwnChild>> = Mutex::new(Vec::new());
 
 /// What is known of a child.
 #[derive(Default)]
-struct Note {
+struct ChildState {
     /// 0 until it exists.
     pid: AtomicI32,
     unwanted: AtomicBool,
@@ -29,30 +29,30 @@ struct Note {
 /// A child of the engine, from before it exists until it is reaped. Dropping it gives the child up: it is a stranger then.
 pub(crate) struct OwnChild {
     key: u64,
-    note: Arc<Note>,
+    state: Arc<ChildState>,
 }
 
 impl OwnChild {
     /// A child that is about to be made.
     pub(crate) fn expect() -> Self {
-        let (key, note) = (NEXT.fetch_add(1, Ordering::Relaxed), Arc::new(Note::default()));
-        lock(&OWN).insert(key, Arc::clone(&note));
-        Self { key, note }
+        let (key, state) = (NEXT.fetch_add(1, Ordering::Relaxed), Arc::new(ChildState::default()));
+        lock(&OWN).insert(key, Arc::clone(&state));
+        Self { key, state }
     }
 
     /// Where the child notes its id before it does anything else.
     pub(crate) fn pid(&self) -> &AtomicI32 {
-        &self.note.pid
+        &self.state.pid
     }
 
     /// It is not to be made any more.
     pub(crate) fn is_unwanted(&self) -> bool {
-        self.note.unwanted.load(Ordering::Acquire)
+        self.state.unwanted.load(Ordering::Acquire)
     }
 
     /// Ends it from elsewhere while it is being made.
     pub(crate) fn canceller(&self) -> Canceller {
-        Canceller { key: self.key, note: Arc::clone(&self.note) }
+        Canceller { key: self.key, state: Arc::clone(&self.state) }
     }
 
     /// Takes the child, which has ended, from the process table: now, or as soon as that can be done.
@@ -71,7 +71,7 @@ impl OwnChild {
     fn is_reaped(&self) -> bool {
         // its id may be given to a stranger as soon as it is reaped: see `Canceller::cancel`
         let mut own = lock(&OWN);
-        let reaped = match Pid::from_raw(self.note.pid.load(Ordering::Acquire)) {
+        let reaped = match Pid::from_raw(self.state.pid.load(Ordering::Acquire)) {
             // it cannot fail but by someone else's having reaped it
             Some(pid) => control::reap(pid).unwrap_or(true),
             None => true,
@@ -92,18 +92,18 @@ impl Drop for OwnChild {
 /// Ends a child that may be held up on its way to its program.
 pub(crate) struct Canceller {
     key: u64,
-    note: Arc<Note>,
+    state: Arc<ChildState>,
 }
 
 impl Canceller {
     /// Keeps the child from being made, or kills it. One that is just being made may get away: ask again until it has come
     /// out.
     pub(crate) fn cancel(&self) {
-        self.note.unwanted.store(true, Ordering::Release);
+        self.state.unwanted.store(true, Ordering::Release);
         let own = lock(&OWN);
         // while it is there, its id is its own: it is reaped under this lock
         if own.contains_key(&self.key)
-            && let Some(pid) = Pid::from_raw(self.note.pid.load(Ordering::Acquire))
+            && let Some(pid) = Pid::from_raw(self.state.pid.load(Ordering::Acquire))
         {
             let _ = kill_process(pid, Signal::KILL);
         }

@@ -65,7 +65,7 @@ pub(crate) async fn ended(pidfd: &AsyncFd<OwnedFd>) {
 ///
 /// # Errors
 /// `WouldBlock` if it has not ended, or a debugger has not seen its end; ECHILD if someone else in this process has reaped it.
-pub(crate) fn look(pid: Pid) -> io::Result<Ended> {
+pub(crate) fn exit_status(pid: Pid) -> io::Result<Ended> {
     // SAFETY: both are plain data, for which zeroes are a value.
     let (mut info, mut usage): (libc::siginfo_t, libc::rusage) = unsafe { std::mem::zeroed() };
     let options = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;

@@ -24,13 +24,13 @@ use crate::workers::Workers;
 pub(crate) const MARKER: &str = "TELEXEC_EXECUTION_KEY";
 
 /// How long one environment may take.
-const LIMIT: Duration = Duration::from_millis(200);
+const READ_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long all environments of one look may take together.
-const LOOK_LIMIT: Duration = Duration::from_secs(1);
+const SCAN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a reader may wait for nothing but a processor.
-const PROCESSOR_LIMIT: Duration = Duration::from_secs(2);
+const PROCESSOR_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a reader that has not answered is looked at: a read that is faster does not count.
-const STEP: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// What was unclear is read again so many times: an execve(2) is over by then.
 const SETTLE_READS: usize = 20;
 /// Readers that are there from the start.
@@ -63,15 +63,15 @@ enum Marker {
 }
 
 /// What one look at processes has come to.
-pub(crate) struct Look {
+pub(crate) struct EnvironScan {
     /// How long environments may still be waited for. Zero: no more are read.
     left: Duration,
     unread: HashSet<Memory>,
 }
 
-impl Look {
+impl EnvironScan {
     pub(crate) fn begin() -> Self {
-        Self { left: LOOK_LIMIT, unread: HashSet::new() }
+        Self { left: SCAN_TIMEOUT, unread: HashSet::new() }
     }
 
     /// The processes whose environments were not read.
@@ -81,7 +81,7 @@ impl Look {
 }
 
 /// Reads environments.
-pub(crate) struct Environs {
+pub(crate) struct EnvironReader {
     readers: Workers,
     stuck: Arc<Stuck>,
     /// Where proc(5) is.
@@ -91,7 +91,7 @@ pub(crate) struct Environs {
 /// What a reader is stuck in, each in another.
 type Stuck = Mutex<HashSet<Memory>>;
 
-impl Environs {
+impl EnvironReader {
     /// # Errors
     /// Its first threads cannot be made.
     pub(crate) fn new() -> io::Result<Self> {
@@ -111,11 +111,11 @@ impl Environs {
     pub(crate) fn keys(
         &self,
         of: Vec<Memory>,
-        look: &mut Look,
+        scan: &mut EnvironScan,
         mut note: impl FnMut(i32, String),
     ) -> io::Result<Vec<Memory>> {
         let mut unclear = Vec::new();
-        self.read(of, look, |memory, marker| match marker {
+        self.read(of, scan, |memory, marker| match marker {
             Marker::Is(Some(key)) => note(memory.pid, key),
             Marker::Is(None) => {}
             Marker::Unclear => unclear.push(memory),
@@ -130,7 +130,7 @@ impl Environs {
     pub(crate) fn settle(
         &self,
         mut unclear: Vec<Memory>,
-        look: &mut Look,
+        scan: &mut EnvironScan,
         mut note: impl FnMut(i32, String),
     ) -> io::Result<()> {
         for _ in 0..SETTLE_READS {
@@ -138,17 +138,22 @@ impl Environs {
                 break;
             }
             thread::sleep(Duration::from_micros(100));
-            unclear = self.keys(unclear, look, &mut note)?;
+            unclear = self.keys(unclear, scan, &mut note)?;
         }
         Ok(())
     }
 
-    fn read(&self, mut of: Vec<Memory>, look: &mut Look, mut note: impl FnMut(Memory, Marker)) -> io::Result<()> {
+    fn read(
+        &self,
+        mut of: Vec<Memory>,
+        scan: &mut EnvironScan,
+        mut note: impl FnMut(Memory, Marker),
+    ) -> io::Result<()> {
         loop {
             let stuck = lock(&self.stuck).clone();
-            look.unread.extend(of.extract_if(.., |memory| stuck.contains(memory)));
-            if of.is_empty() || look.left.is_zero() {
-                look.unread.extend(of);
+            scan.unread.extend(of.extract_if(.., |memory| stuck.contains(memory)));
+            if of.is_empty() || scan.left.is_zero() {
+                scan.unread.extend(of);
                 return Ok(());
             }
             let reading = Asker(Arc::new(Reading::new(of, Arc::clone(&self.stuck), Arc::clone(&self.proc))));
@@ -157,15 +162,15 @@ impl Environs {
             let mut queued = pin!(self.readers.run("", move || reader.run()));
             let _ = queued.as_mut().now_or_never();
             if self.readers.threads() <= stuck.len() {
-                look.left = Duration::ZERO;
+                scan.left = Duration::ZERO;
             }
-            while let Some((memory, marker)) = reading.0.next(look) {
-                look.unread.remove(&memory);
+            while let Some((memory, marker)) = reading.0.next(scan) {
+                scan.unread.remove(&memory);
                 note(memory, marker?);
             }
             let mut rest = reading.0.rest().into_iter();
             // the first is what was given up
-            look.unread.extend(rest.next());
+            scan.unread.extend(rest.next());
             of = rest.collect();
         }
     }
@@ -229,34 +234,34 @@ impl Reading {
     }
 
     /// The next answer; `None`: there are no more, or they are not waited for.
-    fn next(&self, look: &mut Look) -> Option<(Memory, io::Result<Marker>)> {
+    fn next(&self, scan: &mut EnvironScan) -> Option<(Memory, io::Result<Marker>)> {
         let mut progress = lock(&self.progress);
-        let (mut left, mut processor_left) = (LIMIT, PROCESSOR_LIMIT);
+        let (mut left, mut processor_left) = (READ_TIMEOUT, PROCESSOR_TIMEOUT);
         loop {
             if let Some(answer) = progress.answers.pop_front() {
                 return Some(answer);
             }
             let memory = self.of.get(progress.read)?;
-            if look.left.is_zero() || left.is_zero() || processor_left.is_zero() {
+            if scan.left.is_zero() || left.is_zero() || processor_left.is_zero() {
                 let is_new = self.give_up(&mut progress);
                 if progress.reader == 0 {
                     // nor would the next one be read
-                    look.left = Duration::ZERO;
+                    scan.left = Duration::ZERO;
                 } else if is_new && (left.is_zero() || processor_left.is_zero()) {
                     warn!(pid = memory.pid, "a process's environment cannot be read, since its memory does not answer");
                 }
                 return None;
             }
-            let (locked, timed_out) = wait_timeout(&self.changed, progress, STEP);
+            let (locked, timed_out) = wait_timeout(&self.changed, progress, POLL_INTERVAL);
             progress = locked;
             if !timed_out || !progress.answers.is_empty() {
                 continue;
             }
             match waits_for_processor(progress.reader) {
-                true => processor_left = processor_left.saturating_sub(STEP),
+                true => processor_left = processor_left.saturating_sub(POLL_INTERVAL),
                 false => {
-                    left = left.saturating_sub(STEP);
-                    look.left = look.left.saturating_sub(STEP);
+                    left = left.saturating_sub(POLL_INTERVAL);
+                    scan.left = scan.left.saturating_sub(POLL_INTERVAL);
                 }
             }
         }
@@ -329,8 +334,8 @@ mod tests {
             Self(tempfile::tempdir().unwrap())
         }
 
-        fn environs(&self, max_readers: usize) -> Environs {
-            Environs::of(self.0.path().to_str().unwrap(), max_readers).unwrap()
+        fn environs(&self, max_readers: usize) -> EnvironReader {
+            EnvironReader::of(self.0.path().to_str().unwrap(), max_readers).unwrap()
         }
 
         fn environ(&self, pid: i32) -> PathBuf {
@@ -361,13 +366,13 @@ mod tests {
         }
     }
 
-    fn keys(environs: &Environs, of: Vec<Memory>) -> (Vec<String>, HashSet<i32>) {
-        let (mut keys, mut look) = (Vec::new(), Look::begin());
-        environs.keys(of, &mut look, |_, key| keys.push(key)).unwrap();
-        (keys, look.unread().collect())
+    fn keys(environs: &EnvironReader, of: Vec<Memory>) -> (Vec<String>, HashSet<i32>) {
+        let (mut keys, mut scan) = (Vec::new(), EnvironScan::begin());
+        environs.keys(of, &mut scan, |_, key| keys.push(key)).unwrap();
+        (keys, scan.unread().collect())
     }
 
-    fn wait_until_all_answer(environs: &Environs) {
+    fn wait_until_all_answer(environs: &EnvironReader) {
         while !lock(&environs.stuck).is_empty() {
             thread::yield_now();
         }

@@ -5,20 +5,20 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use super::environ::{Environs, Look, Memory};
+use super::environ::{EnvironReader, EnvironScan, Memory};
 use super::table::{Process, is_process, last_pid, listed, read};
 use crate::lock::lock;
 use crate::workers::Workers;
 
 /// Looks at all processes. Those who ask at the same time share one look.
-pub(crate) struct Census {
+pub(crate) struct ProcessScanner {
     /// Older processes are of no interest: their environments are not read.
     since: u64,
     /// Says whether a process is in the cgroup of an execution, which tells whose it is: its environment is not read.
     is_in_cgroup: Option<fn(i32) -> bool>,
-    environs: Environs,
+    environs: EnvironReader,
     /// A look takes a thread, and most of those who ask can share one.
-    pub(crate) lookers: Workers,
+    pub(crate) threads: Workers,
     latest: Mutex<Option<(Instant, Arc<Snapshot>)>>,
 }
 
@@ -94,7 +94,7 @@ impl Snapshot {
     }
 }
 
-impl Census {
+impl ProcessScanner {
     /// For what starts from now on.
     ///
     /// # Errors
@@ -102,14 +102,14 @@ impl Census {
     pub(crate) fn new(is_in_cgroup: Option<fn(i32) -> bool>) -> io::Result<Self> {
         let own = i32::try_from(std::process::id()).ok().and_then(|pid| read(pid).ok().flatten());
         let since = own.map_or(0, |process| process.start_ticks);
-        let (environs, lookers) = (Environs::new()?, Workers::new("telexec-look", 1, LOOKERS)?);
-        Ok(Self { since, is_in_cgroup, environs, lookers, latest: Mutex::new(None) })
+        let (environs, threads) = (EnvironReader::new()?, Workers::new("telexec-look", 1, MAX_THREADS)?);
+        Ok(Self { since, is_in_cgroup, environs, threads, latest: Mutex::new(None) })
     }
 
     /// For all, however old they are and whatever cgroup they are in.
     ///
     /// # Errors
-    /// As [`Census::new`].
+    /// As [`ProcessScanner::new`].
     pub(crate) fn of_all() -> io::Result<Self> {
         Ok(Self { since: 0, ..Self::new(None)? })
     }
@@ -119,7 +119,7 @@ impl Census {
     ///
     /// # Errors
     /// /proc cannot be read, for want of descriptors or memory.
-    pub(crate) fn take(&self, asked: Instant, visit: impl FnMut(&Process)) -> io::Result<Arc<Snapshot>> {
+    pub(crate) fn scan(&self, asked: Instant, visit: impl FnMut(&Process)) -> io::Result<Arc<Snapshot>> {
         let mut latest = lock(&self.latest);
         if let Some((began, processes)) = &*latest
             && *began >= asked
@@ -127,7 +127,7 @@ impl Census {
             return Ok(Arc::clone(processes));
         }
         let began = Instant::now();
-        let processes = Arc::new(self.look(visit)?);
+        let processes = Arc::new(self.scan_all(visit)?);
         *latest = Some((began, Arc::clone(&processes)));
         Ok(processes)
     }
@@ -136,34 +136,34 @@ impl Census {
     ///
     /// A list of ids is old when it has been read: processes that replaced each other meanwhile would all be missed. So
     /// every id that was given out since the list was made is looked at too, until none is new.
-    fn look(&self, mut visit: impl FnMut(&Process)) -> io::Result<Snapshot> {
-        let (mut seen, mut look) = (Seen::default(), Look::begin());
+    fn scan_all(&self, mut visit: impl FnMut(&Process)) -> io::Result<Snapshot> {
+        let (mut seen, mut scan) = (Seen::default(), EnvironScan::begin());
         let mut newest = last_pid()?;
-        self.note(listed()?, &mut seen, &mut look, &mut visit)?;
+        self.scan_pids(listed()?, &mut seen, &mut scan, &mut visit)?;
         for _ in 0..MAX_PASSES {
             let last = last_pid()?;
             if last == newest {
                 break;
-            } else if (newest..=newest.saturating_add(MANY)).contains(&last) {
+            } else if (newest..=newest.saturating_add(MAX_NEW_IDS)).contains(&last) {
                 let new = (newest + 1..=last).filter(|pid| is_process(*pid)).collect();
-                self.note(new, &mut seen, &mut look, &mut visit)?;
+                self.scan_pids(new, &mut seen, &mut scan, &mut visit)?;
             } else {
                 // ids started again at the smallest, or too many are new
-                self.note(listed()?, &mut seen, &mut look, &mut visit)?;
+                self.scan_pids(listed()?, &mut seen, &mut scan, &mut visit)?;
             }
             newest = last;
         }
         let unclear = std::mem::take(&mut seen.unclear);
-        self.environs.settle(unclear, &mut look, |pid, key| seen.mark(pid, key, &mut visit))?;
-        Ok(Snapshot::new(seen.processes, look.unread().collect()))
+        self.environs.settle(unclear, &mut scan, |pid, key| seen.mark(pid, key, &mut visit))?;
+        Ok(Snapshot::new(seen.processes, scan.unread().collect()))
     }
 
     /// Looks at these, a few at a time: first at what they are, then at whose.
-    fn note(
+    fn scan_pids(
         &self,
         pids: Vec<i32>,
         seen: &mut Seen,
-        look: &mut Look,
+        scan: &mut EnvironScan,
         visit: &mut impl FnMut(&Process),
     ) -> io::Result<()> {
         for few in pids.chunks(AT_ONCE) {
@@ -177,7 +177,7 @@ impl Census {
                 }
                 seen.processes.insert(*pid, process);
             }
-            let unclear = self.environs.keys(unmarked, look, |pid, key| seen.mark(pid, key, &mut *visit))?;
+            let unclear = self.environs.keys(unmarked, scan, |pid, key| seen.mark(pid, key, &mut *visit))?;
             seen.unclear.extend(unclear);
         }
         Ok(())
@@ -193,10 +193,10 @@ impl Census {
     /// They cannot be looked at now, for want of descriptors or memory.
     pub(crate) fn may_any_carry(&self, key: &str, processes: &[Process]) -> io::Result<bool> {
         let of = processes.iter().filter(|process| self.may_be_marked(process)).map(Memory::of).collect();
-        let (mut found, mut look) = (false, Look::begin());
-        let unclear = self.environs.keys(of, &mut look, |_, carried| found |= carried == key)?;
-        self.environs.settle(unclear, &mut look, |_, carried| found |= carried == key)?;
-        Ok(found || look.unread().next().is_some())
+        let (mut found, mut scan) = (false, EnvironScan::begin());
+        let unclear = self.environs.keys(of, &mut scan, |_, carried| found |= carried == key)?;
+        self.environs.settle(unclear, &mut scan, |_, carried| found |= carried == key)?;
+        Ok(found || scan.unread().next().is_some())
     }
 }
 
@@ -220,11 +220,11 @@ impl Seen {
 const AT_ONCE: usize = 16;
 
 /// So many threads look, or wait for who looks.
-const LOOKERS: usize = 4;
+const MAX_THREADS: usize = 4;
 
 const KTHREADD: i32 = 2;
 /// New ids up to this many are looked at one by one.
-const MANY: i32 = 1000;
+const MAX_NEW_IDS: i32 = 1000;
 /// Where processes are made so fast that a look never ends, the next one goes on.
 const MAX_PASSES: usize = 1000;
 
@@ -234,13 +234,13 @@ mod tests {
 
     #[test]
     fn a_look_is_shared_by_those_who_asked_before_it_began() {
-        let census = Census::new(None).unwrap();
+        let scanner = ProcessScanner::new(None).unwrap();
         let asked = Instant::now();
-        let first = census.take(asked, |_| {}).unwrap();
+        let first = scanner.scan(asked, |_| {}).unwrap();
         let pid = i32::try_from(std::process::id()).unwrap();
         assert!(first.get(pid).is_some());
-        assert!(Arc::ptr_eq(&first, &census.take(asked, |_| {}).unwrap()));
-        assert!(!Arc::ptr_eq(&first, &census.take(Instant::now(), |_| {}).unwrap()));
+        assert!(Arc::ptr_eq(&first, &scanner.scan(asked, |_| {}).unwrap()));
+        assert!(!Arc::ptr_eq(&first, &scanner.scan(Instant::now(), |_| {}).unwrap()));
     }
 
     fn process(pid: i32, parent: i32, session: i32, start_ticks: u64) -> Process {

@@ -142,7 +142,7 @@ pub(crate) fn open(process: &Process) -> io::Result<Option<OwnedFd>> {
 
 /// Waits for the ends of these, or of the first of many: each takes a descriptor.
 pub(crate) async fn all_ended(processes: Vec<Process>) {
-    join_all(processes.iter().take(WATCHED).map(|process| async {
+    join_all(processes.iter().take(MAX_WAITED_FOR).map(|process| async {
         match open(process).and_then(|pidfd| pidfd.map(control::watch).transpose()) {
             Ok(Some(pidfd)) => control::ended(&pidfd).await,
             Ok(None) => {}
@@ -154,7 +154,7 @@ pub(crate) async fn all_ended(processes: Vec<Process>) {
 }
 
 /// How many ends are waited for at once.
-const WATCHED: usize = 64;
+const MAX_WAITED_FOR: usize = 64;
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! The executions that this executor knows of: running, lingering, and, for a while, ended.
 
-mod kept;
+mod kept_program;
 mod record;
 mod remembered;
 
@@ -14,7 +14,7 @@ use telexec_executor::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::kept::Kept;
+pub(crate) use self::kept_program::KeptProgram;
 pub(crate) use self::record::{Asked, Channels, Ended, Inherited, Record};
 use self::record::{Key, State};
 use self::remembered::Remembered;
@@ -99,7 +99,7 @@ impl Registry {
     ) -> Result<Reserved, ExecutorError> {
         let asked = Asked {
             identity: command.identity().to_owned(),
-            program: Kept::new(program),
+            program: KeptProgram::new(program),
             working_directory: command.working_directory().map(str::to_owned),
             user: command.user().map(str::to_owned),
             terminal: command.terminal().is_some(),

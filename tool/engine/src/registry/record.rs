@@ -10,7 +10,7 @@ use telexec_executor::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::kept::Kept;
+use super::kept_program::KeptProgram;
 use crate::containment::Containment;
 use crate::lock::lock;
 use crate::observer::MainProcess;
@@ -59,7 +59,7 @@ pub(crate) struct Record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) identity: String,
-    pub(crate) program: Kept,
+    pub(crate) program: KeptProgram,
     pub(crate) working_directory: Option<String>,
     pub(crate) user: Option<String>,
     pub(crate) terminal: bool,

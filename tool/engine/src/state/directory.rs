@@ -56,7 +56,7 @@ impl EngineDirectory {
         let all = lock_all(&state_dir)?;
         let directories = abandoned(&state_dir)?;
         let path = tempfile::Builder::new().prefix(PREFIX).tempdir_in(&state_dir)?;
-        let lock = Mutex::new(hold(path.path())?);
+        let lock = Mutex::new(lock_directory(path.path())?);
         let path = path.keep();
         let notes = Arc::new(Notes::new(path.clone()));
         let is_left = AtomicBool::new(false);
@@ -100,13 +100,13 @@ impl EngineDirectory {
     ///
     /// # Errors
     /// It cannot be made, or is another's now.
-    pub(crate) fn make_again(&self) -> io::Result<()> {
-        self.try_make_again().map_err(|error| {
+    pub(crate) fn recreate(&self) -> io::Result<()> {
+        self.try_recreate().map_err(|error| {
             io::Error::new(error.kind(), format!("{}, where output is kept: {error}", self.path.display()))
         })
     }
 
-    fn try_make_again(&self) -> io::Result<()> {
+    fn try_recreate(&self) -> io::Result<()> {
         let mut lock = lock(&self.lock);
         let held = lock.metadata()?;
         match fs::metadata(&self.path) {
@@ -117,10 +117,10 @@ impl EngineDirectory {
         let _all = lock_all(&own_directory(&self.state_dir)?)?;
         match DirBuilder::new().mode(0o700).create(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => *lock = hold(&own_directory(&self.path)?)?,
+            _ => *lock = lock_directory(&own_directory(&self.path)?)?,
         }
         warn!(path = %self.path.display(), "the state directory was removed, and is made again: output that was kept in it is lost");
-        self.notes.write_again();
+        self.notes.rewrite();
         Ok(())
     }
 
@@ -162,7 +162,7 @@ pub(crate) fn try_lock_all(state_dir: &Path) -> io::Result<File> {
     Ok(all)
 }
 
-pub(crate) fn hold(directory: &Path) -> io::Result<File> {
+pub(crate) fn lock_directory(directory: &Path) -> io::Result<File> {
     let lock = File::open(directory)?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
     Ok(lock)

@@ -16,9 +16,9 @@ const THREADS: usize = 8;
 /// How long an operation may take, or wait for its turn while no other one is done.
 pub(crate) const DISK_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same while the file system does not answer.
-const SHORT_PATIENCE: Duration = Duration::from_millis(500);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(500);
 /// While the file system does not answer, no more than these wait.
-const MOST_WAITING: usize = 1024;
+const MAX_WAITING: usize = 1024;
 
 /// The threads. Clones share them.
 #[derive(Clone)]
@@ -65,7 +65,7 @@ impl Disk {
         owner: &str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, NoAnswer> {
-        self.run_within(self.patience(DISK_TIMEOUT)?, owner, work).await
+        self.run_within(self.timeout(DISK_TIMEOUT)?, owner, work).await
     }
 
     /// The same with another limit, also while the file system does not answer.
@@ -106,10 +106,10 @@ impl Disk {
         limit: Duration,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, NoAnswer> {
-        let limit = self.patience(limit)?;
-        let (tell, told) = mpsc::sync_channel(1);
-        drop(self.spawn("", move || tell.send(work())));
-        told.recv_timeout(limit).map_err(|_| {
+        let limit = self.timeout(limit)?;
+        let (answer, answered) = mpsc::sync_channel(1);
+        drop(self.spawn("", move || answer.send(work())));
+        answered.recv_timeout(limit).map_err(|_| {
             self.stalled();
             NoAnswer
         })
@@ -130,12 +130,12 @@ impl Disk {
 
     /// # Errors
     /// Too many wait already.
-    fn patience(&self, limit: Duration) -> Result<Duration, NoAnswer> {
+    fn timeout(&self, limit: Duration) -> Result<Duration, NoAnswer> {
         if !self.health.is_stalled.load(Ordering::Relaxed) {
             return Ok(limit);
         }
-        match self.health.waiting.load(Ordering::Relaxed) < MOST_WAITING {
-            true => Ok(limit.min(SHORT_PATIENCE)),
+        match self.health.waiting.load(Ordering::Relaxed) < MAX_WAITING {
+            true => Ok(limit.min(SHORT_TIMEOUT)),
             false => Err(NoAnswer),
         }
     }

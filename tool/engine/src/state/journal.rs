@@ -25,7 +25,7 @@ impl Journal {
         let (name, boot_id) = (name.to_owned(), boot_id());
         let (process, cgroups) = (EngineProcess::own().ok(), present(cgroups));
         directory.notes().set_engine(EngineFile { version: VERSION, name, boot_id, process, cgroups });
-        directory.notes().write_again();
+        directory.notes().rewrite();
         Self { directory }
     }
 
@@ -34,7 +34,7 @@ impl Journal {
     /// # Errors
     /// The file cannot be written.
     pub(crate) fn note_cgroups(&self, cgroups: &[PathBuf]) -> io::Result<()> {
-        self.directory.make_again()?;
+        self.directory.recreate()?;
         self.directory.notes().change_engine(|engine| {
             if let Some(engine) = engine {
                 engine.cgroups = present(cgroups);
@@ -53,14 +53,14 @@ impl Journal {
     /// # Errors
     /// The file cannot be written.
     pub(crate) fn outlives(&self, key: &Key, cgroup: Option<&Path>) -> io::Result<Note> {
-        self.directory.make_again()?;
+        self.directory.recreate()?;
         self.directory.notes().outlives(self.directory.disk(), key.as_str(), cgroup.and_then(NotedCgroup::of))
     }
 
     /// The same in the turn of `owner`, off the runtime's threads. An execution that cannot be noted is ended after a crash.
     pub(crate) async fn note(self: &Arc<Self>, owner: &str, key: Key, cgroup: Option<PathBuf>) -> Option<Note> {
         let this = Arc::clone(self);
-        said(self.directory.disk().run(owner, move || this.outlives(&key, cgroup.as_deref())).await)
+        logged(self.directory.disk().run(owner, move || this.outlives(&key, cgroup.as_deref())).await)
     }
 
     /// Notes the session of an execution that no cgroup keeps. Does not block.
@@ -71,7 +71,7 @@ impl Journal {
 }
 
 /// The note, if there is one; the log says if it could not be written.
-pub(crate) fn said(noted: Result<io::Result<Note>, NoAnswer>) -> Option<Note> {
+pub(crate) fn logged(noted: Result<io::Result<Note>, NoAnswer>) -> Option<Note> {
     let noted = noted.map_err(io::Error::from).and_then(|noted| noted);
     noted.inspect_err(|error| warn!(%error, "the command would not outlive a crash of the agent")).ok()
 }

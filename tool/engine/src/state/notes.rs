@@ -36,8 +36,8 @@ impl Notes {
     }
 
     /// Where that cannot be done, as on a full disk, the log says so. Blocks.
-    pub(crate) fn write_again(&self) {
-        self.sessions.write_again();
+    pub(crate) fn rewrite(&self) {
+        self.sessions.rewrite();
         let outlives = lock(&self.outlives).clone();
         // the engine's comes last: without it nothing is ended
         let written = outlives.iter().try_for_each(|(name, cgroup)| self.write(name, cgroup.as_ref()));

@@ -111,7 +111,7 @@ impl Sessions {
     }
 
     /// Writes all lines again, as another thread does if that writes already. Blocks.
-    pub(crate) fn write_again(&self) {
+    pub(crate) fn rewrite(&self) {
         let mut table = self.table();
         let lines = table.lines;
         table.changed.extend(0..lines);
@@ -197,7 +197,7 @@ mod tests {
         until(directory.path(), &[1, 3]);
         assert_eq!(fs::metadata(&path).unwrap().len(), 2 * LINE_BYTES as u64);
         fs::remove_file(&path).unwrap();
-        sessions.write_again();
+        sessions.rewrite();
         until(directory.path(), &[1, 3]);
         drop(two);
         until(directory.path(), &[3]);

@@ -51,7 +51,7 @@ struct Request {
 #[derive(Clone)]
 pub(crate) struct InputSender(mpsc::Sender<Request>);
 
-/// What is written, to be given to a [`Feed`]. Once it is dropped, writers are told that the command has ended.
+/// What is written, to be given to a [`InputWriter`]. Once it is dropped, writers are told that the command has ended.
 pub(crate) struct InputReceiver(mpsc::Receiver<Request>);
 
 /// For a command that accepts input. Writers wait for each other.
@@ -93,7 +93,7 @@ fn refused(reason: &str) -> ExecutorError {
 }
 
 /// The input of one command.
-pub(crate) struct Feed {
+pub(crate) struct InputWriter {
     sink: Sink,
     /// Bytes that the command has got.
     committed: u64,
@@ -105,7 +105,7 @@ pub(crate) struct Feed {
     at_line_start: bool,
 }
 
-impl Feed {
+impl InputWriter {
     pub(crate) fn new(sink: Sink) -> Self {
         Self { sink, committed: 0, closed: false, broken: false, at_line_start: true }
     }

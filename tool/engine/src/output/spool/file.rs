@@ -46,7 +46,7 @@ impl Spool {
     ///
     /// # Errors
     /// They are not there, or shorter than they were; they stay where they are.
-    pub(crate) fn take(self: &Arc<Self>, owner: &str, from: &Path, stored: Stored) -> io::Result<SpoolFile> {
+    pub(crate) fn take_over(self: &Arc<Self>, owner: &str, from: &Path, stored: Stored) -> io::Result<SpoolFile> {
         let [data, index] = paths(from, stored.name);
         let is_short = |path: &Path, bytes: u64| Ok::<_, io::Error>(fs::metadata(path)?.len() < bytes);
         if is_short(&data, stored.data)? || is_short(&index, stored.index.saturating_mul(ENTRY_BYTES as u64))? {
@@ -175,7 +175,7 @@ impl SpoolFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             files => return files,
         }
-        self.spool.directory.make_again()?;
+        self.spool.directory.recreate()?;
         self.spool.give_back(written.size());
         *written = Written { exists: true, start: written.data, data: written.data, index: 0, stream: None };
         open(true)

@@ -58,7 +58,7 @@ impl Spool {
 
     /// How many bytes of the file system may be used. Blocks.
     fn free(&self) -> io::Result<u64> {
-        self.directory.make_again()?;
+        self.directory.recreate()?;
         let disk = statvfs(self.directory.path())?;
         Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }

@@ -10,7 +10,7 @@ use telexec_executor::{Output, OutputStream};
 use super::{Spool, SpoolFile, Stopped};
 use crate::SpoolLimits;
 use crate::recovery::handover;
-use crate::state::directory::{LOCK, PREFIX, hold};
+use crate::state::directory::{LOCK, PREFIX, lock_directory};
 use crate::state::disk::Disk;
 
 fn spool(limits: SpoolLimits) -> (tempfile::TempDir, Arc<Spool>) {
@@ -98,7 +98,7 @@ fn files_are_private_and_those_of_the_dead_are_removed() {
         assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
     }
     // as anyone can who may open it
-    let _locked = hold(state.path()).unwrap();
+    let _locked = lock_directory(state.path()).unwrap();
     let dead = state.path().join(format!("{PREFIX}dead"));
     fs::create_dir(&dead).unwrap();
     fs::write(dead.join("0.output"), "x").unwrap();

@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 pub(crate) use self::reader::Reader;
-use self::state::{CHUNK_COST, KEPT_AT_END, LITTLE, Owner, Spooled, State, ToKeep, WINDOW, after, end_of};
-use super::in_memory::{self, Held};
+use self::state::{CHUNK_COST, KEPT_BYTES_AT_END, Owner, SMALL_WINDOW, Spooled, State, ToKeep, WINDOW, after, end_of};
+use super::in_memory::{self, HeldBytes};
 use super::printed::{Chunk, Printed};
 use super::spool::{SpoolFile, Stopped};
 use crate::lock::lock;
@@ -49,7 +49,7 @@ impl Transcript {
         let spool = file.map(|file| Spooled { file: Arc::new(file), end: 0, seen: 0 });
         let state = State {
             window: VecDeque::new(),
-            cost: Held::default(),
+            cost: HeldBytes::default(),
             end: 0,
             owner: Owner::Reads,
             read: 0,
@@ -120,7 +120,7 @@ impl Transcript {
     }
 
     fn has_room(&self) -> bool {
-        self.bytes() < if in_memory::is_much() { LITTLE } else { WINDOW }
+        self.bytes() < if in_memory::is_high() { SMALL_WINDOW } else { WINDOW }
     }
 
     /// Adds a chunk.
@@ -288,7 +288,7 @@ async fn write_all(file: &Arc<SpoolFile>, mut chunks: Vec<Output>, room: &impl M
 
 /// The last of what is on disk before `end`, as much as stays in memory after an end.
 async fn read_tail(file: &Arc<SpoolFile>, end: u64) -> io::Result<Vec<Output>> {
-    let mut position = end.saturating_sub(KEPT_AT_END as u64).max(file.start());
+    let mut position = end.saturating_sub(KEPT_BYTES_AT_END as u64).max(file.start());
     let mut tail = Vec::new();
     while position < end {
         tail.extend(file.read(position, end).await?);

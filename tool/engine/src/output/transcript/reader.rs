@@ -6,9 +6,9 @@ use std::sync::Arc;
 use telexec_executor::{Event, Output};
 use tracing::warn;
 
-use super::state::{BATCH, LITTLE, end_of};
+use super::state::{BATCH_BYTES, SMALL_WINDOW, end_of};
 use super::{Found, Transcript, when};
-use crate::output::in_memory::{self, Held};
+use crate::output::in_memory::{self, HeldBytes};
 use crate::output::spool::SpoolFile;
 use crate::wait::{RETRY_DELAY, is_transient};
 
@@ -19,31 +19,31 @@ pub(crate) struct Reader {
     /// Read from disk, not told yet.
     read: VecDeque<Output>,
     /// What that holds, with the piece of it that was told last.
-    held: Held,
+    held: HeldBytes,
     is_owner: bool,
 }
 
 impl Reader {
     /// Who started the command: it reads all.
     pub(crate) fn owner(transcript: Arc<Transcript>) -> Self {
-        Self { transcript, position: 0, read: VecDeque::new(), held: Held::default(), is_owner: true }
+        Self { transcript, position: 0, read: VecDeque::new(), held: HeldBytes::default(), is_owner: true }
     }
 
     /// Someone else.
     pub(crate) fn at(transcript: Arc<Transcript>, position: u64) -> Self {
-        Self { transcript, position, read: VecDeque::new(), held: Held::default(), is_owner: false }
+        Self { transcript, position, read: VecDeque::new(), held: HeldBytes::default(), is_owner: false }
     }
 
     /// What comes next; not to be called after the last event.
     pub(crate) async fn next(&mut self) -> Event {
         loop {
             if let Some(output) = self.read.pop_front() {
-                return self.tell(output);
+                return self.advance(output);
             }
             self.held.set(0);
             let transcript = Arc::clone(&self.transcript);
             match when(&transcript.added, || transcript.find(self.position, self.is_owner)).await {
-                Found::Output(output) => return self.tell(output),
+                Found::Output(output) => return self.advance(output),
                 Found::OnDisk(file, end) => {
                     if !self.read(file, end).await {
                         return self.skip_to(transcript.after_disk(self.is_owner));
@@ -57,7 +57,7 @@ impl Reader {
         }
     }
 
-    fn tell(&mut self, output: Output) -> Event {
+    fn advance(&mut self, output: Output) -> Event {
         self.position = end_of(&output);
         Event::Output(output)
     }
@@ -70,7 +70,7 @@ impl Reader {
 
     /// False: it cannot be read, now or ever.
     async fn read(&mut self, file: Arc<SpoolFile>, end: u64) -> bool {
-        let length = if in_memory::is_much() { LITTLE / 4 } else { BATCH };
+        let length = if in_memory::is_high() { SMALL_WINDOW / 4 } else { BATCH_BYTES };
         let end = end.min(self.position.saturating_add(length as u64));
         // at once: others that come at the same time are to see it
         self.held.set(length);

@@ -6,28 +6,28 @@ use std::sync::Arc;
 use bytes::Bytes;
 use telexec_executor::{Exited, Output, OutputStream};
 
-use crate::output::in_memory::Held;
+use crate::output::in_memory::HeldBytes;
 use crate::output::spool::SpoolFile;
 
 /// While it runs, so much may wait in memory for the owner or the spool.
 pub(super) const WINDOW: usize = 512 * 1024;
 /// The same where much is in memory already; a quarter of it is read from disk at once then.
-pub(super) const LITTLE: usize = 64 * 1024;
+pub(super) const SMALL_WINDOW: usize = 64 * 1024;
 /// So much stays in memory for those who come later, while it runs.
-pub(super) const KEPT: usize = 64 * 1024;
+pub(super) const KEPT_BYTES: usize = 64 * 1024;
 /// And after its end; a command that prints no more than this needs no files.
-pub(super) const KEPT_AT_END: usize = 16 * 1024;
+pub(super) const KEPT_BYTES_AT_END: usize = 16 * 1024;
 /// What a chunk costs beside its bytes, about.
 pub(super) const CHUNK_COST: usize = 128;
 /// The most that is given to the spool at once.
-pub(super) const BATCH: usize = 256 * 1024;
+pub(super) const BATCH_BYTES: usize = 256 * 1024;
 
 /// What a transcript is made of.
 pub(super) struct State {
     /// The end of the output, without gaps.
     pub(super) window: VecDeque<Output>,
     /// What the window costs, in bytes.
-    pub(super) cost: Held,
+    pub(super) cost: HeldBytes,
     /// Bytes of both streams.
     pub(super) end: u64,
     pub(super) owner: Owner,
@@ -102,8 +102,8 @@ impl State {
         let kept = match &self.spool {
             // all of it is on disk
             Some(spool) if self.sealed && spool.end == self.end => 0,
-            _ if self.sealed => KEPT_AT_END,
-            _ => KEPT,
+            _ if self.sealed => KEPT_BYTES_AT_END,
+            _ => KEPT_BYTES,
         };
         while let Some(first) = self.window.front() {
             let end = end_of(first);
@@ -142,7 +142,7 @@ impl State {
     /// What is to be done for the spool next; `None`: that is not yet known.
     pub(super) fn to_keep(&self) -> Option<ToKeep> {
         let Some(spool) = &self.spool else { return Some(ToKeep::Nothing) };
-        let is_much = spool.seen > 0 || self.cost.bytes() > KEPT_AT_END;
+        let is_much = spool.seen > 0 || self.cost.bytes() > KEPT_BYTES_AT_END;
         if !is_much || spool.seen == self.end {
             return self.complete.then_some(ToKeep::Nothing);
         }
@@ -152,7 +152,7 @@ impl State {
         let mut bytes = 0;
         let from = self.window.partition_point(|chunk| chunk.position < spool.seen);
         let fits = |chunk: &&Output| {
-            let fits = bytes < BATCH;
+            let fits = bytes < BATCH_BYTES;
             bytes += chunk.data.len();
             fits
         };

@@ -1,4 +1,4 @@
-use super::state::KEPT;
+use super::state::KEPT_BYTES;
 use telexec_executor::Event;
 
 use super::*;
@@ -13,21 +13,21 @@ async fn the_owner_of_a_promoted_command_is_told_of_what_was_kept_and_is_lost() 
     let (spool, _) = handover::open(Disk::new().unwrap(), Some(state.path()), SpoolLimits::default()).unwrap();
     let transcript = Arc::new(Transcript::new(Some(spool.file("owner"))));
     for _ in 0..8 {
-        transcript.add(OutputStream::Stdout, vec![b'x'; KEPT / 4].into());
+        transcript.add(OutputStream::Stdout, vec![b'x'; KEPT_BYTES / 4].into());
     }
     let Some(ToKeep::Write(file, chunks)) = transcript.state().to_keep() else { panic!("it is to be kept") };
     let (end, stopped) = file.append(chunks).await;
-    assert!(end == 2 * KEPT as u64 && stopped.is_none());
+    assert!(end == 2 * KEPT_BYTES as u64 && stopped.is_none());
     transcript.state().was_kept(end, end);
     transcript.promote();
     std::fs::remove_dir_all(spool.directory().path()).unwrap();
     let mut owner = Reader::owner(Arc::clone(&transcript));
     let in_memory = transcript.state().start();
     assert!(owner.next().await == Event::Gap(in_memory));
-    let mut told = in_memory;
+    let mut read = in_memory;
     while let Event::Output(output) = owner.next().await {
-        told += output.data.len() as u64;
+        read += output.data.len() as u64;
     }
-    assert!(told == end && in_memory > 0);
+    assert!(read == end && in_memory > 0);
     assert_eq!(transcript.seal(), [0; 2]);
 }

@@ -48,12 +48,12 @@ pub(crate) fn open(
     // one may have been killed since the start of this one
     let state_dir = spool.directory().state_dir();
     earlier.directories.iter().for_each(|directory| leftovers::end_of(state_dir, directory));
-    let inherited = earlier.directories.iter().flat_map(|directory| take(directory, &spool)).collect();
+    let inherited = earlier.directories.iter().flat_map(|directory| take_over(directory, &spool)).collect();
     Ok((spool, inherited))
 }
 
 /// What an earlier engine has left in its directory, which is removed; or set aside, if that cannot be read. Blocks.
-fn take(directory: &Path, spool: &Arc<Spool>) -> Vec<Inherited> {
+fn take_over(directory: &Path, spool: &Arc<Spool>) -> Vec<Inherited> {
     match read(directory) {
         Ok(executions) => {
             let inherited = executions.into_iter().map(|ended| inherit(ended, directory, spool)).collect();
@@ -81,7 +81,7 @@ fn read(directory: &Path) -> io::Result<Vec<Ended>> {
 /// Without its files an execution is remembered all the same; what was in them is a gap then.
 fn inherit(ended: Ended, directory: &Path, spool: &Arc<Spool>) -> Inherited {
     let file = ended.output.stored.and_then(|stored| {
-        let taken = spool.take(&ended.asked.identity, directory, stored);
+        let taken = spool.take_over(&ended.asked.identity, directory, stored);
         taken.inspect_err(|error| warn!(id = %ended.id, %error, "the kept output of an execution is lost")).ok()
     });
     // the engine after this one is to have what is in memory, too

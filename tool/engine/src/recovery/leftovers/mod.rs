@@ -25,7 +25,7 @@ use tracing::{info, warn};
 use crate::cgroup::{self, Abandoned};
 use crate::key;
 use crate::process::control;
-use crate::process::scanner::{Census, Snapshot};
+use crate::process::scanner::{ProcessScanner, Snapshot};
 use crate::process::table::{self, Process};
 use crate::state::directory::{abandoned, lock_all, try_lock_all};
 use crate::state::engine_file::{self, EngineFile, NotedCgroup, VERSION, Version, boot_id};
@@ -35,7 +35,7 @@ use crate::state::{REPORT, TEMPORARY};
 use crate::wait::RETRY_DELAY;
 
 /// How long processes may take to end that were sent SIGKILL: far longer than they do.
-const ENDING: Duration = Duration::from_secs(10);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Ends what dead engines on this state directory have left running, and removes their temporary files; their directories
 /// stay for the handover. Blocks.
@@ -145,13 +145,13 @@ impl Leftovers {
         if boot_id() != self.engine.boot_id {
             return;
         }
-        let census = match Census::of_all() {
-            Ok(census) => census,
+        let scanner = match ProcessScanner::of_all() {
+            Ok(scanner) => scanner,
             Err(error) => return warn!(%error, "what a killed agent left running cannot be looked for"),
         };
         let (began, mut sessions, mut ended) = (Instant::now(), HashMap::new(), HashSet::new());
         loop {
-            let fault = match self.kill(&census, &mut sessions) {
+            let fault = match self.kill(&scanner, &mut sessions) {
                 Ok(found) if found.live.is_empty() && found.fault.is_none() => {
                     self.report(&ended, &found);
                     return;
@@ -162,7 +162,7 @@ impl Leftovers {
                 }
                 Err(error) => Some(error),
             };
-            if began.elapsed() > ENDING {
+            if began.elapsed() > END_TIMEOUT {
                 return match fault {
                     Some(error) => warn!(%error, "what a killed agent left running cannot be ended"),
                     None => warn!(processes = ended.len(), "some of what a killed agent left running does not end"),
@@ -195,7 +195,7 @@ impl Leftovers {
     ///
     /// # Errors
     /// They cannot be found now; asking again helps.
-    fn kill(&self, census: &Census, sessions: &mut HashMap<i32, Option<u64>>) -> io::Result<Found> {
+    fn kill(&self, scanner: &ProcessScanner, sessions: &mut HashMap<i32, Option<u64>>) -> io::Result<Found> {
         let mut found = Found::default();
         for leaf in self.leaves()? {
             if self.spared.values().flatten().any(|spared| spared.path == leaf.path() && spared.is_there()) {
@@ -205,7 +205,7 @@ impl Leftovers {
                 found.fault = Some(error);
             }
         }
-        let all = census.take(Instant::now(), |_| {})?;
+        let all = scanner.scan(Instant::now(), |_| {})?;
         let marked: Vec<_> = all.all().filter(|process| self.is_of_engine(process)).collect();
         let is_bound = |process: &Process| self.is_of_engine(process) && !self.is_spared(process);
         let bound = marked.iter().filter(|process| is_bound(process));

@@ -177,7 +177,7 @@ fn one_cgroup_that_cannot_be_ended_keeps_no_other_process() {
     fs::write(leaf.join("cgroup.events"), "populated 1\n").unwrap();
     let leftovers = dead(&[tree.path().to_owned()]);
     let [pid] = session(&leftovers, &format!("$KEY {} &", sleeper(0)));
-    let found = leftovers.kill(&Census::of_all().unwrap(), &mut HashMap::new()).unwrap();
+    let found = leftovers.kill(&ProcessScanner::of_all().unwrap(), &mut HashMap::new()).unwrap();
     assert!(found.fault.is_some() && found.live.iter().any(|process| process.pid == pid), "{found:?}");
     until_ended(pid);
 }
@@ -218,6 +218,6 @@ async fn a_note_is_not_removed_with_an_earlier_one_and_comes_back_with_its_direc
     remove(&directory, note);
     journal.end();
     fs::remove_dir_all(&directory).unwrap();
-    spool.directory().make_again().unwrap();
+    spool.directory().recreate().unwrap();
     assert_eq!(files(&directory), [""; 0], "what has ended is not noted again");
 }

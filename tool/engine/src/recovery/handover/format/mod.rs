@@ -17,7 +17,7 @@ use telexec_executor::{ExitCause, Exited, Fingerprint, OutputStream, Program, Si
 use crate::observer::MainProcess;
 use crate::output::printed::{Chunk, Printed};
 use crate::output::spool;
-use crate::registry::{self, Ended, Kept};
+use crate::registry::{self, Ended, KeptProgram};
 
 /// Goes up with any change that an older or a newer engine would take for something else.
 const VERSION: u32 = 2;
@@ -233,7 +233,7 @@ impl From<Asked> for registry::Asked {
             Command::Shell { text, shell, login } => Program::Shell { text, shell, login },
             Command::Argv(argv) => Program::Argv(argv),
         };
-        Self { identity, program: Kept::new(program), working_directory, user, terminal }
+        Self { identity, program: KeptProgram::new(program), working_directory, user, terminal }
     }
 }
 

@@ -10,7 +10,7 @@ fn moment(seconds: u64) -> SystemTime {
 
 fn asked(program: Program) -> registry::Asked {
     let (working_directory, user) = (Some("/srv".into()), Some("build".into()));
-    let program = Kept::new(program);
+    let program = KeptProgram::new(program);
     registry::Asked { identity: "unix:uid=0".into(), program, working_directory, user, terminal: true }
 }
 

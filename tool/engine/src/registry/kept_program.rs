@@ -10,9 +10,9 @@ pub(crate) const KEPT_BYTES: usize = 4096;
 
 /// A program, of which only the beginning is left once it is [`cut`](Self::cut).
 #[derive(Debug)]
-pub(crate) struct Kept(Mutex<Arc<Program>>);
+pub(crate) struct KeptProgram(Mutex<Arc<Program>>);
 
-impl Kept {
+impl KeptProgram {
     pub(crate) fn new(program: Program) -> Self {
         Self(Mutex::new(Arc::new(program)))
     }
@@ -45,20 +45,20 @@ impl Kept {
     }
 }
 
-impl Clone for Kept {
+impl Clone for KeptProgram {
     fn clone(&self) -> Self {
         Self(Mutex::new(self.get()))
     }
 }
 
-impl PartialEq for Kept {
+impl PartialEq for KeptProgram {
     fn eq(&self, other: &Self) -> bool {
         let (one, other) = (self.get(), other.get());
         one == other
     }
 }
 
-impl Eq for Kept {}
+impl Eq for KeptProgram {}
 
 /// Of its text, or of all arguments.
 fn bytes(program: &Program) -> usize {
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_long_program_is_cut_between_characters() {
         let kept = |program: Program| {
-            let kept = Kept::new(program);
+            let kept = KeptProgram::new(program);
             kept.cut();
             Arc::unwrap_or_clone(kept.get())
         };
