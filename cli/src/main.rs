@@ -1,12 +1,12 @@
 //! `telexec`: the operator's command.
 
-mod args; // what can be typed, and its help
+mod args; // the command line and its help
 mod commands; // the subcommands
-mod config; // the configuration file, and what a target comes to with it
+mod config; // the configuration file, and connection settings from it
 mod connect; // from a target to a connected agent
-mod follow; // an execution's output, and what is typed for it
-mod output; // what is printed, and the exit code
-mod syntax; // what people write: targets, sets of hosts, durations
+mod follow; // output and input of a running execution
+mod output; // messages, JSON, tables, exit codes
+mod syntax; // parsers: targets, sets of hosts, durations
 mod terminal; // the terminal, standard input and signals of this process
 
 use std::process::ExitCode;

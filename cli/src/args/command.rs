@@ -1,4 +1,4 @@
-//! What is to run, on one host or on many.
+//! The command to run, on one host or on many.
 
 use std::time::Duration;
 
@@ -45,12 +45,12 @@ pub(crate) struct CommandArgs {
 }
 
 impl CommandArgs {
-    /// What is to run, in words.
-    pub(crate) fn in_words(&self) -> String {
+    /// The command as text.
+    pub(crate) fn to_text(&self) -> String {
         self.text.clone().unwrap_or_else(|| self.argv.join(" "))
     }
 
-    /// A command as far as these flags say.
+    /// A builder with the settings of these flags.
     pub(crate) fn builder(&self) -> CommandBuilder {
         let mut builder = match &self.text {
             Some(text) => Command::shell(text).login(self.login),

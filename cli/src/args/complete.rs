@@ -1,4 +1,4 @@
-//! What a shell offers for an argument: the names of targets and groups.
+//! Dynamic completion of arguments: the names of targets and groups.
 
 use std::ffi::OsStr;
 
@@ -6,7 +6,7 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 
 use crate::config::Config;
 
-/// For a TARGET: `local` and the configured ones.
+/// Completes a TARGET: `local` and the configured targets.
 pub(crate) fn targets() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
         let names = Config::load().unwrap_or_default().targets.into_keys();
@@ -14,7 +14,7 @@ pub(crate) fn targets() -> ArgValueCompleter {
     })
 }
 
-/// For a set of hosts, behind its last comma: targets, and groups with an @.
+/// Completes a set of hosts after its last comma: targets, and groups with an @.
 pub(crate) fn hosts() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
         let Some(typed) = typed.to_str() else { return Vec::new() };
@@ -27,7 +27,7 @@ pub(crate) fn hosts() -> ArgValueCompleter {
     })
 }
 
-/// For the name of a group.
+/// Completes the name of a group.
 pub(crate) fn groups() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| beginning_with(typed, Config::load().unwrap_or_default().groups.into_keys()))
 }

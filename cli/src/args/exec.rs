@@ -91,7 +91,7 @@ pub(crate) struct ExecArgs {
 
 const BACKGROUND: &str = "Background";
 
-// no doc comments on the values: they would stretch the help of every flag over several lines
+// no doc comments on the values: clap would spread the help of every flag over several lines
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DisconnectPolicy {
     Kill,
@@ -99,13 +99,13 @@ pub(crate) enum DisconnectPolicy {
 }
 
 impl ExecArgs {
-    /// Someone types here what goes to a terminal there.
+    /// Whether keys typed here go to a terminal there.
     pub(crate) fn interactive(&self) -> bool {
         self.stdin && self.tty && !self.detach
     }
 
-    /// It runs on when this process ends before it.
-    pub(crate) fn survives(&self) -> bool {
+    /// Whether the command keeps running when this process exits first.
+    pub(crate) fn survives_disconnect(&self) -> bool {
         self.detach || self.on_disconnect == DisconnectPolicy::Detach
     }
 }

@@ -10,10 +10,10 @@ use tracing_subscriber::filter::LevelFilter;
 use super::executions::parse_signal;
 use super::{CommandArgs, complete};
 use crate::config::ConnectArgs;
-use crate::syntax::{Share, parse_timeout};
+use crate::syntax::{HostCount, parse_timeout};
 
 const HOSTS: &str = "Hosts";
-const PACE: &str = "Scheduling";
+const SCHEDULING: &str = "Scheduling";
 const OUTPUT: &str = "Output";
 
 #[derive(Debug, Args)]
@@ -68,7 +68,7 @@ pub(crate) struct FleetArgs {
     #[arg(long, help_heading = HOSTS)]
     pub(crate) list_hosts: bool,
     #[command(flatten)]
-    pub(crate) pace: PaceArgs,
+    pub(crate) schedule: ScheduleArgs,
     #[command(flatten)]
     pub(crate) show: ShowArgs,
     #[command(flatten)]
@@ -139,20 +139,20 @@ pub(crate) struct HostArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = PACE)]
-pub(crate) struct PaceArgs {
+#[command(next_help_heading = SCHEDULING)]
+pub(crate) struct ScheduleArgs {
     /// Number of hosts in parallel [default: the configured number, or 64]
     #[arg(short = 'f', long, value_name = "N", value_parser = parse_count)]
     pub(crate) fanout: Option<usize>,
     /// Connection timeout; same as --connect-timeout
     #[arg(short = 't', value_name = "DUR", value_parser = parse_timeout, conflicts_with = "connect_timeout")]
-    pub(crate) patience: Option<Duration>,
+    pub(crate) connect_wait: Option<Duration>,
     /// Run in batches of this many hosts, each starting when the previous one is done
     #[arg(long, value_name = "N|%")]
-    pub(crate) batch: Option<Share>,
+    pub(crate) batch: Option<HostCount>,
     /// Start no more hosts after more than this many failures [default with --batch: 0]
     #[arg(long, value_name = "N|%")]
-    pub(crate) max_failures: Option<Share>,
+    pub(crate) max_failures: Option<HostCount>,
     /// Stop at the first failure: start no more hosts and end running commands
     #[arg(short = 'k', long)]
     pub(crate) fail_fast: bool,
@@ -206,7 +206,7 @@ pub(crate) struct FleetAttachArgs {
     #[command(flatten)]
     pub(crate) hosts: HostArgs,
     #[command(flatten)]
-    pub(crate) pace: PaceArgs,
+    pub(crate) schedule: ScheduleArgs,
     #[command(flatten)]
     pub(crate) show: ShowArgs,
     #[command(flatten)]
@@ -228,7 +228,7 @@ pub(crate) struct FleetPsArgs {
     #[command(flatten)]
     pub(crate) hosts: HostArgs,
     #[command(flatten)]
-    pub(crate) pace: PaceArgs,
+    pub(crate) schedule: ScheduleArgs,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
 }
@@ -248,7 +248,7 @@ pub(crate) struct FleetKillArgs {
     #[command(flatten)]
     pub(crate) hosts: HostArgs,
     #[command(flatten)]
-    pub(crate) pace: PaceArgs,
+    pub(crate) schedule: ScheduleArgs,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
 }
@@ -258,7 +258,7 @@ fn parse_count(text: &str) -> Result<usize, String> {
 }
 
 impl FleetArgs {
-    /// As the flags that count say.
+    /// The log level of the subcommand, or else of the command itself.
     pub(crate) fn log_level(&self) -> LevelFilter {
         match &self.action {
             None => self.connect.log_level,
@@ -270,7 +270,7 @@ impl FleetArgs {
 }
 
 impl ShowArgs {
-    /// For what has no output.
+    /// For jobs without output.
     pub(crate) fn none() -> Self {
         Self {
             gather: false,

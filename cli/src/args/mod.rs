@@ -1,4 +1,4 @@
-//! What can be typed, and the help that tells of it.
+//! The command line and its help.
 
 mod certs;
 mod command;
@@ -20,7 +20,8 @@ pub(crate) use self::config::{ConfigAction, ConfigArgs};
 pub(crate) use self::exec::ExecArgs;
 pub(crate) use self::executions::{AttachArgs, InputArgs, KillArgs, PsArgs};
 pub(crate) use self::fleet::{
-    FleetAction, FleetArgs, FleetAttachArgs, FleetCommandArgs, FleetKillArgs, FleetPsArgs, HostArgs, PaceArgs, ShowArgs,
+    FleetAction, FleetArgs, FleetAttachArgs, FleetCommandArgs, FleetKillArgs, FleetPsArgs, HostArgs, ScheduleArgs,
+    ShowArgs,
 };
 pub(crate) use self::mcp::McpArgs;
 pub(crate) use self::tool::{ToolArgs, ToolOptions, ToolStyle};
@@ -113,7 +114,7 @@ Examples:
     },
 }
 
-// no doc comments on the values: they would stretch the help of every flag over several lines
+// no doc comments on the values: clap would spread the help of every flag over several lines
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum CompletionShell {
     Bash,

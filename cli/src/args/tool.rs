@@ -47,7 +47,7 @@ pub(crate) struct ToolArgs {
     pub(crate) connect: ConnectArgs,
 }
 
-/// What the tools are like, whoever calls them.
+/// Options of the tools, for `telexec tool` and `telexec mcp`.
 #[derive(Debug, Args)]
 pub(crate) struct ToolOptions {
     /// Output format of the tool bash
@@ -61,7 +61,7 @@ pub(crate) struct ToolOptions {
     pub(crate) deny: Vec<String>,
 }
 
-// no doc comments on the values: they would stretch the help of every flag over several lines
+// no doc comments on the values: clap would spread the help of every flag over several lines
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum ToolStyle {
     Plain,

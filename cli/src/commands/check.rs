@@ -1,4 +1,4 @@
-//! `telexec check`: whether the agent would run a command.
+//! `telexec check`: checks whether the agent would run a command.
 
 use serde_json::json;
 use telexec_client::CommandCheck;
@@ -10,8 +10,8 @@ use crate::connect::{call_failure, with_agent};
 use crate::output::{self, Failure, exit, fields};
 
 pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
-    exec::settle_user(&mut args)?;
-    // its size does not matter
+    exec::apply_configured_user(&mut args)?;
+    // the size does not matter
     let size = args.tty.then(|| TerminalSize::new(80, 24)).transpose();
     let command = exec::command(&args, size.map_err(|error| Failure::new(exit::USAGE, &error))?)?;
     let check = with_agent(&args.target, &args.connect, async |agent| {

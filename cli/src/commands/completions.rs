@@ -1,6 +1,6 @@
-//! `telexec completions`, and the answers to the scripts that it prints.
+//! `telexec completions`, and answering the scripts that it prints.
 //!
-//! The scripts ask this program, by a variable in its environment, so they are never behind what it can do.
+//! The scripts call this program, with a variable in its environment, so they are never outdated.
 
 use clap::CommandFactory;
 use clap_complete::CompleteEnv;
@@ -12,12 +12,12 @@ use crate::output::{self, Failure, exit};
 /// Set by the scripts.
 const VARIABLE: &str = "TELEXEC_COMPLETE";
 
-/// Answers a completion script, and ends the process; returns if none asks.
+/// Answers a completion script and exits; returns if this is not such a call.
 pub(crate) fn complete() {
     CompleteEnv::with_factory(Cli::command).var(VARIABLE).complete();
 }
 
-/// Prints the script for a shell.
+/// Prints the completion script of a shell.
 pub(crate) fn print(shell: CompletionShell) -> Result<(), Failure> {
     let name = match shell {
         CompletionShell::Bash => "bash",

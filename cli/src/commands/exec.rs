@@ -1,4 +1,4 @@
-//! `telexec exec`: one command, its output, its exit code; or only its id, in the background.
+//! `telexec exec`: runs one command, with its output and exit code, or starts it in the background.
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -11,70 +11,70 @@ use telexec_executor::{Command, CommandBuilder, Event, Execution, ExecutionId, E
 use crate::args::ExecArgs;
 use crate::config::Config;
 use crate::connect::{call_failure, with_agent};
-use crate::follow::{Ending, Feed, Interaction, Shown, follow, follows};
+use crate::follow::{FollowEnd, Interaction, OutputMode, StdinOptions, attach_hint, follow};
 use crate::output::{self, Failure, exit, json};
 use crate::syntax::Destination;
 use crate::terminal;
 
 pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
     check(&args)?;
-    settle_user(&mut args)?;
+    apply_configured_user(&mut args)?;
     let mut running = None;
     let work = async |agent: &Agent| execute(&args, agent, &mut running).await;
     let done = with_agent(&args.target, &args.connect, work).await;
     match (done, running) {
-        (Ok(ending), Some(id)) if !args.detach => Ok(ending.conclude(&args.target, &id)),
+        (Ok(ending), Some(id)) if !args.detach => Ok(ending.report(&args.target, &id)),
         (Ok(_), _) => Ok(0),
-        (Err(failure), Some(id)) if args.survives() => {
-            Err(failure.advice(Some(format!("the command may still be running: {}", follows(&args.target, &id)))))
+        (Err(failure), Some(id)) if args.survives_disconnect() => {
+            Err(failure.hint(Some(format!("the command may still be running: {}", attach_hint(&args.target, &id)))))
         }
         (Err(failure), _) => Err(failure),
     }
 }
 
-/// What clap cannot tell.
+/// Checks what clap cannot.
 fn check(args: &ExecArgs) -> Result<(), Failure> {
-    if matches!(args.target, Destination::Local) && (args.survives() || args.yield_after.is_some()) {
-        return Err(Failure::text(
+    if matches!(args.target, Destination::Local) && (args.survives_disconnect() || args.yield_after.is_some()) {
+        return Err(Failure::message(
             exit::USAGE,
             "local: the agent ends with this process, so nothing can run in the background",
         )
-        .advice(Some("to run a command in the background, use the target of a permanent agent")));
+        .hint(Some("to run a command in the background, use the target of a permanent agent")));
     }
     if args.interactive() && !io::stdin().is_terminal() {
-        return Err(Failure::text(exit::USAGE, "-i with -t needs a terminal, but standard input is not one")
-            .advice(Some("omit -t to forward standard input as is, or -i to forward none")));
+        return Err(Failure::message(exit::USAGE, "-i with -t needs a terminal, but standard input is not one")
+            .hint(Some("omit -t to forward standard input as is, or -i to forward none")));
     }
     Ok(())
 }
 
-/// Whom the configuration says, if no flag does.
-pub(crate) fn settle_user(args: &mut ExecArgs) -> Result<(), Failure> {
+/// Uses the configured user if no flag sets one.
+pub(crate) fn apply_configured_user(args: &mut ExecArgs) -> Result<(), Failure> {
     if args.user.is_none() {
-        args.user = Config::load()?.place(&args.target, &args.connect)?.user;
+        args.user = Config::load()?.resolve(&args.target, &args.connect)?.user;
     }
     Ok(())
 }
 
-/// Starts it, tells which it is, and follows it.
-async fn execute(args: &ExecArgs, agent: &Agent, running: &mut Option<ExecutionId>) -> Result<Ending, Failure> {
+/// Starts the command, stores its ID in `running`, and follows it.
+async fn execute(args: &ExecArgs, agent: &Agent, running: &mut Option<ExecutionId>) -> Result<FollowEnd, Failure> {
     let size = args.tty.then(terminal::size).transpose().map_err(|error| Failure::new(exit::REFUSED, &error))?;
     let execution = agent.executor().execute(command(args, size)?).await;
     let execution = execution.map_err(|error| call_failure(exit::of_error(&error), &args.target, &error))?;
     let id = running.insert(execution.id().clone());
     if args.detach {
-        return leave(args, execution).await;
+        return detach(args, execution).await;
     }
     let raw = args.interactive();
-    let shown = Shown { target: &args.target, json: args.json, raw };
-    let keys = (raw && args.survives()).then(|| args.detach_keys.clone());
-    let feed = args.stdin.then_some(Feed { offset: Some(0), raw, keys, tell_unread: false });
+    let mode = OutputMode { target: &args.target, json: args.json, raw };
+    let keys = (raw && args.survives_disconnect()).then(|| args.detach_keys.clone());
+    let feed = args.stdin.then_some(StdinOptions { offset: Some(0), raw, keys, warn_unread: false });
     let interaction = Interaction { target: &args.target, executor: &agent.executor(), id };
-    follow(execution, shown, interaction.run(feed, size)).await
+    follow(execution, mode, interaction.run(feed, size)).await
 }
 
-/// Waits until it is in the background, and prints its id.
-async fn leave(args: &ExecArgs, mut execution: Execution) -> Result<Ending, Failure> {
+/// Waits until the command is in the background, and prints its ID.
+async fn detach(args: &ExecArgs, mut execution: Execution) -> Result<FollowEnd, Failure> {
     let line = match args.json {
         true => json::line(&Event::Started(execution.started().clone())),
         false => Ok(format!("{}\n", execution.id())),
@@ -82,10 +82,10 @@ async fn leave(args: &ExecArgs, mut execution: Execution) -> Result<Ending, Fail
     while let Some(event) = execution.next().await {
         event.map_err(|error| call_failure(exit::of_lost(&error), &args.target, &error))?;
     }
-    output::print(line.map_err(|error| Failure::new(exit::LOST, &error))?.as_bytes()).map(|()| Ending::Promoted)
+    output::print(line.map_err(|error| Failure::new(exit::LOST, &error))?.as_bytes()).map(|()| FollowEnd::Promoted)
 }
 
-/// The command that the line asks for.
+/// The command that the flags describe.
 pub(crate) fn command(args: &ExecArgs, size: Option<TerminalSize>) -> Result<Command, Failure> {
     let mut builder = args.command.builder();
     if let Some(user) = &args.user {
@@ -103,15 +103,15 @@ pub(crate) fn command(args: &ExecArgs, size: Option<TerminalSize>) -> Result<Com
     in_background(builder, args)
         .accepts_input(args.stdin)
         .build()
-        .map_err(|error| Failure::new(exit::REFUSED, &error).during(&args.target))
+        .map_err(|error| Failure::new(exit::REFUSED, &error).context(&args.target))
 }
 
-/// On a terminal like this one, if the line does not say of what kind it is.
+/// Requests a terminal of the same type as this one, unless TERM is set explicitly.
 fn on_terminal(builder: CommandBuilder, size: TerminalSize, env: &[(String, String)]) -> CommandBuilder {
     let builder = builder.terminal(size);
-    let is_said = env.iter().any(|(name, _)| name == "TERM");
+    let is_set = env.iter().any(|(name, _)| name == "TERM");
     match std::env::var("TERM") {
-        Ok(kind) if !is_said && !kind.is_empty() => builder.env("TERM", kind),
+        Ok(kind) if !is_set && !kind.is_empty() => builder.env("TERM", kind),
         _ => builder,
     }
 }
@@ -120,21 +120,21 @@ fn in_background(mut builder: CommandBuilder, args: &ExecArgs) -> CommandBuilder
     if let Some(id) = &args.id {
         builder = builder.execution_id(id.clone());
     }
-    if let Some(patience) = args.yield_after.or(args.detach.then_some(Duration::ZERO)) {
-        builder = builder.yield_after(patience);
+    if let Some(delay) = args.yield_after.or(args.detach.then_some(Duration::ZERO)) {
+        builder = builder.yield_after(delay);
     }
-    if args.survives() {
+    if args.survives_disconnect() {
         builder = builder.on_disconnect(OnDisconnect::Detach);
     }
     builder
 }
 
-/// Only with `local` is it clear what a path is relative to.
+/// Relative paths are only unambiguous for `local`.
 fn directory_for(target: &Destination, directory: &str) -> Result<String, Failure> {
     match target {
         Destination::Agent(_) | Destination::Named(_) => Ok(directory.to_owned()),
         Destination::Local => std::path::absolute(directory)
             .map(|path| path.to_string_lossy().into_owned())
-            .map_err(|error| Failure::new(exit::REFUSED, &error).during(directory)),
+            .map_err(|error| Failure::new(exit::REFUSED, &error).context(directory)),
     }
 }

@@ -1,4 +1,4 @@
-//! `telexec ping` and `telexec info`: what an agent says about itself.
+//! `telexec ping` and `telexec info`: the state of an agent.
 
 use std::collections::HashMap;
 use std::time::SystemTime;
@@ -12,7 +12,7 @@ use crate::connect::{Session, call_failure};
 use crate::output::{self, Failure, exit, fields, json};
 use crate::syntax::Destination;
 
-/// What a ping answers with if the agent does not serve.
+/// The agent answers, but is not serving.
 const NOT_SERVING: u8 = 1;
 
 pub(crate) async fn ping(args: PingArgs) -> Result<u8, Failure> {
@@ -68,7 +68,7 @@ fn as_text(info: &AgentInfo) -> String {
     ])
 }
 
-/// The largest first.
+/// Sorted by count, descending.
 fn counts(counts: &HashMap<String, u64>) -> String {
     let mut counts: Vec<_> = counts.iter().collect();
     counts.sort_by_key(|(name, count)| (std::cmp::Reverse(**count), *name));

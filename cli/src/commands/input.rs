@@ -1,4 +1,4 @@
-//! `telexec input`: something for a command to read.
+//! `telexec input`: sends input to an execution.
 
 use bytes::Bytes;
 use telexec_client::RemoteExecutor;
@@ -9,7 +9,7 @@ use crate::connect::{Session, call_failure};
 use crate::output::{Failure, exit};
 use crate::terminal::stdin;
 
-/// The command takes no input, or there is no such command.
+/// The command does not accept input, or does not exist.
 const FAILED: u8 = 1;
 
 pub(crate) async fn run(args: InputArgs) -> Result<u8, Failure> {
@@ -28,7 +28,7 @@ async fn send_text(args: &InputArgs, executor: &RemoteExecutor, text: &str) -> R
 }
 
 async fn send_stdin(args: &InputArgs, executor: &RemoteExecutor) -> Result<(), Failure> {
-    let unreadable = |error| Failure::new(exit::LOST, &error).during("cannot read standard input");
+    let unreadable = |error| Failure::new(exit::LOST, &error).context("cannot read standard input");
     let mut chunks = stdin::read().map_err(unreadable)?;
     while let Some(chunk) = chunks.recv().await.transpose().map_err(unreadable)? {
         send(args, executor, chunk, false).await?;

@@ -1,4 +1,4 @@
-//! `telexec kill`: a signal for executions.
+//! `telexec kill`: sends a signal to executions.
 
 use telexec_executor::{Executor, ExecutorError};
 
@@ -6,7 +6,7 @@ use crate::args::KillArgs;
 use crate::connect::{Session, call_failure};
 use crate::output::{Failure, exit};
 
-/// At least one could not be signalled.
+/// At least one execution is unknown.
 const FAILED: u8 = 1;
 
 pub(crate) async fn run(args: KillArgs) -> Result<u8, Failure> {

@@ -1,5 +1,4 @@
-//! Manual pages, from what the programs know of themselves: the definitions of their command lines, and the commented
-//! examples of their configurations.
+//! Manual pages, generated from the definitions of the command lines and from the commented example configurations.
 
 use std::io;
 use std::path::Path;
@@ -14,7 +13,7 @@ use crate::output::{self, Failure, exit};
 const MANUAL: &str = "telexec";
 const SOURCE: &str = concat!("telexec ", env!("CARGO_PKG_VERSION"));
 
-/// A page, and the file that it belongs in.
+/// A page and its file name.
 struct Page {
     file: String,
     section: &'static str,
@@ -32,7 +31,7 @@ pub(crate) fn run(directory: Option<&Path>) -> Result<(), Failure> {
         let directory = directory.join(format!("man{}", page.section));
         let path = directory.join(page.file);
         let written = std::fs::create_dir_all(&directory).and_then(|()| std::fs::write(&path, page.text));
-        written.map_err(|error| Failure::new(exit::LOST, &error).during(path.display()))?;
+        written.map_err(|error| Failure::new(exit::LOST, &error).context(path.display()))?;
     }
     Ok(())
 }
@@ -51,7 +50,7 @@ fn pages() -> io::Result<Vec<Page>> {
     Ok(pages)
 }
 
-/// With the names that its subcommands have on the command line.
+/// Sets the full names of subcommands.
 fn built(command: clap::Command) -> clap::Command {
     let mut command = command.disable_help_subcommand(true);
     command.build();
@@ -84,13 +83,13 @@ fn command_page(command: &clap::Command, section: &str) -> io::Result<Vec<u8>> {
         man.render_subcommands_section(&mut page)?;
     }
     if let Some(after) = after {
-        as_it_stands("NOTES", &after).to_writer(&mut page)?;
+        verbatim_section("NOTES", &after).to_writer(&mut page)?;
     }
     Ok(in_ascii(page))
 }
 
-/// Paragraphs, and what is indented as it stands: its lines and columns mean something.
-fn as_it_stands(heading: &str, text: &str) -> Roff {
+/// Paragraphs as they are; indented lines verbatim, because their line breaks and columns matter.
+fn verbatim_section(heading: &str, text: &str) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", [heading]);
     let lines: Vec<&str> = text.lines().collect();
@@ -113,13 +112,13 @@ fn as_it_stands(heading: &str, text: &str) -> Roff {
     roff
 }
 
-/// The same in ASCII, which every roff reads.
+/// Escapes non-ASCII characters, which not every roff reads.
 fn in_ascii(page: Vec<u8>) -> Vec<u8> {
     let escaped = |c: char| if c.is_ascii() { c.to_string() } else { format!("\\[u{:04X}]", u32::from(c)) };
     String::from_utf8_lossy(&page).chars().map(escaped).collect::<String>().into_bytes()
 }
 
-/// A page of a commented example: its comments are the text, the keys and their values stand as they are.
+/// A page from a commented example file: comments become text, keys and values are verbatim.
 fn file_page(name: &str, about: &str, example: &str) -> io::Result<Vec<u8>> {
     let mut roff = Roff::new();
     roff.control("TH", [name, "5", "", SOURCE, MANUAL]);
@@ -148,7 +147,7 @@ fn file_page(name: &str, about: &str, example: &str) -> io::Result<Vec<u8>> {
     Ok(in_ascii(page))
 }
 
-/// A line that sets a key or begins a table, also one that is commented out.
+/// A line with a key or table header, even if commented out.
 fn is_key(line: &str) -> bool {
     let line = line.trim_start_matches("# ");
     line.starts_with('[') || line.split_once(" = ").is_some_and(|(key, _)| !key.contains([' ', '#']))

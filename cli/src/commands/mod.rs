@@ -24,20 +24,20 @@ pub(crate) use self::completions::complete;
 use crate::args::{Cli, Subcommand};
 use crate::output::{Failure, exit};
 
-/// Does what was asked and returns the exit code.
+/// Runs the subcommand and returns the exit code.
 pub(crate) fn run(cli: Cli) -> u8 {
     let done = match cli.subcommand {
-        Subcommand::Exec(args) => connected(args.connect.log_level, exec::run(*args)),
-        Subcommand::Fleet(args) => with(Builder::new_multi_thread(), args.log_level(), fleet::run(*args)),
-        Subcommand::Check(args) => connected(args.connect.log_level, check::run(*args)),
-        Subcommand::Ps(args) => connected(args.connect.log_level, ps::run(args)),
-        Subcommand::Attach(args) => connected(args.connect.log_level, attach::run(args)),
-        Subcommand::Input(args) => connected(args.connect.log_level, input::run(args)),
-        Subcommand::Kill(args) => connected(args.connect.log_level, kill::run(args)),
-        Subcommand::Tool(args) => connected(args.connect.log_level, tool::run(args)),
-        Subcommand::Mcp(args) => with(Builder::new_multi_thread(), args.connect.log_level, mcp::run(args)),
-        Subcommand::Ping(args) => connected(args.connect.log_level, info::ping(args)),
-        Subcommand::Info(args) => connected(args.connect.log_level, info::info(args)),
+        Subcommand::Exec(args) => run_single_threaded(args.connect.log_level, exec::run(*args)),
+        Subcommand::Fleet(args) => run_async(Builder::new_multi_thread(), args.log_level(), fleet::run(*args)),
+        Subcommand::Check(args) => run_single_threaded(args.connect.log_level, check::run(*args)),
+        Subcommand::Ps(args) => run_single_threaded(args.connect.log_level, ps::run(args)),
+        Subcommand::Attach(args) => run_single_threaded(args.connect.log_level, attach::run(args)),
+        Subcommand::Input(args) => run_single_threaded(args.connect.log_level, input::run(args)),
+        Subcommand::Kill(args) => run_single_threaded(args.connect.log_level, kill::run(args)),
+        Subcommand::Tool(args) => run_single_threaded(args.connect.log_level, tool::run(args)),
+        Subcommand::Mcp(args) => run_async(Builder::new_multi_thread(), args.connect.log_level, mcp::run(args)),
+        Subcommand::Ping(args) => run_single_threaded(args.connect.log_level, info::ping(args)),
+        Subcommand::Info(args) => run_single_threaded(args.connect.log_level, info::info(args)),
         Subcommand::Certs(args) => certs::run(args.action).map(|()| 0),
         Subcommand::Config(args) => config::run(args.action),
         Subcommand::Completions { shell } => completions::print(shell).map(|()| 0),
@@ -49,24 +49,24 @@ pub(crate) fn run(cli: Cli) -> u8 {
     })
 }
 
-/// Runs what needs one connection: on this thread, which saves the time that others take to start and to be woken.
-fn connected(level: LevelFilter, work: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
-    with(Builder::new_current_thread(), level, work)
+/// For a single connection: on this thread, which saves starting and waking up others.
+fn run_single_threaded(level: LevelFilter, work: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
+    run_async(Builder::new_current_thread(), level, work)
 }
 
-/// Runs what needs the network, with logging.
-fn with(
+/// Runs a subcommand that needs the network, with logging.
+fn run_async(
     mut runtime: Builder,
     level: LevelFilter,
     work: impl Future<Output = Result<u8, Failure>>,
 ) -> Result<u8, Failure> {
-    // what cannot be logged is no reason to panic
+    // a failure to log must not panic
     let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
     log.log_internal_errors(false).init();
     let runtime = runtime.enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(exit::LOST, &error).during("cannot start"))?;
+    let runtime = runtime.map_err(|error| Failure::new(exit::LOST, &error).context("cannot start"))?;
     let done = runtime.block_on(work);
-    // a thread that waits, such as for whoever reads standard error, must not hold up the exit
+    // a blocked thread, such as one that writes to standard error, must not delay the exit
     runtime.shutdown_background();
     done
 }

@@ -1,4 +1,4 @@
-//! `telexec ps`: what an agent runs, and ran.
+//! `telexec ps`: lists executions.
 
 use std::time::SystemTime;
 
@@ -7,11 +7,11 @@ use telexec_executor::{ExecutionInfo, Executor, ListQuery, Program};
 
 use crate::args::PsArgs;
 use crate::connect::{Session, call_failure};
-use crate::output::{self, Failure, exit, json, printable, rough, state, table};
+use crate::output::{self, Failure, exit, json, printable, short_duration, state, table};
 use crate::terminal;
 
 const HEADING: [&str; 7] = ["ID", "STATE", "PID", "STARTED", "IDENTITY", "USER", "COMMAND"];
-/// The column that is left out where all executions are of one identity.
+/// The column that is omitted if all executions have the same identity.
 const IDENTITY: usize = 4;
 
 pub(crate) async fn run(args: PsArgs) -> Result<u8, Failure> {
@@ -26,7 +26,7 @@ pub(crate) async fn run(args: PsArgs) -> Result<u8, Failure> {
     output::print(text.as_bytes()).map(|()| 0)
 }
 
-/// All pages.
+/// Fetches all pages.
 async fn list(args: &PsArgs, executor: &RemoteExecutor) -> Result<Vec<ExecutionInfo>, Failure> {
     let labels = args.label.iter().cloned().collect();
     let mut query = ListQuery { include_exited: args.all, labels, ..ListQuery::default() };
@@ -60,10 +60,18 @@ fn as_table(executions: &[ExecutionInfo], whole: bool) -> String {
 }
 
 fn row(info: &ExecutionInfo, now: SystemTime) -> Vec<String> {
-    // another machine's clock may be ahead of this one's
+    // the agent's clock may be ahead
     let age = now.duration_since(info.start_time).unwrap_or_default();
     let [identity, user, text] = [&info.identity, &info.user, &text(info)].map(|text| printable(text));
-    vec![info.id.to_string(), state(info), info.pid.to_string(), format!("{} ago", rough(age)), identity, user, text]
+    vec![
+        info.id.to_string(),
+        state(info),
+        info.pid.to_string(),
+        format!("{} ago", short_duration(age)),
+        identity,
+        user,
+        text,
+    ]
 }
 
 fn text(info: &ExecutionInfo) -> String {

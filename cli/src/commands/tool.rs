@@ -1,4 +1,4 @@
-//! `telexec tool`: the tools as an orchestrator calls them.
+//! `telexec tool`: calls or lists the tools that AI orchestrators use.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -15,9 +15,9 @@ use tokio::sync::mpsc;
 use crate::args::{ToolArgs, ToolOptions, ToolStyle};
 use crate::config::Config;
 use crate::connect::{call_failure, with_agent};
-use crate::output::{self, Failure, Output, exit};
+use crate::output::{self, Failure, OutputWriter, exit};
 
-/// The tool answered with an error.
+/// The tool returned an error.
 const FAILED: u8 = 1;
 /// Chunks of streamed output between the tool and the terminal.
 const QUEUE: usize = 16;
@@ -27,27 +27,27 @@ pub(crate) async fn run(args: ToolArgs) -> Result<u8, Failure> {
         Some(_) => params(&args.params)?,
         None => Value::Null,
     };
-    let user = Config::load()?.place(&args.target, &args.connect)?.user;
+    let user = Config::load()?.resolve(&args.target, &args.connect)?.user;
     with_agent(&args.target, &args.connect, async |agent| work(&args, params, user, agent).await).await
 }
 
 async fn work(args: &ToolArgs, params: Value, user: Option<String>, agent: &Agent) -> Result<u8, Failure> {
-    // what an answer names must outlive this process
+    // files that a result names must outlive this process
     let tools = tools(&args.options, user, agent.executor(), Some(std::env::temp_dir()));
     let Some(name) = &args.name else {
-        // an agent that is not there has no tools
+        // fail if the agent is unreachable
         agent.ping().await.map_err(|error| call_failure(exit::LOST, &args.target, &error))?;
         return list(&tools, args.json).map(|()| 0);
     };
     let tool = tools.iter().find(|tool| tool.definition().name == *name).ok_or_else(|| {
-        Failure::text(exit::USAGE, format!("no such tool: {name:?}"))
-            .advice(Some(format!("`telexec tool {}` lists the tools", args.target)))
+        Failure::message(exit::USAGE, format!("no such tool: {name:?}"))
+            .hint(Some(format!("`telexec tool {}` lists the tools", args.target)))
     })?;
     let result = call(tool.as_ref(), params, args.stream).await;
     show(result.map_err(|error| failure(args, &error))?, args.json)
 }
 
-/// All tools of one machine. `user`: whom the configuration says; `artifacts`: in place of a directory that ends with them.
+/// All tools of a target. `user` is the configured one; `artifacts` replaces a directory deleted with the tools.
 pub(crate) fn tools(
     options: &ToolOptions,
     user: Option<String>,
@@ -73,7 +73,7 @@ pub(crate) fn tools(
     tools
 }
 
-/// Calls the tool, with its output on standard error meanwhile if that is wanted.
+/// Calls the tool; if requested, streams its output to standard error.
 async fn call(tool: &dyn Tool, params: Value, stream: bool) -> Result<ToolResult, ToolError> {
     let context = ToolContext { trace: TraceContext::from_environment(), ..ToolContext::default() };
     if !stream {
@@ -82,7 +82,7 @@ async fn call(tool: &dyn Tool, params: Value, stream: bool) -> Result<ToolResult
     let (output, mut chunks) = mpsc::channel::<telexec_executor::Output>(QUEUE);
     let context = ToolContext { output: Some(output), ..context };
     let shown = async {
-        let Ok(mut writer) = Output::start() else { return };
+        let Ok(mut writer) = OutputWriter::start() else { return };
         while let Some(chunk) = chunks.recv().await {
             if writer.write(telexec_executor::OutputStream::Stderr, chunk.data).await.is_err() {
                 return;
@@ -120,7 +120,7 @@ fn failure(args: &ToolArgs, error: &ToolError) -> Failure {
     {
         return call_failure(exit::LOST, &args.target, error);
     }
-    Failure::new(FAILED, error).during(&args.target)
+    Failure::new(FAILED, error).context(&args.target)
 }
 
 fn params(text: &str) -> Result<Value, Failure> {
@@ -128,16 +128,16 @@ fn params(text: &str) -> Result<Value, Failure> {
     let text = match text {
         "-" => {
             let read = std::io::stdin().lock().read_to_string(&mut input);
-            read.map_err(|error| Failure::new(exit::USAGE, &error).during("cannot read standard input"))?;
+            read.map_err(|error| Failure::new(exit::USAGE, &error).context("cannot read standard input"))?;
             &input
         }
         text => text,
     };
     let params: Value = serde_json::from_str(text)
-        .map_err(|error| Failure::new(exit::USAGE, &error).during("the parameters are not JSON"))?;
+        .map_err(|error| Failure::new(exit::USAGE, &error).context("the parameters are not JSON"))?;
     match params.is_object() {
         true => Ok(params),
-        false => Err(Failure::text(exit::USAGE, "the parameters are not a JSON object")
-            .advice(Some("for example: '{\"command\": \"ls\"}'"))),
+        false => Err(Failure::message(exit::USAGE, "the parameters are not a JSON object")
+            .hint(Some("for example: '{\"command\": \"ls\"}'"))),
     }
 }

@@ -1,4 +1,4 @@
-//! What can be written in the file: the keys of `deploy/telexec.toml`.
+//! The keys of the configuration file; `deploy/telexec.toml` documents them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::syntax::nodeset::Groups;
 use crate::syntax::{Destination, nodeset, parse_timeout};
 
-/// All that it says.
+/// The whole file.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Config {
@@ -19,7 +19,7 @@ pub(crate) struct Config {
     pub(crate) groups: BTreeMap<String, Vec<String>>,
 }
 
-/// What counts for every target that does not say otherwise.
+/// Settings for every target that does not override them.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Defaults {
@@ -31,12 +31,12 @@ pub(crate) struct Defaults {
     #[serde(deserialize_with = "duration", serialize_with = "as_text")]
     pub(crate) connect_timeout: Option<Duration>,
     pub(crate) user: Option<String>,
-    /// Of hosts that are named without one.
+    /// Port of hosts given without one.
     pub(crate) port: Option<u16>,
     pub(crate) fanout: Option<usize>,
 }
 
-/// Who this side is for some agents, and whom it trusts.
+/// The client certificate and the trusted CA.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Credentials {
@@ -46,7 +46,7 @@ pub(crate) struct Credentials {
     pub(crate) server_name: Option<String>,
 }
 
-/// An agent with a name.
+/// A named agent.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TargetConfig {
@@ -63,8 +63,8 @@ pub(crate) struct TargetConfig {
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let told = |error| serde::de::Error::custom(format!("connect_timeout: {error}"));
-    parse_timeout(&text).map(Some).map_err(told)
+    let with_key = |error| serde::de::Error::custom(format!("connect_timeout: {error}"));
+    parse_timeout(&text).map(Some).map_err(with_key)
 }
 
 fn as_text<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -75,11 +75,11 @@ fn as_text<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<
 }
 
 impl Config {
-    /// Makes paths absolute, and finds what cannot be meant.
-    pub(super) fn settle(&mut self, file: &Path) -> Result<(), String> {
-        self.find_files(file);
+    /// Makes paths absolute and rejects invalid values.
+    pub(super) fn validate(&mut self, file: &Path) -> Result<(), String> {
+        self.resolve_paths(file);
         let Defaults { credentials, fanout, port, .. } = &self.defaults;
-        self.knows(credentials.as_ref()).map_err(|error| format!("defaults.credentials: {error}"))?;
+        self.check_credentials(credentials.as_ref()).map_err(|error| format!("defaults.credentials: {error}"))?;
         if *fanout == Some(0) || *port == Some(0) {
             let key = if *fanout == Some(0) { "fanout" } else { "port" };
             return Err(format!("defaults.{key}: must be greater than 0"));
@@ -87,7 +87,7 @@ impl Config {
         for (name, target) in &self.targets {
             check_name(name).map_err(|error| format!("targets.{name}: {error}"))?;
             check_address(&target.address).map_err(|error| format!("targets.{name}.address: {error}"))?;
-            let known = self.knows(target.credentials.as_ref());
+            let known = self.check_credentials(target.credentials.as_ref());
             known.map_err(|error| format!("targets.{name}.credentials: {error}"))?;
         }
         for (name, nodes) in &self.groups {
@@ -98,7 +98,7 @@ impl Config {
         Ok(())
     }
 
-    fn find_files(&mut self, file: &Path) {
+    fn resolve_paths(&mut self, file: &Path) {
         let base = file.parent().unwrap_or(Path::new(""));
         let home = std::env::var_os("HOME");
         let Defaults { cert, key, ca, .. } = &mut self.defaults;
@@ -117,7 +117,7 @@ impl Config {
         }
     }
 
-    fn knows(&self, credentials: Option<&String>) -> Result<(), String> {
+    fn check_credentials(&self, credentials: Option<&String>) -> Result<(), String> {
         match credentials {
             Some(name) if !self.credentials.contains_key(name) => Err(format!("no [credentials.{name}]")),
             _ => Ok(()),
@@ -135,7 +135,7 @@ impl Groups for Config {
     }
 }
 
-/// A name that reads the same on the command line.
+/// The name must be parsed as a name on the command line.
 fn check_name(name: &str) -> Result<(), String> {
     match name.parse() {
         Ok(Destination::Named(_)) => Ok(()),

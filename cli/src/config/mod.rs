@@ -1,6 +1,6 @@
 //! The operator's configuration: targets, credentials and groups by name, and defaults.
 //!
-//! `file` is what can be written there, `flags` what overrides it, `resolve` what a target comes to with both.
+//! `file` has the keys, `flags` overrides them, and `resolve` combines both into connection settings.
 
 mod file;
 mod flags;
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use self::file::Config;
 pub(crate) use self::flags::ConnectArgs;
-pub(crate) use self::resolve::Place;
+pub(crate) use self::resolve::ResolvedTarget;
 use crate::output::{Failure, exit};
 
-/// Names the file, in place of the usual one.
+/// Overrides the path of the file.
 const VARIABLE: &str = "TELEXEC_CONFIG";
 
-/// Where the configuration is, and whether someone said so.
+/// The path of the file, and whether it was set explicitly.
 pub(crate) fn locate() -> Option<(PathBuf, bool)> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(path) = variable(VARIABLE) {
@@ -28,33 +28,33 @@ pub(crate) fn locate() -> Option<(PathBuf, bool)> {
 }
 
 impl Config {
-    /// What the file says; one that is not there says nothing, unless it was asked for.
+    /// Reads the file. A missing file is empty, unless its path was set explicitly.
     ///
     /// # Errors
-    /// It cannot be read, or does not make sense.
+    /// It cannot be read, or is invalid.
     pub(crate) fn load() -> Result<Self, Failure> {
         let Some((path, named)) = locate() else { return Ok(Self::default()) };
         match std::fs::read_to_string(&path) {
-            Ok(text) => Self::parse(&text, &path).map_err(|error| Failure::text(exit::USAGE, error)),
+            Ok(text) => Self::parse(&text, &path).map_err(|error| Failure::message(exit::USAGE, error)),
             Err(error) if error.kind() == io::ErrorKind::NotFound && !named => Ok(Self::default()),
             Err(error) => {
-                let failure = Failure::new(exit::USAGE, &error).during(path.display());
-                Err(failure.advice(named.then(|| format!("{VARIABLE} names this file"))))
+                let failure = Failure::new(exit::USAGE, &error).context(path.display());
+                Err(failure.hint(named.then(|| format!("{VARIABLE} names this file"))))
             }
         }
     }
 
-    /// What a text says that is in this file.
+    /// Parses the content of the file at `path`.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// What is invalid, with file and line or key.
     pub(crate) fn parse(text: &str, path: &Path) -> Result<Self, String> {
         let mut config: Self = toml::from_str(text).map_err(|error| {
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
             let line = before.matches('\n').count() + 1;
             format!("{}:{line}: {}", path.display(), error.message().replace('\n', ", "))
         })?;
-        config.settle(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        config.validate(path).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(config)
     }
 }
@@ -71,7 +71,7 @@ mod tests {
     fn the_commented_example_is_valid_and_shows_every_key() {
         let example = include_str!("../../../deploy/telexec.toml");
         parse(example).unwrap();
-        // each key that stands in a comment is one that exists
+        // uncomment every key
         let uncommented: String = example
             .lines()
             .map(|line| {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_file_and_key() {
+    fn errors_name_the_file_and_the_key() {
         for (text, what) in [
             ("[defaults]\nfanuot = 3", "/etc/x/config.toml:2: unknown field `fanuot`"),
             ("[targets.a]\naddress = 'a:1'\ncolour = 1", ":3: unknown field `colour`"),

@@ -1,5 +1,5 @@
-//! What a target comes to: an address, and how to get there. Flag, environment, target, defaults: the first that says
-//! something counts, for each setting.
+//! Resolves a target to an address and connection settings. Each setting comes from the first of flag, environment,
+//! target and defaults that has it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,40 +13,40 @@ use crate::syntax::Destination;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where an agent is, and how to get there.
+/// The address of an agent, and how to connect to it.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ResolvedTarget {
     /// `None`: an agent in this process.
     pub(crate) target: Option<Target>,
     pub(crate) options: ConnectOptions,
-    /// Who commands run as, unless a flag says otherwise.
+    /// The user to run commands as, unless a flag overrides it.
     pub(crate) user: Option<String>,
 }
 
 impl Config {
     /// # Errors
-    /// The name is not known, or the credentials are not whole.
-    pub(crate) fn place(&self, destination: &Destination, args: &ConnectArgs) -> Result<Place, Failure> {
+    /// The name is unknown, or the credentials are incomplete.
+    pub(crate) fn resolve(&self, destination: &Destination, args: &ConnectArgs) -> Result<ResolvedTarget, Failure> {
         match destination {
-            Destination::Local => self.reached(None, None, args),
-            Destination::Agent(target) => self.reached(Some(target.clone()), None, args),
+            Destination::Local => self.with_settings(None, None, args),
+            Destination::Agent(target) => self.with_settings(Some(target.clone()), None, args),
             Destination::Named(name) => match (self.targets.get(name), self.defaults.port) {
                 (Some(named), _) => {
                     let target = named.address.parse().map_err(|error| Failure::new(exit::USAGE, &error))?;
-                    self.reached(Some(target), Some(named), args)
+                    self.with_settings(Some(target), Some(named), args)
                 }
-                (None, Some(port)) => self.reached(Some(Target::Tcp { host: name.clone(), port }), None, args),
+                (None, Some(port)) => self.with_settings(Some(Target::Tcp { host: name.clone(), port }), None, args),
                 (None, None) => Err(unknown(name)),
             },
         }
     }
 
-    fn reached(
+    fn with_settings(
         &self,
         target: Option<Target>,
         named: Option<&TargetConfig>,
         args: &ConnectArgs,
-    ) -> Result<Place, Failure> {
+    ) -> Result<ResolvedTarget, Failure> {
         let timeout = args.connect_timeout.or(named.and_then(|named| named.connect_timeout));
         let options = ConnectOptions {
             tls: match &target {
@@ -57,13 +57,13 @@ impl Config {
             ..ConnectOptions::default()
         };
         let user = named.and_then(|named| named.user.as_ref()).or(self.defaults.user.as_ref());
-        // who else commands here could run as is not what the configuration is about
+        // the configured user does not apply to `local`
         let user = target.as_ref().and(user).cloned();
-        Ok(Place { target, options, user })
+        Ok(ResolvedTarget { target, options, user })
     }
 
-    /// With what each target has from elsewhere: its credentials, the flags, the environment and the defaults.
-    pub(crate) fn resolved(mut self, args: &ConnectArgs) -> Self {
+    /// Fills in every target's credentials and settings from flags, environment and defaults.
+    pub(crate) fn effective(mut self, args: &ConnectArgs) -> Self {
         let whole = self.clone();
         for target in self.targets.values_mut() {
             let Credentials { cert, key, ca, server_name } = whole.credentials_of(Some(target), args);
@@ -84,11 +84,11 @@ impl Config {
         match (cert, key, ca) {
             (None, None, None) => Ok(None),
             (Some(cert), Some(key), Some(ca)) => Ok(Some(TlsOptions { server_name, ..TlsOptions::new(cert, key, ca) })),
-            _ => Err(Failure::text(exit::USAGE, "--cert, --key and --ca must be given together")),
+            _ => Err(Failure::message(exit::USAGE, "--cert, --key and --ca must be given together")),
         }
     }
 
-    /// What the flags, the environment and the configuration come to.
+    /// The credentials from flags, environment and configuration.
     fn credentials_of(&self, named: Option<&TargetConfig>, args: &ConnectArgs) -> Credentials {
         let given = Credentials {
             cert: args.cert.clone(),
@@ -135,7 +135,7 @@ impl Credentials {
 }
 
 fn unknown(name: &str) -> Failure {
-    let place = super::locate().map_or_else(|| "the configuration".to_owned(), |(path, _)| path.display().to_string());
-    Failure::text(exit::USAGE, format!("no target {name:?} in {place}, and an address needs a port"))
-        .advice(Some("use local, unix:///PATH, HOST:PORT, or a name that `telexec config show` lists"))
+    let file = super::locate().map_or_else(|| "the configuration".to_owned(), |(path, _)| path.display().to_string());
+    Failure::message(exit::USAGE, format!("no target {name:?} in {file}, and an address needs a port"))
+        .hint(Some("use local, unix:///PATH, HOST:PORT, or a name that `telexec config show` lists"))
 }

@@ -1,4 +1,4 @@
-//! What to try when an agent cannot be reached.
+//! Suggestions for connection failures.
 
 use std::error::Error;
 use std::io;
@@ -9,7 +9,7 @@ use telexec_executor::ExecutorError;
 
 const GIVE_CERTIFICATES: &str = "use --cert, --key and --ca; `telexec certs` can create them";
 
-/// A line of advice, if there is any to give.
+/// A suggestion for this error, if there is one.
 pub(super) fn hint(error: &ExecutorError) -> Option<&'static str> {
     match find::<ConnectError>(error) {
         Some(ConnectError::TlsRequired { .. }) => return Some(GIVE_CERTIFICATES),
@@ -20,7 +20,7 @@ pub(super) fn hint(error: &ExecutorError) -> Option<&'static str> {
         return on_tls(error);
     }
     match error {
-        // without TLS, there is nothing else to distrust
+        // without TLS, missing certificates are the only cause
         ExecutorError::Untrusted { .. } => Some(GIVE_CERTIFICATES),
         ExecutorError::Unreachable { endpoint, .. } => {
             find::<io::Error>(error).and_then(|error| on_connecting(error, endpoint.starts_with("unix:")))
@@ -41,7 +41,7 @@ fn on_connecting(error: &io::Error, unix: bool) -> Option<&'static str> {
         io::ErrorKind::ConnectionRefused => {
             Some("no agent is listening there: check the port, and that telexecd is running")
         }
-        // the standard library has no kind for names that do not resolve
+        // `io::ErrorKind` has no kind for name resolution failures
         _ if error.to_string().starts_with("failed to lookup") => {
             Some("check the spelling of the host name, or use its IP address")
         }

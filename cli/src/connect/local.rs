@@ -1,10 +1,10 @@
-//! The target `local`: an agent inside this process, behind a private Unix socket. Commands take the same way as to
-//! any other agent.
+//! The target `local`: an agent inside this process, on a private Unix socket, so that commands take the same path as
+//! on any other agent.
 
-#[cfg(not(target_os = "linux"))]
-pub(crate) use elsewhere::LocalAgent;
 #[cfg(target_os = "linux")]
 pub(crate) use linux::LocalAgent;
+#[cfg(not(target_os = "linux"))]
+pub(crate) use unsupported::LocalAgent;
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -20,7 +20,7 @@ mod linux {
 
     use crate::output::{Failure, exit};
 
-    /// What a command gets from its caller, so that it finds the caller's programs.
+    /// Variables that commands inherit from the caller, so that they find the caller's programs.
     const INHERITED: [&str; 2] = ["PATH", "LANG"];
 
     /// A running agent.
@@ -31,8 +31,8 @@ mod linux {
 
     impl LocalAgent {
         pub(crate) async fn start() -> Result<(Agent, Self), Failure> {
-            // nothing is left of it once the connection stands
-            let directory = private_directory().map_err(|error| failed(&error).during("cannot make a directory"))?;
+            // deleted once the connection is established
+            let directory = private_directory().map_err(|error| failed(&error).context("cannot make a directory"))?;
             let socket = directory.path().join("agent.sock");
             let config = config(Listen::Unix(socket.clone()))?;
             let listeners = Listeners::bind(&config).await.map_err(|error| failed(&error))?;
@@ -44,7 +44,7 @@ mod linux {
             Ok((agent.map_err(|error| failed(&error))?, Self { stop, served }))
         }
 
-        /// Ends the agent and all that it runs, and waits for that.
+        /// Stops the agent, which ends all its executions, and waits for it.
         pub(crate) async fn stop(self) -> Result<(), Failure> {
             let _ = self.stop.send(());
             match self.served.await {
@@ -54,10 +54,10 @@ mod linux {
         }
     }
 
-    /// A directory that only this user may enter.
+    /// A directory that only this user can enter.
     fn private_directory() -> std::io::Result<tempfile::TempDir> {
         let usual = std::env::temp_dir();
-        // the path of a socket has at most 107 bytes
+        // the path of a Unix socket is limited to 107 bytes
         let base = if usual.as_os_str().len() > 80 { Path::new("/tmp") } else { &usual };
         let private = std::fs::Permissions::from_mode(0o700);
         tempfile::Builder::new().prefix("telexec-").permissions(private).tempdir_in(base)
@@ -65,15 +65,15 @@ mod linux {
 
     fn config(listen: Listen) -> Result<Config, Failure> {
         let here =
-            std::env::current_dir().map_err(|error| failed(&error).during("cannot tell the current directory"))?;
+            std::env::current_dir().map_err(|error| failed(&error).context("cannot tell the current directory"))?;
         let variable = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
         Ok(Config {
             listen: vec![listen],
             working_directory: Some(here.into_os_string().into_string().map_err(|here| {
-                Failure::text(exit::REFUSED, format!("the current directory is not UTF-8: {}", here.display()))
+                Failure::message(exit::REFUSED, format!("the current directory is not UTF-8: {}", here.display()))
             })?),
             environment: INHERITED.into_iter().filter_map(variable).collect::<BTreeMap<_, _>>(),
-            // whoever ran a command here has seen its end, or gave it up
+            // the caller has already seen the end of its command, or abandoned it
             shutdown_grace: Duration::ZERO,
             ..Config::default()
         })
@@ -85,16 +85,16 @@ mod linux {
 }
 
 #[cfg(not(target_os = "linux"))]
-mod elsewhere {
+mod unsupported {
     use telexec_client::Agent;
 
-    /// There is none.
+    /// Never constructed.
     pub(crate) enum LocalAgent {}
 
     impl LocalAgent {
         pub(crate) async fn start() -> Result<(Agent, Self), Failure> {
-            Err(Failure::text(exit::LOST, "the target local is available on Linux only")
-                .advice(Some("use the target of an agent on a Linux machine")))
+            Err(Failure::message(exit::LOST, "the target local is available on Linux only")
+                .hint(Some("use the target of an agent on a Linux machine")))
         }
 
         pub(crate) async fn stop(self) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! From a target and flags to a connected agent: `local` is one in this process, `hint` what to try when that fails.
+//! Connects to the agent of a target: `local` runs one in this process, `hint` suggests fixes for failures.
 
 mod hint;
 mod local;
@@ -10,15 +10,15 @@ use telexec_executor::ExecutorError;
 
 use self::hint::hint;
 use self::local::LocalAgent;
-use crate::config::{Config, ConnectArgs, Place};
+use crate::config::{Config, ConnectArgs, ResolvedTarget};
 use crate::output::{Failure, exit, with_causes};
 use crate::syntax::Destination;
 use crate::terminal::Signals;
 
-/// For an agent to hear that its command is no longer wanted.
-const LAST_WORD: Duration = Duration::from_secs(1);
+/// How long to wait until the agent has received a cancellation.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A connected agent, and the agent itself if it lives in this process.
+/// A connected agent, and the agent itself if it runs in this process.
 pub(crate) struct Session {
     pub(crate) agent: Agent,
     local: Option<LocalAgent>,
@@ -26,28 +26,28 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) async fn open(target: &Destination, args: &ConnectArgs) -> Result<Self, Failure> {
-        Self::reach(&Config::load()?.place(target, args)?).await
+        Self::connect(&Config::load()?.resolve(target, args)?).await
     }
 
-    pub(crate) async fn reach(place: &Place) -> Result<Self, Failure> {
-        let Some(target) = &place.target else {
-            let (agent, local) = LocalAgent::start().await.map_err(|failure| failure.during("local"))?;
+    pub(crate) async fn connect(resolved: &ResolvedTarget) -> Result<Self, Failure> {
+        let Some(target) = &resolved.target else {
+            let (agent, local) = LocalAgent::start().await.map_err(|failure| failure.context("local"))?;
             return Ok(Self { agent, local: Some(local) });
         };
-        match Agent::connect(target, place.options.clone()).await {
+        match Agent::connect(target, resolved.options.clone()).await {
             Ok(agent) => Ok(Self { agent, local: None }),
             Err(error) => {
                 let text = with_causes(&error);
                 let hint = hint(&ExecutorError::from(error));
-                Err(Failure::text(exit::LOST, text).advice(hint))
+                Err(Failure::message(exit::LOST, text).hint(hint))
             }
         }
     }
 
-    /// Ends it. An agent in this process has ended everything that it ran when this returns.
+    /// Closes the connection. An agent in this process has ended all its executions when this returns.
     ///
     /// # Errors
-    /// The agent in this process had failed.
+    /// The agent in this process failed.
     pub(crate) async fn close(self) -> Result<(), Failure> {
         drop(self.agent);
         match self.local {
@@ -56,17 +56,17 @@ impl Session {
         }
     }
 
-    /// Ends it when an execution was dropped: an answer to anything asked after that means that it was heard.
+    /// Closes after an execution was dropped: waits for a ping, whose answer proves that the cancellation arrived.
     ///
     /// # Errors
     /// As [`close`](Self::close).
     pub(crate) async fn abandon(self) -> Result<(), Failure> {
-        let _ = tokio::time::timeout(LAST_WORD, self.agent.ping()).await;
+        let _ = tokio::time::timeout(CANCEL_TIMEOUT, self.agent.ping()).await;
         self.close().await
     }
 }
 
-/// Connects, works, and ends the session. A signal drops the work: its exit code is then the failure.
+/// Connects, runs `work` and closes the session. A signal drops `work` and returns its exit code as a failure.
 pub(crate) async fn with_agent<T>(
     target: &Destination,
     args: &ConnectArgs,
@@ -87,12 +87,12 @@ pub(crate) async fn with_agent<T>(
     done
 }
 
-/// A failure of a call to an agent.
+/// The failure of a call to an agent.
 pub(crate) fn call_failure(code: u8, target: &Destination, error: &ExecutorError) -> Failure {
-    let failure = Failure::new(code, error).advice(hint(error));
+    let failure = Failure::new(code, error).hint(hint(error));
     match error {
-        // these name it themselves
+        // these messages contain the endpoint
         ExecutorError::Unreachable { .. } | ExecutorError::Untrusted { .. } | ExecutorError::Lost { .. } => failure,
-        _ => failure.during(target),
+        _ => failure.context(target),
     }
 }

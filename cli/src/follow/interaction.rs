@@ -1,4 +1,4 @@
-//! What goes to an execution while it is followed: standard input, the size of the window, and the keys that leave it.
+//! What is sent to an execution while it is followed: standard input and the window size; and the detach keys.
 
 use std::io;
 use std::pin::pin;
@@ -10,56 +10,60 @@ use telexec_executor::{ExecutionId, Executor, ExecutorError, Input, TerminalSize
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::Ending;
+use super::FollowEnd;
 use crate::connect::call_failure;
-use crate::output::{Failure, exit, say_meanwhile};
+use crate::output::{Failure, exit, print_message_async};
 use crate::syntax::Destination;
 use crate::terminal::{self, DetachFilter, DetachKeys, RawMode, stdin};
 
-/// Input that waits to be taken. A message of this size is far from what an agent refuses.
+/// Input waiting to be sent. Well below the message size that agents accept.
 const PENDING_BYTES: usize = 1024 * 1024;
-/// For what was typed before the detach keys, if the command takes it.
-const LAST_INPUT: Duration = Duration::from_secs(1);
+/// How long to send input that was typed before the detach keys.
+const FINAL_INPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The execution that it goes to.
+/// The execution that receives it.
 pub(crate) struct Interaction<'a> {
     pub(crate) target: &'a Destination,
     pub(crate) executor: &'a RemoteExecutor,
     pub(crate) id: &'a ExecutionId,
 }
 
-/// How standard input is sent.
-pub(crate) struct Feed {
-    /// Bytes of input before it; `None`: others may write too.
+/// How to forward standard input.
+pub(crate) struct StdinOptions {
+    /// Input offset to start at; `None` if others may write too.
     pub(crate) offset: Option<u64>,
-    /// It is a terminal, whose keys all go to the command.
+    /// Standard input is a terminal, to be put into raw mode.
     pub(crate) raw: bool,
-    /// But for these.
+    /// The detach keys.
     pub(crate) keys: Option<DetachKeys>,
-    /// Say so if the command takes no more.
-    pub(crate) tell_unread: bool,
+    /// Print a message when the command stops accepting input.
+    pub(crate) warn_unread: bool,
 }
 
-/// Why no more of standard input is read.
-enum Last {
+/// Why reading standard input ended.
+enum ReadEnd {
     End,
     DetachKeys,
 }
 
-/// What became of standard input.
-enum Fed {
+/// How forwarding standard input ended.
+enum StdinResult {
     Sent,
-    /// The command does not take it, for this reason. How it ended, if it did, is told by its own stream.
+    /// The command does not accept it, for this reason. Its event stream reports how it ended.
     Unread(String),
     Detached,
 }
 
 impl Interaction<'_> {
-    /// Ends only when the detach keys are typed, or by an error. `window` is the size that the command's terminal has.
-    pub(crate) async fn run(&self, feed: Option<Feed>, window: Option<TerminalSize>) -> Result<Ending, Failure> {
+    /// Returns only after the detach keys or an error. `window` is the current size of the command's terminal.
+    pub(crate) async fn run(
+        &self,
+        feed: Option<StdinOptions>,
+        window: Option<TerminalSize>,
+    ) -> Result<FollowEnd, Failure> {
         let input = async {
             match feed {
-                Some(feed) => self.feed(feed).await,
+                Some(feed) => self.forward_stdin(feed).await,
                 None => std::future::pending().await,
             }
         };
@@ -75,16 +79,19 @@ impl Interaction<'_> {
         }
     }
 
-    async fn feed(&self, Feed { offset, raw, keys, tell_unread }: Feed) -> Result<Ending, Failure> {
+    async fn forward_stdin(
+        &self,
+        StdinOptions { offset, raw, keys, warn_unread }: StdinOptions,
+    ) -> Result<FollowEnd, Failure> {
         let raw = raw.then(RawMode::enter).transpose()?;
         match self.send_stdin(offset, keys).await? {
-            Fed::Detached => return Ok(Ending::Detached),
-            Fed::Sent => {}
-            Fed::Unread(reason) => {
-                // without it no key would do anything any more, Ctrl-C neither
+            StdinResult::Detached => return Ok(FollowEnd::Detached),
+            StdinResult::Sent => {}
+            StdinResult::Unread(reason) => {
+                // leave raw mode: otherwise no key would have any effect, not even Ctrl-C
                 drop(raw);
-                if tell_unread {
-                    say_meanwhile(format!("{}: input is not forwarded: {reason}", self.target)).await;
+                if warn_unread {
+                    print_message_async(format!("{}: input is not forwarded: {reason}", self.target)).await;
                 }
                 return std::future::pending().await;
             }
@@ -92,47 +99,47 @@ impl Interaction<'_> {
         std::future::pending().await
     }
 
-    /// Sends standard input, piece by piece. While the command does not take it, the detach keys are still found.
-    async fn send_stdin(&self, mut offset: Option<u64>, keys: Option<DetachKeys>) -> Result<Fed, Failure> {
+    /// Forwards standard input. The detach keys are recognized even while the command does not read.
+    async fn send_stdin(&self, mut offset: Option<u64>, keys: Option<DetachKeys>) -> Result<StdinResult, Failure> {
         let (typed, mut pending) = tokio::io::duplex(PENDING_BYTES);
         let sent = {
             let mut sending = pin!(self.send(&mut pending, &mut offset));
             let last = tokio::select! {
                 last = read(typed, keys) => last.map_err(|error| unreadable(&error))?,
-                sent = &mut sending => return self.fed(sent),
+                sent = &mut sending => return self.stdin_result(sent),
             };
             match last {
-                Last::DetachKeys => {
-                    let _ = tokio::time::timeout(LAST_INPUT, sending).await;
-                    return Ok(Fed::Detached);
+                ReadEnd::DetachKeys => {
+                    let _ = tokio::time::timeout(FINAL_INPUT_TIMEOUT, sending).await;
+                    return Ok(StdinResult::Detached);
                 }
-                Last::End => sending.await,
+                ReadEnd::End => sending.await,
             }
         };
         match sent {
-            Ok(()) => self.fed(self.write(Bytes::new(), true, &mut offset).await),
-            failed => self.fed(failed),
+            Ok(()) => self.stdin_result(self.write(Bytes::new(), true, &mut offset).await),
+            failed => self.stdin_result(failed),
         }
     }
 
-    fn fed(&self, sent: Result<(), ExecutorError>) -> Result<Fed, Failure> {
+    fn stdin_result(&self, sent: Result<(), ExecutorError>) -> Result<StdinResult, Failure> {
         match sent {
-            Ok(()) => Ok(Fed::Sent),
+            Ok(()) => Ok(StdinResult::Sent),
             Err(
                 error @ (ExecutorError::FailedPrecondition { .. }
                 | ExecutorError::NotFound(_)
                 | ExecutorError::ShuttingDown),
-            ) => Ok(Fed::Unread(error.to_string())),
+            ) => Ok(StdinResult::Unread(error.to_string())),
             Err(error) => Err(call_failure(exit::of_lost(&error), self.target, &error)),
         }
     }
 
-    /// Sends what comes, as much at once as there is.
+    /// Sends pending input, in as large chunks as available.
     async fn send(&self, pending: &mut DuplexStream, offset: &mut Option<u64>) -> Result<(), ExecutorError> {
         let mut buffer = bytes::BytesMut::new();
         loop {
             buffer.reserve(PENDING_BYTES);
-            // the pipe is in this process, and does not fail
+            // an in-process pipe does not fail
             match pending.read_buf(&mut buffer).await {
                 Ok(0) | Err(_) => return Ok(()),
                 Ok(_) => self.write(buffer.split().freeze(), false, offset).await?,
@@ -146,16 +153,16 @@ impl Interaction<'_> {
         Ok(())
     }
 
-    /// Tells each new size of the window; `told` is known.
-    async fn follow_window(&self, mut told: TerminalSize) -> Result<Ending, Failure> {
-        let failed = |error: io::Error| Failure::new(exit::LOST, &error).during("cannot watch the size of the window");
+    /// Sends every new window size; the agent has `known`.
+    async fn follow_window(&self, mut known: TerminalSize) -> Result<FollowEnd, Failure> {
+        let failed = |error: io::Error| Failure::new(exit::LOST, &error).context("cannot watch the size of the window");
         let mut changes = signal(SignalKind::window_change()).map_err(failed)?;
         loop {
-            let size = terminal::size().unwrap_or(told);
-            if size != told {
-                // one that has ended needs no size, and a lost connection is told by the stream
+            let size = terminal::size().unwrap_or(known);
+            if size != known {
+                // errors do not matter: the event stream reports an ended command and a lost connection
                 let _ = self.executor.resize(self.id, size).await;
-                told = size;
+                known = size;
             }
             if changes.recv().await.is_none() {
                 std::future::pending::<()>().await;
@@ -164,8 +171,8 @@ impl Interaction<'_> {
     }
 }
 
-/// Reads standard input up to its end or the detach keys.
-async fn read(mut typed: DuplexStream, keys: Option<DetachKeys>) -> io::Result<Last> {
+/// Reads standard input until its end or the detach keys.
+async fn read(mut typed: DuplexStream, keys: Option<DetachKeys>) -> io::Result<ReadEnd> {
     let mut filter = keys.as_ref().map(DetachFilter::new);
     let mut chunks = stdin::read()?;
     while let Some(chunk) = chunks.recv().await.transpose()? {
@@ -176,15 +183,15 @@ async fn read(mut typed: DuplexStream, keys: Option<DetachKeys>) -> io::Result<L
         let (passed, detached) = filter.pass(&chunk);
         typed.write_all(&passed).await?;
         if detached {
-            return Ok(Last::DetachKeys);
+            return Ok(ReadEnd::DetachKeys);
         }
     }
     if let Some(filter) = &mut filter {
         typed.write_all(&filter.rest()).await?;
     }
-    Ok(Last::End)
+    Ok(ReadEnd::End)
 }
 
 fn unreadable(error: &io::Error) -> Failure {
-    Failure::new(exit::LOST, error).during("cannot read standard input")
+    Failure::new(exit::LOST, error).context("cannot read standard input")
 }

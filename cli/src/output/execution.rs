@@ -1,4 +1,4 @@
-//! The state and the age of an execution, for people.
+//! The state and age of an execution, for humans.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ pub(crate) fn state(info: &ExecutionInfo) -> String {
     }
 }
 
-/// A duration in its largest unit.
-pub(crate) fn rough(duration: Duration) -> String {
+/// A duration in its largest unit, rounded down.
+pub(crate) fn short_duration(duration: Duration) -> String {
     match duration.as_secs() {
         seconds @ ..60 => format!("{seconds}s"),
         seconds @ ..3600 => format!("{}m", seconds / 60),
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_are_told_in_their_largest_unit() {
+    fn durations_are_shortened_to_their_largest_unit() {
         for (seconds, text) in [
             (0, "0s"),
             (59, "59s"),
@@ -43,7 +43,7 @@ mod tests {
             (86_400, "1d"),
             (400 * 86_400, "400d"),
         ] {
-            assert_eq!(rough(Duration::from_secs(seconds)), text);
+            assert_eq!(short_duration(Duration::from_secs(seconds)), text);
         }
     }
 }

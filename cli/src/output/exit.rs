@@ -1,22 +1,22 @@
-//! Exit codes of `exec`: what a script can tell apart.
+//! Exit codes of `exec`, which scripts can distinguish.
 
 use telexec_executor::{ExecutorError, ExitCause, Exited, Signal, SpawnStage};
 
-/// It timed out.
+/// The command timed out.
 pub(crate) const TIMED_OUT: u8 = 124;
-/// The agent refused it; nothing ran.
+/// Refused by the agent; nothing ran.
 pub(crate) const REFUSED: u8 = 125;
-/// The program or shell cannot be invoked.
+/// The program or shell cannot be executed.
 pub(crate) const NOT_INVOKABLE: u8 = 126;
 /// The program or shell was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
-/// This plus n: signal n ended it.
+/// This plus n: killed by signal n.
 pub(crate) const SIGNAL_BASE: u8 = 128;
-/// Standard output was closed: as if SIGPIPE had ended this process.
+/// Standard output was closed: the code of a process killed by SIGPIPE.
 pub(crate) const BROKEN_PIPE: u8 = SIGNAL_BASE + 13;
 /// The agent is unreachable, or the command could not be followed to its end.
 pub(crate) const LOST: u8 = 255;
-/// The command line makes no sense; clap's code.
+/// Invalid command line; the code that clap uses.
 pub(crate) const USAGE: u8 = 2;
 
 /// The code for a command that ran.
@@ -24,20 +24,20 @@ pub(crate) fn of_exit(exited: &Exited) -> u8 {
     match exited.cause {
         ExitCause::Exited(code) => code,
         ExitCause::Signaled => exited.signal.map_or(LOST, |signal| of_signal(signal.number())),
-        // SIGKILL is how the kernel ends it
+        // the kernel kills with SIGKILL
         ExitCause::OutOfMemory => of_signal(Signal::KILL.number()),
         ExitCause::TimedOut | ExitCause::DeadlineExceeded => TIMED_OUT,
         ExitCause::Cancelled | ExitCause::Shutdown => LOST,
     }
 }
 
-/// The code after this signal.
+/// The code for this signal.
 pub(crate) fn of_signal(number: i32) -> u8 {
     u8::try_from(number).map_or(LOST, |number| SIGNAL_BASE.saturating_add(number))
 }
 
-/// What to say of an end that its code alone does not tell.
-pub(crate) fn remark(exited: &Exited) -> Option<String> {
+/// Explains an exit that the code alone does not.
+pub(crate) fn explanation(exited: &Exited) -> Option<String> {
     let after = || humantime::format_duration(std::time::Duration::from_millis(exited.wall_time.as_millis() as u64));
     match (exited.cause, exited.signal) {
         (ExitCause::Exited(_), _) => None,
@@ -59,7 +59,7 @@ pub(crate) fn of_lost(error: &ExecutorError) -> u8 {
     if matches!(error, ExecutorError::DeadlineExceeded) { TIMED_OUT } else { LOST }
 }
 
-/// The code for a command that did not run, or of which nothing is known.
+/// The code for a command that did not run, or whose state is unknown.
 pub(crate) fn of_error(error: &ExecutorError) -> u8 {
     match error {
         ExecutorError::Spawn(error) if error.stage != SpawnStage::Exec || error.is_exhausted() => REFUSED,
@@ -113,7 +113,7 @@ mod tests {
         ] {
             let exited = exited(cause, signal);
             assert_eq!(of_exit(&exited), code, "{cause:?}");
-            assert_eq!(remark(&exited).is_none(), matches!(cause, ExitCause::Exited(_)));
+            assert_eq!(explanation(&exited).is_none(), matches!(cause, ExitCause::Exited(_)));
         }
     }
 

@@ -1,10 +1,10 @@
-//! Why a subcommand did not do what was asked: what to say, and the exit code.
+//! Why a subcommand failed: the messages to print, and the exit code.
 
 use std::error::Error;
 use std::fmt;
 use std::io::Write;
 
-/// A failure, ready to be told.
+/// A failure with its messages and exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
@@ -14,35 +14,35 @@ pub(crate) struct Failure {
 impl Failure {
     /// An error with all its causes.
     pub(crate) fn new(code: u8, error: &(dyn Error + 'static)) -> Self {
-        Self::text(code, with_causes(error))
+        Self::message(code, with_causes(error))
     }
 
-    pub(crate) fn text(code: u8, text: impl Into<String>) -> Self {
+    pub(crate) fn message(code: u8, text: impl Into<String>) -> Self {
         Self { code, lines: vec![text.into()] }
     }
 
-    /// Nothing is to be said.
+    /// Only an exit code.
     pub(crate) fn silent(code: u8) -> Self {
         Self { code, lines: Vec::new() }
     }
 
-    /// Says before the error what could not be done, or where.
-    pub(crate) fn during(mut self, what: impl std::fmt::Display) -> Self {
+    /// Prefixes the error with what failed, or where.
+    pub(crate) fn context(mut self, what: impl std::fmt::Display) -> Self {
         if let Some(line) = self.lines.first_mut() {
             *line = format!("{what}: {line}");
         }
         self
     }
 
-    /// Says what to try.
-    pub(crate) fn advice(mut self, advice: Option<impl Into<String>>) -> Self {
-        self.lines.extend(advice.map(Into::into));
+    /// Appends a suggestion.
+    pub(crate) fn hint(mut self, hint: Option<impl Into<String>>) -> Self {
+        self.lines.extend(hint.map(Into::into));
         self
     }
 
-    /// Says it all on standard error.
+    /// Prints all messages to standard error.
     pub(crate) fn print(&self) {
-        self.lines.iter().for_each(|line| say(line));
+        self.lines.iter().for_each(|line| print_message(line));
     }
 }
 
@@ -52,18 +52,18 @@ impl fmt::Display for Failure {
     }
 }
 
-/// One line on standard error. If that is closed, there is no one to tell.
-pub(crate) fn say(line: &str) {
+/// Prints a line to standard error, ignoring errors.
+pub(crate) fn print_message(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "telexec: {line}");
 }
 
-/// The same while a connection is open, which must not wait for whoever reads standard error.
-pub(crate) async fn say_meanwhile(line: String) {
-    // an error would say that the program is about to end
-    let _ = tokio::task::spawn_blocking(move || say(&line)).await;
+/// The same without blocking the runtime when standard error is not read, so that open connections stay alive.
+pub(crate) async fn print_message_async(line: String) {
+    // fails only when the runtime shuts down
+    let _ = tokio::task::spawn_blocking(move || print_message(&line)).await;
 }
 
-/// The texts of an error and its causes, each that adds something.
+/// The messages of an error and its causes, without repetitions.
 pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

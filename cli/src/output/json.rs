@@ -1,4 +1,4 @@
-//! Events and executions as JSON lines. The helps of `exec` and `ps` describe them; fields are only ever added.
+//! Events and executions as JSON lines, as documented in the help of `exec` and `ps`. Fields are only ever added.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -29,7 +29,7 @@ pub(crate) fn execution_of(host: &str, info: &ExecutionInfo) -> Result<String, s
     on_host(host, &Execution::from(info))
 }
 
-/// Whatever there is to print of one of many hosts, as one line.
+/// A value with the host that it belongs to, as one line.
 pub(crate) fn on_host(host: &str, what: &impl Serialize) -> Result<String, serde_json::Error> {
     serde_json::to_string(&Of { host, what }).map(|line| line + "\n")
 }
@@ -193,9 +193,9 @@ impl From<telexec_executor::StreamTotals> for StreamTotals {
     }
 }
 
-/// RFC 3339; null for a time that it cannot say.
+/// RFC 3339; `None` if out of range.
 pub(crate) fn time(time: SystemTime) -> Option<String> {
-    // to format what comes before is a panic
+    // formatting earlier times panics
     time.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     let mut text = String::new();
     write!(text, "{}", humantime::format_rfc3339_micros(time)).ok().map(|()| text)

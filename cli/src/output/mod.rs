@@ -1,4 +1,4 @@
-//! What telexec prints, and the code that it exits with.
+//! What telexec prints, and its exit code.
 
 mod execution;
 pub(crate) mod exit;
@@ -7,7 +7,7 @@ pub(crate) mod json;
 mod table;
 mod writer;
 
-pub(crate) use self::execution::{rough, state};
-pub(crate) use self::failure::{Failure, say, say_meanwhile, with_causes};
+pub(crate) use self::execution::{short_duration, state};
+pub(crate) use self::failure::{Failure, print_message, print_message_async, with_causes};
 pub(crate) use self::table::{fields, printable, table};
-pub(crate) use self::writer::{Output, print, unbuffered, write_all, write_failure};
+pub(crate) use self::writer::{OutputWriter, print, unbuffered, write_all, write_failure};

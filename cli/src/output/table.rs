@@ -1,6 +1,6 @@
-//! Tables as ps(1) prints them.
+//! Tables like those of ps(1).
 
-/// Rows of cells, each column as wide as its widest cell; lines are cut to `width`.
+/// Aligns columns to their widest cell and truncates lines to `width`.
 pub(crate) fn table(rows: &[impl AsRef<[String]>], width: Option<usize>) -> String {
     let mut widths = vec![0; rows.first().map_or(0, |row| row.as_ref().len())];
     for row in rows {
@@ -25,20 +25,20 @@ fn cut(line: &str, width: Option<usize>) -> String {
     }
 }
 
-/// A line for each that has a value.
+/// One line per field that has a value.
 pub(crate) fn fields<const N: usize>(fields: [(&str, String); N]) -> String {
     let shown = fields.into_iter().filter(|(_, value)| !value.is_empty());
-    // an agent's words must not move the cursor
+    // text from an agent must not contain escape sequences
     shown.map(|(key, value)| format!("{:14}{}\n", format!("{key}:"), value.replace(char::is_control, " "))).collect()
 }
 
-/// The text on one line, with nothing in it that a terminal obeys or that hides what is there.
+/// The text on one line, with control and invisible characters escaped.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if obeyed(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
+    text.chars().map(|c| if is_unprintable(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
-/// Control characters, and those that are not seen: they break lines, turn the order of others around, or join them.
-fn obeyed(c: char) -> bool {
+/// Control characters, and invisible ones, which break lines, reorder text or join characters.
+fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'

@@ -1,6 +1,6 @@
-//! What goes to standard output and standard error: byte for byte, in the order of arrival, at once.
+//! Writes output to standard output and standard error: unchanged, in order of arrival, unbuffered.
 //!
-//! A thread does the writing, so that a reader who does not read holds up neither signals nor the network.
+//! A thread writes, so that a slow reader blocks neither signals nor the network.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,16 +13,16 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{Failure, exit};
 
-/// Chunks that wait for the thread; when there are so many, the command is slowed down.
+/// Chunks waiting for the thread; when it is full, the command is slowed down.
 const QUEUE: usize = 16;
 
 /// The writing thread.
-pub(crate) struct Output {
+pub(crate) struct OutputWriter {
     chunks: mpsc::Sender<(OutputStream, Bytes)>,
     done: oneshot::Receiver<io::Result<()>>,
 }
 
-impl Output {
+impl OutputWriter {
     pub(crate) fn start() -> Result<Self, Failure> {
         let stdout = unbuffered(io::stdout().as_fd()).map_err(|error| write_failure(&error))?;
         let stderr = unbuffered(io::stderr().as_fd()).map_err(|error| write_failure(&error))?;
@@ -32,7 +32,7 @@ impl Output {
         Ok(Self { chunks, done })
     }
 
-    /// Hands over a chunk; an error may be that of an earlier one.
+    /// Queues a chunk; an error may be from an earlier one.
     pub(crate) async fn write(&mut self, stream: OutputStream, data: Bytes) -> Result<(), Failure> {
         match self.chunks.send((stream, data)).await {
             Ok(()) => Ok(()),
@@ -40,7 +40,7 @@ impl Output {
         }
     }
 
-    /// Waits until all is written.
+    /// Waits until everything is written.
     pub(crate) async fn finish(self) -> Result<(), Failure> {
         drop(self.chunks);
         outcome(self.done.await)
@@ -51,21 +51,21 @@ fn outcome(done: Result<io::Result<()>, oneshot::error::RecvError>) -> Result<()
     done.unwrap_or(Ok(())).map_err(|error| write_failure(&error))
 }
 
-/// Prints the answer of a subcommand.
+/// Prints the result of a subcommand.
 pub(crate) fn print(text: &[u8]) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text).and_then(|()| stdout.flush()).map_err(|error| write_failure(&error))
 }
 
-/// A reader that went away, such as `head`, has what it wanted: nothing is said of it.
+/// A reader that exited, such as `head`, is not an error worth a message.
 pub(crate) fn write_failure(error: &io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::silent(exit::BROKEN_PIPE),
-        _ => Failure::text(exit::LOST, format!("cannot write the output: {error}")),
+        _ => Failure::message(exit::LOST, format!("cannot write the output: {error}")),
     }
 }
 
-/// The same file, without the line buffer of [`io::stdout`].
+/// The same file, without the line buffering of [`io::stdout`].
 pub(crate) fn unbuffered(stream: std::os::fd::BorrowedFd<'_>) -> io::Result<File> {
     stream.try_clone_to_owned().map(File::from)
 }
@@ -80,7 +80,7 @@ fn write_queue(mut queue: mpsc::Receiver<(OutputStream, Bytes)>, mut stdout: Fil
     Ok(())
 }
 
-/// Writes to a file that whoever shares it may have made non-blocking.
+/// Writes to a file that another process may have made non-blocking.
 pub(crate) fn write_all(file: &mut File, mut data: &[u8]) -> io::Result<()> {
     while !data.is_empty() {
         match file.write(data) {

@@ -1,16 +1,16 @@
-//! A number of hosts: `10`, or a part of them: `10%`.
+//! A number of hosts: `10`, or `10%` of them.
 
 use std::str::FromStr;
 
-/// A part of the hosts: `10`, or `10%`.
+/// An absolute or relative number of hosts: `10` or `10%`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Share {
+pub(crate) enum HostCount {
     Count(usize),
     Percent(u8),
 }
 
-impl Share {
-    /// How many that are, rounded down.
+impl HostCount {
+    /// The absolute number, rounded down.
     pub(crate) fn of(self, hosts: usize) -> usize {
         match self {
             Self::Count(count) => count,
@@ -19,7 +19,7 @@ impl Share {
     }
 }
 
-impl FromStr for Share {
+impl FromStr for HostCount {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -38,10 +38,10 @@ mod tests {
     #[test]
     fn shares_read_as_written() {
         for (text, of_30) in [("0", 0), ("7", 7), ("10%", 3), ("5%", 1), ("100%", 30)] {
-            assert_eq!(text.parse::<Share>().unwrap().of(30), of_30, "{text}");
+            assert_eq!(text.parse::<HostCount>().unwrap().of(30), of_30, "{text}");
         }
         for text in ["", "%", "-1", "101%", "1.5%", "x"] {
-            assert!(text.parse::<Share>().is_err(), "{text}");
+            assert!(text.parse::<HostCount>().is_err(), "{text}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use telexec_client::{InvalidTarget, Target};
 
-/// `local`, where an agent listens, or a name for that in the configuration.
+/// `local`, an agent's address, or a configured name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Destination {
     Local,
@@ -35,13 +35,13 @@ impl fmt::Display for Destination {
     }
 }
 
-/// What no address looks like.
+/// Names are distinct from all addresses.
 fn is_name(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }
 
-/// An agent that is there before and after this process.
+/// A target other than `local`, whose agent exists only within one process.
 pub(crate) fn parse_agent(text: &str) -> Result<Destination, String> {
     match text.parse() {
         Ok(Destination::Local) => {

@@ -1,11 +1,11 @@
-//! Durations as people write them: `90`, `1.5`, `500ms`, `1h30m`.
+//! Durations such as `90`, `1.5`, `500ms` and `1h30m`.
 
 use std::time::Duration;
 
-/// A bare number means seconds.
+/// A number without a unit is in seconds.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || "expected seconds, or a duration such as 500ms, 10s, 5m, 1h30m".to_owned();
-    // what Rust calls a number besides: inf, nan, 1e9, +1
+    // excludes other floats that Rust parses: inf, nan, 1e9, +1
     if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         let seconds = text.parse().map_err(|_| wrong())?;
         return Duration::try_from_secs_f64(seconds).map_err(|_| wrong());
@@ -13,7 +13,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| wrong())
 }
 
-/// A duration in which something can happen.
+/// A duration greater than 0.
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {
         Duration::ZERO => Err("must be greater than 0".to_owned()),

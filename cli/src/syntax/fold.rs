@@ -1,13 +1,13 @@
-//! Many hosts in few words: `web[01-32,40]`. [`nodeset::expand`](super::nodeset::expand) reads back just these hosts.
+//! Folds hosts into ranges: `web[01-32,40]`. The inverse of [`nodeset::expand`](super::nodeset::expand).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A name between its numbers.
+/// The parts of a name between its numbers.
 type Template = Vec<String>;
-/// For each place of a number in the template: which numbers stand there, by their width (0: unpadded).
+/// For each number position in the template: the numbers at it with their width (0 if unpadded).
 type Axes = Vec<BTreeSet<(usize, u64)>>;
 
-/// The hosts in few words, sorted by name and number.
+/// The folded hosts, sorted by name and number.
 pub(crate) fn fold<'a>(hosts: impl IntoIterator<Item = &'a str>) -> String {
     let mut by_template: BTreeMap<Template, BTreeSet<Vec<String>>> = BTreeMap::new();
     for host in hosts {
@@ -18,7 +18,7 @@ pub(crate) fn fold<'a>(hosts: impl IntoIterator<Item = &'a str>) -> String {
     folded.collect::<Vec<_>>().join(",")
 }
 
-/// A name as template and numbers; `None`: there is nothing to fold, or folding it could not be read back.
+/// Splits a name into template and numbers; `None` if it has no numbers, or could not be expanded again.
 fn split(host: &str) -> Option<(Template, Vec<String>)> {
     if host.contains(['[', ']', ',', '@']) || host.contains(char::is_whitespace) {
         return None;
@@ -29,7 +29,7 @@ fn split(host: &str) -> Option<(Template, Vec<String>)> {
         let (text, from) = rest.split_at(start);
         let (number, after) = from.split_at(from.find(|c: char| !c.is_ascii_digit()).unwrap_or(from.len()));
         template.last_mut()?.push_str(text);
-        // what does not fit into a number is text
+        // numbers that overflow are treated as text
         if number.parse::<u64>().is_ok() {
             numbers.push(number.to_owned());
             template.push(String::new());
@@ -45,39 +45,39 @@ fn split(host: &str) -> Option<(Template, Vec<String>)> {
 fn fold_numbers(template: &[String], hosts: &BTreeSet<Vec<String>>) -> Vec<String> {
     let padded = padded_widths(hosts);
     let mut boxes: BTreeSet<Axes> = hosts.iter().map(|numbers| axes(numbers, &padded)).collect();
-    let places = template.len() - 1;
+    let positions = template.len() - 1;
     // the last number varies most often
-    for place in (0..places).rev() {
-        boxes = merge(boxes, place);
+    for position in (0..positions).rev() {
+        boxes = merge(boxes, position);
     }
     boxes.iter().map(|axes| show(template, axes)).collect()
 }
 
-/// For each place: the widths at which a number there begins with 0, so that all of this width are padded.
+/// For each position: the widths of numbers with leading zeros; all numbers of such a width count as padded.
 fn padded_widths(hosts: &BTreeSet<Vec<String>>) -> BTreeSet<(usize, usize)> {
     let numbers = hosts.iter().flat_map(|numbers| numbers.iter().enumerate());
     let padded = numbers.filter(|(_, number)| number.len() > 1 && number.starts_with('0'));
-    padded.map(|(place, number)| (place, number.len())).collect()
+    padded.map(|(position, number)| (position, number.len())).collect()
 }
 
 fn axes(numbers: &[String], padded: &BTreeSet<(usize, usize)>) -> Axes {
-    let axis = |(place, number): (usize, &String)| {
-        let width = if padded.contains(&(place, number.len())) { number.len() } else { 0 };
+    let axis = |(position, number): (usize, &String)| {
+        let width = if padded.contains(&(position, number.len())) { number.len() } else { 0 };
         BTreeSet::from([(width, number.parse().unwrap_or(0))])
     };
     numbers.iter().enumerate().map(axis).collect()
 }
 
-/// Joins those that differ in this place alone.
-fn merge(boxes: BTreeSet<Axes>, place: usize) -> BTreeSet<Axes> {
+/// Merges entries that differ only at this position.
+fn merge(boxes: BTreeSet<Axes>, position: usize) -> BTreeSet<Axes> {
     let mut joined: BTreeMap<Axes, BTreeSet<(usize, u64)>> = BTreeMap::new();
     for mut axes in boxes {
-        let axis = axes.get_mut(place).map(std::mem::take).unwrap_or_default();
+        let axis = axes.get_mut(position).map(std::mem::take).unwrap_or_default();
         joined.entry(axes).or_default().extend(axis);
     }
     let whole = |(mut axes, axis): (Axes, BTreeSet<_>)| {
-        if let Some(place) = axes.get_mut(place) {
-            *place = axis;
+        if let Some(position) = axes.get_mut(position) {
+            *position = axis;
         }
         axes
     };
@@ -86,9 +86,9 @@ fn merge(boxes: BTreeSet<Axes>, place: usize) -> BTreeSet<Axes> {
 
 fn show(template: &[String], axes: &Axes) -> String {
     let mut text = String::new();
-    for (place, piece) in template.iter().enumerate() {
+    for (position, piece) in template.iter().enumerate() {
         text.push_str(piece);
-        match axes.get(place) {
+        match axes.get(position) {
             Some(axis) if axis.len() == 1 => axis.iter().for_each(|&number| text.push_str(&digits(number))),
             Some(axis) => text.push_str(&format!("[{}]", ranges(axis))),
             None => {}

@@ -1,4 +1,4 @@
-//! What people write on command lines and in files: targets, sets of hosts, durations, counts, pairs.
+//! Parsers for what users write on command lines and in files: targets, sets of hosts, durations, counts, pairs.
 
 mod count;
 mod destination;
@@ -7,7 +7,7 @@ mod fold;
 pub(crate) mod nodeset;
 mod pair;
 
-pub(crate) use self::count::Share;
+pub(crate) use self::count::HostCount;
 pub(crate) use self::destination::{Destination, parse_agent};
 pub(crate) use self::duration::{parse_duration, parse_timeout};
 pub(crate) use self::fold::fold;

@@ -1,26 +1,26 @@
-//! Sets of hosts as people write them: `web[01-32,40],@db`. Ranges are padded as their first number is.
+//! Sets of hosts: `web[01-32,40],@db`. Ranges are zero-padded like their first number.
 
 use std::collections::HashSet;
 
-/// More hosts than this are a mistake.
+/// Limits mistakes such as `web[1-999999999]`.
 pub(crate) const MAX_HOSTS: usize = 100_000;
 
 /// Groups of hosts by name.
 pub(crate) trait Groups {
-    /// What is in it, each as it may stand in a set; `None`: there is no such group.
+    /// The members of a group, each a set of hosts; `None` if there is no such group.
     fn group(&self, name: &str) -> Option<Vec<String>>;
 }
 
-/// A text that is no set of hosts.
+/// The text is not a valid set of hosts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct InvalidNodes(String);
+pub(crate) struct InvalidHostSet(String);
 
-/// The hosts of a set, each once, in the order of the text.
+/// Expands a set to its hosts, without duplicates, in the order of the text.
 ///
 /// # Errors
-/// It cannot be read, a group is not there, or they are too many.
-pub(crate) fn expand(text: &str, groups: &dyn Groups) -> Result<Vec<String>, InvalidNodes> {
+/// Invalid syntax, an unknown group, or too many hosts.
+pub(crate) fn expand(text: &str, groups: &dyn Groups) -> Result<Vec<String>, InvalidHostSet> {
     let mut hosts = Hosts::default();
     expand_into(text, groups, &mut Vec::new(), &mut hosts)?;
     Ok(hosts.list)
@@ -35,9 +35,9 @@ struct Hosts {
 fn expand_into(
     text: &str,
     groups: &dyn Groups,
-    within: &mut Vec<String>,
+    enclosing: &mut Vec<String>,
     hosts: &mut Hosts,
-) -> Result<(), InvalidNodes> {
+) -> Result<(), InvalidHostSet> {
     for element in elements(text)? {
         let Some(name) = element.strip_prefix('@') else {
             for host in Pattern::parse(element)?.hosts()? {
@@ -50,32 +50,32 @@ fn expand_into(
             }
             continue;
         };
-        if within.iter().any(|outer| outer == name) {
-            return Err(InvalidNodes(format!("group {name} contains itself")));
+        if enclosing.iter().any(|outer| outer == name) {
+            return Err(InvalidHostSet(format!("group {name} contains itself")));
         }
-        let nodes = groups.group(name).ok_or_else(|| InvalidNodes(format!("no such group: {name}")))?;
-        within.push(name.to_owned());
+        let nodes = groups.group(name).ok_or_else(|| InvalidHostSet(format!("no such group: {name}")))?;
+        enclosing.push(name.to_owned());
         for nodes in nodes {
-            expand_into(&nodes, groups, within, hosts)?;
+            expand_into(&nodes, groups, enclosing, hosts)?;
         }
-        within.pop();
+        enclosing.pop();
     }
     Ok(())
 }
 
-/// The parts between commas or spaces that stand in no brackets.
-fn elements(text: &str) -> Result<Vec<&str>, InvalidNodes> {
+/// Splits at commas and whitespace outside brackets.
+fn elements(text: &str) -> Result<Vec<&str>, InvalidHostSet> {
     let mut depth = 0_u32;
     for c in text.chars() {
         depth = match (c, depth) {
             ('[', 0) => 1,
             (']', 1) => 0,
-            ('[' | ']', _) => return Err(InvalidNodes(format!("{text:?}: mismatched brackets"))),
+            ('[' | ']', _) => return Err(InvalidHostSet(format!("{text:?}: mismatched brackets"))),
             (_, depth) => depth,
         };
     }
     if depth > 0 {
-        return Err(InvalidNodes(format!("{text:?}: unclosed bracket")));
+        return Err(InvalidHostSet(format!("{text:?}: unclosed bracket")));
     }
     let mut inside = false;
     let parts = text.split(|c: char| {
@@ -89,7 +89,7 @@ fn elements(text: &str) -> Result<Vec<&str>, InvalidNodes> {
     Ok(parts.filter(|part| !part.is_empty()).collect())
 }
 
-/// One name with any number of ranges in it.
+/// A name with any number of ranges.
 struct Pattern<'a> {
     text: &'a str,
     pieces: Vec<Piece<'a>>,
@@ -100,7 +100,7 @@ enum Piece<'a> {
     Ranges(Vec<Range>),
 }
 
-/// Numbers from `first` to `last`, as wide as `width` at least.
+/// Numbers from `first` to `last`, zero-padded to `width`.
 struct Range {
     first: u64,
     last: u64,
@@ -109,7 +109,7 @@ struct Range {
 }
 
 impl<'a> Pattern<'a> {
-    fn parse(text: &'a str) -> Result<Self, InvalidNodes> {
+    fn parse(text: &'a str) -> Result<Self, InvalidHostSet> {
         let mut pieces = Vec::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('[') {
@@ -122,9 +122,9 @@ impl<'a> Pattern<'a> {
                 continue;
             }
             pieces.push(Piece::Text(before));
-            let ranges = ranges
-                .split(',')
-                .map(|range| Range::parse(range.trim()).map_err(|reason| InvalidNodes(format!("{text:?}: {reason}"))));
+            let ranges = ranges.split(',').map(|range| {
+                Range::parse(range.trim()).map_err(|reason| InvalidHostSet(format!("{text:?}: {reason}")))
+            });
             pieces.push(Piece::Ranges(ranges.collect::<Result<_, _>>()?));
             rest = after;
         }
@@ -132,7 +132,7 @@ impl<'a> Pattern<'a> {
         Ok(Self { text, pieces })
     }
 
-    fn hosts(&self) -> Result<Vec<String>, InvalidNodes> {
+    fn hosts(&self) -> Result<Vec<String>, InvalidHostSet> {
         let numbers = self.pieces.iter().map(|piece| match piece {
             Piece::Text(_) => 1,
             Piece::Ranges(ranges) => ranges.iter().map(Range::len).fold(0, u64::saturating_add),
@@ -189,8 +189,8 @@ fn number(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| format!("{text:?} is not a number: expected ranges such as [1-9,20]"))
 }
 
-fn too_many(text: &str) -> InvalidNodes {
-    InvalidNodes(format!("{text:?} is more than {MAX_HOSTS} hosts"))
+fn too_many(text: &str) -> InvalidHostSet {
+    InvalidHostSet(format!("{text:?} is more than {MAX_HOSTS} hosts"))
 }
 
 #[cfg(test)]

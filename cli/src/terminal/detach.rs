@@ -1,8 +1,8 @@
-//! The keys that leave a terminal without ending what runs in it, written as docker does: `ctrl-p,ctrl-q`.
+//! The keys that detach from a terminal without ending what runs in it, in docker's notation: `ctrl-p,ctrl-q`.
 
 use std::str::FromStr;
 
-/// A sequence of keys. Empty: there is none.
+/// A key sequence; empty disables detaching.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DetachKeys(Vec<u8>);
 
@@ -22,7 +22,7 @@ impl FromStr for DetachKeys {
     }
 }
 
-/// What a terminal sends for a key.
+/// The byte that a terminal sends for a key.
 fn code(key: &str) -> Option<u8> {
     match (key.strip_prefix("ctrl-").unwrap_or_default().as_bytes(), key.as_bytes()) {
         ([key @ (b'a'..=b'z' | b'@' | b'[' | b'\\' | b']' | b'^' | b'_')], _) => Some(key & 0x1f),
@@ -32,11 +32,11 @@ fn code(key: &str) -> Option<u8> {
     }
 }
 
-/// Looks for the keys in what is typed, in whatever pieces it comes.
+/// Finds the key sequence in typed input, however it is split into chunks.
 #[derive(Debug)]
 pub(crate) struct DetachFilter {
     keys: Vec<u8>,
-    /// The beginning of the sequence, typed and kept back.
+    /// A typed prefix of the sequence, withheld so far.
     held: Vec<u8>,
 }
 
@@ -45,12 +45,12 @@ impl DetachFilter {
         Self { keys: keys.0.clone(), held: Vec::new() }
     }
 
-    /// What of `typed`, and of what was kept back, is for the command; and whether the sequence was typed after it.
+    /// Returns the withheld and typed input that is for the command, and whether the sequence was typed after it.
     pub(crate) fn pass(&mut self, typed: &[u8]) -> (Vec<u8>, bool) {
         let mut passed = Vec::with_capacity(typed.len());
         for byte in typed {
             self.held.push(*byte);
-            // what does not begin the sequence was typed for the command; what follows it still may
+            // the first withheld byte does not begin the sequence; the rest still may
             while !self.keys.starts_with(&self.held) {
                 passed.push(self.held.remove(0));
             }
@@ -61,7 +61,7 @@ impl DetachFilter {
         (passed, false)
     }
 
-    /// What was kept back, when nothing more is typed.
+    /// Returns the withheld input at the end of input.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }

@@ -1,4 +1,4 @@
-//! What this process was started with: a terminal, standard input, signals.
+//! The environment of this process: terminal, standard input, signals.
 
 mod detach;
 mod signals;

@@ -1,4 +1,4 @@
-//! Ctrl-C and its kin: they end the command first, then this process.
+//! Ctrl-C and similar signals: they end the command first, then this process.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::output::{Failure, exit};
 
-/// SIGINT, SIGTERM and SIGHUP, but those that this process was started to ignore (`nohup`, a script's background job).
+/// SIGINT, SIGTERM and SIGHUP, except those ignored at startup (`nohup`, background jobs of scripts).
 pub(crate) struct Signals(Vec<(i32, Signal)>);
 
 impl Signals {
@@ -20,10 +20,10 @@ impl Signals {
             .map(listen)
             .collect::<io::Result<_>>()
             .map(Self)
-            .map_err(|error| Failure::new(exit::LOST, &error).during("cannot listen for signals"))
+            .map_err(|error| Failure::new(exit::LOST, &error).context("cannot listen for signals"))
     }
 
-    /// Waits for one, and returns the exit code that goes with it.
+    /// Waits for a signal and returns the exit code for it.
     pub(crate) async fn exit_code(&mut self) -> u8 {
         std::future::poll_fn(|context| {
             for (number, signal) in &mut self.0 {
@@ -37,7 +37,7 @@ impl Signals {
     }
 }
 
-/// The signals that are ignored, the first as the lowest bit.
+/// The ignored signals as a bit mask; signal 1 is the lowest bit.
 fn ignored() -> u64 {
     let status =
         if cfg!(target_os = "linux") { std::fs::read_to_string("/proc/self/status") } else { Ok(String::new()) };

@@ -1,6 +1,6 @@
-//! Standard input as it arrives.
+//! Reads standard input as it arrives.
 //!
-//! A thread does the reading, since whoever shares the file wants it as it is: blocking. One that waits there does not
+//! A thread reads, because the file must stay blocking for the other processes that share it. A blocked read does not
 //! keep this process from exiting.
 
 use std::fs::File;
@@ -11,12 +11,12 @@ use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, poll};
 use tokio::sync::mpsc;
 
-/// As much as a pipe holds.
+/// The capacity of a pipe.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Chunks that wait to be sent; when there are so many, reading stops.
+/// Chunks waiting to be sent; when it is full, reading pauses.
 const QUEUE: usize = 4;
 
-/// Chunks of standard input up to its end, or to the first error.
+/// Returns chunks of standard input until its end or the first error.
 pub(crate) fn read() -> io::Result<mpsc::Receiver<io::Result<Bytes>>> {
     let mut file = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let (sender, chunks) = mpsc::channel(QUEUE);
@@ -32,14 +32,14 @@ pub(crate) fn read() -> io::Result<mpsc::Receiver<io::Result<Bytes>>> {
     Ok(chunks)
 }
 
-/// `None`: it has ended.
+/// `None`: end of input.
 fn next(file: &mut File, buffer: &mut [u8]) -> io::Result<Option<Bytes>> {
     loop {
         match file.read(buffer) {
             Ok(0) => return Ok(None),
             Ok(length) => return Ok(buffer.get(..length).map(Bytes::copy_from_slice)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // whoever shares the file may have made it non-blocking
+            // another process that shares the file may have made it non-blocking
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 poll(&mut [PollFd::new(file, PollFlags::IN)], None)?;
             }

@@ -1,4 +1,4 @@
-//! The terminal that this process was started in: its size, and raw mode.
+//! The terminal of this process: its size, and raw mode.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,28 +8,28 @@ use telexec_executor::{InvalidCommand, TerminalSize};
 
 use crate::output::{Failure, exit};
 
-/// Where there is no window: the classic terminal.
+/// The size when there is no terminal.
 const COLUMNS: u32 = 80;
 const ROWS: u32 = 24;
 
-/// The window's size.
+/// The size of the terminal.
 pub(crate) fn size() -> Result<TerminalSize, InvalidCommand> {
     let window = window(&io::stdout()).or_else(|| window(&io::stdin())).or_else(|| window(&io::stderr()));
     window.map_or_else(|| TerminalSize::new(COLUMNS, ROWS), Ok)
 }
 
-/// How wide a line of standard output may be; `None`: that is no terminal.
+/// Width of the terminal on standard output; `None` if it is not a terminal.
 pub(crate) fn output_width() -> Option<usize> {
     window(&io::stdout()).map(|size| size.columns().into())
 }
 
-/// `None` also if its size is 0, which means that nobody has told it.
+/// Also `None` if the size is 0, which means that it was never set.
 fn window(stream: &(impl AsFd + IsTerminal)) -> Option<TerminalSize> {
     let size = tcgetwinsize(stream).ok().filter(|_| stream.is_terminal())?;
     TerminalSize::new(size.ws_col.into(), size.ws_row.into()).ok()
 }
 
-/// Raw mode of the terminal that is standard input: every key goes to the command. It ends when this is dropped.
+/// Raw mode on standard input, so that all keys go to the command. Restored on drop.
 pub(crate) struct RawMode {
     terminal: OwnedFd,
     before: Termios,
@@ -37,7 +37,7 @@ pub(crate) struct RawMode {
 
 impl RawMode {
     pub(crate) fn enter() -> Result<Self, Failure> {
-        Self::set().map_err(|error| Failure::new(exit::LOST, &error).during("cannot put the terminal into raw mode"))
+        Self::set().map_err(|error| Failure::new(exit::LOST, &error).context("cannot put the terminal into raw mode"))
     }
 
     fn set() -> io::Result<Self> {
@@ -52,7 +52,7 @@ impl RawMode {
 
 impl Drop for RawMode {
     fn drop(&mut self) {
-        // at once: to wait for the output would be to wait for a terminal that may have stopped it
+        // not TCSADRAIN: the terminal may have stopped output
         let _ = tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
     }
 }

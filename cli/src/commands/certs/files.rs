@@ -1,4 +1,4 @@
-//! Certificates and keys on disk: a key is never readable by others, and nothing is overwritten by accident.
+//! Certificate and key files: keys are only readable by their owner, and existing files are not overwritten.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -10,13 +10,13 @@ use crate::output::Failure;
 
 pub(super) fn read(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => Failure::text(FAILED, format!("{} does not exist", path.display()))
-            .advice(Some("create the CA first with `telexec certs init`, or select its directory with --dir")),
+        io::ErrorKind::NotFound => Failure::message(FAILED, format!("{} does not exist", path.display()))
+            .hint(Some("create the CA first with `telexec certs init`, or select its directory with --dir")),
         _ => failed(path.display(), &error),
     })
 }
 
-/// Writes both files or, if one of them exists and `force` is not given, neither.
+/// Writes both files, or neither if one exists and `force` is not set.
 pub(super) fn write_pair(cert: &Path, cert_pem: &str, key: &Path, key_pem: &str, force: bool) -> Result<(), Failure> {
     for path in [cert, key] {
         if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
@@ -25,8 +25,8 @@ pub(super) fn write_pair(cert: &Path, cert_pem: &str, key: &Path, key_pem: &str,
         }
         if path.symlink_metadata().is_ok() {
             if !force {
-                return Err(Failure::text(FAILED, format!("{} already exists", path.display()))
-                    .advice(Some("use --force to replace it")));
+                return Err(Failure::message(FAILED, format!("{} already exists", path.display()))
+                    .hint(Some("use --force to replace it")));
             }
             std::fs::remove_file(path).map_err(|error| failed(path.display(), &error))?;
         }
@@ -35,7 +35,7 @@ pub(super) fn write_pair(cert: &Path, cert_pem: &str, key: &Path, key_pem: &str,
     write_new(cert, 0o644, cert_pem).map_err(|error| failed(cert.display(), &error))
 }
 
-/// Writes a file that must not be there yet, not even as a link.
+/// Creates a file, which must not exist, not even as a link.
 fn write_new(path: &Path, mode: u32, text: &str) -> io::Result<()> {
     let mut file: File = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     file.write_all(text.as_bytes())?;

@@ -1,4 +1,4 @@
-//! `telexec certs show`: what certificates say, for people.
+//! `telexec certs show`: the contents of certificates, for humans.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -36,12 +36,12 @@ fn one_file(path: &Path) -> Result<String, Failure> {
         }
         let cert = pem.parse_x509().map_err(|error| failed(path.display(), &error))?;
         for (key, value) in fields(&cert, &pem.contents) {
-            // what is in a certificate must not move the cursor
+            // text from a certificate must not contain escape sequences
             let _ = writeln!(text, "{:13}{}", format!("{key}:"), value.replace(char::is_control, " "));
         }
     }
     match text.is_empty() {
-        true => Err(Failure::text(FAILED, format!("{} contains no PEM certificate", path.display()))),
+        true => Err(Failure::message(FAILED, format!("{} contains no PEM certificate", path.display()))),
         false => Ok(format!("{}\n{text}", path.display())),
     }
 }

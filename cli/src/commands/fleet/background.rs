@@ -1,4 +1,4 @@
-//! Long work: `fleet -d` starts it everywhere, `fleet attach`, `ps` and `kill` come back to it.
+//! Background runs: `fleet -d` starts one on all hosts; `fleet attach`, `ps` and `kill` act on it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use telexec_executor::ExecutionId;
 
-use super::command::Recipe;
+use super::command::CommandTemplate;
 use super::event::Outcome;
 use super::hosts;
-use super::hosts::{Book, Host};
+use super::hosts::{Host, HostResolver};
 use super::operation::operate;
-use super::state::Remembered;
-use super::summary::Board;
+use super::record::FleetRecord;
+use super::results::Results;
 use super::worker::Job;
 use crate::args::{FleetArgs, FleetAttachArgs, FleetKillArgs, FleetPsArgs, HostArgs, ShowArgs};
 use crate::config::{Config, ConnectArgs};
@@ -20,22 +20,22 @@ use crate::output::{self, Failure, exit, json, printable, table};
 use crate::syntax::fold;
 use crate::terminal;
 
-/// Starts it everywhere, and prints its id.
+/// Starts the command on all hosts, and prints the ID of the run.
 pub(crate) async fn start(args: FleetArgs, hosts: Arc<[Host]>, config: &Config) -> Result<u8, Failure> {
     let id = new_id()?;
-    let recipe = Recipe::new(args.what, Some(id.clone()))?;
-    Remembered::new(&id, recipe.text(), &hosts).save()?;
+    let template = CommandTemplate::new(args.what, Some(id.clone()))?;
+    FleetRecord::new(&id, template.text(), &hosts).save()?;
     let line = match args.show.json {
         true => format!("{}\n", serde_json::json!({ "event": "fleet", "fleet_id": id.as_str() })),
         false => format!("{id}\n"),
     };
-    // before anything runs: whoever is interrupted needs it to come back
+    // printed before anything runs, so that an interrupted run can be found again
     output::print(line.as_bytes())?;
-    let board = operate(hosts, Job::Start(recipe), &args.pace, &args.show, config).await?;
-    Ok(board.exit_code(args.show.max_code))
+    let results = operate(hosts, Job::Start(template), &args.schedule, &args.show, config).await?;
+    Ok(results.exit_code(args.show.max_code))
 }
 
-/// It sorts by time.
+/// IDs sort by time.
 fn new_id() -> Result<ExecutionId, Failure> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
     let id = format!("fleet-{now:012x}-{:04x}", fastrand::u16(..));
@@ -43,35 +43,35 @@ fn new_id() -> Result<ExecutionId, Failure> {
 }
 
 pub(crate) async fn attach(mut args: FleetAttachArgs) -> Result<u8, Failure> {
-    args.pace.settle(&mut args.connect);
+    args.schedule.apply_connect_timeout(&mut args.connect);
     let config = Config::load()?;
     let hosts = come_back(&args.id, &args.hosts, &args.connect, &config).await?;
-    let board = operate(hosts, Job::Attach(args.id), &args.pace, &args.show, &config).await?;
-    Ok(board.exit_code(args.show.max_code))
+    let results = operate(hosts, Job::Attach(args.id), &args.schedule, &args.show, &config).await?;
+    Ok(results.exit_code(args.show.max_code))
 }
 
 pub(crate) async fn kill(mut args: FleetKillArgs) -> Result<u8, Failure> {
-    args.pace.settle(&mut args.connect);
+    args.schedule.apply_connect_timeout(&mut args.connect);
     let config = Config::load()?;
     let hosts = come_back(&args.id, &args.hosts, &args.connect, &config).await?;
     let job = Job::Signal(args.id, args.signal);
-    let board = operate(hosts, job, &args.pace, &ShowArgs::none(), &config).await?;
-    Ok(board.exit_code(false))
+    let results = operate(hosts, job, &args.schedule, &ShowArgs::none(), &config).await?;
+    Ok(results.exit_code(false))
 }
 
 pub(crate) async fn ps(mut args: FleetPsArgs) -> Result<u8, Failure> {
-    args.pace.settle(&mut args.connect);
+    args.schedule.apply_connect_timeout(&mut args.connect);
     let Some(id) = args.id else { return list(args.json) };
     let config = Config::load()?;
     let hosts = come_back(&id, &args.hosts, &args.connect, &config).await?;
     let show = ShowArgs { quiet: true, ..ShowArgs::none() };
-    let board = operate(hosts, Job::Get(id), &args.pace, &show, &config).await?;
-    let text = if args.json { as_json(&board)? } else { as_table(&board) };
+    let results = operate(hosts, Job::Get(id), &args.schedule, &show, &config).await?;
+    let text = if args.json { as_json(&results)? } else { as_table(&results) };
     output::print(text.as_bytes())?;
-    Ok(board.exit_code(false))
+    Ok(results.exit_code(false))
 }
 
-/// The hosts that are given, or those that are remembered.
+/// The hosts given, or else those recorded.
 async fn come_back(
     id: &ExecutionId,
     args: &HostArgs,
@@ -81,22 +81,22 @@ async fn come_back(
     if args.is_given() {
         return Ok(hosts::find(args, connect, config).await?.into());
     }
-    let book = Book::new(config, connect, args.port);
-    let hosts = Remembered::load(id)?.hosts.into_iter().map(|host| {
+    let resolver = HostResolver::new(config, connect, args.port);
+    let hosts = FleetRecord::load(id)?.hosts.into_iter().map(|host| {
         let destination = host
             .address
             .parse()
-            .map_err(|error: telexec_client::InvalidTarget| Failure::new(exit::USAGE, &error).during(&host.address))?;
-        book.at(host.name, destination, host.server_name)
+            .map_err(|error: telexec_client::InvalidTarget| Failure::new(exit::USAGE, &error).context(&host.address))?;
+        resolver.host_at(host.name, destination, host.server_name)
     });
     hosts.collect()
 }
 
-/// What was started from here.
+/// Lists the recorded runs.
 fn list(as_json: bool) -> Result<u8, Failure> {
-    let fleets = Remembered::all()?;
+    let fleets = FleetRecord::all()?;
     let text = if as_json {
-        let line = |fleet: &Remembered| {
+        let line = |fleet: &FleetRecord| {
             let start_time = json::time(fleet.start_time);
             let hosts: Vec<_> = fleet.hosts.iter().map(|host| &host.name).collect();
             let (id, command) = (&fleet.id, &fleet.command);
@@ -106,10 +106,10 @@ fn list(as_json: bool) -> Result<u8, Failure> {
         };
         fleets.iter().map(line).collect()
     } else {
-        let row = |fleet: &Remembered| {
+        let row = |fleet: &FleetRecord| {
             let age = SystemTime::now().duration_since(fleet.start_time).unwrap_or(Duration::ZERO);
             let hosts = fold(fleet.hosts.iter().map(|host| host.name.as_str()));
-            [fleet.id.clone(), format!("{} ago", output::rough(age)), hosts, printable(&fleet.command)]
+            [fleet.id.clone(), format!("{} ago", output::short_duration(age)), hosts, printable(&fleet.command)]
         };
         let heading = ["ID", "STARTED", "HOSTS", "COMMAND"].map(str::to_owned);
         let rows: Vec<_> = std::iter::once(heading).chain(fleets.iter().map(row)).collect();
@@ -118,19 +118,19 @@ fn list(as_json: bool) -> Result<u8, Failure> {
     output::print(text.as_bytes()).map(|()| 0)
 }
 
-fn as_json(board: &Board) -> Result<String, Failure> {
+fn as_json(results: &Results) -> Result<String, Failure> {
     let line = |(host, outcome): (&Host, &Outcome)| match &outcome.info {
         Some(info) => json::execution_of(&host.name, info),
         None => outcome.json_line(&host.name),
     };
-    board.outcomes().map(line).collect::<Result<_, _>>().map_err(|error| Failure::new(exit::LOST, &error))
+    results.outcomes().map(line).collect::<Result<_, _>>().map_err(|error| Failure::new(exit::LOST, &error))
 }
 
-/// The hosts of each state.
-fn as_table(board: &Board) -> String {
+/// The hosts in each state.
+fn as_table(results: &Results) -> String {
     let mut states: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    for (host, outcome) in board.outcomes() {
-        let state = outcome.info.as_ref().map_or_else(|| outcome.words(), output::state);
+    for (host, outcome) in results.outcomes() {
+        let state = outcome.info.as_ref().map_or_else(|| outcome.description(), output::state);
         states.entry(state).or_default().push(&host.name);
     }
     let heading = ["STATE", "COUNT", "HOSTS"].map(str::to_owned);

@@ -1,4 +1,4 @@
-//! What is to run, as it is sent to each host.
+//! The command that is sent to each host.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,26 +9,26 @@ use super::hosts::Host;
 use crate::args::FleetCommandArgs;
 use crate::output::{Failure, exit};
 
-/// The label of all executions of one `fleet -d`.
+/// The label of all executions of a `fleet -d`.
 pub(crate) const LABEL: &str = "telexec.fleet";
-/// Of a host's name, so much fits into an id.
+/// Maximum length of the host's name in an execution ID.
 const NAME_BYTES: usize = 80;
 
-/// Makes each host's command.
+/// Builds the command of each host.
 #[derive(Clone, Debug)]
-pub(crate) struct Recipe {
+pub(crate) struct CommandTemplate {
     args: Arc<FleetCommandArgs>,
-    /// Of what goes to the background.
+    /// The ID of the run, if it is in the background.
     fleet: Option<ExecutionId>,
 }
 
-impl Recipe {
+impl CommandTemplate {
     /// # Errors
-    /// There is nothing to run, or it can be nobody's command.
+    /// There is no command, or it is invalid on any host.
     pub(crate) fn new(args: FleetCommandArgs, fleet: Option<ExecutionId>) -> Result<Self, Failure> {
         if args.command.text.is_none() && args.command.argv.is_empty() {
-            return Err(Failure::text(exit::USAGE, "no command given")
-                .advice(Some("use -c 'SHELL TEXT' or -- PROGRAM [ARG]...; see `telexec fleet --help`")));
+            return Err(Failure::message(exit::USAGE, "no command given")
+                .hint(Some("use -c 'SHELL TEXT' or -- PROGRAM [ARG]...; see `telexec fleet --help`")));
         }
         let this = Self { args: Arc::new(args), fleet };
         this.build(None, None).map_err(|error| Failure::new(exit::REFUSED, &error))?;
@@ -36,14 +36,14 @@ impl Recipe {
     }
 
     /// # Errors
-    /// The host's user is none.
+    /// The configured user of the host is invalid.
     pub(crate) fn command(&self, host: &Host) -> Result<Command, telexec_executor::InvalidCommand> {
-        self.build(host.place.user.as_ref(), self.fleet.as_ref().map(|fleet| id_on(fleet, &host.name)))
+        self.build(host.resolved.user.as_ref(), self.fleet.as_ref().map(|fleet| id_on(fleet, &host.name)))
     }
 
-    /// In words.
+    /// The command as text.
     pub(crate) fn text(&self) -> String {
-        self.args.command.in_words()
+        self.args.command.to_text()
     }
 
     fn build(
@@ -70,11 +70,11 @@ impl Recipe {
     }
 }
 
-/// A host's execution of a fleet: the id says both, so that nothing needs to be remembered to find it again.
+/// The execution ID on a host. It is derived from the run's ID and the name, so that it need not be stored.
 pub(crate) fn id_on(fleet: &ExecutionId, host: &str) -> Result<ExecutionId, telexec_executor::InvalidCommand> {
     let fits = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
     let name: String = host.chars().map(fits).collect();
-    // the end of a path tells more than its beginning
+    // the end of a path is more specific than its beginning
     let name = name.get(name.len().saturating_sub(NAME_BYTES)..).unwrap_or_default();
     format!("{fleet}.{name}").parse()
 }

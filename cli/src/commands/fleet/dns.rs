@@ -1,4 +1,4 @@
-//! Hosts that DNS knows: every address of a name, every target of a service.
+//! Hosts from DNS: all addresses of a name, all targets of a service.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use domain::rdata::Srv;
 use domain::resolv::StubResolver;
 use tokio::net::lookup_host;
 
-/// For an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// For one lookup.
+const DNS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What was found, each with its port.
+/// Addresses with ports.
 #[derive(Debug, PartialEq)]
 pub(super) struct Found {
     pub(super) addresses: Vec<String>,
-    /// What their certificates are for, if not for the address.
+    /// The name in their certificates, if it is not the address.
     pub(super) server_name: Option<String>,
 }
 
-/// `dns:NAME:PORT` and `srv:NAME`; `None`: it is neither.
+/// Looks up `dns:NAME:PORT` and `srv:NAME`; `None` for other hosts.
 pub(super) async fn lookup(host: &str) -> Option<Result<Found, String>> {
     let found = async {
         if let Some(name) = host.strip_prefix("dns:") {
@@ -26,9 +26,9 @@ pub(super) async fn lookup(host: &str) -> Option<Result<Found, String>> {
         }
         Some(services(host.strip_prefix("srv:")?, &StubResolver::new()).await)
     };
-    match tokio::time::timeout(PATIENCE, found).await {
+    match tokio::time::timeout(DNS_TIMEOUT, found).await {
         Ok(found) => found,
-        Err(_) => Some(Err(format!("no answer within {PATIENCE:?}"))),
+        Err(_) => Some(Err(format!("no answer within {DNS_TIMEOUT:?}"))),
     }
 }
 
@@ -37,7 +37,7 @@ async fn addresses(text: &str) -> Result<Found, String> {
     let port: u16 = port.parse().ok().filter(|port| *port > 0).ok_or("missing port: expected dns:NAME:PORT")?;
     let found = lookup_host((name, port)).await.map_err(|error| error.to_string())?;
     let mut addresses: Vec<_> = found.collect();
-    // DNS gives them in any order
+    // DNS answers are in no particular order
     addresses.sort();
     Ok(Found { addresses: addresses.iter().map(ToString::to_string).collect(), server_name: Some(name.to_owned()) })
 }
@@ -69,7 +69,7 @@ mod tests {
 
     use super::*;
 
-    /// A name server that answers each question with these targets.
+    /// A DNS server that answers every question with these targets.
     async fn resolver(targets: &'static [(&'static str, u16)]) -> StubResolver {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let mut conf = ResolvConf::new();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_service_that_is_not_there_is_told() {
+    async fn a_missing_service_is_an_error() {
         let resolver = resolver(&[]).await;
         assert!(services("_telexec._tcp.example.org", &resolver).await.unwrap_err().contains("no such service"));
         assert!(services("..", &resolver).await.unwrap_err().contains("not a valid name"));

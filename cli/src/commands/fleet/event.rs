@@ -1,24 +1,24 @@
-//! What happens on a host, and what came of it: what the workers tell the printer.
+//! Events and outcomes of hosts, sent from the workers to the printer.
 
 use serde::Serialize;
 use telexec_executor::{ExecutionInfo, ExecutorError, ExitCause, Exited, Output, Started};
 
 use crate::output::{exit, json, with_causes};
 
-/// Something happened on a host.
+/// An event of a host.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// Work on it begins: it is connected to.
-    Begun,
+    /// First: the connection is being opened.
+    Connecting,
     Started(Started),
     Output(Output),
-    /// Output up to this position is no longer kept.
+    /// Output before this position is no longer available.
     Gap(u64),
-    /// Last, and once for each host.
-    Ended(Box<Outcome>),
+    /// Last, exactly once per host.
+    Finished(Box<Outcome>),
 }
 
-/// How it ended on a host, in a word.
+/// The kind of an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
     Ok,
@@ -43,8 +43,8 @@ impl Kind {
         Self::NotRun,
     ];
 
-    /// For people.
-    pub(crate) fn words(self) -> &'static str {
+    /// For humans.
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::Failed => "failed",
@@ -59,20 +59,20 @@ impl Kind {
 
     /// For programs.
     pub(crate) fn key(self) -> String {
-        self.words().replace(' ', "_")
+        self.label().replace(' ', "_")
     }
 }
 
-/// How it ended on a host.
+/// How a host finished.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) kind: Kind,
-    /// As `telexec exec` would exit.
+    /// The exit code that `telexec exec` would have.
     pub(crate) code: u8,
-    /// What the kind does not tell.
+    /// Details beyond the kind.
     pub(crate) reason: Option<String>,
     pub(crate) exited: Option<Exited>,
-    /// What was asked for.
+    /// The result of `fleet ps`.
     pub(crate) info: Option<ExecutionInfo>,
 }
 
@@ -103,7 +103,7 @@ impl Outcome {
         Self { kind, code, reason, exited: Some(exited), info: None }
     }
 
-    /// It did not run, or nothing is known of it.
+    /// The command did not run, or its state is unknown.
     pub(crate) fn error(error: &ExecutorError) -> Self {
         let kind = match error {
             ExecutorError::Unreachable { .. } | ExecutorError::Untrusted { .. } => Kind::Unreachable,
@@ -115,7 +115,7 @@ impl Outcome {
         Self::of(kind, exit::of_error(error), cause(error))
     }
 
-    /// It ran, but could not be followed to its end.
+    /// The command ran, but could not be followed to its end.
     pub(crate) fn lost(error: &ExecutorError) -> Self {
         let kind = if matches!(error, ExecutorError::DeadlineExceeded) { Kind::TimedOut } else { Kind::Lost };
         Self::of(kind, exit::of_lost(error), cause(error))
@@ -137,9 +137,9 @@ impl Outcome {
         json::on_host(host, &line)
     }
 
-    /// The kind, and why.
-    pub(crate) fn words(&self) -> String {
-        let kind = self.kind.words();
+    /// The kind and the reason.
+    pub(crate) fn description(&self) -> String {
+        let kind = self.kind.label();
         match &self.reason {
             Some(reason) => format!("{kind}: {reason}"),
             None => kind.to_owned(),
@@ -156,13 +156,13 @@ struct OutcomeLine<'a> {
     exited: Option<json::Exited<'a>>,
 }
 
-/// Without the address, which the host's name stands for: so that the same cause reads the same everywhere.
+/// Without the address, so that equal causes have equal texts on all hosts.
 fn cause(error: &ExecutorError) -> String {
     let text = match error {
         ExecutorError::Unreachable { source, .. } | ExecutorError::Lost { source, .. } => with_causes(&**source),
         ExecutorError::Untrusted { endpoint, source } => with_causes(&**source).replace(&format!("{endpoint} "), ""),
         error => with_causes(error),
     };
-    // an agent's words must not move the cursor
+    // text from an agent must not contain escape sequences
     text.replace(char::is_control, " ")
 }

@@ -1,4 +1,4 @@
-//! Which hosts: from the command line, files, the configuration, an inventory and DNS.
+//! Selects hosts from the command line, files, the configuration, an inventory and DNS.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -8,53 +8,53 @@ use telexec_client::Target;
 
 use super::inventory::Inventory;
 use super::{dns, inventory};
-use crate::args::{HostArgs, PaceArgs};
-use crate::config::{Config, ConnectArgs, Place};
+use crate::args::{HostArgs, ScheduleArgs};
+use crate::config::{Config, ConnectArgs, ResolvedTarget};
 use crate::output::{self, Failure, exit};
 use crate::syntax::nodeset::Groups;
 use crate::syntax::{Destination, fold, nodeset};
 
-/// Where an agent listens, unless something says otherwise.
+/// Default port of agents.
 const PORT: u16 = 7443;
-/// What one of many hosts may send before it is read. All of them together have to fit into memory.
+/// Flow control window per host. All of them together must fit into memory.
 const WINDOW_BYTES: u32 = 256 * 1024;
 
-/// One of the hosts.
+/// A selected host.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
-    /// As it was called.
+    /// As given by the user.
     pub(crate) name: String,
-    /// What that stands for: an address, or a configured name.
+    /// The address or configured name.
     pub(crate) destination: Destination,
-    /// The name in its certificate, where that is not the address.
+    /// The name in its certificate, if it is not the address.
     pub(crate) server_name: Option<String>,
-    pub(crate) place: Place,
+    pub(crate) resolved: ResolvedTarget,
 }
 
-/// What a name may stand for.
-pub(crate) struct Book<'a> {
+/// Resolves the names of hosts.
+pub(crate) struct HostResolver<'a> {
     pub(crate) config: &'a Config,
     pub(crate) connect: &'a ConnectArgs,
     inventory: Inventory,
     port: u16,
 }
 
-impl<'a> Book<'a> {
+impl<'a> HostResolver<'a> {
     pub(crate) fn new(config: &'a Config, connect: &'a ConnectArgs, port: Option<u16>) -> Self {
         let port = port.or(config.defaults.port).unwrap_or(PORT);
         Self { config, connect, inventory: Inventory::default(), port }
     }
 
     /// # Errors
-    /// The name is none, or its credentials are not whole.
+    /// The name is invalid, or its credentials are incomplete.
     pub(crate) fn host(&self, name: String, server_name: Option<String>) -> Result<Host, Failure> {
         if name.contains(char::is_control) {
-            return Err(Failure::text(exit::USAGE, format!("{name:?} is not a host name")));
+            return Err(Failure::message(exit::USAGE, format!("{name:?} is not a host name")));
         }
         let listed = self.inventory.hosts.get(&name);
         let address = listed.and_then(|host| host.address.as_deref()).unwrap_or(&name);
         let port = listed.and_then(|host| host.port).unwrap_or(self.port);
-        let wrong = |reason: &dyn std::fmt::Display| Failure::text(exit::USAGE, format!("{address:?}: {reason}"));
+        let wrong = |reason: &dyn std::fmt::Display| Failure::message(exit::USAGE, format!("{address:?}: {reason}"));
         let destination = match address.parse().map_err(|error: telexec_client::InvalidTarget| wrong(&error))? {
             Destination::Local => return Err(wrong(&"not available in fleet; use `telexec exec local`")),
             Destination::Named(host) if listed.is_some() || !self.config.targets.contains_key(&host) => {
@@ -63,34 +63,34 @@ impl<'a> Book<'a> {
             destination => destination,
         };
         let server_name = server_name.or_else(|| listed.and_then(|host| host.server_name.clone()));
-        self.at(name, destination, server_name)
+        self.host_at(name, destination, server_name)
     }
 
     /// # Errors
-    /// It is a name that is not known, or its credentials are not whole.
-    pub(crate) fn at(
+    /// The name is unknown, or its credentials are incomplete.
+    pub(crate) fn host_at(
         &self,
         name: String,
         destination: Destination,
         server_name: Option<String>,
     ) -> Result<Host, Failure> {
-        let mut place = self.config.place(&destination, self.connect)?;
-        place.options.stream_window_bytes = WINDOW_BYTES;
-        if let (Some(tls), Some(name)) = (&mut place.options.tls, &server_name) {
+        let mut resolved = self.config.resolve(&destination, self.connect)?;
+        resolved.options.stream_window_bytes = WINDOW_BYTES;
+        if let (Some(tls), Some(name)) = (&mut resolved.options.tls, &server_name) {
             tls.server_name.get_or_insert_with(|| name.clone());
         }
-        Ok(Host { name, destination, server_name, place })
+        Ok(Host { name, destination, server_name, resolved })
     }
 }
 
-impl Groups for Book<'_> {
+impl Groups for HostResolver<'_> {
     fn group(&self, name: &str) -> Option<Vec<String>> {
         self.inventory.groups.get(name).cloned().or_else(|| self.config.group(name))
     }
 }
 
 impl HostArgs {
-    /// Some are named, in whatever way.
+    /// Whether any hosts are given.
     pub(crate) fn is_given(&self) -> bool {
         !self.hosts.is_empty()
             || !self.group.is_empty()
@@ -99,79 +99,79 @@ impl HostArgs {
             || self.inventory.is_some()
     }
 
-    /// Standard input is for their names.
-    pub(crate) fn takes_stdin(&self) -> bool {
+    /// Whether standard input is the list of hosts.
+    pub(crate) fn reads_stdin(&self) -> bool {
         self.hosts_file.as_deref() == Some(Path::new("-"))
     }
 }
 
-impl PaceArgs {
-    /// `-t` is another word for a flag of the connection.
-    pub(crate) fn settle(&self, connect: &mut ConnectArgs) {
-        connect.connect_timeout = connect.connect_timeout.or(self.patience);
+impl ScheduleArgs {
+    /// `-t` is a short form of `--connect-timeout`.
+    pub(crate) fn apply_connect_timeout(&self, connect: &mut ConnectArgs) {
+        connect.connect_timeout = connect.connect_timeout.or(self.connect_wait);
     }
 }
 
-/// All of them, at least one.
+/// The selected hosts, at least one.
 ///
 /// # Errors
-/// They cannot be found out, or there is none.
+/// They cannot be determined, or there are none.
 pub(crate) async fn find(args: &HostArgs, connect: &ConnectArgs, config: &Config) -> Result<Vec<Host>, Failure> {
     if !args.is_given() {
-        return Err(Failure::text(exit::USAGE, "no hosts given")
-            .advice(Some("use -w 'web[01-32],@db', --hosts-file FILE, or --inventory COMMAND")));
+        return Err(Failure::message(exit::USAGE, "no hosts given")
+            .hint(Some("use -w 'web[01-32],@db', --hosts-file FILE, or --inventory COMMAND")));
     }
-    let mut book = Book::new(config, connect, args.port);
+    let mut resolver = HostResolver::new(config, connect, args.port);
     if let Some(command) = &args.inventory {
-        book.inventory = inventory::run(command).await?;
+        resolver.inventory = inventory::run(command).await?;
     }
-    let given = expand(&sets(args, &book)?, &book).await?;
-    let excluded: HashSet<String> = expand(&args.exclude, &book).await?.into_iter().map(|(name, _)| name).collect();
+    let given = expand(&sets(args, &resolver)?, &resolver).await?;
+    let excluded: HashSet<String> = expand(&args.exclude, &resolver).await?.into_iter().map(|(name, _)| name).collect();
     let mut seen = HashSet::new();
     let mut chosen: Vec<_> =
         given.into_iter().filter(|(name, _)| !excluded.contains(name) && seen.insert(name.clone())).collect();
     if chosen.is_empty() {
-        return Err(Failure::text(exit::USAGE, "no hosts selected: the set is empty"));
+        return Err(Failure::message(exit::USAGE, "no hosts selected: the set is empty"));
     }
     pick(&mut chosen, args.pick);
-    chosen.into_iter().map(|(name, server_name)| book.host(name, server_name)).collect()
+    chosen.into_iter().map(|(name, server_name)| resolver.host(name, server_name)).collect()
 }
 
-/// What is written on the command line and in files.
-fn sets(args: &HostArgs, book: &Book<'_>) -> Result<Vec<String>, Failure> {
+/// The sets from the command line and from files.
+fn sets(args: &HostArgs, resolver: &HostResolver<'_>) -> Result<Vec<String>, Failure> {
     let mut sets = args.hosts.clone();
     sets.extend(args.group.iter().map(|group| format!("@{group}")));
     if args.all {
         sets.push("@all".to_owned());
     }
     if let Some(path) = &args.hosts_file {
-        sets.extend(lines(path)?);
+        sets.extend(read_hosts_file(path)?);
     }
     if sets.is_empty() {
-        sets.extend(book.inventory.hosts.keys().cloned());
+        sets.extend(resolver.inventory.hosts.keys().cloned());
     }
     Ok(sets)
 }
 
-fn lines(path: &Path) -> Result<Vec<String>, Failure> {
+fn read_hosts_file(path: &Path) -> Result<Vec<String>, Failure> {
     let mut text = String::new();
     let read = match path == Path::new("-") {
         true => std::io::stdin().lock().read_to_string(&mut text).map(|_| ()),
         false => std::fs::read_to_string(path).map(|read| text = read),
     };
-    read.map_err(|error| Failure::new(exit::USAGE, &error).during(path.display()))?;
+    read.map_err(|error| Failure::new(exit::USAGE, &error).context(path.display()))?;
     let lines = text.lines().map(|line| line.split_once('#').map_or(line, |(line, _)| line).trim());
     Ok(lines.filter(|line| !line.is_empty()).map(str::to_owned).collect())
 }
 
-/// Hosts by name, with the names in their certificates where DNS tells.
-async fn expand(sets: &[String], book: &Book<'_>) -> Result<Vec<(String, Option<String>)>, Failure> {
+/// Expands sets to names, with the names in certificates if DNS provides them.
+async fn expand(sets: &[String], resolver: &HostResolver<'_>) -> Result<Vec<(String, Option<String>)>, Failure> {
     let mut hosts = Vec::new();
     for set in sets {
-        for name in nodeset::expand(set, book).map_err(|error| Failure::new(exit::USAGE, &error))? {
+        for name in nodeset::expand(set, resolver).map_err(|error| Failure::new(exit::USAGE, &error))? {
             match dns::lookup(&name).await {
                 Some(found) => {
-                    let found = found.map_err(|error| Failure::text(exit::LOST, format!("{name}: {error}")))?;
+                    let found = found.map_err(|error| Failure::message(exit::LOST, format!("{name}: {error}")))?;
                     hosts.extend(found.addresses.into_iter().map(|address| (address, found.server_name.clone())));
                 }
                 None => hosts.push((name, None)),
@@ -179,12 +179,12 @@ async fn expand(sets: &[String], book: &Book<'_>) -> Result<Vec<(String, Option<
         }
     }
     match hosts.len() > nodeset::MAX_HOSTS {
-        true => Err(Failure::text(exit::USAGE, format!("more than {} hosts", nodeset::MAX_HOSTS))),
+        true => Err(Failure::message(exit::USAGE, format!("more than {} hosts", nodeset::MAX_HOSTS))),
         false => Ok(hosts),
     }
 }
 
-/// Leaves only so many, in their order.
+/// Keeps `count` random hosts, in their order.
 fn pick<T>(hosts: &mut Vec<T>, count: Option<usize>) {
     let Some(count) = count.filter(|count| *count < hosts.len()) else { return };
     let picked: HashSet<usize> = fastrand::choose_multiple(0..hosts.len(), count).into_iter().collect();
@@ -195,10 +195,10 @@ fn pick<T>(hosts: &mut Vec<T>, count: Option<usize>) {
     });
 }
 
-/// Answers `--list-hosts`.
-pub(crate) fn list(hosts: &[Host], in_few_words: bool) -> Result<(), Failure> {
+/// Prints the hosts, for `--list-hosts`.
+pub(crate) fn list(hosts: &[Host], folded: bool) -> Result<(), Failure> {
     let names = hosts.iter().map(|host| host.name.as_str());
-    let text = match in_few_words {
+    let text = match folded {
         true => format!("{}\n", fold(names)),
         false => names.map(|name| format!("{name}\n")).collect(),
     };

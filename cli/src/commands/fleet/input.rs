@@ -1,4 +1,4 @@
-//! Standard input for many: read once into a file, from which each host gets it at its own pace.
+//! Standard input for many hosts: read once into a file, from which it is sent to each host at its own speed.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,10 +12,10 @@ use tokio::sync::watch;
 
 use crate::terminal::stdin;
 
-/// So much goes to a host at once.
+/// Bytes sent to a host at once.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// What was read, and what is read.
+/// The file, and how much of it is written.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedInput {
     file: Arc<File>,
@@ -29,7 +29,7 @@ struct Read {
 }
 
 impl SharedInput {
-    /// Begins to read. What cannot be read or kept ends the input.
+    /// Starts reading. An error ends the input.
     pub(crate) fn start() -> io::Result<Self> {
         let mut file = tempfile::tempfile()?;
         let shared = Arc::new(file.try_clone()?);
@@ -38,7 +38,7 @@ impl SharedInput {
         tokio::spawn(async move {
             while let Some(Ok(chunk)) = chunks.recv().await {
                 if let Err(error) = file.write_all(&chunk) {
-                    crate::output::say(&format!("cannot store standard input: {error}"));
+                    crate::output::print_message(&format!("cannot store standard input: {error}"));
                     break;
                 }
                 sender.send_modify(|read| read.bytes += chunk.len() as u64);
@@ -48,7 +48,7 @@ impl SharedInput {
         Ok(Self { file: shared, read })
     }
 
-    /// Sends all of it to an execution, as far as that takes it.
+    /// Sends the input to an execution, as far as it accepts it.
     pub(crate) async fn feed(mut self, executor: &RemoteExecutor, id: &ExecutionId) -> Result<(), ExecutorError> {
         let mut offset = 0;
         loop {

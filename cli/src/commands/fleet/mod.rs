@@ -1,8 +1,8 @@
 //! `telexec fleet`: one command on many machines.
 //!
-//! `hosts` finds out which (`inventory`, `dns`), `pace` decides when each has its turn, `worker` does the job on one and
-//! sends `event`s, and `printer` shows them, in one thread: `show` is how. `operation` puts that together, for `run` and
-//! for `background`, which is what is started and come back to.
+//! `hosts` selects the hosts (`inventory`, `dns`), `schedule` decides when each one starts, `worker` runs the job on one
+//! and reports `event`s, and `printer` prints them in one thread, in the format of `show`. `operation` combines these
+//! for `run`, and for `background`: runs that are started with -d and acted on later.
 
 mod background;
 mod command;
@@ -11,16 +11,16 @@ mod event;
 mod hosts;
 mod input;
 mod inventory;
-mod memory;
 mod operation;
 mod outdir;
-mod pace;
 mod printer;
+mod record;
+mod results;
 mod run;
+mod schedule;
 mod screen;
 mod show;
-mod state;
-mod summary;
+mod spool;
 mod worker;
 
 use crate::args::{FleetAction, FleetArgs};

@@ -1,4 +1,4 @@
-//! One job on all hosts: the workers at their pace, the printer, and Ctrl-C.
+//! Runs one job on all hosts: workers as scheduled, printer, and Ctrl-C.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -8,56 +8,56 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::{mpsc, watch};
 
 use super::hosts::Host;
-use super::pace::Pace;
 use super::printer::{Message, Printer};
-use super::summary::Board;
-use super::worker::{self, Job, Stop, Teller};
-use crate::args::{PaceArgs, ShowArgs};
+use super::results::Results;
+use super::schedule::Schedule;
+use super::worker::{self, Job, Reporter, Stop};
+use crate::args::{ScheduleArgs, ShowArgs};
 use crate::config::Config;
 use crate::output::{Failure, exit};
-use crate::syntax::Share;
+use crate::syntax::HostCount;
 use crate::terminal::Signals;
 
-/// Hosts at once, unless something says otherwise.
+/// Default number of hosts in parallel.
 const FANOUT: usize = 64;
-/// Two interrupts within this mean it.
-const TWICE: Duration = Duration::from_secs(1);
+/// Two interrupts within this time stop the run.
+const DOUBLE_INTERRUPT: Duration = Duration::from_secs(1);
 
-/// Does the job on all hosts, and shows it.
+/// Runs the job on all hosts and prints the events.
 ///
 /// # Errors
-/// Nobody reads the output any more, or a signal ended it.
+/// The output was closed, or a signal ended the run.
 pub(crate) async fn operate(
     hosts: Arc<[Host]>,
     job: Job,
-    pace: &PaceArgs,
+    schedule: &ScheduleArgs,
     show: &ShowArgs,
     config: &Config,
-) -> Result<Board, Failure> {
+) -> Result<Results, Failure> {
     raise_file_limit();
     let mut signals = Signals::listen()?;
     let printer = Printer::start(&hosts, show)?;
     let (stop, stopping) = watch::channel(false);
     let ended_by = {
-        let crew = Crew {
+        let context = WorkerContext {
             hosts: Arc::clone(&hosts),
             job: Arc::new(job),
             messages: printer.messages.clone(),
             stop: Arc::new(stop),
             stopping: Stop(stopping),
-            fail_fast: pace.fail_fast,
+            fail_fast: schedule.fail_fast,
         };
-        crew.work(&pace.pace(config), &mut signals).await?
+        context.work(&schedule.schedule(config), &mut signals).await?
     };
-    let board = printer.finish().await?;
+    let results = printer.finish().await?;
     match ended_by {
         Some(code) => Err(Failure::silent(code)),
-        None => Ok(board),
+        None => Ok(results),
     }
 }
 
-/// What all workers share.
-struct Crew {
+/// What the workers share.
+struct WorkerContext {
     hosts: Arc<[Host]>,
     job: Arc<Job>,
     messages: mpsc::Sender<Message>,
@@ -66,26 +66,27 @@ struct Crew {
     fail_fast: bool,
 }
 
-impl Crew {
-    /// Works to the end; returns the exit code of the signal that was it, if one was.
-    async fn work(self, pace: &Pace, signals: &mut Signals) -> Result<Option<u8>, Failure> {
-        let mut working = pin!(pace.run(self.hosts.len(), |number| self.one(number), || !self.stopping.is_wanted()));
+impl WorkerContext {
+    /// Runs all workers; returns the exit code of a signal that stopped them.
+    async fn work(self, schedule: &Schedule, signals: &mut Signals) -> Result<Option<u8>, Failure> {
+        let mut working =
+            pin!(schedule.run(self.hosts.len(), |number| self.one(number), || !self.stopping.is_requested()));
         let (mut last, mut ended_by) = (None::<Instant>, None);
         loop {
             tokio::select! {
                 _ = &mut working => return Ok(ended_by),
-                () = self.messages.closed(), if !self.stopping.is_wanted() => {
+                () = self.messages.closed(), if !self.stopping.is_requested() => {
                     self.stop.send_replace(true);
                 }
                 code = signals.exit_code() => {
-                    let once = code == exit::of_signal(2) && last.is_none_or(|last| last.elapsed() > TWICE);
+                    let once = code == exit::of_signal(2) && last.is_none_or(|last| last.elapsed() > DOUBLE_INTERRUPT);
                     match ended_by {
-                        None if once => self.tell_still(),
+                        None if once => self.report_running(),
                         None => {
                             ended_by = Some(code);
                             self.stop.send_replace(true);
                         }
-                        // there is proof to wait for, but nobody has to
+                        // the workers wait for proof that commands ended; another Ctrl-C skips that
                         Some(_) if once => return Err(Failure::silent(code)),
                         Some(_) => {}
                     }
@@ -95,14 +96,14 @@ impl Crew {
         }
     }
 
-    /// Works on one host, in a task of its own: handshakes use all processors.
+    /// Works on one host, in its own task, so that TLS handshakes use all CPUs.
     fn one(&self, number: usize) -> impl Future<Output = bool> + use<> {
         let (hosts, job, stopping) = (Arc::clone(&self.hosts), Arc::clone(&self.job), self.stopping.clone());
-        let teller = Teller { host: number, messages: self.messages.clone() };
+        let reporter = Reporter { host: number, messages: self.messages.clone() };
         let stop = self.fail_fast.then(|| Arc::clone(&self.stop));
         let task = tokio::spawn(async move {
             match hosts.get(number) {
-                Some(host) => worker::work(host, &job, &teller, stopping).await,
+                Some(host) => worker::work(host, &job, &reporter, stopping).await,
                 None => false,
             }
         });
@@ -115,25 +116,25 @@ impl Crew {
         }
     }
 
-    /// Has the printer say what still runs, when it can.
-    fn tell_still(&self) {
-        let leaves = matches!(*self.job, Job::Attach(_));
+    /// Makes the printer list the hosts that are still running.
+    fn report_running(&self) {
+        let detaches = matches!(*self.job, Job::Attach(_));
         let messages = self.messages.clone();
-        tokio::spawn(async move { messages.send(Message::Still { leaves }).await });
+        tokio::spawn(async move { messages.send(Message::StillRunning { detaches }).await });
     }
 }
 
-impl PaceArgs {
-    fn pace(&self, config: &Config) -> Pace {
-        Pace {
+impl ScheduleArgs {
+    fn schedule(&self, config: &Config) -> Schedule {
+        Schedule {
             fanout: self.fanout.or(config.defaults.fanout).unwrap_or(FANOUT),
             batch: self.batch,
-            max_failures: if self.fail_fast { Some(Share::Count(0)) } else { self.max_failures },
+            max_failures: if self.fail_fast { Some(HostCount::Count(0)) } else { self.max_failures },
         }
     }
 }
 
-/// Each host takes a connection, and may take files. Where this does not work, the hosts that it hits say so.
+/// Each host needs a connection and possibly files. On failure, the affected hosts report it.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });

@@ -1,4 +1,4 @@
-//! `--outdir`: what each host wrote, and how it ended, in files.
+//! `--outdir`: the output and outcome of each host in files.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -10,7 +10,7 @@ use telexec_executor::OutputStream;
 use super::event::Event;
 use super::hosts::Host;
 
-/// The directories, and the files that are written to.
+/// The directories and the open files.
 pub(crate) struct Outdir {
     directories: Vec<PathBuf>,
     open: Vec<Option<[File; 2]>>,
@@ -32,7 +32,7 @@ impl Outdir {
             return Ok(());
         };
         match event {
-            Event::Begun => {
+            Event::Connecting => {
                 *open = Some([File::create(directory.join("stdout"))?, File::create(directory.join("stderr"))?]);
             }
             Event::Output(output) => {
@@ -41,7 +41,7 @@ impl Outdir {
                     file.write_all(&output.data)?;
                 }
             }
-            Event::Ended(outcome) => {
+            Event::Finished(outcome) => {
                 *open = None;
                 let record = outcome.json_line(&host.name).map_err(io::Error::other)?;
                 std::fs::write(directory.join("exit.json"), record)?;
@@ -52,7 +52,7 @@ impl Outdir {
     }
 }
 
-/// A name of one part, each another one.
+/// A unique file name for a host.
 fn file_name(host: &str, taken: &mut HashSet<String>) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-:@".contains(c);
     let name: String = host.chars().map(|c| if fits(c) { c } else { '_' }).take(200).collect();

@@ -1,4 +1,4 @@
-//! The one thread that writes: it takes the events of all hosts, and shows them.
+//! The thread that prints the events of all hosts.
 
 use std::io;
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use tokio::sync::{mpsc, oneshot};
 use super::event::{Event, Outcome};
 use super::hosts::Host;
 use super::outdir::Outdir;
+use super::results::Results;
 use super::screen::Screen;
 use super::show::{Show, show};
-use super::summary::Board;
 use crate::args::ShowArgs;
 use crate::output::{Failure, write_failure};
 
-/// Events that wait. When there are so many, hosts are slowed down.
+/// Events waiting for the thread; when it is full, hosts are slowed down.
 const QUEUE: usize = 64;
 
-/// What the printer is told.
+/// A message to the printer.
 pub(crate) enum Message {
-    /// Something happened on a host.
+    /// An event of a host.
     Host(usize, Event),
-    /// Say what still runs, and what another Ctrl-C would do: end that, or leave it.
-    Still { leaves: bool },
+    /// Print what is still running, and whether another Ctrl-C ends it or detaches from it.
+    StillRunning { detaches: bool },
 }
 
 /// The printing thread.
 pub(crate) struct Printer {
     pub(crate) messages: mpsc::Sender<Message>,
-    done: oneshot::Receiver<io::Result<Board>>,
+    done: oneshot::Receiver<io::Result<Results>>,
 }
 
 struct Thread {
@@ -38,7 +38,7 @@ struct Thread {
     show: Box<dyn Show>,
     outdir: Option<Outdir>,
     screen: Screen,
-    board: Board,
+    results: Results,
     quiet: bool,
     json: bool,
     began: Instant,
@@ -53,8 +53,8 @@ impl Printer {
         Ok(Self { messages, done })
     }
 
-    /// Waits until all is written.
-    pub(crate) async fn finish(self) -> Result<Board, Failure> {
+    /// Waits until everything is printed.
+    pub(crate) async fn finish(self) -> Result<Results, Failure> {
         drop(self.messages);
         let gone = || Err(io::Error::other("the output thread has failed"));
         self.done.await.unwrap_or_else(|_| gone()).map_err(|error| write_failure(&error))
@@ -73,14 +73,14 @@ impl Thread {
             show: show(args, hosts.len()),
             outdir: outdir.transpose()?,
             screen: Screen::new(progress)?,
-            board: Board::new(Arc::clone(hosts)),
+            results: Results::new(Arc::clone(hosts)),
             quiet: args.quiet,
             json: args.json,
             began: Instant::now(),
         })
     }
 
-    fn run(mut self, mut messages: mpsc::Receiver<Message>) -> io::Result<Board> {
+    fn run(mut self, mut messages: mpsc::Receiver<Message>) -> io::Result<Results> {
         while let Some(message) = messages.blocking_recv() {
             self.message(message)?;
             while let Ok(message) = messages.try_recv() {
@@ -88,33 +88,33 @@ impl Thread {
             }
             self.show.settle(&self.hosts, &mut self.screen)?;
             self.screen.flush()?;
-            self.screen.progress(self.board.done(), || self.board.progress());
+            self.screen.progress(self.results.done(), || self.results.progress());
         }
-        for host in self.board.waiting() {
-            self.event(host, &Event::Ended(Box::new(Outcome::not_run())))?;
+        for host in self.results.waiting() {
+            self.event(host, &Event::Finished(Box::new(Outcome::not_run())))?;
         }
         self.show.settle(&self.hosts, &mut self.screen)?;
         self.screen.end_progress();
         self.show.finish(&self.hosts, &mut self.screen)?;
         self.close()?;
         self.screen.flush()?;
-        Ok(self.board)
+        Ok(self.results)
     }
 
     fn message(&mut self, message: Message) -> io::Result<()> {
         match message {
             Message::Host(host, event) => self.event(host, &event),
-            Message::Still { leaves } => {
-                let verb = if leaves { "detach from" } else { "end" };
-                let still = self.board.still();
-                self.screen.say(&format!("{still}; press Ctrl-C twice within a second to {verb} them"))
+            Message::StillRunning { detaches } => {
+                let verb = if detaches { "detach from" } else { "end" };
+                let still = self.results.still_running();
+                self.screen.message(&format!("{still}; press Ctrl-C twice within a second to {verb} them"))
             }
         }
     }
 
     fn event(&mut self, number: usize, event: &Event) -> io::Result<()> {
         let Some(host) = self.hosts.get(number) else { return Ok(()) };
-        self.board.event(number, event);
+        self.results.event(number, event);
         if let Some(outdir) = &mut self.outdir {
             outdir.event(number, host, event)?;
         }
@@ -124,11 +124,11 @@ impl Thread {
     fn close(&mut self) -> io::Result<()> {
         let took = self.began.elapsed();
         if self.json {
-            let line = self.board.as_json(took);
+            let line = self.results.as_json(took);
             self.screen.buffer(OutputStream::Stdout)?.extend_from_slice(line.as_bytes());
             return Ok(());
         }
-        let lines = if self.quiet { Vec::new() } else { self.board.summary(took) };
-        lines.iter().try_for_each(|line| self.screen.say(line))
+        let lines = if self.quiet { Vec::new() } else { self.results.summary(took) };
+        lines.iter().try_for_each(|line| self.screen.message(line))
     }
 }

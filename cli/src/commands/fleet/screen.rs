@@ -1,4 +1,4 @@
-//! Standard output and standard error, written as a whole and in the order of things, and the progress bar below them.
+//! Standard output and standard error, written in order, and the progress bar below them.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -11,20 +11,20 @@ use telexec_executor::OutputStream;
 
 use crate::output::{unbuffered, write_all};
 
-/// What is gathered before it is written.
+/// Bytes collected before they are written.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 pub(crate) struct Screen {
     stdout: File,
     stderr: File,
-    /// What is to be written to this stream next.
+    /// The stream to write to next, and the bytes for it.
     pending: (OutputStream, Vec<u8>),
     colors: [bool; 2],
     progress: Option<ProgressBar>,
 }
 
 impl Screen {
-    /// `progress`: of so many hosts, if standard error is a terminal.
+    /// `progress` is the number of hosts; the bar is shown if standard error is a terminal.
     pub(crate) fn new(progress: Option<usize>) -> io::Result<Self> {
         let colors = [colored(&io::stdout()), colored(&io::stderr())];
         Ok(Self {
@@ -36,7 +36,7 @@ impl Screen {
         })
     }
 
-    /// What is written next to this stream goes into this buffer.
+    /// The buffer for what is written to this stream next.
     pub(crate) fn buffer(&mut self, stream: OutputStream) -> io::Result<&mut Vec<u8>> {
         if self.pending.0 != stream || self.pending.1.len() > BUFFER_BYTES {
             self.flush()?;
@@ -45,14 +45,14 @@ impl Screen {
         Ok(&mut self.pending.1)
     }
 
-    /// One line of telexec's own.
-    pub(crate) fn say(&mut self, line: &str) -> io::Result<()> {
+    /// Prints a message of telexec itself.
+    pub(crate) fn message(&mut self, line: &str) -> io::Result<()> {
         let buffer = self.buffer(OutputStream::Stderr)?;
         buffer.extend_from_slice(format!("telexec: {line}\n").as_bytes());
         Ok(())
     }
 
-    /// The text as it is to be seen on this stream.
+    /// The text in this style, if the stream has colors.
     pub(crate) fn styled(&self, stream: OutputStream, style: Style, text: &str) -> String {
         let [stdout, stderr] = self.colors;
         match if stream == OutputStream::Stdout { stdout } else { stderr } {
@@ -96,7 +96,7 @@ fn bar(hosts: usize) -> ProgressBar {
     bar
 }
 
-/// A terminal, unless NO_COLOR, CLICOLOR or TERM speak against it; or CLICOLOR_FORCE is for it.
+/// A terminal, subject to NO_COLOR, CLICOLOR, TERM and CLICOLOR_FORCE.
 fn colored(stream: &impl anstream::stream::RawStream) -> bool {
     AutoStream::choice(stream) != ColorChoice::Never
 }

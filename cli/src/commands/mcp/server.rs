@@ -1,4 +1,4 @@
-//! What an MCP client sees: the tools of all targets, as their definitions say, and what calls of them come to.
+//! The MCP server: lists the tools of all targets and calls them.
 
 use std::sync::Arc;
 
@@ -16,27 +16,27 @@ use tokio::sync::mpsc;
 
 use super::progress::Progress;
 
-/// The parameter that tells targets apart, where there are several.
+/// The parameter that selects one of several targets.
 const TARGET: &str = "target";
-/// Where a result has its details for programs. Not in `structuredContent`: there are clients that show a model that in
-/// place of the text.
+/// The key of a result's details for programs. Not `structuredContent`, because some clients show that to the model
+/// instead of the text.
 const DETAILS: &str = "telexec/details";
-/// Chunks of output between a tool and what is told of it.
+/// Chunks of output between a tool and its progress notifications.
 const QUEUE: usize = 16;
 
-/// A target, and its tools; all have the same.
-pub(super) struct Host {
+/// A target and its tools, which are the same for all targets.
+pub(super) struct TargetTools {
     pub(super) name: String,
     pub(super) tools: Vec<Box<dyn Tool>>,
 }
 
-impl Host {
+impl TargetTools {
     fn tool(&self, name: &str) -> Option<&dyn Tool> {
         self.tools.iter().map(AsRef::as_ref).find(|tool| tool.definition().name == name)
     }
 
-    /// An error in words for a model, which knows the target by its name here.
-    fn told(&self, error: ToolError) -> ToolResult {
+    /// An error as a result for the model, which knows the target by this name.
+    fn error_result(&self, error: ToolError) -> ToolResult {
         match error {
             ToolError::Failed { message, source: Some(_) } if !message.contains(&self.name) => {
                 ToolResult::error(format!("{}: {message}", self.name))
@@ -48,24 +48,24 @@ impl Host {
 
 pub(super) struct Server {
     /// At least one.
-    hosts: Vec<Host>,
-    /// For calls that say nothing of one.
+    targets: Vec<TargetTools>,
+    /// For calls without a trace context.
     trace: Option<TraceContext>,
 }
 
 impl Server {
-    pub(super) fn new(hosts: Vec<Host>) -> Self {
-        Self { hosts, trace: TraceContext::from_environment() }
+    pub(super) fn new(targets: Vec<TargetTools>) -> Self {
+        Self { targets, trace: TraceContext::from_environment() }
     }
 
     fn names(&self) -> Vec<&str> {
-        self.hosts.iter().map(|host| host.name.as_str()).collect()
+        self.targets.iter().map(|target| target.name.as_str()).collect()
     }
 
-    /// A tool as the client is told of it.
-    fn described(&self, tool: &dyn Tool) -> rmcp::model::Tool {
+    /// The definition of a tool for the client.
+    fn mcp_definition(&self, tool: &dyn Tool) -> rmcp::model::Tool {
         let mut definition = tool.definition().clone();
-        if self.hosts.len() > 1 {
+        if self.targets.len() > 1 {
             let about = "The machine; each has a working directory and tasks of its own";
             let schema = json!({ "type": "string", "description": about, "enum": self.names() });
             definition = definition.parameter(TARGET, schema, true);
@@ -82,13 +82,13 @@ impl Server {
         rmcp::model::Tool::new(definition.name, definition.description, Arc::new(schema)).with_annotations(annotations)
     }
 
-    /// The target of a call, whose parameters are then those of its tool.
-    fn host(&self, params: &mut JsonObject) -> Option<&Host> {
-        match &self.hosts[..] {
+    /// Takes the target out of the parameters of a call.
+    fn target(&self, params: &mut JsonObject) -> Option<&TargetTools> {
+        match &self.targets[..] {
             [only] => Some(only),
-            hosts => {
+            targets => {
                 let named = params.remove(TARGET)?;
-                hosts.iter().find(|host| named == host.name)
+                targets.iter().find(|target| named == target.name)
             }
         }
     }
@@ -103,7 +103,7 @@ impl Server {
         let meta = &request.meta;
         let parent = meta.get_traceparent();
         let trace = parent.and_then(|parent| TraceContext::parse(parent, meta.get_tracestate().unwrap_or_default()));
-        let (output, told) = match meta.get_progress_token() {
+        let (output, progress) = match meta.get_progress_token() {
             Some(token) => {
                 let (output, chunks) = mpsc::channel(QUEUE);
                 (Some(output), Some(Progress::new(request.peer, token).follow(chunks)))
@@ -112,7 +112,7 @@ impl Server {
         };
         let trace = trace.or_else(|| self.trace.clone());
         let context = ToolContext { cancel: request.ct.clone(), output, trace };
-        let call = async { tokio::join!(tool.execute(params.into(), context), OptionFuture::from(told)).0 };
+        let call = async { tokio::join!(tool.execute(params.into(), context), OptionFuture::from(progress)).0 };
         request.ct.run_until_cancelled(call).await.unwrap_or(Err(ToolError::Cancelled))
     }
 }
@@ -130,9 +130,9 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        // those of every target are the same
-        let tools = self.hosts.iter().take(1).flat_map(|host| &host.tools);
-        Ok(ListToolsResult::with_all_items(tools.map(|tool| self.described(tool.as_ref())).collect()))
+        // all targets have the same tools
+        let tools = self.targets.iter().take(1).flat_map(|target| &target.tools);
+        Ok(ListToolsResult::with_all_items(tools.map(|tool| self.mcp_definition(tool.as_ref())).collect()))
     }
 
     async fn call_tool(
@@ -141,12 +141,12 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let mut params = request.arguments.unwrap_or_default();
-        let host = self.host(&mut params);
-        let Some(tool) = host.or(self.hosts.first()).and_then(|host| host.tool(&request.name)) else {
+        let target = self.target(&mut params);
+        let Some(tool) = target.or(self.targets.first()).and_then(|target| target.tool(&request.name)) else {
             return Err(ErrorData::invalid_params(format!("unknown tool {:?}", request.name), None));
         };
-        let result = match host {
-            Some(host) => self.call(tool, params, context).await.unwrap_or_else(|error| host.told(error)),
+        let result = match target {
+            Some(target) => self.call(tool, params, context).await.unwrap_or_else(|error| target.error_result(error)),
             None => {
                 let error = format!("{TARGET}: give one of {}", self.names().join(", "));
                 ToolResult::failure("Call failed", &ToolFailure::invalid_input(&request.name, error))

@@ -1,4 +1,4 @@
-//! Standard input and output as MCP has them: a message a line.
+//! The stdio transport of MCP: one message per line.
 
 use std::io;
 
@@ -9,33 +9,33 @@ use rmcp::transport::async_rw::AsyncRwTransport;
 use tokio::io::{Stdin, Stdout};
 use tokio_util::sync::CancellationToken;
 
-/// Tells when the client is gone, at once: by itself the service would wait for its calls to end first.
-pub(super) struct Watched {
+/// Cancels a token as soon as the client is gone: the service itself would first wait for its calls to end.
+pub(super) struct NotifyOnClose {
     inner: AsyncRwTransport<RoleServer, Stdin, Stdout>,
-    gone: CancellationToken,
+    closed: CancellationToken,
 }
 
-impl Watched {
-    pub(super) fn new(input: Stdin, output: Stdout, gone: CancellationToken) -> Self {
-        Self { inner: AsyncRwTransport::new(input, output), gone }
+impl NotifyOnClose {
+    pub(super) fn new(input: Stdin, output: Stdout, closed: CancellationToken) -> Self {
+        Self { inner: AsyncRwTransport::new(input, output), closed }
     }
 }
 
-impl Transport<RoleServer> for Watched {
+impl Transport<RoleServer> for NotifyOnClose {
     type Error = io::Error;
 
     fn send(
         &mut self,
         message: TxJsonRpcMessage<RoleServer>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
-        let (sent, gone) = (self.inner.send(message), self.gone.clone());
-        async move { sent.await.inspect_err(|_| gone.cancel()) }
+        let (sent, closed) = (self.inner.send(message), self.closed.clone());
+        async move { sent.await.inspect_err(|_| closed.cancel()) }
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
         let message = self.inner.receive().await;
         if message.is_none() {
-            self.gone.cancel();
+            self.closed.cancel();
         }
         message
     }

@@ -1,4 +1,4 @@
-//! What hosts wrote, when all are done: the same once, under the hosts that wrote it.
+//! Output of all hosts at the end, identical output once under the names of its hosts.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
@@ -14,16 +14,16 @@ use super::live::Live;
 use crate::args::ShowArgs;
 use crate::commands::fleet::event::Event;
 use crate::commands::fleet::hosts::Host;
-use crate::commands::fleet::memory::{Fingerprint, Kept};
 use crate::commands::fleet::screen::Screen;
+use crate::commands::fleet::spool::{Fingerprint, SpooledOutput};
 use crate::syntax::fold;
 
 const HEADING: Style = AnsiColor::Cyan.on_default();
 const GONE: Style = AnsiColor::Red.on_default();
 const NEW: Style = AnsiColor::Green.on_default();
-/// Longer texts are not compared.
+/// Longer outputs are not compared.
 const DIFF_BYTES: u64 = 4 * 1024 * 1024;
-/// A difference that is not found soon is told roughly.
+/// A diff that takes longer is approximated.
 const DIFF_TIME: Duration = Duration::from_secs(2);
 
 pub(crate) struct Gather {
@@ -34,7 +34,7 @@ pub(crate) struct Gather {
     by_line: bool,
     headings: bool,
     keep: u64,
-    kept: Vec<Option<Kept>>,
+    spooled: Vec<Option<SpooledOutput>>,
 }
 
 impl Gather {
@@ -46,16 +46,16 @@ impl Gather {
             by_line: args.in_order,
             headings: !args.no_prefix,
             keep: args.keep,
-            kept: (0..hosts).map(|_| None).collect(),
+            spooled: (0..hosts).map(|_| None).collect(),
         }
     }
 
-    /// The hosts that wrote the same, most first; those that wrote nothing are left out.
+    /// Hosts grouped by identical output, largest group first, without those that wrote nothing.
     fn groups(&self) -> Vec<Vec<usize>> {
         let mut groups: HashMap<Fingerprint, Vec<usize>> = HashMap::new();
-        for (number, kept) in self.kept.iter().enumerate() {
-            if let Some(kept) = kept.as_ref().filter(|kept| kept.any()) {
-                groups.entry(kept.fingerprint()).or_default().push(number);
+        for (number, spooled) in self.spooled.iter().enumerate() {
+            if let Some(spooled) = spooled.as_ref().filter(|spooled| spooled.has_output()) {
+                groups.entry(spooled.fingerprint()).or_default().push(number);
             }
         }
         let mut groups: Vec<_> = groups.into_values().collect();
@@ -63,9 +63,9 @@ impl Gather {
         groups
     }
 
-    /// What the first of a group kept.
-    fn kept(&mut self, group: &[usize]) -> Option<&mut Kept> {
-        self.kept.get_mut(*group.first()?)?.as_mut()
+    /// The output of a group, from its first host.
+    fn spooled(&mut self, group: &[usize]) -> Option<&mut SpooledOutput> {
+        self.spooled.get_mut(*group.first()?)?.as_mut()
     }
 
     fn block(&mut self, group: &[usize], hosts: &[Host], screen: &mut Screen) -> io::Result<()> {
@@ -78,9 +78,9 @@ impl Gather {
                 screen.buffer(OutputStream::Stdout)?.extend_from_slice(format!("{line}\n").as_bytes());
             }
         }
-        let Some(kept) = self.kept(group) else { return Ok(()) };
-        let dropped = kept.dropped();
-        let last = copy(kept.reader()?, screen)?;
+        let Some(spooled) = self.spooled(group) else { return Ok(()) };
+        let dropped = spooled.dropped();
+        let last = copy(spooled.reader()?, screen)?;
         if last.is_some_and(|byte| byte != b'\n') {
             screen.buffer(OutputStream::Stdout)?.push(b'\n');
         }
@@ -88,16 +88,16 @@ impl Gather {
             0 => Ok(()),
             bytes => {
                 let names = names(group, hosts);
-                screen.say(&format!("{names}: {bytes} more bytes were dropped; increase --keep"))
+                screen.message(&format!("{names}: {bytes} more bytes were dropped; increase --keep"))
             }
         }
     }
 
-    /// How a group differs from the first.
+    /// Prints the diff of a group to the first one.
     fn difference(&mut self, first: &[usize], group: &[usize], hosts: &[Host], screen: &mut Screen) -> io::Result<()> {
         let names = [names(first, hosts), names(group, hosts)];
         let (Some(old), Some(new)) = (self.text(first)?, self.text(group)?) else {
-            return screen.say(&format!("{} differs from {}, and is too long to compare", names[1], names[0]));
+            return screen.message(&format!("{} differs from {}, and is too long to compare", names[1], names[0]));
         };
         let diff = TextDiff::configure().timeout(DIFF_TIME).diff_lines(old.as_slice(), new.as_slice());
         let mut text = Vec::new();
@@ -126,18 +126,18 @@ impl Gather {
     }
 
     fn text(&mut self, group: &[usize]) -> io::Result<Option<Vec<u8>>> {
-        let Some(kept) = self.kept(group) else { return Ok(None) };
+        let Some(spooled) = self.spooled(group) else { return Ok(None) };
         let mut text = Vec::new();
-        kept.reader()?.take(DIFF_BYTES + 1).read_to_end(&mut text)?;
+        spooled.reader()?.take(DIFF_BYTES + 1).read_to_end(&mut text)?;
         Ok((text.len() as u64 <= DIFF_BYTES).then_some(text))
     }
 
-    /// The first lines of all, then the second, and so on; the same once.
+    /// Prints the first line of all hosts, then the second, and so on, identical lines once.
     fn lines(&mut self, hosts: &[Host], screen: &mut Screen) -> io::Result<()> {
         let mut readers = Vec::new();
-        for (number, kept) in self.kept.iter_mut().enumerate() {
-            if let Some(kept) = kept {
-                readers.push((number, BufReader::new(kept.reader()?)));
+        for (number, spooled) in self.spooled.iter_mut().enumerate() {
+            if let Some(spooled) = spooled {
+                readers.push((number, BufReader::new(spooled.reader()?)));
             }
         }
         while !readers.is_empty() {
@@ -149,8 +149,8 @@ impl Gather {
                 if reader.by_ref().take(LINE_BYTES as u64).read_until(b'\n', &mut line)? == 0 {
                     continue;
                 }
-                let place = *known.entry(line.clone()).or_insert(lines.len());
-                match lines.get_mut(place) {
+                let index = *known.entry(line.clone()).or_insert(lines.len());
+                match lines.get_mut(index) {
                     Some((_, numbers)) => numbers.push(number),
                     None => lines.push((line, vec![number])),
                 }
@@ -176,8 +176,8 @@ impl Show for Gather {
         match event {
             Event::Output(output) if output.stream == OutputStream::Stdout || self.stderr_too => {
                 let keep = self.keep;
-                let Some(kept) = self.kept.get_mut(number) else { return Ok(()) };
-                kept.get_or_insert_with(|| Kept::new(keep)).write(&output.data)
+                let Some(spooled) = self.spooled.get_mut(number) else { return Ok(()) };
+                spooled.get_or_insert_with(|| SpooledOutput::new(keep)).write(&output.data)
             }
             event => self.live.event(number, host, event, screen),
         }
@@ -200,7 +200,7 @@ fn names(numbers: &[usize], hosts: &[Host]) -> String {
     fold(numbers.iter().filter_map(|number| hosts.get(*number)).map(|host| host.name.as_str()))
 }
 
-/// Copies all of it to standard output; returns the last byte.
+/// Copies everything to standard output; returns the last byte.
 fn copy(mut reader: impl Read, screen: &mut Screen) -> io::Result<Option<u8>> {
     let mut chunk = vec![0; 16 * 1024];
     let mut last = None;

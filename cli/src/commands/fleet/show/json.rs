@@ -14,13 +14,13 @@ pub(crate) struct Json;
 
 impl Show for Json {
     fn event(&mut self, _: usize, host: &Host, event: &Event, screen: &mut Screen) -> io::Result<()> {
-        use telexec_executor::Event as Told;
+        use telexec_executor::Event as ExecutionEvent;
         let line = match event {
-            Event::Begun => return Ok(()),
-            Event::Started(started) => json::line_of(&host.name, &Told::Started(started.clone())),
-            Event::Output(output) => json::line_of(&host.name, &Told::Output(output.clone())),
-            Event::Gap(position) => json::line_of(&host.name, &Told::Gap(*position)),
-            Event::Ended(outcome) => outcome.json_line(&host.name),
+            Event::Connecting => return Ok(()),
+            Event::Started(started) => json::line_of(&host.name, &ExecutionEvent::Started(started.clone())),
+            Event::Output(output) => json::line_of(&host.name, &ExecutionEvent::Output(output.clone())),
+            Event::Gap(position) => json::line_of(&host.name, &ExecutionEvent::Gap(*position)),
+            Event::Finished(outcome) => outcome.json_line(&host.name),
         };
         let line = line.map_err(io::Error::other)?;
         screen.buffer(OutputStream::Stdout)?.extend_from_slice(line.as_bytes());

@@ -1,16 +1,16 @@
-//! Whole lines out of chunks. A line that does not end is given in pieces, so that it takes little memory.
+//! Splits chunks into lines. Long lines are split into pieces, to limit memory.
 
-/// The longest piece.
+/// Maximum length of a piece.
 pub(crate) const LINE_BYTES: usize = 16 * 1024;
 
-/// The beginning of a line, whose end has not come.
+/// The beginning of an incomplete line.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     begun: Vec<u8>,
 }
 
 impl Lines {
-    /// Gives each line that has ended, without its end.
+    /// Emits every complete line, without its newline.
     pub(crate) fn push(&mut self, data: &[u8], mut give: impl FnMut(&[u8])) {
         for part in data.split_inclusive(|byte| *byte == b'\n') {
             match part.strip_suffix(b"\n") {
@@ -37,7 +37,7 @@ impl Lines {
         self.begun.extend_from_slice(rest);
     }
 
-    /// Gives what has not ended.
+    /// Emits an incomplete last line.
     pub(crate) fn end(&mut self, give: impl FnOnce(&[u8])) {
         if !self.begun.is_empty() {
             give(&self.begun);

@@ -1,4 +1,4 @@
-//! `host: line`, as lines come.
+//! `host: line`, as lines arrive.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use crate::commands::fleet::screen::Screen;
 const STDOUT: Style = AnsiColor::Cyan.on_default();
 const STDERR: Style = AnsiColor::Yellow.on_default();
 
-/// Lines that have begun, of each host and stream.
+/// Incomplete lines of each host and stream.
 pub(crate) struct Live {
     prefix: bool,
     hosts: Vec<[Lines; 2]>,
@@ -25,7 +25,7 @@ impl Live {
         Self { prefix, hosts: (0..hosts).map(|_| Default::default()).collect() }
     }
 
-    /// Shows output of a host.
+    /// Prints output of a host.
     pub(crate) fn write(
         &mut self,
         number: usize,
@@ -41,7 +41,7 @@ impl Live {
         Ok(())
     }
 
-    /// Shows what has no end of line.
+    /// Prints incomplete last lines.
     pub(crate) fn end(&mut self, number: usize, host: &Host, screen: &mut Screen) -> io::Result<()> {
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
             let prefix = self.prefix_of(host, stream, screen);
@@ -76,13 +76,13 @@ impl Show for Live {
     fn event(&mut self, number: usize, host: &Host, event: &Event, screen: &mut Screen) -> io::Result<()> {
         match event {
             Event::Output(output) => self.write(number, host, output.stream, &output.data, screen),
-            Event::Ended(_) => self.end(number, host, screen),
+            Event::Finished(_) => self.end(number, host, screen),
             Event::Gap(position) => gap(host, *position, screen),
-            Event::Begun | Event::Started(_) => Ok(()),
+            Event::Connecting | Event::Started(_) => Ok(()),
         }
     }
 }
 
 pub(super) fn gap(host: &Host, position: u64, screen: &mut Screen) -> io::Result<()> {
-    screen.say(&format!("{}: output is missing here: it is available from position {position} on", host.name))
+    screen.message(&format!("{}: output is missing here: it is available from position {position} on", host.name))
 }

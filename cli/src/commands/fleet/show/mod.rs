@@ -1,4 +1,4 @@
-//! How events are shown.
+//! How events are printed.
 
 mod gather;
 mod json;
@@ -13,22 +13,22 @@ use super::hosts::Host;
 use super::screen::Screen;
 use crate::args::ShowArgs;
 
-/// A way to show what happens on hosts, which have numbers.
+/// An output format. Hosts are identified by their index.
 pub(crate) trait Show: Send {
     fn event(&mut self, number: usize, host: &Host, event: &Event, screen: &mut Screen) -> io::Result<()>;
 
-    /// Some events were shown; more may come.
+    /// Called after a batch of events.
     fn settle(&mut self, _hosts: &[Host], _screen: &mut Screen) -> io::Result<()> {
         Ok(())
     }
 
-    /// All hosts have ended.
+    /// Called when all hosts have finished.
     fn finish(&mut self, _hosts: &[Host], _screen: &mut Screen) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// The way that the flags ask for.
+/// The format that the flags select.
 pub(crate) fn show(args: &ShowArgs, hosts: usize) -> Box<dyn Show> {
     let live = live::Live::new(hosts, !args.no_prefix);
     if args.json {

@@ -1,4 +1,4 @@
-//! `host: line` in the order of the hosts: the first that has not ended is shown live, the others wait for their turn.
+//! `host: line` in the order of the hosts: the first unfinished one is printed live, the others are spooled.
 
 use std::io::{self, Read};
 
@@ -8,21 +8,21 @@ use super::Show;
 use super::live::Live;
 use crate::commands::fleet::event::Event;
 use crate::commands::fleet::hosts::Host;
-use crate::commands::fleet::memory::Kept;
 use crate::commands::fleet::screen::Screen;
+use crate::commands::fleet::spool::SpooledOutput;
 
 pub(crate) struct InOrder {
     live: Live,
-    /// Whose turn it is.
+    /// The host that is printed live.
     turn: usize,
     waiting: Vec<Waiting>,
     keep: u64,
 }
 
-/// One whose turn has not come.
+/// A host after that one.
 #[derive(Default)]
 struct Waiting {
-    kept: Option<[Kept; 2]>,
+    spooled: Option<[SpooledOutput; 2]>,
     ended: bool,
 }
 
@@ -34,17 +34,18 @@ impl InOrder {
     fn keep(&mut self, number: usize, stream: OutputStream, data: &[u8]) -> io::Result<()> {
         let keep = self.keep;
         let Some(waiting) = self.waiting.get_mut(number) else { return Ok(()) };
-        let [stdout, stderr] = waiting.kept.get_or_insert_with(|| [Kept::new(keep), Kept::new(keep)]);
+        let [stdout, stderr] =
+            waiting.spooled.get_or_insert_with(|| [SpooledOutput::new(keep), SpooledOutput::new(keep)]);
         if stream == OutputStream::Stdout { stdout } else { stderr }.write(data)
     }
 
-    /// Shows those whose turn has come, which is kept no longer.
+    /// Prints the spooled output of hosts whose turn has come.
     fn advance(&mut self, hosts: &[Host], screen: &mut Screen) -> io::Result<()> {
         while let (Some(host), Some(waiting)) = (hosts.get(self.turn), self.waiting.get_mut(self.turn)) {
             let ended = waiting.ended;
-            if let Some([stdout, stderr]) = waiting.kept.take() {
-                for (stream, kept) in [(OutputStream::Stdout, stdout), (OutputStream::Stderr, stderr)] {
-                    self.dump(host, stream, kept, screen)?;
+            if let Some([stdout, stderr]) = waiting.spooled.take() {
+                for (stream, spooled) in [(OutputStream::Stdout, stdout), (OutputStream::Stderr, stderr)] {
+                    self.dump(host, stream, spooled, screen)?;
                 }
             }
             if !ended {
@@ -56,9 +57,15 @@ impl InOrder {
         Ok(())
     }
 
-    fn dump(&mut self, host: &Host, stream: OutputStream, mut kept: Kept, screen: &mut Screen) -> io::Result<()> {
-        let dropped = kept.dropped();
-        let mut reader = kept.reader()?;
+    fn dump(
+        &mut self,
+        host: &Host,
+        stream: OutputStream,
+        mut spooled: SpooledOutput,
+        screen: &mut Screen,
+    ) -> io::Result<()> {
+        let dropped = spooled.dropped();
+        let mut reader = spooled.reader()?;
         let mut buffer = vec![0; 16 * 1024];
         loop {
             let length = reader.read(&mut buffer)?;
@@ -69,7 +76,9 @@ impl InOrder {
         }
         match dropped {
             0 => Ok(()),
-            bytes => screen.say(&format!("{}: {bytes} bytes of output are missing here; increase --keep", host.name)),
+            bytes => {
+                screen.message(&format!("{}: {bytes} bytes of output are missing here; increase --keep", host.name))
+            }
         }
     }
 }
@@ -77,7 +86,7 @@ impl InOrder {
 impl Show for InOrder {
     fn event(&mut self, number: usize, host: &Host, event: &Event, screen: &mut Screen) -> io::Result<()> {
         match event {
-            Event::Ended(_) => {
+            Event::Finished(_) => {
                 if let Some(waiting) = self.waiting.get_mut(number) {
                     waiting.ended = true;
                 }

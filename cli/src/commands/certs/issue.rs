@@ -1,11 +1,11 @@
-//! Certificates that the authority issues: for agents and for callers.
+//! Certificates that the CA issues, for agents and for callers.
 
 use std::net::IpAddr;
 use std::path::Path;
 
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyUsagePurpose, SanType};
 
-use super::authority::Authority;
+use super::ca::CertificateAuthority;
 use super::{FAILED, common_name, directory, failed, files, new_key, new_serial, validity};
 use crate::args::CertsIssueArgs;
 use crate::output::{self, Failure, exit};
@@ -13,25 +13,25 @@ use crate::output::{self, Failure, exit};
 pub(super) fn issue(args: &CertsIssueArgs) -> Result<(), Failure> {
     let names = subject_names(args)?;
     let directory = directory(args.dir.as_ref())?;
-    let authority = Authority::load(&directory)?;
+    let ca = CertificateAuthority::load(&directory)?;
     let out = args.out.as_deref().unwrap_or(&directory);
     let (cert, key) = (out.join(format!("{}.pem", args.name)), out.join(format!("{}.key", args.name)));
-    if cert == authority.cert || key == authority.key {
-        return Err(Failure::text(FAILED, "these are the files of the CA itself: choose another NAME"));
+    if cert == ca.cert || key == ca.key {
+        return Err(Failure::message(FAILED, "these are the files of the CA itself: choose another NAME"));
     }
-    let (cert_pem, key_pem) = make(args, names, &authority)?;
+    let (cert_pem, key_pem) = make(args, names, &ca)?;
     files::write_pair(&cert, &cert_pem, &key, &key_pem, args.force)?;
-    output::print(next_steps(args, &authority.cert, &cert, &key).as_bytes())
+    output::print(next_steps(args, &ca.cert, &cert, &key).as_bytes())
 }
 
-/// The PEM of the certificate and its key.
-fn make(args: &CertsIssueArgs, names: Vec<SanType>, authority: &Authority) -> Result<(String, String), Failure> {
+/// Returns certificate and key as PEM.
+fn make(args: &CertsIssueArgs, names: Vec<SanType>, ca: &CertificateAuthority) -> Result<(String, String), Failure> {
     let key = new_key()?;
     let mut params = CertificateParams::default();
     params.distinguished_name = common_name(&args.name);
     params.subject_alt_names = names;
     (params.not_before, params.not_after) = validity(args.days);
-    params.not_after = params.not_after.min(authority.not_after);
+    params.not_after = params.not_after.min(ca.not_after);
     params.serial_number = Some(new_serial()?);
     params.is_ca = IsCa::ExplicitNoCa;
     params.use_authority_key_identifier_extension = true;
@@ -42,14 +42,14 @@ fn make(args: &CertsIssueArgs, names: Vec<SanType>, authority: &Authority) -> Re
     if !args.side.server {
         params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
     }
-    let cert = params.signed_by(&key, &authority.issuer);
+    let cert = params.signed_by(&key, &ca.issuer);
     let cert = cert.map_err(|error| failed("cannot sign the certificate", &error))?;
     Ok((cert.pem(), key.serialize_pem()))
 }
 
-/// What the certificate is for: the names given, or else NAME itself.
+/// The subject alternative names: those given, or else NAME.
 fn subject_names(args: &CertsIssueArgs) -> Result<Vec<SanType>, Failure> {
-    let wrong = |what: &str, name: &str| Failure::text(exit::USAGE, format!("{name:?} is not {what}"));
+    let wrong = |what: &str, name: &str| Failure::message(exit::USAGE, format!("{name:?} is not {what}"));
     let name = args.name.as_str();
     let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-@:".contains(&byte));
     if !plain || name.is_empty() || name.starts_with(['.', '-']) {
@@ -65,7 +65,7 @@ fn subject_names(args: &CertsIssueArgs) -> Result<Vec<SanType>, Failure> {
         });
     }
     for dns in &args.dns {
-        // a wildcard stands for one whole label
+        // a wildcard replaces exactly one label
         if !is_host(dns.strip_prefix("*.").unwrap_or(dns)) {
             return Err(wrong("a host name", dns));
         }
@@ -91,7 +91,7 @@ fn is_host(name: &str) -> bool {
 }
 
 fn ia5(text: &str) -> Result<rcgen::string::Ia5String, Failure> {
-    text.try_into().map_err(|error: rcgen::Error| Failure::new(exit::USAGE, &error).during(text))
+    text.try_into().map_err(|error: rcgen::Error| Failure::new(exit::USAGE, &error).context(text))
 }
 
 fn next_steps(args: &CertsIssueArgs, ca: &Path, cert: &Path, key: &Path) -> String {
@@ -173,13 +173,13 @@ mod tests {
 
     #[test]
     fn an_issued_certificate_is_what_was_asked_for_and_no_longer_valid_than_its_authority() {
-        let (ca_cert, ca_key) = super::super::authority::make("test", 10).unwrap();
-        let authority = Authority::from_pem(&ca_cert, &ca_key, PathBuf::new(), PathBuf::new()).unwrap();
+        let (ca_cert, ca_key) = super::super::ca::make("test", 10).unwrap();
+        let ca = CertificateAuthority::from_pem(&ca_cert, &ca_key, PathBuf::new(), PathBuf::new()).unwrap();
         let args = args(&["web-1", "--client", "--days", "20"]);
-        let (cert, _) = make(&args, subject_names(&args).unwrap(), &authority).unwrap();
+        let (cert, _) = make(&args, subject_names(&args).unwrap(), &ca).unwrap();
         let (_, pem) = parse_x509_pem(cert.as_bytes()).unwrap();
         let cert = pem.parse_x509().unwrap();
-        assert_eq!(cert.validity().not_after.to_datetime(), authority.not_after);
+        assert_eq!(cert.validity().not_after.to_datetime(), ca.not_after);
         assert!(!cert.is_ca());
         let usage = cert.extended_key_usage().unwrap().unwrap().value;
         assert!(usage.client_auth && !usage.server_auth);

@@ -1,4 +1,4 @@
-//! What is remembered of a `fleet -d`, so that its id is enough to come back to it: which hosts.
+//! Records of `fleet -d` runs: their hosts, so that the ID is enough to find them again.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -12,28 +12,28 @@ use telexec_executor::ExecutionId;
 use super::hosts::Host;
 use crate::output::{Failure, exit};
 
-/// Of how many fleets that is.
-const MOST: usize = 200;
+/// Older records are deleted.
+const MAX_RECORDS: usize = 200;
 
-/// A fleet that was started from here.
+/// A run that was started on this machine.
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Remembered {
+pub(crate) struct FleetRecord {
     pub(crate) id: String,
     pub(crate) start_time: SystemTime,
     pub(crate) command: String,
-    pub(crate) hosts: Vec<RememberedHost>,
+    pub(crate) hosts: Vec<HostRecord>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct RememberedHost {
+pub(crate) struct HostRecord {
     pub(crate) name: String,
     pub(crate) address: String,
     pub(crate) server_name: Option<String>,
 }
 
-impl Remembered {
+impl FleetRecord {
     pub(crate) fn new(id: &ExecutionId, command: String, hosts: &[Host]) -> Self {
-        let host = |host: &Host| RememberedHost {
+        let host = |host: &Host| HostRecord {
             name: host.name.clone(),
             address: host.destination.to_string(),
             server_name: host.server_name.clone(),
@@ -42,40 +42,40 @@ impl Remembered {
         Self { id: id.to_string(), start_time: SystemTime::now(), command, hosts }
     }
 
-    /// Writes it down, and forgets the oldest.
+    /// Writes the record, and deletes the oldest ones.
     ///
     /// # Errors
-    /// There is no place for it.
+    /// The state directory cannot be written.
     pub(crate) fn save(&self) -> Result<(), Failure> {
         let write = || -> io::Result<()> {
             let directory = directory()?;
             DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
             std::fs::write(directory.join(format!("{}.json", self.id)), serde_json::to_vec(self)?)?;
             let mut files = files()?;
-            let excess = files.len().saturating_sub(MOST);
+            let excess = files.len().saturating_sub(MAX_RECORDS);
             files.drain(..excess).try_for_each(std::fs::remove_file)
         };
-        write().map_err(|error| Failure::new(exit::LOST, &error).during("cannot record the hosts of the run"))
+        write().map_err(|error| Failure::new(exit::LOST, &error).context("cannot record the hosts of the run"))
     }
 
     /// # Errors
-    /// It was not started from here.
+    /// There is no such record.
     pub(crate) fn load(id: &ExecutionId) -> Result<Self, Failure> {
         let read = || -> io::Result<Self> {
             let text = std::fs::read(directory()?.join(format!("{id}.json")))?;
             Ok(serde_json::from_slice(&text)?)
         };
         read().map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Failure::text(exit::USAGE, format!("no record of {id} on this machine"))
-                .advice(Some("`telexec fleet ps` lists recorded runs; or select the hosts with -w")),
-            _ => Failure::new(exit::LOST, &error).during(id),
+            io::ErrorKind::NotFound => Failure::message(exit::USAGE, format!("no record of {id} on this machine"))
+                .hint(Some("`telexec fleet ps` lists recorded runs; or select the hosts with -w")),
+            _ => Failure::new(exit::LOST, &error).context(id),
         })
     }
 
-    /// All, the oldest first. What cannot be read is left out.
+    /// All records, oldest first, without unreadable ones.
     ///
     /// # Errors
-    /// There is no place for them.
+    /// The state directory cannot be read.
     pub(crate) fn all() -> Result<Vec<Self>, Failure> {
         let files = files().map_err(|error| Failure::new(exit::LOST, &error))?;
         let read = |path: PathBuf| serde_json::from_slice(&std::fs::read(path).ok()?).ok();
@@ -90,7 +90,7 @@ fn directory() -> io::Result<PathBuf> {
     Ok(state.join("telexec/fleets"))
 }
 
-/// By name, which begins with the time.
+/// Sorted by name, which begins with the time.
 fn files() -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(directory()?) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,4 +1,4 @@
-//! The authority: `ca.pem`, which everyone may have, and `ca.key`, which no one else may have.
+//! The CA: `ca.pem`, which is public, and `ca.key`, which is secret.
 
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,8 @@ use super::{FAILED, common_name, directory, failed, files, new_key, new_serial, 
 use crate::args::CertsInitArgs;
 use crate::output::{self, Failure};
 
-/// An authority that can sign.
-pub(super) struct Authority {
+/// A CA with its key.
+pub(super) struct CertificateAuthority {
     pub(super) issuer: Issuer<'static, KeyPair>,
     pub(super) not_after: OffsetDateTime,
     pub(super) cert: PathBuf,
@@ -35,7 +35,7 @@ pub(super) fn init(args: &CertsInitArgs) -> Result<(), Failure> {
     )
 }
 
-/// The PEM of a new authority's certificate and key.
+/// Returns certificate and key of a new CA as PEM.
 pub(super) fn make(name: &str, days: u32) -> Result<(String, String), Failure> {
     let key = new_key()?;
     let mut params = CertificateParams::default();
@@ -48,7 +48,7 @@ pub(super) fn make(name: &str, days: u32) -> Result<(String, String), Failure> {
     Ok((cert.pem(), key.serialize_pem()))
 }
 
-impl Authority {
+impl CertificateAuthority {
     pub(super) fn load(directory: &Path) -> Result<Self, Failure> {
         let (cert, key) = (directory.join("ca.pem"), directory.join("ca.key"));
         let (cert_pem, key_pem) = (files::read(&cert)?, files::read(&key)?);
@@ -61,7 +61,7 @@ impl Authority {
             x509_parser::pem::parse_x509_pem(cert_pem.as_bytes()).map_err(|error| failed(cert.display(), &error))?;
         let parsed = pem.parse_x509().map_err(|error| failed(cert.display(), &error))?;
         if parsed.public_key().raw != signing.subject_public_key_info() {
-            return Err(Failure::text(FAILED, format!("{} is not the key of {}", key.display(), cert.display())));
+            return Err(Failure::message(FAILED, format!("{} is not the key of {}", key.display(), cert.display())));
         }
         let not_after = parsed.validity().not_after.to_datetime();
         let issuer = Issuer::from_ca_cert_pem(cert_pem, signing).map_err(|error| failed(cert.display(), &error))?;

@@ -1,5 +1,4 @@
-//! Where commands run: a target that is connected to when it is first needed, so that one which is not there is the
-//! matter of a call.
+//! A target that is connected to on first use, so that an unreachable one fails the call and not the server.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -11,93 +10,93 @@ use telexec_executor::{ListPage, ListQuery, OnDisconnect, Signal, TerminalSize};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
-use crate::config::Place;
+use crate::config::ResolvedTarget;
 use crate::connect::Session;
 use crate::output::Failure;
 use crate::syntax::Destination;
 
-/// For an agent to hear that its commands are no longer wanted: clients do not wait much longer before they kill.
-const LAST_WORD: Duration = Duration::from_secs(1);
+/// How long to wait until agents have received cancellations; clients kill servers soon after.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The machine of a target. Its commands survive lost connections, if its agent's policy lets them; one that was never
-/// reached is told at once.
-pub(super) struct Machine {
+/// Runs commands on a target. They survive lost connections if the agent's policy allows it; a target that was never
+/// reached fails at once.
+pub(super) struct LazyTarget {
     name: String,
-    place: Place,
+    resolved: ResolvedTarget,
     executors: OnceCell<Executors>,
-    /// What the executors live by.
+    /// Keeps the connection of the executors open.
     session: Mutex<Option<Session>>,
 }
 
 struct Executors {
     /// Commands end with their connection.
-    bound: RemoteExecutor,
-    /// `None`: the policy would not let it end what it has started.
+    plain: RemoteExecutor,
+    /// `None`: the policy does not allow it to end its executions.
     resuming: Option<Resuming>,
 }
 
 impl Executors {
-    async fn over(bound: RemoteExecutor) -> Self {
-        // of one that does not exist, a policy says what it would say of the caller's own
+    async fn over(plain: RemoteExecutor) -> Self {
+        // the policy's answer for an unknown execution is that for the caller's own
         let end = Attach { position: 0, on_disconnect: OnDisconnect::Kill };
-        let may_end = bound.attach(&ExecutionId::generate(), end).await;
+        let may_end = plain.attach(&ExecutionId::generate(), end).await;
         let may_end = !matches!(may_end, Err(ExecutorError::Denied { .. }));
-        let resuming = may_end.then(|| bound.clone().resuming(Resume::default()));
-        Self { bound, resuming }
+        let resuming = may_end.then(|| plain.clone().resuming(Resume::default()));
+        Self { plain, resuming }
     }
 
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
         if let Some(resuming) = &self.resuming {
             match resuming.execute(command.clone()).await {
-                // a policy may let nothing go on in the background, and what is resumed does, for a while
+                // the policy may deny background executions, which resumable ones are for a while
                 Err(ExecutorError::Denied { .. }) if !command.may_go_to_background() => {}
                 answer => return answer,
             }
         }
-        self.bound.execute(command).await
+        self.plain.execute(command).await
     }
 
-    /// For what runs already.
-    fn either(&self) -> &dyn Executor {
-        self.resuming.as_ref().map_or(&self.bound, |resuming| resuming as &dyn Executor)
+    /// The executor for existing executions.
+    fn preferred(&self) -> &dyn Executor {
+        self.resuming.as_ref().map_or(&self.plain, |resuming| resuming as &dyn Executor)
     }
 }
 
-impl Machine {
-    pub(super) fn new(target: &Destination, place: Place) -> Self {
-        Self { name: target.to_string(), place, executors: OnceCell::new(), session: Mutex::default() }
+impl LazyTarget {
+    pub(super) fn new(target: &Destination, resolved: ResolvedTarget) -> Self {
+        Self { name: target.to_string(), resolved, executors: OnceCell::new(), session: Mutex::default() }
     }
 
-    /// What messages and clients call it.
+    /// Its name in messages and for clients.
     pub(super) fn name(&self) -> String {
         self.name.clone()
     }
 
-    /// Whom the configuration says that commands run as.
+    /// The configured user.
     pub(super) fn user(&self) -> Option<String> {
-        self.place.user.clone()
+        self.resolved.user.clone()
     }
 
     async fn executors(&self) -> Result<&Executors, ExecutorError> {
-        self.executors.get_or_try_init(|| self.connect()).await
+        self.executors.get_or_try_init(|| self.open()).await
     }
 
-    async fn connect(&self) -> Result<Executors, ExecutorError> {
-        let session = Session::reach(&self.place).await;
+    async fn open(&self) -> Result<Executors, ExecutorError> {
+        let session = Session::connect(&self.resolved).await;
         let session = session.map_err(|failure| ExecutorError::Internal(failure.to_string()))?;
         let executors = Executors::over(session.agent.executor()).await;
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
         Ok(executors)
     }
 
-    /// Ends what was dropped, and with it an agent in this process.
+    /// Ends dropped executions, and an agent in this process.
     ///
     /// # Errors
-    /// That agent had failed.
+    /// The agent in this process failed.
     pub(super) async fn close(&self) -> Result<(), Failure> {
         if let Some(Executors { resuming: Some(resuming), .. }) = self.executors.get() {
-            // one that is out of reach is tried for longer than anyone waits
-            let _ = timeout(LAST_WORD, resuming.settled()).await;
+            // retries of an unreachable target take longer than clients wait
+            let _ = timeout(CANCEL_TIMEOUT, resuming.settled()).await;
         }
         let session = self.session.lock().unwrap_or_else(PoisonError::into_inner).take();
         match session {
@@ -108,32 +107,32 @@ impl Machine {
 }
 
 #[async_trait]
-impl Executor for Machine {
+impl Executor for LazyTarget {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
         self.executors().await?.execute(command).await
     }
 
     async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
-        self.executors().await?.either().attach(id, from).await
+        self.executors().await?.preferred().attach(id, from).await
     }
 
     async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
-        self.executors().await?.either().write_input(id, input).await
+        self.executors().await?.preferred().write_input(id, input).await
     }
 
     async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {
-        self.executors().await?.either().resize(id, size).await
+        self.executors().await?.preferred().resize(id, size).await
     }
 
     async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
-        self.executors().await?.either().signal(id, signal).await
+        self.executors().await?.preferred().signal(id, signal).await
     }
 
     async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
-        self.executors().await?.either().get(id).await
+        self.executors().await?.preferred().get(id).await
     }
 
     async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError> {
-        self.executors().await?.either().list(query).await
+        self.executors().await?.preferred().list(query).await
     }
 }

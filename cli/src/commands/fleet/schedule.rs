@@ -1,0 +1,98 @@
+//! When each host is started: limited parallelism, batches, and a maximum of failures. Independent of the network.
+
+use std::cell::Cell;
+
+use futures_util::{StreamExt, stream};
+
+use crate::syntax::HostCount;
+
+/// Parallelism and limits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schedule {
+    pub(crate) fanout: usize,
+    /// `None`: one batch of all hosts.
+    pub(crate) batch: Option<HostCount>,
+    /// `None`: unlimited.
+    pub(crate) max_failures: Option<HostCount>,
+}
+
+impl Schedule {
+    /// Calls `work` with the index of each host; it returns whether it succeeded. `go_on` is called before each.
+    /// Returns whether all hosts were started.
+    pub(crate) async fn run<F: Future<Output = bool>>(
+        &self,
+        hosts: usize,
+        work: impl Fn(usize) -> F,
+        go_on: impl Fn() -> bool,
+    ) -> bool {
+        let batch = self.batch.map_or(hosts, |batch| batch.of(hosts)).max(1);
+        // batches imply that each one must succeed before the next
+        let tolerated = self.max_failures.or(self.batch.map(|_| HostCount::Count(0))).map(|share| share.of(hosts));
+        let failures = Cell::new(0);
+        let begun = Cell::new(0);
+        let may_begin = || tolerated.is_none_or(|tolerated| failures.get() <= tolerated) && go_on();
+        for first in (0..hosts).step_by(batch) {
+            let numbers = first..hosts.min(first.saturating_add(batch));
+            let begin = numbers.take_while(|_| may_begin()).map(|host| {
+                begun.set(begun.get() + 1);
+                work(host)
+            });
+            let mut running = stream::iter(begin).buffer_unordered(self.fanout);
+            while let Some(went_well) = running.next().await {
+                failures.set(failures.get() + usize::from(!went_well));
+            }
+        }
+        begun.get() == hosts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// The order of the hosts, the maximum in parallel, and whether all were started.
+    async fn run_with(schedule: Schedule, hosts: usize, bad: &[usize]) -> (Vec<usize>, usize, bool) {
+        let (seen, running, most) = (RefCell::new(Vec::new()), Cell::new(0), Cell::new(0));
+        let work = |host| {
+            let (seen, running, most) = (&seen, &running, &most);
+            async move {
+                seen.borrow_mut().push(host);
+                running.set(running.get() + 1);
+                most.set(most.get().max(running.get()));
+                tokio::task::yield_now().await;
+                running.set(running.get() - 1);
+                !bad.contains(&host)
+            }
+        };
+        let all = schedule.run(hosts, work, || true).await;
+        (seen.take(), most.get(), all)
+    }
+
+    #[tokio::test]
+    async fn so_many_at_once_and_all_of_them() {
+        let schedule = Schedule { fanout: 3, batch: None, max_failures: None };
+        assert_eq!(run_with(schedule, 10, &[1, 2, 3]).await, ((0..10).collect(), 3, true));
+        assert_eq!(run_with(Schedule { fanout: 100, ..schedule }, 10, &[]).await, ((0..10).collect(), 10, true));
+        assert_eq!(run_with(schedule, 0, &[]).await, (Vec::new(), 0, true));
+    }
+
+    #[tokio::test]
+    async fn a_batch_is_done_before_the_next_begins() {
+        let schedule = Schedule { fanout: 64, batch: Some(HostCount::Percent(20)), max_failures: None };
+        assert_eq!(run_with(schedule, 10, &[]).await, ((0..10).collect(), 2, true));
+        let tiny = Schedule { batch: Some(HostCount::Percent(1)), ..schedule };
+        assert_eq!(run_with(tiny, 3, &[]).await, ((0..3).collect(), 1, true));
+    }
+
+    #[tokio::test]
+    async fn too_many_failures_begin_no_more() {
+        let schedule = Schedule { fanout: 64, batch: Some(HostCount::Count(2)), max_failures: None };
+        assert_eq!(run_with(schedule, 10, &[3]).await, ((0..4).collect(), 2, false));
+        let tolerant = Schedule { max_failures: Some(HostCount::Percent(20)), ..schedule };
+        assert_eq!(run_with(tolerant, 10, &[0, 1, 5]).await, ((0..6).collect(), 2, false));
+        let unbatched = Schedule { fanout: 1, batch: None, max_failures: Some(HostCount::Count(1)) };
+        assert_eq!(run_with(unbatched, 10, &[0, 2]).await, ((0..3).collect(), 1, false));
+    }
+}
