@@ -25,7 +25,8 @@ pub struct LocalConfig {
     pub max_timeout: Option<Duration>,
     /// For each stream of commands that do not say, in bytes. Default 0: no limit.
     pub max_output_bytes: u64,
-    /// How many executions may run or linger at once; more are [`telexec_executor::ExecutorError::Exhausted`]. Default 4,096.
+    /// How many executions may run or linger at once; more are [`telexec_executor::ExecutorError::Exhausted`]. Default
+    /// 4,096.
     pub max_executions: u32,
     /// Of these, how many may be of one identity. Default: any number.
     pub max_executions_per_identity: u32,
@@ -33,8 +34,9 @@ pub struct LocalConfig {
     pub retention: Retention,
     /// How much output is kept on disk, for commands that may go to the background.
     pub spool: SpoolLimits,
-    /// For small files while commands run, for kept output, and for what [`LocalExecutor::leave`](crate::LocalExecutor::leave) leaves; nobody else may
-    /// write to it. Default: a temporary one.
+    /// For small files while commands run, for kept output, and for what
+    /// [`LocalExecutor::leave`](crate::LocalExecutor::leave) leaves; nobody else may write to it. Default: a temporary
+    /// one.
     pub state_dir: Option<PathBuf>,
     /// Log the text of commands at info level instead of debug. Default: no.
     pub log_commands: bool,

@@ -26,10 +26,11 @@ use crate::supervise::Supervisor;
 use crate::wait::until;
 use crate::{ContainmentKind, LocalConfig};
 
-/// How long it may take to write what the next engine is to find: up to the most that is remembered, and until it is on disk.
+/// How long it may take to write what the next engine is to find: up to the most that is remembered, and until it is on
+/// disk.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Where and as whom a command would run.
+/// What a command resolves to on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedCommand {
     /// The name of the user.
@@ -47,11 +48,11 @@ pub struct ResolvedCommand {
 /// Runs commands on this machine, as the user of this process or another one.
 ///
 /// A command starts clean: file descriptors 0 to 2 only, a session of its own, default signal dispositions, umask 022,
-/// default resource limits and priorities as far as this process may set them, no ambient capabilities, and none of this
-/// process's environment. Ending one ends all of its processes.
+/// default resource limits and priorities as far as this process may set them, no ambient capabilities, and none of
+/// this process's environment. Ending one ends all of its processes.
 ///
-/// Executions belong to identities, and so do their ids: what [`acting_as`](Self::acting_as) gives starts and finds those of
-/// one identity. A new engine acts as the empty identity, which is all that a program for itself needs.
+/// Executions belong to identities, and so do their ids: what [`acting_as`](Self::acting_as) gives starts and finds
+/// those of one identity. A new engine acts as the empty identity, which is all that a program for itself needs.
 ///
 /// Clones share one engine. Dropping the last one ends nothing by itself: every [`Execution`] ends its own command when
 /// it is dropped. It needs a Tokio runtime with I/O and time enabled, and a process that neither ignores SIGCHLD nor
@@ -63,7 +64,7 @@ pub struct LocalExecutor {
     identity: Arc<str>,
 }
 
-/// What becomes of a request.
+/// What a request leads to.
 enum Reservation {
     /// A command that is to be started, and may be.
     New(Arc<Record>, TaskTrackerToken, OwnedSemaphorePermit),
@@ -75,8 +76,8 @@ impl LocalExecutor {
     /// An engine on this machine.
     ///
     /// # Errors
-    /// The machine lacks `/proc` or a system call that is needed, the state directory cannot be made or used, or does not
-    /// answer within a minute, threads cannot be made, `/dev/null` cannot be opened, or the containment that the
+    /// The machine lacks `/proc` or a system call that is needed, the state directory cannot be made or used, or does
+    /// not answer within a minute, threads cannot be made, `/dev/null` cannot be opened, or the containment that the
     /// configuration requires does not work here.
     pub fn new(config: LocalConfig) -> io::Result<Self> {
         requirements::check()?;
@@ -93,8 +94,8 @@ impl LocalExecutor {
         self.shared.cgroups.limits()
     }
 
-    /// The same engine, acting as this identity: what it starts belongs to that, and ids are looked up among those of that
-    /// identity. What it lists is a matter of the query, [`ListQuery::identity`].
+    /// The same engine, acting as this identity: what it starts belongs to that, and ids are looked up among those of
+    /// that identity. What it lists is a matter of the query, [`ListQuery::identity`].
     pub fn acting_as(&self, identity: &str) -> Self {
         Self { shared: Arc::clone(&self.shared), identity: identity.into() }
     }
@@ -104,7 +105,7 @@ impl LocalExecutor {
         self.shared.registry.owners(id)
     }
 
-    /// Where and as whom a command would run. May take long, or for ever, where users are looked up over a network.
+    /// Where and as whom a command would run. May take long, or forever, where users are looked up over a network.
     ///
     /// # Errors
     /// There is no such user, or it cannot be looked up.
@@ -141,9 +142,9 @@ impl LocalExecutor {
         self.shared.tracker.wait().await;
     }
 
-    /// Refuses new commands and ends those that run, with [`telexec_executor::ExitCause::Shutdown`]; returns when none of their
-    /// processes is left. No grace is longer than [`LocalConfig::kill_grace`] from now on. Processes that an earlier
-    /// exit left behind on purpose stay.
+    /// Refuses new commands and ends those that run, with [`telexec_executor::ExitCause::Shutdown`]; returns when none
+    /// of their processes is left. No grace is longer than [`LocalConfig::kill_grace`] from now on. Processes that an
+    /// earlier exit left behind on purpose stay.
     pub async fn shutdown(&self) {
         self.close();
         self.shared.shutdown.cancel();
@@ -156,9 +157,10 @@ impl LocalExecutor {
         let _ = self.shared.context.workers.run("", move || shared.cgroups.remove()).await;
     }
 
-    /// Leaves the ended executions that it remembers, with the output that is kept of them, to the next engine on the same
-    /// [`LocalConfig::state_dir`]; or removes all, if that is a temporary one or cannot be written to. For a process that
-    /// exits now: nothing may be started any more. Returns after some seconds, also where the file system does not answer.
+    /// Leaves the ended executions that it remembers, with the output that is kept of them, to the next engine on the
+    /// same [`LocalConfig::state_dir`]; or removes all, if that is a temporary one or cannot be written to. For a
+    /// process that exits now: nothing may be started any more. Returns after some seconds, also where the file system
+    /// does not answer.
     ///
     /// Of commands that only their caller could follow there is no output then. What processes they left behind is not
     /// known any more. An engine that goes without this leaves nothing.
@@ -198,7 +200,7 @@ impl LocalExecutor {
         let reserved = tokio::select! {
             biased;
             reserved = self.reserve(&command, id) => reserved,
-            // of what it waits for nothing else becomes
+            // nothing has been started for it
             () = until(command.deadline()) => Err(ExecutorError::DeadlineExceeded),
         };
         let (record, tracked, permit) = match reserved {
@@ -230,7 +232,7 @@ impl LocalExecutor {
         Ok(follow(Reader::owner(transcript), binding, started, None))
     }
 
-    /// A place for the command under this id, if it names none itself; or what was asked for before.
+    /// Reserves a record for the command, under this id if it names none itself; or finds what was asked for before.
     async fn reserve(&self, command: &Command, id: ExecutionId) -> Result<Reservation, ExecutorError> {
         loop {
             let program = self.shared.defaults.program(command);
@@ -242,7 +244,7 @@ impl LocalExecutor {
                 }
                 // if it could not be started, this one is to be
                 Reserved::Repeated(record) => {
-                    // before it has started: whoever asked first may go while it does
+                    // before it has started: the first caller may go while it does
                     let binding = Binding::repeat(&record, command.on_disconnect());
                     if let Some(started) = record.start().await {
                         let reader = Reader::at(Arc::clone(&record.transcript), 0);

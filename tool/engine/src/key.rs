@@ -1,5 +1,5 @@
-//! What tells an execution from all others of this machine. Its id does not: callers choose those, and two of them, or the
-//! callers of two agents, may choose the same.
+//! What identifies an execution on this machine. Its id does not: callers choose those, and two callers, or the callers
+//! of two agents, may choose the same.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ impl Key {
         &self.text
     }
 
-    /// The number that tells it from others of the same engine.
+    /// Unique among the executions of the same engine.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }

@@ -1,9 +1,9 @@
 //! This machine: the engine that starts commands, carries their output, and ends all of their processes.
 //!
 //! Only this crate spawns, signals and reaps. The way of one command: `executor` reserves a record of it in `registry`,
-//! `start` and `spawn` make its process, `supervise` follows it to its end with `streams` and `output` for what it reads
-//! and writes and `containment` for its processes. `state` is what an engine keeps on disk, and `recovery` what the next
-//! one makes of that.
+//! `start` and `spawn` make its process, `supervise` follows it to its end with `streams` and `output` for what it
+//! reads and writes and `containment` for its processes. `state` is what an engine keeps on disk, and `recovery` what
+//! the next one makes of that.
 //!
 //! Modules import only from those above them in this list: `process`; `cgroup`, `state`, `streams`; `containment`,
 //! `output`, `spawn`; `registry`; `recovery`; `shared`; `start`; `supervise`; `executor`.

@@ -1,4 +1,5 @@
-//! Locks that outlive a panic: whoever panics while holding one of this crate's locks leaves nothing half done behind it.
+//! Locks that outlive a panic: whoever panics while holding one of this crate's locks leaves nothing half done behind
+//! it.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

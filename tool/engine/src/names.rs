@@ -8,8 +8,8 @@ const BUILT_IN: [(&CStr, &CStr); 4] =
     [(c"passwd", c"files"), (c"group", c"files"), (c"initgroups", c"files"), (c"hosts", c"files dns")];
 
 /// From now on looks users and groups up in their files, and machines in theirs and the DNS, whatever nsswitch.conf(5)
-/// says. For programs that are linked statically, before they start threads: glibc would load the libraries that the file
-/// names, and with them the machine's own glibc beside the one in the program, which ends the process by a fault.
+/// says. For programs that are linked statically, before they start threads: glibc would load the libraries that the
+/// file names, and with them the machine's own glibc beside the one in the program, which ends the process by a fault.
 pub fn look_up_in_files() {
     unsafe extern "C" {
         fn __nss_configure_lookup(database: *const c_char, services: *const c_char) -> c_int;

@@ -1,24 +1,24 @@
-//! Who sees all of an execution, whoever reads it: for records of what ran.
+//! Observing an execution from inside the engine, for records of what ran.
 
 use std::time::SystemTime;
 
 use telexec_executor::{ExecutorError, Exited, OutputStream};
 
-/// Sees one command from its start to its end, however that comes; given to
+/// Observes one command from its start to its end, however that comes; given to
 /// [`execute_observed`](crate::LocalExecutor::execute_observed).
 ///
-/// It is told exactly one of [`ended`](Self::ended), [`not_started`](Self::not_started) and [`repeated`](Self::repeated),
-/// or is dropped without: its call was given up before there was anything to tell, or this process ends now. It is told
-/// from the task that carries the output: what takes long here holds the command up.
+/// It gets exactly one of [`ended`](Self::ended), [`not_started`](Self::not_started) and [`repeated`](Self::repeated),
+/// or is dropped without: its call was given up before there was anything to report, or this process ends now. It is
+/// called by the task that carries the output: what takes long here holds the command up.
 pub trait ExecutionObserver: Send + Sync {
     /// The command runs.
     fn started(&self, main: &MainProcess);
 
-    /// The command wrote this, and it was read: all of it, in order for each stream, also what no reader is told
+    /// The command wrote this, and it was read: all of it, in order for each stream, also what no reader gets
     /// ([`telexec_executor::Command::max_output_bytes`]).
     fn output(&self, stream: OutputStream, data: &[u8]);
 
-    /// Its main process has ended, and no more output comes. Its readers are told after this.
+    /// Its main process has ended, and no more output comes. Its readers get that after this.
     fn ended(self: Box<Self>, exited: &Exited);
 
     /// It could not be started, or was ended while that went on.

@@ -29,8 +29,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How many starts may be on their way at once.
 pub(crate) const MAX_STARTS: usize = 64;
-/// Of these, how many of one identity: more of them would only wait for each other, and keep the processors from the threads
-/// that serve others.
+/// Of these, how many of one identity: more of them would only wait for each other, and keep the processors from the
+/// threads that serve others.
 pub(crate) const MAX_STARTS_PER_IDENTITY: usize = 16;
 
 /// What all executions of one engine share.
@@ -52,8 +52,8 @@ pub(crate) struct Shared {
     pub(crate) max_executions: u32,
     /// Closed when nothing new may start.
     pub(crate) permits: Arc<Semaphore>,
-    /// Threads for starts: looking a user up, entering a directory and loading a program may take long, or forever, on a
-    /// network.
+    /// Threads for starts: looking a user up, entering a directory and loading a program may take long, or forever, on
+    /// a network.
     pub(crate) starters: Workers,
     pub(crate) tracker: TaskTracker,
     /// Ends what runs, and refuses what comes.
@@ -150,7 +150,7 @@ impl Shared {
         }
     }
 
-    /// What is told of each stream of a command; 0: all.
+    /// How much is delivered of each stream of a command; 0: all.
     pub(crate) fn max_output_bytes(&self, command: &Command) -> u64 {
         let asked = match command.max_output_bytes() {
             0 => self.max_output_bytes,

@@ -130,7 +130,7 @@ impl Starter<'_> {
         let own = OwnChild::expect();
         let child = own.canceller();
         let (answer, mut spawning) = oneshot::channel();
-        // set by whoever is first: the thread that starts it, or who waits for that no more
+        // set by the first of the two: the thread that starts it, or the task that gives up waiting
         let begun = Arc::new(AtomicBool::new(false));
         let begins = Arc::clone(&begun);
         let start = move || {
@@ -144,7 +144,7 @@ impl Starter<'_> {
         let turn = async {
             let turn = self.shared.starters.run(self.record.identity(), start);
             if tokio::time::timeout(TURN_TIMEOUT, turn).await.is_ok() || begun.load(Ordering::Acquire) {
-                // what comes of it is told by the start itself
+                // the start itself sends its result
                 std::future::pending::<()>().await;
             }
         };

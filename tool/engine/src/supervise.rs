@@ -37,7 +37,7 @@ pub(crate) struct Supervisor {
     pub(crate) record: Arc<Record>,
     /// Without what only its start needs.
     pub(crate) command: Command,
-    /// Told all of it.
+    /// Gets every event.
     pub(crate) observer: Option<Box<dyn ExecutionObserver>>,
     /// Cancelled when the caller is no longer waited for, also not to read its output.
     pub(crate) abandoned: CancellationToken,
@@ -80,7 +80,7 @@ impl Supervisor {
                 let concluded = self.settle(&main).await;
                 self.finish(main, concluded).await;
             }
-            // it was told that nothing runs
+            // the caller has its answer
             (None, Ok(_)) => {}
             (None, Err(_)) => {
                 self.report_failure(&ExecutorError::Internal("the start has failed by a fault of the agent".into()));
@@ -89,7 +89,7 @@ impl Supervisor {
         }
     }
 
-    /// Runs it to the end of its main process and its output. `None`: it did not start, and all of that was told.
+    /// Runs it to the end of its main process and its output. `None`: it did not start, and that was reported.
     async fn supervise(
         &mut self,
         command: Command,
@@ -103,7 +103,7 @@ impl Supervisor {
             Err(NotStarted::Failed(error)) => {
                 self.report_failure(&error);
                 self.shared.registry.release(&self.record);
-                // whoever hears of it finds a free place
+                // the permit is free before the caller has its answer
                 self.permit = None;
                 answer(Err(error));
             }
@@ -133,7 +133,8 @@ impl Supervisor {
         let Ends { stdin, stdout, stderr, terminal } = ends;
         let output = self.carry_output(stdout, stderr, &exited);
         tokio::pin!(output);
-        // whoever waits before there is a process hears of its streams in the order in which it writes to them
+        // polled before there is a process: the runtime then reports its streams in the order in which it writes to
+        // them
         let _ = poll_fn(|context| Poll::Ready(output.as_mut().poll(context))).await;
 
         let starter = Starter { shared: &self.shared, record: &self.record, deadline: self.command.deadline() };
@@ -181,11 +182,11 @@ impl Supervisor {
             () = control::ended(&main.pidfd) => None,
             stop = self.stop(main.started) => Some(stop),
         };
-        // it ended by itself before anything was done to it, and this task has not heard of that yet
+        // it ended by itself before anything was done to it, and the runtime has not reported that yet
         if forced.is_some() && control::exit_status(main.pid).is_ok() {
             forced = None;
         }
-        // whether it was what ended it is told by how that ended; all others are to go
+        // how it ended says whether that was the cause; its other processes are ended in any case
         if forced.is_none() && self.record.kill.is_cancelled() {
             forced = Some((ExitCause::Signaled, Duration::ZERO));
         }
@@ -241,8 +242,8 @@ impl Supervisor {
     }
 
     /// The kernel ended a process of it for want of memory. Known of a cgroup of its own; else of this process's own
-    /// cgroup, if no other execution has been there since before the start, and the main process was killed or says so of
-    /// one of its own: nothing is said of what may be another's.
+    /// cgroup, if no other execution has been there since before the start, and the main process was killed or says so
+    /// of one of its own: nothing is said of what may be another's.
     fn has_run_out_of_memory(&self, main: &Main, status: Status) -> bool {
         let known = main.containment.has_run_out_of_memory();
         known.unwrap_or_else(|| {
@@ -319,7 +320,7 @@ impl Supervisor {
         self.observe_end(|observer| observer.not_started(error));
     }
 
-    /// Tells the observer the end. A panic of it changes nothing of that.
+    /// Gives the observer the end. If it panics, everything else goes on as usual.
     fn observe_end(&mut self, end: impl FnOnce(Box<dyn ExecutionObserver>)) {
         if let Some(observer) = self.observer.take() {
             let _ = catch_unwind(AssertUnwindSafe(|| end(observer)));
@@ -360,7 +361,7 @@ impl Supervisor {
         }
     }
 
-    /// Tells the end, and looks after what was left running.
+    /// Reports the end, and follows what was left running.
     async fn finish(mut self, mut main: Main, concluded: Concluded) {
         let Concluded { ending, rests, inputs } = concluded;
         let lingers = ending.survivors > 0;
@@ -378,9 +379,9 @@ impl Supervisor {
         self.observe_end(|observer| observer.ended(&exited));
         let (Self { shared, record, tracked, permit, .. }, containment) = (self, &main.containment);
         shared.registry.ended(&record, exited.clone(), lingers);
-        // not before: who is told that it has ended may look
+        // only now: a writer that is told of the end may ask for the state
         drop(inputs);
-        // whoever hears of the end finds a free place, and survivors that stay even if this task is dropped
+        // the permit is free before the end is reported; survivors hold it, and stay even if this task is dropped
         let _permit = permit.filter(|_| lingers);
         if lingers {
             containment.leave_alone();
@@ -461,7 +462,7 @@ async fn ended(pidfd: &AsyncFd<OwnedFd>, pid: rustix::process::Pid, survivors: u
     }
     for _ in 0..EXIT_STATUS_ATTEMPTS {
         match control::exit_status(pid) {
-            // a debugger is told first
+            // the kernel reports the end to a debugger first
             Err(error) if survivors == 0 && error.kind() == io::ErrorKind::WouldBlock => {
                 tokio::time::sleep(RETRY_DELAY).await
             }
@@ -476,7 +477,7 @@ async fn ended(pidfd: &AsyncFd<OwnedFd>, pid: rustix::process::Pid, survivors: u
 /// How shells exit whose last process was ended by SIGKILL.
 const KILLED: u8 = 128 + 9;
 
-/// How often an end is looked for that is known to be there, with a [`RETRY_DELAY`] between.
+/// How often the exit status of an ended process is asked for, with a [`RETRY_DELAY`] between.
 const EXIT_STATUS_ATTEMPTS: usize = 50;
 
 fn log_end(exited: &Exited) {

@@ -1,4 +1,4 @@
-//! How long to wait before trying again, and until when.
+//! Waiting: before trying again, and until a moment.
 
 use std::io;
 use std::time::{Duration, Instant};

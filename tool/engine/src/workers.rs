@@ -1,7 +1,8 @@
 //! Threads for what blocks: made before they are needed, bounded, and shared in fair turns.
 //!
-//! Tokio's blocking pool is one for all: five hundred writers on a dead disk keep a kill from running, and a thread that
-//! cannot be made is a panic. Here each kind of work has threads of its own, of which some are there from the start.
+//! Tokio's blocking pool is one for all: five hundred writers on a dead disk keep a kill from running, and a thread
+//! that cannot be made is a panic. Here each kind of work has threads of its own, of which some are there from the
+//! start.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -16,17 +17,17 @@ use tokio::sync::oneshot;
 /// How long a thread beyond the first ones waits for more work before it ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Enough for what goes through rules and shell texts recursively: Cedar refuses to evaluate a rule when a few hundred KiB are
-/// left. What is not touched takes no memory.
+/// Enough for what goes through rules and shell texts recursively: Cedar refuses to evaluate a rule when a few hundred
+/// KiB are left. What is not touched takes no memory.
 const STACK_BYTES: usize = 2 * 1024 * 1024;
 
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A pool of threads for one kind of blocking work.
 ///
-/// Work is queued by its owner, and owners take turns: who asks for a thousand things does not keep another's one waiting
-/// for all of them. Clones share one pool. When the last clone is dropped, what is queued is still done, and then the
-/// threads end; a thread that is stuck in a system call is left behind.
+/// Work is queued by its owner, and owners take turns: who asks for a thousand things does not keep another's one
+/// waiting for all of them. Clones share one pool. When the last clone is dropped, what is queued is still done, and
+/// then the threads end; a thread that is stuck in a system call is left behind.
 #[derive(Clone)]
 pub struct Workers {
     handle: Arc<Handle>,
@@ -62,8 +63,8 @@ struct State {
 }
 
 impl Workers {
-    /// A pool with `core` threads, which are there from now on, and up to `max` while there is work for them. Where another
-    /// thread cannot be had, those that are there do the work.
+    /// A pool with `core` threads, which are there from now on, and up to `max` while there is work for them. Where
+    /// another thread cannot be had, those that are there do the work.
     ///
     /// # Errors
     /// The first threads cannot be made.
@@ -71,8 +72,8 @@ impl Workers {
         Self::with_share(name, core, max, usize::MAX)
     }
 
-    /// The same, with at most `max_each` threads (at least one) at work for one owner: where work takes long, a turn alone
-    /// comes too late.
+    /// The same, with at most `max_each` threads (at least one) at work for one owner: where work takes long, a turn
+    /// alone comes too late.
     ///
     /// # Errors
     /// The first threads cannot be made.
@@ -104,8 +105,8 @@ impl Workers {
         answered
     }
 
-    /// Does work in the turn of `owner` and waits for it. If this is dropped before its turn has come, it is not done, and
-    /// nothing of it is kept.
+    /// Does work in the turn of `owner` and waits for it. If this is dropped before its turn has come, it is not done,
+    /// and nothing of it is kept.
     ///
     /// # Errors
     /// It panicked.

@@ -30,7 +30,7 @@ pub(crate) struct Leaf {
 /// The cgroup that finds and ends all its processes.
 #[derive(Debug)]
 pub(super) enum Keeper {
-    /// Of version 2: it can be killed as a whole, and tells when it is empty.
+    /// Of version 2: it can be killed as a whole, and reports when it is empty.
     Unified(Directory),
     /// Of version 1: it can be frozen, so that none can get away.
     Freezer(Directory),
@@ -100,7 +100,7 @@ impl Leaf {
     /// The live processes in it.
     ///
     /// # Errors
-    /// They cannot be told now; asking again helps.
+    /// They cannot be read now; trying again helps.
     pub(crate) fn members(&self) -> io::Result<Vec<Process>> {
         self.unless_gone(self.read_members(), Vec::new())
     }
@@ -112,7 +112,7 @@ impl Leaf {
             members.extend(table::read(pid)?.filter(|process| !process.zombie));
         }
         if !members.is_empty() {
-            // an id that is still listed was not given to a stranger before its process was looked at
+            // an id that is still listed was not given to a stranger before its process was read
             let still = directory.pids()?;
             members.retain(|process| still.contains(&process.pid));
         }
@@ -122,7 +122,7 @@ impl Leaf {
     /// Nobody is in it, for certain or, with a freezer, most likely.
     ///
     /// # Errors
-    /// It cannot be told now; asking again helps.
+    /// It cannot be read now; trying again helps.
     pub(crate) fn is_empty(&self) -> io::Result<bool> {
         let is_empty = match &self.keeper {
             Keeper::Unified(directory) => directory.read(EVENTS).map(|events| !is_populated(&events)),
@@ -143,7 +143,7 @@ impl Leaf {
     /// Sends SIGKILL to all in it, whatever they do meanwhile.
     ///
     /// # Errors
-    /// It cannot be done now; asking again helps.
+    /// It cannot be done now; trying again helps.
     pub(crate) fn kill(&self) -> io::Result<Killed> {
         self.unless_gone(self.kill_all(), Killed { all: true, refused: HashSet::new() })
     }

@@ -111,7 +111,7 @@ impl Cgroups {
     pub(super) fn prepare(&self) {
         if let Some(unified) = &self.unified
             && unified.spare().is_none()
-            // if it fails, it is tried again when it is needed, and told then
+            // if it fails, it is tried again when it is needed, and reported then
             && let Ok(spare) = unified.tree.add_leaf()
         {
             // another thread was faster: it is removed, without the lock
@@ -247,8 +247,8 @@ fn unified(hierarchies: &[Hierarchy], may_move: bool) -> Result<Unified, String>
     }
 }
 
-/// Where cgroups may be made, the best place first: beside this process's own if all that was given to it, since a cgroup
-/// with processes cannot share out controllers; otherwise below its own.
+/// Where cgroups may be made, the best place first: beside this process's own if all that was given to it, since a
+/// cgroup with processes cannot share out controllers; otherwise below its own.
 fn bases(own: &Path) -> Vec<PathBuf> {
     let parent = own.parent().filter(|parent| is_delegated(parent));
     parent.into_iter().chain([own]).map(Path::to_owned).collect()
@@ -337,7 +337,7 @@ impl Abandoned {
     /// The live processes in it.
     ///
     /// # Errors
-    /// They cannot be told now; asking again helps.
+    /// They cannot be read now; trying again helps.
     pub(super) fn members(&self) -> io::Result<Vec<Process>> {
         self.leaf.members()
     }
@@ -345,7 +345,7 @@ impl Abandoned {
     /// Sends SIGKILL to all in it.
     ///
     /// # Errors
-    /// It cannot be done now; asking again helps.
+    /// It cannot be done now; trying again helps.
     pub(super) fn kill(&self) -> io::Result<()> {
         self.leaf.kill().map(drop)
     }
@@ -370,8 +370,8 @@ pub(super) fn abandoned(tree: &Path) -> io::Result<Vec<Abandoned>> {
     Ok(found)
 }
 
-/// Whether a process is in a cgroup that keeps an execution together, of this engine or of any on this machine. One that is
-/// only limited by a cgroup of version 1 has left it.
+/// Whether a process is in a cgroup that keeps an execution together, of this engine or of any on this machine. One
+/// that is only limited by a cgroup of version 1 has left it.
 pub(super) fn keeps(pid: i32) -> bool {
     let cgroups = table::read_all(&format!("/proc/{pid}/cgroup"));
     cgroups.is_ok_and(|cgroups| String::from_utf8_lossy(&cgroups).lines().any(is_keeping))
@@ -385,15 +385,15 @@ fn is_keeping(line: &str) -> bool {
     keeps && parts.next().is_some_and(|path| path.contains(PREFIX))
 }
 
-/// Sees that an orphan in a session of its own, whom nothing but its cgroup tells, is found and ended in it.
+/// Checks that an orphan in a session of its own, which only its cgroup identifies, is found and ended in it.
 fn try_out(leaf: Leaf) -> Result<(), String> {
     let text = |error: io::Error| error.to_string();
     if !leaf::can_keep(&leaf.keeper) {
         return Err("this kernel cannot end all processes of a cgroup".into());
     }
     vfork::leave_orphan(&leaf.entry().map_err(text)?).map_err(|errno| io::Error::from(errno).to_string())?;
-    // not by its members: the orphan runs no program of its own, so that its memory is this process's, which others may be
-    // closed to (PR_SET_DUMPABLE), and where /proc hides such processes it is not seen there
+    // not by its members: the orphan runs no program of its own, so that its memory is this process's, which others may
+    // be closed to (PR_SET_DUMPABLE), and where /proc hides such processes it is not seen there
     if leaf.is_empty().map_err(text)? {
         return Err("a process in it is not found".into());
     }

@@ -36,8 +36,8 @@ pub(super) struct Tree {
 /// What its engine has of it.
 #[derive(Debug)]
 struct Held {
-    /// Locked for as long as its engine lives: a directory that is not locked is of a dead one. `None`: it was removed for
-    /// good.
+    /// Locked for as long as its engine lives: a directory that is not locked is of a dead one. `None`: it was removed
+    /// for good.
     lock: Option<File>,
     /// The controllers that those below it have, if it is of version 2.
     shared: Vec<String>,
@@ -358,7 +358,7 @@ pub(super) fn pids(path: &Path) -> io::Result<Vec<i32>> {
     let mut pids = Vec::new();
     let mut note = |cgroup: BorrowedFd<'_>| {
         let text = match read_at(cgroup, "cgroup.procs") {
-            // a threaded one, see cgroups(7); the file is there, but only threads are told
+            // a threaded one, see cgroups(7); the file is there, but only threads are listed
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
                 let threads = read_at(cgroup, "cgroup.threads")?;
                 pids.extend(numbers(&threads).filter_map(table::of_thread));

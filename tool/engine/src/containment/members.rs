@@ -29,7 +29,7 @@ pub(super) struct ExecutionProcesses {
     pub(super) start_ticks: OnceLock<u64>,
     pub(super) started: Instant,
     pub(super) context: Arc<ContainmentContext>,
-    /// Members at the last look: one stays a member whatever it does to hide.
+    /// Members at the last scan: one stays a member whatever it does to hide.
     pub(super) known: Mutex<HashSet<(i32, u64)>>,
     /// The main process, while it is not reaped: the numbers of its session and group are its own.
     pub(super) held: Mutex<Option<OwnChild>>,
@@ -53,14 +53,14 @@ pub(crate) struct Name {
     pub(crate) identity: String,
 }
 
-/// What it takes to find and end processes: of one engine, and there before anything is started.
+/// What finding and ending processes takes: one for each engine, made before anything is started.
 pub(crate) struct ContainmentContext {
     pub(super) scanner: ProcessScanner,
     pub(crate) workers: Workers,
 }
 
 impl ContainmentContext {
-    /// `trust_cgroups`: whoever is in the cgroup of an execution is looked for there.
+    /// `trust_cgroups`: processes in the cgroup of an execution are found there.
     ///
     /// # Errors
     /// Threads cannot be made.
@@ -112,7 +112,7 @@ impl ExecutionProcesses {
     /// Sends `signal` to every live member that is not `done`. SIGKILL is sent until a pass finds nobody new; any other
     /// signal in one pass, since what a handler starts is not meant.
     pub(super) fn sweep(&self, signal: Signal, done: &mut Done, asked: Instant) -> io::Result<Sweep> {
-        // before anyone is signalled: those that only their parents tell are known from now on
+        // before any is signalled: those that only their parents identify are known from now on
         let members = self.members(asked, |_| {})?;
         if members.kept {
             return self.sweep_leaf(signal, done);
@@ -179,7 +179,7 @@ impl ExecutionProcesses {
         self.leaf().filter(|leaf| leaf.keeps())
     }
 
-    /// There is nothing left to look for.
+    /// No process is left to be found.
     pub(super) fn is_released(&self) -> bool {
         lock(&self.held).is_none() && lock(&self.leaf).is_none() && !self.left_alone.load(Ordering::Relaxed)
     }
@@ -205,7 +205,7 @@ impl ExecutionProcesses {
         Ok(())
     }
 
-    /// Live members, looked at no earlier than `asked`. `visit` sees those that are known without their parents as soon
+    /// Live members, scanned no earlier than `asked`. `visit` gets those that are known without their parents as soon
     /// as they are found.
     pub(super) fn members(&self, asked: Instant, mut visit: impl FnMut(&Process)) -> io::Result<Members> {
         let leaf = self.keeping_leaf();
@@ -238,7 +238,7 @@ impl ExecutionProcesses {
     }
 
     /// When the main process was born: no process of the execution is older. Read when it is first asked for, since
-    /// most executions never look at all processes; 0 if it is reaped by then.
+    /// most executions never scan all processes; 0 if it is reaped by then.
     pub(super) fn start_ticks(&self) -> io::Result<u64> {
         if let Some(ticks) = self.start_ticks.get() {
             return Ok(*ticks);
@@ -257,8 +257,8 @@ impl ExecutionProcesses {
             || process.marker.as_deref() == Some(self.name.key.as_str())
     }
 
-    /// All that was born since the main process, if that is cheap to tell. Process ids count up, and a young execution cannot
-    /// have seen them go round.
+    /// All that was born since the main process, if that is cheap to find out. Process ids count up, and a young
+    /// execution cannot have seen them go round.
     pub(super) fn young(&self) -> io::Result<Option<Vec<Process>>> {
         let last = table::last_pid()?;
         if self.started.elapsed() > Duration::from_millis(100) || !(0..=MAX_YOUNG).contains(&(last - self.main)) {
@@ -268,7 +268,7 @@ impl ExecutionProcesses {
         for pid in self.main + 1..=last {
             young.extend(table::read(pid)?);
         }
-        // one that ended before it was looked at could have left a younger one
+        // one that ended before it was read could have left a younger one
         Ok((table::last_pid()? == last).then_some(young))
     }
 
@@ -279,7 +279,7 @@ impl ExecutionProcesses {
     }
 }
 
-/// Up to so many processes are looked at one by one, rather than all of the machine.
+/// Up to this many processes are read one by one, rather than all of the machine.
 const MAX_YOUNG: i32 = 64;
 
 fn send(process: &Process, signal: Signal) -> io::Result<Delivery> {

@@ -1,13 +1,13 @@
 //! Keeping the processes of one execution together: finding, signalling and ending all of them.
 //!
 //! Members are whatever is in the execution's cgroup, in the session or group of its main process, carries its key in
-//! its environment, descends from such a process, or did so when it was last looked at. A cgroup ends all that is in it
-//! at once and tells when it is empty, so then the rest matters only for those who were moved out of it. Without one, a
-//! process that leaves the session, loses its parent and clears its environment, all three between two looks, is not
+//! its environment, descends from such a process, or did so at the last scan. A cgroup ends all that is in it at once
+//! and reports when it is empty, so then the rest matters only for those who were moved out of it. Without one, a
+//! process that leaves the session, loses its parent and clears its environment, all three between two scans, is not
 //! found; nor is one that keeps its environment from being read instead, for longer than [`DOUBT_TIMEOUT`].
 //!
-//! Without a cgroup, the main process is not reaped before the last member has ended, or the engine goes: so the numbers
-//! of its session and group cannot be given to strangers.
+//! Without a cgroup, the main process is not reaped before the last member has ended, or the engine goes: so the
+//! numbers of its session and group cannot be given to strangers.
 
 mod members;
 
@@ -38,15 +38,15 @@ pub(crate) struct Containment {
     inner: Arc<ExecutionProcesses>,
 }
 
-/// Whether processes that do not answer are members: they are asked again, but not for ever, since anyone on the machine may
-/// have one.
+/// Whether processes that do not answer are members: they are asked again, but not forever, since anyone on the machine
+/// may have one.
 #[derive(Default)]
 struct Doubt {
     since: Option<Instant>,
 }
 
 impl Doubt {
-    /// Whether there is reason to ask again, after a look since `asked` has found no member.
+    /// Whether there is reason to ask again, after a scan since `asked` has found no member.
     fn remains(&mut self, unread: bool, asked: Instant) -> bool {
         unread && asked.saturating_duration_since(*self.since.get_or_insert(asked)) < DOUBT_TIMEOUT
     }
@@ -58,8 +58,7 @@ const DOUBT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long to wait before that.
 const DOUBT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Who answers for the processes of an execution: if it is dropped early, since a runtime was shut down, they are ended
-/// at once.
+/// Ends the processes of an execution at once if it is dropped before they have ended, as when a runtime is shut down.
 pub(crate) struct KillOnDrop {
     containment: Containment,
 }
@@ -106,17 +105,17 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// With a cgroup, looking at all processes is a precaution: so long it may take.
+/// How long a scan of all processes may take where there is a cgroup, and the scan is a precaution.
 const SCAN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long processes that do not go are waited for before they are looked at again.
+/// How long processes that do not end are waited for before they are scanned again.
 const MAX_END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How many times a guard tries to end processes that do not go, with a [`RETRY_DELAY`] between.
+/// How many times a drop tries to end processes that do not go, with a [`RETRY_DELAY`] between.
 const ATTEMPTS: usize = 100;
 
 impl Containment {
-    /// How many members live, looked at no earlier than `asked`.
+    /// How many members live, scanned no earlier than `asked`.
     pub(crate) async fn count(&self, asked: Instant) -> u32 {
         let count = match self.inner.keeping_leaf() {
             Some(leaf) => self.repeat(move |_| Ok(leaf.members()?.len())).await,
@@ -165,7 +164,7 @@ impl Containment {
                 continue;
             }
             doubt = Doubt::default();
-            // a process in an uninterruptible sleep takes its time, and a frozen one for ever
+            // a process in an uninterruptible sleep takes its time, and a frozen one forever
             if tokio::time::timeout(timeout, self.all_ended(left.live.clone())).await.is_err() {
                 self.thaw(left.live).await;
                 timeout = (2 * timeout).min(MAX_END_TIMEOUT);
@@ -226,8 +225,8 @@ impl Containment {
         self.inner.leaf()?.has_run_out_of_memory()
     }
 
-    /// The processes that live were asked to stay. Takes the main process, which has ended, from the process table, unless
-    /// others are still to be found by it.
+    /// The processes that live were asked to stay. Takes the main process, which has ended, from the process table,
+    /// unless others are still to be found by it.
     pub(crate) fn leave_alone(&self) {
         self.inner.left_alone.store(true, Ordering::Relaxed);
         if self.inner.keeping_leaf().is_some() {
@@ -242,7 +241,7 @@ impl Containment {
         if self.inner.keeping_leaf().is_some() {
             return;
         }
-        // one that cannot be looked at is found by its environment
+        // one that cannot be read is found by its environment
         if let Ok(start_ticks) = self.inner.start_ticks() {
             let note = journal.session(&self.inner.name.key, self.inner.main, start_ticks);
             *lock(&self.inner.session) = Some(note);
@@ -265,7 +264,7 @@ impl Containment {
         }
     }
 
-    /// Takes the main process, the last one, from the process table, and removes the cgroups; nothing is looked for or
+    /// Takes the main process, the last one, from the process table, and removes the cgroups; nothing is scanned or
     /// signalled from now on.
     pub(crate) fn release(&self) {
         self.inner.reap();
@@ -326,7 +325,7 @@ impl Containment {
         self.repeat(move |inner| inner.sweep_leaf(signal, &mut Done::new())).await
     }
 
-    /// Does what needs a look at all processes, no earlier than now: see [`Containment::repeat`].
+    /// Does what needs a scan of all processes, no earlier than now: see [`Containment::repeat`].
     async fn scan<T: Send + 'static>(
         &self,
         work: impl Fn(&ExecutionProcesses, Instant) -> io::Result<T> + Send + Sync + 'static,

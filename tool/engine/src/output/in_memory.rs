@@ -1,14 +1,14 @@
-//! How much output is in memory, of all executions and readers of this process together: where there is much of it, each of
-//! them holds less.
+//! How much output is in memory, of all executions and readers of this process together: where there is much of it,
+//! each of them holds less.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// This is much.
+/// From here on it is much.
 const HIGH_BYTES: usize = 64 * 1024 * 1024;
 
 static ALL: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether there is much.
+/// Whether so much is in memory that each is to hold less.
 pub(crate) fn is_high() -> bool {
     ALL.load(Ordering::Relaxed) > HIGH_BYTES
 }

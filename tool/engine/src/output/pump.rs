@@ -1,7 +1,7 @@
 //! Carrying output from the pipes, or the terminal, to the transcript: exact bytes, in order, as they arrive.
 //!
-//! A pipe is read only when there is room in the transcript, so what cannot be told yet stays in the pipe and slows the
-//! command down: memory is bounded, whatever it prints.
+//! A pipe is read only when there is room in the transcript, so what cannot be delivered yet stays in the pipe and
+//! slows the command down: memory is bounded, whatever it prints.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::streams::source::Source;
 const SMALL_BYTES: usize = 4096;
 /// Small chunks in a row are read no more often than this: a flood of tiny HTTP/2 frames would end a connection.
 const SMALL_INTERVAL: Duration = Duration::from_millis(1);
-/// But so many may come at once: HTTP/2's implementations forgive a hundred.
+/// But this many may come at once: HTTP/2's implementations forgive a hundred.
 const SMALL_BURST: u32 = 16;
 /// After the exit, while a survivor holds a pipe: how long it may be quiet before reading stops.
 const TAIL_QUIET: Duration = Duration::from_millis(50);
@@ -33,7 +33,7 @@ const TAIL_LIMIT: Duration = Duration::from_millis(500);
 pub(crate) struct Pump<'a> {
     /// Gets the output.
     pub(crate) transcript: &'a Transcript,
-    /// Is told what the transcript gets, and what is dropped.
+    /// Gets what the transcript gets, and what is dropped.
     pub(crate) observer: Option<&'a dyn ExecutionObserver>,
     /// For each stream: what follows is dropped. 0: unlimited.
     pub(crate) max_output_bytes: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Pump<'a> {
 }
 
 /// What was read of standard output and standard error so far. Whatever becomes of the pump, it is right: a stream is
-/// incomplete until its end was read, and a chunk is dropped until it was told.
+/// incomplete until its end was read, and a chunk is dropped until it was added.
 pub(crate) struct Totals([Mutex<StreamTotals>; 2]);
 
 impl Totals {
@@ -65,7 +65,7 @@ impl Totals {
             OutputStream::Stdout => stdout,
             OutputStream::Stderr => stderr,
         };
-        lock(&totals)
+        lock(totals)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::lock::lock;
 /// Of all engines of this process, since a process has one set of children.
 static OWN: LazyLock<Mutex<HashMap<u64, Arc<ChildState>>>> = LazyLock::new(Mutex::default);
 static NEXT: AtomicU64 = AtomicU64::new(0);
-/// Those that have ended and cannot be reaped yet: the kernel tells a debugger of such an end first, see ptrace(2).
+/// Those that have ended and cannot be reaped yet: the kernel reports such an end to a debugger first, see ptrace(2).
 static LATER: Mutex<Vec<OwnChild>> = Mutex::new(Vec::new());
 
 /// What is known of a child.
@@ -26,7 +26,8 @@ struct ChildState {
     unwanted: AtomicBool,
 }
 
-/// A child of the engine, from before it exists until it is reaped. Dropping it gives the child up: it is a stranger then.
+/// A child of the engine, from before it exists until it is reaped. Dropping it gives the child up: it is a stranger
+/// then.
 pub(crate) struct OwnChild {
     key: u64,
     state: Arc<ChildState>,
@@ -96,8 +97,8 @@ pub(crate) struct Canceller {
 }
 
 impl Canceller {
-    /// Keeps the child from being made, or kills it. One that is just being made may get away: ask again until it has come
-    /// out.
+    /// Keeps the child from being made, or kills it. One that is just being made may get away: ask again until it has
+    /// come out.
     pub(crate) fn cancel(&self) {
         self.state.unwanted.store(true, Ordering::Release);
         let own = lock(&OWN);

@@ -111,7 +111,7 @@ pub(crate) fn reap(pid: Pid) -> io::Result<bool> {
 /// Blocks until the process has ended, but not for long.
 pub(crate) fn wait_briefly(pidfd: &OwnedFd) {
     let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
-    // whether that or an error ends the wait, the process is looked at next
+    // whether that or an error ends the wait, the caller checks the process next
     let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&limit));
 }
 

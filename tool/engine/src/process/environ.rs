@@ -1,9 +1,9 @@
 //! What processes' environments say, read by threads of their own.
 //!
-//! A process can make reading its memory take for ever, by what it has mapped there: a file on a dead network file system, for
-//! example. `environ`, `cmdline` and `maps` below /proc/PID are its memory; `stat`, `status` and `cgroup` are not. So each
-//! read has a limit, and all of one look have another; what does not answer is not read again until it does, or runs
-//! another program. A look says which processes it has not read.
+//! A process can make reading its memory take forever, by what it has mapped there: a file on a dead network file
+//! system, for example. `environ`, `cmdline` and `maps` below /proc/PID are its memory; `stat`, `status` and `cgroup`
+//! are not. So each read has a limit, and all of one scan have another; what does not answer is not read again until it
+//! does, or runs another program. A scan says which processes it has not read.
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -25,13 +25,13 @@ pub(crate) const MARKER: &str = "TELEXEC_EXECUTION_KEY";
 
 /// How long one environment may take.
 const READ_TIMEOUT: Duration = Duration::from_millis(200);
-/// How long all environments of one look may take together.
+/// How long all environments of one scan may take together.
 const SCAN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a reader may wait for nothing but a processor.
 const PROCESSOR_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often a reader that has not answered is looked at: a read that is faster does not count.
+/// How often a reader that has not answered is checked: a read that is faster does not count.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// What was unclear is read again so many times: an execve(2) is over by then.
+/// How many times what was unclear is read again: an execve(2) is over by then.
 const SETTLE_READS: usize = 20;
 /// Readers that are there from the start.
 const READERS: usize = 2;
@@ -62,7 +62,7 @@ enum Marker {
     Unclear,
 }
 
-/// What one look at processes has come to.
+/// The reads of one scan: the time that is left for them, and which have failed.
 pub(crate) struct EnvironScan {
     /// How long environments may still be waited for. Zero: no more are read.
     left: Duration,
@@ -103,8 +103,8 @@ impl EnvironReader {
         Ok(Self { readers, stuck: Arc::default(), proc: proc.into() })
     }
 
-    /// Gives `note` the keys in the environments of these processes, each as soon as it was read; returns those that said
-    /// nothing, for [`Self::settle`].
+    /// Gives `note` the keys in the environments of these processes, each as soon as it was read; returns those that
+    /// said nothing, for [`Self::settle`].
     ///
     /// # Errors
     /// They cannot be read now, for want of descriptors or memory.
@@ -267,8 +267,8 @@ impl Reading {
         }
     }
 
-    /// Nobody waits for more. A reader that has begun is in the midst of the next one, until that answers; whether that was
-    /// not known before.
+    /// Nobody waits for more. A reader that has begun is in the midst of the next one, until that answers; whether that
+    /// was not known before.
     fn give_up(&self, progress: &mut Progress) -> bool {
         progress.given_up = true;
         let next = self.of.get(progress.read).filter(|_| progress.reader != 0);

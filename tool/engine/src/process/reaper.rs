@@ -9,20 +9,21 @@ use rustix::process::{Pid, getpid};
 use super::{children, control};
 use crate::wait::RETRY_DELAY;
 
-/// Reaps the orphans that are given to this process. For programs that are agents and nothing else: every child that was
-/// not started by a [`LocalExecutor`](crate::LocalExecutor) is taken for an orphan.
+/// Reaps the orphans that are given to this process. For programs that are agents and nothing else: every child that
+/// was not started by a [`LocalExecutor`](crate::LocalExecutor) is taken for an orphan.
 #[derive(Debug)]
 pub struct Reaper {
     /// How many times in a row something hid the orphans.
     hidden: AtomicU32,
 }
 
-/// An ended main process is soon reaped by its engine, and hides orphans only for so long; then a slower way finds them.
+/// An ended main process is soon reaped by its engine, and hides orphans only for so long; then a slower way finds
+/// them.
 const MAX_HIDDEN: u32 = 10;
 
 impl Reaper {
-    /// From now on, orphans among the descendants of this process are given to it, as they are anyway if it is the first
-    /// of its pid namespace. See PR_SET_CHILD_SUBREAPER, prctl(2).
+    /// From now on, orphans among the descendants of this process are given to it, as they are anyway if it is the
+    /// first of its pid namespace. See PR_SET_CHILD_SUBREAPER, prctl(2).
     ///
     /// # Errors
     /// The kernel is older than that.

@@ -1,5 +1,5 @@
-//! What this machine must have, tried out before anything is started. Without it an execution could not be ended, or not be
-//! said to have ended.
+//! What this machine must have, tried out before anything is started: without it executions could not be ended
+//! reliably.
 
 use std::{fs, io};
 

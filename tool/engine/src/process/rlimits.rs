@@ -8,8 +8,8 @@ pub(crate) const KINDS: usize = 16;
 const UNLIMITED: u64 = u64::MAX;
 const MIB: u64 = 1024 * 1024;
 
-/// What the kernel gives to its first process (include/asm-generic/resource.h), in the order of the kinds; open files as
-/// systemd raises them: 1,024, so that select(2) works, and as many as anyone needs for those who ask.
+/// What the kernel gives to its first process (include/asm-generic/resource.h), in the order of the kinds; open files
+/// as systemd raises them: 1,024, so that select(2) works, and as many as anyone needs for those who ask.
 pub(crate) fn defaults() -> [Limit; KINDS] {
     let mut limits = [limit(UNLIMITED, UNLIMITED); KINDS];
     let threads = number("/proc/sys/kernel/threads-max").map_or(UNLIMITED, |most| most / 2);

@@ -10,20 +10,20 @@ use super::table::{Process, is_process, last_pid, listed, read};
 use crate::lock::lock;
 use crate::workers::Workers;
 
-/// Looks at all processes. Those who ask at the same time share one look.
+/// Scans all processes. Callers at the same time share one scan.
 pub(crate) struct ProcessScanner {
     /// Older processes are of no interest: their environments are not read.
     since: u64,
-    /// Says whether a process is in the cgroup of an execution, which tells whose it is: its environment is not read.
+    /// Whether a process is in the cgroup of an execution: that identifies it, so its environment is not read.
     is_in_cgroup: Option<fn(i32) -> bool>,
     environs: EnvironReader,
-    /// A look takes a thread, and most of those who ask can share one.
+    /// A scan takes a thread, and most callers can share one.
     pub(crate) threads: Workers,
     latest: Mutex<Option<(Instant, Arc<Snapshot>)>>,
 }
 
-/// All processes that are no kernel threads, at one moment; found by what ties them to an execution, so that looking for
-/// one execution costs nothing for those of others.
+/// All processes that are no kernel threads, at one moment, indexed by what ties them to an execution, so that finding
+/// those of one costs nothing for those of others.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
     processes: BTreeMap<i32, Process>,
@@ -98,7 +98,7 @@ impl ProcessScanner {
     /// For what starts from now on.
     ///
     /// # Errors
-    /// The threads that look cannot be made.
+    /// The threads that scan cannot be made.
     pub(crate) fn new(is_in_cgroup: Option<fn(i32) -> bool>) -> io::Result<Self> {
         let own = i32::try_from(std::process::id()).ok().and_then(|pid| read(pid).ok().flatten());
         let since = own.map_or(0, |process| process.start_ticks);
@@ -114,7 +114,7 @@ impl ProcessScanner {
         Ok(Self { since: 0, ..Self::new(None)? })
     }
 
-    /// All processes, looked at no earlier than `asked`. If this call is the one to look, `visit` sees each process as
+    /// All processes, scanned no earlier than `asked`. If this call is the one that scans, `visit` gets each process as
     /// soon as it was read.
     ///
     /// # Errors
@@ -134,8 +134,8 @@ impl ProcessScanner {
 
     /// All processes that are no kernel threads.
     ///
-    /// A list of ids is old when it has been read: processes that replaced each other meanwhile would all be missed. So
-    /// every id that was given out since the list was made is looked at too, until none is new.
+    /// A list of ids is outdated once it has been read: processes that replaced each other meanwhile would all be
+    /// missed. So every id that was given out since is read too, until none is new.
     fn scan_all(&self, mut visit: impl FnMut(&Process)) -> io::Result<Snapshot> {
         let (mut seen, mut scan) = (Seen::default(), EnvironScan::begin());
         let mut newest = last_pid()?;
@@ -158,7 +158,7 @@ impl ProcessScanner {
         Ok(Snapshot::new(seen.processes, scan.unread().collect()))
     }
 
-    /// Looks at these, a few at a time: first at what they are, then at whose.
+    /// Reads these, a few at a time: first their state, then their environments.
     fn scan_pids(
         &self,
         pids: Vec<i32>,
@@ -190,7 +190,7 @@ impl ProcessScanner {
     /// Whether one of these carries this key, or does not answer.
     ///
     /// # Errors
-    /// They cannot be looked at now, for want of descriptors or memory.
+    /// They cannot be read now, for want of descriptors or memory.
     pub(crate) fn may_any_carry(&self, key: &str, processes: &[Process]) -> io::Result<bool> {
         let of = processes.iter().filter(|process| self.may_be_marked(process)).map(Memory::of).collect();
         let (mut found, mut scan) = (false, EnvironScan::begin());
@@ -200,7 +200,7 @@ impl ProcessScanner {
     }
 }
 
-/// What one look has seen so far.
+/// What one scan has seen so far.
 #[derive(Default)]
 struct Seen {
     processes: BTreeMap<i32, Process>,
@@ -216,16 +216,16 @@ impl Seen {
     }
 }
 
-/// So many processes are looked at before their environments are: those of one execution may replace each other fast.
+/// How many processes are read before their environments are: those of one execution may replace each other fast.
 const AT_ONCE: usize = 16;
 
-/// So many threads look, or wait for who looks.
+/// How many threads scan, or wait for the one that does.
 const MAX_THREADS: usize = 4;
 
 const KTHREADD: i32 = 2;
-/// New ids up to this many are looked at one by one.
+/// Up to this many new ids are read one by one.
 const MAX_NEW_IDS: i32 = 1000;
-/// Where processes are made so fast that a look never ends, the next one goes on.
+/// Where processes are made so fast that a scan would never end, the next one goes on.
 const MAX_PASSES: usize = 1000;
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Tells it from any other process since boot.
+    /// Unique among all processes since boot.
     pub(crate) fn key(&self) -> (i32, u64) {
         (self.pid, self.start_ticks)
     }
@@ -68,7 +68,7 @@ pub(crate) fn of_thread(id: i32) -> Option<i32> {
 /// One process, without its marker; `None`: there is none with this id.
 ///
 /// # Errors
-/// It cannot be told, for want of descriptors or memory.
+/// It cannot be read, for want of descriptors or memory.
 pub(crate) fn read(pid: i32) -> io::Result<Option<Process>> {
     Ok(read_file(&format!("/proc/{pid}/stat"))?.and_then(|stat| parse_stat(pid, &stat)))
 }
@@ -81,8 +81,8 @@ pub(crate) fn read_file(path: &str) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// A file of /proc, which comes whole if there is room for it: with a third of the system calls of the standard library,
-/// since thousands are read.
+/// A file of /proc, which comes whole if there is room for it: with a third of the system calls of the standard
+/// library, since thousands are read.
 pub(crate) fn read_all(path: &str) -> Result<Vec<u8>, Errno> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut bytes = Vec::with_capacity(USUAL_BYTES);
@@ -106,7 +106,7 @@ fn parse_stat(pid: i32, stat: &[u8]) -> Option<Process> {
     let flags: u64 = fields.nth(2)?.parse().ok()?;
     let threads: u32 = fields.nth(10)?.parse().ok()?;
     let start_ticks = fields.nth(1)?.parse().ok()?;
-    // older kernels do not tell
+    // older kernels do not report it
     let environ_address = fields.nth(27).and_then(|address| address.parse().ok()).unwrap_or(0);
     // the first thread may end before the others
     let zombie = state == "X" || (state == "Z" && threads <= 1);
@@ -135,7 +135,7 @@ pub(crate) fn open(process: &Process) -> io::Result<Option<OwnedFd>> {
         Err(Errno::SRCH) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    // its id may have been given to another between the look at it and the open
+    // its id may have been given to another process since it was read
     let now = read(process.pid)?;
     Ok(now.filter(|now| now.key() == process.key() && !now.zombie).map(|_| pidfd))
 }
@@ -146,7 +146,7 @@ pub(crate) async fn all_ended(processes: Vec<Process>) {
         match open(process).and_then(|pidfd| pidfd.map(control::watch).transpose()) {
             Ok(Some(pidfd)) => control::ended(&pidfd).await,
             Ok(None) => {}
-            // out of descriptors: look again soon
+            // out of descriptors: try again soon
             Err(_) => tokio::time::sleep(RETRY_DELAY).await,
         }
     }))

@@ -39,7 +39,7 @@ pub(crate) enum Reserved {
 /// All records.
 pub(crate) struct Registry {
     retention: Retention,
-    /// So many executions of one identity may run or linger at once.
+    /// How many executions of one identity may run or linger at once.
     max_per_identity: u32,
     entries: Mutex<Entries>,
 }
@@ -85,8 +85,9 @@ impl Registry {
         left
     }
 
-    /// Takes the command's id for its identity, or `fresh` if it has none; or finds the execution that answers the request.
-    /// A new one is visible once it has [`started`](Record::started). `file` is for its output, if that may be kept on disk.
+    /// Takes the command's id for its identity, or `fresh` if it has none; or finds the execution that answers the
+    /// request. A new one is visible once it has [`started`](Record::started). `file` is for its output, if that may be
+    /// kept on disk.
     ///
     /// # Errors
     /// The identity has used the id for something else.

@@ -205,7 +205,7 @@ impl Record {
     ///
     /// Its processes are counted no earlier than `asked`.
     pub(crate) async fn info(&self, asked: Instant) -> Option<ExecutionInfo> {
-        // counted first, so that no execution is told as ended with processes
+        // counted first, so that no execution is reported as ended with processes
         let processes = match self.containment() {
             Some(containment) => containment.count(asked).await,
             None => 0,

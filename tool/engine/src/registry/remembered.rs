@@ -1,5 +1,5 @@
-//! In which order ended executions are forgotten: when their time is over, and when there are too many of them or they take too
-//! much memory, the oldest of the identity first that has the most.
+//! In which order ended executions are forgotten: when their time is over, and when there are too many of them or they
+//! take too much memory, the oldest of the identity first that has the most.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl<K> Default for Remembered<K> {
 }
 
 impl<K> Remembered<K> {
-    /// Remembers one that takes so many bytes of memory, and ended then.
+    /// Remembers one that takes this many bytes of memory, and ended then.
     pub(crate) fn push(&mut self, key: K, identity: &str, bytes: usize, when: Instant) {
         let identity =
             self.shares.get_key_value(identity).map_or_else(|| identity.into(), |(known, _)| Arc::clone(known));
@@ -78,7 +78,7 @@ impl<K> Remembered<K> {
         if self.bytes > retention.bytes {
             return self.oldest_of_most(|share| share.bytes);
         }
-        // whoever has too much came last
+        // only the identity of the last one can have got too much
         let last = self.all.last_key_value().and_then(|(_, last)| self.shares.get(&last.identity))?;
         (last.bytes > retention.bytes_per_identity).then(|| last.places.front().copied()).flatten()
     }

@@ -37,7 +37,7 @@ impl Account {
         }
     }
 
-    /// The user with this name, or, if there is none and it is a number, with this id. May take long, or for ever, where
+    /// The user with this name, or, if there is none and it is a number, with this id. May take long, or forever, where
     /// users are looked up over a network.
     ///
     /// # Errors

@@ -41,8 +41,8 @@ pub(crate) struct Child {
     pub(crate) pidfd: OwnedFd,
 }
 
-/// Starts processes, with these ends of their streams. Blocks until the program runs or could not be started; then nothing of
-/// it is left. What is known of the child before it is there lets others cancel that.
+/// Starts processes, with these ends of their streams. Blocks until the program runs or could not be started; then
+/// nothing of it is left. What is known of the child before it is there lets others cancel that.
 pub(crate) trait Spawner: Send + Sync {
     fn spawn(&self, spec: &SpawnSpec, ends: CommandEnds, own: OwnChild) -> Result<(OwnChild, Child), SpawnError>;
 }

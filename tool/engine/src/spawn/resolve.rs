@@ -97,7 +97,7 @@ impl Defaults {
     }
 }
 
-/// The variable that tells a command the id of its execution.
+/// The variable that holds the id of a command's execution.
 const ID: &str = "TELEXEC_EXECUTION_ID";
 
 /// What nearly all terminals understand.

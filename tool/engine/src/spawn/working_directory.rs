@@ -22,7 +22,8 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// A new empty file: in `directory`, which only this process's user can use, or, for another user, in a new one. Blocks.
+    /// A new empty file: in `directory`, which only this process's user can use, or, for another user, in a new one.
+    /// Blocks.
     ///
     /// # Errors
     /// It cannot be made.
@@ -43,7 +44,7 @@ impl Report {
         let this = Self { disk, files, is_removed: false };
         // the user may write to the file, and put nothing in its place; the umask of this process does not matter
         fs::set_permissions(directory, fs::Permissions::from_mode(0o711))?;
-        // if it may not be given away, the user cannot be become either, and that is told
+        // if this process may not give it away, it may not become that user either, and the start fails
         let _ = fchown(create(&this.files.path)?, Some(user.uid), Some(user.gid));
         Ok(this)
     }
@@ -54,8 +55,8 @@ impl Report {
         format!("trap {} EXIT; {text}", quote(&report))
     }
 
-    /// What the shell reported; `None`: nothing, or no absolute path, or the file system does not answer. In the turn of
-    /// `owner`.
+    /// What the shell reported; `None`: nothing, or no absolute path, or the file system does not answer. In the turn
+    /// of `owner`.
     pub(crate) async fn read(mut self, owner: &str) -> Option<String> {
         let files = self.files.clone();
         let read = move || {

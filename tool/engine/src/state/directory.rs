@@ -145,7 +145,7 @@ impl Drop for EngineDirectory {
     }
 }
 
-/// Keeps others from taking what is being made for abandoned, while the file is open.
+/// While the file is open, no other engine takes a directory that is being made for an abandoned one.
 pub(crate) fn lock_all(state_dir: &Path) -> io::Result<File> {
     let all = File::options().create(true).truncate(false).write(true).mode(0o600).open(state_dir.join(LOCK))?;
     flock(&all, FlockOperation::LockExclusive)?;
@@ -155,7 +155,7 @@ pub(crate) fn lock_all(state_dir: &Path) -> io::Result<File> {
 /// The same, if nobody holds it.
 ///
 /// # Errors
-/// Someone does, or nobody ever did.
+/// Another engine holds it, or there is none.
 pub(crate) fn try_lock_all(state_dir: &Path) -> io::Result<File> {
     let all = File::options().write(true).open(state_dir.join(LOCK))?;
     flock(&all, FlockOperation::NonBlockingLockExclusive)?;

@@ -1,5 +1,5 @@
-//! File operations in the state directory: on threads of their own, each waited for only so long. A file system that does
-//! not answer takes these threads, and keeps nobody else.
+//! File operations in the state directory: on threads of their own, each waited for only so long. A file system that
+//! does not answer takes these threads, and keeps nobody else.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use tracing::warn;
 
 use crate::workers::Workers;
 
-/// So many operations go on at once, and so many threads may be stuck.
+/// How many operations go on at once, and how many threads may be stuck.
 const THREADS: usize = 8;
 /// How long an operation may take, or wait for its turn while no other one is done.
 pub(crate) const DISK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -55,8 +55,8 @@ impl Disk {
         Ok(Self { workers: Workers::new("state", 1, THREADS)?, health: Arc::default() })
     }
 
-    /// Does work in the turn of `owner`. It is not done if nobody waits for it when its turn comes; then what it holds is
-    /// dropped here, which must not block.
+    /// Does work in the turn of `owner`. It is not done if nobody waits for it when its turn comes; then what it holds
+    /// is dropped here, which must not block.
     ///
     /// # Errors
     /// It takes longer than [`DISK_TIMEOUT`], or its turn does not come.

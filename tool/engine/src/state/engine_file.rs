@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::process::table::{self, Process};
 
-/// What it is called.
+/// Its name.
 pub(crate) const FILE: &str = "engine";
 pub(crate) const VERSION: u32 = 1;
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -100,8 +100,8 @@ pub(crate) fn present(cgroups: &[PathBuf]) -> Vec<NotedCgroup> {
     cgroups.iter().filter_map(|path| NotedCgroup::of(path)).collect()
 }
 
-/// The engine of this directory has ended, whoever has its lock: a process that a killed engine was starting may have that for
-/// a moment.
+/// The engine of this directory has ended, even if its lock is held: a process that a killed engine was starting may
+/// have that for a moment.
 pub(crate) fn has_ended(directory: &Path) -> bool {
     let engine =
         fs::read(directory.join(FILE)).ok().and_then(|bytes| serde_json::from_slice::<EngineFile>(&bytes).ok());

@@ -19,8 +19,8 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Notes the engine and the directories of its cgroups; where that cannot be written, as on a full disk, the log says so.
-    /// Blocks.
+    /// Notes the engine and the directories of its cgroups; where that cannot be written, as on a full disk, the log
+    /// says so. Blocks.
     pub(crate) fn begin(directory: Arc<EngineDirectory>, name: &str, cgroups: &[PathBuf]) -> Self {
         let (name, boot_id) = (name.to_owned(), boot_id());
         let (process, cgroups) = (EngineProcess::own().ok(), present(cgroups));
@@ -57,7 +57,8 @@ impl Journal {
         self.directory.notes().outlives(self.directory.disk(), key.as_str(), cgroup.and_then(NotedCgroup::of))
     }
 
-    /// The same in the turn of `owner`, off the runtime's threads. An execution that cannot be noted is ended after a crash.
+    /// The same in the turn of `owner`, off the runtime's threads. An execution that cannot be noted is ended after a
+    /// crash.
     pub(crate) async fn note(self: &Arc<Self>, owner: &str, key: Key, cgroup: Option<PathBuf>) -> Option<Note> {
         let this = Arc::clone(self);
         logged(self.directory.disk().run(owner, move || this.outlives(&key, cgroup.as_deref())).await)

@@ -1,5 +1,5 @@
-//! What an engine keeps in its state directory: one directory for each engine, with the notes that it writes in case it is
-//! killed.
+//! What an engine keeps in its state directory: one directory for each engine, with the notes that it writes in case it
+//! is killed.
 
 pub(crate) mod directory;
 pub(crate) mod disk;
@@ -22,8 +22,8 @@ pub(crate) fn temporary_directory() -> io::Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix(TEMPORARY).permissions(std::fs::Permissions::from_mode(0o700)).tempdir()
 }
 
-/// A directory of this user that no one else can write to. Made for this user alone if it is not there; one that was made
-/// otherwise may be read by others.
+/// A directory of this user that no one else can write to. Made for this user alone if it is not there; one that was
+/// made otherwise may be read by others.
 pub(crate) fn own_directory(path: &Path) -> io::Result<PathBuf> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 

@@ -1,8 +1,8 @@
-//! The sessions of running executions that no cgroup keeps together, noted in case the engine is killed: by its environment a
-//! command is not found that has cleaned it, as `env -i` and sudo do.
+//! The sessions of running executions that no cgroup keeps together, noted in case the engine is killed: by its
+//! environment a command is not found that has cleaned it, as `env -i` and sudo do.
 //!
-//! One file has a line for each, and lines are used again. It is written behind the start, which waits for no disk: of what
-//! starts at the moment of the crash only that is found which carries its key.
+//! One file has a line for each, and lines are used again. It is written behind the start, which waits for no disk: of
+//! what starts at the moment of the crash only that is found which carries its key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

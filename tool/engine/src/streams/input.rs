@@ -51,7 +51,8 @@ struct Request {
 #[derive(Clone)]
 pub(crate) struct InputSender(mpsc::Sender<Request>);
 
-/// What is written, to be given to a [`InputWriter`]. Once it is dropped, writers are told that the command has ended.
+/// What is written, to be given to an [`InputWriter`]. Once it is dropped, writers get the error that the command has
+/// ended.
 pub(crate) struct InputReceiver(mpsc::Receiver<Request>);
 
 /// For a command that accepts input. Writers wait for each other.
@@ -85,7 +86,7 @@ impl Drop for GivenUp {
 }
 
 fn take(pending: &Pending) -> Option<Input> {
-    lock(&pending).take()
+    lock(pending).take()
 }
 
 fn refused(reason: &str) -> ExecutorError {

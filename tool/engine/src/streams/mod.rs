@@ -1,4 +1,5 @@
-//! The standard streams of one command: made before it is started, so that its output is waited for from its first byte on.
+//! The standard streams of one command: made before it is started, so that its output is waited for from its first byte
+//! on.
 
 pub(crate) mod input;
 pub(crate) mod source;
@@ -81,8 +82,9 @@ fn terminal(size: TerminalSize) -> io::Result<(Ends, CommandEnds)> {
 }
 
 impl CommandEnds {
-    /// Gives them to the user who is to have them: a pipe belongs to who made it, and another could not open it as /dev/stdout.
-    /// If this process may not give them away, it may not become that user either: the step that shows it tells why.
+    /// Gives them to the user who is to have them: a pipe belongs to who made it, and another could not open it as
+    /// /dev/stdout. If this process may not give them away, it may not become that user either, and that step's error
+    /// says why.
     pub(crate) fn give(&self, user: &Credentials) {
         match self {
             Self::Pipes { stdin, stdout, stderr } => {

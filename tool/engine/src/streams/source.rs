@@ -11,7 +11,7 @@ use tokio::net::unix::pipe;
 
 use super::terminal::Terminal;
 
-/// The most that is read at once, and told in one piece: larger chunks leave the processor's caches before they are sent.
+/// The most that is read and delivered in one piece: larger chunks leave the processor's caches before they are sent.
 pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
 /// The most that a terminal gives at once: see N_TTY_BUF_SIZE in the kernel's n_tty.c.
 const TERMINAL_BYTES: usize = 4096;
@@ -93,7 +93,7 @@ pub(crate) async fn discard(mut source: Source) {
         match source.read() {
             Ok(chunk) if chunk.is_empty() => return,
             Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => return,
-            // whoever floods nobody need not cost a processor
+            // a flood that nobody reads need not cost a processor
             _ => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }

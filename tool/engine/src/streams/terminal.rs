@@ -62,7 +62,7 @@ impl Terminal {
         drop(lock(&self.peer).take());
     }
 
-    /// Sets its size; who works with it is told by SIGWINCH.
+    /// Sets its size; its foreground processes get SIGWINCH.
     ///
     /// # Errors
     /// None are known.

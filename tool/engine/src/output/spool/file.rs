@@ -108,8 +108,8 @@ pub(crate) enum Stopped {
 }
 
 impl SpoolFile {
-    /// Writes chunks, the first of which begins where the last one ended. Returns where what is written ends now, and why
-    /// that is not all, if it is not. One writes at a time; after one that was given up nobody does.
+    /// Writes chunks, the first of which begins where the last one ended. Returns where what is written ends now, and
+    /// why that is not all, if it is not. One writes at a time; after one that was given up nobody does.
     pub(crate) async fn append(self: &Arc<Self>, chunks: Vec<Output>) -> (u64, Option<Stopped>) {
         let file = Arc::clone(self);
         let end = chunks.first().map_or(0, |chunk| chunk.position);

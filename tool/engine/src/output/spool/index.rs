@@ -11,7 +11,7 @@ use crate::streams::source::CHUNK_BYTES;
 
 /// An entry of the index: a position, and in the lowest bit the stream that begins there.
 pub(super) const ENTRY_BYTES: usize = 8;
-/// How many entries are looked at at once.
+/// How many entries are read at once.
 const ENTRIES: usize = 512;
 
 fn entry(index: &File, number: u64) -> io::Result<(u64, OutputStream)> {
@@ -38,7 +38,7 @@ pub(super) fn last_before(index: &File, entries: u64, position: u64) -> io::Resu
     Ok(low)
 }
 
-/// The entries from `first` on, or as many of them as are looked at at once.
+/// The entries from `first` on, or as many of them as are read at once.
 pub(super) fn runs(index: &File, first: u64, entries: u64) -> io::Result<Vec<(u64, OutputStream)>> {
     let count = usize::try_from(entries.saturating_sub(first)).unwrap_or(ENTRIES).min(ENTRIES);
     let mut bytes = vec![0; count * ENTRY_BYTES];

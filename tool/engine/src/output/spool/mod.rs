@@ -1,8 +1,8 @@
 //! Output that is kept on disk, so that those who come later can read it.
 //!
-//! Of each execution there are two files: the bytes of both streams in the order they were read, so that a byte's place in
-//! the file is its position; and an index, which says where the stream changes. Both only grow, so what has been written is
-//! whole whenever the agent ends; where they were removed, new ones begin.
+//! Of each execution there are two files: the bytes of both streams in the order they were read, so that a byte's place
+//! in the file is its position; and an index, which says where the stream changes. Both only grow, so what has been
+//! written is whole whenever the agent ends; where they were removed, new ones begin.
 
 mod file;
 mod index;
@@ -63,7 +63,7 @@ impl Spool {
         Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 
-    /// Takes so many bytes, or as many as there are.
+    /// Reserves this many bytes, or as many as there are.
     fn reserve(&self, bytes: u64) -> u64 {
         let most = |used: u64| used.saturating_add(bytes).min(self.limits.total.max(used));
         let before = self.used.update(Ordering::Relaxed, Ordering::Relaxed, most);

@@ -1,8 +1,8 @@
 //! The output of one execution, and who reads it.
 //!
-//! What was read last is in memory, as much of it as its readers need: the owner, who started the command and slows it down
-//! by reading slowly; the spool, which keeps the output of commands that may go to the background; and a little for all
-//! others, who never hold up anything. What they come too late for is in the spool, or is a gap.
+//! What was read last is in memory, as much of it as its readers need: the owner, who started the command and slows it
+//! down by reading slowly; the spool, which keeps the output of commands that may go to the background; and a little
+//! for all others, who never hold up anything. What they come too late for is in the spool, or is a gap.
 
 mod reader;
 mod state;
@@ -144,7 +144,7 @@ impl Transcript {
         self.taken.notify_waiters();
     }
 
-    /// The command goes on in the background: its owner is told so after what there is.
+    /// The command goes on in the background: its owner gets that event after the output so far.
     pub(crate) fn promote(&self) {
         let mut state = self.state();
         if state.exited.is_some() {
@@ -169,8 +169,8 @@ impl Transcript {
         self.added.notify_waiters();
     }
 
-    /// The command has ended. Forgets what is not to be kept, and returns how much nobody has got: of standard output and
-    /// of standard error.
+    /// The command has ended. Forgets what is not to be kept, and returns how much nobody has got: of standard output
+    /// and of standard error.
     pub(crate) fn seal(&self) -> [u64; 2] {
         let mut state = self.state();
         state.complete = true;
@@ -179,7 +179,7 @@ impl Transcript {
         state.dropped
     }
 
-    /// This is the last that is told.
+    /// This is the last event.
     pub(crate) fn finish(&self, exited: Exited) {
         self.state().exited = Some(exited);
         self.added.notify_waiters();
@@ -190,8 +190,8 @@ impl Transcript {
         self.state().spool.as_ref().is_some_and(|spool| spool.end > 0)
     }
 
-    /// Gives up what is on disk of an execution that has ended, but for the last of it, which goes into memory. False: the
-    /// file system does not answer.
+    /// Gives up what is on disk of an execution that has ended, but for the last of it, which goes into memory. False:
+    /// the file system does not answer.
     pub(crate) async fn forget_spool(&self) -> bool {
         let Some((file, end)) = self.state().spool.as_ref().map(|spool| (Arc::clone(&spool.file), spool.end)) else {
             return true;
@@ -258,7 +258,7 @@ impl Transcript {
 enum Found {
     Output(Output),
     OnDisk(Arc<SpoolFile>, u64),
-    /// What is before this was not kept; the owner is told at the end how much it has not got.
+    /// What is before this was not kept; the owner learns at the end how much it has not got.
     Gap(u64),
     /// What is before this was on disk, and is lost.
     Lost(u64),
@@ -297,7 +297,7 @@ async fn read_tail(file: &Arc<SpoolFile>, end: u64) -> io::Result<Vec<Output>> {
     Ok(tail)
 }
 
-/// Waits for what `check` finds, which is asked again whenever there are news.
+/// Waits for what `check` finds, which is called again after each notification.
 async fn when<T>(news: &Notify, check: impl Fn() -> Option<T>) -> T {
     loop {
         let next = news.notified();

@@ -16,9 +16,9 @@ use crate::wait::{RETRY_DELAY, is_transient};
 pub(crate) struct Reader {
     transcript: Arc<Transcript>,
     position: u64,
-    /// Read from disk, not told yet.
+    /// Read from disk, not delivered yet.
     read: VecDeque<Output>,
-    /// What that holds, with the piece of it that was told last.
+    /// What that takes of memory, with the piece of it that was delivered last.
     held: HeldBytes,
     is_owner: bool,
 }
@@ -62,13 +62,13 @@ impl Reader {
         Event::Output(output)
     }
 
-    /// What is before is not told.
+    /// What is before is not delivered.
     fn skip_to(&mut self, position: u64) -> Event {
         self.position = position;
         Event::Gap(position)
     }
 
-    /// False: it cannot be read, now or ever.
+    /// False: it cannot be read any more.
     async fn read(&mut self, file: Arc<SpoolFile>, end: u64) -> bool {
         let length = if in_memory::is_high() { SMALL_WINDOW / 4 } else { BATCH_BYTES };
         let end = end.min(self.position.saturating_add(length as u64));

@@ -1,5 +1,5 @@
-//! What runs in the child, in the memory of this process: it calls nothing but thin wrappers of system calls. No allocation,
-//! no lock, no panic, no destructor.
+//! What runs in the child, in the memory of this process: it calls nothing but thin wrappers of system calls. No
+//! allocation, no lock, no panic, no destructor.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -200,9 +200,9 @@ unsafe fn set_uid(shared: &Shared) -> Result<(), c_int> {
         match shared.credentials.as_ref() {
             Some(ids) => {
                 leave_keyring()?;
-                // Until it runs its program it shares this process's memory. Its new user may not look into it, or trace
-                // it, whatever fs.suid_dumpable says: the capabilities that it keeps until then, without effect, forbid
-                // it until the memory is undumpable. See ptrace(2), "access mode checking".
+                // Until it runs its program it shares this process's memory. Its new user may not look into it, or
+                // trace it, whatever fs.suid_dumpable says: the capabilities that it keeps until then, without effect,
+                // forbid it until the memory is undumpable. See ptrace(2), "access mode checking".
                 libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0);
                 check(libc::syscall(libc::SYS_setresuid, ids.uid, ids.uid, ids.uid))?;
                 check(libc::prctl(libc::PR_SET_DUMPABLE, 0).into())

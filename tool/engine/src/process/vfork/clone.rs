@@ -67,8 +67,8 @@ fn last_error() -> Errno {
     Errno::from_raw_os_error(number.unwrap_or(libc::EIO))
 }
 
-/// clone3(2), which alone makes a process in a cgroup. The C library has no wrapper of it, and the child must not return
-/// on the stack of its parent: so it is called by hand.
+/// clone3(2), which alone makes a process in a cgroup. The C library has no wrapper of it, and the child must not
+/// return on the stack of its parent: so it is called by hand.
 #[cfg(target_arch = "x86_64")]
 pub(super) mod clone3 {
     use super::{Entry, Errno, FLAGS, OwnedFd, RawFd, c_int, c_long, c_void};

@@ -1,13 +1,15 @@
-//! What an engine notes in case it is killed, and what the next one on the same state directory does about it.
+//! What a killed engine has left running, and its temporary files: the next engine on the same state directory ends and
+//! removes them.
 //!
-//! An engine's directory holds a file that names the engine and its cgroups, one for each execution that may outlive the call
-//! that started it, and one with the sessions that no cgroup keeps. Of a killed engine nobody can reach anything any more. The next one ends what carries its name, whatever state it is in, but for those that may outlive their
-//! calls; those are left running, and the log names them.
+//! The engine's directory has a file that names the engine and its cgroups, one for each execution that may outlive the
+//! call that started it, and one with the sessions that no cgroup keeps (see `state`). Everything of that engine is
+//! ended but for the executions that may outlive their calls; those are left running, and the log names them.
 //!
-//! A process is ended if its environment has the dead engine's random name, if it is in a cgroup of that engine, which is
-//! recognized by its inode, or in a session whose leader is the one that was noted, or if it descends from one of these. No request can set that variable, but any process can give
-//! it to itself, wherever it is: so others in its session are ended only if the session's leader has the same key, or is gone
-//! and all of them are of the same user. After a reboot there is nothing to end.
+//! A process is ended if its environment has the dead engine's random name, if it is in a cgroup of that engine
+//! (recognized by its inode), if it is in a session whose leader is the one that was noted, or if it descends from one
+//! of these. No request can set that variable, but any process can take it for its own: so others in its session are
+//! ended only if the session's leader has the same key, or is gone and all of them are of the same user. After a reboot
+//! there is nothing to end.
 
 #[cfg(test)]
 mod tests;
@@ -37,8 +39,8 @@ use crate::wait::RETRY_DELAY;
 /// How long processes may take to end that were sent SIGKILL: far longer than they do.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Ends what dead engines on this state directory have left running, and removes their temporary files; their directories
-/// stay for the handover. Blocks.
+/// Ends what dead engines on this state directory have left running, and removes their temporary files; their
+/// directories stay for the handover. Blocks.
 ///
 /// # Errors
 /// The state directory cannot be read.
@@ -100,7 +102,7 @@ struct Leftovers {
     sessions: Vec<Session>,
 }
 
-/// What a look has found.
+/// What a scan has found.
 #[derive(Debug, Default)]
 struct Found {
     live: Vec<Process>,
@@ -190,11 +192,11 @@ impl Leftovers {
         }
     }
 
-    /// Sends SIGKILL to all that may not go on. `sessions` gets theirs, with the start times of their leaders, which may be gone
-    /// when the others are looked at again.
+    /// Sends SIGKILL to all that may not go on. `sessions` gets theirs, with the start times of their leaders, which
+    /// may be gone when the others are scanned again.
     ///
     /// # Errors
-    /// They cannot be found now; asking again helps.
+    /// They cannot be found now; trying again helps.
     fn kill(&self, scanner: &ProcessScanner, sessions: &mut HashMap<i32, Option<u64>>) -> io::Result<Found> {
         let mut found = Found::default();
         for leaf in self.leaves()? {
@@ -264,8 +266,8 @@ impl Leftovers {
         process.marker.as_ref().is_some_and(|marker| self.spared.contains_key(marker))
     }
 
-    /// Removes what is named after it and was made by this user. Others can make what is named so, where everybody can make
-    /// files: of a directory no more is removed than an engine makes.
+    /// Removes what is named after it and was made by this user. Others can make what is named so, where everybody can
+    /// make files: of a directory no more is removed than an engine makes.
     fn remove_files(&self, place: &Path) {
         let own = rustix::process::geteuid().as_raw();
         let engine = format!("{}.", self.engine.name);
@@ -292,8 +294,8 @@ fn end_leaf(leaf: &Abandoned, live: &mut Vec<Process>) -> io::Result<()> {
     leaf.kill().and(seen)
 }
 
-/// The session of a process that carries a key is that execution's. Each execution starts in a new one; but a process of any
-/// session can take a key for its own.
+/// The session of a process that carries a key is that execution's. Each execution starts in a new one; but a process
+/// of any session can take a key for its own.
 fn is_own_session(all: &Snapshot, process: &Process) -> bool {
     let session = process.session;
     let lives = |process: &&Process| !process.zombie && !process.exiting;

@@ -1,5 +1,5 @@
-//! The file: a line of JSON that says how many follow, and one for each execution. Its types are its own, so that what is
-//! renamed elsewhere changes nothing here.
+//! The file: a line of JSON that says how many follow, and one for each execution. Its types are its own, so that what
+//! is renamed elsewhere changes nothing here.
 
 #[cfg(test)]
 mod tests;
