@@ -55,7 +55,7 @@ pub(crate) struct CertsInitArgs {
 /// Extended key usage. A certificate for both lets an agent's host call other agents.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-pub(crate) struct CertsSide {
+pub(crate) struct CertsUsage {
     /// For an agent: server authentication
     #[arg(long)]
     pub(crate) server: bool,
@@ -88,7 +88,7 @@ pub(crate) struct CertsIssueArgs {
     #[arg(long, value_name = "URI")]
     pub(crate) uri: Vec<String>,
     #[command(flatten)]
-    pub(crate) side: CertsSide,
+    pub(crate) usage: CertsUsage,
     /// Validity in days, at most that of the CA
     #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36500))]
     pub(crate) days: u32,

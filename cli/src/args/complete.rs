@@ -10,7 +10,7 @@ use crate::config::Config;
 pub(crate) fn targets() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
         let names = Config::load().unwrap_or_default().targets.into_keys();
-        beginning_with(typed, std::iter::once("local".to_owned()).chain(names))
+        with_prefix(typed, std::iter::once("local".to_owned()).chain(names))
     })
 }
 
@@ -23,16 +23,16 @@ pub(crate) fn hosts() -> ArgValueCompleter {
         let Config { targets, groups, .. } = Config::load().unwrap_or_default();
         let groups = groups.into_keys().chain(["all".to_owned()]).map(|name| format!("@{name}"));
         let names = groups.chain(targets.into_keys());
-        beginning_with(OsStr::new(typed), names.map(|name| format!("{before}{name}")))
+        with_prefix(OsStr::new(typed), names.map(|name| format!("{before}{name}")))
     })
 }
 
 /// Completes the name of a group.
 pub(crate) fn groups() -> ArgValueCompleter {
-    ArgValueCompleter::new(|typed: &OsStr| beginning_with(typed, Config::load().unwrap_or_default().groups.into_keys()))
+    ArgValueCompleter::new(|typed: &OsStr| with_prefix(typed, Config::load().unwrap_or_default().groups.into_keys()))
 }
 
-fn beginning_with(typed: &OsStr, names: impl Iterator<Item = String>) -> Vec<CompletionCandidate> {
+fn with_prefix(typed: &OsStr, names: impl Iterator<Item = String>) -> Vec<CompletionCandidate> {
     let typed = typed.to_string_lossy();
     names.filter(|name| name.starts_with(&*typed)).map(CompletionCandidate::new).collect()
 }

@@ -7,29 +7,29 @@ use rustls::{AlertDescription, CertificateError};
 use telexec_client::ConnectError;
 use telexec_executor::ExecutorError;
 
-const GIVE_CERTIFICATES: &str = "use --cert, --key and --ca; `telexec certs` can create them";
+const USE_CERTIFICATES: &str = "use --cert, --key and --ca; `telexec certs` can create them";
 
 /// A suggestion for this error, if there is one.
 pub(super) fn hint(error: &ExecutorError) -> Option<&'static str> {
     match find::<ConnectError>(error) {
-        Some(ConnectError::TlsRequired { .. }) => return Some(GIVE_CERTIFICATES),
+        Some(ConnectError::TlsRequired { .. }) => return Some(USE_CERTIFICATES),
         Some(_) => return None,
         None => {}
     }
     if let Some(error) = find::<rustls::Error>(error) {
-        return on_tls(error);
+        return tls_hint(error);
     }
     match error {
         // without TLS, missing certificates are the only cause
-        ExecutorError::Untrusted { .. } => Some(GIVE_CERTIFICATES),
+        ExecutorError::Untrusted { .. } => Some(USE_CERTIFICATES),
         ExecutorError::Unreachable { endpoint, .. } => {
-            find::<io::Error>(error).and_then(|error| on_connecting(error, endpoint.starts_with("unix:")))
+            find::<io::Error>(error).and_then(|error| connect_hint(error, endpoint.starts_with("unix:")))
         }
         _ => None,
     }
 }
 
-fn on_connecting(error: &io::Error, unix: bool) -> Option<&'static str> {
+fn connect_hint(error: &io::Error, unix: bool) -> Option<&'static str> {
     match error.kind() {
         io::ErrorKind::NotFound if unix => Some("check the path; an agent creates it: telexecd --listen unix:///PATH"),
         io::ErrorKind::ConnectionRefused if unix => {
@@ -49,7 +49,7 @@ fn on_connecting(error: &io::Error, unix: bool) -> Option<&'static str> {
     }
 }
 
-fn on_tls(error: &rustls::Error) -> Option<&'static str> {
+fn tls_hint(error: &rustls::Error) -> Option<&'static str> {
     match error {
         rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             Some("the agent's certificate was not issued by the CA in --ca")

@@ -7,7 +7,7 @@ pub(crate) const TIMED_OUT: u8 = 124;
 /// Refused by the agent; nothing ran.
 pub(crate) const REFUSED: u8 = 125;
 /// The program or shell cannot be executed.
-pub(crate) const NOT_INVOKABLE: u8 = 126;
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// The program or shell was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
 /// This plus n: killed by signal n.
@@ -64,7 +64,7 @@ pub(crate) fn of_error(error: &ExecutorError) -> u8 {
     match error {
         ExecutorError::Spawn(error) if error.stage != SpawnStage::Exec || error.is_exhausted() => REFUSED,
         ExecutorError::Spawn(error) if error.is_not_found() => NOT_FOUND,
-        ExecutorError::Spawn(_) => NOT_INVOKABLE,
+        ExecutorError::Spawn(_) => NOT_EXECUTABLE,
         ExecutorError::DeadlineExceeded => TIMED_OUT,
         ExecutorError::Unreachable { .. } | ExecutorError::Untrusted { .. } | ExecutorError::Lost { .. } => LOST,
         _ => REFUSED,

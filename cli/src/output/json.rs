@@ -20,22 +20,22 @@ pub(crate) fn execution(info: &ExecutionInfo) -> Result<String, serde_json::Erro
 }
 
 /// An event on one of many hosts, as one line.
-pub(crate) fn line_of(host: &str, event: &Event) -> Result<String, serde_json::Error> {
+pub(crate) fn event_on_host(host: &str, event: &Event) -> Result<String, serde_json::Error> {
     on_host(host, &Line::from(event))
 }
 
 /// An execution on one of many hosts, as one line.
-pub(crate) fn execution_of(host: &str, info: &ExecutionInfo) -> Result<String, serde_json::Error> {
+pub(crate) fn execution_on_host(host: &str, info: &ExecutionInfo) -> Result<String, serde_json::Error> {
     on_host(host, &Execution::from(info))
 }
 
 /// A value with the host that it belongs to, as one line.
 pub(crate) fn on_host(host: &str, what: &impl Serialize) -> Result<String, serde_json::Error> {
-    serde_json::to_string(&Of { host, what }).map(|line| line + "\n")
+    serde_json::to_string(&WithHost { host, what }).map(|line| line + "\n")
 }
 
 #[derive(Serialize)]
-struct Of<'a, T> {
+struct WithHost<'a, T> {
     host: &'a str,
     #[serde(flatten)]
     what: &'a T,

@@ -8,7 +8,7 @@ pub(crate) fn table(rows: &[impl AsRef<[String]>], width: Option<usize>) -> Stri
             *width = cell.chars().count().max(*width);
         }
     }
-    rows.iter().map(|row| cut(&line(row.as_ref(), &widths), width) + "\n").collect()
+    rows.iter().map(|row| truncate(&line(row.as_ref(), &widths), width) + "\n").collect()
 }
 
 fn line(row: &[String], widths: &[usize]) -> String {
@@ -16,7 +16,7 @@ fn line(row: &[String], widths: &[usize]) -> String {
     cells.join("  ").trim_end().to_owned()
 }
 
-fn cut(line: &str, width: Option<usize>) -> String {
+fn truncate(line: &str, width: Option<usize>) -> String {
     match width {
         Some(width) if line.chars().count() > width => {
             line.chars().take(width.saturating_sub(1)).chain(['…']).collect()

@@ -23,11 +23,11 @@ impl FromStr for HostCount {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let share = match text.strip_suffix('%') {
+        let count = match text.strip_suffix('%') {
             Some(percent) => percent.parse().ok().filter(|percent| *percent <= 100).map(Self::Percent),
             None => text.parse().ok().map(Self::Count),
         };
-        share.ok_or_else(|| "expected a number of hosts, or a percentage such as 10%".to_owned())
+        count.ok_or_else(|| "expected a number of hosts, or a percentage such as 10%".to_owned())
     }
 }
 
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_read_as_written() {
+    fn host_counts_are_parsed() {
         for (text, of_30) in [("0", 0), ("7", 7), ("10%", 3), ("5%", 1), ("100%", 30)] {
             assert_eq!(text.parse::<HostCount>().unwrap().of(30), of_30, "{text}");
         }

@@ -36,10 +36,10 @@ fn make(args: &CertsIssueArgs, names: Vec<SanType>, ca: &CertificateAuthority) -
     params.is_ca = IsCa::ExplicitNoCa;
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    if !args.side.client {
+    if !args.usage.client {
         params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
     }
-    if !args.side.server {
+    if !args.usage.server {
         params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
     }
     let cert = params.signed_by(&key, &ca.issuer);
@@ -97,12 +97,12 @@ fn ia5(text: &str) -> Result<rcgen::string::Ia5String, Failure> {
 fn next_steps(args: &CertsIssueArgs, ca: &Path, cert: &Path, key: &Path) -> String {
     let (ca, cert, key) = (ca.display(), cert.display(), key.display());
     let mut text = format!("created {cert} and {key}\n");
-    if !args.side.client {
+    if !args.usage.client {
         text += &format!(
             "for an agent:  telexecd --listen tcp://0.0.0.0:7443 --tls-cert {cert} --tls-key {key} --client-ca {ca}\n"
         );
     }
-    if !args.side.server {
+    if !args.usage.server {
         text += &format!("for a caller:  telexec ping --cert {cert} --key {key} --ca {ca} HOST:7443\n");
     }
     text
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn an_issued_certificate_is_what_was_asked_for_and_no_longer_valid_than_its_authority() {
+    fn an_issued_certificate_is_what_was_asked_for_and_no_longer_valid_than_its_ca() {
         let (ca_cert, ca_key) = super::super::ca::make("test", 10).unwrap();
         let ca = CertificateAuthority::from_pem(&ca_cert, &ca_key, PathBuf::new(), PathBuf::new()).unwrap();
         let args = args(&["web-1", "--client", "--days", "20"]);

@@ -45,7 +45,7 @@ fn new_id() -> Result<ExecutionId, Failure> {
 pub(crate) async fn attach(mut args: FleetAttachArgs) -> Result<u8, Failure> {
     args.schedule.apply_connect_timeout(&mut args.connect);
     let config = Config::load()?;
-    let hosts = come_back(&args.id, &args.hosts, &args.connect, &config).await?;
+    let hosts = select_hosts(&args.id, &args.hosts, &args.connect, &config).await?;
     let results = operate(hosts, Job::Attach(args.id), &args.schedule, &args.show, &config).await?;
     Ok(results.exit_code(args.show.max_code))
 }
@@ -53,7 +53,7 @@ pub(crate) async fn attach(mut args: FleetAttachArgs) -> Result<u8, Failure> {
 pub(crate) async fn kill(mut args: FleetKillArgs) -> Result<u8, Failure> {
     args.schedule.apply_connect_timeout(&mut args.connect);
     let config = Config::load()?;
-    let hosts = come_back(&args.id, &args.hosts, &args.connect, &config).await?;
+    let hosts = select_hosts(&args.id, &args.hosts, &args.connect, &config).await?;
     let job = Job::Signal(args.id, args.signal);
     let results = operate(hosts, job, &args.schedule, &ShowArgs::none(), &config).await?;
     Ok(results.exit_code(false))
@@ -63,7 +63,7 @@ pub(crate) async fn ps(mut args: FleetPsArgs) -> Result<u8, Failure> {
     args.schedule.apply_connect_timeout(&mut args.connect);
     let Some(id) = args.id else { return list(args.json) };
     let config = Config::load()?;
-    let hosts = come_back(&id, &args.hosts, &args.connect, &config).await?;
+    let hosts = select_hosts(&id, &args.hosts, &args.connect, &config).await?;
     let show = ShowArgs { quiet: true, ..ShowArgs::none() };
     let results = operate(hosts, Job::Get(id), &args.schedule, &show, &config).await?;
     let text = if args.json { as_json(&results)? } else { as_table(&results) };
@@ -72,7 +72,7 @@ pub(crate) async fn ps(mut args: FleetPsArgs) -> Result<u8, Failure> {
 }
 
 /// The hosts given, or else those recorded.
-async fn come_back(
+async fn select_hosts(
     id: &ExecutionId,
     args: &HostArgs,
     connect: &ConnectArgs,
@@ -120,7 +120,7 @@ fn list(as_json: bool) -> Result<u8, Failure> {
 
 fn as_json(results: &Results) -> Result<String, Failure> {
     let line = |(host, outcome): (&Host, &Outcome)| match &outcome.info {
-        Some(info) => json::execution_of(&host.name, info),
+        Some(info) => json::execution_on_host(&host.name, info),
         None => outcome.json_line(&host.name),
     };
     results.outcomes().map(line).collect::<Result<_, _>>().map_err(|error| Failure::new(exit::LOST, &error))

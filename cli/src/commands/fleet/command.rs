@@ -12,7 +12,7 @@ use crate::output::{Failure, exit};
 /// The label of all executions of a `fleet -d`.
 pub(crate) const LABEL: &str = "telexec.fleet";
 /// Maximum length of the host's name in an execution ID.
-const NAME_BYTES: usize = 80;
+const MAX_NAME_BYTES: usize = 80;
 
 /// Builds the command of each host.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl CommandTemplate {
     /// # Errors
     /// The configured user of the host is invalid.
     pub(crate) fn command(&self, host: &Host) -> Result<Command, telexec_executor::InvalidCommand> {
-        self.build(host.resolved.user.as_ref(), self.fleet.as_ref().map(|fleet| id_on(fleet, &host.name)))
+        self.build(host.resolved.user.as_ref(), self.fleet.as_ref().map(|fleet| execution_id_on(fleet, &host.name)))
     }
 
     /// The command as text.
@@ -71,10 +71,13 @@ impl CommandTemplate {
 }
 
 /// The execution ID on a host. It is derived from the run's ID and the name, so that it need not be stored.
-pub(crate) fn id_on(fleet: &ExecutionId, host: &str) -> Result<ExecutionId, telexec_executor::InvalidCommand> {
+pub(crate) fn execution_id_on(
+    fleet: &ExecutionId,
+    host: &str,
+) -> Result<ExecutionId, telexec_executor::InvalidCommand> {
     let fits = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
     let name: String = host.chars().map(fits).collect();
     // the end of a path is more specific than its beginning
-    let name = name.get(name.len().saturating_sub(NAME_BYTES)..).unwrap_or_default();
+    let name = name.get(name.len().saturating_sub(MAX_NAME_BYTES)..).unwrap_or_default();
     format!("{fleet}.{name}").parse()
 }

@@ -12,14 +12,14 @@ const DNS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Addresses with ports.
 #[derive(Debug, PartialEq)]
-pub(super) struct Found {
+pub(super) struct DnsHosts {
     pub(super) addresses: Vec<String>,
     /// The name in their certificates, if it is not the address.
     pub(super) server_name: Option<String>,
 }
 
 /// Looks up `dns:NAME:PORT` and `srv:NAME`; `None` for other hosts.
-pub(super) async fn lookup(host: &str) -> Option<Result<Found, String>> {
+pub(super) async fn lookup(host: &str) -> Option<Result<DnsHosts, String>> {
     let found = async {
         if let Some(name) = host.strip_prefix("dns:") {
             return Some(addresses(name).await);
@@ -32,17 +32,17 @@ pub(super) async fn lookup(host: &str) -> Option<Result<Found, String>> {
     }
 }
 
-async fn addresses(text: &str) -> Result<Found, String> {
+async fn addresses(text: &str) -> Result<DnsHosts, String> {
     let (name, port) = text.rsplit_once(':').ok_or("missing port: expected dns:NAME:PORT")?;
     let port: u16 = port.parse().ok().filter(|port| *port > 0).ok_or("missing port: expected dns:NAME:PORT")?;
     let found = lookup_host((name, port)).await.map_err(|error| error.to_string())?;
     let mut addresses: Vec<_> = found.collect();
     // DNS answers are in no particular order
     addresses.sort();
-    Ok(Found { addresses: addresses.iter().map(ToString::to_string).collect(), server_name: Some(name.to_owned()) })
+    Ok(DnsHosts { addresses: addresses.iter().map(ToString::to_string).collect(), server_name: Some(name.to_owned()) })
 }
 
-async fn services(text: &str, resolver: &StubResolver) -> Result<Found, String> {
+async fn services(text: &str, resolver: &StubResolver) -> Result<DnsHosts, String> {
     let name: Name<Vec<u8>> = text.parse().map_err(|error| format!("not a valid name: {error}"))?;
     let answer = resolver.query((name, Rtype::SRV)).await.map_err(|error| error.to_string())?;
     let records = answer.answer().map_err(|error| error.to_string())?;
@@ -56,7 +56,7 @@ async fn services(text: &str, resolver: &StubResolver) -> Result<Found, String> 
     addresses.dedup();
     match addresses.is_empty() {
         true => Err("no such service".to_owned()),
-        false => Ok(Found { addresses, server_name: None }),
+        false => Ok(DnsHosts { addresses, server_name: None }),
     }
 }
 

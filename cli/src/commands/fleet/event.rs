@@ -81,7 +81,7 @@ impl Outcome {
         Self { kind: Kind::Ok, code: 0, reason: None, exited: None, info: None }
     }
 
-    pub(crate) fn of(kind: Kind, code: u8, reason: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: Kind, code: u8, reason: impl Into<String>) -> Self {
         Self { kind, code, reason: Some(reason.into()), ..Self::ok() }
     }
 
@@ -112,13 +112,13 @@ impl Outcome {
             ExecutorError::Spawn(_) => Kind::Failed,
             _ => Kind::Refused,
         };
-        Self::of(kind, exit::of_error(error), cause(error))
+        Self::new(kind, exit::of_error(error), cause(error))
     }
 
     /// The command ran, but could not be followed to its end.
     pub(crate) fn lost(error: &ExecutorError) -> Self {
         let kind = if matches!(error, ExecutorError::DeadlineExceeded) { Kind::TimedOut } else { Kind::Lost };
-        Self::of(kind, exit::of_lost(error), cause(error))
+        Self::new(kind, exit::of_lost(error), cause(error))
     }
 
     pub(crate) fn is_ok(&self) -> bool {

@@ -38,7 +38,7 @@ pub(crate) async fn operate(
     let mut signals = Signals::listen()?;
     let printer = Printer::start(&hosts, show)?;
     let (stop, stopping) = watch::channel(false);
-    let ended_by = {
+    let stop_code = {
         let context = WorkerContext {
             hosts: Arc::clone(&hosts),
             job: Arc::new(job),
@@ -50,7 +50,7 @@ pub(crate) async fn operate(
         context.work(&schedule.schedule(config), &mut signals).await?
     };
     let results = printer.finish().await?;
-    match ended_by {
+    match stop_code {
         Some(code) => Err(Failure::silent(code)),
         None => Ok(results),
     }
@@ -70,20 +70,20 @@ impl WorkerContext {
     /// Runs all workers; returns the exit code of a signal that stopped them.
     async fn work(self, schedule: &Schedule, signals: &mut Signals) -> Result<Option<u8>, Failure> {
         let mut working =
-            pin!(schedule.run(self.hosts.len(), |number| self.one(number), || !self.stopping.is_requested()));
-        let (mut last, mut ended_by) = (None::<Instant>, None);
+            pin!(schedule.run(self.hosts.len(), |number| self.spawn_worker(number), || !self.stopping.is_requested()));
+        let (mut last, mut stop_code) = (None::<Instant>, None);
         loop {
             tokio::select! {
-                _ = &mut working => return Ok(ended_by),
+                _ = &mut working => return Ok(stop_code),
                 () = self.messages.closed(), if !self.stopping.is_requested() => {
                     self.stop.send_replace(true);
                 }
                 code = signals.exit_code() => {
                     let once = code == exit::of_signal(2) && last.is_none_or(|last| last.elapsed() > DOUBLE_INTERRUPT);
-                    match ended_by {
+                    match stop_code {
                         None if once => self.report_running(),
                         None => {
-                            ended_by = Some(code);
+                            stop_code = Some(code);
                             self.stop.send_replace(true);
                         }
                         // the workers wait for proof that commands ended; another Ctrl-C skips that
@@ -97,7 +97,7 @@ impl WorkerContext {
     }
 
     /// Works on one host, in its own task, so that TLS handshakes use all CPUs.
-    fn one(&self, number: usize) -> impl Future<Output = bool> + use<> {
+    fn spawn_worker(&self, number: usize) -> impl Future<Output = bool> + use<> {
         let (hosts, job, stopping) = (Arc::clone(&self.hosts), Arc::clone(&self.job), self.stopping.clone());
         let reporter = Reporter { host: number, messages: self.messages.clone() };
         let stop = self.fail_fast.then(|| Arc::clone(&self.stop));
@@ -108,11 +108,11 @@ impl WorkerContext {
             }
         });
         async move {
-            let went_well = task.await.unwrap_or(false);
-            if let Some(stop) = stop.filter(|_| !went_well) {
+            let succeeded = task.await.unwrap_or(false);
+            if let Some(stop) = stop.filter(|_| !succeeded) {
                 stop.send_replace(true);
             }
-            went_well
+            succeeded
         }
     }
 

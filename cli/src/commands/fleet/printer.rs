@@ -86,14 +86,14 @@ impl Thread {
             while let Ok(message) = messages.try_recv() {
                 self.message(message)?;
             }
-            self.show.settle(&self.hosts, &mut self.screen)?;
+            self.show.after_batch(&self.hosts, &mut self.screen)?;
             self.screen.flush()?;
             self.screen.progress(self.results.done(), || self.results.progress());
         }
-        for host in self.results.waiting() {
+        for host in self.results.pending() {
             self.event(host, &Event::Finished(Box::new(Outcome::not_run())))?;
         }
-        self.show.settle(&self.hosts, &mut self.screen)?;
+        self.show.after_batch(&self.hosts, &mut self.screen)?;
         self.screen.end_progress();
         self.show.finish(&self.hosts, &mut self.screen)?;
         self.close()?;

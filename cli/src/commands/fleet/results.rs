@@ -9,7 +9,7 @@ use super::hosts::Host;
 use crate::syntax::fold;
 
 /// Maximum number of different outcomes in a summary.
-const LINES: usize = 40;
+const MAX_SUMMARY_LINES: usize = 40;
 
 /// The progress of every host.
 pub(crate) struct Results {
@@ -50,7 +50,7 @@ impl Results {
     }
 
     /// Hosts that were never started.
-    pub(crate) fn waiting(&self) -> Vec<usize> {
+    pub(crate) fn pending(&self) -> Vec<usize> {
         self.states.iter().enumerate().filter(|(_, state)| matches!(state, State::Pending)).map(|(n, _)| n).collect()
     }
 
@@ -67,13 +67,13 @@ impl Results {
 
     /// The message after the first Ctrl-C.
     pub(crate) fn still_running(&self) -> String {
-        let running: Vec<_> = self.named(|state| matches!(state, State::Running)).collect();
-        let waiting = self.waiting().len();
+        let running: Vec<_> = self.hosts_in(|state| matches!(state, State::Running)).collect();
+        let waiting = self.pending().len();
         let waiting = if waiting > 0 { format!(", {waiting} waiting") } else { String::new() };
         format!("{} still running{waiting}: {}", running.len(), fold(running))
     }
 
-    fn named(&self, of: impl Fn(&State) -> bool) -> impl Iterator<Item = &str> {
+    fn hosts_in(&self, of: impl Fn(&State) -> bool) -> impl Iterator<Item = &str> {
         self.hosts.iter().zip(&self.states).filter(move |(_, state)| of(state)).map(|(host, _)| host.name.as_str())
     }
 
@@ -106,8 +106,9 @@ impl Results {
         let took = took.as_secs_f64();
         let mut lines = vec![format!("{} of {total} ok{others}, in {took:.1} s", self.count(Kind::Ok))];
         let by_outcome = self.by_outcome(|outcome| !outcome.is_ok());
-        let left_out = by_outcome.len().saturating_sub(LINES);
-        lines.extend(by_outcome.into_iter().take(LINES).map(|(words, hosts)| format!("  {hosts}: {words}")));
+        let left_out = by_outcome.len().saturating_sub(MAX_SUMMARY_LINES);
+        lines
+            .extend(by_outcome.into_iter().take(MAX_SUMMARY_LINES).map(|(words, hosts)| format!("  {hosts}: {words}")));
         if left_out > 0 {
             lines.push(format!("  and {left_out} more; use --json for all"));
         }

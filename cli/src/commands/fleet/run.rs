@@ -36,7 +36,7 @@ pub(crate) async fn run(mut args: FleetArgs) -> Result<u8, Failure> {
     if dry_run {
         args.show.quiet = true;
         let results = operate(hosts, Job::Check(template), &args.schedule, &args.show, &config).await?;
-        return answer(&results, &args.show);
+        return print_check(&results, &args.show);
     }
     let input = stdin.then(SharedInput::start).transpose();
     let input = input.map_err(|error| Failure::new(exit::LOST, &error).context("cannot read standard input"))?;
@@ -45,7 +45,7 @@ pub(crate) async fn run(mut args: FleetArgs) -> Result<u8, Failure> {
 }
 
 /// Prints the result of a dry run.
-fn answer(results: &Results, show: &ShowArgs) -> Result<u8, Failure> {
+fn print_check(results: &Results, show: &ShowArgs) -> Result<u8, Failure> {
     if !show.json {
         let words = |words: String| if words == Kind::Ok.label() { "allowed".to_owned() } else { words };
         let lines = results.by_outcome(|_| true).into_iter().map(|(end, hosts)| format!("{hosts}: {}\n", words(end)));

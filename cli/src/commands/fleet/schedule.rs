@@ -17,32 +17,32 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// Calls `work` with the index of each host; it returns whether it succeeded. `go_on` is called before each.
+    /// Calls `work` with the index of each host; it returns whether it succeeded. `may_continue` is called before each.
     /// Returns whether all hosts were started.
     pub(crate) async fn run<F: Future<Output = bool>>(
         &self,
         hosts: usize,
         work: impl Fn(usize) -> F,
-        go_on: impl Fn() -> bool,
+        may_continue: impl Fn() -> bool,
     ) -> bool {
         let batch = self.batch.map_or(hosts, |batch| batch.of(hosts)).max(1);
         // batches imply that each one must succeed before the next
         let tolerated = self.max_failures.or(self.batch.map(|_| HostCount::Count(0))).map(|share| share.of(hosts));
         let failures = Cell::new(0);
-        let begun = Cell::new(0);
-        let may_begin = || tolerated.is_none_or(|tolerated| failures.get() <= tolerated) && go_on();
+        let started = Cell::new(0);
+        let may_start = || tolerated.is_none_or(|tolerated| failures.get() <= tolerated) && may_continue();
         for first in (0..hosts).step_by(batch) {
             let numbers = first..hosts.min(first.saturating_add(batch));
-            let begin = numbers.take_while(|_| may_begin()).map(|host| {
-                begun.set(begun.get() + 1);
+            let tasks = numbers.take_while(|_| may_start()).map(|host| {
+                started.set(started.get() + 1);
                 work(host)
             });
-            let mut running = stream::iter(begin).buffer_unordered(self.fanout);
-            while let Some(went_well) = running.next().await {
-                failures.set(failures.get() + usize::from(!went_well));
+            let mut running = stream::iter(tasks).buffer_unordered(self.fanout);
+            while let Some(succeeded) = running.next().await {
+                failures.set(failures.get() + usize::from(!succeeded));
             }
         }
-        begun.get() == hosts
+        started.get() == hosts
     }
 }
 

@@ -9,7 +9,7 @@ use telexec_executor::{
 };
 use tokio::sync::{mpsc, watch};
 
-use super::command::{CommandTemplate, id_on};
+use super::command::{CommandTemplate, execution_id_on};
 use super::event::{Event, Kind, Outcome};
 use super::hosts::Host;
 use super::input::SharedInput;
@@ -82,9 +82,9 @@ pub(crate) async fn work(host: &Host, job: &Job, reporter: &Reporter, mut stop: 
         },
         () = stop.requested() => Outcome::not_run(),
     };
-    let went_well = outcome.is_ok();
+    let succeeded = outcome.is_ok();
     reporter.report(Event::Finished(Box::new(outcome))).await;
-    went_well
+    succeeded
 }
 
 async fn on_agent(host: &Host, agent: &Agent, job: &Job, reporter: &Reporter, stop: &mut Stop) -> Outcome {
@@ -92,7 +92,7 @@ async fn on_agent(host: &Host, agent: &Agent, job: &Job, reporter: &Reporter, st
         Job::Run(template, input) => return run(host, agent, template, input.clone(), reporter, stop).await,
         Job::Start(template) => return start(host, agent, template, reporter).await,
         Job::Check(template) => check(host, agent, template).await,
-        Job::Attach(fleet) => match id_on(fleet, &host.name) {
+        Job::Attach(fleet) => match execution_id_on(fleet, &host.name) {
             Ok(id) => return attach(agent, &id, reporter, stop).await,
             Err(error) => Err(error.into()),
         },
@@ -156,7 +156,7 @@ async fn follow(execution: &mut Execution, reporter: &Reporter, position: &mut u
             Err(error) => return Outcome::lost(&error),
         }
     }
-    Outcome::of(Kind::Lost, exit::LOST, "the agent did not report how the command ended")
+    Outcome::new(Kind::Lost, exit::LOST, "the agent did not report how the command ended")
 }
 
 /// Waits until the agent confirms that the cancelled command has no processes left.
@@ -194,7 +194,7 @@ async fn confirm_cancel(agent: &Agent) -> Outcome {
 }
 
 fn cancelled(reason: &str) -> Outcome {
-    Outcome::of(Kind::Cancelled, exit::LOST, reason)
+    Outcome::new(Kind::Cancelled, exit::LOST, reason)
 }
 
 /// Starts the command and waits until it is in the background. The agent keeps its output.
@@ -216,7 +216,7 @@ async fn start(host: &Host, agent: &Agent, template: &CommandTemplate, reporter:
             Err(error) => return Outcome::lost(&error),
         }
     }
-    Outcome::of(Kind::Lost, exit::LOST, "the agent did not report whether it keeps running")
+    Outcome::new(Kind::Lost, exit::LOST, "the agent did not report whether it keeps running")
 }
 
 async fn attach(agent: &Agent, id: &ExecutionId, reporter: &Reporter, stop: &mut Stop) -> Outcome {
@@ -229,7 +229,7 @@ async fn attach(agent: &Agent, id: &ExecutionId, reporter: &Reporter, stop: &mut
     };
     tokio::select! {
         outcome = following => outcome,
-        () = stop.requested() => Outcome::of(Kind::Cancelled, exit::LOST, "detached; keeps running"),
+        () = stop.requested() => Outcome::new(Kind::Cancelled, exit::LOST, "detached; keeps running"),
     }
 }
 
@@ -238,16 +238,16 @@ async fn check(host: &Host, agent: &Agent, template: &CommandTemplate) -> Result
     let reason = check.reason.replace(char::is_control, " ");
     Ok(match check.allowed {
         true => Outcome::ok(),
-        false => Outcome::of(Kind::Refused, exit::REFUSED, reason),
+        false => Outcome::new(Kind::Refused, exit::REFUSED, reason),
     })
 }
 
 async fn get(host: &Host, agent: &Agent, fleet: &ExecutionId) -> Result<Outcome, ExecutorError> {
-    let info = agent.executor().get(&id_on(fleet, &host.name)?).await?;
+    let info = agent.executor().get(&execution_id_on(fleet, &host.name)?).await?;
     let outcome = info.exited.clone().map_or_else(Outcome::ok, Outcome::exited);
     Ok(Outcome { info: Some(info), ..outcome })
 }
 
 async fn kill(host: &Host, agent: &Agent, fleet: &ExecutionId, signal: Signal) -> Result<Outcome, ExecutorError> {
-    agent.executor().signal(&id_on(fleet, &host.name)?, signal).await.map(|_| Outcome::ok())
+    agent.executor().signal(&execution_id_on(fleet, &host.name)?, signal).await.map(|_| Outcome::ok())
 }

@@ -36,7 +36,7 @@ struct Executors {
 }
 
 impl Executors {
-    async fn over(plain: RemoteExecutor) -> Self {
+    async fn new(plain: RemoteExecutor) -> Self {
         // the policy's answer for an unknown execution is that for the caller's own
         let end = Attach { position: 0, on_disconnect: OnDisconnect::Kill };
         let may_end = plain.attach(&ExecutionId::generate(), end).await;
@@ -84,7 +84,7 @@ impl LazyTarget {
     async fn open(&self) -> Result<Executors, ExecutorError> {
         let session = Session::connect(&self.resolved).await;
         let session = session.map_err(|failure| ExecutorError::Internal(failure.to_string()))?;
-        let executors = Executors::over(session.agent.executor()).await;
+        let executors = Executors::new(session.agent.executor()).await;
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
         Ok(executors)
     }

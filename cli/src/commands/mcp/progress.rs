@@ -34,10 +34,10 @@ impl Progress {
 
     /// Sends the output until all of it is sent or the client is gone.
     pub(super) async fn follow(self, output: mpsc::Receiver<Output>) {
-        let ((), _gone) = tokio::join!(self.gather(output), self.send());
+        let ((), _gone) = tokio::join!(self.collect(output), self.send());
     }
 
-    async fn gather(&self, mut output: mpsc::Receiver<Output>) {
+    async fn collect(&self, mut output: mpsc::Receiver<Output>) {
         while let Some(chunk) = output.recv().await {
             self.unsent().push(&chunk.data);
             self.changed.notify_one();

@@ -9,7 +9,7 @@ use similar::TextDiff;
 use telexec_executor::OutputStream;
 
 use super::Show;
-use super::lines::LINE_BYTES;
+use super::lines::MAX_LINE_BYTES;
 use super::live::Live;
 use crate::args::ShowArgs;
 use crate::commands::fleet::event::Event;
@@ -19,12 +19,12 @@ use crate::commands::fleet::spool::{Fingerprint, SpooledOutput};
 use crate::syntax::fold;
 
 const HEADING: Style = AnsiColor::Cyan.on_default();
-const GONE: Style = AnsiColor::Red.on_default();
-const NEW: Style = AnsiColor::Green.on_default();
+const REMOVED: Style = AnsiColor::Red.on_default();
+const ADDED: Style = AnsiColor::Green.on_default();
 /// Longer outputs are not compared.
-const DIFF_BYTES: u64 = 4 * 1024 * 1024;
+const MAX_DIFF_BYTES: u64 = 4 * 1024 * 1024;
 /// A diff that takes longer is approximated.
-const DIFF_TIME: Duration = Duration::from_secs(2);
+const DIFF_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) struct Gather {
     /// For standard error that is not gathered.
@@ -71,7 +71,7 @@ impl Gather {
     fn block(&mut self, group: &[usize], hosts: &[Host], screen: &mut Screen) -> io::Result<()> {
         if self.headings {
             let rule = "-".repeat(15);
-            let names = names(group, hosts);
+            let names = folded_names(group, hosts);
             let count = if group.len() > 1 { format!(" ({})", group.len()) } else { String::new() };
             for line in [&rule, &format!("{names}{count}"), &rule] {
                 let line = screen.styled(OutputStream::Stdout, HEADING, line);
@@ -87,7 +87,7 @@ impl Gather {
         match dropped {
             0 => Ok(()),
             bytes => {
-                let names = names(group, hosts);
+                let names = folded_names(group, hosts);
                 screen.message(&format!("{names}: {bytes} more bytes were dropped; increase --keep"))
             }
         }
@@ -95,17 +95,17 @@ impl Gather {
 
     /// Prints the diff of a group to the first one.
     fn difference(&mut self, first: &[usize], group: &[usize], hosts: &[Host], screen: &mut Screen) -> io::Result<()> {
-        let names = [names(first, hosts), names(group, hosts)];
+        let names = [folded_names(first, hosts), folded_names(group, hosts)];
         let (Some(old), Some(new)) = (self.text(first)?, self.text(group)?) else {
             return screen.message(&format!("{} differs from {}, and is too long to compare", names[1], names[0]));
         };
-        let diff = TextDiff::configure().timeout(DIFF_TIME).diff_lines(old.as_slice(), new.as_slice());
+        let diff = TextDiff::configure().timeout(DIFF_TIMEOUT).diff_lines(old.as_slice(), new.as_slice());
         let mut text = Vec::new();
         diff.unified_diff().context_radius(3).header(&names[0], &names[1]).to_writer(&mut text)?;
         for line in text.split_inclusive(|byte| *byte == b'\n') {
             let style = match line.first() {
-                Some(b'-') => Some(GONE),
-                Some(b'+') => Some(NEW),
+                Some(b'-') => Some(REMOVED),
+                Some(b'+') => Some(ADDED),
                 Some(b'@') => Some(HEADING),
                 _ => None,
             };
@@ -128,8 +128,8 @@ impl Gather {
     fn text(&mut self, group: &[usize]) -> io::Result<Option<Vec<u8>>> {
         let Some(spooled) = self.spooled(group) else { return Ok(None) };
         let mut text = Vec::new();
-        spooled.reader()?.take(DIFF_BYTES + 1).read_to_end(&mut text)?;
-        Ok((text.len() as u64 <= DIFF_BYTES).then_some(text))
+        spooled.reader()?.take(MAX_DIFF_BYTES + 1).read_to_end(&mut text)?;
+        Ok((text.len() as u64 <= MAX_DIFF_BYTES).then_some(text))
     }
 
     /// Prints the first line of all hosts, then the second, and so on, identical lines once.
@@ -146,7 +146,7 @@ impl Gather {
             let mut left = Vec::with_capacity(readers.len());
             for (number, mut reader) in readers {
                 let mut line = Vec::new();
-                if reader.by_ref().take(LINE_BYTES as u64).read_until(b'\n', &mut line)? == 0 {
+                if reader.by_ref().take(MAX_LINE_BYTES as u64).read_until(b'\n', &mut line)? == 0 {
                     continue;
                 }
                 let index = *known.entry(line.clone()).or_insert(lines.len());
@@ -158,7 +158,8 @@ impl Gather {
             }
             readers = left;
             for (line, numbers) in lines {
-                let prefix = screen.styled(OutputStream::Stdout, HEADING, &format!("{}: ", names(&numbers, hosts)));
+                let prefix =
+                    screen.styled(OutputStream::Stdout, HEADING, &format!("{}: ", folded_names(&numbers, hosts)));
                 let buffer = screen.buffer(OutputStream::Stdout)?;
                 if self.headings {
                     buffer.extend_from_slice(prefix.as_bytes());
@@ -196,7 +197,7 @@ impl Show for Gather {
     }
 }
 
-fn names(numbers: &[usize], hosts: &[Host]) -> String {
+fn folded_names(numbers: &[usize], hosts: &[Host]) -> String {
     fold(numbers.iter().filter_map(|number| hosts.get(*number)).map(|host| host.name.as_str()))
 }
 

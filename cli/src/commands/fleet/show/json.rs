@@ -17,9 +17,9 @@ impl Show for Json {
         use telexec_executor::Event as ExecutionEvent;
         let line = match event {
             Event::Connecting => return Ok(()),
-            Event::Started(started) => json::line_of(&host.name, &ExecutionEvent::Started(started.clone())),
-            Event::Output(output) => json::line_of(&host.name, &ExecutionEvent::Output(output.clone())),
-            Event::Gap(position) => json::line_of(&host.name, &ExecutionEvent::Gap(*position)),
+            Event::Started(started) => json::event_on_host(&host.name, &ExecutionEvent::Started(started.clone())),
+            Event::Output(output) => json::event_on_host(&host.name, &ExecutionEvent::Output(output.clone())),
+            Event::Gap(position) => json::event_on_host(&host.name, &ExecutionEvent::Gap(*position)),
             Event::Finished(outcome) => outcome.json_line(&host.name),
         };
         let line = line.map_err(io::Error::other)?;

@@ -1,7 +1,7 @@
 //! Splits chunks into lines. Long lines are split into pieces, to limit memory.
 
 /// Maximum length of a piece.
-pub(crate) const LINE_BYTES: usize = 16 * 1024;
+pub(crate) const MAX_LINE_BYTES: usize = 16 * 1024;
 
 /// The beginning of an incomplete line.
 #[derive(Debug, Default)]
@@ -14,7 +14,7 @@ impl Lines {
     pub(crate) fn push(&mut self, data: &[u8], mut give: impl FnMut(&[u8])) {
         for part in data.split_inclusive(|byte| *byte == b'\n') {
             match part.strip_suffix(b"\n") {
-                Some(line) if self.begun.is_empty() && line.len() <= LINE_BYTES => give(line),
+                Some(line) if self.begun.is_empty() && line.len() <= MAX_LINE_BYTES => give(line),
                 Some(line) => {
                     self.add(line, &mut give);
                     give(&self.begun);
@@ -27,8 +27,8 @@ impl Lines {
 
     fn add(&mut self, data: &[u8], give: &mut impl FnMut(&[u8])) {
         let mut rest = data;
-        while self.begun.len() + rest.len() > LINE_BYTES {
-            let (now, later) = rest.split_at(LINE_BYTES - self.begun.len());
+        while self.begun.len() + rest.len() > MAX_LINE_BYTES {
+            let (now, later) = rest.split_at(MAX_LINE_BYTES - self.begun.len());
             self.begun.extend_from_slice(now);
             give(&self.begun);
             self.begun.clear();
@@ -63,11 +63,11 @@ mod tests {
 
     #[test]
     fn a_line_without_an_end_is_given_in_pieces() {
-        let long = vec![b'x'; LINE_BYTES * 2 + 5];
+        let long = vec![b'x'; MAX_LINE_BYTES * 2 + 5];
         let given = lines(&[b"a", &long, b"\n", b"b"]);
-        assert_eq!(given.iter().map(Vec::len).collect::<Vec<_>>(), [LINE_BYTES, LINE_BYTES, 6, 1]);
+        assert_eq!(given.iter().map(Vec::len).collect::<Vec<_>>(), [MAX_LINE_BYTES, MAX_LINE_BYTES, 6, 1]);
         let given = lines(&[&[long.as_slice(), b"\n"].concat()]);
-        assert_eq!(given.iter().map(Vec::len).collect::<Vec<_>>(), [LINE_BYTES, LINE_BYTES, 5]);
+        assert_eq!(given.iter().map(Vec::len).collect::<Vec<_>>(), [MAX_LINE_BYTES, MAX_LINE_BYTES, 5]);
     }
 
     proptest! {

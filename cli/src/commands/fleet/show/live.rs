@@ -37,7 +37,7 @@ impl Live {
         let prefix = self.prefix_of(host, stream, screen);
         let Some(lines) = self.lines(number, stream) else { return Ok(()) };
         let buffer = screen.buffer(stream)?;
-        lines.push(data, |line| put(buffer, &prefix, line));
+        lines.push(data, |line| push_line(buffer, &prefix, line));
         Ok(())
     }
 
@@ -47,7 +47,7 @@ impl Live {
             let prefix = self.prefix_of(host, stream, screen);
             let Some(lines) = self.lines(number, stream) else { continue };
             let buffer = screen.buffer(stream)?;
-            lines.end(|line| put(buffer, &prefix, line));
+            lines.end(|line| push_line(buffer, &prefix, line));
         }
         Ok(())
     }
@@ -66,7 +66,7 @@ impl Live {
     }
 }
 
-fn put(buffer: &mut Vec<u8>, prefix: &str, line: &[u8]) {
+fn push_line(buffer: &mut Vec<u8>, prefix: &str, line: &[u8]) {
     buffer.extend_from_slice(prefix.as_bytes());
     buffer.extend_from_slice(line);
     buffer.push(b'\n');

@@ -18,7 +18,7 @@ pub(crate) trait Show: Send {
     fn event(&mut self, number: usize, host: &Host, event: &Event, screen: &mut Screen) -> io::Result<()>;
 
     /// Called after a batch of events.
-    fn settle(&mut self, _hosts: &[Host], _screen: &mut Screen) -> io::Result<()> {
+    fn after_batch(&mut self, _hosts: &[Host], _screen: &mut Screen) -> io::Result<()> {
         Ok(())
     }
 

@@ -15,20 +15,20 @@ pub(crate) struct InOrder {
     live: Live,
     /// The host that is printed live.
     turn: usize,
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingHost>,
     keep: u64,
 }
 
 /// A host after that one.
 #[derive(Default)]
-struct Waiting {
+struct PendingHost {
     spooled: Option<[SpooledOutput; 2]>,
     ended: bool,
 }
 
 impl InOrder {
     pub(crate) fn new(live: Live, hosts: usize, keep: u64) -> Self {
-        Self { live, turn: 0, waiting: (0..hosts).map(|_| Waiting::default()).collect(), keep }
+        Self { live, turn: 0, waiting: (0..hosts).map(|_| PendingHost::default()).collect(), keep }
     }
 
     fn keep(&mut self, number: usize, stream: OutputStream, data: &[u8]) -> io::Result<()> {
@@ -98,7 +98,7 @@ impl Show for InOrder {
         }
     }
 
-    fn settle(&mut self, hosts: &[Host], screen: &mut Screen) -> io::Result<()> {
+    fn after_batch(&mut self, hosts: &[Host], screen: &mut Screen) -> io::Result<()> {
         self.advance(hosts, screen)
     }
 }
