@@ -1,4 +1,4 @@
-//! What ties an execution to those who follow it.
+//! What ties an execution to the calls that follow it.
 
 use std::sync::Arc;
 

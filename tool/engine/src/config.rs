@@ -15,15 +15,15 @@ pub struct LocalConfig {
     pub working_directory: Option<String>,
     /// Added to the base environment of every command; PATH here is also where programs are looked up.
     pub environment: BTreeMap<String, String>,
-    /// From SIGTERM to SIGKILL, for commands that do not say. Default 2 s.
+    /// From SIGTERM to SIGKILL, for commands that set no grace of their own. Default 2 s.
     pub kill_grace: Duration,
     /// Longer ones, asked for or not, are cut to this. Default 60 s.
     pub max_kill_grace: Duration,
-    /// For commands that do not say. Default: none.
+    /// For commands that set no timeout of their own. Default: none.
     pub default_timeout: Option<Duration>,
     /// Longer timeouts, and none, are cut to this. Default: no limit.
     pub max_timeout: Option<Duration>,
-    /// For each stream of commands that do not say, in bytes. Default 0: no limit.
+    /// For each stream of commands that set no limit of their own, in bytes. Default 0: no limit.
     pub max_output_bytes: u64,
     /// How many executions may run or linger at once; more are [`telexec_executor::ExecutorError::Exhausted`]. Default
     /// 4,096.
@@ -40,9 +40,9 @@ pub struct LocalConfig {
     pub state_dir: Option<PathBuf>,
     /// Log the text of commands at info level instead of debug. Default: no.
     pub log_commands: bool,
-    /// Keep processes together in just this way. Default: the best that works here.
+    /// Keep processes together in this way only. Default: the best that works here.
     pub containment: Option<ContainmentKind>,
-    /// Be content with no less than a cgroup. Default: no.
+    /// Fail rather than do without a cgroup. Default: no.
     pub require_cgroup: bool,
     /// Let this process be moved into a cgroup `agent` below its own, if the controllers for limits need that (see "no
     /// internal processes", cgroups(7)). Default: no.
@@ -80,9 +80,9 @@ pub struct Retention {
     pub age: Duration,
     /// Default 1,000. Past this and the other limits, the oldest of the identity that has the most are forgotten first.
     pub count: usize,
-    /// So much memory they may take, with the output of theirs that is in memory. Default 64 MiB.
+    /// How much memory they may take, their output in memory included. Default 64 MiB.
     pub bytes: usize,
-    /// Of this, those of one identity. Default 32 MiB.
+    /// Of this, how much those of one identity may take. Default 32 MiB.
     pub bytes_per_identity: usize,
 }
 

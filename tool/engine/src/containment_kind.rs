@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// How the processes of an execution are kept together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
 pub enum ContainmentKind {
-    /// By session, process group, ancestry and environment: what hides from all of these gets away.
+    /// By session, process group, ancestry and environment: a process that hides from all of these gets away.
     #[default]
     #[serde(rename = "process-group")]
     ProcessGroup,

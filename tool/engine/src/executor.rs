@@ -35,13 +35,13 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct ResolvedCommand {
     /// The name of the user.
     pub user: String,
-    /// Its number.
+    /// The user's id.
     pub uid: u32,
     /// Where the command would start.
     pub working_directory: String,
     /// What would run shell text; `None`: it is a program without a shell.
     pub shell: Option<String>,
-    /// The variables of its environment that are not its own.
+    /// The variables of its environment that its request does not set.
     pub variables: Vec<String>,
 }
 
@@ -68,7 +68,7 @@ pub struct LocalExecutor {
 enum Reservation {
     /// A command that is to be started, and may be.
     New(Arc<Record>, TaskTrackerToken, OwnedSemaphorePermit),
-    /// One that was asked for before, and its start too.
+    /// An execution that was asked for before.
     Repeated(Execution),
 }
 
@@ -152,7 +152,7 @@ impl LocalExecutor {
             self.shared.hurry.cancel();
             self.idle().await;
         }
-        // not left to the last owner's drop: a process that exits now may not come to that
+        // not left to the last owner's drop, which a process that exits now may not reach
         let shared = Arc::clone(&self.shared);
         let _ = self.shared.context.workers.run("", move || shared.cgroups.remove()).await;
     }
@@ -168,7 +168,7 @@ impl LocalExecutor {
         let (shared, journal, disk) =
             (Arc::clone(&self.shared), Arc::clone(&self.shared.journal), self.shared.spool.directory().disk());
         let left = async {
-            // what answers this is busy at most
+            // a file system that is slow is waited for, but not one that does not answer
             disk.run_within(DISK_TIMEOUT, "", move || journal.end()).await?;
             disk.run_within(LEAVE_TIMEOUT, "", move || shared.leave()).await
         };
@@ -242,7 +242,7 @@ impl LocalExecutor {
                     let permit = self.permit().inspect_err(|_| self.shared.registry.release(&record))?;
                     return Ok(Reservation::New(record, tracked, permit));
                 }
-                // if it could not be started, this one is to be
+                // if that one could not be started, this one is reserved
                 Reserved::Repeated(record) => {
                     // before it has started: the first caller may go while it does
                     let binding = Binding::repeat(&record, command.on_disconnect());
@@ -253,7 +253,7 @@ impl LocalExecutor {
                 }
                 Reserved::Duplicate(record) => {
                     record.start().await;
-                    // if it has ended meanwhile, this one is to be started
+                    // if that one has ended meanwhile, this one is reserved
                     if let Some(info) = record.info(Instant::now()).await
                         && info.state == ExecutionState::Running
                     {

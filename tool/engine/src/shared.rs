@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     pub(crate) keys: Keys,
     pub(crate) spool: Arc<Spool>,
     pub(crate) journal: Arc<Journal>,
-    /// No longer than the longest.
+    /// No longer than `max_kill_grace`.
     pub(crate) kill_grace: Duration,
     pub(crate) max_kill_grace: Duration,
     pub(crate) default_timeout: Option<Duration>,
@@ -129,7 +129,7 @@ impl Shared {
         command.kill_grace().unwrap_or(self.kill_grace).min(self.max_kill_grace)
     }
 
-    /// Blocks on the file system.
+    /// Leaves the ended executions to the next engine, or removes all files. Blocks on the file system.
     pub(crate) fn leave(&self) {
         let directory = self.spool.directory();
         let left = match directory.is_temporary() {

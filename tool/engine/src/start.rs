@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tracing::warn;
 
 use crate::cgroup::Leaf;
-use crate::containment::{KillOnDrop, Name};
+use crate::containment::{ExecutionName, KillOnDrop};
 use crate::key::Key;
 use crate::output::transcript::MakeRoom;
 use crate::process::children::{Canceller, OwnChild};
@@ -47,7 +47,7 @@ pub(crate) struct Main {
 /// A process that runs, and what it was started with.
 struct Spawned {
     child: Child,
-    /// Just before there was a process: it may have run for a while when its start is seen.
+    /// Taken just before the process was made: it may have run for a while when its start is seen.
     started: Instant,
     containment: KillOnDrop,
     report: Option<Report>,
@@ -59,7 +59,7 @@ struct Spawned {
 pub(crate) enum NotStarted {
     /// Nothing of it is left.
     Failed(ExecutorError),
-    /// Nobody waits for it any more, and it may still come.
+    /// Nobody waits for the process any more, and it may still be made.
     GivenUp(ExecutorError, LateStart),
 }
 
@@ -79,7 +79,7 @@ impl LateStart {
     /// Keeps it from starting, or ends what it started; returns when nothing of it is left.
     pub(crate) async fn end(mut self) {
         let spawned = loop {
-            // on its way it may be stopped, or wait for a dead file system
+            // before it runs its program it may be stopped, or wait for a dead file system
             self.child.cancel();
             if let Ok(spawned) = tokio::time::timeout(RETRY_DELAY, &mut self.spawning).await {
                 break spawned;
@@ -173,7 +173,7 @@ impl Starter<'_> {
 }
 
 impl Shared {
-    /// Of all executions that live there is but one.
+    /// There is no other live execution.
     fn is_only_one(&self) -> bool {
         self.max_executions as usize == self.permits.available_permits() + 1
     }
@@ -196,7 +196,7 @@ impl Shared {
         }
     }
 
-    /// A file that waits for the last directory of a shell of this user.
+    /// The file in which a shell of this user reports its last directory.
     fn report(&self, key: &Key, user: Option<&Credentials>) -> Result<Report, ExecutorError> {
         let (disk, directory) = (self.spool.directory().disk().clone(), self.spool.directory().state_dir().to_owned());
         let (key, user) = (key.clone(), user.cloned());
@@ -257,7 +257,7 @@ impl Shared {
         };
         let started = Instant::now();
         let (own, child) = self.spawner.spawn(&spec, ends, own)?;
-        let name = Name { id: id.clone(), key, identity: command.identity().to_owned() };
+        let name = ExecutionName { id: id.clone(), key, identity: command.identity().to_owned() };
         let containment = KillOnDrop::new(child.pid, own, leaf, name, Arc::clone(&self.context));
         containment.note_session(&self.journal);
         note.into_iter().for_each(|note| containment.spare(note));
@@ -281,7 +281,7 @@ async fn end_now(containment: KillOnDrop) {
     containment.release();
 }
 
-/// What a command needs could not be had.
+/// The error that what a command needs could not be had.
 pub(crate) fn prepare(error: std::io::Error) -> SpawnError {
     SpawnError {
         stage: SpawnStage::Prepare,

@@ -28,7 +28,7 @@ use crate::streams::source::{self, Source};
 use crate::streams::{self, Ends};
 use crate::wait::{RETRY_DELAY, until};
 
-/// After a call's deadline: how long its reader is waited for.
+/// How long a reader that does not read is waited for after its call's deadline.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What one execution is made of.
@@ -39,9 +39,9 @@ pub(crate) struct Supervisor {
     pub(crate) command: Command,
     /// Gets every event.
     pub(crate) observer: Option<Box<dyn ExecutionObserver>>,
-    /// Cancelled when the caller is no longer waited for, also not to read its output.
+    /// Cancelled when the command no longer waits for the caller, not even to read its output.
     pub(crate) abandoned: CancellationToken,
-    /// Held until no process is left that was not asked to stay.
+    /// Held until no process is left but those that were asked to stay.
     pub(crate) tracked: TaskTrackerToken,
     /// Held until no process is left.
     pub(crate) permit: Option<OwnedSemaphorePermit>,
@@ -51,7 +51,7 @@ pub(crate) struct Supervisor {
     pub(crate) totals: Totals,
 }
 
-/// How the main process ended; the output may not have been read yet.
+/// How the main process ended. Its output may not have been read yet.
 struct Ending {
     cause: ExitCause,
     ended: Ended,
@@ -60,7 +60,7 @@ struct Ending {
     survivors: u32,
 }
 
-/// An execution whose main process has ended, and whose output was read as far as it is.
+/// An execution whose main process has ended, and whose output was read as far as it will be.
 struct Concluded {
     ending: Ending,
     /// What survivors may still write to.
@@ -165,7 +165,7 @@ impl Supervisor {
             ending
         };
         let ending = AssertUnwindSafe(ending).catch_unwind().await.unwrap_or_else(|_| {
-            // it failed again, and what failed is not to be asked for more
+            // it failed again: nothing more is asked of what fails
             main.containment.end_blocking();
             let wall_time = main.started.elapsed();
             Ending { cause: ExitCause::Signaled, ended: Ended::unknown(), wall_time, survivors: 0 }
@@ -215,7 +215,7 @@ impl Supervisor {
                 left = end => left,
             }
         };
-        // one that may not be ended goes on
+        // a main process that this one may not signal goes on
         let wall_time = ended_at.unwrap_or_else(Instant::now).saturating_duration_since(main.started);
         exited.cancel();
         let survivors = match left {
@@ -225,14 +225,14 @@ impl Supervisor {
         self.ending(main, wall_time, survivors).await
     }
 
-    /// How it ended, which it has.
+    /// How it ended.
     async fn ending(&self, main: &Main, wall_time: Duration, survivors: u32) -> Ending {
         let ended = ended(&main.pidfd, main.pid, survivors).await;
         let cause = match (self.forced.get(), ended.status) {
             // SIGKILL leaves no code: it was faster
             (Some(ExitCause::Signaled), Status::Code(code)) => ExitCause::Exited(code),
             (Some(cause), _) => *cause,
-            // it may end well all the same
+            // one of its processes may have been killed for want of memory, and the command have succeeded all the same
             (None, Status::Code(0)) => ExitCause::Exited(0),
             (None, status) if self.has_run_out_of_memory(main, status) => ExitCause::OutOfMemory,
             (None, Status::Code(code)) => ExitCause::Exited(code),
@@ -241,9 +241,9 @@ impl Supervisor {
         Ending { cause, ended, wall_time, survivors }
     }
 
-    /// The kernel ended a process of it for want of memory. Known of a cgroup of its own; else of this process's own
-    /// cgroup, if no other execution has been there since before the start, and the main process was killed or says so
-    /// of one of its own: nothing is said of what may be another's.
+    /// The kernel ended a process of it for want of memory. A cgroup of its own counts that. Without one it is taken to
+    /// be so if the counter of this process's own cgroup has grown, no other execution has been there since before the
+    /// start, and the main process was killed or exited as shells do whose command was.
     fn has_run_out_of_memory(&self, main: &Main, status: Status) -> bool {
         let known = main.containment.has_run_out_of_memory();
         known.unwrap_or_else(|| {
@@ -256,7 +256,7 @@ impl Supervisor {
         })
     }
 
-    /// Ends all of its processes; returns how many may not be ended.
+    /// Ends all of its processes; returns how many this process may not signal.
     async fn end(&self, containment: &KillOnDrop, grace: Duration) -> u32 {
         if grace.is_zero() || self.command.terminal().is_none() {
             return containment.end(grace, self.hurry()).await;
@@ -409,7 +409,7 @@ impl Supervisor {
             tokio::select! {
                 () = outlive => true,
                 never = limited => never,
-                // they were asked to stay; only this executor goes
+                // they were asked to stay; only this executor ends
                 () = shared.shutdown.cancelled() => false,
             }
         };
@@ -455,7 +455,7 @@ async fn hang_up_again(containment: &KillOnDrop) -> u32 {
     }
 }
 
-/// How the main process ended. Of one that goes on, since it may not be signalled, that is not known.
+/// How the main process ended; unknown of one that goes on since it may not be signalled.
 async fn ended(pidfd: &AsyncFd<OwnedFd>, pid: rustix::process::Pid, survivors: u32) -> Ended {
     if survivors == 0 {
         control::ended(pidfd).await;

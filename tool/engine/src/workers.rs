@@ -1,7 +1,7 @@
 //! Threads for what blocks: made before they are needed, bounded, and shared in fair turns.
 //!
-//! Tokio's blocking pool is one for all: five hundred writers on a dead disk keep a kill from running, and a thread
-//! that cannot be made is a panic. Here each kind of work has threads of its own, of which some are there from the
+//! Tokio's blocking pool is one for all: five hundred writers on a dead disk keep a kill from running, and it panics
+//! where a thread cannot be made. Here each kind of work has threads of its own, of which some are there from the
 //! start.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -25,9 +25,9 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// A pool of threads for one kind of blocking work.
 ///
-/// Work is queued by its owner, and owners take turns: who asks for a thousand things does not keep another's one
-/// waiting for all of them. Clones share one pool. When the last clone is dropped, what is queued is still done, and
-/// then the threads end; a thread that is stuck in a system call is left behind.
+/// Work is queued by owner, and owners take turns: a thousand jobs of one do not hold up the single job of another.
+/// Clones share one pool. When the last clone is dropped, what is queued is still done, and then the threads end; a
+/// thread that is stuck in a system call is left behind.
 #[derive(Clone)]
 pub struct Workers {
     handle: Arc<Handle>,
@@ -48,7 +48,7 @@ struct Pool {
     /// Threads that stay.
     core: usize,
     max: usize,
-    /// So many at once for one owner.
+    /// How many at once for one owner.
     max_each: usize,
     state: Mutex<State>,
     changed: Condvar,
@@ -127,7 +127,7 @@ impl Workers {
     }
 }
 
-/// A place in the queue, given up when it is dropped.
+/// A job in the queue, removed from it when this is dropped.
 struct Queued<'a> {
     pool: &'a Pool,
     owner: &'a str,
@@ -171,7 +171,7 @@ impl Pool {
         number
     }
 
-    /// A thread that is counted already.
+    /// Starts a thread that is counted already.
     fn start_thread(self: &Arc<Self>) -> io::Result<()> {
         let pool = Arc::clone(self);
         let builder = thread::Builder::new().name(self.name.to_owned()).stack_size(STACK_BYTES);
@@ -180,7 +180,7 @@ impl Pool {
 
     fn work(&self) {
         while let Some((owner, job)) = self.next() {
-            // the answer is dropped with the work, so whoever waits for it hears of it
+            // the answer is dropped with the work, so that its receiver gets an error
             let _ = catch_unwind(AssertUnwindSafe(job));
             self.state().queue.done(&owner);
         }
@@ -193,7 +193,7 @@ impl Pool {
             if let Some(next) = state.queue.pop(self.max_each) {
                 return Some(next);
             }
-            // what is left then is for those who work for its owners
+            // what is left then is for the threads that work for its owners
             if state.closed {
                 state.threads -= 1;
                 return None;

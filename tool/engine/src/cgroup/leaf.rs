@@ -50,7 +50,7 @@ pub(super) enum OomCounter {
 /// What came of a [`Leaf::kill`].
 #[derive(Debug)]
 pub(crate) struct Killed {
-    /// Nobody was left in it, for certain.
+    /// For certain no process was left in it.
     pub(crate) all: bool,
     /// Those, by id and start time, that this process may not signal.
     pub(crate) refused: HashSet<(i32, u64)>,
@@ -60,7 +60,7 @@ pub(crate) struct Killed {
 const FREEZE_TIMEOUT: Duration = Duration::from_millis(50);
 
 impl Leaf {
-    /// How a process gets in.
+    /// How a process enters it.
     ///
     /// # Errors
     /// Descriptors have run out.
@@ -119,7 +119,7 @@ impl Leaf {
         Ok(members)
     }
 
-    /// Nobody is in it, for certain or, with a freezer, most likely.
+    /// No process is in it: for certain or, with a freezer, most likely.
     ///
     /// # Errors
     /// It cannot be read now; trying again helps.
@@ -132,7 +132,7 @@ impl Leaf {
         self.unless_gone(is_empty, true)
     }
 
-    /// What was found out, or what holds if the cgroup is not there any more.
+    /// The result, or `gone` if the cgroup does not exist any more.
     fn unless_gone<T>(&self, found: io::Result<T>, gone: T) -> io::Result<T> {
         match found {
             Err(_) if self.directory().is_some_and(Directory::is_gone) => Ok(gone),
@@ -182,7 +182,7 @@ impl Leaf {
         Ok(Killed { all: certain && self.is_empty()?, refused })
     }
 
-    /// Waits until nobody is in it.
+    /// Waits until no process is in it.
     pub(crate) async fn emptied(&self) {
         while !self.is_empty().unwrap_or(false) {
             let waited = match &self.keeper {
@@ -198,7 +198,7 @@ impl Leaf {
                 },
             };
             if waited.is_err() {
-                // or out of descriptors or memory
+                // or there are no descriptors or no memory
                 tokio::time::sleep(RETRY_DELAY).await;
             }
         }

@@ -61,7 +61,7 @@ impl Resource {
             }),
             (Self::Processes, _) => limits
                 .max_processes
-                // the kernel takes no more than it could ever have
+                // the kernel accepts no larger number
                 .map(|most| Settings {
                     needed: vec![("pids.max", most.min(MAX_PIDS).to_string())],
                     wanted: Vec::new(),
@@ -147,7 +147,7 @@ pub(super) fn put_on(
             oom = Some(OomCounter::Controller(at));
         }
     }
-    // version 1 counts the processes that the OOM killer ends where they are, whoever's limit they meet
+    // version 1 counts the processes that the OOM killer kills in their own cgroup, whichever limit was reached
     if let (None, Keeper::Freezer(_), Some(memory)) = (oom, keeper, memory)
         && let Ok(directory) = memory.tree.add_leaf()
     {

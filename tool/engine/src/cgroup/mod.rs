@@ -33,7 +33,7 @@ pub(super) struct Cgroups {
     kind: ContainmentKind,
     /// Why the version 1 hierarchy with the freezer cannot be used, if it is there.
     freezer_fault: Option<String>,
-    /// Counts what the OOM killer ends in this process's own cgroup.
+    /// Counts what the OOM killer kills in this process's own cgroup.
     own_oom: Option<File>,
 }
 
@@ -100,14 +100,14 @@ impl Cgroups {
         (this, faults)
     }
 
-    /// How many processes the OOM killer has ended in this process's own cgroup; `None`: nobody counts.
+    /// How many processes the OOM killer has killed in this process's own cgroup; `None`: that is not counted.
     pub(super) fn own_oom_kills(&self) -> Option<u64> {
         let mut text = [0; 512];
         let length = self.own_oom.as_ref()?.read_at(&mut text, 0).ok()?;
         tree::number(str::from_utf8(text.get(..length)?).ok()?, leaf::OOM_KILLS)
     }
 
-    /// Makes ready what the next execution will need, if it is not.
+    /// Prepares what the next execution will need.
     pub(super) fn prepare(&self) {
         if let Some(unified) = &self.unified
             && unified.spare().is_none()
@@ -392,8 +392,8 @@ fn try_out(leaf: Leaf) -> Result<(), String> {
         return Err("this kernel cannot end all processes of a cgroup".into());
     }
     vfork::leave_orphan(&leaf.entry().map_err(text)?).map_err(|errno| io::Error::from(errno).to_string())?;
-    // not by its members: the orphan runs no program of its own, so that its memory is this process's, which others may
-    // be closed to (PR_SET_DUMPABLE), and where /proc hides such processes it is not seen there
+    // not by its members: the orphan runs no program of its own, so it is undumpable if this process is
+    // (PR_SET_DUMPABLE), and where /proc hides such processes it is not seen there
     if leaf.is_empty().map_err(text)? {
         return Err("a process in it is not found".into());
     }

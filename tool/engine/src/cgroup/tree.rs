@@ -33,7 +33,7 @@ pub(super) struct Tree {
     was_restored: AtomicBool,
 }
 
-/// What its engine has of it.
+/// What keeps it in use.
 #[derive(Debug)]
 struct Held {
     /// Locked for as long as its engine lives: a directory that is not locked is of a dead one. `None`: it was removed
@@ -83,7 +83,7 @@ impl Tree {
     /// Gives a controller of version 2 to the cgroups below it.
     ///
     /// # Errors
-    /// It has not got it itself.
+    /// It does not have that controller itself.
     pub(super) fn share(&self, controller: &str) -> io::Result<()> {
         write(&self.path, SUBTREE, &format!("+{controller}"))?;
         self.held().shared.push(controller.to_owned());
@@ -104,7 +104,7 @@ impl Tree {
         // a name of this engine's own making: a request's id never becomes a path
         let path = self.path.join(self.next.fetch_add(1, Ordering::Relaxed).to_string());
         match fs::create_dir(&path) {
-            // a tool that clears away empty cgroups has taken it
+            // a tool that removes empty cgroups has removed it
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.restore()?;
                 fs::create_dir(&path)?;
@@ -199,7 +199,7 @@ impl Directory {
         &self.path
     }
 
-    /// It was removed: by a process that had left it, or by a tool that clears away empty ones.
+    /// It was removed: by a process that had left it, or by a tool that removes empty ones.
     pub(super) fn is_gone(&self) -> bool {
         !fs::exists(&self.path).unwrap_or(true)
     }
@@ -276,10 +276,10 @@ fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     }
 }
 
-/// Lets this user in again, whose it is.
+/// Gives this user, the owner, access again.
 fn let_in(path: &Path) -> io::Result<()> {
     match (chmod(path, Mode::RWXU), path.parent()) {
-        // what it is in is closed too
+        // its parent is closed too
         (Err(Errno::ACCESS), Some(parent)) => {
             let_in(parent)?;
             Ok(chmod(path, Mode::RWXU)?)
@@ -342,7 +342,7 @@ fn try_remove(path: &Path) -> io::Result<()> {
     fs::remove_dir(path)
 }
 
-/// No process is to be seen in a cgroup and those below it.
+/// No process is visible in a cgroup and those below it.
 fn is_left(path: &Path) -> bool {
     match pids(path) {
         Ok(pids) => pids.is_empty(),

@@ -1,4 +1,4 @@
-//! The processes of one execution, at one moment after another: finding and signalling them.
+//! Finding and signalling the processes of one execution.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -24,7 +24,7 @@ use crate::workers::Workers;
 /// What all handles of one execution's processes share.
 pub(super) struct ExecutionProcesses {
     pub(super) main: i32,
-    pub(super) name: Name,
+    pub(super) name: ExecutionName,
     /// See [`ExecutionProcesses::start_ticks`].
     pub(super) start_ticks: OnceLock<u64>,
     pub(super) started: Instant,
@@ -35,7 +35,7 @@ pub(super) struct ExecutionProcesses {
     pub(super) held: Mutex<Option<OwnChild>>,
     /// Its cgroups, until it is released.
     pub(super) leaf: Mutex<Option<Arc<Leaf>>>,
-    /// What lives was asked to stay.
+    /// The processes that live were asked to stay.
     pub(super) left_alone: AtomicBool,
     /// It may outlive its call, and the engine.
     pub(super) note: Mutex<Option<Note>>,
@@ -44,7 +44,7 @@ pub(super) struct ExecutionProcesses {
 }
 
 /// Whose processes they are.
-pub(crate) struct Name {
+pub(crate) struct ExecutionName {
     /// For the log.
     pub(crate) id: ExecutionId,
     /// What they carry in their environment.
@@ -91,26 +91,26 @@ pub(super) enum Delivery {
 pub(super) struct Sweep {
     /// Members that live and can be signalled.
     pub(super) live: Vec<Process>,
-    /// Members that live and that this process may not signal.
+    /// How many members live that this process may not signal.
     pub(super) refused: u32,
     /// There may be others.
     pub(super) unsure: bool,
-    /// There are processes that may be others, but do not answer.
+    /// There are processes that do not answer, and may be members.
     pub(super) unread: bool,
 }
 
 /// The members at one moment.
 pub(super) struct Members {
     pub(super) all: Vec<Process>,
-    /// None but those that their cgroup ends.
+    /// All of them are in their cgroup, which ends them.
     pub(super) kept: bool,
-    /// Without a cgroup: there are processes that may be members, but do not answer.
+    /// Without a cgroup: there are processes that do not answer, and may be members.
     pub(super) unread: bool,
 }
 
 impl ExecutionProcesses {
     /// Sends `signal` to every live member that is not `done`. SIGKILL is sent until a pass finds nobody new; any other
-    /// signal in one pass, since what a handler starts is not meant.
+    /// signal in one pass, since it is not meant for what a handler starts.
     pub(super) fn sweep(&self, signal: Signal, done: &mut Done, asked: Instant) -> io::Result<Sweep> {
         // before any is signalled: those that only their parents identify are known from now on
         let members = self.members(asked, |_| {})?;
@@ -191,7 +191,7 @@ impl ExecutionProcesses {
         }
     }
 
-    /// Reaches many at once, so that none of them can fork out of the way.
+    /// Kills many at once, so that none of them can fork out of the way.
     pub(super) fn kill_together(&self) -> io::Result<()> {
         if let Some(leaf) = self.keeping_leaf() {
             let _ = leaf.kill()?;
@@ -257,8 +257,8 @@ impl ExecutionProcesses {
             || process.marker.as_deref() == Some(self.name.key.as_str())
     }
 
-    /// All that was born since the main process, if that is cheap to find out. Process ids count up, and a young
-    /// execution cannot have seen them go round.
+    /// All that was born since the main process, if that is cheap to find out. Process ids count up, and do not wrap
+    /// round during the time of a young execution.
     pub(super) fn young(&self) -> io::Result<Option<Vec<Process>>> {
         let last = table::last_pid()?;
         if self.started.elapsed() > Duration::from_millis(100) || !(0..=MAX_YOUNG).contains(&(last - self.main)) {

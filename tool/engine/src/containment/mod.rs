@@ -22,7 +22,7 @@ use rustix::process::Pid;
 use telexec_executor::Signal;
 use tracing::warn;
 
-pub(crate) use self::members::{ContainmentContext, Name};
+pub(crate) use self::members::{ContainmentContext, ExecutionName};
 use self::members::{Done, ExecutionProcesses, Sweep};
 use crate::cgroup::{self, Leaf};
 use crate::lock::lock;
@@ -38,8 +38,8 @@ pub(crate) struct Containment {
     inner: Arc<ExecutionProcesses>,
 }
 
-/// Whether processes that do not answer are members: they are asked again, but not forever, since anyone on the machine
-/// may have one.
+/// Whether to ask again for processes that do not answer, and may be members: not forever, since anyone on the machine
+/// can have one.
 #[derive(Default)]
 struct Doubt {
     since: Option<Instant>,
@@ -69,7 +69,7 @@ impl KillOnDrop {
         main: Pid,
         own: OwnChild,
         leaf: Option<Leaf>,
-        name: Name,
+        name: ExecutionName,
         context: Arc<ContainmentContext>,
     ) -> Self {
         let containment = Containment {
@@ -111,7 +111,7 @@ const SCAN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long processes that do not end are waited for before they are scanned again.
 const MAX_END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How many times a drop tries to end processes that do not go, with a [`RETRY_DELAY`] between.
+/// How many times a drop tries to end processes that do not end, with a [`RETRY_DELAY`] between.
 const ATTEMPTS: usize = 100;
 
 impl Containment {
@@ -124,7 +124,7 @@ impl Containment {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// The live members, without a cgroup. None: those that do not answer were waited for.
+    /// The live members, without a cgroup. If there are none, those that do not answer were asked again first.
     async fn members(&self) -> Vec<Process> {
         let mut doubt = Doubt::default();
         loop {
@@ -283,7 +283,7 @@ impl Containment {
             return;
         }
         if self.inner.left_alone.load(Ordering::Relaxed) {
-            // the engine goes: others are not found by the main process any more, which has ended
+            // the engine ends: the ended main process need not be kept for others to be found by it
             return self.inner.reap();
         }
         let mut doubt = Doubt::default();
@@ -334,7 +334,7 @@ impl Containment {
         self.repeat_by(&self.inner.context.scanner.threads, move |inner| work(inner, asked)).await
     }
 
-    /// Does what takes milliseconds on a busy machine, off the runtime's threads; again and again until it can be done.
+    /// Does what takes milliseconds on a busy machine, off the runtime's threads; until it can be done.
     async fn repeat<T: Send + 'static>(
         &self,
         work: impl Fn(&ExecutionProcesses) -> io::Result<T> + Send + Sync + 'static,

@@ -45,8 +45,8 @@ pub(crate) struct Pump<'a> {
     pub(crate) totals: &'a Totals,
 }
 
-/// What was read of standard output and standard error so far. Whatever becomes of the pump, it is right: a stream is
-/// incomplete until its end was read, and a chunk is dropped until it was added.
+/// What was read of standard output and standard error so far. It is right even if the pump is dropped early: a stream
+/// is incomplete until its end was read, and a chunk counts as dropped until it was added.
 pub(crate) struct Totals([Mutex<StreamTotals>; 2]);
 
 impl Totals {
@@ -74,7 +74,7 @@ impl Pump<'_> {
     /// that had it first is read first: the runtime wakes them in the order in which the kernel reports them (epoll(7)
     /// keeps a queue), and they are polled in the order in which they were woken.
     ///
-    /// Returns what is left of those that are incomplete: closing that would break whoever still writes to it.
+    /// Returns what is left of those that are incomplete: closing that would break those who still write to it.
     pub(crate) async fn run_both(&self, stdout: Source, stderr: Option<Source>) -> Vec<Source> {
         let streams = [(Some(stdout), OutputStream::Stdout), (stderr, OutputStream::Stderr)];
         let running: FuturesUnordered<_> =
@@ -146,7 +146,7 @@ impl Pump<'_> {
         }
     }
 
-    /// False: the main process has exited, and enough was waited for those who still hold the pipe.
+    /// False: the main process has exited, and its survivors were waited for long enough.
     async fn wait_readable(&self, source: &Source, tail: &mut Option<Tail>) -> bool {
         if tail.is_none() && !self.exited.is_cancelled() {
             tokio::select! {
@@ -187,7 +187,7 @@ impl Tail {
         self.quiet_until = Instant::now() + TAIL_QUIET;
     }
 
-    /// The reader took so long: that is not the survivors' time.
+    /// Adds the time that the reader took, which is not the survivors'.
     fn extend(&mut self, time: Duration) {
         self.quiet_until += time;
         self.until += time;

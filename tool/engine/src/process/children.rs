@@ -1,5 +1,5 @@
-//! Which children of this process are the engine's own. Whatever else ends as a child of an agent is a stranger: an
-//! orphan that was given to it.
+//! Which children of this process are the engine's own. Any other child of an agent is a stranger: an orphan
+//! that was given to it.
 
 use std::collections::HashMap;
 use std::io;
@@ -73,7 +73,7 @@ impl OwnChild {
         // its id may be given to a stranger as soon as it is reaped: see `Canceller::cancel`
         let mut own = lock(&OWN);
         let reaped = match Pid::from_raw(self.state.pid.load(Ordering::Acquire)) {
-            // it cannot fail but by someone else's having reaped it
+            // it fails only if someone else has reaped it
             Some(pid) => control::reap(pid).unwrap_or(true),
             None => true,
         };
@@ -97,8 +97,8 @@ pub(crate) struct Canceller {
 }
 
 impl Canceller {
-    /// Keeps the child from being made, or kills it. One that is just being made may get away: ask again until it has
-    /// come out.
+    /// Keeps the child from being made, or kills it. One that is just being made may get away: repeat this until the
+    /// start has returned.
     pub(crate) fn cancel(&self) {
         self.state.unwanted.store(true, Ordering::Release);
         let own = lock(&OWN);

@@ -88,7 +88,7 @@ pub(crate) struct EnvironReader {
     proc: Arc<str>,
 }
 
-/// What a reader is stuck in, each in another.
+/// What readers are stuck in, each in another.
 type Stuck = Mutex<HashSet<Memory>>;
 
 impl EnvironReader {
@@ -123,7 +123,7 @@ impl EnvironReader {
         Ok(unclear)
     }
 
-    /// Reads again what said nothing, until it does, or hardly will.
+    /// Reads again what said nothing, a limited number of times.
     ///
     /// # Errors
     /// As [`Self::keys`].
@@ -176,7 +176,7 @@ impl EnvironReader {
     }
 }
 
-/// What one thread reads for one who asks.
+/// What one thread reads for one caller.
 struct Reading {
     of: Vec<Memory>,
     stuck: Arc<Stuck>,
@@ -197,7 +197,7 @@ struct Progress {
     given_up: bool,
 }
 
-/// Who waits for a reading. Dropping it gives that up.
+/// The caller that waits for a reading. Dropping it gives that up.
 struct Asker(Arc<Reading>);
 
 impl Drop for Asker {
@@ -281,7 +281,7 @@ impl Reading {
     }
 }
 
-/// A thread of this process has not come to wait for anything else, or does not run yet.
+/// A thread of this process waits for nothing but a processor, or does not run yet.
 fn waits_for_processor(thread: i32) -> bool {
     thread == 0 || read_all(&format!("/proc/self/task/{thread}/stat")).is_ok_and(|stat| is_running(&stat))
 }

@@ -17,8 +17,8 @@ pub struct Reaper {
     hidden: AtomicU32,
 }
 
-/// An ended main process is soon reaped by its engine, and hides orphans only for so long; then a slower way finds
-/// them.
+/// How many times in a row that may be: an ended main process is soon reaped by its engine, and hides orphans until
+/// then. After that a slower way finds them.
 const MAX_HIDDEN: u32 = 10;
 
 impl Reaper {
@@ -36,7 +36,7 @@ impl Reaper {
     /// another signal, since there may be more.
     ///
     /// # Errors
-    /// /proc cannot be read, for want of descriptors or memory; asking again helps.
+    /// /proc cannot be read, for want of descriptors or memory; trying again helps.
     pub fn reap(&self) -> io::Result<bool> {
         if children::reap_strangers() {
             self.hidden.store(0, Ordering::Relaxed);

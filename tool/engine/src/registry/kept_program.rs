@@ -1,11 +1,11 @@
-//! What is kept of the program of an execution: all of it while that runs, and its beginning from then on.
+//! What is kept of the program of an execution: all of it while that runs, and its beginning after that.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::lock::lock;
 use telexec_executor::Program;
 
-/// So much of the text, or of all arguments together, is kept of what has ended, in bytes.
+/// How much of the text, or of all arguments together, is kept after the end.
 pub(crate) const KEPT_BYTES: usize = 4096;
 
 /// A program, of which only the beginning is left once it is [`cut`](Self::cut).

@@ -26,7 +26,7 @@ use crate::output::transcript::{MakeRoom, Transcript};
 /// A page of a list fits the 4 MiB that gRPC clients accept by default.
 const PAGE_BYTES: usize = 2 * 1024 * 1024;
 
-/// Who a command is for, now that its request is known.
+/// The execution that answers a request.
 pub(crate) enum Reserved {
     /// It is to be started.
     New(Arc<Record>),
@@ -77,7 +77,7 @@ impl Registry {
         }
     }
 
-    /// What the next engine is to know: in the order of the ends.
+    /// What the next engine is to know, in the order of the ends.
     pub(crate) fn to_leave(&self) -> Vec<Ended> {
         let entries = self.entries();
         let mut left: Vec<_> = entries.by_key.values().filter_map(|record| record.to_leave()).collect();
@@ -220,7 +220,7 @@ impl Registry {
             bytes += record.size();
             bytes <= PAGE_BYTES
         });
-        // at least one, or there would be no end
+        // at least one, or paging would never end
         let size = size.min(fits.count().max(1));
         let next = found.get(size).map(|record| record.sequence.to_string()).unwrap_or_default();
         found.truncate(size);

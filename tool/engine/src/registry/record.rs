@@ -41,21 +41,21 @@ pub(crate) struct Record {
     pub(super) sequence: u64,
     pub(super) asked: Asked,
     pub(super) labels: BTreeMap<String, String>,
-    /// Tells a repeat of the request; only of those whose id was chosen by the caller.
+    /// Identifies a repeat of the request; only for those whose id was chosen by the caller.
     pub(super) fingerprint: Option<Fingerprint>,
     pub(crate) transcript: Arc<Transcript>,
     /// Cancelled by a request to kill it.
     pub(crate) kill: CancellationToken,
     /// Cancelled when nobody wants it any more.
     pub(crate) cancel: CancellationToken,
-    /// How many calls there are that it ends with.
+    /// How many calls there are whose end ends it.
     pub(super) bound: AtomicUsize,
     /// Cancelled once it has started, or could not.
     pub(super) settled: CancellationToken,
     pub(super) state: Mutex<State>,
 }
 
-/// What makes two commands the same.
+/// What two commands have in common that count as the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) identity: String,
@@ -65,7 +65,7 @@ pub(crate) struct Asked {
     pub(crate) terminal: bool,
 }
 
-/// What reaches a command that runs.
+/// The channels to a running command.
 #[derive(Clone, Default)]
 pub(crate) struct Channels {
     /// `None`: it accepts no input.
@@ -136,19 +136,19 @@ impl Record {
         Some(Started { id: self.id.clone(), pid: main.pid, start_time: main.start_time })
     }
 
-    /// Another call that it ends with.
+    /// Another call whose end ends it.
     pub(crate) fn bind(&self) {
         self.bound.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A call that it ends with is over.
+    /// Such a call is over.
     pub(crate) fn unbind(&self) {
         if self.bound.fetch_sub(1, Ordering::Relaxed) == 1 && !self.transcript.is_promoted() {
             self.cancel.cancel();
         }
     }
 
-    /// What reaches it.
+    /// The channels to it.
     ///
     /// # Errors
     /// [`ExecutorError::FailedPrecondition`] if it has ended.
@@ -233,14 +233,14 @@ impl Record {
         })
     }
 
-    /// About how much it is as a message, in bytes.
+    /// Its approximate size as a message, in bytes.
     pub(super) fn size(&self) -> usize {
         let labels: usize = self.labels.iter().map(|(key, value)| key.len() + value.len() + 8).sum();
         // a directory is no longer than PATH_MAX, and usually far shorter
         self.asked.program.bytes() + labels + 1024
     }
 
-    /// About how much memory it takes, now that it has ended.
+    /// About how much memory it takes after its end.
     pub(super) fn bytes(&self) -> usize {
         self.size() + self.asked.identity.len() + self.transcript.bytes()
     }

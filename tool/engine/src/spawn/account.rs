@@ -17,7 +17,7 @@ pub(crate) struct Account {
     pub(crate) uid: u32,
     home: String,
     shell: String,
-    /// `None`: it is the user of this process, whose commands get just what it has.
+    /// `None`: it is the user of this process, whose credentials commands inherit.
     pub(crate) credentials: Option<Credentials>,
 }
 
@@ -114,7 +114,7 @@ fn id(name: &str) -> Option<Uid> {
     (id.to_string() == name).then(|| Uid::from_raw(id))
 }
 
-/// To setresuid(2) this is no id, but means: as it is.
+/// To setresuid(2) this is no id: it means "unchanged".
 const UNCHANGED: u32 = u32::MAX;
 
 /// For accounts that name none, see passwd(5).

@@ -42,7 +42,7 @@ pub(crate) struct Child {
 }
 
 /// Starts processes, with these ends of their streams. Blocks until the program runs or could not be started; then
-/// nothing of it is left. What is known of the child before it is there lets others cancel that.
+/// nothing of it is left. `own` is made before the child, so that others can cancel it.
 pub(crate) trait Spawner: Send + Sync {
     fn spawn(&self, spec: &SpawnSpec, ends: CommandEnds, own: OwnChild) -> Result<(OwnChild, Child), SpawnError>;
 }
@@ -206,7 +206,7 @@ mod tests {
         });
     }
 
-    /// Not only those that are feigned.
+    /// Real faults, not only injected ones.
     #[test]
     fn faults_of_the_system_are_told_and_leave_nothing() {
         alone("faults_of_the_system_are_told_and_leave_nothing", || {

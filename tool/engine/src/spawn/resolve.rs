@@ -123,7 +123,7 @@ fn environment(base: BTreeMap<String, String>, command: &Command, id: &Execution
             state => drop(variables.insert(TRACESTATE.to_owned(), state.to_owned())),
         }
     }
-    // the agent's word, whatever the request says: it finds the execution's processes by the key
+    // whatever the request says: the agent finds the execution's processes by the key
     variables.insert(ID.to_owned(), id.to_string());
     variables.insert(MARKER.to_owned(), key.to_string());
     variables.into_iter().map(|(name, value)| c_string(format!("{name}={value}"))).collect()

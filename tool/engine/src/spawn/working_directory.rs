@@ -12,7 +12,7 @@ use telexec_executor::ExecutionId;
 use crate::key::Key;
 use crate::process::vfork::Credentials;
 use crate::state::disk::Disk;
-use crate::state::{REPORT, TEMPORARY, own_directory};
+use crate::state::{REPORT_PREFIX, TEMPORARY_PREFIX, own_directory};
 
 /// A file that waits for a shell's last directory. Removed when dropped.
 pub(crate) struct Report {
@@ -29,7 +29,7 @@ impl Report {
     /// It cannot be made.
     pub(crate) fn new(disk: Disk, directory: &Path, key: &Key, user: Option<&Credentials>) -> io::Result<Self> {
         // a name of this process's own making: a request's id never becomes a path
-        let name = format!("{REPORT}{key}");
+        let name = format!("{REPORT_PREFIX}{key}");
         let Some(user) = user else {
             // those who clean temporary directories may have removed it
             let path = own_directory(directory)?.join(name);
@@ -37,7 +37,7 @@ impl Report {
             return Ok(Self { disk, files: Files { path, directory: None }, is_removed: false });
         };
         // not by the crate tempfile, whose errors lack the system's number
-        let directory = std::env::temp_dir().join(format!("{TEMPORARY}{key}.{}", ExecutionId::generate()));
+        let directory = std::env::temp_dir().join(format!("{TEMPORARY_PREFIX}{key}.{}", ExecutionId::generate()));
         DirBuilder::new().mode(0o700).create(&directory)?;
         let files = Files { path: directory.join(name), directory: Some(directory.clone()) };
         // from here on a failure removes it
@@ -73,7 +73,8 @@ impl Report {
 impl Drop for Report {
     fn drop(&mut self) {
         if !self.is_removed {
-            // not by what is dropped with a job: one that is given up is dropped by the thread that waited for it
+            // by a job of its own: a job that is given up is dropped by the thread that waited for it, which must not
+            // block
             let files = self.files.clone();
             drop(self.disk.spawn("", move || files.remove()));
         }

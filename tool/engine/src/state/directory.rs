@@ -17,8 +17,8 @@ use super::{engine_file, own_directory, temporary_directory};
 use crate::lock::lock;
 
 /// What the names of engines' directories begin with.
-pub(crate) const PREFIX: &str = "spool-";
-/// A file in the state directory, which only this user can open: whoever can open a file can lock it.
+pub(crate) const DIRECTORY_PREFIX: &str = "spool-";
+/// A file in the state directory that only this user can open: anyone who can open a file can lock it.
 pub(crate) const LOCK: &str = "lock";
 
 /// The directory of one engine. It is removed with the last owner, unless it is left to the next engine.
@@ -28,7 +28,7 @@ pub(crate) struct EngineDirectory {
     path: PathBuf,
     /// The next engine is to have the files.
     is_left: AtomicBool,
-    /// Locked while its engine lives: one that is not is a dead engine's.
+    /// Locked while its engine lives: a directory that is not locked is a dead engine's.
     lock: Mutex<File>,
     notes: Arc<Notes>,
     /// Removes the state directory with this one, if it is a temporary one.
@@ -55,7 +55,7 @@ impl EngineDirectory {
         };
         let all = lock_all(&state_dir)?;
         let directories = abandoned(&state_dir)?;
-        let path = tempfile::Builder::new().prefix(PREFIX).tempdir_in(&state_dir)?;
+        let path = tempfile::Builder::new().prefix(DIRECTORY_PREFIX).tempdir_in(&state_dir)?;
         let lock = Mutex::new(lock_directory(path.path())?);
         let path = path.keep();
         let notes = Arc::new(Notes::new(path.clone()));
@@ -81,12 +81,12 @@ impl EngineDirectory {
         &self.state_dir
     }
 
-    /// The state directory goes with the engine.
+    /// The state directory is removed with the engine.
     pub(crate) fn is_temporary(&self) -> bool {
         self.temporary.is_some()
     }
 
-    /// Does what blocks on the state directory.
+    /// For everything that blocks on the state directory.
     pub(crate) fn disk(&self) -> &Disk {
         &self.disk
     }
@@ -173,7 +173,7 @@ pub(crate) fn abandoned(state_dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(state_dir)? {
         let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with(PREFIX)
+        if entry.file_name().to_string_lossy().starts_with(DIRECTORY_PREFIX)
             && let Ok(directory) = File::open(entry.path())
             && (flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok()
                 || engine_file::has_ended(&entry.path()))

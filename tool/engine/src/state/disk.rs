@@ -1,5 +1,5 @@
-//! File operations in the state directory: on threads of their own, each waited for only so long. A file system that
-//! does not answer takes these threads, and keeps nobody else.
+//! File operations in the state directory: on threads of their own, each with a timeout. A file system that does not
+//! answer takes these threads, and holds up nothing else.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ const THREADS: usize = 8;
 pub(crate) const DISK_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same while the file system does not answer.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(500);
-/// While the file system does not answer, no more than these wait.
+/// How many may wait while the file system does not answer.
 const MAX_WAITING: usize = 1024;
 
 /// The threads. Clones share them.
@@ -86,7 +86,7 @@ impl Disk {
             if let Ok(answer) = tokio::time::timeout(limit / 8, &mut answered).await {
                 return answer.map_err(|_| NoAnswer);
             }
-            // where many wait, a slow disk is not one that does not answer
+            // a slow disk with many waiting operations is not one that does not answer
             if done != self.done() {
                 (done, since) = (self.done(), Instant::now());
             }

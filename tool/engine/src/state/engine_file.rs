@@ -29,7 +29,7 @@ pub(crate) struct EngineFile {
     pub(crate) cgroups: Vec<NotedCgroup>,
 }
 
-/// What a file of any version says of itself.
+/// What a file of any version has.
 #[derive(Deserialize)]
 pub(crate) struct Version {
     pub(crate) version: u32,
@@ -59,13 +59,13 @@ impl EngineProcess {
         Ok(Self { pid, start_ticks: process.start_ticks, pid_namespace, time_namespace })
     }
 
-    /// Its ids and times are those of this process too.
+    /// It is in the namespaces of this process, so that ids and times can be compared.
     pub(crate) fn is_comparable(&self) -> bool {
         let namespaces = |of: &Self| (of.pid_namespace, of.time_namespace);
         Self::own().is_ok_and(|own| namespaces(&own) == namespaces(self))
     }
 
-    /// Only what is seen counts: /proc may hide a process that lives (hidepid, see proc(5)).
+    /// Only what can be seen counts: /proc may hide a process that lives (hidepid, see proc(5)).
     pub(crate) fn has_ended(&self) -> bool {
         let Some(pid) = Pid::from_raw(self.pid).filter(|_| self.is_comparable()) else { return false };
         if let Err(error) = pidfd_open(pid, PidfdFlags::empty()) {

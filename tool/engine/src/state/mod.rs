@@ -12,14 +12,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// What the names of temporary directories begin with.
-pub(crate) const TEMPORARY: &str = "telexec-";
+pub(crate) const TEMPORARY_PREFIX: &str = "telexec-";
 /// What the names of the files begin with that shells report their directories in.
-pub(crate) const REPORT: &str = "cwd-";
+pub(crate) const REPORT_PREFIX: &str = "cwd-";
 
 pub(crate) fn temporary_directory() -> io::Result<tempfile::TempDir> {
     use std::os::unix::fs::PermissionsExt;
 
-    tempfile::Builder::new().prefix(TEMPORARY).permissions(std::fs::Permissions::from_mode(0o700)).tempdir()
+    tempfile::Builder::new().prefix(TEMPORARY_PREFIX).permissions(std::fs::Permissions::from_mode(0o700)).tempdir()
 }
 
 /// A directory of this user that no one else can write to. Made for this user alone if it is not there; one that was

@@ -15,8 +15,8 @@ use super::engine_file::{self, EngineFile, NotedCgroup};
 use super::sessions::Sessions;
 use crate::lock::lock;
 
-/// What the names of the files begin with that spare an execution.
-pub(crate) const OUTLIVES: &str = "outlives-";
+/// What the names of the files begin with that keep an execution from being ended.
+pub(crate) const OUTLIVES_PREFIX: &str = "outlives-";
 
 /// The files of one engine, which are written again with their directory.
 pub(crate) struct Notes {
@@ -35,7 +35,7 @@ impl Notes {
         Self { directory, engine: Mutex::default(), sessions, outlives: Mutex::default(), next: AtomicU64::new(0) }
     }
 
-    /// Where that cannot be done, as on a full disk, the log says so. Blocks.
+    /// Writes all files again. Where that cannot be done, as on a full disk, the log says so. Blocks.
     pub(crate) fn rewrite(&self) {
         self.sessions.rewrite();
         let outlives = lock(&self.outlives).clone();
@@ -76,8 +76,8 @@ impl Notes {
     /// # Errors
     /// The file cannot be written.
     pub(super) fn outlives(self: &Arc<Self>, disk: &Disk, key: &str, cgroup: Option<NotedCgroup>) -> io::Result<Note> {
-        // not that of an earlier attempt, which was given up and may still be removed
-        let name = format!("{OUTLIVES}{key}-{}", self.next.fetch_add(1, Ordering::Relaxed));
+        // not the name of an earlier attempt, whose file may still be removed
+        let name = format!("{OUTLIVES_PREFIX}{key}-{}", self.next.fetch_add(1, Ordering::Relaxed));
         lock(&self.outlives).insert(name.clone(), cgroup.clone());
         let note = Note { disk: disk.clone(), notes: Arc::clone(self), name };
         self.write(&note.name, cgroup.as_ref())?;

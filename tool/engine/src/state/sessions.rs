@@ -1,8 +1,8 @@
-//! The sessions of running executions that no cgroup keeps together, noted in case the engine is killed: by its
-//! environment a command is not found that has cleaned it, as `env -i` and sudo do.
+//! The sessions of running executions that no cgroup keeps together, noted in case the engine is killed: a command
+//! that has cleaned its environment, as `env -i` and sudo do, is not found by that.
 //!
-//! One file has a line for each, and lines are used again. It is written behind the start, which waits for no disk: of
-//! what starts at the moment of the crash only that is found which carries its key.
+//! One file has a line for each, and lines are used again. It is written behind the start, which waits for no disk:
+//! a command that starts at the moment of the crash is found only by its key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -60,7 +60,7 @@ struct Table {
     /// To be written; one thread writes.
     changed: BTreeSet<usize>,
     is_being_written: bool,
-    /// The log has it.
+    /// The last write failed, and was logged.
     has_failed: bool,
 }
 
@@ -110,7 +110,7 @@ impl Sessions {
         drop(disk.spawn("", move || this.write_changed()));
     }
 
-    /// Writes all lines again, as another thread does if that writes already. Blocks.
+    /// Writes all lines again, or leaves that to a thread that writes already. Blocks.
     pub(crate) fn rewrite(&self) {
         let mut table = self.table();
         let lines = table.lines;

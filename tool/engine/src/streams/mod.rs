@@ -1,5 +1,4 @@
-//! The standard streams of one command: made before it is started, so that its output is waited for from its first byte
-//! on.
+//! The standard streams of one command: made before it is started, so that its output is read from its first byte on.
 
 pub(crate) mod input;
 pub(crate) mod source;

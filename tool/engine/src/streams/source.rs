@@ -15,7 +15,7 @@ use super::terminal::Terminal;
 pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
 /// The most that a terminal gives at once: see N_TTY_BUF_SIZE in the kernel's n_tty.c.
 const TERMINAL_BYTES: usize = 4096;
-/// A pipe that holds so much is busy: most of the default size.
+/// A pipe that holds this much is busy: most of the default size.
 const BUSY_BYTES: usize = 32 * 1024;
 /// What a busy pipe is enlarged to; see pipe(7).
 const BUSY_PIPE_BYTES: usize = 256 * 1024;
@@ -58,7 +58,7 @@ impl Source {
     /// Reads what is there, into a buffer of about that size; empty: the end.
     pub(crate) fn read(&mut self) -> std::io::Result<Bytes> {
         let ready = match self {
-            // asking takes the pipe's lock from who writes
+            // asking takes the pipe's lock from its writers
             Self::Pipe { gushes: true, .. } => CHUNK_BYTES,
             _ => usize::try_from(self.ready()).unwrap_or(0),
         };

@@ -66,7 +66,7 @@ impl Spool {
 /// The output of one execution on disk. Dropping it removes it, unless it is left to the next engine.
 pub(crate) struct SpoolFile {
     spool: Arc<Spool>,
-    /// Whose turn it is that what is done here takes.
+    /// Whose turn its disk operations take.
     owner: String,
     name: u64,
     pub(super) data: PathBuf,
@@ -90,7 +90,7 @@ struct Written {
 }
 
 impl Written {
-    /// What it takes of the limits.
+    /// What counts against the limits.
     fn size(&self) -> u64 {
         self.data.saturating_sub(self.start) + self.index * ENTRY_BYTES as u64
     }
@@ -109,7 +109,7 @@ pub(crate) enum Stopped {
 
 impl SpoolFile {
     /// Writes chunks, the first of which begins where the last one ended. Returns where what is written ends now, and
-    /// why that is not all, if it is not. One writes at a time; after one that was given up nobody does.
+    /// why that is not all, if it is not. There is one writer at a time, and none after a write that was given up.
     pub(crate) async fn append(self: &Arc<Self>, chunks: Vec<Output>) -> (u64, Option<Stopped>) {
         let file = Arc::clone(self);
         let end = chunks.first().map_or(0, |chunk| chunk.position);
@@ -225,7 +225,7 @@ impl SpoolFile {
         }
     }
 
-    /// Removes it, and waits for that as long as for anything.
+    /// Removes it, and waits for that no longer than [`DISK_TIMEOUT`].
     pub(crate) async fn remove(self) {
         if let Some(removal) = self.removal() {
             let removed = self.spool.directory.disk().spawn(&self.owner, || removal.run());

@@ -10,7 +10,7 @@ use telexec_executor::{Output, OutputStream};
 use super::{Spool, SpoolFile, Stopped};
 use crate::SpoolLimits;
 use crate::recovery::handover;
-use crate::state::directory::{LOCK, PREFIX, lock_directory};
+use crate::state::directory::{DIRECTORY_PREFIX, LOCK, lock_directory};
 use crate::state::disk::Disk;
 
 fn spool(limits: SpoolLimits) -> (tempfile::TempDir, Arc<Spool>) {
@@ -99,7 +99,7 @@ fn files_are_private_and_those_of_the_dead_are_removed() {
     }
     // as anyone can who may open it
     let _locked = lock_directory(state.path()).unwrap();
-    let dead = state.path().join(format!("{PREFIX}dead"));
+    let dead = state.path().join(format!("{DIRECTORY_PREFIX}dead"));
     fs::create_dir(&dead).unwrap();
     fs::write(dead.join("0.output"), "x").unwrap();
     let (other, inherited) = handover::open(Disk::new().unwrap(), Some(state.path()), SpoolLimits::default()).unwrap();

@@ -97,7 +97,7 @@ impl Transcript {
         lock(&self.state)
     }
 
-    /// Where a reader goes on that cannot have what is on disk.
+    /// Where a reader continues that cannot read what is on disk.
     fn after_disk(&self, is_owner: bool) -> u64 {
         let state = self.state();
         state.start().min(state.until(is_owner))
@@ -135,7 +135,7 @@ impl Transcript {
         self.added.notify_waiters();
     }
 
-    /// The owner goes, or needs no more: the command does not wait for it.
+    /// The owner goes, or needs no more: the command does not wait for it any more.
     pub(crate) fn leave(&self) {
         let mut state = self.state();
         state.owner = Owner::Gone;
@@ -169,8 +169,8 @@ impl Transcript {
         self.added.notify_waiters();
     }
 
-    /// The command has ended. Forgets what is not to be kept, and returns how much nobody has got: of standard output
-    /// and of standard error.
+    /// The command has ended. Forgets what is not to be kept, and returns how much was lost of standard output and of
+    /// standard error.
     pub(crate) fn seal(&self) -> [u64; 2] {
         let mut state = self.state();
         state.complete = true;
@@ -202,7 +202,7 @@ impl Transcript {
             tail => tail.unwrap_or_default(),
         };
         drop(self.state().forget_spool(tail));
-        // who reads it has it until then
+        // a reader that is reading it keeps it until then
         if let Some(file) = Arc::into_inner(file) {
             file.remove().await;
         }

@@ -12,7 +12,7 @@ use crate::output::in_memory::{self, HeldBytes};
 use crate::output::spool::SpoolFile;
 use crate::wait::{RETRY_DELAY, is_transient};
 
-/// One who reads a transcript, at its own speed.
+/// Reads a transcript at its own speed.
 pub(crate) struct Reader {
     transcript: Arc<Transcript>,
     position: u64,
@@ -24,12 +24,12 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Who started the command: it reads all.
+    /// For the call that started the command: it reads all.
     pub(crate) fn owner(transcript: Arc<Transcript>) -> Self {
         Self { transcript, position: 0, read: VecDeque::new(), held: HeldBytes::default(), is_owner: true }
     }
 
-    /// Someone else.
+    /// For any other call.
     pub(crate) fn at(transcript: Arc<Transcript>, position: u64) -> Self {
         Self { transcript, position, read: VecDeque::new(), held: HeldBytes::default(), is_owner: false }
     }
@@ -72,7 +72,7 @@ impl Reader {
     async fn read(&mut self, file: Arc<SpoolFile>, end: u64) -> bool {
         let length = if in_memory::is_high() { SMALL_WINDOW / 4 } else { BATCH_BYTES };
         let end = end.min(self.position.saturating_add(length as u64));
-        // at once: others that come at the same time are to see it
+        // before the read, so that readers at the same time see it
         self.held.set(length);
         match file.read(self.position, end).await {
             Ok(chunks) if !chunks.is_empty() => {

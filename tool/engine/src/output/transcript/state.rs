@@ -9,13 +9,13 @@ use telexec_executor::{Exited, Output, OutputStream};
 use crate::output::in_memory::HeldBytes;
 use crate::output::spool::SpoolFile;
 
-/// While it runs, so much may wait in memory for the owner or the spool.
+/// How much may wait in memory for the owner or the spool while the command runs.
 pub(super) const WINDOW: usize = 512 * 1024;
-/// The same where much is in memory already; a quarter of it is read from disk at once then.
+/// The same where much is in memory already. Then a quarter of it is read from disk at once.
 pub(super) const SMALL_WINDOW: usize = 64 * 1024;
-/// So much stays in memory for those who come later, while it runs.
+/// How much stays in memory for later readers while the command runs.
 pub(super) const KEPT_BYTES: usize = 64 * 1024;
-/// And after its end; a command that prints no more than this needs no files.
+/// And after its end. A command that prints no more than this needs no files.
 pub(super) const KEPT_BYTES_AT_END: usize = 16 * 1024;
 /// What a chunk costs beside its bytes, about.
 pub(super) const CHUNK_COST: usize = 128;
@@ -40,7 +40,7 @@ pub(super) struct State {
     pub(super) promoted: Option<u64>,
     /// No more output comes.
     pub(super) complete: bool,
-    /// It is as short as it is to be after the end.
+    /// It was cut to what is kept after the end.
     pub(super) sealed: bool,
     pub(super) exited: Option<Exited>,
     /// Of each stream: bytes that were forgotten, and that neither the owner nor the spool has got.
@@ -50,17 +50,17 @@ pub(super) struct State {
 /// Who started the command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// What it has not read yet waits for it.
+    /// Output waits until it was read.
     Reads,
-    /// Nobody waits for it.
+    /// Nothing waits for it.
     Gone,
 }
 
 pub(super) struct Spooled {
     pub(super) file: Arc<SpoolFile>,
-    /// The spool has so much of the output.
+    /// Up to here the output is in the spool.
     pub(super) end: u64,
-    /// It has been offered so much; more than it has if it could not keep it.
+    /// Up to here it was offered to the spool: more than that has, if it could not keep it.
     pub(super) seen: u64,
 }
 
@@ -128,7 +128,7 @@ impl State {
         }
     }
 
-    /// Counts what nobody has got of a chunk before `end`, which is in the chunk.
+    /// Counts what is lost of a chunk before `end`, which is in the chunk.
     pub(super) fn forget(&mut self, chunk: &Output, end: u64) {
         let got = self.read.max(self.spool.as_ref().map_or(0, |spool| spool.end));
         let [stdout, stderr] = &mut self.dropped;

@@ -14,7 +14,7 @@ use crate::process::rlimits;
 /// The kernel's signal set.
 const SIGNAL_SET_BYTES: usize = 8;
 /// What parent and child share while the parent waits. The child only reads, but for `pid` and `failure`.
-pub(super) struct Shared {
+pub(super) struct SharedWithChild {
     pub(super) candidates: *const *const c_char,
     pub(super) argv: *const *const c_char,
     pub(super) environment: *const *const c_char,
@@ -58,12 +58,12 @@ const STEPS: [(SpawnStage, Step); 10] = [
 ///
 /// # Safety
 /// Only in a child of [`clone_and_wait`](super::clone::clone_and_wait), with what its parent passed to it.
-type Step = unsafe fn(&Shared) -> Result<(), c_int>;
+type Step = unsafe fn(&SharedWithChild) -> Result<(), c_int>;
 
 /// Becomes the program, or notes why not and ends.
 pub(super) extern "C" fn become_program(argument: *mut c_void) -> c_int {
-    // SAFETY: the parent passed a pointer to its `Shared`, and waits: this is the only reference in use.
-    let shared = unsafe { &mut *argument.cast::<Shared>() };
+    // SAFETY: the parent passed a pointer to its `SharedWithChild`, and waits: this is the only reference in use.
+    let shared = unsafe { &mut *argument.cast::<SharedWithChild>() };
     // SAFETY: the parent keeps what it points to until this child has left its memory.
     unsafe { note_pid(shared.pid) };
     for (stage, step) in STEPS {
@@ -90,7 +90,7 @@ unsafe fn note_pid(pid: *const AtomicI32) {
 }
 
 /// A session of its own, and what belongs to its start: umask, default priorities.
-unsafe fn new_session(_: &Shared) -> Result<(), c_int> {
+unsafe fn new_session(_: &SharedWithChild) -> Result<(), c_int> {
     // SAFETY: system calls on this process's own state, with valid pointers.
     unsafe {
         check(libc::setsid().into())?;
@@ -119,7 +119,7 @@ unsafe fn write_file(path: *const c_char, text: &[u8]) {
     }
 }
 
-unsafe fn enter_cgroups(shared: &Shared) -> Result<(), c_int> {
+unsafe fn enter_cgroups(shared: &SharedWithChild) -> Result<(), c_int> {
     // SAFETY: the parent passed so many numbers.
     unsafe { join_all(shared.joins, shared.join_count) }
 }
@@ -135,7 +135,7 @@ unsafe fn join_all(joins: *const RawFd, count: usize) -> Result<(), c_int> {
 }
 
 /// Where this process may not raise a limit, it stays as low as it is.
-unsafe fn default_rlimits(shared: &Shared) -> Result<(), c_int> {
+unsafe fn default_rlimits(shared: &SharedWithChild) -> Result<(), c_int> {
     for kind in 0..rlimits::KINDS {
         // SAFETY: there are so many of them; the pointers are valid for the calls.
         unsafe {
@@ -153,7 +153,7 @@ unsafe fn default_rlimits(shared: &Shared) -> Result<(), c_int> {
     Ok(())
 }
 
-unsafe fn connect_streams(shared: &Shared) -> Result<(), c_int> {
+unsafe fn connect_streams(shared: &SharedWithChild) -> Result<(), c_int> {
     for (number, stream) in (0..).zip(shared.streams) {
         // SAFETY: no pointers are passed.
         check(unsafe { libc::dup2(stream, number) }.into())?;
@@ -165,14 +165,14 @@ unsafe fn connect_streams(shared: &Shared) -> Result<(), c_int> {
     Ok(())
 }
 
-unsafe fn close_other_files(_: &Shared) -> Result<(), c_int> {
+unsafe fn close_other_files(_: &SharedWithChild) -> Result<(), c_int> {
     // SAFETY: no pointers are passed.
     check(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) })
 }
 
 // The kernel's own calls: those of the C library would change all threads of the parent.
 
-unsafe fn set_groups(shared: &Shared) -> Result<(), c_int> {
+unsafe fn set_groups(shared: &SharedWithChild) -> Result<(), c_int> {
     // SAFETY: the parent passed null or valid ids, with so many groups.
     unsafe {
         match shared.credentials.as_ref() {
@@ -182,7 +182,7 @@ unsafe fn set_groups(shared: &Shared) -> Result<(), c_int> {
     }
 }
 
-unsafe fn set_gid(shared: &Shared) -> Result<(), c_int> {
+unsafe fn set_gid(shared: &SharedWithChild) -> Result<(), c_int> {
     // SAFETY: the parent passed null or valid ids.
     unsafe {
         match shared.credentials.as_ref() {
@@ -192,7 +192,7 @@ unsafe fn set_gid(shared: &Shared) -> Result<(), c_int> {
     }
 }
 
-unsafe fn set_uid(shared: &Shared) -> Result<(), c_int> {
+unsafe fn set_uid(shared: &SharedWithChild) -> Result<(), c_int> {
     // SAFETY: the parent passed null or valid ids; the rest passes no pointers.
     unsafe {
         // privileges that were given to this process only, see capabilities(7); old kernels do not know them
@@ -225,12 +225,12 @@ unsafe fn leave_keyring() -> Result<(), c_int> {
 /// See keyctl(2).
 const KEYCTL_JOIN_SESSION_KEYRING: c_int = 1;
 
-unsafe fn change_directory(shared: &Shared) -> Result<(), c_int> {
+unsafe fn change_directory(shared: &SharedWithChild) -> Result<(), c_int> {
     // SAFETY: the parent passed a C string.
     check(unsafe { libc::chdir(shared.working_directory) }.into())
 }
 
-unsafe fn execute(shared: &Shared) -> Result<(), c_int> {
+unsafe fn execute(shared: &SharedWithChild) -> Result<(), c_int> {
     // SAFETY: as this function's own.
     unsafe {
         default_signals();
@@ -254,7 +254,7 @@ unsafe fn default_signals() {
 }
 
 /// Tries one candidate after the other, as execvp(3) does; returns the error number if none can be run.
-unsafe fn exec_first(shared: &Shared) -> c_int {
+unsafe fn exec_first(shared: &SharedWithChild) -> c_int {
     // SAFETY: the arrays are null-terminated, so `next` stays inside of `candidates`.
     unsafe {
         let mut denied = false;

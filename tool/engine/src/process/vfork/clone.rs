@@ -180,7 +180,7 @@ impl Drop for SignalsBlocked {
 }
 
 /// A child that becomes another user makes the memory that it shares undumpable, so that its new user cannot look into
-/// it (see prctl(2), PR_SET_DUMPABLE). That is wanted for as long as it shares it, and put back after the last such
+/// it (see prctl(2), PR_SET_DUMPABLE). That is kept up for as long as it shares it, and undone after the last such
 /// child.
 pub(super) struct Dumpable;
 

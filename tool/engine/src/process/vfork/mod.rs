@@ -17,7 +17,9 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use telexec_executor::SpawnStage;
 
-use self::child::{Ids, Orphanage, Shared, Trial, become_parent_of_orphan, become_program, close_files_and_end};
+use self::child::{
+    Ids, Orphanage, SharedWithChild, Trial, become_parent_of_orphan, become_program, close_files_and_end,
+};
 use self::clone::{Dumpable, clone_and_wait, clone3};
 use super::children::OwnChild;
 use super::rlimits;
@@ -76,7 +78,7 @@ pub(crate) fn spawn(image: &Image<'_>, child: OwnChild) -> Result<(OwnChild, Pid
         groups: credentials.groups.as_ptr(),
         group_count: credentials.groups.len(),
     });
-    let mut shared = Shared {
+    let mut shared = SharedWithChild {
         candidates: candidates.as_ptr(),
         argv: argv.as_ptr(),
         environment: environment.as_ptr(),
@@ -129,7 +131,7 @@ pub(crate) fn leave_orphan(cgroups: &CgroupEntry) -> Result<(), Errno> {
     }
 }
 
-/// Makes a process that closes its files and ends: so none can be made that would not start its program.
+/// Makes a process that closes its files and ends: where that fails, no program could be started.
 ///
 /// # Errors
 /// The system call that failed, and its error number.

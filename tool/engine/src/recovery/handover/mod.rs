@@ -14,17 +14,17 @@ use super::leftovers;
 use crate::SpoolLimits;
 use crate::output::spool::Spool;
 use crate::registry::{Ended, Inherited};
-use crate::state::directory::{EngineDirectory, PREFIX};
+use crate::state::directory::{DIRECTORY_PREFIX, EngineDirectory};
 use crate::state::disk::Disk;
 
 const FILE: &str = "executions";
 /// What the directory becomes whose file cannot be read.
-const ASIDE: &str = "unreadable-";
+const ASIDE_PREFIX: &str = "unreadable-";
 
 /// Writes what the next engine is to find. Blocks.
 ///
 /// # Errors
-/// It cannot be written; there is no part of it then.
+/// It cannot be written; then no part of it is there.
 pub(crate) fn write(directory: &Path, executions: &[Ended]) -> io::Result<()> {
     let mut file = tempfile::NamedTempFile::new_in(directory)?;
     format::write(BufWriter::new(file.as_file_mut()), executions)?;
@@ -92,10 +92,10 @@ fn inherit(ended: Ended, directory: &Path, spool: &Arc<Spool>) -> Inherited {
 /// Only the last one is kept, so that they do not fill the disk.
 fn set_aside(directory: &Path, error: &io::Error) {
     let name = directory.file_name().unwrap_or_default().to_string_lossy();
-    let aside = directory.with_file_name(name.replacen(PREFIX, ASIDE, 1));
+    let aside = directory.with_file_name(name.replacen(DIRECTORY_PREFIX, ASIDE_PREFIX, 1));
     let siblings = directory.parent().and_then(|state_dir| fs::read_dir(state_dir).ok());
     for sibling in siblings.into_iter().flatten().flatten() {
-        if sibling.file_name().to_string_lossy().starts_with(ASIDE) {
+        if sibling.file_name().to_string_lossy().starts_with(ASIDE_PREFIX) {
             let _ = fs::remove_dir_all(sibling.path());
         }
     }

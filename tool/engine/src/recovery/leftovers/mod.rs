@@ -31,12 +31,12 @@ use crate::process::scanner::{ProcessScanner, Snapshot};
 use crate::process::table::{self, Process};
 use crate::state::directory::{abandoned, lock_all, try_lock_all};
 use crate::state::engine_file::{self, EngineFile, NotedCgroup, VERSION, Version, boot_id};
-use crate::state::notes::OUTLIVES;
+use crate::state::notes::OUTLIVES_PREFIX;
 use crate::state::sessions::{self, Session};
-use crate::state::{REPORT, TEMPORARY};
+use crate::state::{REPORT_PREFIX, TEMPORARY_PREFIX};
 use crate::wait::RETRY_DELAY;
 
-/// How long processes may take to end that were sent SIGKILL: far longer than they do.
+/// How long processes may take to end after SIGKILL: far longer than they do.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Ends what dead engines on this state directory have left running, and removes their temporary files; their
@@ -56,12 +56,12 @@ pub(crate) fn end_in(state_dir: &Path) -> io::Result<()> {
 pub(crate) fn end_in_temporary() {
     let own = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
-        // where everybody can make such a directory
+        // anyone can make such a directory there
         let is_own = || {
             fs::symlink_metadata(entry.path())
                 .is_ok_and(|found| found.is_dir() && found.uid() == own && found.mode() & 0o077 == 0)
         };
-        if !entry.file_name().to_string_lossy().starts_with(TEMPORARY) || !is_own() {
+        if !entry.file_name().to_string_lossy().starts_with(TEMPORARY_PREFIX) || !is_own() {
             continue;
         }
         let state_dir = entry.path();
@@ -132,7 +132,7 @@ impl Leftovers {
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
             let name = entry.file_name();
-            let name = name.to_str().and_then(|name| name.strip_prefix(OUTLIVES));
+            let name = name.to_str().and_then(|name| name.strip_prefix(OUTLIVES_PREFIX));
             if let Some(key) = name.and_then(|name| name.split('-').next()) {
                 // one that is not whole was being written when the engine was killed: its execution was still bound
                 if let Ok(cgroup) = serde_json::from_slice(&fs::read(entry.path())?) {
@@ -192,8 +192,8 @@ impl Leftovers {
         }
     }
 
-    /// Sends SIGKILL to all that may not go on. `sessions` gets theirs, with the start times of their leaders, which
-    /// may be gone when the others are scanned again.
+    /// Sends SIGKILL to all processes that may not go on. `sessions` gets theirs, with the start times of their
+    /// leaders, which may be gone when the others are scanned again.
     ///
     /// # Errors
     /// They cannot be found now; trying again helps.
@@ -276,12 +276,12 @@ impl Leftovers {
             let name = name.to_string_lossy();
             let of_engine = |prefix| name.strip_prefix(prefix).filter(|key| key.starts_with(&engine));
             let is_own = || fs::symlink_metadata(&path).is_ok_and(|found| found.uid() == own);
-            if of_engine(REPORT).is_some() && is_own() {
+            if of_engine(REPORT_PREFIX).is_some() && is_own() {
                 let _ = fs::remove_file(path);
-            } else if let Some((key, _)) = of_engine(TEMPORARY).and_then(|key| key.rsplit_once('.'))
+            } else if let Some((key, _)) = of_engine(TEMPORARY_PREFIX).and_then(|key| key.rsplit_once('.'))
                 && is_own()
             {
-                let _ = fs::remove_file(path.join(format!("{REPORT}{key}")));
+                let _ = fs::remove_file(path.join(format!("{REPORT_PREFIX}{key}")));
                 let _ = fs::remove_dir(path);
             }
         }

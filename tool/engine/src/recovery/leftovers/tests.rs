@@ -10,7 +10,7 @@ use rustix::process::geteuid;
 use super::*;
 use crate::key::Keys;
 use crate::recovery::handover;
-use crate::state::directory::PREFIX;
+use crate::state::directory::DIRECTORY_PREFIX;
 use crate::state::disk::Disk;
 use crate::state::engine_file::{EngineProcess, present};
 use crate::state::journal::{Journal, Note};
@@ -133,7 +133,7 @@ fn a_noted_session_is_ended_while_its_leader_is_there() {
 #[test]
 fn an_engine_whose_lock_another_process_holds_has_ended() {
     let state = tempfile::tempdir().unwrap();
-    let directory = state.path().join(format!("{}x", PREFIX));
+    let directory = state.path().join(format!("{}x", DIRECTORY_PREFIX));
     fs::create_dir(&directory).unwrap();
     let held = File::open(&directory).unwrap();
     rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
