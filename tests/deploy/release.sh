@@ -6,7 +6,7 @@ cd "$repo"
 DEB_FLAGS=--fast deploy/release --profile dev "$WORK/release" >"$WORK/log" 2>&1 || { tail -n 40 "$WORK/log"; die "deploy/release"; }
 expect 0 'telexecd-.*-linux: OK' bash -c "cd '$WORK/release' && sha256sum --check SHA256SUMS"
 [[ $(wc -l <"$WORK/release/SHA256SUMS") -eq 5 ]] || die "not five files: $said"
-DEB_FLAGS=--fast deploy/debian/build target/debug "$WORK/again" >/dev/null
+DEB_FLAGS=--fast deploy/debian/build "${CARGO_TARGET_DIR:-target}/debug" "$WORK/again" >/dev/null
 cmp "$WORK"/release/*.deb "$WORK"/again/*.deb || die "the same package has other bytes when it is made again"
 passed "the package made again has the same bytes"
 for bill in "$WORK"/release/*.cdx.json; do
