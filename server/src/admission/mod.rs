@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use async_trait::async_trait;
-use telexec_engine::LocalExecutor;
+use telexec_engine::{ExecutionObserver, LocalExecutor};
 use telexec_executor::{
     Attach, Command, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, Input, ListPage, ListQuery,
     OnDisconnect, Signal, TerminalSize,
@@ -25,7 +25,7 @@ use crate::call::{Call, Rpc};
 use crate::metrics::{Metrics, Refusal};
 use crate::policy::{Decision, Facts, PolicyFile, Subject};
 use crate::reload::Watched;
-use crate::request_memory;
+use crate::request_memory::{self, Held};
 use crate::trace::{self, Traces};
 
 /// Makes the executor of each caller.
@@ -243,42 +243,63 @@ impl Guarded {
     }
 }
 
+/// A start that nobody refuses.
+struct Grant {
+    command: Command,
+    permission: Arc<Permission>,
+    /// What its request holds of the memory.
+    held: Arc<Held>,
+    /// Its record in the audit log, if there is one.
+    recorded: Option<(ExecutionId, Box<dyn ExecutionObserver>)>,
+}
+
+impl Guarded {
+    /// Asks all who may refuse a start, in this order: the policy, the limit of starts a second, the audit log. What the first
+    /// two refuse is recorded.
+    async fn admit(
+        &self,
+        command: Command,
+        decision: &Decision,
+        facts: Option<Box<Facts>>,
+    ) -> Result<Grant, (Refusal, ExecutorError)> {
+        let Stack { starts, audit, .. } = &self.stack;
+        if let Err(denied) = decision.permitted() {
+            audit.denied(&self.call, &command, decision, &denied).await;
+            return Err((Refusal::Policy, denied));
+        }
+        if let Err(early) = starts.count(&self.call.caller.identity) {
+            audit.refused(&self.call, &command, decision, &early).await;
+            return Err((Refusal::Pace, early));
+        }
+        let held = Arc::new(self.call.held.take());
+        let judged = facts.map(|facts| Judged { facts, _held: Arc::clone(&held) });
+        let permission = Permission::new(&self.stack, &self.call, Permitted::Start(judged), decision);
+        let command = command.with_allowance(decision.allowance);
+        let recorded = audit.start(&self.call, &command, decision).await.map_err(|error| (Refusal::Audit, error))?;
+        Ok(Grant { command, permission, held, recorded })
+    }
+}
+
 #[async_trait]
 impl Executor for Guarded {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
         let asked = Instant::now();
         // a call of Interact may be old when it starts something
         self.call.caller.check()?;
-        let Stack { starts, audit, metrics, traces, .. } = &self.stack;
+        let Stack { metrics, traces, .. } = &self.stack;
         let (command, span) = traces.continued(&self.call, command);
         let (command, decision, facts) = self.judge(command).await?;
         metrics.decided(self.call.rpc, decision.allowed);
-        if let Err(denied) = decision.permitted() {
-            metrics.refused(Refusal::Policy);
-            trace::refused(span, &denied);
-            audit.denied(&self.call, &command, &decision, &denied).await;
-            return Err(denied);
-        }
-        if let Err(early) = starts.count(&self.call.caller.identity) {
-            metrics.refused(Refusal::Pace);
-            trace::refused(span, &early);
-            audit.refused(&self.call, &command, &decision, &early).await;
-            return Err(early);
-        }
-        let held = Arc::new(self.call.held.take());
-        let judged = facts.map(|facts| Judged { facts, _held: Arc::clone(&held) });
-        let permission = Permission::new(&self.stack, &self.call, Permitted::Start(judged), &decision);
-        let command = command.with_allowance(decision.allowance);
-        let told = match audit.start(&self.call, &command, &decision).await {
-            Ok(told) => told,
-            Err(error) => {
-                metrics.refused(Refusal::Audit);
+        let Grant { command, permission, held, recorded } = match self.admit(command, &decision, facts).await {
+            Ok(grant) => grant,
+            Err((refusal, error)) => {
+                metrics.refused(refusal);
                 trace::refused(span, &error);
                 return Err(error);
             }
         };
         let engine = self.engine(&permission);
-        let watcher = metrics.watch(asked, trace::watch(span, told));
+        let watcher = metrics.watch(asked, trace::watch(span, recorded));
         // where there is a policy, the request is kept to be judged again
         let kept = if self.stack.policy.is_some() { usize::MAX } else { request_memory::kept(&command) };
         let (id, watcher) = request_memory::watch(held, kept, watcher);
