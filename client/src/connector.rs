@@ -22,7 +22,7 @@ const TCP_KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(20)).with_interval(Duration::from_secs(5));
 
 /// How long an agent on TCP without TLS may take to greet.
-const GREETING: Duration = Duration::from_secs(3);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(3);
 /// For the greeting. Reads that take more than this go past the buffer.
 const GREETING_BYTES: usize = 64;
 /// The type of the frame that a greeting is (RFC 9113, section 6.5).
@@ -61,7 +61,7 @@ impl Connector {
                 self.greeted(stream, Duration::MAX).await
             }
             (Target::Tcp { host, port }, None) if self.target.is_local() => {
-                self.greeted(self.dial_tcp(host, *port).await?, GREETING).await
+                self.greeted(self.dial_tcp(host, *port).await?, GREETING_TIMEOUT).await
             }
             (Target::Tcp { .. }, None) => Err(ConnectError::TlsRequired { endpoint: self.target.to_string() }),
             (Target::Tcp { host, port }, Some(tls)) => self.dial_tls(host, *port, tls).await,
@@ -90,18 +90,12 @@ impl Connector {
     }
 
     /// Finds out, before anything is asked, that no agent listens there, or one that wants TLS or another user.
-    async fn greeted(
-        &self,
-        stream: impl Duplex + 'static,
-        patience: Duration,
-    ) -> Result<Box<dyn Duplex>, ConnectError> {
+    async fn greeted(&self, stream: impl Duplex + 'static, timeout: Duration) -> Result<Box<dyn Duplex>, ConnectError> {
         let mut stream = BufReader::with_capacity(GREETING_BYTES, stream);
-        match greeting(&mut stream, patience).await {
+        match greeting(&mut stream, timeout).await {
             Ok(Some(SETTINGS)) => Ok(Box::new(stream)),
             Ok(Some(_)) => Err(self.unreachable("what listens there is not an agent")),
-            Ok(None) => {
-                Err(self.untrusted(format!("no greeting within {patience:?}, as from an agent that wants TLS")))
-            }
+            Ok(None) => Err(self.untrusted(format!("no greeting within {timeout:?}, as from an agent that wants TLS"))),
             Err(error) => Err(self.unreachable(error)),
         }
     }
@@ -183,8 +177,8 @@ async fn hypervisor(stream: &mut (impl Duplex + 'static), port: u32) -> io::Resu
 
 /// Waits for the settings that an agent sends first, and leaves them to be read; returns the type of that frame, or
 /// `None` if nothing came.
-pub(crate) async fn greeting(stream: &mut (impl AsyncBufRead + Unpin), patience: Duration) -> io::Result<Option<u8>> {
-    match tokio::time::timeout(patience, stream.fill_buf()).await {
+pub(crate) async fn greeting(stream: &mut (impl AsyncBufRead + Unpin), timeout: Duration) -> io::Result<Option<u8>> {
+    match tokio::time::timeout(timeout, stream.fill_buf()).await {
         Ok(Ok([])) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection without a word")),
         Ok(Ok(first)) => Ok(Some(first.get(3).copied().unwrap_or(SETTINGS))),
         Ok(Err(error)) => Err(error),

@@ -38,12 +38,12 @@
 //! ```
 
 mod agent;
+mod cancel_on_drop;
 mod connector;
 mod error;
 mod executor;
 mod following;
 mod gathered;
-mod leash;
 mod outage;
 mod resume;
 mod resumed;

@@ -11,8 +11,8 @@ use telexec_executor::{Executor, ExecutorError, ListPage, ListQuery};
 use tokio_util::task::TaskTracker;
 
 use crate::RemoteExecutor;
+use crate::cancel_on_drop::CancelOnDrop;
 use crate::error::{Restarted, gone, lost};
-use crate::leash::Leash;
 use crate::outage::{Outage, is_loss};
 use crate::resumed::{Bounds, Resumed};
 
@@ -62,24 +62,24 @@ pub struct Resuming {
     /// When the agent was started, as it said last.
     agent_start: Arc<Mutex<Option<SystemTime>>>,
     /// The tasks that end what was dropped.
-    leashes: TaskTracker,
+    cancellations: TaskTracker,
 }
 
 impl Resuming {
     pub(crate) fn new(executor: RemoteExecutor, resume: Resume) -> Self {
-        Self { executor, resume, agent_start: Arc::default(), leashes: TaskTracker::new() }
+        Self { executor, resume, agent_start: Arc::default(), cancellations: TaskTracker::new() }
     }
 
     /// Waits until the agent knows of every execution that was dropped that it is to be ended, or it was out of reach for
     /// too long: to be done before the runtime ends.
     pub async fn settled(&self) {
-        self.leashes.close();
-        self.leashes.wait().await;
+        self.cancellations.close();
+        self.cancellations.wait().await;
     }
 
-    fn leash(&self, id: &ExecutionId, on_disconnect: OnDisconnect) -> Leash {
+    fn cancel_on_drop(&self, id: &ExecutionId, on_disconnect: OnDisconnect) -> CancelOnDrop {
         let ends = on_disconnect == OnDisconnect::Kill;
-        Leash::new(self.executor.clone(), self.resume, id.clone(), ends.then(|| self.leashes.clone()))
+        CancelOnDrop::new(self.executor.clone(), self.resume, id.clone(), ends.then(|| self.cancellations.clone()))
     }
 
     fn outage(&self, bounds: &Bounds) -> Outage {
@@ -96,8 +96,8 @@ impl Resuming {
                 Err(error) => error,
             };
             may_run |= matches!(error, ExecutorError::Lost { .. });
-            let told = |error| if may_run { gone(error) } else { error };
-            outage.pause(error).await.map_err(told)?;
+            let as_lost = |error| if may_run { gone(error) } else { error };
+            outage.pause(error).await.map_err(as_lost)?;
             // another one does not know the id, and would run it again
             if may_run && (asked.is_none() || self.agent(outage).await.map_err(gone)? != asked) {
                 return Err(lost(self.executor.endpoint(), Restarted));
@@ -129,19 +129,19 @@ impl Resuming {
 impl Executor for Resuming {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
         let id = command.execution_id().cloned().unwrap_or_else(ExecutionId::generate);
-        let mut leash = self.leash(&id, command.on_disconnect());
+        let mut cancel_on_drop = self.cancel_on_drop(&id, command.on_disconnect());
         let command = command.with_execution_id(id).with_on_disconnect(OnDisconnect::Detach);
         let bounds = Bounds::of(&command);
         let mut outage = self.outage(&bounds);
         match self.start(&command, &mut outage).await {
             Ok(execution) => {
-                leash.started();
-                Ok(Resumed::new(self.executor.clone(), execution, bounds, outage, leash).into_execution())
+                cancel_on_drop.started();
+                Ok(Resumed::new(self.executor.clone(), execution, bounds, outage, cancel_on_drop).into_execution())
             }
             Err(error) => {
                 // it may run only if this is not known
                 if !matches!(error, ExecutorError::Lost { .. }) {
-                    leash.release();
+                    cancel_on_drop.disarm();
                 }
                 Err(error)
             }
@@ -153,10 +153,10 @@ impl Executor for Resuming {
         let mut outage = self.outage(&bounds);
         let detached = Attach { on_disconnect: OnDisconnect::Detach, ..from };
         let execution = outage.repeat(|| self.executor.attach(id, detached)).await?;
-        let mut leash = self.leash(id, from.on_disconnect);
-        leash.started();
-        leash.position = from.position;
-        Ok(Resumed::new(self.executor.clone(), execution, bounds, outage, leash).into_execution())
+        let mut cancel_on_drop = self.cancel_on_drop(id, from.on_disconnect);
+        cancel_on_drop.started();
+        cancel_on_drop.position = from.position;
+        Ok(Resumed::new(self.executor.clone(), execution, bounds, outage, cancel_on_drop).into_execution())
     }
 
     async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {

@@ -7,9 +7,9 @@ use telexec_executor::{Attach, Command, Event, Execution, Executor, ExecutorErro
 use tokio::time::{Instant, timeout_at};
 
 use crate::RemoteExecutor;
+use crate::cancel_on_drop::CancelOnDrop;
 use crate::error::{Forgotten, gone, lost};
 use crate::following::Overdue;
-use crate::leash::Leash;
 use crate::outage::Outage;
 
 /// A connection that lasts so long counts as one, whether or not it told anything.
@@ -29,7 +29,7 @@ impl Bounds {
     /// Of a command that is to start now.
     pub(crate) fn of(command: &Command) -> Self {
         let yield_after = command.yield_after();
-        let promotion = yield_after.and_then(|patience| Instant::now().checked_add(patience));
+        let promotion = yield_after.and_then(|delay| Instant::now().checked_add(delay));
         // in the background it does not matter
         let deadline = command.deadline().map(Instant::from_std).filter(|at| promotion.is_none_or(|soon| *at <= soon));
         Self { yield_after, deadline, overdue: Overdue::of(command) }
@@ -48,11 +48,11 @@ pub(crate) struct Resumed {
     overdue: Option<Overdue>,
     outage: Outage,
     /// Dropped with this, before the end: the command is ended.
-    leash: Leash,
+    cancel_on_drop: CancelOnDrop,
     /// Since when this connection is there.
     since: Instant,
     /// It has told something new.
-    has_told: bool,
+    has_progressed: bool,
 }
 
 impl Resumed {
@@ -61,18 +61,18 @@ impl Resumed {
         followed: Execution,
         bounds: Bounds,
         outage: Outage,
-        leash: Leash,
+        cancel_on_drop: CancelOnDrop,
     ) -> Self {
         Self {
             executor,
             started: followed.started().clone(),
             is_first: !outage.has_begun(),
-            promotion: bounds.yield_after.and_then(|patience| Instant::now().checked_add(patience)),
+            promotion: bounds.yield_after.and_then(|delay| Instant::now().checked_add(delay)),
             overdue: bounds.overdue,
             outage,
-            leash,
+            cancel_on_drop,
             since: Instant::now(),
-            has_told: false,
+            has_progressed: false,
             followed,
         }
     }
@@ -117,26 +117,26 @@ impl Resumed {
     fn news(&mut self, event: Event) -> Option<Event> {
         let event = match event {
             Event::Started(_) => return None,
-            Event::Output(output) => Event::Output(after(output, self.leash.position)?),
+            Event::Output(output) => Event::Output(after(output, self.cancel_on_drop.position)?),
             event => event,
         };
         match &event {
-            Event::Output(output) => self.leash.position = output.position + output.data.len() as u64,
-            Event::Gap(position) => self.leash.position = *position,
-            event if event.is_last() => self.leash.release(),
+            Event::Output(output) => self.cancel_on_drop.position = output.position + output.data.len() as u64,
+            Event::Gap(position) => self.cancel_on_drop.position = *position,
+            event if event.is_last() => self.cancel_on_drop.disarm(),
             _ => {}
         }
-        self.has_told = true;
+        self.has_progressed = true;
         Some(event)
     }
 
     /// Follows it again, from where it was lost.
     async fn resume(&mut self, error: ExecutorError) -> Result<(), ExecutorError> {
-        if self.has_told || self.since.elapsed() >= STEADY {
+        if self.has_progressed || self.since.elapsed() >= STEADY {
             self.outage.is_over();
         }
         self.outage.pause(error).await.map_err(gone)?;
-        let (id, from) = (self.leash.id(), Attach::position(self.leash.position));
+        let (id, from) = (self.cancel_on_drop.id(), Attach::position(self.cancel_on_drop.position));
         let attach = || self.executor.attach_before(self.overdue, id, from);
         let followed = self.outage.repeat(attach).await.map_err(|error| self.failed(error))?;
         if *followed.started() != self.started {
@@ -145,7 +145,7 @@ impl Resumed {
         self.followed = followed;
         self.is_first = false;
         self.since = Instant::now();
-        self.has_told = false;
+        self.has_progressed = false;
         self.forgo_promotion_if_ended().await
     }
 
@@ -154,7 +154,7 @@ impl Resumed {
         if self.promotion.is_none_or(|at| Instant::now() < at) {
             return Ok(());
         }
-        let info = self.outage.repeat(|| self.executor.get(self.leash.id())).await;
+        let info = self.outage.repeat(|| self.executor.get(self.cancel_on_drop.id())).await;
         if info.map_err(|error| self.failed(error))?.exited.is_some() {
             self.promotion = None;
         }
@@ -171,15 +171,15 @@ impl Resumed {
     }
 
     fn forgotten(&self, source: Option<ExecutorError>) -> ExecutorError {
-        lost(self.executor.endpoint(), Forgotten { id: self.leash.id().clone(), source })
+        lost(self.executor.endpoint(), Forgotten { id: self.cancel_on_drop.id().clone(), source })
     }
 }
 
 /// What of a chunk is at and after a position.
 fn after(output: Output, position: u64) -> Option<Output> {
-    let told = usize::try_from(position.saturating_sub(output.position)).ok()?;
-    let data = (told < output.data.len()).then(|| output.data.slice(told..))?;
-    Some(Output { stream: output.stream, data, position: output.position + told as u64 })
+    let known = usize::try_from(position.saturating_sub(output.position)).ok()?;
+    let data = (known < output.data.len()).then(|| output.data.slice(known..))?;
+    Some(Output { stream: output.stream, data, position: output.position + known as u64 })
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::connector::greeting;
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
 /// How long the agent may take to greet; a proxy before it may not do so at all.
-const GREETING: Duration = Duration::from_secs(2);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Who this side is, and whom it trusts. The files are read at every connect, so a renewed certificate is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub(crate) async fn handshake(
     let mut stream = TlsConnector::from(config).connect(name, stream).await?;
     // In TLS 1.3 the client is done before the agent has seen its certificate. Next is the agent's greeting, or the
     // alert that refuses; were anything sent before, a reset could overtake that alert.
-    greeting(&mut stream, GREETING).await?;
+    greeting(&mut stream, GREETING_TIMEOUT).await?;
     Ok(stream)
 }
 

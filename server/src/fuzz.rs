@@ -11,7 +11,7 @@ use telexec_executor::Command;
 
 use crate::audit::verify::Verifier;
 use crate::call::Rpc;
-use crate::call::caller::{Caller, Shown, Transport};
+use crate::call::caller::{Caller, PeerCertificate, Transport};
 use crate::identity::Identity;
 use crate::policy::{AgentFacts, Facts, Policy, Subject};
 use crate::tls::certificate::Certificate;
@@ -23,7 +23,7 @@ use crate::tls::certificate::Certificate;
 pub fn certificate(der: &[u8]) {
     let der = CertificateDer::from(der);
     let identity = Identity::from_certificate(&der);
-    let shown = Shown::from_certificate(&der);
+    let shown = PeerCertificate::from_certificate(&der);
     assert_eq!(shown.is_some(), Certificate::first_of(std::slice::from_ref(&der)).is_ok());
     if let Some(identity) = identity {
         let name = identity.as_str();

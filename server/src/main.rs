@@ -93,7 +93,7 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
     };
     let result = serve(config, listeners, shutdown).await;
     orphans.end_if_init(kill_grace).await;
-    logging::limit::tell();
+    logging::limit::report_suppressed();
     Ok(result?)
 }
 

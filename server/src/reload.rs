@@ -14,7 +14,7 @@ use tracing::warn;
 use telexec_executor::text::error_chain;
 
 /// Between two looks at the files.
-pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Asks an agent to look at its files again, at once; its clones ask the same one.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ pub(crate) trait Source: Send + Sync + 'static {
     fn load(&self) -> Result<Self::Loaded, Self::Error>;
 
     /// Says in the log what is in use from now on.
-    fn tell(loaded: &Self::Loaded);
+    fn log_loaded(loaded: &Self::Loaded);
 }
 
 /// What the files held when they were last read and could be used; its clones share it.
@@ -78,7 +78,7 @@ impl<S: Source> Watched<S> {
     pub(crate) fn load(source: S) -> Result<Self, S::Error> {
         let stamps = Stamps::of(&source);
         let loaded = source.load()?;
-        S::tell(&loaded);
+        S::log_loaded(&loaded);
         Ok(Self { source: Arc::new(source), current: watch::Sender::new(Arc::new(loaded)), stamps })
     }
 
@@ -93,13 +93,13 @@ impl<S: Source> Watched<S> {
 
     /// Reads the files again whenever they have changed, or that is asked for; for ever.
     pub(crate) async fn follow(self, mut reload: Reload, workers: Workers) {
-        let mut looks = tokio::time::interval(LOOK_INTERVAL);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut polls = tokio::time::interval(POLL_INTERVAL);
+        polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut used, mut seen, mut refused) = (self.stamps.clone(), self.stamps.clone(), None);
         loop {
             let at_once = tokio::select! {
                 () = reload.asked() => true,
-                _ = looks.tick() => false,
+                _ = polls.tick() => false,
             };
             let Some(stamps) = self.blocking(&workers, Stamps::of).await else { continue };
             // several files are not replaced at one moment: what still changes is left for the next look
@@ -124,7 +124,7 @@ impl<S: Source> Watched<S> {
     async fn replace(&self, workers: &Workers) -> Result<(), String> {
         let loaded = self.blocking(workers, S::load).await.ok_or("reading them was given up")?;
         let loaded = Arc::new(loaded.map_err(|error| error_chain(&error))?);
-        S::tell(&loaded);
+        S::log_loaded(&loaded);
         self.current.send_replace(loaded);
         Ok(())
     }

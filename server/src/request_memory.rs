@@ -49,7 +49,7 @@ impl From<Excess> for ExecutorError {
 
 /// The requests of all callers. Clones count together.
 #[derive(Clone)]
-pub(crate) struct Requests(Arc<Shared>);
+pub(crate) struct RequestMemory(Arc<Shared>);
 
 struct Shared {
     limits: Limits,
@@ -62,7 +62,7 @@ struct Shared {
     each: Mutex<HashMap<Identity, Weak<AtomicUsize>>>,
 }
 
-impl Requests {
+impl RequestMemory {
     pub(crate) fn new(limits: Limits) -> Self {
         let (all, used, most) = Default::default();
         Self(Arc::new(Shared { limits, all, used, most, is_over: Notify::new(), each: Mutex::default() }))
@@ -106,8 +106,8 @@ impl Account {
     }
 
     /// A request that holds nothing yet.
-    pub(crate) fn nothing(&self) -> Held {
-        Held::new(self, 0)
+    pub(crate) fn reservation(&self) -> Reservation {
+        Reservation::new(self, 0)
     }
 
     /// # Errors
@@ -159,12 +159,12 @@ fn take(counter: &AtomicUsize, more: usize, limit: usize) -> bool {
 }
 
 /// What one request holds; nothing any more once it is dropped.
-pub(crate) struct Held {
+pub(crate) struct Reservation {
     account: Account,
     bytes: AtomicUsize,
 }
 
-impl Held {
+impl Reservation {
     /// Its bytes are counted already.
     fn new(account: &Account, bytes: usize) -> Self {
         account.shared.rise(CALL);
@@ -175,7 +175,7 @@ impl Held {
     #[cfg(test)]
     pub(crate) fn uncounted() -> Self {
         let limits = Limits { all: usize::MAX, each: usize::MAX, fields: usize::MAX };
-        Requests::new(limits).of(&Identity::anonymous()).nothing()
+        RequestMemory::new(limits).of(&Identity::anonymous()).reservation()
     }
 
     /// From now on it holds so much.
@@ -215,24 +215,24 @@ impl Held {
 /// Held until the command has ended, or longer by others; once it has started, no more than what is kept of it. Passes on what
 /// it sees.
 pub(crate) fn watch(
-    held: Arc<Held>,
+    reservation: Arc<Reservation>,
     kept: usize,
     others: Option<(ExecutionId, Box<dyn ExecutionObserver>)>,
 ) -> (ExecutionId, Box<dyn ExecutionObserver>) {
     let (id, next) = others.unzip();
-    (id.unwrap_or_else(ExecutionId::generate), Box::new(UntilEnd { kept, held, next }))
+    (id.unwrap_or_else(ExecutionId::generate), Box::new(UntilEnd { kept, reservation, next }))
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.release();
         self.account.shared.fall(CALL);
     }
 }
 
-impl std::fmt::Debug for Held {
+impl std::fmt::Debug for Reservation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Held").field(&self.bytes).finish()
+        f.debug_tuple("Reservation").field(&self.bytes).finish()
     }
 }
 
@@ -249,14 +249,14 @@ pub(crate) fn kept(command: &Command) -> usize {
 /// Sees a command to its end.
 struct UntilEnd {
     kept: usize,
-    held: Arc<Held>,
+    reservation: Arc<Reservation>,
     next: Option<Box<dyn ExecutionObserver>>,
 }
 
 impl ExecutionObserver for UntilEnd {
     fn started(&self, main: &MainProcess) {
         // never more than the whole request
-        let _ = self.held.set(self.kept.min(self.held.bytes.load(Ordering::Relaxed)));
+        let _ = self.reservation.set(self.kept.min(self.reservation.bytes.load(Ordering::Relaxed)));
         self.next.iter().for_each(|next| next.started(main));
     }
 
@@ -283,49 +283,50 @@ mod tests {
 
     const LIMITS: Limits = Limits { all: 4_000_000, each: 2_000_000, fields: 10 };
 
-    fn requests() -> (Requests, Account, Account) {
-        let requests = Requests::new(LIMITS);
-        let (one, other) = (requests.of(&Identity::anonymous()), requests.of(&Identity::from_cid(3)));
-        (requests, one, other)
+    fn memory() -> (RequestMemory, Account, Account) {
+        let memory = RequestMemory::new(LIMITS);
+        let (one, other) = (memory.of(&Identity::anonymous()), memory.of(&Identity::from_cid(3)));
+        (memory, one, other)
     }
 
     #[test]
     fn what_is_held_is_bounded_for_each_identity_and_in_all() {
-        let (requests, one, other) = requests();
-        let held = one.nothing();
-        held.set(2_000_000).unwrap();
-        let more = requests.of(&Identity::anonymous()).nothing();
+        let (memory, one, other) = memory();
+        let reservation = one.reservation();
+        reservation.set(2_000_000).unwrap();
+        let more = memory.of(&Identity::anonymous()).reservation();
         assert_eq!(more.set(100_000).unwrap_err().setting, "max_request_bytes_in_flight_per_identity");
         // a small one has its place all the same, but not any number of them
-        let small: Vec<_> = (0..100).map(|_| one.nothing()).take_while(|held| held.set(SMALL).is_ok()).collect();
+        let small: Vec<_> =
+            (0..100).map(|_| one.reservation()).take_while(|reservation| reservation.set(SMALL).is_ok()).collect();
         assert_eq!(small.len(), 500_000 / SMALL);
-        let others = other.nothing();
+        let others = other.reservation();
         others.set(1_500_000).unwrap();
         assert_eq!(others.set(2_000_000).unwrap_err().setting, "max_request_bytes_in_flight");
         drop(small);
         others.set(2_000_000).unwrap();
-        drop((held, others));
-        assert_eq!((one.own.load(Ordering::Relaxed), requests.0.all.load(Ordering::Relaxed)), (0, 0));
+        drop((reservation, others));
+        assert_eq!((one.own.load(Ordering::Relaxed), memory.0.all.load(Ordering::Relaxed)), (0, 0));
     }
 
     #[test]
     fn what_is_taken_is_held_once() {
-        let (requests, one, _) = requests();
-        let held = one.nothing();
-        held.set(1000).unwrap();
-        let taken = held.take();
-        drop(held);
-        assert_eq!(requests.0.all.load(Ordering::Relaxed), 1000);
+        let (memory, one, _) = memory();
+        let reservation = one.reservation();
+        reservation.set(1000).unwrap();
+        let taken = reservation.take();
+        drop(reservation);
+        assert_eq!(memory.0.all.load(Ordering::Relaxed), 1000);
         taken.set(10).unwrap();
-        assert_eq!(requests.0.all.load(Ordering::Relaxed), 10);
+        assert_eq!(memory.0.all.load(Ordering::Relaxed), 10);
         drop(taken);
-        assert_eq!(requests.0.all.load(Ordering::Relaxed), 0);
+        assert_eq!(memory.0.all.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn identities_that_are_gone_are_forgotten() {
-        let requests = Requests::new(LIMITS);
-        (0..100).for_each(|cid| drop(requests.of(&Identity::from_cid(cid))));
-        assert!(requests.0.each.lock().unwrap().len() <= 1);
+        let memory = RequestMemory::new(LIMITS);
+        (0..100).for_each(|cid| drop(memory.of(&Identity::from_cid(cid))));
+        assert!(memory.0.each.lock().unwrap().len() <= 1);
     }
 }

@@ -19,18 +19,18 @@ use tonic_health::server::HealthReporter;
 use tracing::{info, warn};
 
 use crate::admission::Stack;
-use crate::admission::call_limiter::Calls;
-use crate::admission::judging;
-use crate::admission::judging::Judging;
-use crate::admission::rate_limiter::Starts;
+use crate::admission::call_limiter::CallLimiter;
+use crate::admission::policy_evaluator;
+use crate::admission::policy_evaluator::PolicyEvaluator;
+use crate::admission::start_limiter::StartLimiter;
 use crate::audit::{Audit, AuditError};
 use crate::config::{Config, ConfigError};
 use crate::http2::connection;
 use crate::http2::connection::HandshakeError;
-use crate::http2::preface::Entrance;
+use crate::http2::preface::PendingAdmission;
 use crate::invalid::InvalidSetting;
-use crate::listen::connection_limiter::Places;
-use crate::listen::pending::{Pending, Waiting};
+use crate::listen::connection_limiter::ConnectionLimiter;
+use crate::listen::pending::{PendingConnection, PendingConnections};
 use crate::listen::{Accepted, Listener, Listeners, Remote};
 use crate::metrics::{Metrics, Refusal};
 use crate::reload::Watched;
@@ -94,29 +94,30 @@ pub async fn serve(
         warn!("no policy: whoever is known may run anything here");
     }
     let audit = Audit::open(&config.audit, engine.containment().as_str())?;
-    let starts = Starts::new(config.max_starts_per_second);
-    let judging = Judging::new().map_err(ServeError::Engine)?;
+    let start_limiter = StartLimiter::new(config.max_starts_per_second);
+    let evaluator = PolicyEvaluator::new().map_err(ServeError::Engine)?;
     let metrics = Metrics::new(listeners.metrics.is_some());
     let traces =
         Traces::to(config.otlp_endpoint.as_deref()).map_err(|error| ConfigError::from(InvalidSetting(error)))?;
     let stack = Stack {
         engine: engine.clone(),
-        starts,
+        start_limiter,
         policy,
         audit: audit.clone(),
-        judging,
+        evaluator,
         metrics: metrics.clone(),
         traces: traces.clone(),
     };
     let health = HealthReporter::new();
     let routes = routes(&config, &stack, listeners.tls.clone(), &health).await?;
-    let handshakes = Workers::new("handshakes", 1, judging::processors()).map_err(ServeError::Engine)?;
+    let handshakes = Workers::new("handshakes", 1, policy_evaluator::processors()).map_err(ServeError::Engine)?;
     let connections = Connections::new(routes, handshakes, &config, stack.policy.is_some(), metrics.clone());
     let _closes = connections.close.clone().drop_guard();
     let mut following = JoinSet::new();
-    following.spawn(connections.requests.clone().give_back());
+    following.spawn(connections.request_memory.clone().give_back());
     if let Some(listener) = listeners.metrics {
-        let collector = AgentCollector::new(&config, &stack, connections.places.clone(), listeners.tls.clone());
+        let collector =
+            AgentCollector::new(&config, &stack, connections.connection_limiter.clone(), listeners.tls.clone());
         following.spawn(scrape::serve(listener, metrics, collector, workers.clone()));
     }
     if let Some(tls) = listeners.tls {
@@ -213,11 +214,11 @@ struct Connections {
     /// Everything ends.
     close: CancellationToken,
     tracker: TaskTracker,
-    places: Places,
-    calls: Calls,
+    connection_limiter: ConnectionLimiter,
+    call_limiter: CallLimiter,
     /// Compute what TLS asks for, in turns of sources.
     handshakes: Workers,
-    requests: Requests,
+    request_memory: RequestMemory,
     metrics: Metrics,
 }
 
@@ -229,10 +230,10 @@ impl Connections {
             goaway: CancellationToken::new(),
             close: CancellationToken::new(),
             tracker: TaskTracker::new(),
-            places: Places::new(config),
-            calls: Calls::new(config.max_calls_per_identity),
+            connection_limiter: ConnectionLimiter::new(config),
+            call_limiter: CallLimiter::new(config.max_calls_per_identity),
             handshakes,
-            requests: Requests::new(config.request_limits()),
+            request_memory: RequestMemory::new(config.request_limits()),
             metrics,
         }
     }
@@ -240,7 +241,7 @@ impl Connections {
     /// Accepts for ever.
     async fn accept(self, listener: Listener) {
         // for each listener: strangers on one do not keep callers from another
-        let handshakes = Pending::new(max_handshakes());
+        let handshakes = PendingConnections::new(max_handshakes());
         let mut accepts = true;
         loop {
             let accepted = listener.accept().await;
@@ -253,8 +254,8 @@ impl Connections {
             match accepted {
                 Ok((accepted, remote)) => {
                     let close = self.close.clone();
-                    let waiting = handshakes.enter(remote.source);
-                    let answer = self.clone().answer(accepted, remote, waiting);
+                    let pending = handshakes.enter(remote.source);
+                    let answer = self.clone().answer(accepted, remote, pending);
                     self.tracker.spawn(async move { close.run_until_cancelled(answer).await });
                     // a flood of them does not keep this thread from the others
                     tokio::task::yield_now().await;
@@ -265,8 +266,8 @@ impl Connections {
         }
     }
 
-    async fn answer(self, accepted: Accepted, remote: Remote, waiting: Waiting) {
-        let displaced = waiting.displaced();
+    async fn answer(self, accepted: Accepted, remote: Remote, pending: PendingConnection) {
+        let displaced = pending.displaced();
         let peer = tokio::select! {
             peer = connection::handshake(accepted, &remote, self.strangers, &self.handshakes) => peer,
             () = displaced.cancelled() => Err(HandshakeError::Displaced),
@@ -276,17 +277,26 @@ impl Connections {
             Ok(peer) => peer,
             Err(reason) => return info!(from = remote.address, %reason, "turned a peer away"),
         };
-        let (identity, places, metrics) = (peer.identity().clone(), self.places, self.metrics.clone());
-        let enter = move || {
-            drop(waiting);
-            let place = places.take(&identity, &remote);
-            if place.is_none() {
+        let (identity, connections, metrics) = (peer.identity().clone(), self.connection_limiter, self.metrics.clone());
+        let acquire_permit = move || {
+            drop(pending);
+            let permit = connections.acquire(&identity, &remote);
+            if permit.is_none() {
                 metrics.refused(Refusal::Connections);
             }
-            place
+            permit
         };
-        let entrance = Entrance { displaced, enter: Box::new(enter) };
-        connection::serve(peer, entrance, self.routes, self.calls, self.requests, self.metrics, self.goaway).await;
+        let admission = PendingAdmission { displaced, acquire_permit: Box::new(acquire_permit) };
+        connection::serve(
+            peer,
+            admission,
+            self.routes,
+            self.call_limiter,
+            self.request_memory,
+            self.metrics,
+            self.goaway,
+        )
+        .await;
     }
 
     /// Lets the last answers out, then closes what is still open.

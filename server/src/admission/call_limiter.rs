@@ -13,42 +13,42 @@ use telexec_proto::convert::error_to_status;
 use tonic::Status;
 
 use crate::identity::Identity;
-use crate::request_memory::Held;
+use crate::request_memory::Reservation;
 
 /// Counts the calls of each identity; its clones count together.
 #[derive(Clone)]
-pub(crate) struct Calls(Arc<Shared>);
+pub(crate) struct CallLimiter(Arc<Shared>);
 
 struct Shared {
-    most: u32,
+    max: u32,
     each: Mutex<HashMap<Identity, u32>>,
 }
 
 /// A call that is counted, until it is dropped.
-pub(crate) struct Counted {
-    calls: Calls,
+pub(crate) struct CallPermit {
+    limiter: CallLimiter,
     identity: Identity,
 }
 
-impl Calls {
-    pub(crate) fn new(most: NonZeroU32) -> Self {
-        Self(Arc::new(Shared { most: most.get(), each: Mutex::default() }))
+impl CallLimiter {
+    pub(crate) fn new(max: NonZeroU32) -> Self {
+        Self(Arc::new(Shared { max: max.get(), each: Mutex::default() }))
     }
 
     /// Counts a call.
     ///
     /// # Errors
     /// The caller has as many as one may have.
-    pub(crate) fn count(&self, identity: &Identity) -> Result<Counted, Status> {
+    pub(crate) fn acquire(&self, identity: &Identity) -> Result<CallPermit, Status> {
         let mut each = self.each();
         let count = each.entry(identity.clone()).or_default();
-        if *count >= self.0.most {
+        if *count >= self.0.max {
             let reason =
                 format!("{identity} has {count} calls at once already, which is the limit (max_calls_per_identity)");
             return Err(error_to_status(&ExecutorError::Exhausted { reason, retry_after: None }));
         }
         *count += 1;
-        Ok(Counted { calls: self.clone(), identity: identity.clone() })
+        Ok(CallPermit { limiter: self.clone(), identity: identity.clone() })
     }
 
     fn each(&self) -> MutexGuard<'_, HashMap<Identity, u32>> {
@@ -56,9 +56,9 @@ impl Calls {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CallPermit {
     fn drop(&mut self) {
-        let mut each = self.calls.each();
+        let mut each = self.limiter.each();
         match each.get_mut(&self.identity) {
             Some(count) if *count > 1 => *count -= 1,
             _ => drop(each.remove(&self.identity)),
@@ -67,24 +67,24 @@ impl Drop for Counted {
 }
 
 /// The body of an answer. Its call, and what that holds, are counted until it was sent, or given up.
-pub(crate) struct Answer<B> {
+pub(crate) struct CountedBody<B> {
     body: B,
     /// `None`: it was refused.
-    _counted: Option<Counted>,
+    _permit: Option<CallPermit>,
     /// What it holds of the memory; `None`: its request was not read.
-    _held: Option<Arc<Held>>,
+    _reservation: Option<Arc<Reservation>>,
 }
 
 /// The answer to a call.
-pub(crate) fn answer<B>(
+pub(crate) fn count_until_sent<B>(
     response: Response<B>,
-    counted: Option<Counted>,
-    held: Option<Arc<Held>>,
-) -> Response<Answer<B>> {
-    response.map(|body| Answer { body, _counted: counted, _held: held })
+    permit: Option<CallPermit>,
+    reservation: Option<Arc<Reservation>>,
+) -> Response<CountedBody<B>> {
+    response.map(|body| CountedBody { body, _permit: permit, _reservation: reservation })
 }
 
-impl<B: Body + Unpin> Body for Answer<B> {
+impl<B: Body + Unpin> Body for CountedBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 

@@ -2,10 +2,10 @@
 //! audit log, then the engine with its limits.
 
 pub(crate) mod call_limiter;
-pub(crate) mod judging;
 pub(crate) mod on_workers;
 pub(crate) mod permission;
-pub(crate) mod rate_limiter;
+pub(crate) mod policy_evaluator;
+pub(crate) mod start_limiter;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -17,26 +17,26 @@ use telexec_executor::{
     OnDisconnect, Signal, TerminalSize,
 };
 
-use crate::admission::judging::Judging;
 use crate::admission::permission::{Judged, Permission, Permitted};
-use crate::admission::rate_limiter::Starts;
-use crate::audit::{Audit, Touch};
+use crate::admission::policy_evaluator::PolicyEvaluator;
+use crate::admission::start_limiter::StartLimiter;
+use crate::audit::{Audit, Operation};
 use crate::call::{Call, Rpc};
 use crate::metrics::{Metrics, Refusal};
 use crate::policy::{Decision, Facts, PolicyFile, Subject};
 use crate::reload::Watched;
-use crate::request_memory::{self, Held};
+use crate::request_memory::{self, Reservation};
 use crate::trace::{self, Traces};
 
 /// Makes the executor of each caller.
 #[derive(Clone)]
 pub(crate) struct Stack {
     pub(crate) engine: LocalExecutor,
-    pub(crate) starts: Starts,
+    pub(crate) start_limiter: StartLimiter,
     /// `None`: whoever is known may do anything with what is its own.
     pub(crate) policy: Option<Watched<PolicyFile>>,
     pub(crate) audit: Audit,
-    pub(crate) judging: Judging,
+    pub(crate) evaluator: PolicyEvaluator,
     pub(crate) metrics: Metrics,
     pub(crate) traces: Traces,
 }
@@ -62,7 +62,7 @@ impl Stack {
         match decision.permitted() {
             Ok(()) => Ok(decision),
             Err(denied) => {
-                self.audit.touched(call, Touch::default(), &decision, Some(&denied)).await;
+                self.audit.touched(call, Operation::default(), &decision, Some(&denied)).await;
                 Err(denied)
             }
         }
@@ -80,7 +80,7 @@ impl Stack {
     ) -> Result<(Facts, Decision), ExecutorError> {
         let (this, asked) = (self.clone(), call.clone());
         let decide = move |facts: &Facts| this.decide(&asked, rpc, &Subject::Command(facts));
-        self.judging.judge(call.caller.identity.as_str(), &self.engine, command, decide).await
+        self.evaluator.evaluate(call.caller.identity.as_str(), &self.engine, command, decide).await
     }
 
     /// What there is to say of this at this moment.
@@ -171,7 +171,12 @@ impl Guarded {
 
     /// Whether this may be done to an execution, and for how long; what has an effect on it, and what is denied, is told to
     /// the audit log.
-    async fn reach(&self, rpc: Rpc, id: &ExecutionId, touch: Touch<'_>) -> Result<Arc<Permission>, ExecutorError> {
+    async fn reach(
+        &self,
+        rpc: Rpc,
+        id: &ExecutionId,
+        operation: Operation<'_>,
+    ) -> Result<Arc<Permission>, ExecutorError> {
         let (decision, reached) = match self.included(rpc, id) {
             Some(permission) => {
                 // which tells of it itself
@@ -188,8 +193,8 @@ impl Guarded {
             _ => false,
         };
         if has_effect || matches!(reached, Err(ExecutorError::Denied { .. })) {
-            let touch = Touch { execution_id: Some(id), action: Some(rpc), ..touch };
-            self.stack.audit.touched(&self.call, touch, &decision, reached.as_ref().err()).await;
+            let operation = Operation { execution_id: Some(id), action: Some(rpc), ..operation };
+            self.stack.audit.touched(&self.call, operation, &decision, reached.as_ref().err()).await;
         }
         reached
     }
@@ -248,7 +253,7 @@ struct Grant {
     command: Command,
     permission: Arc<Permission>,
     /// What its request holds of the memory.
-    held: Arc<Held>,
+    reservation: Arc<Reservation>,
     /// Its record in the audit log, if there is one.
     recorded: Option<(ExecutionId, Box<dyn ExecutionObserver>)>,
 }
@@ -262,21 +267,21 @@ impl Guarded {
         decision: &Decision,
         facts: Option<Box<Facts>>,
     ) -> Result<Grant, (Refusal, ExecutorError)> {
-        let Stack { starts, audit, .. } = &self.stack;
+        let Stack { start_limiter, audit, .. } = &self.stack;
         if let Err(denied) = decision.permitted() {
             audit.denied(&self.call, &command, decision, &denied).await;
             return Err((Refusal::Policy, denied));
         }
-        if let Err(early) = starts.count(&self.call.caller.identity) {
+        if let Err(early) = start_limiter.count(&self.call.caller.identity) {
             audit.refused(&self.call, &command, decision, &early).await;
             return Err((Refusal::Pace, early));
         }
-        let held = Arc::new(self.call.held.take());
-        let judged = facts.map(|facts| Judged { facts, _held: Arc::clone(&held) });
+        let reservation = Arc::new(self.call.reservation.take());
+        let judged = facts.map(|facts| Judged { facts, _reservation: Arc::clone(&reservation) });
         let permission = Permission::new(&self.stack, &self.call, Permitted::Start(judged), decision);
         let command = command.with_allowance(decision.allowance);
         let recorded = audit.start(&self.call, &command, decision).await.map_err(|error| (Refusal::Audit, error))?;
-        Ok(Grant { command, permission, held, recorded })
+        Ok(Grant { command, permission, reservation, recorded })
     }
 }
 
@@ -290,7 +295,7 @@ impl Executor for Guarded {
         let (command, span) = traces.continued(&self.call, command);
         let (command, decision, facts) = self.judge(command).await?;
         metrics.decided(self.call.rpc, decision.allowed);
-        let Grant { command, permission, held, recorded } = match self.admit(command, &decision, facts).await {
+        let Grant { command, permission, reservation, recorded } = match self.admit(command, &decision, facts).await {
             Ok(grant) => grant,
             Err((refusal, error)) => {
                 metrics.refused(refusal);
@@ -302,18 +307,18 @@ impl Executor for Guarded {
         let watcher = metrics.watch(asked, trace::watch(span, recorded));
         // where there is a policy, the request is kept to be judged again
         let kept = if self.stack.policy.is_some() { usize::MAX } else { request_memory::kept(&command) };
-        let (id, watcher) = request_memory::watch(held, kept, watcher);
+        let (id, watcher) = request_memory::watch(reservation, kept, watcher);
         self.call.deadline.hand_over();
         let execution = permission.during(engine.execute_observed(command, id, watcher)).await?;
         Ok(self.follow(execution, true, permission))
     }
 
     async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
-        let touch = Touch { position: Some(from.position), ..Touch::default() };
-        let permission = self.reach(Rpc::Attach, id, touch).await?;
+        let operation = Operation { position: Some(from.position), ..Operation::default() };
+        let permission = self.reach(Rpc::Attach, id, operation).await?;
         // to go is to end it
         let ending = match from.on_disconnect {
-            OnDisconnect::Kill => Some(self.reach(Rpc::SignalExecution, id, touch).await?),
+            OnDisconnect::Kill => Some(self.reach(Rpc::SignalExecution, id, operation).await?),
             OnDisconnect::Detach => None,
         };
         // another one of the id may have come in between
@@ -329,23 +334,23 @@ impl Executor for Guarded {
     }
 
     async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
-        let permission = self.reach(Rpc::WriteInput, id, Touch::default()).await?;
+        let permission = self.reach(Rpc::WriteInput, id, Operation::default()).await?;
         permission.during(self.engine(&permission).write_input(id, input)).await
     }
 
     async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {
-        let permission = self.reach(Rpc::ResizeTerminal, id, Touch::default()).await?;
+        let permission = self.reach(Rpc::ResizeTerminal, id, Operation::default()).await?;
         self.engine(&permission).resize(id, size).await
     }
 
     async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
-        let touch = Touch { signal: Some(signal), ..Touch::default() };
-        let permission = self.reach(Rpc::SignalExecution, id, touch).await?;
+        let operation = Operation { signal: Some(signal), ..Operation::default() };
+        let permission = self.reach(Rpc::SignalExecution, id, operation).await?;
         self.engine(&permission).signal(id, signal).await
     }
 
     async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
-        let permission = self.reach(Rpc::GetExecution, id, Touch::default()).await?;
+        let permission = self.reach(Rpc::GetExecution, id, Operation::default()).await?;
         self.engine(&permission).get(id).await
     }
 

@@ -12,12 +12,12 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument, info};
 
 use crate::admission::Stack;
-use crate::audit::Touch;
+use crate::audit::Operation;
 use crate::call::{Call, Rpc};
 use crate::policy::{Decision, Facts, Subject};
 use crate::reload::{Changes, Watched};
-use crate::request_memory::Held;
-use crate::tls::client_cert_check::Standing;
+use crate::request_memory::Reservation;
+use crate::tls::client_cert_check::ClientCertCheck;
 
 /// What a call was permitted. It holds as long as nothing changes.
 pub(crate) struct Permission {
@@ -39,14 +39,14 @@ pub(crate) enum Permitted {
 /// A command that may be judged again, and what it holds of the memory until then.
 pub(crate) struct Judged {
     pub(crate) facts: Box<Facts>,
-    pub(crate) _held: Arc<Held>,
+    pub(crate) _reservation: Arc<Reservation>,
 }
 
 struct Verdict {
     /// The digest of the policy that permitted it last; `None`: there is none.
     permitted_by: Option<Arc<str>>,
     /// It was refused later, and the logs have it.
-    told: bool,
+    recorded: bool,
 }
 
 impl Permission {
@@ -56,7 +56,7 @@ impl Permission {
             Permitted::Use(_, id, _) => OnceLock::from(id.clone()),
             Permitted::Start(_) => OnceLock::new(),
         };
-        let verdict = Mutex::new(Verdict { permitted_by: decision.policy.clone(), told: false });
+        let verdict = Mutex::new(Verdict { permitted_by: decision.policy.clone(), recorded: false });
         Arc::new(Self { stack: stack.clone(), call: call.clone(), subject, id, verdict })
     }
 
@@ -93,10 +93,10 @@ impl Permission {
         let mut verdict = lock(&self.verdict);
         match &checked {
             Ok(()) => verdict.permitted_by = decision.policy,
-            Err(_) if verdict.told => {}
+            Err(_) if verdict.recorded => {}
             Err(error) => {
-                verdict.told = true;
-                self.tell(&decision, error);
+                verdict.recorded = true;
+                self.record_refusal(&decision, error);
             }
         }
         checked
@@ -121,7 +121,7 @@ impl Permission {
     /// reads it or not, and the last event is what a new call would be refused with.
     pub(crate) fn limit(self: &Arc<Self>, execution: Execution) -> Execution {
         let _ = self.id.set(execution.id().clone());
-        if self.stack.policy.is_none() && self.call.caller.standing.is_none() {
+        if self.stack.policy.is_none() && self.call.caller.cert_check.is_none() {
             return execution;
         }
         let started = execution.started().clone();
@@ -140,10 +140,10 @@ impl Permission {
 
     /// Returns when it holds no more, with what a new call would be refused with; never, if nothing can change that.
     async fn ended(self: &Arc<Self>) -> ExecutorError {
-        let standing = self.call.caller.standing.as_ref();
+        let cert_check = self.call.caller.cert_check.as_ref();
         // from before the first look
         let mut policy = self.stack.policy.as_ref().map(Watched::changes);
-        let mut certificates = standing.map(Standing::changes);
+        let mut certificates = cert_check.map(ClientCertCheck::changes);
         loop {
             if let Err(refused) = self.check_in_turn().await {
                 return refused;
@@ -151,7 +151,7 @@ impl Permission {
             tokio::select! {
                 () = next(&mut policy) => {}
                 () = next(&mut certificates) => {}
-                () = expiry(standing) => {}
+                () = expiry(cert_check) => {}
             }
         }
     }
@@ -162,7 +162,8 @@ impl Permission {
             return self.check();
         }
         let this = Arc::clone(self);
-        let decided = self.stack.judging.again(self.call.caller.identity.as_str(), move || this.decide()).await;
+        let decided =
+            self.stack.evaluator.evaluate_again(self.call.caller.identity.as_str(), move || this.decide()).await;
         let (decision, checked) = decided?;
         self.settle(decision, checked)
     }
@@ -182,7 +183,7 @@ impl Permission {
         }
     }
 
-    fn tell(&self, decision: &Decision, error: &ExecutorError) {
+    fn record_refusal(&self, decision: &Decision, error: &ExecutorError) {
         let id = self.id.get();
         let identity = &self.call.caller.identity;
         info!(%identity, id = id.map(ExecutionId::as_str), reason = %error, "ends a call that is not permitted any more");
@@ -191,8 +192,8 @@ impl Permission {
             Permitted::Use(rpc, ..) => rpc,
         };
         self.stack.metrics.decided(action, false);
-        let touch = Touch { action: Some(action), execution_id: id, ..Touch::default() };
-        self.stack.audit.ended(&self.call, touch, decision, error);
+        let operation = Operation { action: Some(action), execution_id: id, ..Operation::default() };
+        self.stack.audit.ended(&self.call, operation, decision, error);
     }
 
     fn policy(&self) -> Option<Arc<str>> {
@@ -207,9 +208,9 @@ async fn next<T>(changes: &mut Option<Changes<T>>) {
     }
 }
 
-async fn expiry(standing: Option<&Standing>) {
-    match standing {
-        Some(standing) => standing.expiry().await,
+async fn expiry(cert_check: Option<&ClientCertCheck>) {
+    match cert_check {
+        Some(cert_check) => cert_check.expiry().await,
         None => std::future::pending().await,
     }
 }

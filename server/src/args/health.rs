@@ -40,12 +40,12 @@ pub(crate) enum HealthError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// It took too long.
-    #[error("{listen} does not answer within {}", humantime::format_duration(*.patience))]
+    #[error("{listen} does not answer within {}", humantime::format_duration(*.timeout))]
     Silent {
         /// The address.
         listen: Listen,
         /// How long it had.
-        patience: Duration,
+        timeout: Duration,
     },
     /// It answers, but takes no commands.
     #[error("the agent at {listen} does not serve: it is shutting down")]
@@ -74,7 +74,7 @@ pub(crate) fn address(config: &Config) -> Result<Listen, ConfigError> {
 ///
 /// # Errors
 /// It does not serve.
-pub(crate) async fn ask(listen: &Listen, patience: Duration) -> Result<(), HealthError> {
+pub(crate) async fn ask(listen: &Listen, timeout: Duration) -> Result<(), HealthError> {
     let asked = async {
         let unreachable = |source| HealthError::Unreachable { listen: listen.clone(), source };
         match listen {
@@ -83,8 +83,8 @@ pub(crate) async fn ask(listen: &Listen, patience: Duration) -> Result<(), Healt
             Listen::Vsock { .. } | Listen::Systemd => Err(unreachable(io::ErrorKind::Unsupported.into())),
         }
     };
-    let silent = || HealthError::Silent { listen: listen.clone(), patience };
-    tokio::time::timeout(patience, asked).await.unwrap_or_else(|_| Err(silent()))
+    let silent = || HealthError::Silent { listen: listen.clone(), timeout };
+    tokio::time::timeout(timeout, asked).await.unwrap_or_else(|_| Err(silent()))
 }
 
 async fn call<S>(listen: &Listen, stream: S) -> Result<(), HealthError>

@@ -93,26 +93,26 @@ struct Limits {
 
 /// How commands are told.
 #[derive(Debug)]
-pub(super) struct Teller {
+pub(super) struct CommandDescriber {
     pub(super) key: Key,
     pub(super) commands: Commands,
     pub(super) redact: Redact,
 }
 
-impl Teller {
-    pub(super) fn asked(&self, command: &Command) -> Box<Asked> {
-        self.told(command, MAX_COMMAND, MAX_NAMES)
+impl CommandDescriber {
+    pub(super) fn full(&self, command: &Command) -> Box<Asked> {
+        self.describe(command, MAX_COMMAND, MAX_NAMES)
     }
 
     /// Of what does not run, less is told.
-    pub(super) fn briefly(&self, command: &Command) -> Box<Asked> {
-        self.told(command, BRIEF, BRIEF)
+    pub(super) fn brief(&self, command: &Command) -> Box<Asked> {
+        self.describe(command, BRIEF, BRIEF)
     }
 
     /// Of what would push out the records of others, nearly nothing is.
     pub(super) fn shortened(&self, command: &Command) -> Box<Asked> {
         let Asked { programs, more_programs, command_bytes, command_hmac_sha256, hmac_key, .. } =
-            *self.told(command, 0, SHORT);
+            *self.describe(command, 0, SHORT);
         let shortened = true;
         let user = command.user().map(|user| clip_to(SHORT, user));
         let asked = Asked {
@@ -128,8 +128,8 @@ impl Teller {
         Box::new(asked)
     }
 
-    fn told(&self, command: &Command, most: usize, most_names: usize) -> Box<Asked> {
-        let (environment, more_environment) = within(most_names, command.environment().keys().map(String::as_str));
+    fn describe(&self, command: &Command, max: usize, max_names: usize) -> Box<Asked> {
+        let (environment, more_environment) = within(max_names, command.environment().keys().map(String::as_str));
         let mut asked = Asked {
             directory: command.working_directory().map(clip),
             user: command.user().map(clip),
@@ -150,53 +150,53 @@ impl Teller {
             (asked.shell, asked.login) = (shell.as_deref().map(clip), *login);
         }
         match self.commands {
-            Commands::Full => self.tell(command.program(), most, most_names, &mut asked),
+            Commands::Full => self.add_text(command.program(), max, max_names, &mut asked),
             Commands::Programs => {
-                self.tell_programs(command.program(), most_names, &mut asked);
-                self.tell_digest(command.program(), &mut asked);
+                self.add_programs(command.program(), max_names, &mut asked);
+                self.add_digest(command.program(), &mut asked);
             }
-            Commands::None => self.tell_digest(command.program(), &mut asked),
+            Commands::None => self.add_digest(command.program(), &mut asked),
         }
         Box::new(asked)
     }
 
-    fn tell(&self, program: &Program, most: usize, most_names: usize, asked: &mut Asked) {
+    fn add_text(&self, program: &Program, max: usize, max_names: usize, asked: &mut Asked) {
         let is_all = match program {
             Program::Shell { text, .. } => {
                 let hidden = self.redact.text(start(text, MAX_LOOKED_AT));
-                let told = start(&hidden, most);
-                let is_all = told == text;
-                asked.command = Some(told.to_owned());
+                let shown = start(&hidden, max);
+                let is_all = shown == text;
+                asked.command = Some(shown.to_owned());
                 is_all
             }
             Program::Argv(argv) => {
                 let (seen, _) = within(MAX_LOOKED_AT, argv.iter().map(String::as_str));
                 let hidden = self.redact.argv(&seen);
-                let (told, _) = within(most, hidden.iter().map(String::as_str));
-                let is_all = told == *argv;
-                asked.argv = Some(told);
+                let (shown, _) = within(max, hidden.iter().map(String::as_str));
+                let is_all = shown == *argv;
+                asked.argv = Some(shown);
                 is_all
             }
         };
         if !is_all {
-            self.tell_programs(program, most_names, asked);
-            self.tell_digest(program, asked);
+            self.add_programs(program, max_names, asked);
+            self.add_digest(program, asked);
         }
     }
 
-    fn tell_digest(&self, program: &Program, asked: &mut Asked) {
+    fn add_digest(&self, program: &Program, asked: &mut Asked) {
         asked.command_bytes = Some(length(program));
         asked.command_hmac_sha256 = Some(self.key.digest(program));
         asked.hmac_key = Some(self.key.id().to_owned());
     }
 
-    fn tell_programs(&self, program: &Program, most: usize, asked: &mut Asked) {
+    fn add_programs(&self, program: &Program, max: usize, asked: &mut Asked) {
         let analysis = match program {
             Program::Shell { text, .. } => shell::analyze(text),
             Program::Argv(argv) => shell::analyze_argv(argv),
         };
         let programs: Vec<_> = analysis.programs.iter().map(|program| self.redact.text(&clip(program))).collect();
-        let (programs, more) = within(most, programs.iter().map(String::as_str));
+        let (programs, more) = within(max, programs.iter().map(String::as_str));
         asked.programs = Some(programs);
         asked.more_programs = more || !analysis.understood;
     }

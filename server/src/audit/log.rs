@@ -32,7 +32,7 @@ pub(super) struct Log {
 
 /// What could not be gone on with.
 #[derive(Debug)]
-pub(super) struct Aside {
+pub(super) struct UnusableTail {
     pub(super) path: PathBuf,
     pub(super) bytes: u64,
 }
@@ -42,7 +42,7 @@ impl Log {
     ///
     /// # Errors
     /// It cannot be used.
-    pub(super) fn open(path: PathBuf, config: &AuditConfig) -> io::Result<(Self, Option<Aside>)> {
+    pub(super) fn open(path: PathBuf, config: &AuditConfig) -> io::Result<(Self, Option<UnusableTail>)> {
         let lock = files::lock(&path)?;
         let tail = tail::open(&path)?;
         if config.sync {
@@ -61,7 +61,7 @@ impl Log {
             cannot_rotate: false,
             _lock: lock,
         };
-        Ok((log, tail.aside.map(|(path, bytes)| Aside { path, bytes })))
+        Ok((log, tail.aside.map(|(path, bytes)| UnusableTail { path, bytes })))
     }
 
     /// Adds a record, whose text is made for its number and the hash of the line before. Returns its number.

@@ -12,9 +12,9 @@ mod config;
 mod files;
 mod json;
 mod key;
-mod left_out;
 mod lines;
 mod log;
+mod omitted;
 mod record;
 mod redact;
 mod report;
@@ -41,13 +41,13 @@ use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use self::command::{Asked, Teller};
+use self::command::{Asked, CommandDescriber};
 pub use self::config::{AuditConfig, Commands, WhenFull};
 use self::key::Key;
 pub use self::key::digest;
-use self::left_out::LeftOut;
 use self::log::Log;
-use self::record::{Body, Origin, Record, Touched};
+use self::omitted::OmittedRecords;
+use self::record::{Body, OperationRecord, Origin, Record};
 use self::redact::Redact;
 pub use self::report::verify_files;
 use self::volume::Volume;
@@ -60,7 +60,7 @@ use crate::policy::Decision;
 use crate::reload::Reload;
 
 /// A disk that takes longer counts as one that cannot be written.
-const PATIENCE: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// When whoever was refused may try again.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// So many refusals of one caller are told in a row, and then one a second.
@@ -97,13 +97,13 @@ pub(crate) struct Audit(Option<Arc<Inner>>);
 
 struct Inner {
     queue: UnboundedSender<Job>,
-    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
     state: Arc<State>,
-    teller: Arc<Teller>,
+    describer: Arc<CommandDescriber>,
     /// Where what is told of long commands is made.
     workers: Workers,
     volume: Volume,
-    left_out: LeftOut,
+    omitted: OmittedRecords,
     /// Executions that were sent input, with who sent it, and by which RPC.
     typed: Mutex<HashSet<(String, ExecutionId, &'static str)>>,
     /// Counts what each caller is refused.
@@ -115,7 +115,7 @@ struct Inner {
 
 /// What was to be done to an execution.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Touch<'a> {
+pub(crate) struct Operation<'a> {
     /// The RPC as which it was judged, if the call is of another.
     pub(crate) action: Option<Rpc>,
     pub(crate) execution_id: Option<&'a ExecutionId>,
@@ -144,12 +144,12 @@ impl Audit {
         thread.spawn(move || writer.run(jobs)).map_err(failed)?;
         Ok(Self(Some(Arc::new(Inner {
             queue,
-            places: Arc::new(Semaphore::new(MAX_WAITING)),
+            slots: Arc::new(Semaphore::new(MAX_WAITING)),
             state,
-            teller: Arc::new(Teller { key, commands: config.commands, redact }),
+            describer: Arc::new(CommandDescriber { key, commands: config.commands, redact }),
             workers: Workers::new("audit-text", 1, 2).map_err(failed)?,
             volume: Volume::new(config, ages),
-            left_out: LeftOut::default(),
+            omitted: OmittedRecords::default(),
             typed: Mutex::default(),
             refusals: RateLimiter::keyed(Quota::per_second(NonZero::<u32>::MIN).allow_burst(REFUSALS)),
             when_full: config.when_full,
@@ -198,46 +198,46 @@ impl Audit {
     pub(crate) async fn denied(&self, call: &Call, command: &Command, decision: &Decision, error: &ExecutorError) {
         let Some(inner) = self.0.as_ref().filter(|inner| inner.spares(call)) else { return };
         // who asked, and for what, is known all the same
-        let asked = inner.told(call, command, Teller::briefly).await.unwrap_or_default();
+        let asked = inner.describe(call, command, CommandDescriber::brief).await.unwrap_or_default();
         if !inner.fits(call, json::length(&asked) + rest(call), true) {
             return;
         }
         let decision = decision.into();
         let body = Body::Denied { decision, failure: error.into(), asked };
-        inner.tell(Record::new(body).of(&Origin::of(call)).about(command.execution_id())).await;
+        inner.write(Record::new(body).of(&Origin::of(call)).about(command.execution_id())).await;
     }
 
     /// Tells of a command that is allowed and not started for another reason.
     pub(crate) async fn refused(&self, call: &Call, command: &Command, decision: &Decision, error: &ExecutorError) {
         let Some(inner) = self.0.as_ref().filter(|inner| inner.spares(call)) else { return };
-        let asked = inner.told(call, command, Teller::briefly).await.unwrap_or_default();
+        let asked = inner.describe(call, command, CommandDescriber::brief).await.unwrap_or_default();
         if !inner.fits(call, json::length(&asked) + rest(call), true) {
             return;
         }
         let decision = decision.into();
         let body = Body::Refused { decision, failure: error.into(), asked };
-        inner.tell(Record::new(body).of(&Origin::of(call)).about(command.execution_id())).await;
+        inner.write(Record::new(body).of(&Origin::of(call)).about(command.execution_id())).await;
     }
 
     /// Tells of what was done to an execution, or of any other call that was denied.
     pub(crate) async fn touched(
         &self,
         call: &Call,
-        touch: Touch<'_>,
+        operation: Operation<'_>,
         decision: &Decision,
         error: Option<&ExecutorError>,
     ) {
         let Some(inner) = &self.0 else { return };
-        if let Some(record) = inner.touch(call, touch, decision, error) {
-            inner.tell(record).await;
+        if let Some(record) = inner.operation(call, operation, decision, error) {
+            inner.write(record).await;
         }
     }
 
     /// Tells of a call that is ended, since it is not permitted any more. Nobody waits until that is written.
-    pub(crate) fn ended(&self, call: &Call, touch: Touch<'_>, decision: &Decision, error: &ExecutorError) {
+    pub(crate) fn ended(&self, call: &Call, operation: Operation<'_>, decision: &Decision, error: &ExecutorError) {
         let Some(inner) = self.0.clone() else { return };
-        if let Some(record) = inner.touch(call, touch, decision, Some(error)) {
-            tokio::spawn(async move { inner.tell(record).await });
+        if let Some(record) = inner.operation(call, operation, decision, Some(error)) {
+            tokio::spawn(async move { inner.write(record).await });
         }
     }
 
@@ -270,12 +270,12 @@ impl Audit {
     /// Waits until all is written, for as long as a disk may take.
     pub(crate) async fn close(&self) {
         let Some(inner) = &self.0 else { return };
-        for record in inner.left_out.take_all() {
-            inner.tell(record).await;
+        for record in inner.omitted.take_all() {
+            inner.write(record).await;
         }
         let (reply, closed) = oneshot::channel();
         let _ = inner.queue.send(Job::Close(reply));
-        if tokio::time::timeout(PATIENCE, closed).await.is_err() {
+        if tokio::time::timeout(WRITE_TIMEOUT, closed).await.is_err() {
             tracing::warn!("the audit log may lack its end: the disk does not answer");
         }
     }
@@ -293,11 +293,11 @@ impl Inner {
     /// [`ExecutorError::Exhausted`]: it has told too much.
     async fn room_for(self: &Arc<Self>, call: &Call, command: &Command) -> Result<Box<Asked>, ExecutorError> {
         let identity = call.caller.identity.as_str();
-        let asked = self.told(call, command, Teller::asked).await?;
+        let asked = self.describe(call, command, CommandDescriber::full).await?;
         if self.volume.takes_whole(identity, json::length(&asked) + rest(call)) {
             return Ok(asked);
         }
-        let asked = self.told(call, command, Teller::shortened).await?;
+        let asked = self.describe(call, command, CommandDescriber::shortened).await?;
         self.volume.take(identity, json::length(&asked) + rest(call)).map_err(|wait| {
             self.leave_out(call, true);
             let reason =
@@ -308,18 +308,18 @@ impl Inner {
     }
 
     /// What is told of a command.
-    async fn told(
+    async fn describe(
         &self,
         call: &Call,
         command: &Command,
-        tell: fn(&Teller, &Command) -> Box<Asked>,
+        describe: fn(&CommandDescriber, &Command) -> Box<Asked>,
     ) -> Result<Box<Asked>, ExecutorError> {
         if command::length(command.program()) <= QUICK {
-            return Ok(tell(&self.teller, command));
+            return Ok(describe(&self.describer, command));
         }
-        let (teller, command) = (Arc::clone(&self.teller), command.clone());
-        let told = self.workers.run(call.caller.identity.as_str(), move || tell(&teller, &command)).await;
-        told.map_err(|lost| ExecutorError::Internal(format!("no audit record was made of the command: {lost}")))
+        let (describer, command) = (Arc::clone(&self.describer), command.clone());
+        let asked = self.workers.run(call.caller.identity.as_str(), move || describe(&describer, &command)).await;
+        asked.map_err(|lost| ExecutorError::Internal(format!("no audit record was made of the command: {lost}")))
     }
 
     /// Whether there is a record left for what a caller is refused: who is told no again and again does not fill the log.
@@ -346,34 +346,34 @@ impl Inner {
     /// Counts what is not told one by one, and sees that it is told soon how much that is.
     fn leave_out(self: &Arc<Self>, call: &Call, was_denied: bool) {
         let identity = call.caller.identity.as_str();
-        if !self.left_out.count(identity, || Origin::of(call), was_denied) {
+        if !self.omitted.count(identity, || Origin::of(call), was_denied) {
             return;
         }
         let (this, identity) = (Arc::clone(self), identity.to_owned());
         tokio::spawn(async move {
-            tokio::time::sleep(left_out::DELAY).await;
-            if let Some(record) = this.left_out.take(&identity) {
-                this.tell(record).await;
+            tokio::time::sleep(omitted::DELAY).await;
+            if let Some(record) = this.omitted.take(&identity) {
+                this.write(record).await;
             }
         });
     }
 
     /// What is told of a call; `None`: nothing.
-    fn touch(
+    fn operation(
         self: &Arc<Self>,
         call: &Call,
-        touch: Touch<'_>,
+        operation: Operation<'_>,
         decision: &Decision,
         error: Option<&ExecutorError>,
     ) -> Option<Record> {
         if error.is_some() && !self.spares(call) || !self.fits(call, rest(call) / 2, error.is_some()) {
             return None;
         }
-        let action = touch.action.filter(|action| *action != call.rpc).map(Rpc::as_str);
-        let signal = touch.signal.map(|signal| signal.to_string());
-        let touched = Touched { action, signal, position: touch.position };
-        let body = Body::Call { decision: decision.into(), touch: touched, failure: error.map(Into::into) };
-        Some(Record::new(body).of(&Origin::of(call)).about(touch.execution_id))
+        let action = operation.action.filter(|action| *action != call.rpc).map(Rpc::as_str);
+        let signal = operation.signal.map(|signal| signal.to_string());
+        let record = OperationRecord { action, signal, position: operation.position };
+        let body = Body::Call { decision: decision.into(), operation: record, failure: error.map(Into::into) };
+        Some(Record::new(body).of(&Origin::of(call)).about(operation.execution_id))
     }
 
     fn watch(&self, origin: &Arc<Origin>, id: &ExecutionId) -> Watch {
@@ -382,11 +382,11 @@ impl Inner {
     }
 
     /// Has a start written; `None`: that takes too long, and it will not be.
-    async fn begin(&self, record: Record, watch: Watch) -> Option<writer::Begun> {
-        let until = Instant::now() + PATIENCE;
-        let place = self.place(until).await?;
+    async fn begin(&self, record: Record, watch: Watch) -> Option<writer::StartOutcome> {
+        let until = Instant::now() + WRITE_TIMEOUT;
+        let slot = self.slot(until).await?;
         let (reply, mut begun) = oneshot::channel();
-        self.queue.send(Job::Start(Box::new(Start { record, watch, reply, place }))).ok()?;
+        self.queue.send(Job::Start(Box::new(Start { record, watch, reply, slot }))).ok()?;
         if let Ok(begun) = timeout_at(until, &mut begun).await {
             return begun.ok();
         }
@@ -397,18 +397,18 @@ impl Inner {
         begun.try_recv().ok()
     }
 
-    async fn tell(&self, record: Record) {
-        match self.place(Instant::now() + PATIENCE).await {
-            Some(place) => drop(self.queue.send(Job::Record(Box::new(record), Some(place)))),
+    async fn write(&self, record: Record) {
+        match self.slot(Instant::now() + WRITE_TIMEOUT).await {
+            Some(slot) => drop(self.queue.send(Job::Record(Box::new(record), Some(slot)))),
             None => self.state.lose(),
         }
     }
 
     /// A place in the queue; `None`: there is none in time.
-    async fn place(&self, until: Instant) -> Option<OwnedSemaphorePermit> {
+    async fn slot(&self, until: Instant) -> Option<OwnedSemaphorePermit> {
         if self.state.is_stuck.load(Ordering::Relaxed) {
             return None;
         }
-        timeout_at(until, Arc::clone(&self.places).acquire_owned()).await.ok()?.ok()
+        timeout_at(until, Arc::clone(&self.slots).acquire_owned()).await.ok()?.ok()
     }
 }

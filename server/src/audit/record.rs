@@ -182,12 +182,12 @@ pub(super) enum Body {
         #[serde(flatten)]
         decision: Decided,
         #[serde(flatten)]
-        touch: Touched,
+        operation: OperationRecord,
         #[serde(flatten)]
         failure: Option<Failure>,
     },
     /// Records of a caller that are not there one by one.
-    More(More),
+    Omitted(Omitted),
     /// The agent goes on with this log.
     Opened { version: &'static str, pid: u32, containment: &'static str },
     /// It could not go on with all that was there.
@@ -215,7 +215,7 @@ impl Body {
 
 /// What was done to an execution.
 #[derive(Debug, Serialize)]
-pub(super) struct Touched {
+pub(super) struct OperationRecord {
     /// The RPC that does the same, if it was done in the course of another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) action: Option<&'static str>,
@@ -331,7 +331,7 @@ fn word(error: &ExecutorError) -> &'static str {
 
 /// What was left out of one identity.
 #[derive(Debug, Serialize)]
-pub(super) struct More {
+pub(super) struct Omitted {
     /// From when on.
     pub(super) since: String,
     /// Commands and calls that were denied or refused.

@@ -12,8 +12,8 @@ use super::files;
 use super::verify::{Position, Summary, Verifier, VerifyError};
 
 /// How often, and after how long a pause, the rest of a line is looked for that is being written.
-const LOOKS: u32 = 5;
-const PAUSE: Duration = Duration::from_millis(20);
+const MAX_RETRIES: u32 = 5;
+const RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// Verifies the files of one log, in this order; of a single one also those that were rotated before it. Writes what comes
 /// of it to `out`, and returns the exit code: 0 whole, 1 broken, 2 not readable.
@@ -37,7 +37,7 @@ pub fn verify_files(given: &[PathBuf], out: &mut impl Write) -> io::Result<u8> {
             }
         }
     }
-    tell(&verifier.finish(), read, out)?;
+    write_summary(&verifier.finish(), read, out)?;
     Ok(0)
 }
 
@@ -69,7 +69,7 @@ fn open_all(given: &[PathBuf]) -> Result<impl Iterator<Item = Opened>, (PathBuf,
     Ok(others.into_iter().map(|path| (path.clone(), File::open(&path))).chain(current))
 }
 
-fn tell(summary: &Summary, files: u32, out: &mut impl Write) -> io::Result<()> {
+fn write_summary(summary: &Summary, files: u32, out: &mut impl Write) -> io::Result<()> {
     let Summary { records, first, last, hash, running, more_running, dropped } = summary;
     let files = if files == 1 { String::new() } else { format!(" in {files} files") };
     let (Some(first), Some(last)) = (first, last) else { return writeln!(out, "whole: 0 records{files}") };
@@ -112,7 +112,7 @@ impl Growing {
 
 impl Read for Growing {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_RETRIES {
             let read = self.file.read(buffer)?;
             if let Some(last) = buffer.get(..read).and_then(<[u8]>::last) {
                 self.in_line = *last != b'\n';
@@ -120,7 +120,7 @@ impl Read for Growing {
             if read > 0 || buffer.is_empty() || !self.in_line {
                 return Ok(read);
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(RETRY_DELAY);
         }
         self.in_line = false;
         Ok(0)

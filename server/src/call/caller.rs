@@ -7,7 +7,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::digest::sha256;
 use crate::identity::Identity;
-use crate::tls::client_cert_check::Standing;
+use crate::tls::client_cert_check::ClientCertCheck;
 
 /// The other side of a connection. Each of its requests carries it, as an `Arc<Caller>` among the extensions.
 #[derive(Debug)]
@@ -17,18 +17,18 @@ pub(crate) struct Caller {
     /// Where it comes from: an IP address and port, a vsock address, or the socket that it connected to.
     pub(crate) address: String,
     /// The certificate that it showed.
-    pub(crate) certificate: Option<Shown>,
+    pub(crate) certificate: Option<PeerCertificate>,
     /// The process that connected to a Unix socket, as the kernel knows it.
     pub(crate) credentials: Option<UCred>,
     /// Whether that certificate still counts; `None`: it needs none.
-    pub(crate) standing: Option<Standing>,
+    pub(crate) cert_check: Option<ClientCertCheck>,
 }
 
 impl Caller {
     /// One of whom nothing else is known.
     pub(crate) fn new(identity: Identity, transport: Transport, address: &str) -> Self {
         let address = address.to_owned();
-        Self { identity, transport, address, certificate: None, credentials: None, standing: None }
+        Self { identity, transport, address, certificate: None, credentials: None, cert_check: None }
     }
 
     /// Whether it still is who it was.
@@ -36,7 +36,7 @@ impl Caller {
     /// # Errors
     /// [`ExecutorError::Unauthenticated`].
     pub(crate) fn check(&self) -> Result<(), ExecutorError> {
-        self.standing.as_ref().map_or(Ok(()), |standing| standing.check(&self.identity))
+        self.cert_check.as_ref().map_or(Ok(()), |cert_check| cert_check.check(&self.identity))
     }
 
     /// It is root on this machine.
@@ -71,14 +71,14 @@ impl Transport {
 
 /// A certificate by what tells it from all others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct PeerCertificate {
     /// In hexadecimal, as `openssl x509 -serial` has it, with colons.
     pub(crate) serial: String,
     /// SHA-256 of the whole certificate, in hexadecimal.
     pub(crate) fingerprint: String,
 }
 
-impl Shown {
+impl PeerCertificate {
     /// `None`: it is malformed.
     pub(crate) fn from_certificate(der: &CertificateDer<'_>) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;

@@ -13,7 +13,7 @@ use tonic::{Request, Status};
 
 use crate::call::caller::Caller;
 use crate::call::deadline::Deadline;
-use crate::request_memory::Held;
+use crate::request_memory::Reservation;
 
 /// The headers of the recommendation W3C Trace Context.
 const TRACEPARENT: &str = "traceparent";
@@ -26,7 +26,7 @@ pub(crate) struct Call {
     pub(crate) caller: Arc<Caller>,
     pub(crate) deadline: Deadline,
     /// What its request holds of the memory.
-    pub(crate) held: Arc<Held>,
+    pub(crate) reservation: Arc<Reservation>,
     /// The caller's span, if it is a part of a trace.
     pub(crate) trace: Option<TraceContext>,
 }
@@ -39,11 +39,11 @@ impl Call {
     pub(crate) fn of<T>(request: &Request<T>, rpc: Rpc) -> Result<Self, Status> {
         let caller = request.extensions().get::<Arc<Caller>>();
         let caller = caller.ok_or_else(|| Status::unauthenticated("the transport did not say who calls"))?;
-        let held = request.extensions().get::<Arc<Held>>();
-        let held = held.ok_or_else(|| Status::internal("the transport did not count the request"))?;
+        let reservation = request.extensions().get::<Arc<Reservation>>();
+        let reservation = reservation.ok_or_else(|| Status::internal("the transport did not count the request"))?;
         let deadline = request.extensions().get::<Deadline>().cloned().unwrap_or_default();
         let trace = trace(request.metadata());
-        Ok(Self { rpc, caller: Arc::clone(caller), deadline, held: Arc::clone(held), trace })
+        Ok(Self { rpc, caller: Arc::clone(caller), deadline, reservation: Arc::clone(reservation), trace })
     }
 }
 

@@ -22,14 +22,14 @@ const ENOUGH_BYTES: usize = 32 * 1024;
 type Piece = Chain<Bytes, Bytes>;
 
 /// What tonic would send of a stream that goes with the answer: an error, if nobody takes the stream out. See [`carrying`].
-pub(crate) type Carried = stream::Iter<std::array::IntoIter<Result<ExecutionEvent, Status>, 1>>;
+pub(crate) type EventPlaceholder = stream::Iter<std::array::IntoIter<Result<ExecutionEvent, Status>, 1>>;
 
 /// How the events get past tonic, whose encoder copies every byte of them.
 #[derive(Clone)]
 struct Events(Arc<Mutex<Option<EventStream>>>);
 
 /// An answer with these events; [`of`] sends them.
-pub(crate) fn carrying(events: EventStream) -> tonic::Response<Carried> {
+pub(crate) fn carrying(events: EventStream) -> tonic::Response<EventPlaceholder> {
     let left = Status::internal("the events were left in the answer");
     let mut response = tonic::Response::new(stream::iter([Err(left)]));
     response.extensions_mut().insert(Events(Arc::new(Mutex::new(Some(events)))));

@@ -24,22 +24,22 @@ use tower::ServiceExt;
 use tracing::debug;
 
 use crate::admission::call_limiter;
-use crate::admission::call_limiter::Calls;
+use crate::admission::call_limiter::CallLimiter;
 use crate::admission::on_workers::on_workers;
-use crate::call::caller::{Caller, Shown, Transport};
+use crate::call::caller::{Caller, PeerCertificate, Transport};
 use crate::call::deadline::Deadline;
 use crate::http2::body;
 use crate::http2::body::Body;
 use crate::http2::message;
 use crate::http2::message::Limited;
-use crate::http2::preface::{Entrance, Impatient};
+use crate::http2::preface::{PendingAdmission, PrefaceTimeout};
 use crate::identity::Identity;
 use crate::listen::{Accepted, Remote};
 use crate::metrics::{Metrics, Refusal};
 use crate::request_memory::Requests;
 use crate::tls::Tls;
 use crate::tls::ca_names::reason;
-use crate::tls::client_cert_check::Standing;
+use crate::tls::client_cert_check::ClientCertCheck;
 
 /// From the accepted connection to an identity; a caller that takes longer is dropped.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -164,9 +164,9 @@ async fn tls_handshake(
     stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
     let identity = chain.first().and_then(Identity::from_certificate).ok_or(HandshakeError::Nameless)?;
-    let certificate = chain.first().and_then(Shown::from_certificate);
-    let standing = Some(Standing::new(tls, credentials, chain, since));
-    let caller = Caller { certificate, standing, ..Caller::new(identity, Transport::Mtls, &remote.address) };
+    let certificate = chain.first().and_then(PeerCertificate::from_certificate);
+    let cert_check = Some(ClientCertCheck::new(tls, credentials, chain, since));
+    let caller = Caller { certificate, cert_check, ..Caller::new(identity, Transport::Mtls, &remote.address) };
     Ok(Peer { caller: caller.into(), io: Box::new(stream) })
 }
 
@@ -174,42 +174,43 @@ async fn tls_handshake(
 /// certificate does not count any more starts no new ones, and those that run are ended (`permission`).
 pub(crate) async fn serve(
     peer: Peer,
-    entrance: Entrance,
+    admission: PendingAdmission,
     routes: Routes,
-    calls: Calls,
-    requests: Requests,
+    call_limiter: CallLimiter,
+    request_memory: RequestMemory,
     metrics: Metrics,
     goaway: CancellationToken,
 ) {
     let Peer { caller, io } = peer;
-    let account = requests.of(&caller.identity);
+    let account = request_memory.of(&caller.identity);
     let service = service_fn(move |mut request: Request<Incoming>| {
         let refusal = caller.check().err();
         request.extensions_mut().insert(Arc::clone(&caller));
-        let counted = calls.count(&caller.identity);
+        let permit = call_limiter.acquire(&caller.identity);
         let (routes, account, metrics) = (routes.clone(), account.clone(), metrics.clone());
         async move {
-            let counted = match counted {
-                Ok(counted) => counted,
+            let permit = match permit {
+                Ok(permit) => permit,
                 Err(exhausted) => {
                     metrics.refused(Refusal::Exhausted);
-                    return Ok(call_limiter::answer(body::of(exhausted.into_http()), None, None));
+                    return Ok(call_limiter::count_until_sent(body::of(exhausted.into_http()), None, None));
                 }
             };
-            let (answered, held) = match refusal {
+            let (answered, reservation) = match refusal {
                 Some(refusal) => {
                     metrics.refused(Refusal::Certificate);
                     (body::of(error_to_status(&refusal).into_http()), None)
                 }
                 None => match message::admit(request, &account, metrics) {
-                    Some((request, held)) => (answer(routes, request).await, Some(held)),
+                    Some((request, reservation)) => (answer(routes, request).await, Some(reservation)),
                     None => (body::of(message::unsupported()), None),
                 },
             };
-            Ok::<_, Infallible>(call_limiter::answer(answered, Some(counted), held))
+            Ok::<_, Infallible>(call_limiter::count_until_sent(answered, Some(permit), reservation))
         }
     });
-    let connection = http2().serve_connection(TokioIo::new(Impatient::new(io, PREFACE_TIMEOUT, entrance)), service);
+    let connection =
+        http2().serve_connection(TokioIo::new(PrefaceTimeout::new(io, PREFACE_TIMEOUT, admission)), service);
     tokio::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,

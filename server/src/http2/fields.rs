@@ -64,11 +64,11 @@ impl Fields {
 
     /// The number that ends with this byte; `None`: it goes on.
     fn number(&mut self, byte: u8) -> Option<u64> {
-        const MOST_BITS: u32 = 70;
+        const MAX_BITS: u32 = 70;
         self.number |= u64::from(byte & 0x7f).checked_shl(self.bits).unwrap_or(0);
         self.bits += 7;
         if byte & 0x80 != 0 {
-            if self.bits == MOST_BITS {
+            if self.bits == MAX_BITS {
                 self.state = State::Nothing;
             }
             return None;

@@ -14,7 +14,7 @@ use tonic::Status;
 
 use crate::http2::fields::Fields;
 use crate::metrics::{Metrics, Refusal};
-use crate::request_memory::{Account, Held};
+use crate::request_memory::{Account, Reservation};
 
 /// The longest message that a caller may send, as tonic's own limit is; but tonic says OUT_OF_RANGE.
 const MAX_MESSAGE_BYTES: u32 = 4 * 1024 * 1024;
@@ -37,17 +37,17 @@ pub(crate) fn admit<B>(
     mut request: Request<B>,
     account: &Account,
     metrics: Metrics,
-) -> Option<(Request<Limited<B>>, Arc<Held>)> {
+) -> Option<(Request<Limited<B>>, Arc<Reservation>)> {
     if !is_grpc(request.headers()) {
         return None;
     }
-    let held = Arc::new(account.nothing());
-    request.extensions_mut().insert(Arc::clone(&held));
+    let reservation = Arc::new(account.reservation());
+    request.extensions_mut().insert(Arc::clone(&reservation));
     let path = request.uri().path();
     let framing = Framing::new(NESTED.contains(&path), STREAMS.contains(&path));
     let max_fields = account.limits().fields;
-    let limited = |held| move |body| Limited { body, framing, held, max_fields, metrics };
-    Some((request.map(limited(Arc::clone(&held))), held))
+    let limited = |reservation| move |body| Limited { body, framing, reservation, max_fields, metrics };
+    Some((request.map(limited(Arc::clone(&reservation))), reservation))
 }
 
 /// The answer to what is not gRPC.
@@ -71,7 +71,7 @@ pub(crate) struct Limited<B> {
     body: B,
     framing: Framing,
     /// The messages that were read since the last one was whole: those before are done with when more is read.
-    held: Arc<Held>,
+    reservation: Arc<Reservation>,
     max_fields: usize,
     metrics: Metrics,
 }
@@ -80,7 +80,7 @@ impl<B> Limited<B> {
     /// # Errors
     /// What the caller is told.
     fn read(&mut self, data: &[u8]) -> Result<(), Status> {
-        let (framing, held, max_fields) = (&mut self.framing, &self.held, self.max_fields);
+        let (framing, reservation, max_fields) = (&mut self.framing, &self.reservation, self.max_fields);
         framing.read(data, |weight| {
             if weight.length > MAX_MESSAGE_BYTES {
                 let length = weight.length;
@@ -93,7 +93,7 @@ impl<B> Limited<B> {
                 );
                 return Err(Status::resource_exhausted(text));
             }
-            held.set(weight.bytes).map_err(|excess| error_to_status(&ExecutorError::from(excess)))
+            reservation.set(weight.bytes).map_err(|excess| error_to_status(&ExecutorError::from(excess)))
         })
     }
 }

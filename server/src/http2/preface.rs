@@ -10,55 +10,59 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use crate::listen::connection_limiter::Place;
+use crate::listen::connection_limiter::ConnectionPermit;
 
 const PREFACE_BYTES: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
 /// How a connection becomes one of those that have a place.
-pub(crate) struct Entrance {
+pub(crate) struct PendingAdmission {
     /// Until then it may have to make way for others.
     pub(crate) displaced: CancellationToken,
     /// `None`: there is no place.
-    pub(crate) enter: Box<dyn FnOnce() -> Option<Place> + Send>,
+    pub(crate) acquire_permit: Box<dyn FnOnce() -> Option<ConnectionPermit> + Send>,
 }
 
 /// A connection that fails if the peer has not said its preface in time, or if there is no place for it then. What it says
 /// is checked by hyper.
-pub(crate) struct Impatient<S> {
+pub(crate) struct PrefaceTimeout<S> {
     io: S,
     /// `None`: the preface was said.
-    waits: Option<Waits>,
-    place: Option<Place>,
+    waits: Option<PrefaceWait>,
+    permit: Option<ConnectionPermit>,
 }
 
-struct Waits {
+struct PrefaceWait {
     /// What is left of the preface.
     left: usize,
     time: Pin<Box<Sleep>>,
     displaced: Pin<Box<WaitForCancellationFutureOwned>>,
-    enter: Box<dyn FnOnce() -> Option<Place> + Send>,
+    acquire_permit: Box<dyn FnOnce() -> Option<ConnectionPermit> + Send>,
 }
 
-impl<S> Impatient<S> {
-    pub(crate) fn new(io: S, patience: Duration, entrance: Entrance) -> Self {
-        let waits = Waits {
+impl<S> PrefaceTimeout<S> {
+    pub(crate) fn new(io: S, timeout: Duration, admission: PendingAdmission) -> Self {
+        let waits = PrefaceWait {
             left: PREFACE_BYTES,
-            time: Box::pin(tokio::time::sleep(patience)),
-            displaced: Box::pin(entrance.displaced.cancelled_owned()),
-            enter: entrance.enter,
+            time: Box::pin(tokio::time::sleep(timeout)),
+            displaced: Box::pin(admission.displaced.cancelled_owned()),
+            acquire_permit: admission.acquire_permit,
         };
-        Self { io, waits: Some(waits), place: None }
+        Self { io, waits: Some(waits), permit: None }
     }
 
     /// So many bytes were read of a connection that waits.
     ///
     /// # Errors
     /// It waits no longer.
-    fn wait(&mut self, mut waits: Waits, read: usize, cx: &mut Context<'_>) -> io::Result<()> {
+    fn wait(&mut self, mut waits: PrefaceWait, read: usize, cx: &mut Context<'_>) -> io::Result<()> {
         waits.left = waits.left.saturating_sub(read);
         if waits.left == 0 {
-            self.place = (waits.enter)();
-            return self.place.as_ref().map(drop).ok_or_else(|| failure(ErrorKind::QuotaExceeded, "there is no place"));
+            self.permit = (waits.acquire_permit)();
+            return self
+                .permit
+                .as_ref()
+                .map(drop)
+                .ok_or_else(|| failure(ErrorKind::QuotaExceeded, "there is no place"));
         }
         if waits.displaced.as_mut().poll(cx).is_ready() {
             return Err(failure(ErrorKind::ConnectionAborted, "the peer does not begin, and makes way for others"));
@@ -75,7 +79,7 @@ fn failure(kind: ErrorKind, text: &str) -> io::Error {
     io::Error::new(kind, text)
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for PrefaceTimeout<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = Pin::new(&mut self.io).poll_read(cx, buf);
@@ -88,7 +92,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for PrefaceTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(cx, buf)
     }

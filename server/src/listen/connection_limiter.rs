@@ -1,4 +1,4 @@
-//! How many connections there may be at once, in all, of one caller and from one address.
+//! Limits the connections open at once: in all, per caller and per address.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,93 +12,93 @@ use crate::identity::Identity;
 use crate::identity::source::Source;
 use crate::listen::Remote;
 
-/// Places for callers that are known; its clones share them.
+/// Limits the connections of authenticated callers; clones share the counts.
 #[derive(Clone)]
-pub(crate) struct Places(Arc<Shared>);
+pub(crate) struct ConnectionLimiter(Arc<Shared>);
 
 struct Shared {
-    most: usize,
-    most_per_identity: usize,
-    most_per_source: usize,
-    taken: Mutex<Taken>,
+    max: usize,
+    max_per_identity: usize,
+    max_per_source: usize,
+    counts: Mutex<Counts>,
 }
 
 #[derive(Default)]
-struct Taken {
+struct Counts {
     all: usize,
     identities: HashMap<Identity, usize>,
     sources: HashMap<Source, usize>,
-    /// Since when that is so, nobody else was told.
+    /// The last caller was refused: the next refusals are not logged.
     is_full: bool,
 }
 
-/// One of the places, until it is dropped.
-pub(crate) struct Place {
-    places: Places,
+/// One counted connection, until it is dropped.
+pub(crate) struct ConnectionPermit {
+    limiter: ConnectionLimiter,
     identity: Identity,
     source: Source,
 }
 
-impl Places {
-    /// If nothing else is said, a quarter of the places is out of reach for each single caller and each single address.
+impl ConnectionLimiter {
+    /// By default no single caller and no single address may have more than three quarters of all.
     pub(crate) fn new(config: &Config) -> Self {
         let number = |number| usize::try_from(number).unwrap_or(usize::MAX);
-        let most = number(config.max_connections);
-        let share = |share: Option<NonZeroU32>| share.map_or(most - most / 4, |share| number(share.get()));
+        let max = number(config.max_connections);
+        let share = |share: Option<NonZeroU32>| share.map_or(max - max / 4, |share| number(share.get()));
         Self(Arc::new(Shared {
-            most,
-            most_per_identity: share(config.max_connections_per_identity),
-            most_per_source: share(config.max_connections_per_source),
-            taken: Mutex::default(),
+            max,
+            max_per_identity: share(config.max_connections_per_identity),
+            max_per_source: share(config.max_connections_per_source),
+            counts: Mutex::default(),
         }))
     }
 
-    /// `None`: there is none for this caller. That is logged once, until there is one again.
-    pub(crate) fn take(&self, identity: &Identity, remote: &Remote) -> Option<Place> {
-        let mut taken = self.taken();
-        let own = taken.identities.get(identity).copied().unwrap_or(0);
-        let same_source = taken.sources.get(&remote.source).copied().unwrap_or(0);
+    /// `None`: a limit is reached. That is logged once, until a connection is accepted again.
+    pub(crate) fn acquire(&self, identity: &Identity, remote: &Remote) -> Option<ConnectionPermit> {
+        let mut counts = self.counts();
+        let own = counts.identities.get(identity).copied().unwrap_or(0);
+        let same_source = counts.sources.get(&remote.source).copied().unwrap_or(0);
         let limits = [
-            (taken.all, self.0.most, "max_connections"),
-            (own, self.0.most_per_identity, "max_connections_per_identity"),
-            (same_source, self.0.most_per_source, "max_connections_per_source"),
+            (counts.all, self.0.max, "max_connections"),
+            (own, self.0.max_per_identity, "max_connections_per_identity"),
+            (same_source, self.0.max_per_source, "max_connections_per_source"),
         ];
-        let full = limits.into_iter().find(|(open, most, _)| open >= most);
+        let full = limits.into_iter().find(|(open, max, _)| open >= max);
         let is_full = full.is_some();
-        let was_full = std::mem::replace(&mut taken.is_full, is_full);
-        if let Some((open, most, setting)) = full {
+        let was_full = std::mem::replace(&mut counts.is_full, is_full);
+        if let Some((open, max, setting)) = full {
             if !was_full {
                 let from = &remote.address;
-                warn!(from, %identity, open, most, setting, "turned a peer away, and will others: too many connections");
+                warn!(from, %identity, open, most = max, setting, "turned a peer away, and will others: too many connections");
             }
             return None;
         }
-        taken.all += 1;
-        *taken.identities.entry(identity.clone()).or_default() += 1;
-        *taken.sources.entry(remote.source).or_default() += 1;
-        Some(Place { places: self.clone(), identity: identity.clone(), source: remote.source })
+        counts.all += 1;
+        *counts.identities.entry(identity.clone()).or_default() += 1;
+        *counts.sources.entry(remote.source).or_default() += 1;
+        Some(ConnectionPermit { limiter: self.clone(), identity: identity.clone(), source: remote.source })
     }
 
-    /// How many are taken.
+    /// How many there are.
     pub(crate) fn open(&self) -> usize {
-        self.taken().all
+        self.counts().all
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.0.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut taken = self.places.taken();
-        taken.all -= 1;
-        give_back(&mut taken.identities, &self.identity);
-        give_back(&mut taken.sources, &self.source);
+        let mut counts = self.limiter.counts();
+        counts.all -= 1;
+        decrement(&mut counts.identities, &self.identity);
+        decrement(&mut counts.sources, &self.source);
     }
 }
 
-fn give_back<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: &K) {
+fn decrement<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: &K) {
     match counts.get_mut(key) {
         Some(count) if *count > 1 => *count -= 1,
         _ => drop(counts.remove(key)),
@@ -117,8 +117,8 @@ mod tests {
         Identity::from_certificate(&CertificateDer::from(params.self_signed(&key).unwrap())).unwrap()
     }
 
-    fn places(max_connections: u32) -> Places {
-        Places::new(&Config { max_connections, ..Config::default() })
+    fn limiter(max_connections: u32) -> ConnectionLimiter {
+        ConnectionLimiter::new(&Config { max_connections, ..Config::default() })
     }
 
     fn from(cid: u32) -> Remote {
@@ -126,36 +126,36 @@ mod tests {
     }
 
     #[test]
-    fn nobody_takes_all_places() {
-        let places = places(8);
+    fn nobody_takes_all_connections() {
+        let limiter = limiter(8);
         let (anna, bob, eve) = (identity("anna"), identity("bob"), identity("eve"));
-        let mut annas: Vec<_> = (0..6).map(|cid| places.take(&anna, &from(cid)).unwrap()).collect();
-        assert!(places.take(&anna, &from(7)).is_none());
-        let bobs: Vec<_> = (0..2).map(|cid| places.take(&bob, &from(cid)).unwrap()).collect();
-        assert!(places.take(&bob, &from(7)).is_none() && places.take(&eve, &from(7)).is_none());
+        let mut annas: Vec<_> = (0..6).map(|cid| limiter.acquire(&anna, &from(cid)).unwrap()).collect();
+        assert!(limiter.acquire(&anna, &from(7)).is_none());
+        let bobs: Vec<_> = (0..2).map(|cid| limiter.acquire(&bob, &from(cid)).unwrap()).collect();
+        assert!(limiter.acquire(&bob, &from(7)).is_none() && limiter.acquire(&eve, &from(7)).is_none());
         annas.pop();
-        let eves = places.take(&eve, &from(7)).unwrap();
-        assert!(places.take(&anna, &from(7)).is_none());
+        let eves = limiter.acquire(&eve, &from(7)).unwrap();
+        assert!(limiter.acquire(&anna, &from(7)).is_none());
         drop((annas, bobs, eves));
-        let taken = places.taken();
-        assert!(taken.identities.is_empty() && taken.sources.is_empty() && taken.all == 0);
+        let counts = limiter.counts();
+        assert!(counts.identities.is_empty() && counts.sources.is_empty() && counts.all == 0);
     }
 
     #[test]
-    fn callers_of_one_address_do_not_take_all_places() {
-        let places = places(8);
+    fn callers_of_one_address_do_not_take_all_connections() {
+        let limiter = limiter(8);
         let callers: Vec<_> = (0..8).map(|number| identity(&format!("caller{number}"))).collect();
-        let taken: Vec<_> = callers.iter().map_while(|caller| places.take(caller, &from(1))).collect();
-        assert_eq!(taken.len(), 6);
-        assert!(places.take(&callers[7], &from(2)).is_some());
+        let permits: Vec<_> = callers.iter().map_while(|caller| limiter.acquire(caller, &from(1))).collect();
+        assert_eq!(permits.len(), 6);
+        assert!(limiter.acquire(&callers[7], &from(2)).is_some());
     }
 
     #[test]
-    fn few_places_are_for_anyone() {
-        let places = places(3);
+    fn few_connections_are_for_anyone() {
+        let limiter = limiter(3);
         let anna = identity("anna");
-        let taken: Vec<_> = (0..3).map(|_| places.take(&anna, &from(1)).unwrap()).collect();
-        assert!(places.take(&anna, &from(2)).is_none());
-        drop(taken);
+        let permits: Vec<_> = (0..3).map(|_| limiter.acquire(&anna, &from(1)).unwrap()).collect();
+        assert!(limiter.acquire(&anna, &from(2)).is_none());
+        drop(permits);
     }
 }

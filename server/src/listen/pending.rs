@@ -13,10 +13,10 @@ use crate::identity::source::Source;
 
 /// The connections of one listener; clones share them.
 #[derive(Clone)]
-pub(crate) struct Pending(Arc<Shared>);
+pub(crate) struct PendingConnections(Arc<Shared>);
 
 struct Shared {
-    most: usize,
+    max: usize,
     all: Mutex<All>,
 }
 
@@ -29,31 +29,31 @@ struct All {
 }
 
 /// One of the connections, until it is dropped.
-pub(crate) struct Waiting {
-    pending: Pending,
+pub(crate) struct PendingConnection {
+    pending: PendingConnections,
     source: Source,
     number: u64,
     displaced: CancellationToken,
 }
 
-impl Pending {
+impl PendingConnections {
     /// At most so many, at least one.
-    pub(crate) fn new(most: usize) -> Self {
-        Self(Arc::new(Shared { most: most.max(1), all: Mutex::default() }))
+    pub(crate) fn new(max: usize) -> Self {
+        Self(Arc::new(Shared { max: max.max(1), all: Mutex::default() }))
     }
 
     /// One more; if that is one too many, another makes way for it, which may be of the same source.
-    pub(crate) fn enter(&self, source: Source) -> Waiting {
+    pub(crate) fn enter(&self, source: Source) -> PendingConnection {
         let displaced = CancellationToken::new();
         let mut all = self.all();
         let number = all.came;
         all.came += 1;
         all.count += 1;
         all.each.entry(source).or_default().insert(number, displaced.clone());
-        if all.count > self.0.most {
+        if all.count > self.0.max {
             all.displace();
         }
-        Waiting { pending: self.clone(), source, number, displaced }
+        PendingConnection { pending: self.clone(), source, number, displaced }
     }
 
     fn all(&self) -> MutexGuard<'_, All> {
@@ -82,14 +82,14 @@ impl All {
     }
 }
 
-impl Waiting {
+impl PendingConnection {
     /// Cancelled when this is to make way.
     pub(crate) fn displaced(&self) -> CancellationToken {
         self.displaced.clone()
     }
 }
 
-impl Drop for Waiting {
+impl Drop for PendingConnection {
     fn drop(&mut self) {
         self.pending.all().remove(self.source, self.number);
     }
@@ -99,13 +99,13 @@ impl Drop for Waiting {
 mod tests {
     use super::*;
 
-    fn still(connections: &[Waiting]) -> usize {
+    fn still(connections: &[PendingConnection]) -> usize {
         connections.iter().filter(|connection| !connection.displaced.is_cancelled()).count()
     }
 
     #[test]
     fn the_oldest_of_whoever_has_the_most_makes_way() {
-        let pending = Pending::new(8);
+        let pending = PendingConnections::new(8);
         let enter = |source, count| (0..count).map(|_| pending.enter(Source::Cid(source))).collect::<Vec<_>>();
         let (few, mut many) = (enter(1, 2), enter(2, 20));
         assert_eq!((still(&few), still(&many)), (2, 6));
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn whoever_goes_leaves_room() {
-        let pending = Pending::new(2);
+        let pending = PendingConnections::new(2);
         let first = pending.enter(Source::Cid(1));
         drop(pending.enter(Source::Cid(1)));
         let second = pending.enter(Source::Cid(2));

@@ -21,12 +21,12 @@ use tracing_subscriber::registry::LookupSpan;
 const LINES_A_SECOND: NonZeroU32 = NonZeroU32::new(10).unwrap();
 const LINES_AT_ONCE: NonZeroU32 = NonZeroU32::new(100).unwrap();
 /// From the first line that is left out to one that says how many were.
-const PAUSE: Duration = Duration::from_secs(1);
+const REPORT_DELAY: Duration = Duration::from_secs(1);
 
 /// There is one log of a process.
-static LEFT_OUT: LazyLock<LeftOut> = LazyLock::new(LeftOut::default);
+static SUPPRESSED: LazyLock<Suppressed> = LazyLock::new(Suppressed::default);
 
-struct LeftOut {
+struct Suppressed {
     kinds: DefaultKeyedRateLimiter<Identifier>,
     lines: Mutex<HashMap<Identifier, Lines>>,
     some: Notify,
@@ -40,7 +40,7 @@ struct Lines {
     message: String,
 }
 
-impl Default for LeftOut {
+impl Default for Suppressed {
     fn default() -> Self {
         let quota = Quota::per_second(LINES_A_SECOND).allow_burst(LINES_AT_ONCE);
         Self { kinds: DefaultKeyedRateLimiter::hashmap(quota), lines: Mutex::default(), some: Notify::new() }
@@ -57,17 +57,17 @@ impl<S: Subscriber + for<'span> LookupSpan<'span>> Layer<S> for Limit {
             return true;
         }
         let kind = metadata.callsite();
-        let is_told = LEFT_OUT.kinds.check_key(&kind).is_ok();
-        if !is_told {
-            let mut all = LEFT_OUT.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_logged = SUPPRESSED.kinds.check_key(&kind).is_ok();
+        if !is_logged {
+            let mut all = SUPPRESSED.lines.lock().unwrap_or_else(PoisonError::into_inner);
             let lines = all.entry(kind).or_default();
             if lines.count == 0 {
                 event.record(lines);
             }
             lines.count += 1;
-            LEFT_OUT.some.notify_one();
+            SUPPRESSED.some.notify_one();
         }
-        is_told
+        is_logged
     }
 }
 
@@ -82,15 +82,15 @@ impl Visit for Lines {
 /// Says how many lines were left out, a second after the first one; for ever.
 pub async fn follow() {
     loop {
-        LEFT_OUT.some.notified().await;
-        tokio::time::sleep(PAUSE).await;
-        tell();
+        SUPPRESSED.some.notified().await;
+        tokio::time::sleep(REPORT_DELAY).await;
+        report_suppressed();
     }
 }
 
 /// Says how many lines were left out up to now.
-pub fn tell() {
-    let lines = std::mem::take(&mut *LEFT_OUT.lines.lock().unwrap_or_else(PoisonError::into_inner));
+pub fn report_suppressed() {
+    let lines = std::mem::take(&mut *SUPPRESSED.lines.lock().unwrap_or_else(PoisonError::into_inner));
     for Lines { count, message } in lines.into_values() {
         info!(suppressed = count, "{message}: more like this were suppressed");
     }

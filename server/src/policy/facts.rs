@@ -113,10 +113,10 @@ fn analyze_for(shell: &str, text: &str) -> Analysis {
 const SHELLS_OWN: [&str; 4] = ["OLDPWD", "PWD", "SHLVL", "_"];
 
 /// More than so many are not looked at: no rule is about them, and each costs.
-const MOST_TEXTS: usize = 4096;
+const MAX_TEXTS: usize = 4096;
 
 fn texts(mut texts: impl Iterator<Item = String>) -> Option<Value> {
-    let some = texts.by_ref().take(MOST_TEXTS).map(Value::new_string).collect::<Vec<_>>();
+    let some = texts.by_ref().take(MAX_TEXTS).map(Value::new_string).collect::<Vec<_>>();
     texts.next().is_none().then(|| Value::new_set(some))
 }
 

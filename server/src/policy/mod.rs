@@ -77,7 +77,7 @@ impl reload::Source for PolicyFile {
         Policy::parse(&self.path, &self.text()?, Some(&self.roles), self.agent.clone())
     }
 
-    fn tell(policy: &Policy) {
+    fn log_loaded(policy: &Policy) {
         info!(rules = policy.len(), digest = %policy.digest, "policy loaded");
         for warning in &policy.warnings {
             warn!(warning, "the policy may not mean what it should");
@@ -319,11 +319,11 @@ fn uncovered<'a>(subject: &Subject<'a>, applied: &[&Rule]) -> Vec<&'a str> {
 }
 
 /// More variables are not named.
-const MOST_NAMED: usize = 8;
+const MAX_NAMED: usize = 8;
 
 fn unnamed(names: &[&str]) -> String {
-    let named: Vec<_> = names.iter().take(MOST_NAMED).map(|name| name.escape_debug().to_string()).collect();
-    let more = if names.len() > MOST_NAMED { ", …" } else { "" };
+    let named: Vec<_> = names.iter().take(MAX_NAMED).map(|name| name.escape_debug().to_string()).collect();
+    let more = if names.len() > MAX_NAMED { ", …" } else { "" };
     format!("no rule that permits it names {}{more} in @environment", named.join(", "))
 }
 

@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 use tracing::warn;
 
 /// Many ends at once cost one look.
-const PAUSE: Duration = Duration::from_millis(20);
+const BATCH_DELAY: Duration = Duration::from_millis(20);
 
 /// The orphans of this machine or container that are given to this process. They are reaped until it is dropped.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Orphans {
                         Ok(Err(error)) => warn!(%error, "orphans could not be reaped"),
                         Err(error) => warn!(%error, "orphans could not be reaped"),
                     }
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(BATCH_DELAY).await;
                 }
             }
         });

@@ -68,7 +68,7 @@ impl AgentService for Agent {
         let command = command_from_wire(asked, None).map_err(invalid)?;
         self.stack.permit(&call).await.map_err(|error| error_to_status(&error))?;
         // it costs the agent as much as a start does
-        self.stack.starts.count(&call.caller.identity).map_err(|error| error_to_status(&error))?;
+        self.stack.start_limiter.count(&call.caller.identity).map_err(|error| error_to_status(&error))?;
         let judged = self.stack.judge(&call, Rpc::Execute, command).await;
         let (facts, decision) = judged.map_err(|error| error_to_status(&error))?;
         let answer = CheckCommandResponse {
@@ -78,6 +78,6 @@ impl AgentService for Agent {
             uses_sudo: facts.analysis.uses_sudo,
             programs: facts.analysis.programs,
         };
-        counted(&call.held, answer)
+        counted(&call.reservation, answer)
     }
 }

@@ -18,7 +18,7 @@ use crate::admission::Stack;
 use crate::call::events::answer;
 use crate::call::status::{counted, invalid};
 use crate::call::{Call, Rpc};
-use crate::http2::body::{Carried, carrying};
+use crate::http2::body::{EventPlaceholder, carrying};
 use crate::rpc::interact::interact;
 use crate::rpc::run;
 
@@ -28,7 +28,7 @@ pub(crate) struct Executions {
 
 #[tonic::async_trait]
 impl ExecutionService for Executions {
-    type ExecuteStream = Carried;
+    type ExecuteStream = EventPlaceholder;
 
     async fn execute(&self, request: Request<ExecuteRequest>) -> Result<Response<Self::ExecuteStream>, Status> {
         let call = Call::of(&request, Rpc::Execute)?;
@@ -36,19 +36,19 @@ impl ExecutionService for Executions {
         answer(self.stack.executor_for(call).execute(command).await).map(carrying)
     }
 
-    type InteractStream = Carried;
+    type InteractStream = EventPlaceholder;
 
     async fn interact(
         &self,
         request: Request<Streaming<InteractRequest>>,
     ) -> Result<Response<Self::InteractStream>, Status> {
         let call = Call::of(&request, Rpc::Interact)?;
-        let (deadline, held) = (call.deadline.clone(), Arc::clone(&call.held));
+        let (deadline, reservation) = (call.deadline.clone(), Arc::clone(&call.reservation));
         let executor = Arc::new(self.stack.executor_for(call));
-        interact(executor, request.into_inner(), &deadline, held).await.map(carrying)
+        interact(executor, request.into_inner(), &deadline, reservation).await.map(carrying)
     }
 
-    type AttachStream = Carried;
+    type AttachStream = EventPlaceholder;
 
     async fn attach(&self, request: Request<AttachRequest>) -> Result<Response<Self::AttachStream>, Status> {
         let call = Call::of(&request, Rpc::Attach)?;
@@ -81,11 +81,11 @@ impl ExecutionService for Executions {
 
     async fn run(&self, request: Request<ExecuteRequest>) -> Result<Response<RunResponse>, Status> {
         let call = Call::of(&request, Rpc::Run)?;
-        let held = Arc::clone(&call.held);
+        let reservation = Arc::clone(&call.reservation);
         let command = call.deadline.command(request.into_inner())?;
         let execution =
             self.stack.executor_for(call).execute(command).await.map_err(|error| error_to_status(&error))?;
-        run::collect(execution, &held).await.map(Response::new)
+        run::collect(execution, &reservation).await.map(Response::new)
     }
 
     async fn signal_execution(
@@ -93,12 +93,12 @@ impl ExecutionService for Executions {
         request: Request<SignalExecutionRequest>,
     ) -> Result<Response<SignalExecutionResponse>, Status> {
         let call = Call::of(&request, Rpc::SignalExecution)?;
-        let (held, executor) = (Arc::clone(&call.held), self.stack.executor_for(call));
+        let (reservation, executor) = (Arc::clone(&call.reservation), self.stack.executor_for(call));
         let request = request.into_inner();
         let signal: Signal = request.signal.parse().map_err(invalid)?;
         let info = executor.signal(&id(&request.execution_id)?, signal).await;
         let execution = Some(execution_to_wire(info.map_err(|error| error_to_status(&error))?));
-        counted(&held, SignalExecutionResponse { execution }).map_err(|status| {
+        counted(&reservation, SignalExecutionResponse { execution }).map_err(|status| {
             let message = format!("the signal was sent, but there is no room for its answer: {}", status.message());
             Status::new(status.code(), message)
         })
@@ -109,10 +109,10 @@ impl ExecutionService for Executions {
         request: Request<GetExecutionRequest>,
     ) -> Result<Response<GetExecutionResponse>, Status> {
         let call = Call::of(&request, Rpc::GetExecution)?;
-        let (held, executor) = (Arc::clone(&call.held), self.stack.executor_for(call));
+        let (reservation, executor) = (Arc::clone(&call.reservation), self.stack.executor_for(call));
         let info = executor.get(&id(&request.into_inner().execution_id)?).await;
         let execution = Some(execution_to_wire(info.map_err(|error| error_to_status(&error))?));
-        counted(&held, GetExecutionResponse { execution })
+        counted(&reservation, GetExecutionResponse { execution })
     }
 
     async fn list_executions(
@@ -120,9 +120,9 @@ impl ExecutionService for Executions {
         request: Request<ListExecutionsRequest>,
     ) -> Result<Response<ListExecutionsResponse>, Status> {
         let call = Call::of(&request, Rpc::ListExecutions)?;
-        let (held, executor) = (Arc::clone(&call.held), self.stack.executor_for(call));
+        let (reservation, executor) = (Arc::clone(&call.reservation), self.stack.executor_for(call));
         let page = executor.list(query_from_wire(request.into_inner())).await;
-        counted(&held, page_to_wire(page.map_err(|error| error_to_status(&error))?))
+        counted(&reservation, page_to_wire(page.map_err(|error| error_to_status(&error))?))
     }
 }
 

@@ -15,7 +15,7 @@ use tracing::Instrument;
 use crate::call::deadline::Deadline;
 use crate::call::events::{EventStream, answer, ended_by};
 use crate::call::status::invalid;
-use crate::request_memory::Held;
+use crate::request_memory::Reservation;
 
 /// Starts or follows what the first request says, and does what the others say until it ends.
 ///
@@ -25,7 +25,7 @@ pub(crate) async fn interact<E: Executor + 'static>(
     executor: Arc<E>,
     mut requests: impl Stream<Item = Result<InteractRequest, Status>> + Unpin + Send + 'static,
     deadline: &Deadline,
-    held: Arc<Held>,
+    reservation: Arc<Reservation>,
 ) -> Result<EventStream, Status> {
     let first = requests.next().await.transpose()?.and_then(|request| request.request);
     let (execution, follows) = match first {
@@ -36,11 +36,11 @@ pub(crate) async fn interact<E: Executor + 'static>(
         }
         _ => return Err(invalid(InvalidCommand::new("request", "is not start or attach, with which it begins"))),
     };
-    held.release();
+    reservation.release();
     let id = execution.as_ref().ok().map(|execution| execution.id().clone());
     let events = answer(execution)?;
     let Some(id) = id else { return Ok(events) };
-    let steps = Steps { executor, id, held }.follow(requests);
+    let steps = Steps { executor, id, reservation }.follow(requests);
     let events = with_steps(events, steps);
     Ok(if follows { deadline.until(events) } else { events })
 }
@@ -59,7 +59,7 @@ struct Steps<E> {
     executor: Arc<E>,
     id: ExecutionId,
     /// What the request holds that is being done.
-    held: Arc<Held>,
+    reservation: Arc<Reservation>,
 }
 
 impl<E: Executor> Steps<E> {
@@ -74,7 +74,7 @@ impl<E: Executor> Steps<E> {
             if let Err(status) = self.take(step).await {
                 return status;
             }
-            self.held.release();
+            self.reservation.release();
         }
         // a command that takes no input has none to close
         let _ = self.executor.write_input(&self.id, Input { close: true, ..Input::default() }).await;

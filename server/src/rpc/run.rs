@@ -6,13 +6,13 @@ use telexec_proto::convert::{error_to_status, exited_to_wire};
 use telexec_proto::v1::RunResponse;
 use tonic::Status;
 
-use crate::request_memory::Held;
+use crate::request_memory::Reservation;
 
 /// The most text of each stream: two of them, and the rest, fit the 4 MiB that gRPC clients accept by default.
 const MAX_TEXT_BYTES: usize = 2 * 1024 * 1024 - 64 * 1024;
 
 /// Reads an execution to its end. What there is no room for is dropped, and counted so.
-pub(crate) async fn collect(mut execution: Execution, held: &Held) -> Result<RunResponse, Status> {
+pub(crate) async fn collect(mut execution: Execution, reservation: &Reservation) -> Result<RunResponse, Status> {
     let execution_id = execution.id().to_string();
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     while let Some(event) = execution.next().await {
@@ -24,8 +24,8 @@ pub(crate) async fn collect(mut execution: Execution, held: &Held) -> Result<Run
                 return Ok(RunResponse { stdout, stderr, exited: None, execution_id });
             }
             Event::Output(output) => match output.stream {
-                OutputStream::Stdout => keep(&mut stdout, &output.data, held),
-                OutputStream::Stderr => keep(&mut stderr, &output.data, held),
+                OutputStream::Stdout => keep(&mut stdout, &output.data, reservation),
+                OutputStream::Stderr => keep(&mut stderr, &output.data, reservation),
             },
             Event::Exited(exited) if exited.cause == ExitCause::DeadlineExceeded => {
                 return Err(error_to_status(&ExecutorError::DeadlineExceeded));
@@ -42,9 +42,9 @@ pub(crate) async fn collect(mut execution: Execution, held: &Held) -> Result<Run
 
 /// Gathers as many bytes as could be told, and one more.
 /// Keeps the beginning, as long as there is room for it: once something is missing nothing follows it.
-fn keep(bytes: &mut Vec<u8>, more: &[u8], held: &Held) {
+fn keep(bytes: &mut Vec<u8>, more: &[u8], reservation: &Reservation) {
     let room = (MAX_TEXT_BYTES + 1).saturating_sub(bytes.len()).min(more.len());
-    if held.add(room).is_ok() {
+    if reservation.add(room).is_ok() {
         bytes.extend_from_slice(more.get(..room).unwrap_or_default());
     }
 }

@@ -15,7 +15,7 @@ use telexec_engine::LocalExecutor;
 use crate::admission::Stack;
 use crate::audit::Audit;
 use crate::config::Config;
-use crate::listen::connection_limiter::Places;
+use crate::listen::connection_limiter::ConnectionLimiter;
 use crate::logging;
 use crate::tls::Tls;
 
@@ -23,40 +23,48 @@ use crate::tls::Tls;
 pub(crate) struct AgentCollector {
     engine: LocalExecutor,
     audit: Audit,
-    places: Places,
+    connections: ConnectionLimiter,
     tls: Option<Tls>,
     max_executions: u32,
     max_connections: u32,
 }
 
 impl AgentCollector {
-    pub(crate) fn new(config: &Config, stack: &Stack, places: Places, tls: Option<Tls>) -> Self {
+    pub(crate) fn new(config: &Config, stack: &Stack, connections: ConnectionLimiter, tls: Option<Tls>) -> Self {
         let (engine, audit) = (stack.engine.clone(), stack.audit.clone());
         let Config { max_executions, max_connections, .. } = *config;
-        Self { engine, audit, places, tls, max_executions, max_connections }
+        Self { engine, audit, connections, tls, max_executions, max_connections }
     }
 
     /// What the agent is and holds.
-    fn tell(&self, told: &mut Told<'_>) -> fmt::Result {
-        told.info("telexec_build", "The agent", ("version", env!("CARGO_PKG_VERSION")))?;
+    fn encode_agent(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+        encoder.info("telexec_build", "The agent", ("version", env!("CARGO_PKG_VERSION")))?;
         let containment = self.engine.containment().as_str();
-        told.info("telexec_containment", "How processes are kept together", ("containment", containment))?;
-        told.gauge("telexec_executions_running", "Commands that run", self.engine.running() as f64)?;
-        told.gauge("telexec_executions_limit", "max_executions", self.max_executions.into())?;
-        told.gauge("telexec_connections", "Open connections of callers that are known", self.places.open() as f64)?;
-        told.gauge("telexec_connections_limit", "max_connections", self.max_connections.into())?;
+        encoder.info("telexec_containment", "How processes are kept together", ("containment", containment))?;
+        encoder.gauge("telexec_executions_running", "Commands that run", self.engine.running() as f64)?;
+        encoder.gauge("telexec_executions_limit", "max_executions", self.max_executions.into())?;
+        encoder.gauge(
+            "telexec_connections",
+            "Open connections of callers that are known",
+            self.connections.open() as f64,
+        )?;
+        encoder.gauge("telexec_connections_limit", "max_connections", self.max_connections.into())?;
         if let Some(tls) = &self.tls {
             let end = since_epoch(tls.current().certificate.end());
-            told.gauge(
+            encoder.gauge(
                 "telexec_certificate_expiry_timestamp_seconds",
                 "The last second of the agent's certificate",
                 end,
             )?;
         }
-        told.counter("telexec_log_dropped_lines", "Lines of the log that are lost", logging::dropped() as f64)?;
+        encoder.counter("telexec_log_dropped_lines", "Lines of the log that are lost", logging::dropped() as f64)?;
         if let Some((missing, fails)) = self.audit.faults() {
-            told.counter("telexec_audit_dropped", "Records that are missing in the audit log", missing as f64)?;
-            told.gauge("telexec_audit_failing", "1: the audit log cannot be written now", f64::from(u8::from(fails)))?;
+            encoder.counter("telexec_audit_dropped", "Records that are missing in the audit log", missing as f64)?;
+            encoder.gauge(
+                "telexec_audit_failing",
+                "1: the audit log cannot be written now",
+                f64::from(u8::from(fails)),
+            )?;
         }
         Ok(())
     }
@@ -70,9 +78,9 @@ impl fmt::Debug for AgentCollector {
 
 impl Collector for AgentCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut told = Told(encoder);
-        self.tell(&mut told)?;
-        match process(&mut told) {
+        let mut encoder = MetricEncoder(encoder);
+        self.encode_agent(&mut encoder)?;
+        match encode_process(&mut encoder) {
             // the rest is worth something too
             Err(Fault::Lookup) | Ok(()) => Ok(()),
             Err(Fault::Write(error)) => Err(error),
@@ -99,20 +107,20 @@ impl From<fmt::Error> for Fault {
 }
 
 /// By the names that all programs use.
-fn process(told: &mut Told<'_>) -> Result<(), Fault> {
+fn encode_process(encoder: &mut MetricEncoder<'_>) -> Result<(), Fault> {
     let own = Process::myself()?;
     let (stat, limits) = (own.stat()?, own.limits()?);
     let a_second = procfs::ticks_per_second() as f64;
     let started = procfs::boot_time_secs()? as f64 + stat.starttime as f64 / a_second;
     let cpu = (stat.utime + stat.stime) as f64 / a_second;
-    told.counter("process_cpu_seconds", "Processor time of the agent itself", cpu)?;
-    told.gauge("process_resident_memory_bytes", "Its memory", stat.rss_bytes().get() as f64)?;
-    told.gauge("process_virtual_memory_bytes", "Its addresses", stat.vsize as f64)?;
-    told.gauge("process_threads", "Its threads", stat.num_threads as f64)?;
-    told.gauge("process_start_time_seconds", "Since the epoch", started)?;
-    told.gauge("process_open_fds", "Its descriptors", own.fd_count()? as f64)?;
+    encoder.counter("process_cpu_seconds", "Processor time of the agent itself", cpu)?;
+    encoder.gauge("process_resident_memory_bytes", "Its memory", stat.rss_bytes().get() as f64)?;
+    encoder.gauge("process_virtual_memory_bytes", "Its addresses", stat.vsize as f64)?;
+    encoder.gauge("process_threads", "Its threads", stat.num_threads as f64)?;
+    encoder.gauge("process_start_time_seconds", "Since the epoch", started)?;
+    encoder.gauge("process_open_fds", "Its descriptors", own.fd_count()? as f64)?;
     if let procfs::process::LimitValue::Value(most) = limits.max_open_files.soft_limit {
-        told.gauge("process_max_fds", "The most descriptors that it may have", most as f64)?;
+        encoder.gauge("process_max_fds", "The most descriptors that it may have", most as f64)?;
     }
     Ok(())
 }
@@ -122,9 +130,9 @@ fn since_epoch(time: SystemTime) -> f64 {
 }
 
 /// What is served.
-struct Told<'a>(DescriptorEncoder<'a>);
+struct MetricEncoder<'a>(DescriptorEncoder<'a>);
 
-impl Told<'_> {
+impl MetricEncoder<'_> {
     fn gauge(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
         self.metric(name, help, &ConstGauge::new(value))
     }

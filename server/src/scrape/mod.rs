@@ -29,17 +29,17 @@ pub(crate) use self::collector::AgentCollector;
 /// At once; more wait.
 const MAX_CONNECTIONS: usize = 8;
 /// From the connection to the end of the answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Of these, for the request.
-const REQUEST_PATIENCE: Duration = Duration::from_secs(3);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 /// The most of a request that is read.
 const MAX_REQUEST_BYTES: usize = 16 * 1024;
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// After a connection that could not be accepted.
-const PAUSE: Duration = Duration::from_millis(50);
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// What is told, and the threads that write it down: the process is looked up in files.
-struct Told {
+struct MetricsSource {
     registry: Registry,
     workers: Workers,
 }
@@ -47,23 +47,23 @@ struct Told {
 /// Answers those who ask, for ever, with what was counted and what is looked up.
 pub(crate) async fn serve(listener: Listener, metrics: Metrics, collector: AgentCollector, workers: Workers) {
     let Some(registry) = metrics.registry(collector) else { return };
-    let told = Arc::new(Told { registry, workers });
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let source = Arc::new(MetricsSource { registry, workers });
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut answering = JoinSet::new();
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
         while answering.try_join_next().is_some() {}
         let Ok((accepted, remote)) = listener.accept().await else {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RETRY_DELAY).await;
             continue;
         };
-        let told = Arc::clone(&told);
+        let source = Arc::clone(&source);
         answering.spawn(async move {
-            let _place = place;
-            match tokio::time::timeout(PATIENCE, answer(accepted, told)).await {
+            let _slot = slot;
+            match tokio::time::timeout(CONNECTION_TIMEOUT, answer(accepted, source)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => debug!(from = remote.address, error, "metrics were not told"),
-                Err(_) => debug!(from = remote.address, "metrics were not told in time"),
+                Ok(Err(error)) => debug!(from = remote.address, error, "metrics were not served"),
+                Err(_) => debug!(from = remote.address, "metrics were not served in time"),
             }
         });
     }
@@ -71,11 +71,11 @@ pub(crate) async fn serve(listener: Listener, metrics: Metrics, collector: Agent
 
 type Fault = Box<dyn std::error::Error + Send + Sync>;
 
-async fn answer(accepted: Accepted, told: Arc<Told>) -> Result<(), Fault> {
+async fn answer(accepted: Accepted, source: Arc<MetricsSource>) -> Result<(), Fault> {
     match accepted {
-        Accepted::Unix(stream) => speak(stream, told).await,
-        Accepted::Tcp(stream, None) => speak(stream, told).await,
-        Accepted::Tcp(stream, Some(tls)) => speak(acceptor(&tls).accept(stream).await?, told).await,
+        Accepted::Unix(stream) => speak(stream, source).await,
+        Accepted::Tcp(stream, None) => speak(stream, source).await,
+        Accepted::Tcp(stream, Some(tls)) => speak(acceptor(&tls).accept(stream).await?, source).await,
         // nobody listens there
         Accepted::Vsock(..) => Ok(()),
     }
@@ -88,14 +88,14 @@ fn acceptor(tls: &Tls) -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(server))
 }
 
-async fn speak(io: impl AsyncRead + AsyncWrite + Send + Unpin, told: Arc<Told>) -> Result<(), Fault> {
+async fn speak(io: impl AsyncRead + AsyncWrite + Send + Unpin, source: Arc<MetricsSource>) -> Result<(), Fault> {
     let service = service_fn(|request: Request<Incoming>| {
-        let told = Arc::clone(&told);
-        async move { Ok::<_, Infallible>(respond(request.method(), request.uri().path(), told).await) }
+        let source = Arc::clone(&source);
+        async move { Ok::<_, Infallible>(respond(request.method(), request.uri().path(), source).await) }
     });
     hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_PATIENCE)
+        .header_read_timeout(REQUEST_TIMEOUT)
         .max_buf_size(MAX_REQUEST_BYTES)
         .keep_alive(false)
         .auto_date_header(false)
@@ -104,15 +104,15 @@ async fn speak(io: impl AsyncRead + AsyncWrite + Send + Unpin, told: Arc<Told>) 
     Ok(())
 }
 
-async fn respond(method: &Method, path: &str, told: Arc<Told>) -> Response<String> {
+async fn respond(method: &Method, path: &str, source: Arc<MetricsSource>) -> Response<String> {
     if path != "/metrics" {
         return plain(StatusCode::NOT_FOUND, "metrics are at /metrics\n");
     }
     if method != Method::GET {
         return with(plain(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered\n"), ALLOW, "GET");
     }
-    let workers = told.workers.clone();
-    match workers.run("metrics", move || text(&told.registry)).await {
+    let workers = source.workers.clone();
+    match workers.run("metrics", move || text(&source.registry)).await {
         Ok(Ok(text)) => with(Response::new(text), CONTENT_TYPE, OPEN_METRICS),
         _ => plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be written down\n"),
     }

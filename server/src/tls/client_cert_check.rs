@@ -20,7 +20,7 @@ const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A caller's certificate, judged again when the agent's files have changed or a certificate has expired: by what
 /// handshakes are judged by, so that an open connection is worth no more than a new one.
-pub(crate) struct Standing {
+pub(crate) struct ClientCertCheck {
     tls: Tls,
     chain: Vec<CertificateDer<'static>>,
     judgement: Mutex<Judgement>,
@@ -35,7 +35,7 @@ struct Judgement {
     verdict: Result<(), String>,
 }
 
-impl Standing {
+impl ClientCertCheck {
     /// Of a caller whose chain was accepted by these credentials, in a handshake that began at `since`: a part of the
     /// chain may have expired in the course of it.
     pub(crate) fn new(tls: Tls, by: Arc<Credentials>, chain: Vec<CertificateDer<'static>>, since: UnixTime) -> Self {
@@ -91,9 +91,9 @@ impl Standing {
     }
 }
 
-impl fmt::Debug for Standing {
+impl fmt::Debug for ClientCertCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Standing").finish_non_exhaustive()
+        f.debug_struct("ClientCertCheck").finish_non_exhaustive()
     }
 }
 

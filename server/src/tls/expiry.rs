@@ -5,32 +5,32 @@ use std::sync::Arc;
 use rustls::pki_types::UnixTime;
 use tracing::warn;
 
-use crate::reload::LOOK_INTERVAL;
+use crate::reload::POLL_INTERVAL;
 use crate::tls::Tls;
 use crate::tls::certificate::Expiry;
 
 /// Says once of each certificate that it is about to expire, and once that it has; for ever.
 pub(crate) async fn warn_of_expiry(tls: Tls) {
-    let mut looks = tokio::time::interval(LOOK_INTERVAL);
-    let (mut seen, mut told) = (tls.current(), Expiry::Far);
+    let mut polls = tokio::time::interval(POLL_INTERVAL);
+    let (mut seen, mut logged) = (tls.current(), Expiry::Far);
     loop {
-        looks.tick().await;
+        polls.tick().await;
         let credentials = tls.current();
         if !Arc::ptr_eq(&credentials, &seen) {
-            (seen, told) = (credentials, Expiry::Far);
+            (seen, logged) = (credentials, Expiry::Far);
         }
         let certificate = &seen.certificate;
         let expiry = certificate.expiry(UnixTime::now());
         let (subject, not_after) = (&certificate.subject, &certificate.not_after);
         match expiry {
-            Expiry::Near if told != expiry => {
+            Expiry::Near if logged != expiry => {
                 warn!(subject, not_after, "the agent's certificate expires within 7 days")
             }
-            Expiry::Past if told != expiry => {
+            Expiry::Past if logged != expiry => {
                 warn!(subject, not_after, "the agent's certificate has expired: callers will refuse it");
             }
             _ => {}
         }
-        told = expiry;
+        logged = expiry;
     }
 }

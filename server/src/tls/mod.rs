@@ -127,7 +127,7 @@ impl Source for TlsFiles {
     fn load(&self) -> Result<Credentials, TlsError> {
         let authorities = certificates(&self.client_ca)?;
         let (lists, revocation) = match &self.client_crl {
-            Some(path) => revocation::read(path, &authorities).map(|(lists, told)| (lists, Some(told)))?,
+            Some(path) => revocation::read(path, &authorities).map(|(lists, summary)| (lists, Some(summary)))?,
             None => (Vec::new(), None),
         };
         let clients = self.verifier(&self.client_ca, authorities, lists)?;
@@ -153,7 +153,7 @@ impl Source for TlsFiles {
         Ok(Credentials { server: Arc::new(server), clients, certificate, revocation })
     }
 
-    fn tell(credentials: &Credentials) {
+    fn log_loaded(credentials: &Credentials) {
         let certificate = &credentials.certificate;
         let revoked = credentials.revocation.as_ref().map(|revocation| revocation.revoked);
         info!(

@@ -45,15 +45,15 @@ pub(crate) fn read(
     }
     // of two lists of one authority the first is used
     lists.sort_by_key(|(list, _)| Reverse(list.last_update()));
-    let told = told(lists.iter().map(|(list, _)| list));
-    Ok((lists.into_iter().map(|(_, der)| der).collect(), told))
+    let summary = summarize(lists.iter().map(|(list, _)| list));
+    Ok((lists.into_iter().map(|(_, der)| der).collect(), summary))
 }
 
 fn is_signed_by(list: &CertificateRevocationList<'_>, authority: &X509Certificate<'_>) -> bool {
     list.issuer().as_raw() == authority.subject().as_raw() && list.verify_signature(authority.public_key()).is_ok()
 }
 
-fn told<'a>(lists: impl Iterator<Item = &'a CertificateRevocationList<'a>> + Clone) -> Revocation {
+fn summarize<'a>(lists: impl Iterator<Item = &'a CertificateRevocationList<'a>> + Clone) -> Revocation {
     let now = ASN1Time::now();
     Revocation {
         revoked: lists.clone().map(|list| list.iter_revoked_certificates().count()).sum(),

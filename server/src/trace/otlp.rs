@@ -24,9 +24,9 @@ use crate::call::Call;
 use crate::hostname::hostname;
 
 /// For one batch; those that wait meanwhile are bounded, and then dropped.
-const PATIENCE: Duration = Duration::from_secs(5);
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// At the end of the agent.
-const LAST_PATIENCE: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether this is a collector's address.
 ///
@@ -53,7 +53,7 @@ impl Exporter {
     pub(super) fn new(endpoint: &str) -> Result<Self, String> {
         check(endpoint)?;
         let exporter = opentelemetry_otlp::SpanExporter::builder().with_tonic();
-        let exporter = exporter.with_endpoint(endpoint).with_timeout(PATIENCE);
+        let exporter = exporter.with_endpoint(endpoint).with_timeout(EXPORT_TIMEOUT);
         let exporter = exporter.build().map_err(|error| format!("otlp_endpoint: {endpoint}: {error}"))?;
         let exporter = Telling { exporter, fails: AtomicBool::new(false) };
         let resource = Resource::builder().with_service_name("telexecd").with_attributes([
@@ -80,15 +80,15 @@ impl Exporter {
         let span = self.tracer.build_with_context(builder, &context);
         let own = span.span_context();
         let span_id = own.span_id().to_bytes();
-        let told = match parent {
+        let passed_on = match parent {
             Some(parent) => parent.child(span_id),
             None => TraceContext::root(own.trace_id().to_bytes(), span_id),
         };
-        (Some(told.sampled(own.is_sampled())), Span(span))
+        (Some(passed_on.sampled(own.is_sampled())), Span(span))
     }
 
     pub(super) fn close(&self) {
-        let _ = self.provider.shutdown_with_timeout(LAST_PATIENCE);
+        let _ = self.provider.shutdown_with_timeout(SHUTDOWN_TIMEOUT);
     }
 }
 

@@ -10,15 +10,15 @@ use tokio::time::Instant;
 use super::*;
 use crate::audit::writer::{Job, State, Writer};
 use crate::audit::{
-    Audit, Commands, Inner, Key, LeftOut, MAX_WAITING, NonZero, PATIENCE, Quota, REFUSALS, RateLimiter, Redact,
-    Semaphore, Teller, Volume, WhenFull, Workers,
+    Audit, CommandDescriber, Commands, Inner, Key, MAX_WAITING, NonZero, OmittedRecords, Quota, REFUSALS, RateLimiter,
+    Redact, Semaphore, Volume, WRITE_TIMEOUT, WhenFull, Workers,
 };
 use crate::call::caller::{Caller, Transport};
 use crate::call::deadline::Deadline;
 use crate::call::{Call, Rpc};
 use crate::identity::Identity;
 use crate::policy::Decision;
-use crate::request_memory::Held;
+use crate::request_memory::Reservation;
 
 /// Nobody writes what is in this queue yet.
 fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {
@@ -26,12 +26,16 @@ fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {
     let state = Arc::new(State::default());
     let inner = Inner {
         queue,
-        places: Arc::new(Semaphore::new(MAX_WAITING)),
+        slots: Arc::new(Semaphore::new(MAX_WAITING)),
         state: Arc::clone(&state),
-        teller: Arc::new(Teller { key: Key::new(b"key"), commands: Commands::Full, redact: Redact::default() }),
+        describer: Arc::new(CommandDescriber {
+            key: Key::new(b"key"),
+            commands: Commands::Full,
+            redact: Redact::default(),
+        }),
         workers: Workers::new("test", 1, 1).unwrap(),
         volume: Volume::new(&AuditConfig::default(), Vec::new()),
-        left_out: LeftOut::default(),
+        omitted: OmittedRecords::default(),
         typed: Mutex::default(),
         refusals: RateLimiter::keyed(Quota::per_second(NonZero::<u32>::MIN).allow_burst(REFUSALS)),
         when_full,
@@ -43,7 +47,13 @@ fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {
 
 fn call() -> Call {
     let caller = Arc::new(Caller::new(Identity::anonymous(), Transport::Tcp, "127.0.0.1:1"));
-    Call { rpc: Rpc::Execute, caller, deadline: Deadline::default(), held: Held::uncounted().into(), trace: None }
+    Call {
+        rpc: Rpc::Execute,
+        caller,
+        deadline: Deadline::default(),
+        reservation: Reservation::uncounted().into(),
+        trace: None,
+    }
 }
 
 fn command() -> Command {
@@ -64,15 +74,15 @@ async fn nothing_starts_until_it_answers() {
     let (audit, jobs, _) = hanging(WhenFull::Refuse);
     let begin = Instant::now();
     assert!(!starts(&audit).await);
-    assert_eq!(begin.elapsed(), PATIENCE);
+    assert_eq!(begin.elapsed(), WRITE_TIMEOUT);
     // nobody else waits for it
     assert!(!starts(&audit).await && !starts(&audit).await);
     audit.refused(&call(), &command(), &Decision::unruled(), &ExecutorError::ShuttingDown).await;
-    assert_eq!(begin.elapsed(), PATIENCE);
+    assert_eq!(begin.elapsed(), WRITE_TIMEOUT);
     tokio::time::resume();
 
-    let place = Place::new();
-    let (log, _) = Log::open(place.path(), &AuditConfig::default()).unwrap();
+    let test_log = TestLog::new();
+    let (log, _) = Log::open(test_log.path(), &AuditConfig::default()).unwrap();
     let Audit(Some(inner)) = &audit else { panic!("there is a log") };
     let state = Arc::clone(&inner.state);
     let writer = std::thread::spawn(move || Writer::new(log, "host".into(), state).run(jobs));
@@ -84,11 +94,11 @@ async fn nothing_starts_until_it_answers() {
     audit.close().await;
     drop(audit);
     writer.join().unwrap();
-    let text = String::from_utf8(place.bytes()).unwrap();
+    let text = String::from_utf8(test_log.bytes()).unwrap();
     let events: Vec<_> = text.lines().map(|line| line.split('"').nth(9).unwrap()).collect();
     assert_eq!(events, ["start", "not_started", "closed"], "{text}");
     assert!(text.lines().next().unwrap().contains("\"dropped\":4"), "{text}");
-    assert_eq!(place.verify().0, 0);
+    assert_eq!(test_log.verify().0, 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,9 +15,9 @@ use super::{files, verify_files};
 
 mod hanging;
 
-struct Place(TempDir);
+struct TestLog(TempDir);
 
-impl Place {
+impl TestLog {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -32,12 +32,12 @@ impl Place {
 
     /// A log of so many records, in one file.
     fn with(records: u64) -> Self {
-        let place = Self::new();
-        let mut log = place.open(0, 0);
+        let test_log = Self::new();
+        let mut log = test_log.open(0, 0);
         for _ in 0..records {
             append(&mut log);
         }
-        place
+        test_log
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -89,22 +89,22 @@ fn lines(bytes: &[u8]) -> Vec<&[u8]> {
 
 #[test]
 fn a_log_is_whole_also_over_restarts() {
-    let place = Place::new();
+    let test_log = TestLog::new();
     for restart in 0..3 {
-        let mut log = place.open(0, 0);
+        let mut log = test_log.open(0, 0);
         assert_eq!([append(&mut log), append(&mut log)], [restart * 2 + 1, restart * 2 + 2]);
     }
-    let summary = verify(&place.bytes()).unwrap();
+    let summary = verify(&test_log.bytes()).unwrap();
     let ends = (summary.records, summary.first.unwrap().seq, summary.last.unwrap().seq);
     assert_eq!(ends, (6, 1, 6));
-    assert!(place.bytes().ends_with(format!("{}\"}}\n", summary.hash).as_bytes()));
+    assert!(test_log.bytes().ends_with(format!("{}\"}}\n", summary.hash).as_bytes()));
     assert_eq!(verify(b"").unwrap(), Summary::default());
 }
 
 #[test]
 fn every_edited_byte_is_named() {
-    let place = Place::with(4);
-    let bytes = place.bytes();
+    let test_log = TestLog::with(4);
+    let bytes = test_log.bytes();
     let mut line = 1;
     for at in 0..bytes.len() {
         for by in [bytes[at] ^ 1, bytes[at] ^ 0x20, 0, b'\n', 0xff] {
@@ -120,7 +120,7 @@ fn every_edited_byte_is_named() {
 
 #[test]
 fn a_line_that_was_changed_with_its_hash_is_found_by_the_next() {
-    let bytes = Place::with(4).bytes();
+    let bytes = TestLog::with(4).bytes();
     let mut lines: Vec<Vec<u8>> = lines(&bytes).into_iter().map(<[u8]>::to_vec).collect();
     let text = String::from_utf8(lines[1].clone()).unwrap().replace("\"host\"", "\"best\"");
     let mut forged = text.split(",\"hash\"").next().unwrap().as_bytes().to_vec();
@@ -132,7 +132,7 @@ fn a_line_that_was_changed_with_its_hash_is_found_by_the_next() {
 
 #[test]
 fn lines_that_are_missing_repeated_or_elsewhere_are_named() {
-    let bytes = Place::with(5).bytes();
+    let bytes = TestLog::with(5).bytes();
     let lines = lines(&bytes);
     let pick = |order: &[usize]| order.iter().flat_map(|at| lines[*at].to_vec()).collect::<Vec<_>>();
     for (order, line, seq, fault) in [
@@ -161,18 +161,18 @@ fn lines_without_an_end_cost_bounded_memory() {
 /// Whatever is behind the last whole line.
 #[test]
 fn a_log_torn_at_any_byte_is_gone_on_with() {
-    let whole = Place::with(3).bytes();
+    let whole = TestLog::with(3).bytes();
     let ends: Vec<usize> = whole.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1).collect();
     for length in 0..whole.len() {
-        let place = Place::new();
-        fs::write(place.path(), &whole[..length]).unwrap();
+        let test_log = TestLog::new();
+        fs::write(test_log.path(), &whole[..length]).unwrap();
         let kept = ends.iter().copied().filter(|end| *end <= length).max().unwrap_or(0);
-        let seq = append(&mut place.open(0, 0));
+        let seq = append(&mut test_log.open(0, 0));
         assert_eq!(seq, 1 + ends.iter().filter(|end| **end <= length).count() as u64);
-        assert!(place.bytes().starts_with(&whole[..kept]));
+        assert!(test_log.bytes().starts_with(&whole[..kept]));
         let aside = if kept < length { vec![whole[kept..length].to_vec()] } else { vec![] };
-        assert_eq!(place.set_aside(), aside);
-        assert_eq!(verify(&place.bytes()).unwrap().records, seq);
+        assert_eq!(test_log.set_aside(), aside);
+        assert_eq!(verify(&test_log.bytes()).unwrap().records, seq);
     }
 }
 
@@ -180,65 +180,65 @@ fn a_log_torn_at_any_byte_is_gone_on_with() {
 fn what_is_no_log_is_set_aside() {
     let long = vec![b'x'; 3 * MAX_LINE];
     for strange in [&b"\n"[..], b"some other log\n", b"{\"seq\":1}\n", &[0; 5000], &long] {
-        let place = Place::new();
-        fs::write(place.path(), strange).unwrap();
+        let test_log = TestLog::new();
+        fs::write(test_log.path(), strange).unwrap();
         let config = AuditConfig::default();
-        let (mut log, aside) = Log::open(place.path(), &config).unwrap();
+        let (mut log, aside) = Log::open(test_log.path(), &config).unwrap();
         assert_eq!((append(&mut log), aside.unwrap().bytes), (1, strange.len() as u64));
-        assert_eq!(place.set_aside(), [strange]);
+        assert_eq!(test_log.set_aside(), [strange]);
         // and behind lines that are whole
-        let place = Place::with(2);
-        let before = place.bytes();
-        fs::write(place.path(), [&before, strange].concat()).unwrap();
-        assert_eq!(append(&mut place.open(0, 0)), 3);
-        assert_eq!(place.set_aside(), [strange]);
-        assert_eq!(place.verify().0, 0);
+        let test_log = TestLog::with(2);
+        let before = test_log.bytes();
+        fs::write(test_log.path(), [&before, strange].concat()).unwrap();
+        assert_eq!(append(&mut test_log.open(0, 0)), 3);
+        assert_eq!(test_log.set_aside(), [strange]);
+        assert_eq!(test_log.verify().0, 0);
     }
 }
 
 #[test]
 fn rotation_at_any_size_keeps_the_chain() {
-    let record = Place::with(1).bytes().len() as u64;
+    let record = TestLog::with(1).bytes().len() as u64;
     for max_bytes in (1..=3).flat_map(|lines| [lines * record - 1, lines * record, lines * record + 1]) {
-        let place = Place::new();
+        let test_log = TestLog::new();
         for _ in 0..3 {
             // also when the restart is at the boundary
-            let mut log = place.open(max_bytes, 0);
+            let mut log = test_log.open(max_bytes, 0);
             append_many(&mut log, 3);
         }
-        let rotated = files::rotated(&place.path()).unwrap();
+        let rotated = files::rotated(&test_log.path()).unwrap();
         assert!(rotated.len() >= 2, "{max_bytes}");
         for (first, path) in &rotated {
             let summary = verify(&fs::read(path).unwrap()).unwrap();
             assert_eq!(summary.first.unwrap().seq, *first);
             assert!(fs::metadata(path).unwrap().len() <= max_bytes.max(record + 10));
         }
-        let (code, said) = place.verify();
+        let (code, said) = test_log.verify();
         assert!(code == 0 && said.starts_with("whole: 9 records in "), "{max_bytes}: {said}");
     }
 }
 
 #[test]
 fn a_rotation_that_was_cut_short_is_gone_on_with() {
-    let place = Place::with(2);
-    fs::rename(place.path(), files::rotated_name(&place.path(), 1)).unwrap();
-    assert_eq!(append(&mut place.open(0, 0)), 3);
-    assert_eq!(place.verify().0, 0);
+    let test_log = TestLog::with(2);
+    fs::rename(test_log.path(), files::rotated_name(&test_log.path(), 1)).unwrap();
+    assert_eq!(append(&mut test_log.open(0, 0)), 3);
+    assert_eq!(test_log.verify().0, 0);
     // the same, and the new file was made
-    fs::rename(place.path(), files::rotated_name(&place.path(), 3)).unwrap();
-    fs::write(place.path(), "").unwrap();
-    assert_eq!(append(&mut place.open(0, 0)), 4);
-    let (code, said) = place.verify();
+    fs::rename(test_log.path(), files::rotated_name(&test_log.path(), 3)).unwrap();
+    fs::write(test_log.path(), "").unwrap();
+    assert_eq!(append(&mut test_log.open(0, 0)), 4);
+    let (code, said) = test_log.verify();
     assert!(code == 0 && said.starts_with("whole: 4 records in 3 files"), "{said}");
 }
 
 #[test]
 fn a_rotated_file_that_is_missing_is_named() {
-    let place = Place::new();
-    let mut log = place.open(1, 0);
+    let test_log = TestLog::new();
+    let mut log = test_log.open(1, 0);
     append_many(&mut log, 5);
-    fs::remove_file(files::rotated_name(&place.path(), 3)).unwrap();
-    let (code, said) = place.verify();
+    fs::remove_file(files::rotated_name(&test_log.path(), 3)).unwrap();
+    let (code, said) = test_log.verify();
     assert_eq!(code, 1);
     assert!(
         said.contains("audit.log.000000000004: line 1 (seq 4): lines are missing before it: 3 should be"),
@@ -248,41 +248,41 @@ fn a_rotated_file_that_is_missing_is_named() {
 
 #[test]
 fn of_rotated_files_the_oldest_go() {
-    let place = Place::new();
-    let mut log = place.open(1, 2);
+    let test_log = TestLog::new();
+    let mut log = test_log.open(1, 2);
     append_many(&mut log, 6);
-    let kept: Vec<u64> = files::rotated(&place.path()).unwrap().into_iter().map(|(first, _)| first).collect();
+    let kept: Vec<u64> = files::rotated(&test_log.path()).unwrap().into_iter().map(|(first, _)| first).collect();
     assert_eq!(kept, [4, 5]);
-    let (code, said) = place.verify();
+    let (code, said) = test_log.verify();
     assert!(code == 0 && said.contains("after 3 earlier records"), "{said}");
 }
 
 #[test]
 fn a_file_that_cannot_be_rotated_grows() {
-    let place = Place::new();
-    let mut log = place.open(1, 0);
+    let test_log = TestLog::new();
+    let mut log = test_log.open(1, 0);
     append(&mut log);
-    fs::write(files::rotated_name(&place.path(), 1), "in the way").unwrap();
+    fs::write(files::rotated_name(&test_log.path(), 1), "in the way").unwrap();
     append(&mut log);
     append(&mut log);
-    assert_eq!(verify(&place.bytes()).unwrap().records, 3);
-    assert_eq!(fs::read(files::rotated_name(&place.path(), 1)).unwrap(), b"in the way");
+    assert_eq!(verify(&test_log.bytes()).unwrap().records, 3);
+    assert_eq!(fs::read(files::rotated_name(&test_log.path(), 1)).unwrap(), b"in the way");
 }
 
 #[test]
 fn a_file_that_was_moved_away_is_replaced_when_that_is_asked_for() {
-    let place = Place::with(2);
-    let moved = place.0.path().join("elsewhere");
-    let mut log = place.open(0, 0);
+    let test_log = TestLog::with(2);
+    let moved = test_log.0.path().join("elsewhere");
+    let mut log = test_log.open(0, 0);
     assert!(!log.reopen().unwrap());
-    fs::rename(place.path(), &moved).unwrap();
+    fs::rename(test_log.path(), &moved).unwrap();
     append(&mut log);
-    assert!(!place.path().exists());
+    assert!(!test_log.path().exists());
     assert!(log.reopen().unwrap());
     append(&mut log);
-    assert_eq!(verify(&[fs::read(&moved).unwrap(), place.bytes()].concat()).unwrap().records, 4);
-    fs::rename(place.path(), &moved).unwrap();
-    fs::write(place.path(), "someone else's").unwrap();
+    assert_eq!(verify(&[fs::read(&moved).unwrap(), test_log.bytes()].concat()).unwrap().records, 4);
+    fs::rename(test_log.path(), &moved).unwrap();
+    fs::write(test_log.path(), "someone else's").unwrap();
     log.reopen().unwrap_err();
     append(&mut log);
     assert_eq!(verify(&fs::read(&moved).unwrap()).unwrap().records, 2);
@@ -294,8 +294,8 @@ fn mode(path: &Path) -> u32 {
 
 #[test]
 fn files_are_private_and_belong_to_one_agent() {
-    let place = Place::new();
-    let path = place.0.path().join("a/b/audit.log");
+    let test_log = TestLog::new();
+    let path = test_log.0.path().join("a/b/audit.log");
     let open = || Log::open(path.clone(), &AuditConfig { max_bytes: 1, ..AuditConfig::default() });
     let (mut log, _) = open().unwrap();
     append(&mut log);
@@ -303,13 +303,13 @@ fn files_are_private_and_belong_to_one_agent() {
     for file in [&path, &files::rotated_name(&path, 1)] {
         assert_eq!(mode(file), 0o600);
     }
-    assert_eq!((mode(path.parent().unwrap()), mode(&place.0.path().join("a"))), (0o700, 0o700));
+    assert_eq!((mode(path.parent().unwrap()), mode(&test_log.0.path().join("a"))), (0o700, 0o700));
     assert!(open().unwrap_err().to_string().contains("another agent"));
     drop(log);
     fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
     drop(open().unwrap());
     assert_eq!(mode(&path), 0o600);
-    let target = place.0.path().join("target");
+    let target = test_log.0.path().join("target");
     fs::write(&target, "precious").unwrap();
     fs::remove_file(&path).unwrap();
     symlink(&target, &path).unwrap();

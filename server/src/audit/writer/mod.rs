@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tracing::{info, warn};
 
 pub(super) use self::watch::Watch;
-use super::log::{Aside, Log};
+use super::log::{Log, UnusableTail};
 use super::record::{Body, Record};
 
 /// So many are written before those who wait for them are told, and before the disk is waited for.
@@ -40,13 +40,13 @@ pub(super) enum Job {
 pub(super) struct Start {
     pub(super) record: Record,
     pub(super) watch: Watch,
-    pub(super) reply: oneshot::Sender<Begun>,
+    pub(super) reply: oneshot::Sender<StartOutcome>,
     /// A place in the queue.
-    pub(super) place: OwnedSemaphorePermit,
+    pub(super) slot: OwnedSemaphorePermit,
 }
 
 /// A start that was written, or was not.
-pub(super) type Begun = (Watch, Result<(), String>);
+pub(super) type StartOutcome = (Watch, Result<(), String>);
 
 /// What the thread and those who ask it share.
 #[derive(Debug, Default)]
@@ -90,8 +90,8 @@ impl Writer {
     }
 
     /// Begins with what is known of the log and the agent.
-    pub(super) fn open(&mut self, aside: Option<Aside>, containment: &'static str) {
-        if let Some(Aside { path, bytes }) = aside {
+    pub(super) fn open(&mut self, aside: Option<UnusableTail>, containment: &'static str) {
+        if let Some(UnusableTail { path, bytes }) = aside {
             let path = path.display().to_string();
             warn!(path, bytes, "what the audit log could not be gone on with was set aside");
             self.keep(Record::new(Body::Recovered { set_aside: path, bytes }));
@@ -108,7 +108,7 @@ impl Writer {
             for job in jobs.drain(..) {
                 match job {
                     Job::Start(start) => begun.extend(self.start(*start)),
-                    Job::Record(record, _place) => self.keep(*record),
+                    Job::Record(record, _slot) => self.keep(*record),
                     Job::Reopen => self.reopen(),
                     Job::Revive => {}
                     Job::Close(reply) => {
@@ -129,8 +129,8 @@ impl Writer {
         }
     }
 
-    fn start(&mut self, start: Start) -> Option<(oneshot::Sender<Begun>, Begun)> {
-        let Start { record, mut watch, reply, place: _place } = start;
+    fn start(&mut self, start: Start) -> Option<(oneshot::Sender<StartOutcome>, StartOutcome)> {
+        let Start { record, mut watch, reply, slot: _slot } = start;
         if reply.is_closed() {
             // nobody waits any more
             return None;

@@ -30,7 +30,7 @@ pub(in crate::audit) struct Watch {
     main: OnceLock<MainProcess>,
     /// Of standard output and standard error, if they are to be told. One task feeds both: nobody waits for these.
     digests: Option<[Mutex<Context>; 2]>,
-    is_told: bool,
+    is_recorded: bool,
 }
 
 impl Watch {
@@ -44,7 +44,7 @@ impl Watch {
     ) -> Self {
         let digests = with_digests.then(|| [(); 2].map(|()| Mutex::new(Context::new(&SHA256))));
         let main = OnceLock::new();
-        Self { queue, state, origin, id, containment, start: None, main, digests, is_told: false }
+        Self { queue, state, origin, id, containment, start: None, main, digests, is_recorded: false }
     }
 
     /// Its start is written.
@@ -52,8 +52,8 @@ impl Watch {
         self.start = Some(seq);
     }
 
-    fn tell(&mut self, body: Body) {
-        self.is_told = true;
+    fn record(&mut self, body: Body) {
+        self.is_recorded = true;
         // what hangs would otherwise be given more and more
         if self.start.is_none() && self.state.is_stuck.load(Ordering::Relaxed) {
             self.state.lose();
@@ -64,10 +64,10 @@ impl Watch {
         let _ = self.queue.send(Job::Record(Box::new(record), None));
     }
 
-    fn tell_no_start(&mut self, failure: Failure) {
+    fn record_no_start(&mut self, failure: Failure) {
         match self.start {
-            Some(start) => self.tell(Body::NotStarted(NotStarted { start, failure })),
-            None => self.is_told = true,
+            Some(start) => self.record(Body::NotStarted(NotStarted { start, failure })),
+            None => self.is_recorded = true,
         }
     }
 
@@ -122,22 +122,22 @@ impl ExecutionObserver for Watch {
             containment: self.containment,
             survivors: exited.surviving_processes,
         };
-        self.tell(Body::End(Box::new(end)));
+        self.record(Body::End(Box::new(end)));
     }
 
     fn not_started(mut self: Box<Self>, error: &ExecutorError) {
-        self.tell_no_start(error.into());
+        self.record_no_start(error.into());
     }
 
     fn repeated(mut self: Box<Self>) {
-        self.tell_no_start(Failure::repeated());
+        self.record_no_start(Failure::repeated());
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if !self.is_told {
-            self.tell_no_start(Failure::given_up());
+        if !self.is_recorded {
+            self.record_no_start(Failure::given_up());
         }
     }
 }

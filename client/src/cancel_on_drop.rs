@@ -8,7 +8,7 @@ use crate::outage::Outage;
 use crate::{RemoteExecutor, Resume};
 
 /// Dropping it ends the command, in a task, unless it was released.
-pub(crate) struct Leash {
+pub(crate) struct CancelOnDrop {
     executor: RemoteExecutor,
     resume: Resume,
     id: ExecutionId,
@@ -19,7 +19,7 @@ pub(crate) struct Leash {
     runtime: Option<(Handle, TaskTracker)>,
 }
 
-impl Leash {
+impl CancelOnDrop {
     /// Of a command that may not have started. `tasks`: its caller's going ends it, in one of these.
     pub(crate) fn new(executor: RemoteExecutor, resume: Resume, id: ExecutionId, tasks: Option<TaskTracker>) -> Self {
         let runtime = Handle::try_current().ok().zip(tasks);
@@ -36,12 +36,12 @@ impl Leash {
     }
 
     /// It did not start, has ended, or is to go on.
-    pub(crate) fn release(&mut self) {
+    pub(crate) fn disarm(&mut self) {
         self.runtime = None;
     }
 }
 
-impl Drop for Leash {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         let Some((runtime, tasks)) = self.runtime.take() else { return };
         let (executor, id, started) = (self.executor.clone(), self.id.clone(), self.started);

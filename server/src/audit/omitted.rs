@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 
-use super::record::{Body, More, Origin, Record};
+use super::record::{Body, Omitted, Origin, Record};
 use super::timestamp::rfc3339;
 
 /// They are told so long after the first of them.
@@ -14,18 +14,18 @@ pub(super) const DELAY: Duration = Duration::from_secs(10);
 
 /// What was left out, by identity.
 #[derive(Default)]
-pub(super) struct LeftOut(Mutex<HashMap<String, (Arc<Origin>, More)>>);
+pub(super) struct OmittedRecords(Mutex<HashMap<String, (Arc<Origin>, Omitted)>>);
 
-impl LeftOut {
+impl OmittedRecords {
     /// Counts one; true: the first of its identity, which is to be told after the [`DELAY`].
     pub(super) fn count(&self, identity: &str, origin: impl FnOnce() -> Arc<Origin>, was_denied: bool) -> bool {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_first = !all.contains_key(identity);
-        let more = || (origin(), More { since: rfc3339(OffsetDateTime::now_utc()), denied: 0, calls: 0 });
-        let (_, more) = all.entry(identity.to_owned()).or_insert_with(more);
+        let totals = || (origin(), Omitted { since: rfc3339(OffsetDateTime::now_utc()), denied: 0, calls: 0 });
+        let (_, totals) = all.entry(identity.to_owned()).or_insert_with(totals);
         match was_denied {
-            true => more.denied += 1,
-            false => more.calls += 1,
+            true => totals.denied += 1,
+            false => totals.calls += 1,
         }
         is_first
     }
@@ -42,6 +42,6 @@ impl LeftOut {
     }
 }
 
-fn record((origin, more): (Arc<Origin>, More)) -> Record {
-    Record::new(Body::More(more)).of(&origin)
+fn record((origin, totals): (Arc<Origin>, Omitted)) -> Record {
+    Record::new(Body::More(totals)).of(&origin)
 }

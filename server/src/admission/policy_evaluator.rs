@@ -16,14 +16,14 @@ const MAX_LOOK_UPS_EACH: usize = 48;
 
 /// Threads that find out what a command is; clones share them.
 #[derive(Clone)]
-pub(crate) struct Judging {
+pub(crate) struct PolicyEvaluator {
     /// Wait for others, perhaps for ever: users are looked up over networks.
     users: Workers,
     /// Compute: a long text takes some tenths of a second.
     texts: Workers,
 }
 
-impl Judging {
+impl PolicyEvaluator {
     /// As many threads for texts as there are processors, of which one is left by each identity for others.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl Judging {
     ///
     /// # Errors
     /// [`ExecutorError::Internal`]: one of them panicked.
-    pub(crate) async fn judge<T: Send + 'static>(
+    pub(crate) async fn evaluate<T: Send + 'static>(
         &self,
         identity: &str,
         engine: &LocalExecutor,
@@ -68,7 +68,7 @@ impl Judging {
     ///
     /// # Errors
     /// [`ExecutorError::Internal`]: it panicked.
-    pub(crate) async fn again<T: Send + 'static>(
+    pub(crate) async fn evaluate_again<T: Send + 'static>(
         &self,
         identity: &str,
         judge: impl FnOnce() -> T + Send + 'static,

@@ -11,14 +11,14 @@ use crate::identity::Identity;
 
 /// Counts the starts of each identity.
 #[derive(Clone)]
-pub(crate) struct Starts {
+pub(crate) struct StartLimiter {
     limit: Option<(NonZeroU32, Arc<DefaultKeyedRateLimiter<String>>)>,
 }
 
 /// From so many callers on, those that were not seen lately are forgotten.
 const MANY: usize = 1024;
 
-impl Starts {
+impl StartLimiter {
     /// So many a second, and as many at once; `None`: any number.
     pub(crate) fn new(a_second: Option<NonZeroU32>) -> Self {
         let limiter = |limit| (limit, Arc::new(DefaultKeyedRateLimiter::hashmap(Quota::per_second(limit))));
