@@ -44,7 +44,7 @@ pub enum ConnectError {
         source: Cause,
     },
     /// This side refused the agent's certificate, or the agent this side's.
-    #[error("{endpoint} and this side do not trust each other")]
+    #[error("TLS authentication with {endpoint} failed")]
     Untrusted {
         /// What was to be reached.
         endpoint: String,
@@ -53,7 +53,7 @@ pub enum ConnectError {
     },
 }
 
-/// A cause that several calls can be told of; its source is the error itself.
+/// A cause that several calls can share; its source is the error itself.
 #[derive(Clone, Debug)]
 pub struct Cause(Arc<dyn Error + Send + Sync>);
 
@@ -151,7 +151,9 @@ pub(crate) struct Forgotten {
 
 /// Nobody knows whether a command ran.
 #[derive(Debug, thiserror::Error)]
-#[error("the agent may have been restarted before it told whether the command runs; it is not asked to run it again")]
+#[error(
+    "the agent may have been restarted before it reported whether the command runs; it is not asked to run it again"
+)]
 pub(crate) struct Restarted;
 
 /// The first error of this type in a chain of sources.

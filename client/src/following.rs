@@ -60,7 +60,7 @@ impl Following {
         };
         match message {
             Ok(Some(event)) => event_from_wire(event),
-            Ok(None) => Err(error::lost(&self.endpoint, "the agent did not tell how the command ended")),
+            Ok(None) => Err(error::lost(&self.endpoint, "the agent did not report how the command ended")),
             Err(status) => Err(error::following(status, &self.endpoint)),
         }
     }

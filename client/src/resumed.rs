@@ -110,7 +110,7 @@ impl Resumed {
             Some(at) if !self.is_first => timeout_at(at, event).await.unwrap_or(Some(Ok(Event::Promoted))),
             _ => event.await,
         };
-        event.unwrap_or_else(|| Err(lost(self.executor.endpoint(), "the agent told no more of the command")))
+        event.unwrap_or_else(|| Err(lost(self.executor.endpoint(), "the agent sent no more events of the command")))
     }
 
     /// What of an event was not told before.

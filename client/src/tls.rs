@@ -1,4 +1,4 @@
-//! Mutual TLS: both sides show a certificate, and each trusts only its own certificate authorities.
+//! Mutual TLS: both sides present a certificate, and each trusts only the CAs it is configured with.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub struct TlsOptions {
     pub cert: PathBuf,
     /// PEM: its private key.
     pub key: PathBuf,
-    /// PEM: the certificate authorities that an agent's certificate may come from. No others are trusted.
+    /// PEM: the CAs that an agent's certificate may come from. No others are trusted.
     pub ca: PathBuf,
     /// The name to look for in the agent's certificate. Default: the target's host.
     pub server_name: Option<String>,

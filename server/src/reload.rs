@@ -113,7 +113,7 @@ impl<S: Source> Watched<S> {
                 // tried again at the next look, since what was wrong may not show in the files
                 Err(_) if !at_once && refused.as_ref() == Some(&seen) => {}
                 Err(error) => {
-                    warn!(error, "{} not reloaded: what was in use before stays in use", S::WHAT);
+                    warn!(error, "{} reload failed, keeping the previous one", S::WHAT);
                     refused = Some(seen.clone());
                 }
             }

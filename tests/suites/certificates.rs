@@ -92,7 +92,7 @@ async fn reloaded(agent: &Agent, message: &str) {
 }
 
 const LOADED: &str = "certificates loaded";
-const KEPT: &str = "certificates not reloaded";
+const KEPT: &str = "certificates reload failed";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_are_replaced_under_load() {

@@ -21,7 +21,7 @@ async fn who_am_i(agent: &Agent, config: Arc<ClientConfig>) -> Result<String, St
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_a_valid_certificate_of_the_authority_gets_in() {
+async fn only_a_valid_certificate_of_the_ca_gets_in() {
     let certs = Certs::new();
     let revoked = certs.authority.issue(Leaf::client("client"));
     let crl = certs.authority.directory().join("crl.pem");
@@ -31,12 +31,12 @@ async fn only_a_valid_certificate_of_the_authority_gets_in() {
     let issue = |leaf| Some(certs.authority.issue(leaf));
     for (pair, why) in [
         (None, "no certificate"),
-        (Some(namesake.issue(Leaf::client("client"))), "another authority of the same name"),
+        (Some(namesake.issue(Leaf::client("client"))), "another CA of the same name"),
         (issue(Leaf::client("client").expired()), "expired"),
         (issue(Leaf::client("client").not_yet_valid()), "not yet valid"),
         (issue(Leaf::server("client")), "for servers"),
         (Some(revoked), "revoked"),
-        (issue(Leaf::client("client").nameless()), "names nobody"),
+        (issue(Leaf::client("client").nameless()), "no usable identity"),
         (issue(Leaf::client("two\nlines")), "a name that would forge a log line"),
     ] {
         for version in [&TLS13, &TLS12] {

@@ -48,7 +48,7 @@ pub struct Args {
     /// The agent's private key
     #[arg(long, value_name = "PEM", env = "TELEXECD_TLS_KEY")]
     tls_key: Option<PathBuf>,
-    /// The authorities whose certificates callers must show
+    /// The CAs whose certificates callers must present
     #[arg(long, value_name = "PEM", env = "TELEXECD_CLIENT_CA")]
     client_ca: Option<PathBuf>,
     /// Their revocation lists; like the certificates, read again on SIGHUP and when the file changes

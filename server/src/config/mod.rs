@@ -37,12 +37,12 @@ pub struct Config {
     pub tls_cert: Option<PathBuf>,
     /// Its private key (PEM).
     pub tls_key: Option<PathBuf>,
-    /// The authorities whose certificates callers must show (PEM).
+    /// The CAs whose certificates callers must present (PEM).
     pub client_ca: Option<PathBuf>,
-    /// The certificates that these authorities have taken back: a revocation list (PEM) of each.
+    /// A revocation list (PEM) of each of these CAs.
     pub client_crl: Option<PathBuf>,
-    /// By the files of authorities, the names of the callers whose certificates they may issue, as patterns. Default: any
-    /// authority of `client_ca` any name.
+    /// For each CA file, the patterns of the names for which its CAs may issue certificates. Default: any CA of `client_ca`
+    /// may vouch for any name.
     pub identities: Option<BTreeMap<PathBuf, Vec<String>>>,
     /// Who may do what, in Cedar. Default: whoever is known may run commands, and do anything with its own.
     pub policy: Option<PathBuf>,

@@ -61,7 +61,7 @@ pub(crate) enum HandshakeError {
     Tls(io::Error),
     #[error("TLS: {0}")]
     Lost(#[from] Lost),
-    #[error("its certificate names nobody")]
+    #[error("its certificate has no usable identity (SPIFFE ID, DNS SAN or CN)")]
     Nameless,
     #[error("its user is neither root nor the agent's own, and there is no policy that could let it in")]
     ForeignUser,

@@ -62,13 +62,16 @@ impl<S> PrefaceTimeout<S> {
                 .permit
                 .as_ref()
                 .map(drop)
-                .ok_or_else(|| failure(ErrorKind::QuotaExceeded, "there is no place"));
+                .ok_or_else(|| failure(ErrorKind::QuotaExceeded, "too many connections"));
         }
         if waits.displaced.as_mut().poll(cx).is_ready() {
-            return Err(failure(ErrorKind::ConnectionAborted, "the peer does not begin, and makes way for others"));
+            return Err(failure(
+                ErrorKind::ConnectionAborted,
+                "no HTTP/2 preface yet, dropped in favour of other connections",
+            ));
         }
         if waits.time.as_mut().poll(cx).is_ready() {
-            return Err(failure(ErrorKind::TimedOut, "the peer does not begin"));
+            return Err(failure(ErrorKind::TimedOut, "no HTTP/2 preface in time"));
         }
         self.waits = Some(waits);
         Ok(())

@@ -231,7 +231,7 @@ impl Counters {
         ours.register("start_seconds", "From a command's request to its process", self.start_seconds.clone());
         ours.register("execution_seconds", "From a command's start to its end", self.execution_seconds.clone());
         ours.register("output_bytes", "Bytes that commands wrote", self.output.all.clone());
-        ours.register("output_dropped_bytes", "Of these, bytes that nobody was told", self.dropped.all.clone());
+        ours.register("output_dropped_bytes", "Of these, bytes that were sent to no caller", self.dropped.all.clone());
         ours.register("start_failures", "Commands whose start failed", self.start_failures.clone());
         ours.register("refusals", "Commands and callers that were turned away", self.refusals.clone());
         ours.register("policy_decisions", "Calls that were allowed or denied", self.decisions.clone());

@@ -37,7 +37,7 @@ pub(crate) async fn collect(mut execution: Execution, reservation: &Reservation)
             }
         }
     }
-    Err(error_to_status(&ExecutorError::Internal("the execution told no end".into())))
+    Err(error_to_status(&ExecutorError::Internal("the execution reported no end".into())))
 }
 
 /// Gathers as many bytes as could be told, and one more.

@@ -1,4 +1,4 @@
-//! Which names each certificate authority vouches for: the table `[identities]` of the configuration.
+//! Which names each CA may vouch for: the table `[identities]` of the configuration.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use crate::identity::Identity;
 use crate::identity::patterns::NamePatterns;
 use crate::invalid::InvalidSetting;
 
-/// Files of authorities, with the names of the callers whose certificates they may issue.
+/// CA files, with the names for which each may issue certificates.
 #[derive(Clone, Debug)]
 pub(crate) struct Identities(Vec<(PathBuf, NamePatterns)>);
 
 impl Identities {
     /// # Errors
-    /// A pattern is malformed, or there is no authority: nobody could come in.
+    /// A pattern is malformed, or there is no CA: nobody could connect.
     pub(crate) fn new(configured: &BTreeMap<PathBuf, Vec<String>>) -> Result<Self, InvalidSetting> {
         if configured.is_empty() {
             let text =
@@ -36,8 +36,8 @@ impl Identities {
         self.0.iter().map(|(path, _)| path.as_path())
     }
 
-    /// Whom `clients` lets in, if one of these authorities vouches for its name; `verifier` makes what asks whether a
-    /// certificate is of the authorities of a file.
+    /// A verifier that accepts what `clients` accepts if one of these CAs may vouch for the name as well. `verifier` makes
+    /// one for the CAs of a file.
     ///
     /// # Errors
     /// A file cannot be used.
@@ -46,19 +46,19 @@ impl Identities {
         clients: Arc<dyn ClientCertVerifier>,
         verifier: impl Fn(&Path) -> Result<Arc<dyn ClientCertVerifier>, E>,
     ) -> Result<Arc<dyn ClientCertVerifier>, E> {
-        let authorities = self.0.iter().map(|(path, names)| Ok((verifier(path)?, names.clone())));
-        Ok(Arc::new(Bound { clients, authorities: authorities.collect::<Result<_, _>>()? }))
+        let cas = self.0.iter().map(|(path, names)| Ok((verifier(path)?, names.clone())));
+        Ok(Arc::new(Bound { clients, cas: cas.collect::<Result<_, _>>()? }))
     }
 }
 
-/// A certificate that could be anyone's of its authority, which is not to vouch for this name.
+/// A valid certificate whose CA may not vouch for the name in it.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("its authority does not vouch for the name {name:?}: see [identities] in the agent's configuration")]
+#[error("its CA does not vouch for the name {name:?}: see [identities] in the agent's configuration")]
 struct NotVouched {
     name: String,
 }
 
-/// Why a certificate is not accepted, as rustls has it or as it is said here.
+/// Why a certificate is not accepted, without the prefixes of rustls.
 pub(crate) fn reason(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InvalidCertificate(CertificateError::Other(error)) => error.to_string(),
@@ -66,12 +66,12 @@ pub(crate) fn reason(error: &rustls::Error) -> String {
     }
 }
 
-/// What handshakes ask, where names are bound to authorities.
+/// The verifier of handshakes where names are bound to CAs.
 #[derive(Debug)]
 struct Bound {
     /// With the revocation lists.
     clients: Arc<dyn ClientCertVerifier>,
-    authorities: Vec<(Arc<dyn ClientCertVerifier>, NamePatterns)>,
+    cas: Vec<(Arc<dyn ClientCertVerifier>, NamePatterns)>,
 }
 
 impl ClientCertVerifier for Bound {
@@ -84,12 +84,10 @@ impl ClientCertVerifier for Bound {
         let verified = self.clients.verify_client_cert(end_entity, intermediates, now)?;
         let identity = Identity::from_certificate(end_entity);
         let name = identity.as_ref().map(Identity::as_str).unwrap_or_default();
-        let vouches = |(authority, names): &(Arc<dyn ClientCertVerifier>, NamePatterns)| {
-            !name.is_empty()
-                && names.contain(name)
-                && authority.verify_client_cert(end_entity, intermediates, now).is_ok()
+        let vouches = |(ca, names): &(Arc<dyn ClientCertVerifier>, NamePatterns)| {
+            !name.is_empty() && names.contain(name) && ca.verify_client_cert(end_entity, intermediates, now).is_ok()
         };
-        if self.authorities.iter().any(vouches) {
+        if self.cas.iter().any(vouches) {
             return Ok(verified);
         }
         let error = NotVouched { name: name.to_owned() };

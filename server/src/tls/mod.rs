@@ -45,9 +45,9 @@ pub enum TlsError {
         /// The file.
         path: PathBuf,
     },
-    /// The authorities cannot be used.
-    #[error("{path} holds an authority that cannot be used")]
-    Authority {
+    /// A CA certificate cannot be used.
+    #[error("{path} holds a CA certificate that cannot be used")]
+    Ca {
         /// The file.
         path: PathBuf,
         /// The cause.
@@ -61,13 +61,13 @@ pub enum TlsError {
         /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Without a list of its own, an authority's certificates would all be refused.
-    #[error("{path} holds no revocation list signed by {authority}: add one, even if it lists nothing")]
+    /// Without a list of its own, all certificates of a CA would be refused.
+    #[error("{path} holds no revocation list signed by {ca}: add one, even if it lists nothing")]
     Unlisted {
         /// The file of the lists.
         path: PathBuf,
-        /// The name of the authority.
-        authority: String,
+        /// The name of the CA.
+        ca: String,
     },
     /// Others than the agent's user and root can get at the private key.
     #[error("others may use the private key {path} (mode {mode:o}): run chmod 600 {path}")]
@@ -99,7 +99,7 @@ pub(crate) struct TlsFiles {
     pub(crate) key: PathBuf,
     pub(crate) client_ca: PathBuf,
     pub(crate) client_crl: Option<PathBuf>,
-    /// `None`: every authority vouches for any name.
+    /// `None`: every CA vouches for any name.
     pub(crate) identities: Option<Identities>,
 }
 
@@ -125,12 +125,12 @@ impl Source for TlsFiles {
     }
 
     fn load(&self) -> Result<Credentials, TlsError> {
-        let authorities = certificates(&self.client_ca)?;
+        let cas = certificates(&self.client_ca)?;
         let (lists, revocation) = match &self.client_crl {
-            Some(path) => revocation::read(path, &authorities).map(|(lists, summary)| (lists, Some(summary)))?,
+            Some(path) => revocation::read(path, &cas).map(|(lists, summary)| (lists, Some(summary)))?,
             None => (Vec::new(), None),
         };
-        let clients = self.verifier(&self.client_ca, authorities, lists)?;
+        let clients = self.verifier(&self.client_ca, cas, lists)?;
         let clients = match &self.identities {
             Some(identities) => {
                 identities.bind(clients, |path| self.verifier(path, certificates(path)?, Vec::new()))?
@@ -170,17 +170,17 @@ impl Source for TlsFiles {
 }
 
 impl TlsFiles {
-    /// Who may come in by the authorities of this file: with lists, nobody whose revocation they cannot tell.
+    /// Verifies against the CAs of this file. With revocation lists, a certificate that none of them covers is refused.
     fn verifier(
         &self,
         path: &Path,
-        authorities: Vec<CertificateDer<'static>>,
+        cas: Vec<CertificateDer<'static>>,
         lists: Vec<CertificateRevocationListDer<'static>>,
     ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-        let authority = |source| TlsError::Authority { path: path.to_owned(), source };
+        let failed = |source| TlsError::Ca { path: path.to_owned(), source };
         let mut roots = RootCertStore::empty();
-        for certificate in authorities {
-            roots.add(certificate).map_err(|source| authority(source.into()))?;
+        for certificate in cas {
+            roots.add(certificate).map_err(|source| failed(source.into()))?;
         }
         let provider = Arc::new(aws_lc_rs::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider).with_crls(lists).build();
@@ -188,7 +188,7 @@ impl TlsFiles {
             (Some(path), VerifierBuilderError::InvalidCrl(source)) => {
                 TlsError::Revocation { path: path.clone(), source: rustls::Error::from(source).into() }
             }
-            (_, source) => authority(source.into()),
+            (_, source) => failed(source.into()),
         })
     }
 

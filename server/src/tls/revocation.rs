@@ -1,4 +1,4 @@
-//! Certificate revocation lists (CRLs): the callers' certificates that authorities have taken back.
+//! Certificate revocation lists (CRLs).
 
 use std::cmp::Reverse;
 use std::path::Path;
@@ -9,7 +9,7 @@ use x509_parser::prelude::{ASN1Time, CertificateRevocationList, FromDer, X509Cer
 
 use crate::tls::TlsError;
 
-/// What the log tells of the lists.
+/// What the log reports of the lists.
 pub(crate) struct Revocation {
     /// Certificates that are listed.
     pub(crate) revoked: usize,
@@ -17,11 +17,11 @@ pub(crate) struct Revocation {
     pub(crate) outdated_since: Option<String>,
 }
 
-/// Reads a file of lists (PEM). Each authority must have signed one of them: a file that was mixed up or damaged would
-/// otherwise shut everybody out, or revoke nobody.
+/// Reads a file of lists (PEM). Each CA must have signed one of them: a file that was mixed up or damaged would
+/// otherwise lock everybody out, or revoke nobody.
 pub(crate) fn read(
     path: &Path,
-    authorities: &[CertificateDer<'_>],
+    cas: &[CertificateDer<'_>],
 ) -> Result<(Vec<CertificateRevocationListDer<'static>>, Revocation), TlsError> {
     const WHAT: &str = "revocation list";
     let read = |source| TlsError::Read { what: WHAT, path: path.to_owned(), source };
@@ -36,21 +36,21 @@ pub(crate) fn read(
             .map_err(|source| TlsError::Revocation { path: path.to_owned(), source: source.into() })?;
         lists.push((list, der.clone()));
     }
-    for authority in authorities {
-        // one that is no certificate is refused as an authority
-        let Ok((_, authority)) = X509Certificate::from_der(authority) else { continue };
-        if !lists.iter().any(|(list, _)| is_signed_by(list, &authority)) {
-            return Err(TlsError::Unlisted { path: path.to_owned(), authority: authority.subject().to_string() });
+    for ca in cas {
+        // one that is no certificate is refused as a CA
+        let Ok((_, ca)) = X509Certificate::from_der(ca) else { continue };
+        if !lists.iter().any(|(list, _)| is_signed_by(list, &ca)) {
+            return Err(TlsError::Unlisted { path: path.to_owned(), ca: ca.subject().to_string() });
         }
     }
-    // of two lists of one authority the first is used
+    // of two lists of one CA the newer is used
     lists.sort_by_key(|(list, _)| Reverse(list.last_update()));
     let summary = summarize(lists.iter().map(|(list, _)| list));
     Ok((lists.into_iter().map(|(_, der)| der).collect(), summary))
 }
 
-fn is_signed_by(list: &CertificateRevocationList<'_>, authority: &X509Certificate<'_>) -> bool {
-    list.issuer().as_raw() == authority.subject().as_raw() && list.verify_signature(authority.public_key()).is_ok()
+fn is_signed_by(list: &CertificateRevocationList<'_>, ca: &X509Certificate<'_>) -> bool {
+    list.issuer().as_raw() == ca.subject().as_raw() && list.verify_signature(ca.public_key()).is_ok()
 }
 
 fn summarize<'a>(lists: impl Iterator<Item = &'a CertificateRevocationList<'a>> + Clone) -> Revocation {

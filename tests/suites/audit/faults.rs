@@ -136,7 +136,7 @@ async fn a_restart_goes_on_after_the_last_whole_line() {
     assert_eq!((&recovered["seq"], &recovered["bytes"]), (&json!(13), &json!(17)));
     let aside = recovered["set_aside"].as_str().unwrap();
     assert_eq!(fs::read(aside).unwrap(), b"{\"seq\":13,\"time\":");
-    assert!(agent.log().contains("set aside"), "{}", agent.log());
+    assert!(agent.log().contains("moved aside"), "{}", agent.log());
     run(&agent.executor().await, Command::argv(["true"])).await.unwrap();
     assert_eq!(audit.verify().await.0, 0);
 }

@@ -93,7 +93,7 @@ impl Writer {
     pub(super) fn open(&mut self, aside: Option<UnusableTail>, containment: &'static str) {
         if let Some(UnusableTail { path, bytes }) = aside {
             let path = path.display().to_string();
-            warn!(path, bytes, "what the audit log could not be gone on with was set aside");
+            warn!(path, bytes, "unusable log tail moved aside");
             self.keep(Record::new(Body::Recovered { set_aside: path, bytes }));
         }
         let version = env!("CARGO_PKG_VERSION");
