@@ -12,7 +12,7 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
 /// Bytes in hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // a String takes everything
+        // writing to a String cannot fail
         let _ = write!(text, "{byte:02x}");
         text
     })

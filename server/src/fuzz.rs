@@ -1,4 +1,4 @@
-//! What fuzz targets reach of this crate, and what must hold there. Only in their builds (`cfg(fuzzing)`).
+//! Entry points and invariants for fuzz targets; only built with `cfg(fuzzing)`.
 
 #![allow(clippy::panic)]
 
@@ -16,10 +16,10 @@ use crate::identity::Identity;
 use crate::policy::{AgentFacts, Facts, Policy, Subject};
 use crate::tls::certificate::Certificate;
 
-/// Reads a certificate, as if it were a caller's.
+/// Parses a certificate as if it were a caller's.
 ///
 /// # Panics
-/// If something came of it that must not.
+/// An invariant is violated.
 pub fn certificate(der: &[u8]) {
     let der = CertificateDer::from(der);
     let identity = Identity::from_certificate(&der);
@@ -32,7 +32,7 @@ pub fn certificate(der: &[u8]) {
     }
 }
 
-/// Rules that look at all that there is in a command.
+/// Rules that use every attribute of a command.
 const RULES: &str = r#"
 @id("listed") @environment("*") permit(principal, action, resource) when { ["ls", "cat"].containsAll(context.programs) };
 @id("other") permit(principal, action, resource) when {
@@ -57,7 +57,7 @@ static POLICY: LazyLock<Policy> = LazyLock::new(|| {
 /// Decides whether a command may be run.
 ///
 /// # Panics
-/// If it was decided otherwise than the rules say.
+/// The decision contradicts the rules.
 pub fn policy(command: Command) {
     let place = ResolvedCommand {
         user: "root".into(),
@@ -86,10 +86,10 @@ pub fn policy(command: Command) {
     }
 }
 
-/// Reads a policy.
+/// Parses a policy.
 ///
 /// # Panics
-/// If the reader does.
+/// The parser does.
 pub fn policy_text(text: &str) {
     let _ = Policy::parse(Path::new("policy"), text, None, AgentFacts::default());
 }
@@ -97,7 +97,7 @@ pub fn policy_text(text: &str) {
 /// Reads an audit log.
 ///
 /// # Panics
-/// If it is taken for whole and is not.
+/// A broken log is taken for whole.
 pub fn audit(bytes: &[u8]) {
     let mut verifier = Verifier::new();
     if verifier.read(bytes).is_ok() {

@@ -1,6 +1,6 @@
 //! The name of this machine.
 
-/// As uname(2) has it.
+/// The node name of uname(2).
 pub(crate) fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

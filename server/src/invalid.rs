@@ -1,6 +1,6 @@
-//! Settings that are not valid.
+//! Invalid settings.
 
-/// A setting that is not valid, or does not go with another.
+/// An invalid setting, or one that conflicts with another.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidSetting(pub String);

@@ -1,9 +1,9 @@
-//! telexec's agent as a library: [`serve`] answers gRPC on [`Listeners`] until it is told to stop.
+//! telexec's agent as a library: [`serve`] answers gRPC on [`Listeners`] until it is shut down.
 //!
-//! One call goes this way: `listen` accepts, `tls` and `identity` say who is there (`caller`), `connection` speaks HTTP/2
-//! (within the bounds of `preface`, `message` and `held`, keeps each call's `deadline`, and asks `standing` before it),
-//! `execution_service` turns the wire into a command, `stack` puts the policy, ownership, limits and the `audit` log before
-//! the engine of `telexec-tool`. `metrics` counts what happens on the way.
+//! The path of a call: `listen` accepts the connection; `tls` and `identity` authenticate the peer (`call::caller`); `http2`
+//! serves it within the limits of `http2::preface`, `http2::message` and `request_memory`, applies `call::deadline` and checks
+//! the certificate again (`tls::client_cert_check`); `rpc` decodes the request; `admission` applies policy, ownership, rate
+//! limits and the `audit` log before the engine of `telexec-engine`. `metrics` counts on the way.
 
 mod address;
 mod admission;

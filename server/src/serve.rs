@@ -34,7 +34,7 @@ use crate::listen::pending::{PendingConnection, PendingConnections};
 use crate::listen::{Accepted, Listener, Listeners, Remote};
 use crate::metrics::{Metrics, Refusal};
 use crate::reload::Watched;
-use crate::request_memory::Requests;
+use crate::request_memory::RequestMemory;
 use crate::rpc::agent_service::Agent;
 use crate::rpc::execution_service::Executions;
 use crate::scrape::{self, AgentCollector};

@@ -1,4 +1,4 @@
-//! How many calls each caller may have at once, over all of its connections.
+//! Limits the concurrent calls of each caller, over all of its connections.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -15,7 +15,7 @@ use tonic::Status;
 use crate::identity::Identity;
 use crate::request_memory::Reservation;
 
-/// Counts the calls of each identity; its clones count together.
+/// Counts the calls of each identity; clones share the counts.
 #[derive(Clone)]
 pub(crate) struct CallLimiter(Arc<Shared>);
 
@@ -24,7 +24,7 @@ struct Shared {
     each: Mutex<HashMap<Identity, u32>>,
 }
 
-/// A call that is counted, until it is dropped.
+/// One counted call, until it is dropped.
 pub(crate) struct CallPermit {
     limiter: CallLimiter,
     identity: Identity,
@@ -38,7 +38,7 @@ impl CallLimiter {
     /// Counts a call.
     ///
     /// # Errors
-    /// The caller has as many as one may have.
+    /// The caller has reached the limit.
     pub(crate) fn acquire(&self, identity: &Identity) -> Result<CallPermit, Status> {
         let mut each = self.each();
         let count = each.entry(identity.clone()).or_default();
@@ -66,16 +66,16 @@ impl Drop for CallPermit {
     }
 }
 
-/// The body of an answer. Its call, and what that holds, are counted until it was sent, or given up.
+/// The body of a response. Its call and the memory of that are counted until the body was sent or dropped.
 pub(crate) struct CountedBody<B> {
     body: B,
-    /// `None`: it was refused.
+    /// `None`: the call was refused.
     _permit: Option<CallPermit>,
-    /// What it holds of the memory; `None`: its request was not read.
+    /// `None`: the request was not read.
     _reservation: Option<Arc<Reservation>>,
 }
 
-/// The answer to a call.
+/// Keeps the counts of a call until its response was sent.
 pub(crate) fn count_until_sent<B>(
     response: Response<B>,
     permit: Option<CallPermit>,

@@ -1,4 +1,4 @@
-//! A future that the threads of a pool poll: what it computes is done in turns of its owner, and off the runtime.
+//! Polls a future on the threads of a pool: its computation is scheduled fairly per owner, and off the runtime.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use telexec_engine::{Lost, Workers};
 use tokio::sync::Notify;
 
-/// What the future gives. Each of its polls is work of `owner`; it may use sockets of the runtime, but start no tasks and
-/// no timers. If this is dropped, it is not polled any more.
+/// Runs the future to its end; each poll counts as work of `owner`. It may use sockets of the runtime, but must not start
+/// tasks or timers. Dropping this stops the polling.
 ///
 /// # Errors
 /// It panicked.
@@ -28,7 +28,7 @@ where
         (future, polled) = workers.run(owner, poll).await?;
         match polled {
             Poll::Ready(output) => return Ok(output),
-            // also if it was woken while it was polled
+            // also if it was woken during the poll
             Poll::Pending => woken.0.notified().await,
         }
     }

@@ -1,4 +1,5 @@
-//! What takes its time before the rules can decide on a command, in fair turns of those who ask.
+//! Evaluates commands against the policy on threads of its own, fairly among callers: looking up users and analysing texts
+//! may take long.
 
 use std::io;
 use std::thread::available_parallelism;
@@ -9,22 +10,22 @@ use telexec_executor::{Command, ExecutorError};
 
 use crate::policy::Facts;
 
-/// A directory of users that does not answer may hold up so many look-ups.
+/// Concurrent user look-ups, which a directory that does not answer may block.
 const MAX_LOOK_UPS: usize = 64;
-/// Of these, so many of one identity.
+/// Of these, for one identity.
 const MAX_LOOK_UPS_EACH: usize = 48;
 
-/// Threads that find out what a command is; clones share them.
+/// Worker threads; clones share them.
 #[derive(Clone)]
 pub(crate) struct PolicyEvaluator {
-    /// Wait for others, perhaps for ever: users are looked up over networks.
+    /// Blocked on the network, perhaps for ever: user look-ups.
     users: Workers,
-    /// Compute: a long text takes some tenths of a second.
+    /// CPU-bound: a long text takes some tenths of a second.
     texts: Workers,
 }
 
 impl PolicyEvaluator {
-    /// As many threads for texts as there are processors, of which one is left by each identity for others.
+    /// One thread for texts per processor; each identity may use all but one.
     ///
     /// # Errors
     /// The first threads cannot be made.
@@ -36,10 +37,10 @@ impl PolicyEvaluator {
         })
     }
 
-    /// Finds out what there is to know of a command of `identity`, and what `judge` makes of it.
+    /// Resolves and analyses a command of `identity`, and applies `judge` to the result.
     ///
     /// # Errors
-    /// [`ExecutorError::Internal`]: one of them panicked.
+    /// [`ExecutorError::Internal`]: a worker panicked.
     pub(crate) async fn evaluate<T: Send + 'static>(
         &self,
         identity: &str,
@@ -64,10 +65,10 @@ impl PolicyEvaluator {
         self.texts.run(identity, judge).await.map_err(lost)
     }
 
-    /// Judges something again that is known already.
+    /// Applies `judge` to facts that are known already.
     ///
     /// # Errors
-    /// [`ExecutorError::Internal`]: it panicked.
+    /// [`ExecutorError::Internal`]: the worker panicked.
     pub(crate) async fn evaluate_again<T: Send + 'static>(
         &self,
         identity: &str,
@@ -77,11 +78,11 @@ impl PolicyEvaluator {
     }
 }
 
-/// As many threads compute at once as there are processors, at least two: one long piece of work does not hold up all.
+/// The number of processors, at least two, so that one long task does not block all others.
 pub(crate) fn processors() -> usize {
     available_parallelism().map_or(1, usize::from).max(2)
 }
 
 fn lost(lost: Lost) -> ExecutorError {
-    ExecutorError::Internal(format!("the command was not judged: {lost}"))
+    ExecutorError::Internal(format!("the command was not evaluated: {lost}"))
 }

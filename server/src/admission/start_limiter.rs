@@ -1,4 +1,4 @@
-//! How often each caller may start a command.
+//! Limits how often each caller may start a command.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use telexec_executor::ExecutorError;
 
 use crate::identity::Identity;
 
-/// Counts the starts of each identity.
+/// A rate limiter per identity; clones share it.
 #[derive(Clone)]
 pub(crate) struct StartLimiter {
     limit: Option<(NonZeroU32, Arc<DefaultKeyedRateLimiter<String>>)>,
 }
 
-/// From so many callers on, those that were not seen lately are forgotten.
+/// With more identities than this, idle ones are removed before each check.
 const MANY: usize = 1024;
 
 impl StartLimiter {
-    /// So many a second, and as many at once; `None`: any number.
+    /// `a_second` starts per second, and as many in a burst; `None`: no limit.
     pub(crate) fn new(a_second: Option<NonZeroU32>) -> Self {
         let limiter = |limit| (limit, Arc::new(DefaultKeyedRateLimiter::hashmap(Quota::per_second(limit))));
         Self { limit: a_second.map(limiter) }
@@ -28,7 +28,7 @@ impl StartLimiter {
     /// Counts a start.
     ///
     /// # Errors
-    /// [`ExecutorError::Exhausted`]: it is one too many for now.
+    /// [`ExecutorError::Exhausted`]: the limit is reached; says when to retry.
     pub(crate) fn count(&self, identity: &Identity) -> Result<(), ExecutorError> {
         let Some((limit, starts)) = &self.limit else { return Ok(()) };
         if starts.len() > MANY {

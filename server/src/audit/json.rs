@@ -1,5 +1,5 @@
-//! JSON on one line of printable ASCII, whatever the texts in it hold: nothing in a log line moves a cursor, ends the
-//! line, or looks like something else.
+//! JSON on one line of printable ASCII, whatever the strings in it hold: no control characters, line breaks or lookalikes
+//! end up in the log.
 
 use std::io::{self, Write};
 
@@ -7,20 +7,20 @@ use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::Formatter;
 
-/// The value as such a line, without its end.
+/// The value as such a line, without the newline.
 ///
 /// # Errors
-/// The value has no form in JSON.
+/// The value cannot be represented in JSON.
 pub(super) fn to_line(value: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut line = Vec::with_capacity(1024);
     value.serialize(&mut Serializer::with_formatter(&mut line, Ascii))?;
     Ok(line)
 }
 
-/// How many bytes that takes.
+/// The length of that line in bytes.
 pub(super) fn length(value: &impl Serialize) -> u64 {
     let mut counted = Counted(0);
-    // nothing fails that only counts
+    // a counting writer does not fail
     let _ = value.serialize(&mut Serializer::with_formatter(&mut counted, Ascii));
     counted.0
 }

@@ -1,5 +1,4 @@
-//! Digests of what is not told in full: with a key, so that who reads the log cannot find out a text by guessing it, and
-//! who has the key can see whether a text was it.
+//! Keyed digests of texts that are not recorded in full: a reader of the log cannot confirm a guess, a holder of the key can.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -13,7 +12,7 @@ use crate::digest::{hex, sha256};
 
 const KEY_BYTES: usize = 32;
 
-/// A key for digests. It is in the file `FILE.key` beside the log `FILE`.
+/// The HMAC key, from the file `FILE.key` beside the log `FILE`.
 #[derive(Debug)]
 pub(super) struct Key {
     id: String,
@@ -21,10 +20,10 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// The key of the log at `path`, made if there is none. Nobody else must do this at the same time.
+    /// The key of the log at `path`, created if missing. Must not run concurrently with itself.
     ///
     /// # Errors
-    /// It can be neither read nor made, or is none.
+    /// It can be neither read nor created, or is malformed.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let name = files::key_name(path);
         match files::open(&name)?.metadata()?.len() {
@@ -36,7 +35,7 @@ impl Key {
     /// The key of the log at `path`.
     ///
     /// # Errors
-    /// It cannot be read, or is none.
+    /// It cannot be read, or is malformed.
     pub(super) fn read(path: &Path) -> io::Result<Self> {
         let name = files::key_name(path);
         let mut bytes = Vec::new();
@@ -57,7 +56,7 @@ impl Key {
     fn make(name: &Path) -> io::Result<Self> {
         let mut bytes = [0; KEY_BYTES];
         aws_lc_rs::rand::fill(&mut bytes).map_err(|_| io::Error::other("there are no random numbers"))?;
-        // whole or not there
+        // atomic: the file is either whole or missing
         let (new, mut file) = files::new(name)?;
         file.write_all(&bytes)?;
         file.sync_all()?;
@@ -70,12 +69,12 @@ impl Key {
         Self { id, key: hmac::Key::new(hmac::HMAC_SHA256, bytes) }
     }
 
-    /// Names it, and tells nothing of it.
+    /// An id that reveals nothing about the key.
     pub(super) fn id(&self) -> &str {
         &self.id
     }
 
-    /// HMAC-SHA-256 of the text, or of the arguments, each with a NUL after it; in hexadecimal.
+    /// HMAC-SHA-256, in hexadecimal, of the text, or of the arguments, each followed by a NUL.
     pub(super) fn digest(&self, program: &Program) -> String {
         let mut context = hmac::Context::with_key(&self.key);
         match program {
@@ -89,7 +88,7 @@ impl Key {
     }
 }
 
-/// The id of the key of the log at `path`, and the digest of what would run, as a record has them.
+/// The id of the key of the log at `path`, and the digest of a command, as they are in records.
 ///
 /// # Errors
 /// The key cannot be read.

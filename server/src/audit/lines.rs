@@ -1,10 +1,10 @@
-//! Lines of a file that may hold anything.
+//! Reads lines of untrusted files, with a limit on their length.
 
 use std::io::{self, BufRead, Read};
 
 use super::chain::{Fault, MAX_LINE};
 
-/// The next line into `line`, without its end; `None`: there is none.
+/// Reads the next line into `line`, without the newline; `None`: end of file.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -22,7 +22,7 @@ pub(super) fn next(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<
     })
 }
 
-/// Goes on to the next line after one that is too long. Returns how many bytes that took.
+/// Skips the rest of a line that is too long. Returns the bytes skipped.
 ///
 /// # Errors
 /// The file cannot be read.

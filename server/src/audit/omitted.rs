@@ -1,4 +1,4 @@
-//! Records that are not written one by one, of callers who have had their share: how many there were is.
+//! Counts the records that are not written, of callers who have used up their share: one record has the totals.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,15 +9,15 @@ use time::OffsetDateTime;
 use super::record::{Body, Omitted, Origin, Record};
 use super::timestamp::rfc3339;
 
-/// They are told so long after the first of them.
+/// From the first omitted record to the one with the totals.
 pub(super) const DELAY: Duration = Duration::from_secs(10);
 
-/// What was left out, by identity.
+/// Totals by identity.
 #[derive(Default)]
 pub(super) struct OmittedRecords(Mutex<HashMap<String, (Arc<Origin>, Omitted)>>);
 
 impl OmittedRecords {
-    /// Counts one; true: the first of its identity, which is to be told after the [`DELAY`].
+    /// Counts one. True: the first of its identity, so a record with the totals is due after [`DELAY`].
     pub(super) fn count(&self, identity: &str, origin: impl FnOnce() -> Arc<Origin>, was_denied: bool) -> bool {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_first = !all.contains_key(identity);
@@ -30,12 +30,12 @@ impl OmittedRecords {
         is_first
     }
 
-    /// What is to be told of this identity.
+    /// Removes this identity's totals, as a record.
     pub(super) fn take(&self, identity: &str) -> Option<Record> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(identity).map(record)
     }
 
-    /// What is to be told of all.
+    /// Removes all totals, as records.
     pub(super) fn take_all(&self) -> Vec<Record> {
         let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         all.into_values().map(record).collect()
@@ -43,5 +43,5 @@ impl OmittedRecords {
 }
 
 fn record((origin, totals): (Arc<Origin>, Omitted)) -> Record {
-    Record::new(Body::More(totals)).of(&origin)
+    Record::new(Body::Omitted(totals)).of(&origin)
 }

@@ -205,7 +205,7 @@ impl Body {
             Self::End(_) => "end",
             Self::NotStarted(_) => "not_started",
             Self::Call { .. } => "call",
-            Self::More(_) => "more",
+            Self::Omitted(_) => "more",
             Self::Opened { .. } => "opened",
             Self::Recovered { .. } => "recovered",
             Self::Closed {} => "closed",

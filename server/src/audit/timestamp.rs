@@ -1,4 +1,4 @@
-//! Times and durations, as records have them.
+//! Times and durations in records.
 
 use std::num::NonZero;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use time::format_description::well_known::iso8601::{Config, EncodedConfig, TimeP
 const MICROSECONDS: EncodedConfig =
     Config::DEFAULT.set_time_precision(TimePrecision::Second { decimal_digits: NonZero::new(6) }).encode();
 
-/// A time in UTC as RFC 3339 writes it, with microseconds.
+/// RFC 3339 in UTC, with microseconds.
 pub(super) fn rfc3339(time: OffsetDateTime) -> String {
-    // years of five digits are not written so
+    // RFC 3339 has no years of five digits
     time.format(&Iso8601::<MICROSECONDS>).unwrap_or_default()
 }
 

@@ -1,4 +1,4 @@
-//! A caller: who it is, and what is known of how it came.
+//! A caller: its identity and its connection.
 
 use rustls::pki_types::CertificateDer;
 use telexec_executor::ExecutorError;
@@ -9,29 +9,29 @@ use crate::digest::sha256;
 use crate::identity::Identity;
 use crate::tls::client_cert_check::ClientCertCheck;
 
-/// The other side of a connection. Each of its requests carries it, as an `Arc<Caller>` among the extensions.
+/// The peer of a connection. Each of its requests has it as an `Arc<Caller>` among its extensions.
 #[derive(Debug)]
 pub(crate) struct Caller {
     pub(crate) identity: Identity,
     pub(crate) transport: Transport,
-    /// Where it comes from: an IP address and port, a vsock address, or the socket that it connected to.
+    /// An IP address and port, a vsock address, or the path of the Unix socket that it connected to.
     pub(crate) address: String,
-    /// The certificate that it showed.
+    /// The certificate that it presented.
     pub(crate) certificate: Option<PeerCertificate>,
     /// The process that connected to a Unix socket, as the kernel knows it.
     pub(crate) credentials: Option<UCred>,
-    /// Whether that certificate still counts; `None`: it needs none.
+    /// Checks whether that certificate is still valid; `None`: it has none.
     pub(crate) cert_check: Option<ClientCertCheck>,
 }
 
 impl Caller {
-    /// One of whom nothing else is known.
+    /// A caller without certificate and credentials.
     pub(crate) fn new(identity: Identity, transport: Transport, address: &str) -> Self {
         let address = address.to_owned();
         Self { identity, transport, address, certificate: None, credentials: None, cert_check: None }
     }
 
-    /// Whether it still is who it was.
+    /// Whether it is still authenticated.
     ///
     /// # Errors
     /// [`ExecutorError::Unauthenticated`].
@@ -39,20 +39,20 @@ impl Caller {
         self.cert_check.as_ref().map_or(Ok(()), |cert_check| cert_check.check(&self.identity))
     }
 
-    /// It is root on this machine.
+    /// Whether it is root on this machine.
     pub(crate) fn is_root(&self) -> bool {
         self.transport == Transport::Unix && self.credentials.is_some_and(|credentials| credentials.uid() == 0)
     }
 }
 
-/// How a caller is connected, as policies and the audit log call it.
+/// The transport of a caller, as named in policies and the audit log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     /// A Unix socket.
     Unix,
-    /// TCP without protection, on a loopback address.
+    /// Plaintext TCP, on a loopback address.
     Tcp,
-    /// TCP with certificates on both sides.
+    /// TCP with mTLS.
     Mtls,
     /// vsock, from the host of this virtual machine.
     Vsock,
@@ -69,17 +69,17 @@ impl Transport {
     }
 }
 
-/// A certificate by what tells it from all others.
+/// What identifies a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PeerCertificate {
-    /// In hexadecimal, as `openssl x509 -serial` has it, with colons.
+    /// In hexadecimal with colons.
     pub(crate) serial: String,
     /// SHA-256 of the whole certificate, in hexadecimal.
     pub(crate) fingerprint: String,
 }
 
 impl PeerCertificate {
-    /// `None`: it is malformed.
+    /// `None`: malformed.
     pub(crate) fn from_certificate(der: &CertificateDer<'_>) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
         Some(Self { serial: certificate.raw_serial_as_string(), fingerprint: sha256(der) })

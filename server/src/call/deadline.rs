@@ -1,7 +1,7 @@
 //! The deadlines of calls (grpc-timeout), counted from the moment their headers were received.
 //!
-//! One place keeps them, around all calls alike: [`Deadline::keep`]. What starts a command gives its deadline away with it
-//! ([`Deadline::hand_over`]): from then on the engine keeps it, since there is a command to be ended and an end to report.
+//! [`Deadline::keep`] enforces them for all calls alike. A call that starts a command hands its deadline over to the engine
+//! ([`Deadline::hand_over`]), which ends the command and reports that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,28 +18,28 @@ use tonic::Status;
 use crate::call::events::{EventStream, ended_by};
 use crate::call::status::invalid;
 
-/// When a call is to be answered. Clones are the same call's.
+/// The deadline of one call; clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Deadline {
-    /// `None`: it may take for ever.
+    /// `None`: no deadline.
     at: Option<Instant>,
     handed_over: Arc<AtomicBool>,
 }
 
 impl Deadline {
-    /// That of a call whose headers were received now.
+    /// From the headers of a call received now.
     ///
     /// # Errors
     /// The header is malformed.
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, Status> {
         let received = Instant::now();
         let Some(value) = headers.get(timeout::HEADER) else { return Ok(Self::default()) };
-        // so long a time that no clock holds it is no deadline
+        // a time that overflows the clock is no deadline
         let at = received.checked_add(timeout::parse(value.as_bytes()).map_err(invalid)?);
         Ok(Self { at, ..Self::default() })
     }
 
-    /// The command that is asked for, to be ended at the deadline.
+    /// The requested command, with this deadline.
     ///
     /// # Errors
     /// It is malformed, or the deadline has passed already.
@@ -51,12 +51,12 @@ impl Deadline {
         }
     }
 
-    /// The engine keeps it from now on.
+    /// From now on the engine enforces it.
     pub(crate) fn hand_over(&self) {
         self.handed_over.store(true, Ordering::Relaxed);
     }
 
-    /// The answer, unless the deadline passes first: then the work at the answer is dropped.
+    /// The response, unless the deadline passes first: then `answer` is dropped.
     ///
     /// # Errors
     /// The deadline has passed, and was not handed over.
@@ -72,7 +72,7 @@ impl Deadline {
         Ok(answer.await)
     }
 
-    /// The same events, until the deadline: of calls that only follow a command.
+    /// The same events until the deadline, for calls that only follow a command.
     pub(crate) fn until(&self, events: EventStream) -> EventStream {
         match self.at {
             Some(_) => ended_by(events, passed(self.at), PollNext::Right),
@@ -81,7 +81,7 @@ impl Deadline {
     }
 }
 
-/// The status of a deadline, once it has passed.
+/// Waits for the deadline, and returns its status.
 async fn passed(at: Option<Instant>) -> Status {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,

@@ -1,4 +1,4 @@
-//! The events of an execution, as a caller is sent them.
+//! The stream of an execution's events to a caller.
 
 use std::pin::Pin;
 
@@ -9,13 +9,13 @@ use telexec_proto::convert::{already_running_to_wire, error_to_status, event_to_
 use telexec_proto::v1::ExecutionEvent;
 use tonic::Status;
 
-/// What is sent. Dropping it, when the call is cancelled or its connection is lost, drops the execution.
+/// Dropping it, when the call is cancelled or its connection is lost, drops the execution.
 pub(crate) type EventStream = Pin<Box<dyn Stream<Item = Result<ExecutionEvent, Status>> + Send>>;
 
-/// The answer to a command that was to be started, or to an execution that was to be followed.
+/// The response to a start or an attach.
 ///
 /// # Errors
-/// It was not.
+/// The start or attach failed.
 pub(crate) fn answer(execution: Result<Execution, ExecutorError>) -> Result<EventStream, Status> {
     match execution {
         Ok(execution) => {
@@ -27,14 +27,14 @@ pub(crate) fn answer(execution: Result<Execution, ExecutorError>) -> Result<Even
     }
 }
 
-/// The same events, until `failure`, which is the last then. If both are there, `first` goes first.
+/// The same events until `failure`, which is then the last. If both are ready, `first` has priority.
 pub(crate) fn ended_by(
     events: EventStream,
     failure: impl Future<Output = Status> + Send + 'static,
     first: PollNext,
 ) -> EventStream {
     let failure = stream::once(failure).map(|status| Some(Err(status)));
-    // by itself the whole would end with the later of the two
+    // a merged stream would otherwise end with the later of the two
     let events = events.map(Some).chain(stream::iter([None]));
     stream::select_with_strategy(events, failure, move |(): &mut ()| first)
         .scan(false, |over, item| {
@@ -45,7 +45,7 @@ pub(crate) fn ended_by(
         .boxed()
 }
 
-/// What a caller is sent of one event: the event, and after the end by a deadline that status too.
+/// The messages of one event: the event, and after an end by deadline also that status.
 fn to_wire(
     event: Result<Event, ExecutorError>,
     id: &ExecutionId,

@@ -1,4 +1,4 @@
-//! The statuses that calls are answered with.
+//! gRPC statuses of calls.
 
 use prost::Message;
 use telexec_executor::InvalidCommand;
@@ -7,10 +7,10 @@ use tonic::{Response, Status};
 
 use crate::request_memory::Reservation;
 
-/// An answer, if there is room for it.
+/// A response, if its size fits the caller's memory limit.
 ///
 /// # Errors
-/// RESOURCE_EXHAUSTED.
+/// RESOURCE_EXHAUSTED: it does not.
 pub(crate) fn counted<T: Message>(reservation: &Reservation, answer: T) -> Result<Response<T>, Status> {
     match reservation.add(answer.encoded_len()) {
         Ok(()) => Ok(Response::new(answer)),
@@ -18,7 +18,7 @@ pub(crate) fn counted<T: Message>(reservation: &Reservation, answer: T) -> Resul
     }
 }
 
-/// INVALID_ARGUMENT, with the field.
+/// INVALID_ARGUMENT that names the field.
 pub(crate) fn invalid(error: InvalidCommand) -> Status {
     error_to_status(&error.into())
 }

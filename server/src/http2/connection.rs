@@ -36,7 +36,7 @@ use crate::http2::preface::{PendingAdmission, PrefaceTimeout};
 use crate::identity::Identity;
 use crate::listen::{Accepted, Remote};
 use crate::metrics::{Metrics, Refusal};
-use crate::request_memory::Requests;
+use crate::request_memory::RequestMemory;
 use crate::tls::Tls;
 use crate::tls::ca_names::reason;
 use crate::tls::client_cert_check::ClientCertCheck;

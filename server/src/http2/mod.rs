@@ -1,4 +1,4 @@
-//! HTTP/2 to a caller: its connection, and what a message may be before a service sees it.
+//! HTTP/2: connections of callers, and the limits on messages before a service sees them.
 
 pub(crate) mod body;
 pub(crate) mod connection;

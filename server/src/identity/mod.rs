@@ -1,4 +1,4 @@
-//! Who is on the other side of a connection.
+//! The identity of a caller.
 
 pub(crate) mod patterns;
 pub(crate) mod source;
@@ -11,12 +11,12 @@ use tokio::net::unix::UCred;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// A caller, as its transport tells.
+/// A caller as authenticated by its transport.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity(Arc<str>);
 
 impl Identity {
-    /// A caller of an unprotected listener: anyone on this machine.
+    /// A caller on plaintext TCP: anyone on this machine.
     pub(crate) fn anonymous() -> Self {
         Self("tcp:anonymous".into())
     }
@@ -31,8 +31,8 @@ impl Identity {
         Self(format!("vsock:cid={cid}").into())
     }
 
-    /// The holder of a verified certificate: its SPIFFE URI, else its DNS name, else its common name. `None`: it names
-    /// nobody.
+    /// The holder of a verified certificate: its SPIFFE ID, else its DNS name, else its common name. `None`: it has none of
+    /// these that may be used.
     pub(crate) fn from_certificate(der: &CertificateDer<'_>) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
         let names = certificate.subject_alternative_name().ok().flatten();
@@ -47,11 +47,11 @@ impl Identity {
                 _ => None,
             })
         };
-        // neither may look like a name of another kind, such as unix:uid=0
+        // must not look like an identity of another kind, such as unix:uid=0
         let plain = |name: &&str| !name.contains([':', '/']);
         let common_name = || certificate.subject().iter_common_name().find_map(|name| name.as_str().ok());
         let name = spiffe.or_else(|| dns().or_else(common_name).filter(plain))?;
-        // it goes into logs
+        // identities are logged
         (!name.is_empty() && !name.contains(char::is_control)).then(|| Self(name.into()))
     }
 

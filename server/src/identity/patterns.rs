@@ -1,20 +1,20 @@
-//! Patterns of the names of identities.
+//! Glob patterns for identities.
 
 use glob::{MatchOptions, Pattern};
 
 use crate::invalid::InvalidSetting;
 
-/// `*` and `?` stay within one part of a name, `**` does not.
+/// `*` and `?` match within one part of a name, `**` across parts.
 const MATCHING: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: false };
 
-/// Names of identities, by patterns.
+/// A set of identities, given by patterns.
 #[derive(Clone, Debug)]
 pub(crate) struct NamePatterns(Vec<Pattern>);
 
 impl NamePatterns {
     /// # Errors
-    /// A pattern is malformed; `key` says where it stands.
+    /// A pattern is malformed; `key` is the setting it is from.
     pub(crate) fn new(key: &str, patterns: &[String]) -> Result<Self, InvalidSetting> {
         let patterns = patterns.iter().map(|pattern| {
             let malformed = |error| InvalidSetting(format!("{key}: {pattern:?}: {error}"));

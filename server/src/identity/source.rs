@@ -1,18 +1,18 @@
-//! Where a connection comes from, as far as those who are not known yet can be told apart.
+//! The source of a connection: what distinguishes peers before they are authenticated.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 use tokio::net::unix::UCred;
 
-/// What strangers share their turns by: one who may take many addresses of an IPv6 network is one source.
+/// The unit of fairness among unauthenticated peers. An IPv6 /64 is one source, since one peer may have all its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
     /// An IPv4 address, or the first 64 bits of an IPv6 address.
     Ip(IpAddr),
-    /// A virtual machine, by its context id.
+    /// A virtual machine, by context id.
     Cid(u32),
-    /// A user of this machine; `None`: one that the kernel does not tell.
+    /// A user of this machine; `None`: unknown to the kernel.
     Uid(Option<u32>),
 }
 

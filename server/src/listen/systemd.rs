@@ -1,4 +1,4 @@
-//! Sockets that systemd made and listens on until the agent does (sd_listen_fds(3)).
+//! Sockets passed by systemd (sd_listen_fds(3)).
 
 use std::os::fd::OwnedFd;
 
@@ -8,10 +8,10 @@ use socket2::{Domain, SockRef, Type};
 use super::{BindError, Listen, Listener, Tcp, Unix, Vsock};
 use crate::tls::Tls;
 
-/// All sockets that were passed: at least one.
+/// All sockets that were passed, at least one.
 pub(super) fn listeners(tls: &Option<Tls>, insecure: bool) -> Result<Vec<Listener>, BindError> {
     let none = || BindError::Systemd("no sockets were passed: start the agent by a socket unit".to_owned());
-    // the library would also take sockets that are for another process
+    // the library does not check that the sockets are meant for this process
     let own = std::process::id().to_string();
     if std::env::var("LISTEN_PID").ok().as_ref() != Some(&own) {
         return Err(none());
@@ -41,7 +41,7 @@ fn listener(passed: &mut ListenFd, at: usize, tls: &Option<Tls>, insecure: bool)
     }
 }
 
-/// Another kind of unit, such as one with `Accept=yes`, passes a connection.
+/// A unit with `Accept=yes` passes a connected socket instead of a listening one.
 fn listening(socket: SockRef<'_>, at: usize) -> Result<(), BindError> {
     match socket.is_listener() {
         Ok(true) => Ok(()),

@@ -1,4 +1,4 @@
-//! TCP, with certificates on both sides, or on loopback addresses without.
+//! TCP: with mTLS, or plaintext on loopback addresses.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -36,7 +36,7 @@ impl Tcp {
         Ok(Self { socket, address, tls })
     }
 
-    /// One that another has made.
+    /// A socket that was passed in.
     pub(super) fn passed(socket: std::net::TcpListener, tls: Option<Tls>, insecure: bool) -> Result<Self, BindError> {
         let io = |source| BindError::Io { listen: Listen::Systemd, source };
         let address = socket.local_addr().map_err(io)?;
@@ -57,16 +57,16 @@ impl Tcp {
     }
 }
 
-/// On a thread of its own: a lookup takes its time.
+/// On a thread of its own: a lookup blocks.
 async fn look_up(address: String) -> io::Result<Vec<SocketAddr>> {
     let looked_up = Workers::new("lookup", 1, 1)?.run("", move || Ok(address.to_socket_addrs()?.collect())).await;
     looked_up.map_err(io::Error::other)?
 }
 
-/// Certificates are needed for all but loopback addresses, and there too unless the configuration does without.
+/// TLS is required, except on loopback addresses with `insecure`.
 fn protection(addresses: &[SocketAddr], tls: Option<Tls>, insecure: bool) -> Result<Option<Tls>, BindError> {
     match addresses.iter().find(|address| !address.ip().is_loopback()) {
-        // certificates are for the other addresses
+        // the certificates are for the other addresses
         None if insecure => Ok(None),
         _ if tls.is_some() => Ok(tls),
         Some(outside) if insecure => Err(BindError::NotLoopback(*outside)),
@@ -74,11 +74,11 @@ fn protection(addresses: &[SocketAddr], tls: Option<Tls>, insecure: bool) -> Res
     }
 }
 
-/// Small answers go out at once, and a peer that vanished is noticed (tcp(7)).
+/// Sends small responses at once, and detects peers that vanished (tcp(7)).
 fn set_options(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(Duration::from_secs(20)).with_interval(KEEPALIVE))?;
-    // keepalive alone waits for ever while output is queued
+    // keepalive does not apply while output is queued
     socket.set_tcp_user_timeout(Some(Duration::from_secs(30)))
 }

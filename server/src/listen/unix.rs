@@ -13,7 +13,7 @@ use crate::identity::source::Source;
 pub(crate) struct Unix {
     socket: UnixListener,
     path: PathBuf,
-    /// Of the file, if the agent has made it.
+    /// Of the socket file, if this agent created it.
     inode: Option<u64>,
 }
 
@@ -27,12 +27,12 @@ impl Unix {
         let socket = UnixListener::bind(path).map_err(io)?;
         let inode = Some(std::fs::symlink_metadata(path).map_err(io)?.ino());
         let listener = Self { socket, path: path.to_owned(), inode };
-        // until then others may connect, whom their credentials, or the policy, turn away
+        // until then others can connect, but are refused by their credentials or the policy
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode.0)).map_err(io)?;
         Ok(listener)
     }
 
-    /// One that another has made, who keeps its file.
+    /// A socket that was passed in; its file belongs to whoever created it.
     pub(super) fn passed(socket: std::os::unix::net::UnixListener) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let path = socket.local_addr()?.as_pathname().map_or_else(|| "/unnamed".into(), Path::to_owned);
@@ -52,7 +52,7 @@ impl Unix {
 
 impl Drop for Unix {
     fn drop(&mut self) {
-        // another agent may have put its own there since
+        // another agent may have replaced the file since
         if let Some(inode) = self.inode
             && std::fs::symlink_metadata(&self.path).is_ok_and(|now| now.ino() == inode)
         {
@@ -61,7 +61,7 @@ impl Drop for Unix {
     }
 }
 
-/// Removes the socket file of an agent that is gone.
+/// Removes a socket file that nobody listens on.
 fn remove_stale(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Ok(metadata) if metadata.file_type().is_socket() => match std::os::unix::net::UnixStream::connect(path) {

@@ -1,4 +1,4 @@
-//! vsock(7): between a virtual machine and its host. The hypervisor vouches for who is there.
+//! vsock(7): between a virtual machine and its host. The hypervisor vouches for the peer's context id.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ pub(crate) struct Vsock {
     insecure: bool,
 }
 
-/// The other side, and whether it needs no more than to be on this machine.
+/// The peer, and whether being on this machine is enough to be trusted (`insecure`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) cid: u32,
@@ -25,8 +25,8 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// It needs no policy. The host may do anything with its guests anyway; other guests may not. Who comes from this machine
-    /// itself (vsock's loopback) may be any of its users, so that takes what plaintext TCP on loopback takes: `insecure`.
+    /// Trusted without a policy: the host, which controls its guests anyway. Other guests are not. A peer on vsock's loopback
+    /// may be any user of this machine, so that needs `insecure`, like plaintext TCP on loopback.
     pub(crate) fn is_trusted(self) -> bool {
         self.cid == VMADDR_CID_HOST || (self.insecure && self.cid == VMADDR_CID_LOCAL)
     }
@@ -41,9 +41,9 @@ impl Vsock {
         Ok(Self { socket, address, insecure })
     }
 
-    /// One that another has made.
+    /// A socket that was passed in.
     pub(super) fn passed(socket: OwnedFd, insecure: bool) -> io::Result<Self> {
-        // what tokio-vsock would do, which panics if it cannot
+        // tokio-vsock does this too, but panics if it fails
         socket2::SockRef::from(&socket).set_nonblocking(true)?;
         let socket = VsockListener::from(socket);
         Ok(Self { address: socket.local_addr()?, socket, insecure })

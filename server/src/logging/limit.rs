@@ -1,7 +1,6 @@
-//! So many lines of one kind a second: what strangers can make the agent say must not fill disks.
+//! Rate-limits log lines per callsite, so that unauthenticated peers cannot fill disks.
 //!
-//! A kind is a place in the source. Lines about an execution are not limited here: their number is that of starts, which
-//! `max_starts_per_second` bounds; neither is what is only said at levels below info.
+//! Not limited: lines about an execution, which `max_starts_per_second` bounds, and levels below info.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -20,10 +19,10 @@ use tracing_subscriber::registry::LookupSpan;
 
 const LINES_A_SECOND: NonZeroU32 = NonZeroU32::new(10).unwrap();
 const LINES_AT_ONCE: NonZeroU32 = NonZeroU32::new(100).unwrap();
-/// From the first line that is left out to one that says how many were.
+/// From the first suppressed line to the line with the count.
 const REPORT_DELAY: Duration = Duration::from_secs(1);
 
-/// There is one log of a process.
+/// A process has one log.
 static SUPPRESSED: LazyLock<Suppressed> = LazyLock::new(Suppressed::default);
 
 struct Suppressed {
@@ -32,11 +31,11 @@ struct Suppressed {
     some: Notify,
 }
 
-/// What was left out of one kind.
+/// Suppressed lines of one callsite.
 #[derive(Default)]
 struct Lines {
     count: u64,
-    /// The message of the first.
+    /// The message of the first of them.
     message: String,
 }
 
@@ -47,7 +46,7 @@ impl Default for Suppressed {
     }
 }
 
-/// Leaves out of the log what is too much of one kind.
+/// The layer that suppresses lines above the limit.
 pub(crate) struct Limit;
 
 impl<S: Subscriber + for<'span> LookupSpan<'span>> Layer<S> for Limit {
@@ -79,7 +78,7 @@ impl Visit for Lines {
     }
 }
 
-/// Says how many lines were left out, a second after the first one; for ever.
+/// Logs how many lines were suppressed, a second after the first of them. Never returns.
 pub async fn follow() {
     loop {
         SUPPRESSED.some.notified().await;
@@ -88,7 +87,7 @@ pub async fn follow() {
     }
 }
 
-/// Says how many lines were left out up to now.
+/// Logs how many lines were suppressed since the last report.
 pub fn report_suppressed() {
     let lines = std::mem::take(&mut *SUPPRESSED.lines.lock().unwrap_or_else(PoisonError::into_inner));
     for Lines { count, message } in lines.into_values() {

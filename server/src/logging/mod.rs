@@ -1,5 +1,4 @@
-//! The log, on standard error. A thread of its own writes it: whoever has something to log never waits for who reads it,
-//! and does not fail with it.
+//! The log, on standard error, written by a thread of its own: logging never blocks on a slow reader, nor fails with it.
 
 pub mod limit;
 mod queue;
@@ -19,12 +18,12 @@ use self::queue::Queue;
 use crate::config::{Config, LogFormat};
 use crate::logging::limit::Limit;
 
-/// At the end: how long the last lines may take.
+/// For the last lines at the end.
 const FLUSH_TIME: Duration = Duration::from_secs(1);
 
-/// Of this process, as standard error is.
+/// One per process, like standard error.
 static QUEUE: Queue = Queue::new();
-/// A thread writes what is in it. Until then lines are written at once.
+/// The queue of the writer thread. Before it is started, lines are written directly.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// A log that cannot be started.
@@ -34,10 +33,10 @@ pub enum LogError {
     /// `log_level` is neither a level nor filter directives.
     #[error(transparent)]
     Level(#[from] ParseError),
-    /// There is no thread to be had that writes it.
+    /// The writer thread cannot be started.
     #[error("cannot start the thread that writes the log")]
     Thread(#[source] io::Error),
-    /// This process has a log already.
+    /// The log was started before.
     #[error("the log was started before")]
     Started,
 }
@@ -45,7 +44,7 @@ pub enum LogError {
 /// Starts logging as configured, once in a process. Panics are logged too.
 ///
 /// # Errors
-/// `log_level` is wrong, there is no thread for it, or it was started before.
+/// `log_level` is invalid, the thread cannot be started, or the log was started before.
 pub fn start(config: &Config) -> Result<(), LogError> {
     let filter = EnvFilter::builder().parse(&config.log_level)?;
     thread::Builder::new().name("log".into()).spawn(|| QUEUE.write()).map_err(LogError::Thread)?;
@@ -64,17 +63,17 @@ pub fn start(config: &Config) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Writes a line of its own to standard error: at its turn in the log, if that was started.
+/// Writes a plain line to standard error, in order with the log if that was started.
 pub fn line(text: &str) {
     put(format!("{text}\n").into_bytes());
 }
 
-/// Waits until what was logged is written, for a second at the most.
+/// Waits until all lines are written, at most a second.
 pub fn flush() {
     QUEUE.flush(FLUSH_TIME);
 }
 
-/// How many lines were dropped, since standard error did not take them.
+/// The number of lines dropped because standard error was blocked.
 pub(crate) fn dropped() -> u64 {
     QUEUE.dropped()
 }
@@ -82,12 +81,12 @@ pub(crate) fn dropped() -> u64 {
 fn put(line: Vec<u8>) {
     match STARTED.load(Ordering::Relaxed) {
         true => QUEUE.push(line),
-        // nothing is served yet, and who cannot be told cannot be told that
+        // nothing is served yet, and there is nowhere to report it
         false => drop(io::stderr().write_all(&line)),
     }
 }
 
-/// Takes a line of the log, which comes whole.
+/// Receives whole lines.
 struct Line;
 
 impl Write for Line {

@@ -1,4 +1,4 @@
-//! One execution, as metrics see it.
+//! Counts one execution.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,7 +19,7 @@ pub(super) const CAUSES: [ExitCause; 7] = [
     ExitCause::Shutdown,
 ];
 
-/// Counts what becomes of a command, and passes it on.
+/// Counts the outcome of a command, and forwards all events.
 pub(super) struct Watch {
     pub(super) counters: Arc<Counters>,
     pub(super) asked: Instant,
@@ -55,7 +55,7 @@ impl ExecutionObserver for Watch {
     }
 }
 
-/// `None`: it follows one that runs, as was asked for.
+/// `None`: the start was a repetition, and follows the execution that runs.
 fn refusal(error: &ExecutorError) -> Option<Refusal> {
     match error {
         ExecutorError::Exhausted { .. } => Some(Refusal::Exhausted),

@@ -1,19 +1,19 @@
-//! The variables that a rule lets a caller set: what it does not name is denied.
+//! The environment variables that a rule lets a caller set; all others are denied.
 
 use glob::Pattern;
 
-/// By these no program takes anything for what it is to run, load or write.
+/// Harmless: no program derives from these what to run, load or write.
 const HARMLESS: [&str; 9] = ["LANG", "LC_*", "TERM", "TZ", "COLUMNS", "LINES", "NO_COLOR", "TRACEPARENT", "TRACESTATE"];
 
-/// Those that a rule names in `@environment`, and the harmless ones.
+/// The variables of a rule's `@environment`, and the harmless ones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Variables(Vec<Pattern>);
 
 impl Variables {
-    /// Reads names and patterns of names, with blanks or commas between.
+    /// Parses names and patterns, separated by blanks or commas.
     ///
     /// # Errors
-    /// What is wrong.
+    /// A malformed pattern.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let names = text.split([' ', ',', '\t', '\n']).filter(|name| !name.is_empty());
         let patterns = names.map(|name| Pattern::new(name).map_err(|error| format!("{name}: {error}")));

@@ -1,4 +1,4 @@
-//! What is wrong with a policy, and where.
+//! Errors in a policy, with their position.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -17,15 +17,15 @@ pub enum PolicyError {
         /// The cause.
         source: std::io::Error,
     },
-    /// It is not valid.
+    /// It is invalid.
     #[error("{}", faults.join("; "))]
     Invalid {
-        /// Each with its place, as `FILE:LINE: …`.
+        /// Each with its position, as `FILE:LINE: …`.
         faults: Vec<String>,
     },
 }
 
-/// The text that a policy is read from.
+/// The source text of a policy.
 pub(super) struct Source<'a> {
     pub(super) path: &'a Path,
     pub(super) text: &'a str,
@@ -33,12 +33,12 @@ pub(super) struct Source<'a> {
 
 impl Source<'_> {
     pub(super) fn invalid(&self, mut faults: Vec<String>) -> PolicyError {
-        // what stands first is found first
+        // in the order of the text
         faults.sort_by_cached_key(|fault| (self.line_in(fault), fault.clone()));
         PolicyError::Invalid { faults }
     }
 
-    /// What was found out about a piece of the text, with its place.
+    /// A message about a part of the text, with its position.
     pub(super) fn located<E: Diagnostic + Display>(&self, error: &E) -> String {
         let offset = error.labels().and_then(|mut labels| labels.next()).map(|label| label.offset());
         let help = error.help().map(|help| format!(" ({help})")).unwrap_or_default();
@@ -53,7 +53,7 @@ impl Source<'_> {
         format!("{}:{line}: {fault}", self.path.display())
     }
 
-    /// Where a rule begins; 0: that is not known.
+    /// The line where a rule begins; 0: unknown.
     pub(super) fn line_of(&self, rule: &str) -> usize {
         self.text.find(rule).map_or(0, |offset| self.line(offset))
     }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use crate::identity::patterns::NamePatterns;
 use crate::invalid::InvalidSetting;
 
-/// Which identities have which role.
+/// Roles with the identities that have them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Roles(Vec<(String, NamePatterns)>);
 
 impl Roles {
-    /// Roles by their names, with the patterns of their identities.
+    /// From the patterns of each role's identities.
     ///
     /// # Errors
     /// A pattern is malformed.

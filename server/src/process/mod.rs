@@ -1,4 +1,4 @@
-//! What the agent owes to others as a process: to orphans, and to a machine whose first process it is.
+//! The agent's duties as a process: reaping orphans, and acting as init where it is the first process.
 
 pub mod machine;
 pub mod orphans;

@@ -1,4 +1,4 @@
-//! What an agent owes to processes that have lost their parents, also as the first process of a container or VM.
+//! Reaps orphaned processes, also as the init of a container or VM.
 
 use std::io;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::AbortHandle;
 use tracing::warn;
 
-/// Many ends at once cost one look.
+/// Between two scans, so that many exits at once cost one.
 const BATCH_DELAY: Duration = Duration::from_millis(20);
 
-/// The orphans of this machine or container that are given to this process. They are reaped until it is dropped.
+/// Reaps the orphans that are reparented to this process, until dropped.
 #[derive(Debug)]
 pub struct Orphans {
     reaper: Arc<Reaper>,
@@ -21,23 +21,22 @@ pub struct Orphans {
 }
 
 impl Orphans {
-    /// Adopts orphans from now on. Needs a Tokio runtime, and is for a program that is an agent and nothing else: see
-    /// [`Reaper`].
+    /// Adopts orphans from now on. Needs a Tokio runtime, and a process with no other children to wait for: see [`Reaper`].
     ///
     /// # Errors
-    /// The kernel does not know it, signals cannot be handled, or there is no thread for it.
+    /// The kernel lacks it, or signal handlers or the thread cannot be set up.
     pub fn adopt() -> io::Result<Self> {
         let reaper = Arc::new(Reaper::new()?);
-        // there before it is needed: orphans may come because there is no thread to be had
+        // made in advance: orphans may be the result of running out of threads
         let workers = Workers::new("reap", 1, 1)?;
-        // whoever started this may have had it ignored, and then the ends of children could not be told
+        // the parent may have set SIGCHLD to be ignored, and then exit statuses would be lost
         let mut ended = signal(SignalKind::child())?;
         let reaping = tokio::spawn({
             let reaper = Arc::clone(&reaper);
             async move {
                 loop {
                     let reaper = Arc::clone(&reaper);
-                    // off the runtime's threads: it may have to look at all processes
+                    // off the runtime's threads: it may have to scan all processes
                     match workers.run("", move || reaper.reap()).await {
                         Ok(Ok(true)) => {
                             ended.recv().await;
@@ -53,8 +52,8 @@ impl Orphans {
         Ok(Self { reaper, reaping: reaping.abort_handle() })
     }
 
-    /// If this is the first process of a container or VM: passes the request to end (SIGTERM) on to all others, and waits
-    /// for their ends, at the most `grace`; the kernel kills the rest when this one exits.
+    /// If this is the init of a container or VM: sends SIGTERM to all other processes and waits for their exits, at most
+    /// `grace`; the kernel kills the rest when this one exits.
     pub async fn end_if_init(&self, grace: Duration) {
         self.reaper.end_all(grace).await;
     }

@@ -1,4 +1,4 @@
-//! `telexec.v1.AgentService`: what this agent is.
+//! `telexec.v1.AgentService`.
 
 use std::collections::HashMap;
 use std::time::SystemTime;
@@ -26,7 +26,7 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// An agent that starts now.
+    /// Takes the current time as the agent's start.
     pub(crate) fn new(stack: Stack, tls: Option<Tls>, config: &Config) -> Self {
         let labels = config.labels.clone().into_iter().collect();
         Self { stack, tls, max_executions: config.max_executions, labels, start_time: SystemTime::now() }
@@ -67,7 +67,7 @@ impl AgentService for Agent {
         let asked = asked.ok_or_else(|| invalid(InvalidCommand::new("request", "is missing")))?;
         let command = command_from_wire(asked, None).map_err(invalid)?;
         self.stack.permit(&call).await.map_err(|error| error_to_status(&error))?;
-        // it costs the agent as much as a start does
+        // evaluating it costs as much as a start
         self.stack.start_limiter.count(&call.caller.identity).map_err(|error| error_to_status(&error))?;
         let judged = self.stack.judge(&call, Rpc::Execute, command).await;
         let (facts, decision) = judged.map_err(|error| error_to_status(&error))?;

@@ -1,4 +1,4 @@
-//! The services: from the wire to the caller's executor and back.
+//! The gRPC services: wire types in, calls of the caller's executor, wire types out.
 
 pub(crate) mod agent_service;
 pub(crate) mod execution_service;

@@ -1,4 +1,4 @@
-//! `Run`: a whole execution gathered into one answer.
+//! `Run`: a whole execution in one response.
 
 use futures_util::StreamExt;
 use telexec_executor::{Event, Execution, ExecutorError, ExitCause, OutputStream, StreamTotals};
@@ -8,10 +8,10 @@ use tonic::Status;
 
 use crate::request_memory::Reservation;
 
-/// The most text of each stream: two of them, and the rest, fit the 4 MiB that gRPC clients accept by default.
+/// The limit for each stream: two of them, and the rest, fit the 4 MiB that gRPC clients accept by default.
 const MAX_TEXT_BYTES: usize = 2 * 1024 * 1024 - 64 * 1024;
 
-/// Reads an execution to its end. What there is no room for is dropped, and counted so.
+/// Reads an execution to its end. Output above the limits is dropped, and counted as dropped.
 pub(crate) async fn collect(mut execution: Execution, reservation: &Reservation) -> Result<RunResponse, Status> {
     let execution_id = execution.id().to_string();
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
@@ -40,8 +40,8 @@ pub(crate) async fn collect(mut execution: Execution, reservation: &Reservation)
     Err(error_to_status(&ExecutorError::Internal("the execution reported no end".into())))
 }
 
-/// Gathers as many bytes as could be told, and one more.
-/// Keeps the beginning, as long as there is room for it: once something is missing nothing follows it.
+/// Keeps the beginning of a stream, up to one byte more than the limit, so that it shows whether there was more. Once
+/// something is missing, nothing after it is kept.
 fn keep(bytes: &mut Vec<u8>, more: &[u8], reservation: &Reservation) {
     let room = (MAX_TEXT_BYTES + 1).saturating_sub(bytes.len()).min(more.len());
     if reservation.add(room).is_ok() {
@@ -49,7 +49,7 @@ fn keep(bytes: &mut Vec<u8>, more: &[u8], reservation: &Reservation) {
     }
 }
 
-/// The bytes as text, as much of it as an answer holds; all else that was read is counted as dropped.
+/// The bytes as text, up to the limit; the rest is counted as dropped.
 fn text(bytes: &[u8], totals: &mut StreamTotals) -> String {
     let mut text = String::new();
     let mut used = 0;

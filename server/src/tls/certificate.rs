@@ -1,4 +1,4 @@
-//! What a certificate says of itself.
+//! Fields of certificates, and their expiry.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,10 +6,10 @@ use rustls::CertificateError;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// From here to its end the agent's own certificate is due for another.
+/// The agent's own certificate is due for renewal this long before its end.
 const RENEWAL_SECONDS: u64 = 7 * 24 * 60 * 60;
 
-/// A certificate as the log tells of it.
+/// The fields of a certificate that are logged.
 pub(crate) struct Certificate {
     pub(crate) subject: String,
     pub(crate) serial: String,
@@ -17,7 +17,7 @@ pub(crate) struct Certificate {
     end: u64,
 }
 
-/// How far the end of a certificate is.
+/// How close a certificate is to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expiry {
     Far,
@@ -26,7 +26,7 @@ pub(crate) enum Expiry {
 }
 
 impl Certificate {
-    /// That of the one who shows the chain.
+    /// The leaf of a chain.
     pub(crate) fn first_of(chain: &[CertificateDer<'_>]) -> Result<Self, rustls::Error> {
         let malformed = rustls::Error::InvalidCertificate(CertificateError::BadEncoding);
         let Some((_, certificate)) = chain.first().and_then(|der| X509Certificate::from_der(der).ok()) else {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_week_is_told() {
+    fn the_last_week_is_near() {
         let certificate =
             Certificate { subject: String::new(), serial: String::new(), not_after: String::new(), end: 10_000_000 };
         let at = |second| certificate.expiry(UnixTime::since_unix_epoch(Duration::from_secs(second)));

@@ -1,4 +1,4 @@
-//! The end of the agent's own certificate, told before it comes.
+//! Warns before the agent's own certificate expires.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::reload::POLL_INTERVAL;
 use crate::tls::Tls;
 use crate::tls::certificate::Expiry;
 
-/// Says once of each certificate that it is about to expire, and once that it has; for ever.
+/// Logs once for each certificate that it is about to expire, and once that it has. Never returns.
 pub(crate) async fn warn_of_expiry(tls: Tls) {
     let mut polls = tokio::time::interval(POLL_INTERVAL);
     let (mut seen, mut logged) = (tls.current(), Expiry::Far);

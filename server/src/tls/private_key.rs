@@ -1,4 +1,4 @@
-//! The agent's private key, which nobody else may use.
+//! The agent's private key, and the check that nobody else can read it.
 
 use std::fs::{File, Metadata};
 use std::io::{self, BufReader};
@@ -10,7 +10,7 @@ use rustls::pki_types::pem::{self, PemObject};
 
 use crate::tls::TlsError;
 
-/// Reads a key (PEM) that is for its owner alone, or also for a group if it is root's.
+/// Reads a key (PEM). Only its owner may have access to it, or its group as well if it is root's.
 pub(crate) fn read(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let unreadable = |source| TlsError::Read { what: "private key", path: path.to_owned(), source };
     let io = |error: io::Error| unreadable(pem::Error::Io(error));
@@ -23,7 +23,7 @@ pub(crate) fn read(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_reader(BufReader::new(file)).map_err(unreadable)
 }
 
-/// Root may let a group read it: that is how secrets are handed to services and into containers.
+/// A key of root may be readable by its group: that is how services and containers are given secrets.
 fn allowed(metadata: &Metadata) -> u32 {
     match metadata.uid() {
         0 => 0o740,

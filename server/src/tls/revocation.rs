@@ -11,9 +11,9 @@ use crate::tls::TlsError;
 
 /// What the log reports of the lists.
 pub(crate) struct Revocation {
-    /// Certificates that are listed.
+    /// The number of revoked certificates.
     pub(crate) revoked: usize,
-    /// When the first of the lists should have been replaced by a newer one, if that is past.
+    /// The earliest `nextUpdate` of the lists, if it is past.
     pub(crate) outdated_since: Option<String>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn read(
         lists.push((list, der.clone()));
     }
     for ca in cas {
-        // one that is no certificate is refused as a CA
+        // a malformed one is refused when it is loaded as a CA
         let Ok((_, ca)) = X509Certificate::from_der(ca) else { continue };
         if !lists.iter().any(|(list, _)| is_signed_by(list, &ca)) {
             return Err(TlsError::Unlisted { path: path.to_owned(), ca: ca.subject().to_string() });

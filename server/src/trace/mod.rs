@@ -1,8 +1,8 @@
-//! The agent's part of a trace: a span for each command, between its caller's span and its own.
+//! Tracing: a span for each command, between the caller's span and the command's own.
 
 #[cfg(feature = "otlp")]
 mod otlp;
-/// The same without anything that sends spans.
+/// The same without an exporter.
 #[cfg(not(feature = "otlp"))]
 #[path = "none.rs"]
 mod otlp;
@@ -18,20 +18,20 @@ use self::otlp::Exporter;
 pub(crate) use self::otlp::{Span, check};
 use crate::call::Call;
 
-/// Where spans go, if they go anywhere; its clones go to the same place.
+/// The exporter of spans, if there is one; clones share it.
 #[derive(Clone)]
 pub(crate) struct Traces(Option<Arc<Exporter>>);
 
 impl Traces {
-    /// To a collector, whose address [`check`] has found to be one. Needs the runtime.
+    /// Exports to a collector, whose address has passed [`check`]. Needs the runtime.
     ///
     /// # Errors
-    /// It cannot be sent to.
+    /// The exporter cannot be set up.
     pub(crate) fn to(endpoint: Option<&str>) -> Result<Self, String> {
         Ok(Self(endpoint.map(Exporter::new).transpose()?.map(Arc::new)))
     }
 
-    /// The same command in a span of its own, if its call is a part of a trace or spans are sent; and the span, if it is.
+    /// The command with a new span as its trace context, if the call has one or spans are exported; and the span, if they are.
     pub(crate) fn continued(&self, call: &Call, command: Command) -> (Command, Option<Span>) {
         let parent = call.trace.as_ref();
         let Some(exporter) = &self.0 else {
@@ -42,23 +42,23 @@ impl Traces {
         (command.with_trace(trace), Some(span))
     }
 
-    /// Sends what was not sent yet, if that is soon done.
+    /// Exports the remaining spans, within a short timeout.
     pub(crate) async fn close(self, workers: &Workers) {
         if let Some(exporter) = self.0 {
-            // it waits
+            // it blocks
             let _ = workers.run("traces", move || exporter.close()).await;
         }
     }
 }
 
-/// Ends the span of a command that is not started.
+/// Ends the span of a command that was not started.
 pub(crate) fn refused(span: Option<Span>, error: &ExecutorError) {
     if let Some(mut span) = span {
         span.fail(error);
     }
 }
 
-/// Lets the span see a command too that `others` see.
+/// Adds the span to the observers of a command.
 pub(crate) fn watch(
     span: Option<Span>,
     others: Option<(ExecutionId, Box<dyn ExecutionObserver>)>,
@@ -70,7 +70,7 @@ pub(crate) fn watch(
     Some((id, watch))
 }
 
-/// `None`: the system has no random numbers.
+/// `None`: the system's random numbers are not available.
 fn new_span() -> Option<[u8; 8]> {
     let mut id = [0; 8];
     fill(&mut id).ok()?;

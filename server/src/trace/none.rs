@@ -28,7 +28,7 @@ impl Exporter {
     pub(super) fn close(&self) {}
 }
 
-/// Sees nothing.
+/// Observes nothing.
 struct Blind;
 
 impl ExecutionObserver for Blind {
