@@ -1,20 +1,20 @@
-//! What ties the lines of the log together: each holds the hash of the line before, and ends with its own, over all of
-//! its text before that. So an edited line is known by itself, one whose hash was made anew by the next line, and one
-//! that is missing, repeated or elsewhere by its number.
+//! The hash chain of the log: each line holds the hash of the line before, and ends with its own, over all of its text
+//! before that. An edited line fails its own hash; if that was computed anew, the next line fails; a missing, repeated or
+//! moved line shows by its number.
 
 use serde::Deserialize;
 
 use crate::digest::sha256;
 
-/// A longer line is none of ours, its end included.
+/// The longest line that is ever written, with its newline.
 pub(super) const MAX_LINE: usize = 1 << 20;
 
-/// What stands before the hash of a line, and how long that and all after it is.
+/// What precedes the hash in a line, and the length from there to the end.
 const BEFORE_HASH: &[u8] = b",\"hash\":\"";
 const HASH_BYTES: usize = 64;
 const SEAL_BYTES: usize = BEFORE_HASH.len() + HASH_BYTES + 2;
 
-/// A line as the next one knows it.
+/// A line as the next one refers to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Link {
     pub(super) seq: u64,
@@ -22,13 +22,13 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// What the first line follows.
+    /// The predecessor of the first line.
     pub(super) fn none() -> Self {
         Self { seq: 0, hash: "0".repeat(HASH_BYTES) }
     }
 }
 
-/// What a line says of itself, as far as the chain goes.
+/// The fields of a line that the chain and the verifier need.
 #[derive(Debug, Deserialize)]
 pub(super) struct Entry {
     pub(super) seq: u64,
@@ -45,39 +45,39 @@ pub(super) struct Entry {
     pub(super) hash: String,
 }
 
-/// What is wrong with a line.
+/// A fault in a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
     /// It is longer than any record.
     #[error("it is longer than 1 MiB, which no record is")]
     TooLong,
-    /// The last line of a file does not end.
+    /// The last line of a file has no newline.
     #[error("it has no end: the file was cut off here, or is being written")]
     Unfinished,
-    /// It does not end with a hash.
+    /// It has no hash at its end.
     #[error("it is no record: it does not end with a hash")]
     NoRecord,
-    /// Its hash is another.
+    /// Its hash does not match.
     #[error("it was changed: its hash is not that of its text")]
     Changed,
-    /// It is JSON that this agent does not write.
+    /// It is not a record of an agent.
     #[error("it is no record: {0}")]
     Malformed(String),
-    /// The one that should be here is not.
+    /// The line that should be here is missing.
     #[error("lines are missing before it: {0} should be here")]
     Missing(u64),
-    /// It was here already.
+    /// It is repeated or out of order.
     #[error("it is here again, or out of its place: {0} should be here")]
     Repeated(u64),
-    /// The line before it is not the one that it was written after.
+    /// The line before it is not the one whose hash it holds.
     #[error(
         "the line before it was changed, and its hash made anew: it is not the one that this one was written after"
     )]
     Unchained,
 }
 
-/// Ends a line, whose text is an object of JSON: returns its hash.
+/// Completes a line, whose text is a JSON object, with its hash, which is returned.
 pub(super) fn seal(line: &mut Vec<u8>) -> String {
     line.pop();
     let hash = sha256(line);
@@ -87,10 +87,10 @@ pub(super) fn seal(line: &mut Vec<u8>) -> String {
     hash
 }
 
-/// What a line says, without its end of line.
+/// Parses a line, without its newline.
 ///
 /// # Errors
-/// It was not written so.
+/// The line is not as it was written.
 pub(super) fn read(line: &[u8]) -> Result<Entry, Fault> {
     let (text, seal) =
         line.len().checked_sub(SEAL_BYTES).and_then(|at| line.split_at_checked(at)).ok_or(Fault::NoRecord)?;
@@ -102,7 +102,7 @@ pub(super) fn read(line: &[u8]) -> Result<Entry, Fault> {
 }
 
 impl Entry {
-    /// Whether it is the next after this one.
+    /// Whether the line follows this one.
     pub(super) fn follows(&self, last: &Link) -> Result<(), Fault> {
         let next = last.seq.saturating_add(1);
         match self.seq {

@@ -1,5 +1,5 @@
-//! What a record tells of a command: what it runs and how it was asked for, but no value of its environment and nothing of
-//! its input.
+//! The description of a command in a record: what it runs and its options, but no values of its environment and nothing of its
+//! input.
 
 use std::time::Instant;
 
@@ -14,40 +14,40 @@ use super::key::Key;
 use super::redact::Redact;
 use super::timestamp::{ms, rfc3339};
 
-/// Of a text or of all arguments together, so much is told. Each byte may take six in a line.
+/// The limit for a text, or for all arguments together. Each byte may take six in a line.
 const MAX_COMMAND: usize = 96 * 1024;
-/// The same of what does not run.
+/// The same for commands that do not run.
 const BRIEF: usize = 2048;
-/// Of the names of programs that a shortened record has.
+/// For the names of programs in a shortened record.
 const SHORT: usize = 256;
-/// So much of it is looked at for what is to be hidden: a match that begins in what is told ends in this.
+/// How much is searched for secrets: a match that begins in the recorded part ends within this.
 const MAX_LOOKED_AT: usize = 128 * 1024;
-/// Of all names together: of variables, or of programs.
+/// For all names of variables, or of programs, together.
 const MAX_NAMES: usize = 16 * 1024;
-/// Of any other text.
+/// For any other text.
 const MAX_TEXT: usize = 4096;
 
-/// A command as it was asked for.
+/// A command as requested.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Asked {
     #[serde(skip_serializing_if = "Option::is_none")]
     command: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     argv: Option<Vec<String>>,
-    /// What it would run, where the text itself is not told.
+    /// The programs it would run, if the text itself is not recorded in full.
     #[serde(skip_serializing_if = "Option::is_none")]
     programs: Option<Vec<String>>,
     /// It may run others too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     more_programs: bool,
-    /// How long it is, if that is not all of it; what it was, and by which key.
+    /// If it is not recorded in full: its length, its digest, and the key of that.
     #[serde(skip_serializing_if = "Option::is_none")]
     command_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     command_hmac_sha256: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hmac_key: Option<String>,
-    /// Less is told than usual: its caller has had its share of the log.
+    /// Shortened, because the caller has used up its share of the log.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     shortened: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,7 +91,7 @@ struct Limits {
     cpus: Option<f64>,
 }
 
-/// How commands are told.
+/// Describes commands as configured.
 #[derive(Debug)]
 pub(super) struct CommandDescriber {
     pub(super) key: Key,
@@ -104,12 +104,12 @@ impl CommandDescriber {
         self.describe(command, MAX_COMMAND, MAX_NAMES)
     }
 
-    /// Of what does not run, less is told.
+    /// For commands that do not run.
     pub(super) fn brief(&self, command: &Command) -> Box<Asked> {
         self.describe(command, BRIEF, BRIEF)
     }
 
-    /// Of what would push out the records of others, nearly nothing is.
+    /// For callers that have used up their share: the programs and digests only.
     pub(super) fn shortened(&self, command: &Command) -> Box<Asked> {
         let Asked { programs, more_programs, command_bytes, command_hmac_sha256, hmac_key, .. } =
             *self.describe(command, 0, SHORT);
@@ -215,23 +215,23 @@ pub(super) fn length(program: &Program) -> u64 {
     }
 }
 
-/// What a moment of this process's clock is on the wall's.
+/// The wall-clock time of an instant.
 fn wall_time(moment: Instant) -> Option<OffsetDateTime> {
     let left = time::Duration::try_from(moment.saturating_duration_since(Instant::now())).ok()?;
     OffsetDateTime::now_utc().checked_add(left)
 }
 
-/// The beginning of a text, no longer than this.
+/// The beginning of a text, at most this long.
 fn start(text: &str, limit: usize) -> &str {
     text.get(..text.floor_char_boundary(limit)).unwrap_or_default()
 }
 
-/// A text that is short in any sane request, and says so if it was not.
+/// Cuts a text that is short in any sane request, and marks the cut.
 pub(super) fn clip(text: &str) -> String {
     clip_to(MAX_TEXT, text)
 }
 
-/// The same, for one that is to be shorter still.
+/// The same with another limit.
 pub(super) fn clip_to(limit: usize, text: &str) -> String {
     match text.len() <= limit {
         true => text.to_owned(),
@@ -239,7 +239,7 @@ pub(super) fn clip_to(limit: usize, text: &str) -> String {
     }
 }
 
-/// The same, by the bytes that it takes in a line.
+/// The same by the bytes that it takes in a line.
 pub(super) fn clip_line(limit: u64, text: &str) -> String {
     let mut taken = 0;
     let end = text.char_indices().find(|(_, c)| {
@@ -253,12 +253,12 @@ pub(super) fn clip_line(limit: u64, text: &str) -> String {
     }
 }
 
-/// As many texts as are together no longer than this, the last of them cut; and whether there is more.
+/// As many texts as fit the limit together, the last of them cut; and whether there are more.
 fn within<'a>(limit: usize, texts: impl Iterator<Item = &'a str>) -> (Vec<String>, bool) {
     let mut left = limit;
     let mut kept = Vec::new();
     for text in texts {
-        // what a line has around each
+        // quotes and comma
         left = left.saturating_sub(3);
         if left == 0 {
             return (kept, true);

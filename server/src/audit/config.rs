@@ -1,4 +1,4 @@
-//! The table `[audit]` of the configuration.
+//! The `[audit]` table of the configuration.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -9,51 +9,51 @@ use serde::Deserialize;
 
 use crate::invalid::InvalidSetting;
 
-/// The share of an identity: room for some commands, and no more than can be counted.
+/// Bounds of an identity's share: room for some commands, and no more than can be counted.
 const SHARES: RangeInclusive<u64> = 64 * 1024..=u32::MAX as u64;
 
-/// How the audit log is kept.
+/// Settings of the audit log.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuditConfig {
     /// An absolute path. Default: no audit log.
     pub file: Option<PathBuf>,
-    /// A file that would become longer is put aside for a new one; 0: never. Default 64 MiB.
+    /// A file is rotated before it would grow larger; 0: never. Default 64 MiB.
     pub max_bytes: u64,
-    /// So many files that were put aside are kept, the newest; 0: all. Default 10.
+    /// How many rotated files are kept, the newest; 0: all. Default 10.
     pub keep: usize,
-    /// So many bytes of records of one identity in each [`identity_period`](Self::identity_period); 0: any number. Half of
-    /// them may be records with whole texts; of further commands there are digests, and then they are refused. Default: a
-    /// quarter of all that is kept, `max_bytes` times `keep` + 1, and beyond it whatever pushes out no record of others that
-    /// is younger than `identity_period`; or any number, if all is kept.
+    /// Bytes of records per identity and [`identity_period`](Self::identity_period); 0: unlimited. Up to half of them,
+    /// commands are recorded in full, then by digest, and then refused. Default: a quarter of what is retained (`max_bytes`
+    /// times `keep` + 1), and beyond it as long as no record of others younger than `identity_period` is rotated out;
+    /// unlimited if all files are kept.
     pub max_bytes_per_identity: Option<u64>,
     /// Default 1 h.
     #[serde(with = "humantime_serde")]
     pub identity_period: Duration,
-    /// What becomes of new commands while nothing can be written. Default: they are refused.
+    /// What happens to new commands while the log cannot be written. Default: they are refused.
     pub when_full: WhenFull,
-    /// Wait until each record is on the disk, not only in the system's memory. Default: no.
+    /// Wait until each record is on disk (fdatasync), not only in the page cache. Default: no.
     pub sync: bool,
-    /// Tell the SHA-256 of what a command wrote. Default: yes.
+    /// Record the SHA-256 of a command's output. Default: yes.
     pub output_digest: bool,
-    /// How much is told of what a command runs. Default: all of it.
+    /// How much of a command's text is recorded. Default: all of it.
     pub commands: Commands,
-    /// Regular expressions: what they match in commands and reasons is not told.
+    /// Regular expressions: their matches in commands and reasons are redacted.
     pub redact: Vec<String>,
 }
 
-/// What becomes of new commands while nothing can be written.
+/// What happens to new commands while the log cannot be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WhenFull {
     /// They are refused.
     #[default]
     Refuse,
-    /// They run, and are counted.
+    /// They run, and the missing records are counted.
     Count,
 }
 
-/// How much is told of what a command runs.
+/// How much of a command's text is recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Commands {
@@ -101,7 +101,7 @@ impl AuditConfig {
         self.patterns().map(drop)
     }
 
-    /// What is not told.
+    /// The patterns to redact.
     pub(super) fn patterns(&self) -> Result<Vec<Regex>, InvalidSetting> {
         let compile =
             |pattern: &String| Regex::new(pattern).map_err(|error| InvalidSetting(format!("audit.redact: {error}")));

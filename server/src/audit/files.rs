@@ -1,4 +1,4 @@
-//! The files of a log, by their names: the one that is written, and those that were put aside for it.
+//! The files of a log: the current one, and the rotated ones.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -11,12 +11,12 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use time::OffsetDateTime;
 use tracing::warn;
 
-/// The name of a file that was rotated: the number of its first line keeps them in order.
+/// The name of a rotated file: the number of its first line keeps them in order.
 pub(super) fn rotated_name(path: &Path, first: u64) -> PathBuf {
     with_suffix(path, &format!("{first:012}"))
 }
 
-/// The files that were rotated, by the numbers of their first lines, from the oldest on.
+/// The rotated files with the numbers of their first lines, oldest first.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -38,22 +38,22 @@ pub(super) fn rotated(path: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(found)
 }
 
-/// How long ago each file of the log was written to, from the oldest file on.
+/// The age of the last write to each file of the log, oldest file first.
 ///
 /// # Errors
-/// They cannot be looked at.
+/// They cannot be listed.
 pub(super) fn ages(path: &Path) -> io::Result<Vec<Duration>> {
     let all = rotated(path)?.into_iter().map(|(_, path)| path).chain([path.to_owned()]);
-    // a clock that was set back makes it young
+    // negative after the clock was set back
     all.map(|path| Ok(std::fs::metadata(path)?.modified()?.elapsed().unwrap_or_default())).collect()
 }
 
-/// The file of the key for digests.
+/// The file of the HMAC key.
 pub(super) fn key_name(path: &Path) -> PathBuf {
     with_suffix(path, "key")
 }
 
-/// A name for what cannot be gone on with.
+/// A name for an unusable tail.
 pub(super) fn aside_name(path: &Path) -> PathBuf {
     with_suffix(path, &format!("aside.{}", OffsetDateTime::now_utc().unix_timestamp_nanos()))
 }
@@ -65,7 +65,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Opens the file to go on with it, or makes it: for this user alone.
+/// Opens the file for appending, or creates it with mode 0600.
 ///
 /// # Errors
 /// It cannot be opened, or is not a file of this user.
@@ -82,28 +82,28 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes an empty file that is to take the place of the log; gives its name too.
+/// Creates an empty file that is to replace the log; returns its name as well.
 ///
 /// # Errors
-/// It cannot be made.
+/// It cannot be created.
 pub(super) fn new(path: &Path) -> io::Result<(PathBuf, File)> {
     let name = with_suffix(path, "new");
     let file = open(&name)?;
-    // of an agent that was killed here, it is empty
+    // left by an agent that was killed here; it is empty
     if file.metadata()?.len() > 0 {
         return Err(io::Error::other(format!("{} is not empty", name.display())));
     }
     Ok((name, file))
 }
 
-/// Gives a file one more name, or, where it can have but one, a new one.
+/// Gives a file a second name (a hard link), or renames it where the file system has no hard links.
 ///
 /// # Errors
-/// Another file has that name, or it cannot be given.
+/// Another file has that name, or neither is possible.
 pub(super) fn also_name(path: &Path, name: &Path) -> io::Result<()> {
     if let Ok(there) = name.symlink_metadata() {
         let file = path.symlink_metadata()?;
-        // an agent that was killed here has left it so
+        // left by an agent that was killed here
         return match (there.dev(), there.ino()) == (file.dev(), file.ino()) {
             true => Ok(()),
             false => Err(io::Error::other(format!("{} is there already", name.display()))),
@@ -112,7 +112,7 @@ pub(super) fn also_name(path: &Path, name: &Path) -> io::Result<()> {
     std::fs::hard_link(path, name).or_else(|_| std::fs::rename(path, name))
 }
 
-/// Waits until the names of the files are on the disk too.
+/// Waits until the directory is on disk too.
 ///
 /// # Errors
 /// They may not be.
@@ -120,11 +120,11 @@ pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
-/// Makes sure that no other agent writes to this log while the returned file is open. A file of its own, since the log's
-/// own one is replaced.
+/// Locks the log against other agents while the returned file is open. A separate lock file, since the log itself is
+/// replaced.
 ///
 /// # Errors
-/// Another one does.
+/// Another agent holds the lock.
 pub(super) fn lock(path: &Path) -> io::Result<File> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;

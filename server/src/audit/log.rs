@@ -1,4 +1,4 @@
-//! The file that is written: one line after the other, each whole or not there.
+//! Appends lines to the log file, each whole or not at all, and rotates it.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use super::chain::{self, Link, MAX_LINE};
 use super::config::AuditConfig;
 use super::{files, tail};
 
-/// A log that is written. Nobody else writes to it.
+/// A log open for writing, by this agent alone.
 #[derive(Debug)]
 pub(super) struct Log {
     path: PathBuf,
@@ -23,14 +23,14 @@ pub(super) struct Log {
     /// The number of the first line of the file.
     first: u64,
     last: Link,
-    /// Bytes of a line that could not be written whole, at the end of the file.
+    /// Bytes of an incomplete line at the end of the file.
     torn: u64,
-    /// That was said already.
+    /// A failure to rotate has been logged.
     cannot_rotate: bool,
     _lock: File,
 }
 
-/// What could not be gone on with.
+/// The end of a file that was moved aside.
 #[derive(Debug)]
 pub(super) struct UnusableTail {
     pub(super) path: PathBuf,
@@ -38,7 +38,7 @@ pub(super) struct UnusableTail {
 }
 
 impl Log {
-    /// Goes on with the log at `path`, or begins it.
+    /// Opens the log at `path` for appending, or creates it.
     ///
     /// # Errors
     /// It cannot be used.
@@ -64,10 +64,10 @@ impl Log {
         Ok((log, tail.aside.map(|(path, bytes)| UnusableTail { path, bytes })))
     }
 
-    /// Adds a record, whose text is made for its number and the hash of the line before. Returns its number.
+    /// Appends a record; `text` makes it from its number and the hash of the line before. Returns its number.
     ///
     /// # Errors
-    /// It could not be written, and nothing of it is there.
+    /// It could not be written; no part of it remains.
     pub(super) fn append(&mut self, text: impl FnOnce(u64, &str) -> io::Result<Vec<u8>>) -> io::Result<u64> {
         self.mend()?;
         let seq = self.last.seq.saturating_add(1);
@@ -83,18 +83,18 @@ impl Log {
         Ok(seq)
     }
 
-    /// Waits until all records are on the disk, if that is wanted.
+    /// Waits until all records are on disk, if so configured.
     ///
     /// # Errors
-    /// They may not be.
+    /// They may not be on disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         if self.sync { self.file.sync_data() } else { Ok(()) }
     }
 
-    /// Goes on in a new file if the one that is written was moved away.
+    /// Continues in a new file if the current one was moved away.
     ///
     /// # Errors
-    /// There is no new one: the old one is written.
+    /// No new file could be made: the old one is still used.
     pub(super) fn reopen(&mut self) -> io::Result<bool> {
         let own = self.file.metadata()?;
         if std::fs::symlink_metadata(&self.path).is_ok_and(|now| (now.dev(), now.ino()) == (own.dev(), own.ino())) {
@@ -127,12 +127,12 @@ impl Log {
             }
         };
         self.torn = (whole - line.len()) as u64;
-        // tried again before the next line
+        // repeated before the next line if it fails
         let _ = self.mend();
         Err(failed)
     }
 
-    /// Cuts off a piece of a line. By what the file has now: someone may have cut it too.
+    /// Truncates an incomplete line, relative to the current length: someone else may have truncated the file too.
     fn mend(&mut self) -> io::Result<()> {
         if self.torn > 0 {
             let length = self.file.metadata()?.len();
@@ -142,7 +142,7 @@ impl Log {
         Ok(())
     }
 
-    /// Begins a new file if this one is full. If that cannot be, this one grows: records matter more.
+    /// Rotates the file if it is full. If that fails the file grows: records matter more than its size.
     fn make_room(&mut self, bytes: u64) {
         if self.max_bytes == 0 || self.length == 0 || self.length.saturating_add(bytes) <= self.max_bytes {
             return;
@@ -166,7 +166,7 @@ impl Log {
         let name = files::rotated_name(&self.path, self.first);
         self.sync()?;
         let (new, file) = files::new(&self.path)?;
-        // two names for a moment, so that whoever reads the log misses nothing of it
+        // both names exist for a moment, so that readers of the log miss nothing
         files::also_name(&self.path, &name)?;
         std::fs::rename(new, &self.path)?;
         self.begin(file);

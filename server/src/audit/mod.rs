@@ -1,10 +1,10 @@
 //! The audit log: who asked for what, what was decided, and what came of it.
 //!
-//! Each record is a line of JSON, one before a command is started and one after its end, joined by the execution's id and
-//! the number of the first. `record` and `command` are what they say, `redact` what they do not. `chain` ties the lines
-//! together so that a change shows, which `verify` looks for. `volume` is how much of it one caller may fill, `retained`
-//! whose records that would push out, `left_out` what is told of the rest, `key` stands for texts that are not told. `writer`
-//! is the thread that writes them into the files of `log`; `watch` sees one execution.
+//! Each record is a line of JSON: one before a command starts and one after its end, which has the number of the first.
+//! `record` and `command` are their contents, `redact` removes secrets, `key` makes the digests of texts that are not
+//! recorded. `chain` links the lines by hashes, which `verify` checks. `volume` limits how much one caller may fill, with
+//! `retained` as its model of the files; `omitted` counts the rest. `writer` is the thread that appends to the files of
+//! `log`, `writer::watch` observes one execution.
 
 mod chain;
 mod command;
@@ -59,26 +59,26 @@ use crate::invalid::InvalidSetting;
 use crate::policy::Decision;
 use crate::reload::Reload;
 
-/// A disk that takes longer counts as one that cannot be written.
+/// After this the log counts as not writable.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// When whoever was refused may try again.
+/// Suggested to refused callers.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
-/// So many refusals of one caller are told in a row, and then one a second.
+/// Refusals of one caller that are recorded in a burst; then one a second.
 const REFUSALS: NonZero<u32> = NonZero::new(100).expect("it is positive");
-/// From so many callers on, those that were not refused lately are forgotten; and from so many executions that were typed to.
+/// The size at which the tables of refused callers and of executions with input are cleaned.
 const MANY: usize = 1024;
-/// Of a longer command what is told is made on another thread, in bytes: it may have to be analysed.
+/// Longer commands, in bytes, are described on another thread: they may have to be analysed.
 const QUICK: u64 = 512;
-/// What a record has beside what is told of a command, and with it that of the end, but for names.
+/// An upper bound of the records of a start and its end, without the command and the caller's name.
 const REST: u64 = 2048;
-/// So many records may wait to be written, but for those of ends.
+/// Records that may be queued, not counting those of ends.
 const MAX_WAITING: usize = 1024;
 
-/// An audit log that cannot be kept.
+/// The audit log cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuditError {
-    /// It is not configured well.
+    /// Its configuration is invalid.
     #[error(transparent)]
     Config(#[from] InvalidSetting),
     /// The file cannot be used.
@@ -91,7 +91,7 @@ pub enum AuditError {
     },
 }
 
-/// Where records go; its clones go to the same place.
+/// The audit log, if there is one; clones share it.
 #[derive(Clone)]
 pub(crate) struct Audit(Option<Arc<Inner>>);
 
@@ -100,32 +100,32 @@ struct Inner {
     slots: Arc<Semaphore>,
     state: Arc<State>,
     describer: Arc<CommandDescriber>,
-    /// Where what is told of long commands is made.
+    /// For describing long commands.
     workers: Workers,
     volume: Volume,
     omitted: OmittedRecords,
-    /// Executions that were sent input, with who sent it, and by which RPC.
+    /// Executions that were sent input, with the caller and the RPC.
     typed: Mutex<HashSet<(String, ExecutionId, &'static str)>>,
-    /// Counts what each caller is refused.
+    /// Limits the recorded refusals of each caller.
     refusals: DefaultKeyedRateLimiter<String>,
     when_full: WhenFull,
     output_digest: bool,
     containment: &'static str,
 }
 
-/// What was to be done to an execution.
+/// An operation on an execution.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Operation<'a> {
-    /// The RPC as which it was judged, if the call is of another.
+    /// The RPC whose permission was checked, if not that of the call.
     pub(crate) action: Option<Rpc>,
     pub(crate) execution_id: Option<&'a ExecutionId>,
     pub(crate) signal: Option<Signal>,
-    /// Where its output was to be followed from.
+    /// The output position to attach from.
     pub(crate) position: Option<u64>,
 }
 
 impl Audit {
-    /// Goes on with the configured log, if there is one.
+    /// Opens the configured log, if any.
     ///
     /// # Errors
     /// It cannot be used.
@@ -158,12 +158,12 @@ impl Audit {
         }))))
     }
 
-    /// Tells of a command that is to be started, and waits until that is written. Gives who is to see it, and the id under
-    /// which it is to be started if it names none; `None`: nobody.
+    /// Records the start of a command, and waits until that is written. Returns the observer for the engine, and the id to
+    /// start it with; `None`: there is no log.
     ///
     /// # Errors
-    /// [`ExecutorError::Exhausted`]: that cannot be written, or would push out the records of others; nothing is to run
-    /// then.
+    /// [`ExecutorError::Exhausted`]: the record cannot be written, or the caller's share is used up; the command must not
+    /// run.
     pub(crate) async fn start(
         &self,
         call: &Call,
@@ -194,10 +194,10 @@ impl Audit {
         }
     }
 
-    /// Tells of a command that is not started, since the policy says so.
+    /// Records a command that the policy denied.
     pub(crate) async fn denied(&self, call: &Call, command: &Command, decision: &Decision, error: &ExecutorError) {
         let Some(inner) = self.0.as_ref().filter(|inner| inner.spares(call)) else { return };
-        // who asked, and for what, is known all the same
+        // if it cannot be described, the caller and the decision are recorded all the same
         let asked = inner.describe(call, command, CommandDescriber::brief).await.unwrap_or_default();
         if !inner.fits(call, json::length(&asked) + rest(call), true) {
             return;
@@ -207,7 +207,7 @@ impl Audit {
         inner.write(Record::new(body).of(&Origin::of(call)).about(command.execution_id())).await;
     }
 
-    /// Tells of a command that is allowed and not started for another reason.
+    /// Records a command that was permitted, but refused for another reason.
     pub(crate) async fn refused(&self, call: &Call, command: &Command, decision: &Decision, error: &ExecutorError) {
         let Some(inner) = self.0.as_ref().filter(|inner| inner.spares(call)) else { return };
         let asked = inner.describe(call, command, CommandDescriber::brief).await.unwrap_or_default();
@@ -219,7 +219,7 @@ impl Audit {
         inner.write(Record::new(body).of(&Origin::of(call)).about(command.execution_id())).await;
     }
 
-    /// Tells of what was done to an execution, or of any other call that was denied.
+    /// Records an operation on an execution, or any other call that was denied.
     pub(crate) async fn touched(
         &self,
         call: &Call,
@@ -233,7 +233,7 @@ impl Audit {
         }
     }
 
-    /// Tells of a call that is ended, since it is not permitted any more. Nobody waits until that is written.
+    /// Records that a call was ended because it is no longer permitted. Does not wait for the write.
     pub(crate) fn ended(&self, call: &Call, operation: Operation<'_>, decision: &Decision, error: &ExecutorError) {
         let Some(inner) = self.0.clone() else { return };
         if let Some(record) = inner.operation(call, operation, decision, Some(error)) {
@@ -241,7 +241,7 @@ impl Audit {
         }
     }
 
-    /// Whether this is, as far as is remembered, the first input that a caller sends to an execution by this RPC.
+    /// Whether this is the caller's first input to an execution by this RPC, as far as remembered.
     pub(crate) fn is_first_input(&self, call: &Call, id: &ExecutionId) -> bool {
         let Some(inner) = &self.0 else { return false };
         let mut typed = inner.typed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -251,14 +251,14 @@ impl Audit {
         typed.insert((call.caller.identity.to_string(), id.clone(), call.rpc.as_str()))
     }
 
-    /// How many records are missing, and whether it cannot be written at this time; `None`: there is no log.
+    /// The number of missing records, and whether writing fails now; `None`: there is no log.
     pub(crate) fn faults(&self) -> Option<(u64, bool)> {
         let state = &self.0.as_ref()?.state;
         let fails = state.fails.load(Ordering::Relaxed) || state.is_stuck.load(Ordering::Relaxed);
         Some((state.missing.load(Ordering::Relaxed), fails))
     }
 
-    /// Looks whether the file was moved away whenever that is asked for; for ever.
+    /// On each reload, checks whether the file was moved away. Never returns.
     pub(crate) async fn follow(self, mut reload: Reload) {
         let Some(inner) = &self.0 else { return };
         loop {
@@ -267,7 +267,7 @@ impl Audit {
         }
     }
 
-    /// Waits until all is written, for as long as a disk may take.
+    /// Waits until all is written, up to [`WRITE_TIMEOUT`].
     pub(crate) async fn close(&self) {
         let Some(inner) = &self.0 else { return };
         for record in inner.omitted.take_all() {
@@ -281,16 +281,16 @@ impl Audit {
     }
 }
 
-/// What the records of a start and its end have beside what is told of the command: both name the caller.
+/// An upper bound of the records of a start and its end, without the command: both name the caller.
 fn rest(call: &Call) -> u64 {
     REST + 2 * json::length(&call.caller.identity.as_str())
 }
 
 impl Inner {
-    /// What is told of a command that is to be started: less, if its caller has told much.
+    /// Describes a command to be started, and takes room for it: shortened if the caller's share is nearly used up.
     ///
     /// # Errors
-    /// [`ExecutorError::Exhausted`]: it has told too much.
+    /// [`ExecutorError::Exhausted`]: the share is used up.
     async fn room_for(self: &Arc<Self>, call: &Call, command: &Command) -> Result<Box<Asked>, ExecutorError> {
         let identity = call.caller.identity.as_str();
         let asked = self.describe(call, command, CommandDescriber::full).await?;
@@ -307,7 +307,7 @@ impl Inner {
         Ok(asked)
     }
 
-    /// What is told of a command.
+    /// Describes a command.
     async fn describe(
         &self,
         call: &Call,
@@ -322,7 +322,7 @@ impl Inner {
         asked.map_err(|lost| ExecutorError::Internal(format!("no audit record was made of the command: {lost}")))
     }
 
-    /// Whether there is a record left for what a caller is refused: who is told no again and again does not fill the log.
+    /// Whether a refusal of this caller is still recorded: repeated refusals must not fill the log.
     fn spares(self: &Arc<Self>, call: &Call) -> bool {
         if self.refusals.len() > MANY {
             self.refusals.retain_recent();
@@ -334,7 +334,7 @@ impl Inner {
         spares
     }
 
-    /// Whether there is room for a record of so many bytes.
+    /// Takes room for a record of this size, if there is any.
     fn fits(self: &Arc<Self>, call: &Call, bytes: u64, was_denied: bool) -> bool {
         let fits = self.volume.take(call.caller.identity.as_str(), bytes).is_ok();
         if !fits {
@@ -343,7 +343,7 @@ impl Inner {
         fits
     }
 
-    /// Counts what is not told one by one, and sees that it is told soon how much that is.
+    /// Counts a record that is not written, and schedules the record with the totals.
     fn leave_out(self: &Arc<Self>, call: &Call, was_denied: bool) {
         let identity = call.caller.identity.as_str();
         if !self.omitted.count(identity, || Origin::of(call), was_denied) {
@@ -358,7 +358,7 @@ impl Inner {
         });
     }
 
-    /// What is told of a call; `None`: nothing.
+    /// The record of an operation; `None`: it is omitted.
     fn operation(
         self: &Arc<Self>,
         call: &Call,
@@ -381,7 +381,7 @@ impl Inner {
         Watch::new(queue, state, Arc::clone(origin), id.clone(), self.containment, self.output_digest)
     }
 
-    /// Has a start written; `None`: that takes too long, and it will not be.
+    /// Has a start written; `None`: it timed out, and will not be written.
     async fn begin(&self, record: Record, watch: Watch) -> Option<writer::StartOutcome> {
         let until = Instant::now() + WRITE_TIMEOUT;
         let slot = self.slot(until).await?;
@@ -392,7 +392,7 @@ impl Inner {
         }
         self.state.is_stuck.store(true, Ordering::Relaxed);
         let _ = self.queue.send(Job::Revive);
-        // from here on it is not written any more, if it has not been
+        // if it has not been written by now, it will not be
         begun.close();
         begun.try_recv().ok()
     }
@@ -404,7 +404,7 @@ impl Inner {
         }
     }
 
-    /// A place in the queue; `None`: there is none in time.
+    /// A slot in the queue; `None`: timed out.
     async fn slot(&self, until: Instant) -> Option<OwnedSemaphorePermit> {
         if self.state.is_stuck.load(Ordering::Relaxed) {
             return None;

@@ -1,4 +1,4 @@
-//! What a record says.
+//! The contents of records.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::timestamp::rfc3339;
 use crate::call::Call;
 use crate::policy::Decision;
 
-/// One line, but for what ties it to the others.
+/// A record without the fields of the chain.
 #[derive(Debug)]
 pub(super) struct Record {
     time: OffsetDateTime,
@@ -44,7 +44,7 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl Record {
-    /// Of what happens now.
+    /// With the current time.
     pub(super) fn new(body: Body) -> Self {
         Self { time: OffsetDateTime::now_utc(), execution_id: None, origin: None, body }
     }
@@ -57,7 +57,7 @@ impl Record {
         Self { execution_id: id.cloned(), ..self }
     }
 
-    /// It tells what became of a start.
+    /// Whether it reports the outcome of a start.
     pub(super) fn is_end(&self) -> bool {
         matches!(self.body, Body::End(_) | Body::NotStarted(_))
     }
@@ -120,7 +120,7 @@ impl Origin {
     }
 }
 
-/// What was decided of a request, and by what.
+/// The decision on a request, and the rules behind it.
 #[derive(Debug, Serialize)]
 pub(super) struct Decided {
     decision: &'static str,
@@ -130,7 +130,7 @@ pub(super) struct Decided {
     policy: Option<String>,
 }
 
-/// More rules are not named, and no longer names.
+/// Further rules are not listed, and longer names are cut.
 const MAX_RULES: usize = 16;
 const MAX_RULE: usize = 256;
 
@@ -144,7 +144,7 @@ impl From<&Decision> for Decided {
     }
 }
 
-/// What is told, by the kind of the record.
+/// The fields by kind of record.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Body {
@@ -155,7 +155,7 @@ pub(super) enum Body {
         #[serde(flatten)]
         asked: Box<Asked>,
     },
-    /// It is not, since the policy says so.
+    /// The policy denied a start.
     Denied {
         #[serde(flatten)]
         decision: Decided,
@@ -164,7 +164,7 @@ pub(super) enum Body {
         #[serde(flatten)]
         asked: Box<Asked>,
     },
-    /// It is not, for another reason.
+    /// A start was refused for another reason.
     Refused {
         #[serde(flatten)]
         decision: Decided,
@@ -175,9 +175,9 @@ pub(super) enum Body {
     },
     /// A command has ended.
     End(Box<End>),
-    /// There was nothing to end.
+    /// A start that was recorded came to nothing.
     NotStarted(NotStarted),
-    /// Something was done to an execution, or was not allowed.
+    /// An operation on an execution, or one that was denied.
     Call {
         #[serde(flatten)]
         decision: Decided,
@@ -186,13 +186,13 @@ pub(super) enum Body {
         #[serde(flatten)]
         failure: Option<Failure>,
     },
-    /// Records of a caller that are not there one by one.
+    /// Totals of a caller's records that were omitted.
     Omitted(Omitted),
-    /// The agent goes on with this log.
+    /// The agent has opened this log.
     Opened { version: &'static str, pid: u32, containment: &'static str },
-    /// It could not go on with all that was there.
+    /// It has moved an unusable tail aside.
     Recovered { set_aside: String, bytes: u64 },
-    /// The agent ends in an orderly way.
+    /// The agent shut down in an orderly way.
     Closed {},
 }
 
@@ -213,10 +213,10 @@ impl Body {
     }
 }
 
-/// What was done to an execution.
+/// The operation on an execution.
 #[derive(Debug, Serialize)]
 pub(super) struct OperationRecord {
-    /// The RPC that does the same, if it was done in the course of another.
+    /// The RPC with the same effect, if it was done in the course of another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) action: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -225,10 +225,10 @@ pub(super) struct OperationRecord {
     pub(super) position: Option<u64>,
 }
 
-/// Of a start that came to nothing.
+/// A start that came to nothing.
 #[derive(Debug, Serialize)]
 pub(super) struct NotStarted {
-    /// The number of its record.
+    /// The number of the start's record.
     pub(super) start: u64,
     #[serde(flatten)]
     pub(super) failure: Failure,
@@ -237,7 +237,7 @@ pub(super) struct NotStarted {
 /// How a command ended.
 #[derive(Debug, Serialize)]
 pub(super) struct End {
-    /// The number of its start; none, if that could not be written.
+    /// The number of its start's record; `None` if that could not be written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) start: Option<u64>,
     pub(super) pid: u32,
@@ -270,7 +270,7 @@ pub(super) struct Written {
     pub(super) sha256: Option<String>,
 }
 
-/// Why something was not done.
+/// Why something failed.
 #[derive(Debug, Serialize)]
 pub(super) struct Failure {
     error: &'static str,
@@ -283,12 +283,12 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// The caller had gone before there was anything to tell.
+    /// The caller was gone before the outcome.
     pub(super) fn given_up() -> Self {
         Self { error: "given_up", message: None, stage: None, errno: None }
     }
 
-    /// The call follows what the same one had started before.
+    /// A repeated start, which follows the execution that exists.
     pub(super) fn repeated() -> Self {
         Self { error: "repeated", message: None, stage: None, errno: None }
     }
@@ -329,13 +329,13 @@ fn word(error: &ExecutorError) -> &'static str {
     }
 }
 
-/// What was left out of one identity.
+/// Totals of one identity's omitted records.
 #[derive(Debug, Serialize)]
 pub(super) struct Omitted {
-    /// From when on.
+    /// The time of the first.
     pub(super) since: String,
     /// Commands and calls that were denied or refused.
     pub(super) denied: u64,
-    /// Calls that had an effect on executions.
+    /// Other calls that would have been recorded.
     pub(super) calls: u64,
 }

@@ -1,13 +1,13 @@
-//! Hides what a record must not tell.
+//! Redacts secrets in records.
 
 use std::ops::Range;
 
 use regex::Regex;
 
-/// What stands for what was hidden.
+/// Replaces redacted text.
 const HIDDEN: &str = "[redacted]";
 
-/// Hides what matches any of its patterns.
+/// Redacts all matches of its patterns.
 #[derive(Debug, Default)]
 pub(super) struct Redact(Vec<Regex>);
 
@@ -20,15 +20,15 @@ impl Redact {
         self.0.is_empty()
     }
 
-    /// The text, with what matches hidden.
+    /// The text, with matches redacted.
     pub(super) fn text(&self, text: &str) -> String {
         let mut matches = Vec::new();
         self.find(text, 0, &mut matches);
         replace(text, 0, &merged(matches))
     }
 
-    /// Each argument likewise, and what matches over several of them, as if there were a space between: a flag and its
-    /// value are two arguments.
+    /// The arguments, with matches redacted. A match may span several, as if joined by spaces: a flag and its value are two
+    /// arguments.
     pub(super) fn argv(&self, argv: &[String]) -> Vec<String> {
         if self.is_none() {
             return argv.to_vec();
@@ -54,7 +54,7 @@ impl Redact {
     }
 }
 
-/// In their order, and none touches another.
+/// Sorted and merged, so that no two overlap or touch.
 fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     ranges.sort_by_key(|range| range.start);
     let mut merged: Vec<Range<usize>> = Vec::with_capacity(ranges.len());
@@ -67,13 +67,13 @@ fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     merged
 }
 
-/// The text, which begins at `start`, without what is in the ranges.
+/// The text, which begins at offset `start`, with the ranges replaced.
 fn replace(text: &str, start: usize, ranges: &[Range<usize>]) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut done = 0;
     let from = ranges.partition_point(|range| range.end <= start);
     for range in ranges.iter().skip(from).take_while(|range| range.start < start + text.len()) {
-        // in the text: it may begin or end in another
+        // clipped to this text: the range may extend into others
         let (from, to) = (range.start.saturating_sub(start), (range.end - start).min(text.len()));
         shown += text.get(done..from).unwrap_or_default();
         shown += HIDDEN;

@@ -11,15 +11,15 @@ use telexec_executor::text::error_chain;
 use super::files;
 use super::verify::{Position, Summary, Verifier, VerifyError};
 
-/// How often, and after how long a pause, the rest of a line is looked for that is being written.
+/// A line that is just being written is read again this often, after this delay.
 const MAX_RETRIES: u32 = 5;
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// Verifies the files of one log, in this order; of a single one also those that were rotated before it. Writes what comes
-/// of it to `out`, and returns the exit code: 0 whole, 1 broken, 2 not readable.
+/// Verifies the files of one log, in this order; given a single file, also those rotated before it. Writes the result to
+/// `out`, and returns the exit code: 0 whole, 1 broken, 2 not readable.
 ///
 /// # Errors
-/// Nothing can be written to `out`.
+/// `out` cannot be written.
 pub fn verify_files(given: &[PathBuf], out: &mut impl Write) -> io::Result<u8> {
     let (mut verifier, mut read) = (Verifier::new(), 0);
     let files = match open_all(given) {
@@ -48,12 +48,12 @@ fn unreadable(path: &Path, error: &io::Error, out: &mut impl Write) -> io::Resul
 
 type Opened = (PathBuf, io::Result<File>);
 
-/// The files in their order, each opened when it is its turn.
+/// The files in their order, each opened when it is due.
 fn open_all(given: &[PathBuf]) -> Result<impl Iterator<Item = Opened>, (PathBuf, io::Error)> {
     let (mut rotated, mut current) = (Vec::new(), None);
     if let [path] = given {
         let failed = |error| (path.clone(), error);
-        // opened first: if it is rotated meanwhile, it is among the others
+        // opened first: if it is rotated meanwhile, it is found among the rotated ones
         let file = File::open(path).map_err(failed)?;
         let of_file = file.metadata().map_err(failed)?;
         rotated = files::rotated(path).map_err(failed)?;
@@ -98,7 +98,7 @@ fn shown(Position { seq, time }: &Position) -> String {
     format!("seq {seq} ({})", time.escape_default())
 }
 
-/// A file that may be written meanwhile: a line that has no end yet is waited for, for a moment.
+/// A file that is being appended to: waits a moment for the rest of an incomplete line.
 struct Growing {
     file: File,
     in_line: bool,

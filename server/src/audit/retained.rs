@@ -1,29 +1,29 @@
-//! Whose records are retained, and whose the next new file would push out.
+//! Tracks whose records are in which file, and so whose the next rotation would delete.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::config::AuditConfig;
 
-/// An account of the files that are retained, by the bytes that were granted. Those are an upper bound of what is written,
-/// so records are taken for pushed out too soon rather than too late.
+/// A model of the retained files, by the bytes granted. These are an upper bound of what is written, so records are assumed
+/// to be deleted too soon rather than too late.
 pub(super) struct Retained {
-    /// Of one file, in bytes.
+    /// The size of a file in bytes.
     max_bytes: u64,
-    /// How many files there are at most.
+    /// The maximum number of files.
     keep: usize,
     /// How many files shares may still fill while a record is protected.
     reserve: usize,
     /// For how long records of others are protected.
     period: Duration,
-    /// From the oldest on.
+    /// Oldest first.
     files: VecDeque<Account>,
 }
 
 /// One file.
 struct Account {
     bytes: u64,
-    /// Whose first record it has; of a file that was there before, nobody's.
+    /// The identity of its first record; empty for a file from before the start.
     first: String,
     /// The latest record of that identity, and of any other one.
     latest: (Instant, Option<Instant>),
@@ -45,13 +45,13 @@ impl Retained {
         let AuditConfig { max_bytes, keep, identity_period: period, .. } = *config;
         let reserve = usize::try_from(share.div_ceil(max_bytes.max(1))).unwrap_or(usize::MAX).min(keep);
         let now = Instant::now();
-        // what is older than the clock is not protected
+        // what is older than the clock can express is not protected
         let known = ages.into_iter().filter_map(|age| Some((now.checked_sub(age)?, None)));
         let files = known.map(|latest| Account { bytes: max_bytes, first: String::new(), latest }).collect();
         Self { max_bytes, keep, reserve, period, files }
     }
 
-    /// Adds a record of so many bytes.
+    /// Adds a record of this size.
     pub(super) fn add(&mut self, identity: &str, bytes: u64) {
         let now = Instant::now();
         if self.is_full(bytes) {
@@ -69,15 +69,15 @@ impl Retained {
         }
     }
 
-    /// Whether nobody else has a protected record.
+    /// Whether no other identity has a protected record.
     pub(super) fn is_alone(&self, identity: &str) -> bool {
         self.files.iter().all(|file| self.protection(file, identity).is_none())
     }
 
-    /// Whether a record of so many bytes pushes out no protected record of others, with what shares may still fill.
+    /// Whether a record of this size, with what shares may still fill, would delete no protected record of others.
     ///
     /// # Errors
-    /// It would, for this time.
+    /// It would; for how long.
     pub(super) fn spares_others(&self, identity: &str, bytes: u64) -> Result<(), Duration> {
         let coming = usize::from(self.is_full(bytes)) + self.reserve;
         let pushed_out = (self.files.len() + coming).saturating_sub(self.keep);
@@ -87,7 +87,7 @@ impl Retained {
         }
     }
 
-    /// Whether a record of so many bytes begins a new file.
+    /// Whether a record of this size begins a new file.
     fn is_full(&self, bytes: u64) -> bool {
         self.files.back().is_none_or(|file| file.bytes.saturating_add(bytes) > self.max_bytes)
     }

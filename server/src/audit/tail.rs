@@ -1,5 +1,5 @@
-//! Where a log is gone on with: after its last whole line. What stands behind that, left by a power cut or a broken disk,
-//! is set aside.
+//! Finds the last whole line of a log, after which writing continues. What follows it, left by a power cut or a broken disk,
+//! is moved aside.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -9,23 +9,23 @@ use std::path::{Path, PathBuf};
 use super::chain::{self, Fault, Link, MAX_LINE};
 use super::{files, lines};
 
-/// A log that can be gone on with.
+/// A log that is ready to be appended to.
 #[derive(Debug)]
 pub(super) struct Tail {
     pub(super) file: File,
-    /// How long it is.
+    /// Its length in bytes.
     pub(super) length: u64,
-    /// The number of its first line, or of the one that comes.
+    /// The number of its first line, or of the next one if it is empty.
     pub(super) first: u64,
     pub(super) last: Link,
-    /// Where that is which was set aside, and how much.
+    /// The file and size of what was moved aside.
     pub(super) aside: Option<(PathBuf, u64)>,
 }
 
-/// Opens the log, or begins it.
+/// Opens the log, or creates it.
 ///
 /// # Errors
-/// A file cannot be opened, read, or set aside.
+/// A file cannot be opened, read, or moved aside.
 pub(super) fn open(path: &Path) -> io::Result<Tail> {
     let mut file = files::open(path)?;
     let whole = length_of(&file)?;
@@ -46,7 +46,7 @@ pub(super) fn open(path: &Path) -> io::Result<Tail> {
         false => None,
     };
     if last.is_none() {
-        // it was rotated just before the end
+        // it was rotated just before the agent ended
         last = match files::rotated(path)?.pop() {
             Some((_, before)) => {
                 let mut before = File::open(before)?;
@@ -65,7 +65,7 @@ fn length_of(file: &File) -> io::Result<u64> {
     Ok(file.metadata()?.len())
 }
 
-/// The last line that is whole, and where it ends.
+/// The last whole line, and the offset of its end.
 fn last_whole_line(file: &mut File, length: u64) -> io::Result<(u64, Option<Link>)> {
     match last_line(file, length)? {
         Some(last) => Ok((length, Some(last))),
@@ -75,7 +75,7 @@ fn last_whole_line(file: &mut File, length: u64) -> io::Result<(u64, Option<Link
 
 /// The last line, if it is whole.
 fn last_line(file: &mut File, length: u64) -> io::Result<Option<Link>> {
-    // with the end of the line before
+    // with the newline of the line before
     let bytes = length.min(MAX_LINE as u64 + 1);
     file.seek(SeekFrom::Start(length - bytes))?;
     let mut end = Vec::new();
@@ -84,7 +84,7 @@ fn last_line(file: &mut File, length: u64) -> io::Result<Option<Link>> {
     Ok(last.and_then(|last| chain::read(last).ok()).map(|entry| entry.link()))
 }
 
-/// The same by a look at all lines.
+/// The same by reading all lines.
 fn search(file: &mut File) -> io::Result<(u64, Option<Link>)> {
     file.seek(SeekFrom::Start(0))?;
     let (mut reader, mut line) = (BufReader::new(file), Vec::new());
@@ -112,7 +112,7 @@ fn first_line(file: &mut File) -> io::Result<Option<u64>> {
     Ok(chain::read(&line).ok().map(|entry| entry.seq))
 }
 
-/// What the file holds from here on, into a new one.
+/// Copies the rest of the file into a new one.
 fn copy(file: &mut File, from: u64, to: &Path) -> io::Result<()> {
     file.seek(SeekFrom::Start(from))?;
     let mut aside = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;

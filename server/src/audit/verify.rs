@@ -1,4 +1,4 @@
-//! Is the chain whole?
+//! Verifies the hash chain of a log.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
@@ -6,32 +6,32 @@ use std::io::{self, BufRead};
 use super::chain::{self, Entry, Fault, Link};
 use super::lines;
 
-/// Of the starts that have no end, so many are named; the others are counted.
+/// Starts without an end that are listed; further ones are only counted.
 const MAX_NAMED: usize = 1000;
 
-/// Reads the files of one log, from the oldest to the newest, as they come: its memory is bounded, whatever they hold.
+/// Reads the files of one log as streams, from the oldest to the newest, in bounded memory whatever they hold.
 #[derive(Debug, Default)]
 pub struct Verifier {
     last: Option<Link>,
     summary: Summary,
 }
 
-/// What a log holds.
+/// The result for a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// How many lines.
+    /// The number of lines.
     pub records: u64,
     /// The first.
     pub first: Option<Position>,
     /// The last.
     pub last: Option<Position>,
-    /// The hash of the last line: noted elsewhere, it shows later that this log, up to here, is still this one.
+    /// The hash of the last line. Noted elsewhere, it proves later that the log up to here is unchanged.
     pub hash: String,
-    /// Starts whose end is not here, by their numbers, with the ids of their executions: as many as are named.
+    /// Starts without an end: their numbers and execution ids, as many as are listed.
     pub running: BTreeMap<u64, String>,
-    /// How many there are more of these.
+    /// How many more there are.
     pub more_running: u64,
-    /// Records that could not be written, as later ones say.
+    /// Records that could not be written, according to later ones.
     pub dropped: u64,
 }
 
@@ -40,23 +40,23 @@ pub struct Summary {
 pub struct Position {
     /// Its number.
     pub seq: u64,
-    /// When what it tells happened, as it says.
+    /// The time in the record.
     pub time: String,
 }
 
-/// Why a log is not verified.
+/// Why the verification failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
     /// It cannot be read.
     #[error("cannot be read")]
     Read(#[from] io::Error),
-    /// The first line that is not as it was written, or not where.
+    /// The first line that was changed or moved.
     #[error("line {line}{}: {fault}", .seq.map(|seq| format!(" (seq {seq})")).unwrap_or_default())]
     Broken {
-        /// Its number in its file, from 1.
+        /// Its line number in the file, from 1.
         line: u64,
-        /// The number that it says it has, if it was not changed, or that it should have.
+        /// Its `seq` if the line is intact, else the one expected.
         seq: Option<u64>,
         /// What is wrong with it.
         fault: Fault,
@@ -64,7 +64,7 @@ pub enum VerifyError {
 }
 
 impl Verifier {
-    /// One that has read nothing. A log need not begin at its first record: older files may be elsewhere, or deleted.
+    /// A log need not begin at its first record: older files may be elsewhere, or deleted.
     pub fn new() -> Self {
         Self::default()
     }
@@ -72,7 +72,7 @@ impl Verifier {
     /// Reads the next file.
     ///
     /// # Errors
-    /// It cannot be read, or it is broken; nothing is to be read after that.
+    /// It cannot be read, or it is broken; read no more files then.
     pub fn read(&mut self, mut file: impl BufRead) -> Result<(), VerifyError> {
         let mut text = Vec::new();
         for line in 1.. {
@@ -95,7 +95,7 @@ impl Verifier {
         }
     }
 
-    /// What was read.
+    /// The result for all files read.
     pub fn finish(self) -> Summary {
         self.summary
     }
@@ -111,7 +111,7 @@ impl Summary {
                 false => self.more_running += 1,
             }
         }
-        // one from before the first file has none here
+        // a start from before the first file is not here
         if let Some(start) = entry.start
             && self.running.remove(&start).is_none()
             && self.first.as_ref().is_some_and(|first| first.seq <= start)

@@ -1,4 +1,4 @@
-//! How much of the log one identity may fill: records of others are not to be pushed out by it.
+//! Limits how much of the log one identity may fill, so that it cannot rotate out the records of others.
 
 use std::num::NonZeroU32;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,22 +10,22 @@ use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use super::config::AuditConfig;
 use super::retained::Retained;
 
-/// From so many identities on, those that wrote nothing lately are forgotten.
+/// With more identities than this, idle ones are removed.
 const MANY: usize = 1024;
 
 /// Counts the bytes of each identity's records.
 pub(super) struct Volume(Option<Limits>);
 
 struct Limits {
-    /// Of records that tell whole texts: half of all.
+    /// For records with whole texts: half of the share.
     whole: DefaultKeyedRateLimiter<String>,
     all: DefaultKeyedRateLimiter<String>,
-    /// Beyond its share an identity may write what pushes out no records of others; `None`: nothing.
+    /// Beyond its share an identity may write what rotates out no records of others; `None`: nothing.
     retained: Option<Mutex<Retained>>,
 }
 
 impl Volume {
-    /// As configured; the files that are there were written to so long ago, by others.
+    /// `ages`: of the last write to each existing file, by other identities.
     pub(super) fn new(config: &AuditConfig, ages: Vec<Duration>) -> Self {
         let bytes = config.max_bytes_per_identity.unwrap_or_else(|| share(config));
         let limiter = |bytes: u64| Some(RateLimiter::keyed(quota(bytes, config.identity_period)?));
@@ -37,7 +37,7 @@ impl Volume {
         Self(limits())
     }
 
-    /// Takes room for a record with the whole text of a command, in bytes. False: a shorter one is to take its place.
+    /// Takes room for a record with the whole text of a command, in bytes. False: a shortened record is to be written.
     pub(super) fn takes_whole(&self, identity: &str, bytes: u64) -> bool {
         self.0.as_ref().is_none_or(|limits| limits.take_whole(identity, bytes))
     }
@@ -45,7 +45,7 @@ impl Volume {
     /// Takes room for any other record.
     ///
     /// # Errors
-    /// There is none for this time.
+    /// There is none; for how long.
     pub(super) fn take(&self, identity: &str, bytes: u64) -> Result<(), Duration> {
         self.0.as_ref().map_or(Ok(()), |limits| limits.take(identity, bytes))
     }
@@ -89,10 +89,10 @@ fn share(config: &AuditConfig) -> u64 {
     }
 }
 
-/// So many bytes at once, and again in each period; `None`: any number.
+/// A burst of this many bytes, refilled in each period; `None`: unlimited.
 fn quota(bytes: u64, period: Duration) -> Option<Quota> {
     let bytes = NonZeroU32::new(u32::try_from(bytes).unwrap_or(u32::MAX))?;
-    // a nanosecond is the least that it counts
+    // its resolution is a nanosecond
     let each = (period / bytes.get()).max(Duration::from_nanos(1));
     Some(Quota::with_period(each)?.allow_burst(bytes))
 }
@@ -105,7 +105,7 @@ fn take(limiter: &DefaultKeyedRateLimiter<String>, identity: &str, bytes: u64) -
     match limiter.check_key_n(&identity.to_owned(), bytes) {
         Ok(Ok(())) => Ok(()),
         Ok(Err(early)) => Err(early.wait_time_from(DefaultClock::default().now())),
-        // more than there ever is
+        // more than is ever granted
         Err(_) => Err(Duration::from_secs(60)),
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that writes: off the runtime's threads, since a disk may take its time.
+//! The writer thread: off the runtime's threads, since disks may block.
 
 mod watch;
 
@@ -15,71 +15,71 @@ pub(super) use self::watch::Watch;
 use super::log::{Log, UnusableTail};
 use super::record::{Body, Record};
 
-/// So many are written before those who wait for them are told, and before the disk is waited for.
+/// Records written per sync, after which those who wait for them get their reply.
 const BATCH: usize = 256;
-/// The log says no more often that nothing can be written.
+/// Between two warnings that the log cannot be written.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
-/// Ends of commands wait for room on the disk, so many of them.
+/// Records of ends that are kept until they can be written.
 const MAX_WAITING: usize = 8192;
 
-/// What the thread is asked for.
+/// A job for the thread.
 pub(super) enum Job {
-    /// A start, which somebody waits for.
+    /// The record of a start, which the caller waits for.
     Start(Box<Start>),
     /// Anything else.
     Record(Box<Record>, Option<OwnedSemaphorePermit>),
-    /// The file may have been moved away.
+    /// Check whether the file was moved away.
     Reopen,
-    /// It was taken for stuck: that is over when it comes to this.
+    /// Clears `is_stuck` once the thread gets here.
     Revive,
-    /// All that came before is to be written; nothing follows that matters.
+    /// Write the last record, then reply.
     Close(oneshot::Sender<()>),
 }
 
-/// A start, and who is told that it is written.
+/// The record of a start, and where the result goes.
 pub(super) struct Start {
     pub(super) record: Record,
     pub(super) watch: Watch,
     pub(super) reply: oneshot::Sender<StartOutcome>,
-    /// A place in the queue.
+    /// A slot in the queue.
     pub(super) slot: OwnedSemaphorePermit,
 }
 
-/// A start that was written, or was not.
+/// Whether the start was written.
 pub(super) type StartOutcome = (Watch, Result<(), String>);
 
-/// What the thread and those who ask it share.
+/// State shared with the thread.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// It was waited for in vain, and has done nothing since.
+    /// A wait for it timed out, and it has done nothing since.
     pub(super) is_stuck: AtomicBool,
-    /// Records that were not even given to it, and are not told of yet.
+    /// Records that were never queued, and that no record mentions yet.
     pub(super) lost: AtomicU64,
-    /// All records that are missing, of this agent.
+    /// All records missing since the agent started.
     pub(super) missing: AtomicU64,
-    /// Something could not be written, and nothing was since.
+    /// The last write failed.
     pub(super) fails: AtomicBool,
 }
 
 impl State {
-    /// A record is not even given to it.
+    /// Counts a record that is not queued.
     pub(super) fn lose(&self) {
         self.lost.fetch_add(1, Ordering::Relaxed);
         self.missing.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Writes what comes.
+/// Writes the records of the queue.
 pub(super) struct Writer {
     log: Log,
-    /// What this agent calls itself.
+    /// The name of this agent in records.
     agent: String,
     state: Arc<State>,
     /// Records that could not be written since the last one that was.
     dropped: u64,
     /// Ends that could not be written yet.
     waiting: VecDeque<Record>,
-    /// When it was said last that something could not be written, and whether its end is to be said too.
+    /// When the last warning was logged, and whether its end is still to be logged.
     warned: Option<Instant>,
     is_warned: bool,
 }
@@ -89,7 +89,7 @@ impl Writer {
         Self { log, agent, state, dropped: 0, waiting: VecDeque::new(), warned: None, is_warned: false }
     }
 
-    /// Begins with what is known of the log and the agent.
+    /// Writes the first records: what was recovered, and the agent's version.
     pub(super) fn open(&mut self, aside: Option<UnusableTail>, containment: &'static str) {
         if let Some(UnusableTail { path, bytes }) = aside {
             let path = path.display().to_string();
@@ -100,7 +100,7 @@ impl Writer {
         self.keep(Record::new(Body::Opened { version, pid: std::process::id(), containment }));
     }
 
-    /// Writes until nobody can ask any more.
+    /// Writes until the queue is closed.
     pub(super) fn run(mut self, mut queue: mpsc::UnboundedReceiver<Job>) {
         let mut jobs = Vec::new();
         while queue.blocking_recv_many(&mut jobs, BATCH) > 0 {
@@ -119,7 +119,7 @@ impl Writer {
             }
             let synced = self.log.sync().map_err(|error| self.failed(&error));
             for (reply, (watch, written)) in begun {
-                // whoever is gone drops its watch, which says so
+                // if the caller is gone, dropping the watch records that
                 let _ = reply.send((watch, written.and(synced.clone())));
             }
             self.state.is_stuck.store(false, Ordering::Relaxed);
@@ -132,14 +132,14 @@ impl Writer {
     fn start(&mut self, start: Start) -> Option<(oneshot::Sender<StartOutcome>, StartOutcome)> {
         let Start { record, mut watch, reply, slot: _slot } = start;
         if reply.is_closed() {
-            // nobody waits any more
+            // the caller waits no more
             return None;
         }
         let written = self.write(&record).map(|seq| watch.begin(seq)).inspect_err(|_| self.drop_one());
         Some((reply, (watch, written)))
     }
 
-    /// Writes a record now, or later, or counts it.
+    /// Writes a record now or later, or counts it as dropped.
     fn keep(&mut self, record: Record) {
         if self.write(&record).is_ok() {
             return;
@@ -155,7 +155,7 @@ impl Writer {
         self.state.missing.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Writes a record after those that wait.
+    /// Writes a record after the waiting ones.
     fn write(&mut self, record: &Record) -> Result<u64, String> {
         while let Some(waiting) = self.waiting.pop_front() {
             if let Err(error) = self.append(&waiting) {
@@ -178,10 +178,10 @@ impl Writer {
         Ok(seq)
     }
 
-    /// Says so, once. Returns why.
+    /// Logs the error, once. Returns its text.
     fn failed(&mut self, error: &io::Error) -> String {
         let is_new = !self.state.fails.swap(true, Ordering::Relaxed);
-        // on a disk that is nearly full short records come and long ones do not
+        // on a nearly full disk short records succeed and long ones fail
         if is_new && self.warned.is_none_or(|when| when.elapsed() > BETWEEN_WARNINGS) {
             warn!(%error, "the audit log cannot be written");
             (self.warned, self.is_warned) = (Some(Instant::now()), true);

@@ -1,4 +1,4 @@
-//! One execution, as the audit log sees it: what it wrote, and how it ended.
+//! Observes one execution, and records its output totals and its end.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -14,21 +14,21 @@ use crate::audit::record::{Body, End, Failure, NotStarted, Origin, Record, Writt
 use crate::audit::timestamp::ms;
 use crate::digest::hex;
 
-/// Of the directory of a command, in bytes of the line: its start has what was asked for.
+/// Bytes of the line for the directory; the record of the start has the requested one.
 const MAX_DIRECTORY: u64 = 512;
 
-/// Tells the end of an execution, once. Dropped without one, it tells that there was none to tell; but nothing of either
-/// if its start is not in the log.
+/// Records the end of an execution, once. Dropped without one, it records that the start was given up, if the start itself is
+/// in the log.
 pub(in crate::audit) struct Watch {
     queue: UnboundedSender<Job>,
     state: Arc<State>,
     origin: Arc<Origin>,
     id: ExecutionId,
     containment: &'static str,
-    /// The number of the record of its start, once that is written.
+    /// The number of its start's record, once written.
     start: Option<u64>,
     main: OnceLock<MainProcess>,
-    /// Of standard output and standard error, if they are to be told. One task feeds both: nobody waits for these.
+    /// Of standard output and standard error, if recorded. One task feeds both, so the locks are uncontended.
     digests: Option<[Mutex<Context>; 2]>,
     is_recorded: bool,
 }
@@ -47,20 +47,20 @@ impl Watch {
         Self { queue, state, origin, id, containment, start: None, main, digests, is_recorded: false }
     }
 
-    /// Its start is written.
+    /// The record of its start is written.
     pub(in crate::audit) fn begin(&mut self, seq: u64) {
         self.start = Some(seq);
     }
 
     fn record(&mut self, body: Body) {
         self.is_recorded = true;
-        // what hangs would otherwise be given more and more
+        // the queue of a stuck writer would grow without bound
         if self.start.is_none() && self.state.is_stuck.load(Ordering::Relaxed) {
             self.state.lose();
             return;
         }
         let record = Record::new(body).of(&self.origin).about(Some(&self.id));
-        // it takes what it is given until the agent ends
+        // the writer accepts records until the agent ends
         let _ = self.queue.send(Job::Record(Box::new(record), None));
     }
 
