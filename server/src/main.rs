@@ -11,7 +11,7 @@ use telexec_server::process::orphans::Orphans;
 use telexec_server::{Config, Listeners, logging, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// As sysexits.h calls it: EX_CONFIG.
+/// EX_CONFIG of sysexits.h.
 const BAD_CONFIG: u8 = 78;
 
 fn main() -> ExitCode {
@@ -54,7 +54,7 @@ fn run(config: Config) -> Result<(), Box<dyn std::error::Error>> {
     let threads = config.worker_threads;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let result = runtime.block_on(serve_until_signalled(config));
-    // a thread that is stuck in the kernel, on a dead network file system, does not keep the agent
+    // does not wait for threads that are stuck in the kernel, say on a dead network file system
     runtime.shutdown_background();
     result
 }
@@ -63,7 +63,7 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
-    // where files are limited, writing too much is an error, and no end
+    // beyond RLIMIT_FSIZE writes then fail, instead of killing the agent
     let _too_large = signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?;
     let orphans = Orphans::adopt()?;
     let kill_grace = config.kill_grace.min(config.max_kill_grace);
@@ -77,7 +77,7 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
         }
     });
     let shutdown = async move {
-        // this is asked for when the agent serves
+        // first polled when the agent serves
         if let Some(address) = metrics {
             logging::line(&format!("metrics on {address}"));
         }
@@ -97,24 +97,24 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
     Ok(result?)
 }
 
-/// The private key is in it, and the secrets of all callers: no other process of its user may look into it, commands least
-/// of all, and it is in no core dump. What is executed from here can be looked into again. See PR_SET_DUMPABLE(2const).
+/// The agent holds its private key and the secrets of all callers: no other process of its user, commands above all, may
+/// trace it or read its memory, and it leaves no core dump. execve resets this for commands. See PR_SET_DUMPABLE(2const).
 fn keep_memory_private() -> std::io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// Each execution takes some descriptors. Commands get limits of their own.
+/// Each execution takes some descriptors. Commands have limits of their own.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// So much of each of the allocator's heaps stays when it is not in use.
+/// Free memory kept at the top of each of the allocator's heaps.
 const KEPT_HEAP_BYTES: usize = 4 * 1024 * 1024;
 
-/// glibc gives the end of a heap back to the kernel when 128 KiB of it are not in use, and takes it again for the next
-/// chunks of output: a tenth of the time of a fast stream. It gives back less often once a large block was freed: see
-/// M_MMAP_THRESHOLD in mallopt(3). The block is not touched, and takes no memory.
+/// glibc returns the top of a heap to the kernel when 128 KiB of it are free, and takes it again for the next chunks of
+/// output, which costs a tenth of the time of a fast stream. Freeing a large block raises that threshold: see
+/// M_MMAP_THRESHOLD in mallopt(3). The block is never touched, so it takes no memory.
 fn keep_heap() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(KEPT_HEAP_BYTES / 2)));
 }

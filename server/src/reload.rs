@@ -1,4 +1,4 @@
-//! What is read from files, and read again while the agent runs.
+//! Files that are reloaded while the agent runs.
 
 use std::error::Error;
 use std::os::unix::fs::MetadataExt;
@@ -13,14 +13,14 @@ use tracing::warn;
 
 use telexec_executor::text::error_chain;
 
-/// Between two looks at the files.
+/// Between two checks of the files for changes.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Asks an agent to look at its files again, at once; its clones ask the same one.
+/// Makes an agent reload its files at once; clones belong to the same agent.
 #[derive(Clone, Debug)]
 pub struct Reload {
     asks: watch::Sender<()>,
-    /// Has seen no ask yet, so that whoever begins to wait later misses none.
+    /// Never marked as seen, so that a clone made later misses no request.
     asked: watch::Receiver<()>,
 }
 
@@ -32,39 +32,39 @@ impl Default for Reload {
 }
 
 impl Reload {
-    /// Asks. What comes of it is in the log.
+    /// Requests a reload. The result is logged.
     pub fn ask(&self) {
         self.asks.send_replace(());
     }
 
-    /// Returns when that was asked for since the last time, or the beginning.
+    /// Returns when a reload was requested since the last call, or the beginning.
     pub(crate) async fn asked(&mut self) {
-        // it has a sender itself
+        // cannot fail: `self` holds a sender
         let _ = self.asked.changed().await;
     }
 }
 
-/// Where something is read from.
+/// Something that is loaded from files.
 pub(crate) trait Source: Send + Sync + 'static {
     type Loaded: Send + Sync + 'static;
     type Error: Error + Send + Sync + 'static;
-    /// What it is, for the log.
+    /// Its name in the log.
     const WHAT: &'static str;
 
     fn files(&self) -> Vec<&Path>;
 
-    /// Reads the files; slow, if they are far.
+    /// Reads the files. May block on network file systems.
     fn load(&self) -> Result<Self::Loaded, Self::Error>;
 
-    /// Says in the log what is in use from now on.
+    /// Logs what is in use from now on.
     fn log_loaded(loaded: &Self::Loaded);
 }
 
-/// What the files held when they were last read and could be used; its clones share it.
+/// The last content of the files that could be loaded; clones share it.
 pub(crate) struct Watched<S: Source> {
     source: Arc<S>,
     current: watch::Sender<Arc<S::Loaded>>,
-    /// Of the files, before they were read first.
+    /// Of the files, from before they were first read.
     stamps: Stamps,
 }
 
@@ -86,12 +86,12 @@ impl<S: Source> Watched<S> {
         Arc::clone(&self.current.borrow())
     }
 
-    /// Sees what is taken from now on.
+    /// Notifies of replacements from now on.
     pub(crate) fn changes(&self) -> Changes<S::Loaded> {
         Changes(self.current.subscribe())
     }
 
-    /// Reads the files again whenever they have changed, or that is asked for; for ever.
+    /// Reloads the files when they have changed or a reload is requested. Never returns.
     pub(crate) async fn follow(self, mut reload: Reload, workers: Workers) {
         let mut polls = tokio::time::interval(POLL_INTERVAL);
         polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -102,7 +102,7 @@ impl<S: Source> Watched<S> {
                 _ = polls.tick() => false,
             };
             let Some(stamps) = self.blocking(&workers, Stamps::of).await else { continue };
-            // several files are not replaced at one moment: what still changes is left for the next look
+            // several files are not replaced atomically: while they still change, wait for the next check
             let settled = stamps == seen;
             seen = stamps;
             if !at_once && (!settled || seen == used) {
@@ -110,7 +110,7 @@ impl<S: Source> Watched<S> {
             }
             match self.replace(&workers).await {
                 Ok(()) => (used, refused) = (seen.clone(), None),
-                // tried again at the next look, since what was wrong may not show in the files
+                // tried again at the next check: the cause may not show in the files' stamps
                 Err(_) if !at_once && refused.as_ref() == Some(&seen) => {}
                 Err(error) => {
                     warn!(error, "{} reload failed, keeping the previous one", S::WHAT);
@@ -120,7 +120,7 @@ impl<S: Source> Watched<S> {
         }
     }
 
-    /// Takes what the files hold now, if all of it can be used; else says why not.
+    /// Loads the files, and replaces the current content if that succeeds.
     async fn replace(&self, workers: &Workers) -> Result<(), String> {
         let loaded = self.blocking(workers, S::load).await.ok_or("reading them was given up")?;
         let loaded = Arc::new(loaded.map_err(|error| error_chain(&error))?);
@@ -129,7 +129,7 @@ impl<S: Source> Watched<S> {
         Ok(())
     }
 
-    /// Files may be on a network that is dead.
+    /// On a worker thread: the files may be on a network file system that does not answer.
     async fn blocking<T: Send + 'static>(
         &self,
         workers: &Workers,
@@ -140,20 +140,20 @@ impl<S: Source> Watched<S> {
     }
 }
 
-/// Whether something else has been taken from the files.
+/// Notifies of replaced content.
 pub(crate) struct Changes<T>(watch::Receiver<Arc<T>>);
 
 impl<T> Changes<T> {
-    /// Returns when that has happened since the last time, or the beginning.
+    /// Returns when the content was replaced since the last call, or the beginning.
     pub(crate) async fn next(&mut self) {
         if self.0.changed().await.is_err() {
-            // nobody is left who could
+            // the sender is gone: no more changes
             std::future::pending().await
         }
     }
 }
 
-/// By which a change of the files is seen, links followed: also when a directory is swapped by a link to it.
+/// Metadata that shows changes of the files. Follows links, so that swapping a linked directory shows too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stamps(Vec<Option<[i128; 5]>>);
 
@@ -163,7 +163,7 @@ impl Stamps {
     }
 }
 
-/// The time of change is newer than any time of modification that `cp -p` or `tar` brings along.
+/// Uses ctime, since `cp -p` and `tar` preserve mtime.
 fn stamp(path: &Path) -> Option<[i128; 5]> {
     let metadata = std::fs::metadata(path).ok()?;
     let (device, inode, size) = (metadata.dev().into(), metadata.ino().into(), metadata.size().into());

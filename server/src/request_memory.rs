@@ -1,5 +1,5 @@
-//! What requests hold of the agent's memory, in bytes, counted for each identity and in all: from the moment that a message
-//! begins to arrive until its call needs it no more, or the command that it started has ended.
+//! Limits the memory of requests, in bytes, per identity and in all: from the beginning of a message until its call no longer
+//! needs it, or the command that it started has ended.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,31 +12,31 @@ use tokio::sync::Notify;
 
 use crate::identity::Identity;
 
-/// What requests may hold.
+/// Limits on requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// All of them: `max_request_bytes_in_flight`.
+    /// In all: `max_request_bytes_in_flight`.
     pub(crate) all: usize,
-    /// Those of one identity: `max_request_bytes_in_flight_per_identity`.
+    /// Per identity: `max_request_bytes_in_flight_per_identity`.
     pub(crate) each: usize,
-    /// Arguments, variables, labels and other fields of one: `max_request_fields`.
+    /// Arguments, variables, labels and other fields per request: `max_request_fields`.
     pub(crate) fields: usize,
 }
 
-/// So small a request may take a quarter more than the limits: a signal gets through where input waits.
+/// Requests up to this size may exceed the limits by a quarter, so that a signal gets through while input is queued.
 const SMALL: usize = 64 * 1024;
 
-/// A flood: when it is over, the allocator is asked to give back what it keeps.
+/// After a peak of at least this size the allocator is asked to return free memory.
 const FLOOD: usize = 16 * 1024 * 1024;
-/// What a call costs beside its request, about, whose answer waits for its caller.
+/// The approximate cost of a call beside its request, while its response waits for the caller.
 const CALL: usize = 64 * 1024;
 
-/// The first request that does not fit.
+/// A limit that was exceeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Excess {
     setting: &'static str,
     limit: usize,
-    /// It would, if there were no others.
+    /// Whether it would fit if there were no other requests.
     fits: bool,
 }
 
@@ -47,16 +47,16 @@ impl From<Excess> for ExecutorError {
     }
 }
 
-/// The requests of all callers. Clones count together.
+/// The memory of all requests; clones share the counts.
 #[derive(Clone)]
 pub(crate) struct RequestMemory(Arc<Shared>);
 
 struct Shared {
     limits: Limits,
     all: AtomicUsize,
-    /// What the allocator is asked for, about: for requests, and for each call.
+    /// Approximate memory in use: for requests, and for each call.
     used: AtomicUsize,
-    /// The most of that since the last flood was over.
+    /// The maximum of that since the last peak was over.
     most: AtomicUsize,
     is_over: Notify,
     each: Mutex<HashMap<Identity, Weak<AtomicUsize>>>,
@@ -68,7 +68,7 @@ impl RequestMemory {
         Self(Arc::new(Shared { limits, all, used, most, is_over: Notify::new(), each: Mutex::default() }))
     }
 
-    /// Those of one identity.
+    /// The account of one identity.
     pub(crate) fn of(&self, identity: &Identity) -> Account {
         let mut each = self.0.each.lock().unwrap_or_else(PoisonError::into_inner);
         let known = each.get(identity).and_then(Weak::upgrade);
@@ -81,19 +81,19 @@ impl RequestMemory {
         Account { shared: Arc::clone(&self.0), own }
     }
 
-    /// Gives back to the system what the allocator keeps, after each flood. Never returns.
+    /// Returns free memory to the system after each peak. Never returns.
     pub(crate) async fn give_back(self) {
         loop {
             self.0.is_over.notified().await;
-            // what was counted is dropped soon, and more of them may be on their way
+            // what was counted is freed a little later, and more requests may follow
             tokio::time::sleep(Duration::from_secs(1)).await;
-            // it walks through all that is free, which takes its time; without a thread it is done after the next flood
+            // walks all free memory, which takes a while; if there is no thread it is done after the next peak
             let _ = std::thread::Builder::new().name("memory".into()).spawn(telexec_engine::give_back_memory);
         }
     }
 }
 
-/// What one identity's requests hold. Clones count together.
+/// The memory of one identity's requests; clones share the count.
 #[derive(Clone)]
 pub(crate) struct Account {
     shared: Arc<Shared>,
@@ -105,13 +105,13 @@ impl Account {
         self.shared.limits
     }
 
-    /// A request that holds nothing yet.
+    /// A reservation of nothing yet, for one request.
     pub(crate) fn reservation(&self) -> Reservation {
         Reservation::new(self, 0)
     }
 
     /// # Errors
-    /// So many are too many.
+    /// A limit would be exceeded.
     fn add(&self, more: usize, is_small: bool) -> Result<(), Excess> {
         let Limits { all, each, .. } = self.shared.limits;
         let room = |limit: usize| if is_small { limit.saturating_add(limit / 4) } else { limit };
@@ -158,30 +158,30 @@ fn take(counter: &AtomicUsize, more: usize, limit: usize) -> bool {
     counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).is_ok()
 }
 
-/// What one request holds; nothing any more once it is dropped.
+/// The memory of one request, released when dropped.
 pub(crate) struct Reservation {
     account: Account,
     bytes: AtomicUsize,
 }
 
 impl Reservation {
-    /// Its bytes are counted already.
+    /// For bytes that are counted already.
     fn new(account: &Account, bytes: usize) -> Self {
         account.shared.rise(CALL);
         Self { account: account.clone(), bytes: AtomicUsize::new(bytes) }
     }
 
-    /// Of a call that did not come over a connection.
+    /// For calls without a connection, in tests.
     #[cfg(test)]
     pub(crate) fn uncounted() -> Self {
         let limits = Limits { all: usize::MAX, each: usize::MAX, fields: usize::MAX };
         RequestMemory::new(limits).of(&Identity::anonymous()).reservation()
     }
 
-    /// From now on it holds so much.
+    /// Changes its size.
     ///
     /// # Errors
-    /// That is too much; it holds what it held.
+    /// A limit would be exceeded; its size is unchanged.
     pub(crate) fn set(&self, bytes: usize) -> Result<(), Excess> {
         let before = self.bytes.load(Ordering::Relaxed);
         match bytes.checked_sub(before) {
@@ -193,27 +193,27 @@ impl Reservation {
         Ok(())
     }
 
-    /// It holds nothing any more: what was asked for is done.
+    /// Releases all of it: the request was carried out.
     pub(crate) fn release(&self) {
         self.account.subtract(self.bytes.swap(0, Ordering::Relaxed));
     }
 
-    /// What it holds, held by something else from now on.
+    /// Moves its bytes to a new reservation.
     pub(crate) fn take(&self) -> Self {
         Self::new(&self.account, self.bytes.swap(0, Ordering::Relaxed))
     }
 
-    /// It holds so much more: what it is answered with.
+    /// Adds to it, for the response.
     ///
     /// # Errors
-    /// That is too much; it holds what it held.
+    /// A limit would be exceeded; its size is unchanged.
     pub(crate) fn add(&self, bytes: usize) -> Result<(), Excess> {
         self.set(self.bytes.load(Ordering::Relaxed).saturating_add(bytes))
     }
 }
 
-/// Held until the command has ended, or longer by others; once it has started, no more than what is kept of it. Passes on what
-/// it sees.
+/// Keeps the reservation until the command has ended, and shrinks it to `kept` once that has started. Forwards all events to
+/// `others`.
 pub(crate) fn watch(
     reservation: Arc<Reservation>,
     kept: usize,
@@ -236,7 +236,7 @@ impl std::fmt::Debug for Reservation {
     }
 }
 
-/// What the engine keeps of a request while its command runs.
+/// The bytes that the engine keeps of a request while its command runs.
 pub(crate) fn kept(command: &Command) -> usize {
     let program = match command.program() {
         Program::Shell { text, .. } => text.len(),
@@ -246,7 +246,7 @@ pub(crate) fn kept(command: &Command) -> usize {
     program + labels + command.stdin().len()
 }
 
-/// Sees a command to its end.
+/// Observes a command until its end.
 struct UntilEnd {
     kept: usize,
     reservation: Arc<Reservation>,
@@ -296,7 +296,7 @@ mod tests {
         reservation.set(2_000_000).unwrap();
         let more = memory.of(&Identity::anonymous()).reservation();
         assert_eq!(more.set(100_000).unwrap_err().setting, "max_request_bytes_in_flight_per_identity");
-        // a small one has its place all the same, but not any number of them
+        // small ones still fit, but not any number of them
         let small: Vec<_> =
             (0..100).map(|_| one.reservation()).take_while(|reservation| reservation.set(SMALL).is_ok()).collect();
         assert_eq!(small.len(), 500_000 / SMALL);

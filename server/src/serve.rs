@@ -1,4 +1,4 @@
-//! The agent's life: accept, answer, drain, end.
+//! The life of an agent: accept, serve, drain, shut down.
 
 use std::future::Future;
 use std::io;
@@ -42,14 +42,13 @@ use crate::tls::Tls;
 use crate::tls::expiry::warn_of_expiry;
 use crate::trace::Traces;
 
-/// Connections of one listener that may be in their handshake at once; for more, others make way.
+/// Pending handshakes per listener; above it, older ones are displaced.
 const MAX_HANDSHAKES: u64 = 1024;
-/// Threads for what is read while the agent serves, and may be on a network file system that does not answer: each source
-/// of a reload has one at a time, and so has each scraper.
+/// Threads for reads that may block on a network file system: one at a time per reload source and per scrape.
 const MAX_WORKERS: usize = 16;
-/// After SIGKILL: how long a process may take to end. One in an uninterruptible sleep takes for ever.
+/// How long to wait for processes after SIGKILL. One in uninterruptible sleep may never end.
 const KILL_TIME: Duration = Duration::from_secs(5);
-/// After the last execution has ended: how long its end may take to reach its caller.
+/// How long the last responses may take to be sent after all executions have ended.
 const FLUSH_TIME: Duration = Duration::from_secs(1);
 
 /// An agent that could not start.
@@ -59,25 +58,24 @@ pub enum ServeError {
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The engine cannot be made.
+    /// The engine cannot be created.
     #[error("cannot run commands on this machine")]
     Engine(#[source] io::Error),
-    /// There are no threads for what blocks.
+    /// Worker threads cannot be started.
     #[error("cannot start threads")]
     Threads(#[source] io::Error),
-    /// The audit log cannot be kept.
+    /// The audit log cannot be opened.
     #[error(transparent)]
     Audit(#[from] AuditError),
-    /// The descriptors for reflection are broken.
+    /// The descriptors for reflection are malformed.
     #[error("cannot offer reflection")]
     Reflection(#[source] tonic_reflection::server::Error),
 }
 
-/// Answers calls until `shutdown` completes; then lets commands go on for the configured `shutdown_grace`, ends those
-/// that still run, and returns. It returns in bounded time, whatever peers and commands do. `shutdown` is first polled
-/// when the agent serves.
+/// Serves calls until `shutdown` completes, lets commands run on for the configured `shutdown_grace`, ends the rest, and
+/// returns, in bounded time whatever peers and commands do. `shutdown` is first polled once the agent serves.
 ///
-/// Dropping the future closes all connections, which ends what they run, in the background.
+/// Dropping the future closes all connections, which ends their commands in the background.
 ///
 /// # Errors
 /// The agent could not start; nothing was served.
@@ -152,7 +150,7 @@ pub async fn serve(
     audit.close().await;
     traces.close(&workers).await;
     engine.leave().await;
-    // what it listens on is gone when this returns
+    // the listeners are closed when this returns
     following.shutdown().await;
     Ok(())
 }
@@ -185,7 +183,7 @@ async fn routes(
     Ok(routes.prepare())
 }
 
-/// Every service, and the empty name that stands for the whole agent.
+/// All services, and the empty name for the whole agent.
 async fn not_serving(health: &HealthReporter) {
     let names = [
         "",
@@ -197,7 +195,7 @@ async fn not_serving(health: &HealthReporter) {
     }
 }
 
-/// Strangers leave some descriptors to the commands that run.
+/// Leaves descriptors for running commands, whatever unauthenticated peers do.
 fn max_handshakes() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(MAX_HANDSHAKES.min(descriptors / 2)).unwrap_or(1).max(1)
@@ -207,16 +205,16 @@ fn max_handshakes() -> usize {
 #[derive(Clone)]
 struct Connections {
     routes: Routes,
-    /// Whether a policy decides about users that the agent has nothing to do with.
+    /// Whether other local users may connect, because a policy decides what they may do.
     strangers: bool,
-    /// Calls that run may end; new ones are refused.
+    /// Open calls may complete; new ones are refused.
     goaway: CancellationToken,
-    /// Everything ends.
+    /// All connections are closed.
     close: CancellationToken,
     tracker: TaskTracker,
     connection_limiter: ConnectionLimiter,
     call_limiter: CallLimiter,
-    /// Compute what TLS asks for, in turns of sources.
+    /// Runs the computations of TLS, fairly among sources.
     handshakes: Workers,
     request_memory: RequestMemory,
     metrics: Metrics,
@@ -238,9 +236,9 @@ impl Connections {
         }
     }
 
-    /// Accepts for ever.
+    /// Accepts connections. Never returns.
     async fn accept(self, listener: Listener) {
-        // for each listener: strangers on one do not keep callers from another
+        // per listener: strangers on one must not block callers on another
         let handshakes = PendingConnections::new(max_handshakes());
         let mut accepts = true;
         loop {
@@ -257,10 +255,10 @@ impl Connections {
                     let pending = handshakes.enter(remote.source);
                     let answer = self.clone().answer(accepted, remote, pending);
                     self.tracker.spawn(async move { close.run_until_cancelled(answer).await });
-                    // a flood of them does not keep this thread from the others
+                    // a flood of connections must not starve other tasks
                     tokio::task::yield_now().await;
                 }
-                // out of descriptors, most likely: some will be closed soon
+                // most likely out of descriptors: some will be closed soon
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         }
@@ -299,7 +297,7 @@ impl Connections {
         .await;
     }
 
-    /// Lets the last answers out, then closes what is still open.
+    /// Waits for the last responses to be sent, then closes all connections.
     async fn close(self) {
         self.tracker.close();
         if tokio::time::timeout(FLUSH_TIME, self.tracker.wait()).await.is_err() {

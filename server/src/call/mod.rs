@@ -1,4 +1,4 @@
-//! One call: which, and whose.
+//! One call: its RPC, caller and deadline.
 
 pub(crate) mod caller;
 pub(crate) mod deadline;
@@ -15,27 +15,27 @@ use crate::call::caller::Caller;
 use crate::call::deadline::Deadline;
 use crate::request_memory::Reservation;
 
-/// The headers of the recommendation W3C Trace Context.
+/// Headers of W3C Trace Context.
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
 
-/// A call, as far as it matters to whether it is allowed and to who hears of it.
+/// A call, as needed for the policy and the logs.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) rpc: Rpc,
     pub(crate) caller: Arc<Caller>,
     pub(crate) deadline: Deadline,
-    /// What its request holds of the memory.
+    /// The memory of its request.
     pub(crate) reservation: Arc<Reservation>,
-    /// The caller's span, if it is a part of a trace.
+    /// The caller's span, if it is part of a trace.
     pub(crate) trace: Option<TraceContext>,
 }
 
 impl Call {
-    /// Who calls, and until when; the connection noted both.
+    /// From the caller and the deadline in the request's extensions.
     ///
     /// # Errors
-    /// It did not.
+    /// They are missing.
     pub(crate) fn of<T>(request: &Request<T>, rpc: Rpc) -> Result<Self, Status> {
         let caller = request.extensions().get::<Arc<Caller>>();
         let caller = caller.ok_or_else(|| Status::unauthenticated("the transport did not say who calls"))?;
@@ -47,7 +47,7 @@ impl Call {
     }
 }
 
-/// Every RPC of the two services: what a policy calls an action.
+/// Every RPC of the two services. In policies these are the actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rpc {
     Execute,
@@ -95,7 +95,7 @@ impl Rpc {
         }
     }
 
-    /// The group of actions that it is of, in the schema of policies.
+    /// Its group of actions in the policy schema.
     pub(crate) fn group(self) -> &'static str {
         match self {
             Self::Execute | Self::Run | Self::Interact => "start",
@@ -105,12 +105,12 @@ impl Rpc {
     }
 }
 
-/// `None`: there is none, or it is malformed, which the recommendation says to ignore.
+/// `None`: missing, or malformed, which the recommendation says to ignore.
 fn trace(metadata: &MetadataMap) -> Option<TraceContext> {
     let mut parents = metadata.get_all(TRACEPARENT).iter();
     let parent = parents.next()?.to_str().ok()?;
     let states = metadata.get_all(TRACESTATE).iter().map(|state| state.to_str());
-    // one that cannot be read makes all of them malformed
+    // one unreadable value makes all of them malformed
     let states = states.collect::<Result<Vec<_>, _>>().unwrap_or_default().join(",");
     parents.next().is_none().then(|| TraceContext::parse(parent, &states)).flatten()
 }

@@ -1,4 +1,4 @@
-//! What is answered over HTTP/2: the events of an execution go out without a copy of its output.
+//! Response bodies. The events of an execution are sent without copying its output.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,20 +15,20 @@ use tonic::Status;
 
 use crate::call::events::EventStream;
 
-/// Short messages that are there at the same time travel together, about so many bytes of them.
+/// Short messages that are ready at the same time are sent together, up to about this size.
 const ENOUGH_BYTES: usize = 32 * 1024;
 
-/// A head, and what follows it without having been copied.
+/// Copied bytes, followed by output that is not copied.
 type Piece = Chain<Bytes, Bytes>;
 
-/// What tonic would send of a stream that goes with the answer: an error, if nobody takes the stream out. See [`carrying`].
+/// The stream that tonic sees instead of the events: an error, in case nobody takes these out. See [`carrying`].
 pub(crate) type EventPlaceholder = stream::Iter<std::array::IntoIter<Result<ExecutionEvent, Status>, 1>>;
 
-/// How the events get past tonic, whose encoder copies every byte of them.
+/// Carries the events past tonic, whose encoder copies every byte.
 #[derive(Clone)]
 struct Events(Arc<Mutex<Option<EventStream>>>);
 
-/// An answer with these events; [`of`] sends them.
+/// A response with these events among its extensions; [`of`] sends them.
 pub(crate) fn carrying(events: EventStream) -> tonic::Response<EventPlaceholder> {
     let left = Status::internal("the events were left in the answer");
     let mut response = tonic::Response::new(stream::iter([Err(left)]));
@@ -36,7 +36,7 @@ pub(crate) fn carrying(events: EventStream) -> tonic::Response<EventPlaceholder>
     response
 }
 
-/// The same answer, as it is sent.
+/// The response as it is sent.
 pub(crate) fn of(mut response: Response<tonic::body::Body>) -> Response<Body> {
     let events = response.extensions_mut().remove::<Events>();
     let events = events.and_then(|events| events.0.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -46,15 +46,15 @@ pub(crate) fn of(mut response: Response<tonic::body::Body>) -> Response<Body> {
     })
 }
 
-/// The body of an answer. Dropping it, when the call is cancelled or its connection is lost, drops the execution.
+/// The body of a response. Dropping it, when the call is cancelled or its connection is lost, drops the execution.
 pub(crate) enum Body {
-    /// tonic's own.
+    /// Encoded by tonic.
     Whole(tonic::body::Body),
     Events {
         events: EventStream,
-        /// Messages that were not sent yet.
+        /// Encoded messages that were not sent yet.
         head: BytesMut,
-        /// What it ends with, once that is known.
+        /// The final status, once known.
         status: Option<Status>,
         ended: bool,
     },
@@ -101,7 +101,7 @@ impl hyper::body::Body for Body {
     }
 }
 
-/// Gathers what is there; returns what follows it. With a status there is no more.
+/// Gathers the messages that are ready; returns output that follows them uncopied. After a status there are no more.
 fn poll_messages(
     events: &mut EventStream,
     head: &mut BytesMut,

@@ -1,4 +1,4 @@
-//! One connection: who is there, then HTTP/2 until it ends.
+//! One connection: authenticates the peer, then serves HTTP/2 until it closes.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -41,16 +41,16 @@ use crate::tls::Tls;
 use crate::tls::ca_names::reason;
 use crate::tls::client_cert_check::ClientCertCheck;
 
-/// From the accepted connection to an identity; a caller that takes longer is dropped.
+/// From accepting a connection to an identity; slower peers are dropped.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// From then on to the first bytes of HTTP/2.
+/// From then on to the HTTP/2 preface.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Encrypted at once for one write to the socket: a few chunks of output.
+/// Encrypted in one go for one write to the socket: a few chunks of output.
 const TLS_BUFFER_BYTES: usize = 256 * 1024;
 
-/// A peer that could not say who it is.
+/// Why a peer was not authenticated.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeError {
     #[error("it took longer than {} s", HANDSHAKE_TIMEOUT.as_secs())]
@@ -72,7 +72,7 @@ pub(crate) enum HandshakeError {
 }
 
 impl HandshakeError {
-    /// What metrics call it.
+    /// The label in metrics.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
@@ -90,7 +90,7 @@ fn tls_reason(error: &io::Error) -> String {
     refused.map_or_else(|| error.to_string(), reason)
 }
 
-/// Someone that is known.
+/// An authenticated peer.
 pub(crate) struct Peer {
     caller: Arc<Caller>,
     io: Box<dyn Stream>,
@@ -105,8 +105,8 @@ impl Peer {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Finds out who is there; what TLS computes is done by `workers`. With `strangers`, users of this machine other than root and the
-/// agent's own, and virtual machines beside this one, are let in too: a policy decides what they may do.
+/// Authenticates the peer; the computations of TLS run on `workers`. With `strangers`, other local users than root and the
+/// agent's own, and other virtual machines, are accepted too: a policy decides what they may do.
 pub(crate) async fn handshake(
     accepted: Accepted,
     remote: &Remote,
@@ -144,7 +144,7 @@ pub(crate) async fn handshake(
     tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await.unwrap_or(Err(HandshakeError::Timeout))
 }
 
-/// It is root, or the agent's own user.
+/// Whether it is root, or the agent's own user.
 fn is_own(credentials: &UCred) -> bool {
     credentials.uid() == 0 || credentials.uid() == rustix::process::geteuid().as_raw()
 }
@@ -155,7 +155,7 @@ async fn tls_handshake(
     remote: &Remote,
     workers: &Workers,
 ) -> Result<Peer, HandshakeError> {
-    // who says nothing costs nothing
+    // an idle peer costs no worker
     stream.readable().await.map_err(HandshakeError::Tls)?;
     let (credentials, since) = (tls.current(), UnixTime::now());
     let acceptor = TlsAcceptor::from(Arc::clone(&credentials.server));
@@ -170,8 +170,8 @@ async fn tls_handshake(
     Ok(Peer { caller: caller.into(), io: Box::new(stream) })
 }
 
-/// Answers the peer's calls until it leaves, or until `goaway` and then the end of the calls that run. A peer whose
-/// certificate does not count any more starts no new ones, and those that run are ended (`permission`).
+/// Serves the peer's calls until it disconnects, or after `goaway` until the open calls have ended. Once the peer's
+/// certificate is no longer valid new calls are refused, and open ones are ended (`permission`).
 pub(crate) async fn serve(
     peer: Peer,
     admission: PendingAdmission,
@@ -224,7 +224,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// The answer of the service, until the call's deadline.
+/// The response of the service, within the call's deadline.
 async fn answer(routes: Routes, mut request: Request<Limited<Incoming>>) -> Response<Body> {
     let deadline = match Deadline::of(request.headers()) {
         Ok(deadline) => deadline,
@@ -237,14 +237,14 @@ async fn answer(routes: Routes, mut request: Request<Limited<Incoming>>) -> Resp
     }
 }
 
-/// HTTP/2 with every limit said; the peer is authenticated.
+/// HTTP/2 with all limits explicit; the peer is authenticated.
 fn http2() -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
-        // calls at once on one connection; the number of executions has its own limit
+        // concurrent calls of one connection; executions have their own limit
         .max_concurrent_streams(1024)
-        // requests are small, but for input
+        // requests are small, except for input
         .initial_stream_window_size(1024 * 1024)
         .initial_connection_window_size(8 * 1024 * 1024)
         .adaptive_window(false)
@@ -255,7 +255,7 @@ fn http2() -> http2::Builder<TokioExecutor> {
         // an orchestrator may cancel many calls in a row
         .max_pending_accept_reset_streams(512)
         .max_local_error_reset_streams(512)
-        // a peer that vanished is noticed in 30 s, and what it ran is ended
+        // detects a vanished peer within 30 s, whose commands are then ended
         .keep_alive_interval(Duration::from_secs(20))
         .keep_alive_timeout(Duration::from_secs(10))
         .auto_date_header(false);

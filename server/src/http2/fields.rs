@@ -1,32 +1,32 @@
-//! Counts the fields of a message in the Protocol Buffers wire format as it arrives: each takes far more memory once it is
-//! unpacked than on the wire.
+//! Counts the fields of a message in the Protocol Buffers wire format as it arrives: a decoded field takes far more memory
+//! than on the wire.
 
-/// The fields of one message so far.
+/// Parser state and field count of one message.
 #[derive(Debug)]
 pub(crate) struct Fields {
-    /// Fields of a message in field 1 are counted as if they were its own.
+    /// Whether the fields of a nested message in field 1 are counted too.
     nested: bool,
-    /// How much of such a message is missing; its own field 1 is like any other.
+    /// Bytes missing of that nested message; its own field 1 is not special.
     inside: u64,
     count: usize,
     state: State,
-    /// The number that is being read, and how many bits of it are there.
+    /// The varint that is being read, and its bits so far.
     number: u64,
     bits: u32,
 }
 
-/// What comes next.
+/// What is expected next.
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// A field: its number and type.
+    /// The tag of a field: its number and type.
     Key,
-    /// A number, which is the whole field.
+    /// A varint that is the value of the field.
     Number,
-    /// The length of a field, which is to be looked into or not.
+    /// The length of a field, and whether it is the nested message.
     Length { nested: bool },
-    /// So many bytes of a field.
+    /// The remaining bytes of a field.
     Bytes(u64),
-    /// It is malformed: whoever unpacks it stops here too.
+    /// Malformed: a decoder would stop here too.
     Nothing,
 }
 
@@ -40,7 +40,7 @@ impl Fields {
         self.count
     }
 
-    /// Goes on with more of the message, however it is cut.
+    /// Parses the next piece of the message, of any length.
     pub(crate) fn read(&mut self, mut data: &[u8]) {
         loop {
             if let State::Bytes(missing) = self.state {
@@ -62,7 +62,7 @@ impl Fields {
         }
     }
 
-    /// The number that ends with this byte; `None`: it goes on.
+    /// The varint, if this is its last byte.
     fn number(&mut self, byte: u8) -> Option<u64> {
         const MAX_BITS: u32 = 70;
         self.number |= u64::from(byte & 0x7f).checked_shl(self.bits).unwrap_or(0);
@@ -85,7 +85,7 @@ impl Fields {
                     (0, _) => State::Number,
                     (1, _) => State::Bytes(8),
                     (2, field) => State::Length { nested: self.nested && self.inside == 0 && field == 1 },
-                    // the bounds of a group, whose fields follow
+                    // the start or end of a group, whose fields follow
                     (3 | 4, _) => State::Key,
                     (5, _) => State::Bytes(4),
                     _ => State::Nothing,

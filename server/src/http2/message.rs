@@ -1,5 +1,5 @@
-//! What a request must be before it reaches a service: gRPC, in messages that are not too long, and no more of them than may
-//! be held. Nothing is unpacked before that is known.
+//! Limits on requests before they reach a service: gRPC, with bounded messages and bounded memory. Checked on the wire format,
+//! before anything is decoded.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use crate::http2::fields::Fields;
 use crate::metrics::{Metrics, Refusal};
 use crate::request_memory::{Account, Reservation};
 
-/// The longest message that a caller may send, as tonic's own limit is; but tonic says OUT_OF_RANGE.
+/// The longest message that a caller may send. tonic has the same limit, but answers OUT_OF_RANGE.
 const MAX_MESSAGE_BYTES: u32 = 4 * 1024 * 1024;
 
-/// What a field of a message costs beside its bytes, about, once it is an entry of a map, is checked and judged.
+/// The approximate cost of a decoded field beside its bytes: an entry of a map, validated and evaluated.
 const FIELD_BYTES: usize = 256;
 
-/// Whose first field is a request of its own, whose fields count.
+/// Methods whose first field is a nested request, whose fields count.
 const NESTED: [&str; 2] = ["/telexec.v1.ExecutionService/Interact", "/telexec.v1.AgentService/CheckCommand"];
 
-/// Whose requests are any number of messages; of others all messages count together, and one is expected.
+/// Methods with streams of requests. For others all messages count together, and one is expected.
 const STREAMS: [&str; 3] = [
     "/telexec.v1.ExecutionService/Interact",
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
 
-/// The same request with its messages limited, and what they hold, which is among its extensions too. `None`: it is not gRPC.
+/// The request with limited messages, and its memory reservation, also among its extensions. `None`: it is not gRPC.
 pub(crate) fn admit<B>(
     mut request: Request<B>,
     account: &Account,
@@ -50,14 +50,14 @@ pub(crate) fn admit<B>(
     Some((request.map(limited(Arc::clone(&reservation))), reservation))
 }
 
-/// The answer to what is not gRPC.
+/// The response to what is not gRPC.
 pub(crate) fn unsupported() -> Response<tonic::body::Body> {
     let mut response = Response::new(tonic::body::Body::empty());
     *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
     response
 }
 
-/// `application/grpc`, perhaps with a format (`+proto`) or parameters (`;`).
+/// `application/grpc`, optionally with a format (`+proto`) or parameters (`;`).
 fn is_grpc(headers: &HeaderMap) -> bool {
     let value = headers.get(CONTENT_TYPE).map_or(&[][..], |value| value.as_bytes());
     let name = b"application/grpc";
@@ -65,12 +65,12 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     begin.eq_ignore_ascii_case(name) && matches!(rest.first(), None | Some(b'+' | b';'))
 }
 
-/// A request's body, which fails with RESOURCE_EXHAUSTED at the beginning of a message that is too long, or for which there is
-/// no room, and in the midst of one that has too many fields.
+/// A request's body. Fails with RESOURCE_EXHAUSTED at the beginning of a message that is too long or exceeds the memory limits,
+/// and within one that has too many fields.
 pub(crate) struct Limited<B> {
     body: B,
     framing: Framing,
-    /// The messages that were read since the last one was whole: those before are done with when more is read.
+    /// For the messages read since the last complete one; those before are released when more is read.
     reservation: Arc<Reservation>,
     max_fields: usize,
     metrics: Metrics,
@@ -78,7 +78,7 @@ pub(crate) struct Limited<B> {
 
 impl<B> Limited<B> {
     /// # Errors
-    /// What the caller is told.
+    /// The status for the caller.
     fn read(&mut self, data: &[u8]) -> Result<(), Status> {
         let (framing, reservation, max_fields) = (&mut self.framing, &self.reservation, self.max_fields);
         framing.read(data, |weight| {
@@ -131,31 +131,31 @@ where
     }
 }
 
-/// What the messages of a body come to.
+/// The cost of the messages of a body.
 struct Weight {
-    /// Bytes of all that is there, or has begun to arrive, with what its fields cost.
+    /// Bytes of all messages that have arrived or begun to, with the cost of their fields.
     bytes: usize,
-    /// Fields of the message that is read.
+    /// Fields of the current message.
     fields: usize,
-    /// The length of the message that is read.
+    /// The length of the current message.
     length: u32,
 }
 
-/// Where in its messages a body is: each has a flag, four bytes of length, and so many bytes.
+/// Parses gRPC framing: each message has a flag, four bytes of length, and that many bytes.
 struct Framing {
     header: u64,
     header_bytes: u8,
-    /// What is missing of the message that is read.
+    /// Bytes still missing of the current message.
     missing: usize,
-    /// What that message has so far.
+    /// The length of the current message.
     length: usize,
     fields: Fields,
     nested: bool,
-    /// There may be any number of messages, each done with when the next one is read.
+    /// A stream of messages, each released when the next one is read.
     streams: bool,
-    /// What the messages before this one come to that are not done with.
+    /// The cost of earlier messages that are not released yet.
     before: usize,
-    /// How many have begun.
+    /// The number of messages begun.
     messages: u64,
     failed: bool,
 }
@@ -178,10 +178,10 @@ impl Framing {
         }
     }
 
-    /// Nothing more comes.
+    /// Called at the end of the body.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT: that is no end, once.
+    /// INVALID_ARGUMENT, once: the body ends too early.
     fn end(&mut self) -> Result<(), Status> {
         if std::mem::replace(&mut self.failed, true) {
             return Ok(());
@@ -193,13 +193,13 @@ impl Framing {
         }
     }
 
-    /// Asks `admit` at the beginning of each message, and whenever more of its fields have been seen.
+    /// Calls `admit` at the beginning of each message, and whenever more of its fields have been counted.
     ///
     /// # Errors
     /// Those of `admit`.
     fn read(&mut self, mut data: &[u8], mut admit: impl FnMut(Weight) -> Result<(), Status>) -> Result<(), Status> {
         const HEADER_BYTES: u8 = 5;
-        // whole messages of the same piece are kept until the next one is read
+        // complete messages of one piece are kept until the next piece is read
         if self.streams {
             self.before = 0;
             if self.missing == 0 {
@@ -275,7 +275,7 @@ mod tests {
         let mut framing = Framing::new(false, true);
         assert_eq!(read(&mut framing, &message(100)[..50]), Ok(100));
         assert_eq!(read(&mut framing, &[&message(100)[50..], &message(7), &message(20)[..6]].concat()), Ok(127));
-        // the first two were done with before this was read
+        // the first two were released before this was read
         assert_eq!(read(&mut framing, &message(20)[6..10]), Ok(20));
         assert_eq!(read(&mut framing, &[&message(20)[10..], &message(9)].concat()), Ok(29));
         assert_eq!(read(&mut framing, &message(9)), Ok(9));

@@ -1,5 +1,5 @@
-//! The first bytes that a peer says in HTTP/2 (RFC 9113, section 3.4). hyper waits for them without a limit, and its
-//! keepalive begins only after them.
+//! A timeout for the client's HTTP/2 preface (RFC 9113, section 3.4): hyper waits for it without a limit, and begins its
+//! keepalive only after it.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -14,25 +14,25 @@ use crate::listen::connection_limiter::ConnectionPermit;
 
 const PREFACE_BYTES: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
-/// How a connection becomes one of those that have a place.
+/// How a connection that is pending becomes one that is served.
 pub(crate) struct PendingAdmission {
-    /// Until then it may have to make way for others.
+    /// Cancelled when it is displaced by others.
     pub(crate) displaced: CancellationToken,
-    /// `None`: there is no place.
+    /// `None`: too many connections.
     pub(crate) acquire_permit: Box<dyn FnOnce() -> Option<ConnectionPermit> + Send>,
 }
 
-/// A connection that fails if the peer has not said its preface in time, or if there is no place for it then. What it says
-/// is checked by hyper.
+/// A connection that fails if the preface does not arrive in time, or there is no permit for it then. Only counts bytes: hyper
+/// checks their content.
 pub(crate) struct PrefaceTimeout<S> {
     io: S,
-    /// `None`: the preface was said.
+    /// `None`: the preface has arrived.
     waits: Option<PrefaceWait>,
     permit: Option<ConnectionPermit>,
 }
 
 struct PrefaceWait {
-    /// What is left of the preface.
+    /// Bytes of the preface still missing.
     left: usize,
     time: Pin<Box<Sleep>>,
     displaced: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -50,10 +50,10 @@ impl<S> PrefaceTimeout<S> {
         Self { io, waits: Some(waits), permit: None }
     }
 
-    /// So many bytes were read of a connection that waits.
+    /// After so many bytes were read while waiting.
     ///
     /// # Errors
-    /// It waits no longer.
+    /// The connection is to be closed.
     fn wait(&mut self, mut waits: PrefaceWait, read: usize, cx: &mut Context<'_>) -> io::Result<()> {
         waits.left = waits.left.saturating_sub(read);
         if waits.left == 0 {

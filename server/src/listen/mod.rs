@@ -1,4 +1,4 @@
-//! Where the agent listens: addresses, and the sockets bound to them.
+//! Listeners: addresses, and the sockets bound to them.
 
 pub(crate) mod connection_limiter;
 pub(crate) mod pending;
@@ -27,24 +27,24 @@ use crate::tls::Tls;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// The configuration does not allow it.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Without TLS only this machine may be listened to.
+    /// Without TLS only loopback addresses may be listened on.
     #[error("{0} is not a loopback address: listening there needs TLS, not --insecure")]
     NotLoopback(SocketAddr),
-    /// Without TLS only this machine may ask for metrics.
+    /// Without TLS metrics are only served on loopback addresses.
     #[error(
         "metrics_listen: {0} is not a loopback address: set tls_cert, tls_key and client_ca to serve metrics there"
     )]
     PlainMetrics(SocketAddr),
-    /// systemd has passed none, or one that cannot be used.
+    /// systemd has passed no socket, or an unusable one.
     #[error("systemd: {0}")]
     Systemd(String),
-    /// Another agent answers there.
+    /// Another process listens there.
     #[error("{0} is in use by another process")]
     InUse(Listen),
-    /// The system does not allow it.
+    /// The system refused it.
     #[error("cannot listen on {listen}")]
     Io {
         /// The address.
@@ -54,7 +54,7 @@ pub enum BindError {
     },
 }
 
-/// Bound sockets: callers can connect from now on, and are answered once [`crate::serve`] runs.
+/// Bound sockets: callers can connect from now on, and are served once [`crate::serve`] runs.
 ///
 /// Dropping them closes them and removes the files of Unix sockets.
 pub struct Listeners {
@@ -92,7 +92,7 @@ impl Listeners {
         Ok(Self { all, metrics, tls, reload: Reload::default() })
     }
 
-    /// Without TLS on this machine, which is no risk for anyone who runs commands; elsewhere only with it.
+    /// Plaintext on this machine, since metrics hold no secrets; elsewhere only with TLS.
     async fn bind_metrics(listen: &Listen, config: &Config, tls: Option<Tls>) -> Result<Listener, BindError> {
         match listen {
             Listen::Unix(path) => Ok(Listener::Unix(Unix::bind(listen, path, config.socket_mode)?)),
@@ -109,17 +109,17 @@ impl Listeners {
         }
     }
 
-    /// What was bound, with the real port where 0 was asked for.
+    /// The bound addresses, with the actual port where 0 was configured.
     pub fn addresses(&self) -> Vec<Listen> {
         self.all.iter().map(Listener::address).collect()
     }
 
-    /// Where metrics are served, likewise.
+    /// The same for metrics.
     pub fn metrics_address(&self) -> Option<Listen> {
         self.metrics.as_ref().map(Listener::address)
     }
 
-    /// To replace their certificates while [`crate::serve`] runs: changes of the files are also noticed without it.
+    /// Reloads files while [`crate::serve`] runs. Changes of the files are also noticed without it.
     pub fn reload(&self) -> Reload {
         self.reload.clone()
     }
@@ -132,7 +132,7 @@ pub(crate) enum Listener {
     Vsock(Vsock),
 }
 
-/// A connection that was accepted, before anyone said who they are.
+/// An accepted connection, not authenticated yet.
 pub(crate) enum Accepted {
     Unix(UnixStream),
     Tcp(TcpStream, Option<Tls>),

@@ -1,7 +1,7 @@
-//! Connections of which it is not known yet who is there: a bounded number, shared by their sources.
+//! Connections that are not authenticated yet: a bounded number, shared fairly among their sources.
 //!
-//! Nobody waits for a place. Where there is none, the source that has the most loses its oldest connection: whoever opens
-//! many and says nothing on them is in its own way, and others have the time that a handshake takes.
+//! A new connection never waits. If there are too many, the source with the most loses its oldest one: a source that opens
+//! many idle connections displaces its own, and others have time for their handshakes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::identity::source::Source;
 
-/// The connections of one listener; clones share them.
+/// The pending connections of one listener; clones share them.
 #[derive(Clone)]
 pub(crate) struct PendingConnections(Arc<Shared>);
 
@@ -23,12 +23,12 @@ struct Shared {
 #[derive(Default)]
 struct All {
     count: usize,
-    /// Of each source, by the order in which they came.
+    /// By source, in the order of arrival.
     each: HashMap<Source, BTreeMap<u64, CancellationToken>>,
     came: u64,
 }
 
-/// One of the connections, until it is dropped.
+/// One pending connection, until it is dropped.
 pub(crate) struct PendingConnection {
     pending: PendingConnections,
     source: Source,
@@ -37,12 +37,12 @@ pub(crate) struct PendingConnection {
 }
 
 impl PendingConnections {
-    /// At most so many, at least one.
+    /// With a limit of at least one.
     pub(crate) fn new(max: usize) -> Self {
         Self(Arc::new(Shared { max: max.max(1), all: Mutex::default() }))
     }
 
-    /// One more; if that is one too many, another makes way for it, which may be of the same source.
+    /// Adds a connection; above the limit another one is displaced, perhaps of the same source.
     pub(crate) fn enter(&self, source: Source) -> PendingConnection {
         let displaced = CancellationToken::new();
         let mut all = self.all();
@@ -62,7 +62,7 @@ impl PendingConnections {
 }
 
 impl All {
-    /// Ends the oldest of the source with the most; of several such sources, the oldest of all.
+    /// Displaces the oldest connection of the source with the most; among several such sources, the oldest of all.
     fn displace(&mut self) {
         let oldest = |connections: &BTreeMap<u64, _>| connections.keys().next().copied();
         let most = self.each.iter().max_by_key(|(_, all)| (all.len(), Reverse(oldest(all))));
@@ -83,7 +83,7 @@ impl All {
 }
 
 impl PendingConnection {
-    /// Cancelled when this is to make way.
+    /// Cancelled when this connection is displaced.
     pub(crate) fn displaced(&self) -> CancellationToken {
         self.displaced.clone()
     }

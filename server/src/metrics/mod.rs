@@ -1,6 +1,7 @@
-//! What the agent counts, for Prometheus: `deploy/METRICS.md` is the list.
+//! Counters for Prometheus, listed in `deploy/METRICS.md`.
 //!
-//! `watch` sees one execution; who asks is answered by the module `scrape`. No label has values that a caller could make up: who, what and which execution is for the logs.
+//! `watch` observes one execution; the module `scrape` serves the metrics. No label has values that callers could make up:
+//! identities, commands and ids are for the logs.
 
 mod watch;
 
@@ -25,30 +26,30 @@ const START_BUCKETS: [f64; 13] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05
 const EXECUTION_BUCKETS: [f64; 13] =
     [0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0];
 
-/// Why a command was not started, or a caller not answered, without any system call that failed.
+/// Why a command or a caller was refused, system calls that failed aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The policy.
+    /// Denied by the policy.
     Policy,
     /// `max_starts_per_second`.
     Pace,
-    /// It could not be recorded.
+    /// The audit log could not be written.
     Audit,
-    /// Too much runs already, or too much is kept.
+    /// Too many executions or calls.
     Exhausted,
-    /// This machine cannot do what was asked for.
+    /// This machine does not support the request.
     Unsupported,
     /// `max_request_bytes_in_flight`, of all or of an identity, `max_request_fields`, or a message that is too long.
     Requests,
-    /// Its id was used.
+    /// The execution id exists already.
     Exists,
-    /// The agent ends.
+    /// The agent is shutting down.
     Shutdown,
-    /// Its caller did not wait, or something went wrong.
+    /// The caller did not wait, or something failed.
     GivenUp,
     /// `max_connections`.
     Connections,
-    /// The certificate of an open connection has been revoked, or is over.
+    /// The certificate of an open connection was revoked or has expired.
     Certificate,
 }
 
@@ -84,7 +85,7 @@ impl Refusal {
     }
 }
 
-/// Where things are counted; its clones count in the same place. Without anyone who asks, nothing is.
+/// The counters; clones share them. If metrics are not served, nothing is counted.
 #[derive(Clone)]
 pub(crate) struct Metrics(Option<Arc<Counters>>);
 
@@ -93,7 +94,7 @@ impl Metrics {
         Self(wanted.then(|| Arc::new(Counters::new())))
     }
 
-    /// A call was allowed or denied.
+    /// Counts a policy decision.
     pub(crate) fn decided(&self, rpc: Rpc, allowed: bool) {
         if let Some(counters) = &self.0 {
             counters.decisions.get_or_create(&decision(rpc, allowed)).inc();
@@ -106,14 +107,14 @@ impl Metrics {
         }
     }
 
-    /// A peer has said who it is, or could not.
+    /// Counts a handshake.
     pub(crate) fn handshake(&self, result: &'static str) {
         if let Some(counters) = &self.0 {
             counters.handshakes.get_or_create(&[("result", result)]).inc();
         }
     }
 
-    /// Sees a command too that `others` see; it was asked for at `asked`.
+    /// Adds itself to the observers of a command that was requested at `asked`.
     pub(crate) fn watch(
         &self,
         asked: Instant,
@@ -125,13 +126,13 @@ impl Metrics {
         Some((id.unwrap_or_else(ExecutionId::generate), Box::new(watch)))
     }
 
-    /// How many commands have ended by each cause, without those that are 0.
+    /// The number of ended commands by cause, without zeros.
     pub(crate) fn ended(&self) -> HashMap<String, u64> {
         let counted = |counters: &Arc<Counters>, cause| counters.executions.get_or_create(&[("cause", cause)]).get();
         self.counted(watch::CAUSES.map(ExitCause::as_str), counted)
     }
 
-    /// How many were turned away for each reason, without those that are 0.
+    /// The number of refusals by reason, without zeros.
     pub(crate) fn refusals(&self) -> HashMap<String, u64> {
         let counted = |counters: &Arc<Counters>, reason| counters.refusals.get_or_create(&[("reason", reason)]).get();
         self.counted(Refusal::ALL.map(Refusal::as_str), counted)
@@ -147,7 +148,7 @@ impl Metrics {
         all.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// All that is served, together with what `collector` looks up; `None`: nothing is counted.
+    /// The registry of all metrics, with those of `collector`; `None`: nothing is counted.
     pub(crate) fn registry(&self, collector: impl Collector) -> Option<Registry> {
         self.0.as_ref().map(|counters| counters.registry(collector))
     }
@@ -155,7 +156,7 @@ impl Metrics {
 
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 
-/// What is counted when it happens.
+/// Counters that are updated by events.
 struct Counters {
     executions: Family<Labels<1>, Counter>,
     start_seconds: Histogram,
@@ -169,7 +170,7 @@ struct Counters {
 }
 
 impl Counters {
-    /// What may be counted is there from the beginning, so that the first time shows as an increase.
+    /// All label values exist from the beginning, so that the first event shows as an increase.
     fn new() -> Self {
         let this = Self {
             executions: Family::default(),
@@ -223,7 +224,7 @@ impl Counters {
         self.dropped.add(OutputStream::Stderr, exited.stderr.dropped_bytes);
     }
 
-    /// All that is served: this, and what is looked up.
+    /// The registry of these counters and the collector's metrics.
     fn registry(&self, collector: impl Collector) -> Registry {
         let mut registry = Registry::default();
         let ours = registry.sub_registry_with_prefix("telexec");
@@ -245,7 +246,7 @@ fn decision(rpc: Rpc, allowed: bool) -> Labels<2> {
     [("decision", if allowed { "allow" } else { "deny" }), ("rpc", rpc.as_str())]
 }
 
-/// A counter for each of the two output streams, which is found without a look at its labels.
+/// A counter for each of the two output streams, without a lookup by label.
 struct Streams {
     all: Family<Labels<1>, Counter>,
     stdout: Counter,

@@ -1,4 +1,4 @@
-//! What is looked up when somebody asks, and is not counted: how the agent is now.
+//! Metrics that are read at the time of a scrape, not counted: the current state of the agent.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,7 +19,7 @@ use crate::listen::connection_limiter::ConnectionLimiter;
 use crate::logging;
 use crate::tls::Tls;
 
-/// Where it is looked up.
+/// Reads the current state.
 pub(crate) struct AgentCollector {
     engine: LocalExecutor,
     audit: Audit,
@@ -36,7 +36,7 @@ impl AgentCollector {
         Self { engine, audit, connections, tls, max_executions, max_connections }
     }
 
-    /// What the agent is and holds.
+    /// The agent's own metrics.
     fn encode_agent(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
         encoder.info("telexec_build", "The agent", ("version", env!("CARGO_PKG_VERSION")))?;
         let containment = self.engine.containment().as_str();
@@ -81,14 +81,14 @@ impl Collector for AgentCollector {
         let mut encoder = MetricEncoder(encoder);
         self.encode_agent(&mut encoder)?;
         match encode_process(&mut encoder) {
-            // the rest is worth something too
+            // the other metrics are still served
             Err(Fault::Lookup) | Ok(()) => Ok(()),
             Err(Fault::Write(error)) => Err(error),
         }
     }
 }
 
-/// Why the process is not told of.
+/// Why the process metrics are missing.
 enum Fault {
     Lookup,
     Write(fmt::Error),
@@ -106,7 +106,7 @@ impl From<fmt::Error> for Fault {
     }
 }
 
-/// By the names that all programs use.
+/// Process metrics, by their conventional names.
 fn encode_process(encoder: &mut MetricEncoder<'_>) -> Result<(), Fault> {
     let own = Process::myself()?;
     let (stat, limits) = (own.stat()?, own.limits()?);
@@ -129,7 +129,7 @@ fn since_epoch(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// What is served.
+/// Encodes single metrics.
 struct MetricEncoder<'a>(DescriptorEncoder<'a>);
 
 impl MetricEncoder<'_> {

@@ -1,4 +1,4 @@
-//! `GET /metrics` by HTTP/1.1, one answer a connection, within bounds: whoever asks does not matter to those who run commands.
+//! `GET /metrics` over HTTP/1.1, one response per connection, bounded so that scrapers cannot disturb commands.
 
 mod collector;
 
@@ -26,25 +26,25 @@ use crate::tls::Tls;
 
 pub(crate) use self::collector::AgentCollector;
 
-/// At once; more wait.
+/// Concurrent connections; further ones wait.
 const MAX_CONNECTIONS: usize = 8;
-/// From the connection to the end of the answer.
+/// From accepting the connection to the end of the response.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Of these, for the request.
+/// For reading the request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// The most of a request that is read.
+/// The longest request.
 const MAX_REQUEST_BYTES: usize = 16 * 1024;
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// After a connection that could not be accepted.
+/// After a failed accept.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// What is told, and the threads that write it down: the process is looked up in files.
+/// The metrics, and threads for encoding them, which reads files in /proc.
 struct MetricsSource {
     registry: Registry,
     workers: Workers,
 }
 
-/// Answers those who ask, for ever, with what was counted and what is looked up.
+/// Serves scrapes. Never returns.
 pub(crate) async fn serve(listener: Listener, metrics: Metrics, collector: AgentCollector, workers: Workers) {
     let Some(registry) = metrics.registry(collector) else { return };
     let source = Arc::new(MetricsSource { registry, workers });
@@ -76,12 +76,12 @@ async fn answer(accepted: Accepted, source: Arc<MetricsSource>) -> Result<(), Fa
         Accepted::Unix(stream) => speak(stream, source).await,
         Accepted::Tcp(stream, None) => speak(stream, source).await,
         Accepted::Tcp(stream, Some(tls)) => speak(acceptor(&tls).accept(stream).await?, source).await,
-        // nobody listens there
+        // metrics are never served there
         Accepted::Vsock(..) => Ok(()),
     }
 }
 
-/// By the certificates that count for commands; whoever has one of these may ask.
+/// With the same certificates as for commands: every caller that they accept may scrape.
 fn acceptor(tls: &Tls) -> TlsAcceptor {
     let mut server = rustls::ServerConfig::clone(&tls.current().server);
     server.alpn_protocols = vec![b"http/1.1".to_vec()];

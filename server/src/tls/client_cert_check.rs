@@ -1,4 +1,4 @@
-//! Whether the certificate that a connection began with still counts.
+//! Checks that the certificate of an open connection is still valid.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,35 +15,35 @@ use crate::tls::ca_names::reason;
 use crate::tls::certificate::next_end;
 use crate::tls::{Credentials, Tls};
 
-/// The clock of the machine may be set in the meantime.
+/// The longest sleep: the system clock may be set meanwhile.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A caller's certificate, judged again when the agent's files have changed or a certificate has expired: by what
-/// handshakes are judged by, so that an open connection is worth no more than a new one.
+/// A caller's certificate, verified again when the agent's files have changed or a certificate has expired, in the same way
+/// as in a handshake: an open connection must not be worth more than a new one.
 pub(crate) struct ClientCertCheck {
     tls: Tls,
     chain: Vec<CertificateDer<'static>>,
     judgement: Mutex<Judgement>,
 }
 
-/// What holds as long as nothing changes.
+/// The result of the last verification.
 struct Judgement {
     by: Arc<Credentials>,
-    /// The last second for which it holds; `None`: time changes nothing.
+    /// The last second for which it is valid; `None`: it does not depend on time.
     until: Option<u64>,
-    /// What is wrong, in words for the caller.
+    /// The error is worded for the caller.
     verdict: Result<(), String>,
 }
 
 impl ClientCertCheck {
-    /// Of a caller whose chain was accepted by these credentials, in a handshake that began at `since`: a part of the
-    /// chain may have expired in the course of it.
+    /// For a chain that these credentials accepted in a handshake begun at `since`: parts of it may have expired during the
+    /// handshake.
     pub(crate) fn new(tls: Tls, by: Arc<Credentials>, chain: Vec<CertificateDer<'static>>, since: UnixTime) -> Self {
         let judgement = Judgement { by, until: next_end(&chain, since), verdict: Ok(()) };
         Self { tls, chain, judgement: Mutex::new(judgement) }
     }
 
-    /// Asked before each call, and in the course of it after each change.
+    /// Called before each call, and during it after each change.
     ///
     /// # Errors
     /// [`ExecutorError::Unauthenticated`].
@@ -51,7 +51,7 @@ impl ClientCertCheck {
         self.verdict(identity).map_err(|reason| ExecutorError::Unauthenticated { reason })
     }
 
-    /// Sees the changes of the agent's files from now on.
+    /// Changes of the agent's files from now on.
     pub(crate) fn changes(&self) -> Changes<Credentials> {
         self.tls.changes()
     }

@@ -1,4 +1,4 @@
-//! TLS with certificates on both sides (mTLS), versions 1.3 and 1.2: from files to what a handshake needs.
+//! Mutual TLS 1.3 and 1.2: loads the configured files into what handshakes need.
 
 pub(crate) mod ca_names;
 pub(crate) mod certificate;
@@ -30,17 +30,17 @@ pub enum TlsError {
     /// A file cannot be read, or is not PEM.
     #[error("cannot read a {what} from {path}")]
     Read {
-        /// What should be in it.
+        /// The expected content.
         what: &'static str,
         /// The file.
         path: PathBuf,
         /// The cause.
         source: pem::Error,
     },
-    /// A file holds nothing of its kind.
+    /// A file holds nothing of the expected kind.
     #[error("{path} holds no {what}")]
     Empty {
-        /// What should be in it.
+        /// The expected content.
         what: &'static str,
         /// The file.
         path: PathBuf,
@@ -69,7 +69,7 @@ pub enum TlsError {
         /// The name of the CA.
         ca: String,
     },
-    /// Others than the agent's user and root can get at the private key.
+    /// The private key is accessible to others than the agent's user and root.
     #[error("others may use the private key {path} (mode {mode:o}): run chmod 600 {path}")]
     Exposed {
         /// The key's file.
@@ -77,7 +77,7 @@ pub enum TlsError {
         /// Its permissions.
         mode: u32,
     },
-    /// The certificate and the key do not fit, or cannot be used.
+    /// The certificate and the key do not match, or cannot be used.
     #[error("the certificate {cert} and the key {key} cannot be used together")]
     Pair {
         /// The certificate's file.
@@ -89,10 +89,10 @@ pub enum TlsError {
     },
 }
 
-/// The credentials that count now.
+/// The current credentials.
 pub(crate) type Tls = Watched<TlsFiles>;
 
-/// Where everything is read from.
+/// The configured files.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsFiles {
     pub(crate) cert: PathBuf,
@@ -103,11 +103,11 @@ pub(crate) struct TlsFiles {
     pub(crate) identities: Option<Identities>,
 }
 
-/// What the agent shows, and whom it lets in.
+/// The agent's certificate, and the verifier for those of callers.
 pub(crate) struct Credentials {
-    /// For handshakes.
+    /// The configuration of handshakes.
     pub(crate) server: Arc<ServerConfig>,
-    /// What handshakes ask of a caller's certificate.
+    /// Verifies callers' certificates.
     pub(crate) clients: Arc<dyn ClientCertVerifier>,
     /// The agent's own certificate.
     pub(crate) certificate: Certificate,

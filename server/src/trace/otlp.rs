@@ -1,4 +1,4 @@
-//! Spans for a collector of OpenTelemetry, by OTLP over gRPC.
+//! Exports spans to an OpenTelemetry collector, by OTLP over gRPC.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,15 +23,15 @@ use tracing::{info, warn};
 use crate::call::Call;
 use crate::hostname::hostname;
 
-/// For one batch; those that wait meanwhile are bounded, and then dropped.
+/// For one batch; the queue meanwhile is bounded, and further spans are dropped.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// At the end of the agent.
+/// For the last batch, at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Whether this is a collector's address.
+/// Checks the address of a collector.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Why it is invalid.
 pub(crate) fn check(endpoint: &str) -> Result<(), String> {
     let invalid = |why: &str| Err(format!("otlp_endpoint: {endpoint}: {why}"));
     let Ok(uri) = Uri::from_str(endpoint) else { return invalid("give a URL such as http://127.0.0.1:4317") };
@@ -43,7 +43,7 @@ pub(crate) fn check(endpoint: &str) -> Result<(), String> {
     }
 }
 
-/// Sends spans.
+/// Exports spans.
 pub(super) struct Exporter {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
@@ -66,7 +66,7 @@ impl Exporter {
         Ok(Self { provider, tracer })
     }
 
-    /// A span for a command; and what the command is told of it.
+    /// A span for a command, and the trace context to pass on to the command.
     pub(super) fn begin(&self, call: &Call, parent: Option<&TraceContext>) -> (Option<TraceContext>, Span) {
         let context =
             parent.map_or_else(Context::new, |parent| Context::new().with_remote_span_context(remote(parent)));
@@ -135,9 +135,9 @@ impl Span {
     }
 }
 
-/// Tells the span what becomes of a command, and passes it on.
+/// Records the outcome of a command in its span, and forwards all events.
 struct Watch {
-    /// Nobody waits for it: one task sees all of a command.
+    /// Uncontended: one task observes all of a command.
     span: Mutex<Span>,
     next: Option<Box<dyn ExecutionObserver>>,
 }
@@ -179,7 +179,7 @@ impl ExecutionObserver for Watch {
     }
 }
 
-/// Says in the log, once, that spans do not arrive, and that they do again.
+/// Logs once that the export fails, and once that it works again.
 struct Telling {
     exporter: opentelemetry_otlp::SpanExporter,
     fails: AtomicBool,
