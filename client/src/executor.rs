@@ -73,7 +73,7 @@ impl RemoteExecutor {
 async fn follow(mut following: Following) -> Result<Execution, ExecutorError> {
     match following.next().await? {
         Event::Started(started) => Ok(Execution::new(started, following.into_stream())),
-        _ => Err(ExecutorError::Internal("the agent did not begin with how the command started".to_owned())),
+        _ => Err(ExecutorError::Internal("the agent's first event was not the start of the command".to_owned())),
     }
 }
 

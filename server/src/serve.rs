@@ -89,7 +89,7 @@ pub async fn serve(
     let workers = Workers::new("files", 1, MAX_WORKERS).map_err(ServeError::Threads)?;
     let policy = config.policy_file()?.map(Watched::load).transpose().map_err(ConfigError::from)?;
     if policy.is_none() {
-        warn!("no policy: whoever is known may run anything here");
+        warn!("no policy: every authenticated caller may run anything");
     }
     let audit = Audit::open(&config.audit, engine.containment().as_str())?;
     let start_limiter = StartLimiter::new(config.max_starts_per_second);
@@ -140,11 +140,11 @@ pub async fn serve(
     engine.close();
     connections.goaway.cancel();
     if tokio::time::timeout(config.shutdown_grace, engine.idle()).await.is_err() {
-        warn!(running = engine.running(), "ending what still runs");
+        warn!(running = engine.running(), "ending the remaining commands");
     }
     let limit = config.kill_grace.min(config.max_kill_grace).saturating_add(KILL_TIME);
     if tokio::time::timeout(limit, engine.shutdown()).await.is_err() {
-        warn!(running = engine.running(), "gave up on processes that do not end");
+        warn!(running = engine.running(), "gave up waiting for processes to end");
     }
     connections.close().await;
     audit.close().await;

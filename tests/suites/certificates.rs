@@ -217,7 +217,7 @@ async fn a_revoked_certificate_serves_for_nothing_on_an_open_connection() {
     }
     let request = ExecuteRequest { command: "true".into(), ..Default::default() };
     assert_eq!(wire.executions().execute(request).await.unwrap_err().code(), Code::Unauthenticated);
-    let told = async || agent.log().matches("refuses the calls of an open connection").count() == 1;
+    let told = async || agent.log().matches("refusing the calls of an open connection").count() == 1;
     until("the log says so once", told).await;
     let again = match mounted.connect(&agent, client).await {
         Ok(wire) => ask(&wire).await.map_err(|status| status.to_string()),

@@ -53,7 +53,7 @@ pub enum Fault {
     #[error("it is longer than 1 MiB, which no record is")]
     TooLong,
     /// The last line of a file has no newline.
-    #[error("it has no end: the file was cut off here, or is being written")]
+    #[error("it has no newline: the file was cut off here, or is being written")]
     Unfinished,
     /// It has no hash at its end.
     #[error("it is no record: it does not end with a hash")]
@@ -68,7 +68,7 @@ pub enum Fault {
     #[error("lines are missing before it: {0} should be here")]
     Missing(u64),
     /// It is repeated or out of order.
-    #[error("it is here again, or out of its place: {0} should be here")]
+    #[error("it is repeated or out of order: {0} should be here")]
     Repeated(u64),
     /// The line before it is not the one whose hash it holds.
     #[error(

@@ -151,12 +151,12 @@ impl Log {
             Ok(()) => {
                 self.cannot_rotate = false;
                 if let Err(error) = self.forget_oldest() {
-                    warn!(%error, "audit files that are too old are not removed");
+                    warn!(%error, "cannot remove old audit files");
                 }
             }
             Err(_) if self.cannot_rotate => {}
             Err(error) => {
-                warn!(%error, "the audit log is not rotated, and grows");
+                warn!(%error, "cannot rotate the audit log, which keeps growing");
                 self.cannot_rotate = true;
             }
         }

@@ -276,7 +276,7 @@ impl Audit {
         let (reply, closed) = oneshot::channel();
         let _ = inner.queue.send(Job::Close(reply));
         if tokio::time::timeout(WRITE_TIMEOUT, closed).await.is_err() {
-            tracing::warn!("the audit log may lack its end: the disk does not answer");
+            tracing::warn!("the last records of the audit log may be missing: the disk does not answer");
         }
     }
 }

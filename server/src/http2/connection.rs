@@ -55,7 +55,7 @@ const TLS_BUFFER_BYTES: usize = 256 * 1024;
 pub(crate) enum HandshakeError {
     #[error("it took longer than {} s", HANDSHAKE_TIMEOUT.as_secs())]
     Timeout,
-    #[error("it made way for others: of all sources, its own had the most connections in their handshakes")]
+    #[error("displaced by others: its source had the most pending connections")]
     Displaced,
     #[error("TLS: {}", tls_reason(.0))]
     Tls(io::Error),

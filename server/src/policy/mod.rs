@@ -80,7 +80,7 @@ impl reload::Source for PolicyFile {
     fn log_loaded(policy: &Policy) {
         info!(rules = policy.len(), digest = %policy.digest, "policy loaded");
         for warning in &policy.warnings {
-            warn!(warning, "the policy may not mean what it should");
+            warn!(warning, "possible mistake in the policy");
         }
     }
 }
@@ -365,7 +365,7 @@ fn schema() -> Result<(Schema, Names), String> {
 fn rules(set: &PolicySet, source: &Source<'_>, faults: &mut Vec<String>) -> HashMap<PolicyId, Rule> {
     for template in set.templates() {
         let line = source.line_of(&template.to_cedar());
-        faults.push(source.at(line, "a template stands for nothing here: name a principal and a resource"));
+        faults.push(source.at(line, "templates are not supported: name a principal and a resource"));
     }
     let mut rules = HashMap::new();
     let mut names = HashSet::new();

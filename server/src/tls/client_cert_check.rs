@@ -76,7 +76,7 @@ impl ClientCertCheck {
         if let Err(refusal) = &verdict
             && judgement.verdict.is_ok()
         {
-            info!(%identity, reason = refusal, "refuses the calls of an open connection");
+            info!(%identity, reason = refusal, "refusing the calls of an open connection");
         }
         *judgement = Judgement { by: credentials, until: next_end(&self.chain, now), verdict: verdict.clone() };
         verdict

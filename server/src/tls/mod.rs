@@ -164,7 +164,7 @@ impl Source for TlsFiles {
             "certificates loaded"
         );
         if let Some(since) = credentials.revocation.as_ref().and_then(|revocation| revocation.outdated_since.as_ref()) {
-            warn!(since, "a revocation list is out of date, and used all the same: replace it by a newer one");
+            warn!(since, "a revocation list is out of date but still used: replace it by a newer one");
         }
     }
 }

@@ -195,8 +195,8 @@ impl SpanExporter for Telling {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let result = self.exporter.export(batch).await;
         match (self.fails.swap(result.is_err(), Ordering::Relaxed), &result) {
-            (false, Err(error)) => warn!(%error, "spans do not arrive at otlp_endpoint, and are dropped"),
-            (true, Ok(())) => info!("spans arrive at otlp_endpoint again"),
+            (false, Err(error)) => warn!(%error, "cannot export spans to otlp_endpoint, dropping them"),
+            (true, Ok(())) => info!("exporting spans to otlp_endpoint again"),
             _ => {}
         }
         result

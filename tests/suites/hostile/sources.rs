@@ -35,7 +35,7 @@ async fn silent_connections_make_way_for_those_of_other_addresses() {
     let same = Wire::connect_tls_from(FLOODED, &agent, certs.config(Some(&certs.client))).await.unwrap();
     assert!(is_served(&same).await, "who says something is served wherever it comes from");
     // not waited for until its time is over
-    until("the oldest have made way", async || agent.log().contains("made way for others")).await;
+    until("the oldest are displaced", async || agent.log().contains("displaced by others")).await;
     early.write_all(b"\x16\x03\x01").await.expect("no other source makes way");
 }
 

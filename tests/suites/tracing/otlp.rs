@@ -161,7 +161,7 @@ async fn the_last_spans_are_sent_and_a_missing_collector_is_told_of_once() {
     let nowhere = Collector { endpoint: "http://127.0.0.1:9".into(), ..Collector::default() };
     let mut agent = nowhere.agent().start();
     let executor = agent.executor().await;
-    let told = || agent.log().matches("spans do not arrive at otlp_endpoint").count();
+    let told = || agent.log().matches("cannot export spans to otlp_endpoint").count();
     until("that is said", async || {
         run(&executor, Command::shell("true")).await.unwrap();
         told() == 1
@@ -169,5 +169,5 @@ async fn the_last_spans_are_sent_and_a_missing_collector_is_told_of_once() {
     .await;
     run(&executor, Command::shell("true")).await.unwrap();
     assert!(agent.terminate().await.success());
-    assert_eq!(agent.log().matches("spans do not arrive").count(), 1, "{}", agent.log());
+    assert_eq!(agent.log().matches("cannot export spans").count(), 1, "{}", agent.log());
 }

@@ -191,9 +191,9 @@ impl Writer {
 
     fn reopen(&mut self) {
         match self.log.reopen() {
-            Ok(true) => info!("the audit log goes on in a new file"),
+            Ok(true) => info!("the audit log continues in a new file"),
             Ok(false) => {}
-            Err(error) => warn!(%error, "the audit log goes on in the file that was moved away"),
+            Err(error) => warn!(%error, "the audit log continues in the file that was moved away"),
         }
     }
 }
