@@ -1,4 +1,4 @@
-//! One agent, and the one connection to it.
+//! The connection to one agent.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use crate::connector::Connector;
 use crate::{AgentInfo, CommandCheck, ConnectError, RemoteExecutor, Target, TlsOptions, error};
 
-/// Many small chunks must not look like a flood.
+/// Large, so that many small chunks are not taken for a flood.
 const STREAM_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-/// So many executions may fill their windows without stalling the others.
+/// How many executions may fill their windows without stalling the others.
 const STREAMS_IN_CONNECTION: u32 = 16;
 /// A whole chunk of output in one frame: twice as fast as in pieces of the default 16 KiB.
 const FRAME_BYTES: u32 = 1024 * 1024;
-/// How often a quiet connection is tried, and how long an answer may take.
+/// Pings on a quiet connection, and the timeout of their acknowledgement.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -30,10 +30,10 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct ConnectOptions {
     /// For targets on TCP; needed for all that are not on this machine. Default: none.
     pub tls: Option<TlsOptions>,
-    /// Until the connection is ready, TLS included. Default: 10 s.
+    /// Timeout for connecting, TLS included. Default: 10 s.
     pub connect_timeout: Duration,
-    /// How much output an execution may send before it is read, at least 64 KiB; as much may wait in memory, for each
-    /// execution. One who is connected to many agents wants less. Default: 4 MiB.
+    /// The flow-control window per execution, at least 64 KiB: that much unread output may be buffered in memory. With
+    /// connections to many agents choose less. Default: 4 MiB.
     pub stream_window_bytes: u32,
 }
 
@@ -43,19 +43,19 @@ impl Default for ConnectOptions {
     }
 }
 
-/// A connection to an agent; its clones share it. When it has broken, the next call makes a new one.
+/// A connection to an agent; clones share it. After it was lost, the next call connects again.
 #[derive(Clone, Debug)]
 pub struct Agent {
     channel: Channel,
     endpoint: Arc<str>,
 }
 
-/// An agent's answer to a [`ping`](Agent::ping).
+/// The result of a [`ping`](Agent::ping).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ping {
-    /// It takes commands; otherwise it is shutting down.
+    /// Whether it accepts commands; otherwise it is shutting down.
     pub serving: bool,
-    /// From the question to the answer, on a connection that was there.
+    /// The round-trip time, on an open connection.
     pub round_trip: Duration,
 }
 
@@ -81,17 +81,17 @@ impl Agent {
         }
     }
 
-    /// The target that it was connected to.
+    /// The target of the connection.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// The agent's machine as somewhere commands can run.
+    /// The agent's machine as an executor.
     pub fn executor(&self) -> RemoteExecutor {
         RemoteExecutor::new(self.channel.clone(), Arc::clone(&self.endpoint))
     }
 
-    /// Asks whether it serves.
+    /// Asks whether the agent serves.
     ///
     /// # Errors
     /// It did not answer.
@@ -102,7 +102,7 @@ impl Agent {
         Ok(Ping { serving: status == i32::from(ServingStatus::Serving), round_trip: asked.elapsed() })
     }
 
-    /// Asks what it is.
+    /// Asks for information about the agent.
     ///
     /// # Errors
     /// It did not answer.
@@ -111,7 +111,7 @@ impl Agent {
         answer.map(tonic::Response::into_inner).map_err(|status| self.failed(status))
     }
 
-    /// Asks whether it would run a command, and what it would come to. Nothing runs.
+    /// Asks whether the agent would run a command, and how. Nothing runs.
     ///
     /// # Errors
     /// It did not answer, or its policy does not let this caller ask.
@@ -127,7 +127,7 @@ impl Agent {
 }
 
 fn endpoint(scheme: &str, authority: &str, window: u32) -> Result<Endpoint, tonic::transport::Error> {
-    // HTTP/2 begins with less, and has 2^31 - 1 as the most
+    // HTTP/2 starts with 64 KiB - 1, and allows at most 2^31 - 1
     let window = window.clamp(64 * 1024, i32::MAX as u32);
     let endpoint = Endpoint::from_shared(format!("http://{authority}"))?
         .initial_stream_window_size(window)
@@ -137,7 +137,7 @@ fn endpoint(scheme: &str, authority: &str, window: u32) -> Result<Endpoint, toni
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true)
         .user_agent(concat!("telexec/", env!("CARGO_PKG_VERSION")))?;
-    // not as the endpoint itself: tonic would want to do TLS on its own
+    // not as the endpoint itself: for https tonic would set up TLS itself
     match Uri::builder().scheme(scheme).authority(authority).path_and_query("/").build() {
         Ok(origin) => Ok(endpoint.origin(origin)),
         Err(_) => Ok(endpoint),

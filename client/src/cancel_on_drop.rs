@@ -1,4 +1,4 @@
-//! Ends a command whose caller goes, since the agent was told to let it go on.
+//! Ends a command when its caller drops it. The agent does not, since it was asked to keep detached commands running.
 
 use telexec_executor::{Attach, ExecutionId, Executor, ExecutorError, OnDisconnect};
 use tokio::runtime::Handle;
@@ -7,20 +7,20 @@ use tokio_util::task::TaskTracker;
 use crate::outage::Outage;
 use crate::{RemoteExecutor, Resume};
 
-/// Dropping it ends the command, in a task, unless it was released.
+/// Dropping it ends the command, in a spawned task, unless it was disarmed.
 pub(crate) struct CancelOnDrop {
     executor: RemoteExecutor,
     resume: Resume,
     id: ExecutionId,
     started: bool,
-    /// Where the caller has read to: nothing before it is sent again.
+    /// The caller's read position: output before it is not sent again.
     pub(crate) position: u64,
-    /// `None`: nothing is to be ended, or there is nowhere to do it.
+    /// `None`: disarmed, or there is no runtime to spawn on.
     runtime: Option<(Handle, TaskTracker)>,
 }
 
 impl CancelOnDrop {
-    /// Of a command that may not have started. `tasks`: its caller's going ends it, in one of these.
+    /// For a command that may not have started. `tasks`: where to spawn the task; `None`: dropping does not end the command.
     pub(crate) fn new(executor: RemoteExecutor, resume: Resume, id: ExecutionId, tasks: Option<TaskTracker>) -> Self {
         let runtime = Handle::try_current().ok().zip(tasks);
         Self { executor, resume, id, started: false, position: 0, runtime }
@@ -30,12 +30,12 @@ impl CancelOnDrop {
         &self.id
     }
 
-    /// The command runs.
+    /// The command is known to run.
     pub(crate) fn started(&mut self) {
         self.started = true;
     }
 
-    /// It did not start, has ended, or is to go on.
+    /// The command did not start, has ended, or is to run on.
     pub(crate) fn disarm(&mut self) {
         self.runtime = None;
     }
@@ -51,12 +51,12 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// The agent ends what it was asked to end with the call, when the call goes.
+/// Attaches so that the agent ends the command with the call, and drops the call.
 async fn end(executor: RemoteExecutor, id: ExecutionId, from: Attach, started: bool, mut outage: Outage) {
     loop {
         let error = match outage.limit(executor.attach(&id, from)).await {
             Ok(_dropped) => return,
-            // its request may arrive after this one
+            // the request to start it may arrive after this one
             Err(error @ ExecutorError::NotFound(_)) if !started => {
                 ExecutorError::Unreachable { endpoint: executor.endpoint().to_owned(), source: error.into() }
             }

@@ -1,6 +1,6 @@
-//! From a target to a connection that HTTP/2 can use.
+//! Connects to a target, for HTTP/2.
 //!
-//! tonic calls this for the first connection, and again when that has broken.
+//! tonic calls this for the first connection, and again after that was lost.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,15 +17,15 @@ use crate::error::{Source, find};
 use crate::gathered::Gathered;
 use crate::{ConnectError, ConnectOptions, Target, TlsOptions, tls};
 
-/// Finds peers that vanished while a connection is quiet.
+/// Detects vanished peers on quiet connections.
 const TCP_KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(20)).with_interval(Duration::from_secs(5));
 
-/// How long an agent on TCP without TLS may take to greet.
+/// For the greeting of an agent on plaintext TCP.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(3);
-/// For the greeting. Reads that take more than this go past the buffer.
+/// The buffer for the greeting; larger reads bypass it.
 const GREETING_BYTES: usize = 64;
-/// The type of the frame that a greeting is (RFC 9113, section 6.5).
+/// The frame type of a greeting (RFC 9113, section 6.5).
 const SETTINGS: u8 = 4;
 
 pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -51,7 +51,7 @@ impl Connector {
     async fn dial(&self) -> Result<Box<dyn Duplex>, ConnectError> {
         match (&self.target, &self.options.tls) {
             (Target::Unix(path), _) => {
-                // whoever is silent here is slow: the time limit for the whole ends it
+                // a silent agent is only slow here: the connect timeout applies
                 self.greeted(self.dial_unix(path).await?, Duration::MAX).await
             }
             (Target::Vsock { cid, port }, _) => self.greeted(self.dial_vsock(*cid, *port).await?, Duration::MAX).await,
@@ -89,7 +89,7 @@ impl Connector {
         Err(self.unreachable("vsock is for Linux"))
     }
 
-    /// Finds out, before anything is asked, that no agent listens there, or one that wants TLS or another user.
+    /// Detects early that no agent listens there, or one that requires TLS or another user.
     async fn greeted(&self, stream: impl Duplex + 'static, timeout: Duration) -> Result<Box<dyn Duplex>, ConnectError> {
         let mut stream = BufReader::with_capacity(GREETING_BYTES, stream);
         match greeting(&mut stream, timeout).await {
@@ -123,7 +123,7 @@ impl Connector {
     async fn dial_tcp(&self, host: &str, port: u16) -> Result<TcpStream, ConnectError> {
         let plain = self.options.tls.is_none();
         let found = lookup_host((host, port)).await.map_err(|error| self.unreachable(error))?;
-        // a name such as localhost is only as local as its addresses
+        // without TLS a name such as localhost counts as local only if its address is
         let addresses: Vec<SocketAddr> = found.filter(|address| !plain || address.ip().is_loopback()).collect();
         let each = self.options.connect_timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);
         let mut failure = self.unreachable("the name has no address that may be used");
@@ -152,7 +152,7 @@ impl Connector {
     }
 }
 
-/// Asks a hypervisor for a port of its machine. Nothing is read beyond its answer: what follows is the agent's.
+/// Asks a hypervisor to connect to a port of its machine. Reads no further than its reply: the rest is from the agent.
 async fn hypervisor(stream: &mut (impl Duplex + 'static), port: u32) -> io::Result<()> {
     stream.write_all(format!("CONNECT {port}\n").as_bytes()).await?;
     let mut answer = Vec::new();
@@ -175,8 +175,8 @@ async fn hypervisor(stream: &mut (impl Duplex + 'static), port: u32) -> io::Resu
     }
 }
 
-/// Waits for the settings that an agent sends first, and leaves them to be read; returns the type of that frame, or
-/// `None` if nothing came.
+/// Waits for the SETTINGS frame that an agent sends first, without consuming it. Returns the type of the first frame, or
+/// `None` on timeout.
 pub(crate) async fn greeting(stream: &mut (impl AsyncBufRead + Unpin), timeout: Duration) -> io::Result<Option<u8>> {
     match tokio::time::timeout(timeout, stream.fill_buf()).await {
         Ok(Ok([])) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection without a word")),

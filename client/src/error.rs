@@ -1,7 +1,7 @@
-//! What can go wrong between this side and an agent, told apart once.
+//! Classifies errors of connections and calls.
 //!
-//! A status that an agent answered has no source. A broken connection comes as a status of almost any code, made by
-//! tonic: what happened is in its chain of sources.
+//! A status sent by an agent has no source. For a lost connection tonic makes a status of almost any code, with the cause in
+//! its chain of sources.
 
 use std::error::Error;
 use std::fmt;
@@ -15,11 +15,11 @@ use tonic::{Code, Status, TimeoutExpired};
 
 pub(crate) type Source = Box<dyn Error + Send + Sync>;
 
-/// Why there is no connection to an agent. Nothing was asked of it.
+/// Why connecting to an agent failed. No request was sent.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Only what stays on this machine may travel in plain text.
+    /// Plaintext is only for targets on this machine.
     #[error("{endpoint} is not on this machine, so it needs TLS: a certificate, its key and a CA")]
     TlsRequired {
         /// What was to be reached.
@@ -35,7 +35,7 @@ pub enum ConnectError {
         /// What is wrong with it.
         source: Cause,
     },
-    /// Nothing answers there.
+    /// Connecting failed.
     #[error("{endpoint} is unreachable")]
     Unreachable {
         /// What was to be reached.
@@ -95,7 +95,7 @@ pub(crate) fn connecting(error: tonic::transport::Error, endpoint: &str) -> Conn
     })
 }
 
-/// A call failed before its answer began.
+/// A call failed before its response began.
 pub(crate) fn calling(status: Status, endpoint: &str) -> ExecutorError {
     if let Some(error) = find::<ConnectError>(&status) {
         return error.clone().into();
@@ -107,31 +107,31 @@ pub(crate) fn calling(status: Status, endpoint: &str) -> ExecutorError {
     if let Some(error) = find::<rustls::Error>(&status) {
         return ExecutorError::Untrusted { endpoint, source: error.clone().into() };
     }
-    // hyper's word for a request that was never handed to a connection
+    // hyper: the request was never sent on a connection
     if find::<hyper::Error>(&status).is_some_and(hyper::Error::is_canceled) {
         return ExecutorError::Unreachable { endpoint, source: root_cause(&status).into() };
     }
     following(status, &endpoint)
 }
 
-/// A call failed while its answer arrived.
+/// A call failed while its response arrived.
 pub(crate) fn following(status: Status, endpoint: &str) -> ExecutorError {
     if status.source().is_some() {
         return lost(endpoint, root_cause(&status));
     }
     match error_from_status(&status) {
-        // not an agent's own word: something between it and this side
+        // not from the agent: something between it and this side
         ExecutorError::Internal(_) if status.code() == Code::Unavailable => lost(endpoint, status.message()),
         error => error,
     }
 }
 
-/// The connection is gone.
+/// The connection was lost.
 pub(crate) fn lost(endpoint: &str, source: impl Into<Source>) -> ExecutorError {
     ExecutorError::Lost { endpoint: endpoint.to_owned(), source: source.into() }
 }
 
-/// The same error, of a command that may run: it cannot be followed any more.
+/// Converts the error for a command that may run, but can no longer be followed.
 pub(crate) fn gone(error: ExecutorError) -> ExecutorError {
     match error {
         ExecutorError::Unreachable { ref endpoint, .. } | ExecutorError::Untrusted { ref endpoint, .. } => {
@@ -141,7 +141,7 @@ pub(crate) fn gone(error: ExecutorError) -> ExecutorError {
     }
 }
 
-/// The agent was reached again, and does not know what it ran.
+/// The agent was reached again, but does not know the execution.
 #[derive(Debug, thiserror::Error)]
 #[error("the agent no longer knows execution {id}: it was restarted, or has forgotten it")]
 pub(crate) struct Forgotten {
@@ -149,7 +149,7 @@ pub(crate) struct Forgotten {
     pub(crate) source: Option<ExecutorError>,
 }
 
-/// Nobody knows whether a command ran.
+/// It is unknown whether the command ran.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the agent may have been restarted before it reported whether the command runs; it is not asked to run it again"
@@ -161,7 +161,7 @@ pub(crate) fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> 
     chain(error).find_map(|error| error.downcast_ref())
 }
 
-/// In words: the last error in the chain, since the libraries between have little to add.
+/// The text of the last error in the chain, since the libraries between have little to add.
 fn root_cause(error: &(dyn Error + 'static)) -> String {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     match find::<io::Error>(error).map(io::Error::kind) {
@@ -172,7 +172,7 @@ fn root_cause(error: &(dyn Error + 'static)) -> String {
 
 fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| {
-        // these two do not answer what they wrap as their source
+        // these two do not return the wrapped error as their source
         if let Some(error) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
             return Some(error as &(dyn Error + 'static));
         }

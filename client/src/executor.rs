@@ -1,4 +1,4 @@
-//! A machine behind gRPC, as somewhere commands can run.
+//! An executor on a remote machine, over gRPC.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -20,11 +20,11 @@ use tonic::{Request, Response, Status};
 use crate::following::{Following, Overdue};
 use crate::{Resume, Resuming, error};
 
-/// A page of executions is the largest answer.
+/// A page of executions is the largest response.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
-/// The machine of an [`Agent`](crate::Agent); its clones share the connection. A command that loses it is ended, unless it
-/// was to go on, and its [`Execution`] ends with [`ExecutorError::Lost`]; see [`RemoteExecutor::resuming`].
+/// The machine of an [`Agent`](crate::Agent); clones share the connection. If that is lost, the agent ends the command
+/// unless it is detached, and the [`Execution`] ends with [`ExecutorError::Lost`]; see [`RemoteExecutor::resuming`].
 #[derive(Clone, Debug)]
 pub struct RemoteExecutor {
     client: ExecutionServiceClient<Channel>,
@@ -47,13 +47,13 @@ impl RemoteExecutor {
         &self.endpoint
     }
 
-    /// When the agent was started, by its own clock; `None`: it does not say.
+    /// When the agent was started, by its own clock; `None`: not reported.
     pub(crate) async fn agent_start(&self) -> Result<Option<SystemTime>, ExecutorError> {
         let answer = self.answer(AgentServiceClient::new(self.channel.clone()).get_agent(GetAgentRequest {}).await)?;
         Ok(answer.start_time.and_then(|start| SystemTime::try_from(start).ok()))
     }
 
-    /// Attaches to a command that has a deadline, or none.
+    /// Attaches to a command, with the time when its end is overdue if it has a deadline.
     pub(crate) async fn attach_before(
         &self,
         overdue: Option<Overdue>,
@@ -69,7 +69,7 @@ impl RemoteExecutor {
     }
 }
 
-/// The execution, once it has told its start.
+/// The execution, after its start event.
 async fn follow(mut following: Following) -> Result<Execution, ExecutorError> {
     match following.next().await? {
         Event::Started(started) => Ok(Execution::new(started, following.into_stream())),
@@ -77,10 +77,10 @@ async fn follow(mut following: Following) -> Result<Execution, ExecutorError> {
     }
 }
 
-/// In the headers of the recommendation W3C Trace Context.
+/// Sets the headers of W3C Trace Context.
 fn hand_on(trace: &TraceContext, metadata: &mut MetadataMap) {
     let state = Some(trace.tracestate()).filter(|state| !state.is_empty()).map(str::parse);
-    // what a trace holds can be sent
+    // cannot fail: a trace context is valid in headers
     if let Ok(parent) = trace.traceparent().parse() {
         metadata.insert("traceparent", parent);
     }
@@ -116,7 +116,7 @@ impl Executor for RemoteExecutor {
         };
         let offset = match offset {
             Some(offset) => offset,
-            // nothing, written anywhere, tells where the end is
+            // an empty write returns the offset of the end
             None => write(Bytes::new(), 0, false).await?,
         };
         write(data, offset, close).await

@@ -1,4 +1,4 @@
-//! The events of one execution, as they arrive.
+//! The event stream of one execution.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use tonic::Streaming;
 
 use crate::error;
 
-/// An agent's own default for the time from SIGTERM to SIGKILL.
+/// The agent's default time from SIGTERM to SIGKILL.
 const DEFAULT_KILL_GRACE: Duration = Duration::from_secs(2);
-/// More than that cannot be added to a clock for sure.
+/// Longer times might overflow the clock.
 const LONGEST_GRACE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// For an end that was due to be reported.
+/// Extra time for the report of an end.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// A running command's stream. Dropping it resets the stream, which tells the agent to end the command.
+/// A running command's stream. Dropping it resets the stream, upon which the agent ends the command.
 pub(crate) struct Following {
     stream: Streaming<ExecutionEvent>,
     overdue: Option<Overdue>,
@@ -30,12 +30,12 @@ pub(crate) struct Following {
 #[derive(Clone, Copy)]
 pub(crate) struct Overdue {
     at: Instant,
-    /// Output that is still arriving puts it off so long: a slow reader gets all of it.
+    /// While output arrives, it is postponed by this, so that slow readers get all of it.
     quiet: Duration,
 }
 
 impl Overdue {
-    /// Of this command; `None`: it has no deadline.
+    /// For this command; `None`: it has no deadline.
     pub(crate) fn of(command: &Command) -> Option<Self> {
         let quiet = command.kill_grace().unwrap_or(DEFAULT_KILL_GRACE).min(LONGEST_GRACE) + SLACK;
         let at = command.deadline().and_then(|deadline| deadline.checked_add(quiet))?;
@@ -48,7 +48,7 @@ impl Following {
         Self { stream, overdue, endpoint }
     }
 
-    /// The next event; not to be called after the exit or an error.
+    /// The next event. Must not be called after the exit or an error.
     pub(crate) async fn next(&mut self) -> Result<Event, ExecutorError> {
         let message = match &self.overdue {
             None => self.stream.message().await,
@@ -65,7 +65,7 @@ impl Following {
         }
     }
 
-    /// What is left, to the exit or the first error. The status after an exit has nothing to add to it.
+    /// The remaining events, to the exit or the first error. The status after an exit is ignored.
     pub(crate) fn into_stream(self) -> impl Stream<Item = Result<Event, ExecutorError>> + Send {
         stream::unfold(Some(self), |following| async move {
             let mut following = following?;

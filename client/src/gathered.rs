@@ -1,4 +1,4 @@
-//! Writes that wait for each other: the head of a request and its message come from two tasks, and travel in one piece.
+//! Coalesces writes: the headers of a request and its message come from two tasks, and are sent in one piece.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -6,11 +6,11 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A connection that is written to one turn of the scheduler later: HTTP/2 adds to what it has to say what other tasks had
-/// to say meanwhile. The agent is woken once for it, not twice.
+/// Delays writes by one turn of the scheduler, so that HTTP/2 can add frames of other tasks. The agent is then woken once, not
+/// twice.
 pub(crate) struct Gathered<S> {
     io: S,
-    /// The turn was waited for, and what was gathered is being written.
+    /// The turn is over, and the gathered bytes are being written.
     goes_out: bool,
 }
 
@@ -55,7 +55,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // after all that is short, and after each long piece: what comes then waits anew
+        // flushed after all short writes, and after each long piece: the next write waits again
         ready!(Pin::new(&mut self.io).poll_flush(cx))?;
         self.goes_out = false;
         Poll::Ready(Ok(()))

@@ -1,28 +1,28 @@
-//! A time without the agent: which errors begin it, when to try again, and when to give up.
+//! Retries while the agent is out of reach: which errors count, when to try again, and when to give up.
 
 use telexec_executor::ExecutorError;
 use tokio::time::{Duration, Instant, sleep_until, timeout_at};
 
 use crate::Resume;
 
-/// More than that cannot be added to a clock for sure.
+/// Longer times might overflow the clock.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Whether the agent itself did not answer. A tunnel that is stuck does not greet either, so that is no proof of mistrust.
+/// Whether the agent itself did not answer. `Untrusted` counts too: a stuck tunnel also sends no greeting.
 pub(crate) fn is_loss(error: &ExecutorError) -> bool {
     use ExecutorError::{Lost, Unreachable, Untrusted};
     matches!(error, Lost { .. } | Unreachable { .. } | Untrusted { .. })
 }
 
-/// Begins with the first loss that is told to it.
+/// Begins with the first loss that is passed to [`pause`](Self::pause).
 pub(crate) struct Outage {
     resume: Resume,
-    /// Of the command; nothing is tried after it.
+    /// The command's deadline; nothing is tried after it.
     deadline: Option<Instant>,
     endpoint: String,
-    /// When it has lasted too long.
+    /// When to give up.
     end: Option<Instant>,
-    /// The next pause is no longer.
+    /// The upper limit of the next pause.
     pause: Duration,
 }
 
@@ -31,12 +31,12 @@ impl Outage {
         Self { resume, deadline, endpoint: endpoint.to_owned(), end: None, pause: resume.first_pause }
     }
 
-    /// A loss was told, and made up for or not.
+    /// Whether there was a loss that is not over.
     pub(crate) fn has_begun(&self) -> bool {
         self.end.is_some()
     }
 
-    /// The agent is there again.
+    /// The agent is reachable again.
     pub(crate) fn is_over(&mut self) {
         self.end = None;
         self.pause = self.resume.first_pause;
@@ -45,7 +45,7 @@ impl Outage {
     /// Waits until it is time to try again.
     ///
     /// # Errors
-    /// This one, if it is no loss or it has lasted too long; or the deadline has passed.
+    /// `error`, if it is no loss or the outage has lasted too long; or the deadline has passed.
     pub(crate) async fn pause(&mut self, error: ExecutorError) -> Result<(), ExecutorError> {
         if !is_loss(&error) {
             return Err(error);
@@ -62,7 +62,7 @@ impl Outage {
         }
     }
 
-    /// Makes a call, while there is no outage for as long as it takes.
+    /// Makes a call; during an outage, with the time that is left as its timeout.
     pub(crate) async fn limit<T>(
         &self,
         call: impl Future<Output = Result<T, ExecutorError>>,
@@ -75,7 +75,7 @@ impl Outage {
         }
     }
 
-    /// Makes a call until it is answered; only for those that change nothing.
+    /// Repeats a call until it is answered; only for calls without side effects.
     pub(crate) async fn repeat<T, F>(&mut self, call: impl Fn() -> F) -> Result<T, ExecutorError>
     where
         F: Future<Output = Result<T, ExecutorError>>,

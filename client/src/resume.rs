@@ -1,4 +1,4 @@
-//! A machine behind gRPC whose executions survive the loss of a connection.
+//! A remote executor whose executions survive the loss of a connection.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -16,14 +16,14 @@ use crate::error::{Restarted, gone, lost};
 use crate::outage::{Outage, is_loss};
 use crate::resumed::{Bounds, Resumed};
 
-/// How hard an agent is tried that is out of reach.
+/// How to retry while an agent is out of reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resume {
-    /// From the moment a loss is noticed until the agent is given up. Default: 30 s.
+    /// From the detection of a loss until giving up. Default: 30 s.
     pub patience: Duration,
-    /// The pause before the first attempt is random, up to this; each that follows may be twice as long. Default: 100 ms.
+    /// The delay before the first attempt is random, up to this; the limit doubles with each attempt. Default: 100 ms.
     pub first_pause: Duration,
-    /// No pause is longer. Default: 5 s.
+    /// The longest delay. Default: 5 s.
     pub max_pause: Duration,
 }
 
@@ -40,28 +40,27 @@ impl Default for Resume {
 /// - An execution ends with [`ExecutorError::Lost`] when the agent is out of reach for longer than [`Resume::patience`],
 ///   or when it no longer knows the execution, as after a restart. At the command's deadline, an agent that is out of
 ///   reach is [`ExecutorError::DeadlineExceeded`].
-/// - A start whose answer is lost is asked for again under the same id, which does not run it twice. Whether the agent is
-///   still the same is asked first, so the first start of all takes one more round trip: keep this, and clone it.
+/// - A start whose response is lost is repeated with the same id, which does not run it twice. That needs the agent's start
+///   time from before, so the very first start takes one more round trip: keep this value, and clone it.
 /// - Output that the agent no longer has is an [`Event::Gap`](telexec_executor::Event::Gap): it keeps the first
-///   `spool_max_bytes` (64 MiB unless configured) for those who come back.
+///   `spool_max_bytes` (64 MiB unless configured) for callers that come back.
 ///
-/// **Who goes.** The agent cannot tell a caller who lost the connection from one who went for good, so it is told to let
-/// every command go on. Dropping an [`Execution`] of a command with [`OnDisconnect::Kill`] before its end still ends it, with
-/// [`ExitCause::Cancelled`](telexec_executor::ExitCause::Cancelled) and its grace: a task does that, also after
-/// [`ExecutorError::Lost`], which tries for as long as [`Resume::patience`] says and needs the runtime to live on. When this
+/// **Dropping.** The agent cannot tell a caller that lost the connection from one that is gone for good, so it is asked to
+/// keep every command running. Dropping an [`Execution`] of a command with [`OnDisconnect::Kill`] before its end still ends
+/// it, with [`ExitCause::Cancelled`](telexec_executor::ExitCause::Cancelled) and its grace: a task does that, also after
+/// [`ExecutorError::Lost`], which tries for as long as [`Resume::patience`] and needs the runtime to stay alive. When this
 /// process dies instead, or the agent stays out of reach, the command runs on up to its timeout: give it one
-/// ([`Command::timeout`]). Of several callers that share an `execution_id`, the first that goes ends it
-/// for all.
+/// ([`Command::timeout`]). Of several callers that share an `execution_id`, the first that drops it ends it for all.
 ///
-/// Input, signals and questions are not repeated: they fail with [`ExecutorError::Lost`] or [`ExecutorError::Unreachable`],
+/// Input, signals and queries are not repeated: they fail with [`ExecutorError::Lost`] or [`ExecutorError::Unreachable`],
 /// and may be tried again.
 #[derive(Clone, Debug)]
 pub struct Resuming {
     executor: RemoteExecutor,
     resume: Resume,
-    /// When the agent was started, as it said last.
+    /// The agent's start time, as last reported.
     agent_start: Arc<Mutex<Option<SystemTime>>>,
-    /// The tasks that end what was dropped.
+    /// Tasks that end dropped executions.
     cancellations: TaskTracker,
 }
 
@@ -70,8 +69,8 @@ impl Resuming {
         Self { executor, resume, agent_start: Arc::default(), cancellations: TaskTracker::new() }
     }
 
-    /// Waits until the agent knows of every execution that was dropped that it is to be ended, or it was out of reach for
-    /// too long: to be done before the runtime ends.
+    /// Waits until the agent was asked to end every dropped execution, or was out of reach for too long. Call it before the
+    /// runtime shuts down.
     pub async fn settled(&self) {
         self.cancellations.close();
         self.cancellations.wait().await;
@@ -98,14 +97,14 @@ impl Resuming {
             may_run |= matches!(error, ExecutorError::Lost { .. });
             let as_lost = |error| if may_run { gone(error) } else { error };
             outage.pause(error).await.map_err(as_lost)?;
-            // another one does not know the id, and would run it again
+            // a restarted agent does not know the id, and would run it again
             if may_run && (asked.is_none() || self.agent(outage).await.map_err(gone)? != asked) {
                 return Err(lost(self.executor.endpoint(), Restarted));
             }
         }
     }
 
-    /// Which agent there is, as it said before or says now.
+    /// The agent's start time, known or asked for now.
     async fn known_agent(&self, outage: &mut Outage) -> Result<Option<SystemTime>, ExecutorError> {
         let known = *self.agent_start.lock().unwrap_or_else(PoisonError::into_inner);
         match known {
@@ -114,7 +113,7 @@ impl Resuming {
         }
     }
 
-    /// Which agent there is; `None`: it does not say.
+    /// Asks for the agent's start time; `None`: not reported.
     async fn agent(&self, outage: &mut Outage) -> Result<Option<SystemTime>, ExecutorError> {
         let start = match outage.repeat(|| self.executor.agent_start()).await {
             Err(error) if is_loss(&error) || matches!(error, ExecutorError::DeadlineExceeded) => return Err(error),
@@ -139,7 +138,7 @@ impl Executor for Resuming {
                 Ok(Resumed::new(self.executor.clone(), execution, bounds, outage, cancel_on_drop).into_execution())
             }
             Err(error) => {
-                // it may run only if this is not known
+                // only after Lost the command may be running
                 if !matches!(error, ExecutorError::Lost { .. }) {
                     cancel_on_drop.disarm();
                 }

@@ -12,10 +12,10 @@ use crate::error::{Forgotten, gone, lost};
 use crate::following::Overdue;
 use crate::outage::Outage;
 
-/// A connection that lasts so long counts as one, whether or not it told anything.
+/// A connection that lasts this long ends the outage, even without new events.
 const STEADY: Duration = Duration::from_secs(1);
 
-/// What is due to happen to a command.
+/// The times at which a command is to be promoted, ended and reported.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Bounds {
     /// From its start until it goes to the background, if it still runs.
@@ -26,11 +26,11 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Of a command that is to start now.
+    /// For a command that starts now.
     pub(crate) fn of(command: &Command) -> Self {
         let yield_after = command.yield_after();
         let promotion = yield_after.and_then(|delay| Instant::now().checked_add(delay));
-        // in the background it does not matter
+        // once in the background it does not apply
         let deadline = command.deadline().map(Instant::from_std).filter(|at| promotion.is_none_or(|soon| *at <= soon));
         Self { yield_after, deadline, overdue: Overdue::of(command) }
     }
@@ -41,17 +41,17 @@ pub(crate) struct Resumed {
     executor: RemoteExecutor,
     started: Started,
     followed: Execution,
-    /// By the call that has started it.
+    /// Followed by the call that has started it.
     is_first: bool,
     /// When it goes to the background, if it still runs.
     promotion: Option<Instant>,
     overdue: Option<Overdue>,
     outage: Outage,
-    /// Dropped with this, before the end: the command is ended.
+    /// Ends the command if this is dropped before the end.
     cancel_on_drop: CancelOnDrop,
-    /// Since when this connection is there.
+    /// When this connection was made.
     since: Instant,
-    /// It has told something new.
+    /// Whether it has delivered a new event.
     has_progressed: bool,
 }
 
@@ -77,7 +77,7 @@ impl Resumed {
         }
     }
 
-    /// To the exit, or to the first error that is not made up for.
+    /// To the exit, or to the first error that cannot be recovered from.
     pub(crate) fn into_execution(self) -> Execution {
         let started = self.started.clone();
         let events = stream::unfold(Some(self), |resumed| async move {
@@ -102,18 +102,18 @@ impl Resumed {
         }
     }
 
-    /// What this connection tells next.
+    /// The next event of this connection.
     async fn event(&mut self) -> Result<Event, ExecutorError> {
         let event = self.followed.next();
         let event = match self.promotion {
-            // only the call that has started it is told that by the agent
+            // the agent reports a promotion only to the call that started the command
             Some(at) if !self.is_first => timeout_at(at, event).await.unwrap_or(Some(Ok(Event::Promoted))),
             _ => event.await,
         };
         event.unwrap_or_else(|| Err(lost(self.executor.endpoint(), "the agent sent no more events of the command")))
     }
 
-    /// What of an event was not told before.
+    /// The part of an event that was not delivered before.
     fn news(&mut self, event: Event) -> Option<Event> {
         let event = match event {
             Event::Started(_) => return None,
@@ -130,7 +130,7 @@ impl Resumed {
         Some(event)
     }
 
-    /// Follows it again, from where it was lost.
+    /// Attaches again, at the position where it was lost.
     async fn resume(&mut self, error: ExecutorError) -> Result<(), ExecutorError> {
         if self.has_progressed || self.since.elapsed() >= STEADY {
             self.outage.is_over();
@@ -149,7 +149,7 @@ impl Resumed {
         self.forgo_promotion_if_ended().await
     }
 
-    /// One that has ended meanwhile need not be told to be in the background.
+    /// A command that has ended meanwhile is not reported as promoted.
     async fn forgo_promotion_if_ended(&mut self) -> Result<(), ExecutorError> {
         if self.promotion.is_none_or(|at| Instant::now() < at) {
             return Ok(());
@@ -161,10 +161,10 @@ impl Resumed {
         Ok(())
     }
 
-    /// What the agent's answer to one who comes back means.
+    /// Interprets the agent's error for an attach.
     fn failed(&self, error: ExecutorError) -> ExecutorError {
         match error {
-            // the second: it knows another one by that id
+            // OutOfRange: another execution has that id
             ExecutorError::NotFound(_) | ExecutorError::OutOfRange { .. } => self.forgotten(Some(error)),
             error => gone(error),
         }
@@ -175,7 +175,7 @@ impl Resumed {
     }
 }
 
-/// What of a chunk is at and after a position.
+/// The part of a chunk from a position on.
 fn after(output: Output, position: u64) -> Option<Output> {
     let known = usize::try_from(position.saturating_sub(output.position)).ok()?;
     let data = (known < output.data.len()).then(|| output.data.slice(known..))?;
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_told_is_not_told_again() {
+    fn what_was_delivered_is_not_delivered_again() {
         let chunk =
             |data: &'static [u8], position| Output { stream: OutputStream::Stderr, data: data.into(), position };
         for (position, rest) in [

@@ -1,4 +1,4 @@
-//! Where an agent listens, as people write it.
+//! Addresses of agents, in the syntax for users.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -44,7 +44,7 @@ pub struct InvalidTarget(String);
 const FORMS: &str = "give unix:///PATH, HOST:PORT, tcp://HOST:PORT, vsock://CID:PORT or vsock-uds:///PATH:PORT";
 
 impl Target {
-    /// Whether it is on this machine for sure: a Unix socket, `localhost` or a loopback address.
+    /// Whether it is certainly on this machine: a Unix socket, `localhost` or a loopback address.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Unix(_) => true,
@@ -53,7 +53,7 @@ impl Target {
         }
     }
 
-    /// `host:port` as a URI has it; others have no such name, and HTTP/2 no place for a path.
+    /// The authority of the URI: `host:port`. Other targets have none, and HTTP/2 cannot express a path there.
     pub(crate) fn authority(&self) -> String {
         match self {
             Self::Unix(_) | Self::Vsock { .. } | Self::VsockUds { .. } => "localhost".to_owned(),
@@ -130,7 +130,7 @@ fn vsock_uds(text: &str) -> Result<Target, InvalidTarget> {
     Ok(Target::VsockUds { path: path.into(), port: vsock_port(port)? })
 }
 
-/// `VMADDR_CID_ANY` and `VMADDR_PORT_ANY`: not one, but any.
+/// `VMADDR_CID_ANY` and `VMADDR_PORT_ANY`: wildcards, not addresses.
 const ANY: u32 = u32::MAX;
 
 fn vsock_port(port: &str) -> Result<u32, InvalidTarget> {

@@ -17,19 +17,19 @@ use crate::connector::greeting;
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
-/// How long the agent may take to greet; a proxy before it may not do so at all.
+/// For the agent's greeting; behind a proxy there may be none at all.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Who this side is, and whom it trusts. The files are read at every connect, so a renewed certificate is used.
+/// This side's certificate, and the CAs it trusts. The files are read for every connection, so renewals take effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// PEM: this side's certificate, and the intermediate ones after it.
+    /// PEM: this side's certificate, followed by intermediate ones.
     pub cert: PathBuf,
     /// PEM: its private key.
     pub key: PathBuf,
-    /// PEM: the CAs that an agent's certificate may come from. No others are trusted.
+    /// PEM: the CAs for agents' certificates. No others are trusted.
     pub ca: PathBuf,
-    /// The name to look for in the agent's certificate. Default: the target's host.
+    /// The name to expect in the agent's certificate. Default: the target's host.
     pub server_name: Option<String>,
 }
 
@@ -63,15 +63,15 @@ impl TlsOptions {
     }
 }
 
-/// Makes `stream` a TLS connection to `name`, and sees that the agent accepts this side too.
+/// Makes `stream` a TLS connection to `name`, and checks that the agent accepts this side's certificate.
 pub(crate) async fn handshake(
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
     stream: TcpStream,
 ) -> io::Result<TlsStream<TcpStream>> {
     let mut stream = TlsConnector::from(config).connect(name, stream).await?;
-    // In TLS 1.3 the client is done before the agent has seen its certificate. Next is the agent's greeting, or the
-    // alert that refuses; were anything sent before, a reset could overtake that alert.
+    // In TLS 1.3 the client's handshake is complete before the agent has seen its certificate. Next is the agent's greeting,
+    // or an alert. If anything was sent before, a reset could overtake that alert.
     greeting(&mut stream, GREETING_TIMEOUT).await?;
     Ok(stream)
 }

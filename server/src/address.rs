@@ -1,4 +1,4 @@
-//! Addresses to listen on, as configurations write them.
+//! Addresses to listen on, in the syntax of the configuration.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,9 +18,9 @@ pub enum Listen {
     Tcp(String),
     /// `vsock://cid:port`
     Vsock {
-        /// A context id of this machine; `None`: any of them, `any`.
+        /// A context id of this machine; `None`: `any`.
         cid: Option<u32>,
-        /// 0: one that is free.
+        /// 0: a free port.
         port: u32,
     },
     /// `systemd:`, the sockets that systemd passes; see systemd.socket(5).
@@ -72,7 +72,7 @@ impl fmt::Display for Listen {
     }
 }
 
-/// `cid:port`; no context id is for `any`.
+/// Parses `cid:port`; a context id of `None` stands for `any`.
 fn parse_vsock(address: &str) -> Option<(Option<u32>, u32)> {
     let (cid, port) = address.split_once(':')?;
     let number = |text: &str| text.parse().ok().filter(|number| *number != u32::MAX);

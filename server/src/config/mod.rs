@@ -1,4 +1,4 @@
-//! The agent's configuration: the keys of `telexecd.toml`, and what makes them valid together.
+//! The agent's configuration: the keys of `telexecd.toml`, and their validation.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -20,16 +20,16 @@ use crate::tls::ca_names::Identities;
 use crate::tls::{TlsError, TlsFiles};
 use crate::trace;
 
-/// Twice as many as executions by default: each may be followed, and looked at besides.
+/// Twice the default number of executions: each may be followed, and queried besides.
 const MAX_CALLS_PER_IDENTITY: NonZeroU32 = NonZeroU32::new(8192).unwrap();
 
-/// How an agent is configured. `deploy/telexecd.toml` is the commented example.
+/// The configuration of an agent. `deploy/telexecd.toml` is the commented example.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Where to listen. At least one.
     pub listen: Vec<Listen>,
-    /// Where Prometheus may ask for metrics: `tcp://` or `unix://`. Default: nowhere.
+    /// Where to serve metrics for Prometheus: `tcp://` or `unix://`. Default: nowhere.
     pub metrics_listen: Option<Listen>,
     /// A collector of OpenTelemetry that spans are sent to, by OTLP over gRPC: `http://host:port`. Default: none.
     pub otlp_endpoint: Option<String>,
@@ -44,17 +44,17 @@ pub struct Config {
     /// For each CA file, the patterns of the names for which its CAs may issue certificates. Default: any CA of `client_ca`
     /// may vouch for any name.
     pub identities: Option<BTreeMap<PathBuf, Vec<String>>>,
-    /// Who may do what, in Cedar. Default: whoever is known may run commands, and do anything with its own.
+    /// The policy, in Cedar. Default: every authenticated caller may run commands, and do anything with its own.
     pub policy: Option<PathBuf>,
-    /// Names for sets of identities, for the policy: each with patterns of their names.
+    /// Roles for the policy: each with patterns of identities.
     pub roles: BTreeMap<String, Vec<String>>,
-    /// The permissions of Unix sockets, in octal. Default `0600`: with more, users of this machine can connect of whom a
-    /// policy is to decide; without one they are turned away all the same.
+    /// The mode of Unix sockets, in octal. Default `0600`. A wider one lets other local users connect, as the policy permits;
+    /// without a policy they are refused all the same.
     pub socket_mode: SocketMode,
     /// Allow TCP without TLS, on loopback addresses only, and vsock from this machine itself. Default: no.
     pub insecure: bool,
-    /// For the agent's own files, and for what the next agent is to know; made with mode 0700. Default: a temporary
-    /// directory, which goes with the agent.
+    /// For the agent's own files, and the state handed over to the next agent; made with mode 0700. Default: a temporary
+    /// directory, removed when the agent ends.
     pub state_dir: Option<PathBuf>,
     /// Default `text`.
     pub log_format: LogFormat,
@@ -64,11 +64,11 @@ pub struct Config {
     pub log_commands: bool,
     /// The shell for commands that name none. Default `bash`.
     pub shell: String,
-    /// An absolute path where commands start that name none. Default: the agent's user's home.
+    /// The directory (an absolute path) of commands that name none. Default: the home of the agent's user.
     pub working_directory: Option<String>,
     /// Added to the environment of every command; PATH here is also where programs are looked up.
     pub environment: BTreeMap<String, String>,
-    /// What the agent says of itself in `GetAgent`.
+    /// Returned by `GetAgent`.
     pub labels: BTreeMap<String, String>,
     /// For commands that do not say. Default 2 s.
     #[serde(with = "humantime_serde")]
@@ -84,7 +84,7 @@ pub struct Config {
     pub max_timeout: Option<Duration>,
     /// For each stream of commands that do not say, in bytes; 0: unlimited. Default 0.
     pub max_output_bytes: u64,
-    /// How many connections may be open at once, once they said who they are: others are closed then. Default 1,024.
+    /// How many authenticated connections may be open at once; further ones are closed. Default 1,024.
     pub max_connections: u32,
     /// Of these, how many may be of one identity. Default: three quarters of them.
     pub max_connections_per_identity: Option<NonZeroU32>,
@@ -94,8 +94,8 @@ pub struct Config {
     /// How many calls each identity may have at once, over all of its connections; further ones are RESOURCE_EXHAUSTED.
     /// Default 8,192.
     pub max_calls_per_identity: NonZeroU32,
-    /// How many bytes requests may hold at once: those that arrive, that wait, as input does that a command has not read, or
-    /// whose command runs; each of their fields counts for 256 more. Default 256 MiB.
+    /// How many bytes requests may take in memory at once: while they arrive, while they wait (such as input that a command
+    /// has not read), and while their command runs; each field counts for 256 more. Default 256 MiB.
     pub max_request_bytes_in_flight: usize,
     /// Of these, how many may be of one identity. Default 64 MiB.
     pub max_request_bytes_in_flight_per_identity: usize,
@@ -105,45 +105,45 @@ pub struct Config {
     pub max_executions: u32,
     /// Of these, how many may be of one identity. Default: as many as there may be.
     pub max_executions_per_identity: Option<NonZeroU32>,
-    /// How many commands each identity may start a second, and as many at once. Default: any number.
+    /// How many commands each identity may start per second, and in one burst. Default: any number.
     pub max_starts_per_second: Option<NonZeroU32>,
-    /// Keep the processes of a command together in just this way, or do not start. Default: the best that works here.
+    /// Require this containment of a command's processes, or refuse to start. Default: the best that works here.
     pub containment: Option<ContainmentKind>,
-    /// Do not start if commands could only be kept together by less than this. Default: start, and say so.
+    /// Refuse to start with weaker containment than this. Default: start, and log it.
     pub require_containment: Option<RequiredContainment>,
     /// How long ended executions are remembered. Default 1 h.
     #[serde(with = "humantime_serde")]
     pub retention_age: Duration,
     /// How many ended executions are remembered. Default 1,000.
     pub retention_count: usize,
-    /// How many bytes of memory ended executions may take that are remembered. Default 64 MiB.
+    /// How much memory remembered executions may take, in bytes. Default 64 MiB.
     pub retention_bytes: usize,
     /// Of these, how many may be of one identity. Default 32 MiB.
     pub retention_bytes_per_identity: usize,
-    /// Output that is kept on disk of one execution that may go to the background, in bytes. Default 64 MiB.
+    /// Output kept on disk per execution that may go to the background, in bytes. Default 64 MiB.
     pub spool_max_bytes: u64,
-    /// Of all. What ended executions hold of it is given up for others, the oldest first. Default 1 GiB.
+    /// The same for all together. Output of ended executions makes room for others, oldest first. Default 1 GiB.
     pub spool_total_bytes: u64,
     /// On shutdown: how long running commands may go on before they are ended. Default 10 s.
     #[serde(with = "humantime_serde")]
     pub shutdown_grace: Duration,
     /// Offer gRPC server reflection. Default: yes.
     pub reflection: bool,
-    /// Threads that carry requests and output. Default 1: on a small machine more of them only get in the way of the
-    /// commands; an agent that streams a lot to many callers at once wants some.
+    /// Threads for requests and output. Default 1: on a small machine more would only compete with the commands; an agent
+    /// that streams a lot to many callers needs more.
     pub worker_threads: usize,
     /// The audit log. Default: none.
     pub audit: AuditConfig,
 }
 
-/// What log lines look like.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Plain text.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -167,7 +167,7 @@ impl TryFrom<String> for SocketMode {
     }
 }
 
-/// The least that keeps the processes of a command together.
+/// The weakest containment that is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum RequiredContainment {
@@ -187,20 +187,20 @@ pub enum ConfigError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The file is not what a configuration looks like.
+    /// The file is malformed.
     #[error("{path}:{line}: {fault}")]
     Parse {
         /// The file.
         path: PathBuf,
-        /// Where in it.
+        /// The line.
         line: usize,
-        /// What is wrong there, without the value: that may be a secret.
+        /// The fault, without the value, which may be a secret.
         fault: String,
     },
-    /// Keys do not go together.
+    /// Keys conflict.
     #[error(transparent)]
     Invalid(#[from] InvalidSetting),
-    /// A value that commands start from is malformed.
+    /// A default for commands is malformed.
     #[error("a default for commands is malformed")]
     Command(#[from] InvalidCommand),
     /// The certificates cannot be used.
@@ -277,7 +277,7 @@ impl Config {
     /// Reads a TOML file.
     ///
     /// # Errors
-    /// It cannot be read, or holds a key or value that is not known.
+    /// It cannot be read, or has an unknown key or an invalid value.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
         let text =
             std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
@@ -343,7 +343,7 @@ impl Config {
         Ok(self.audit.check()?)
     }
 
-    /// What requests may hold.
+    /// The limits on requests.
     pub(crate) fn request_limits(&self) -> Limits {
         Limits {
             all: self.max_request_bytes_in_flight,
@@ -352,7 +352,7 @@ impl Config {
         }
     }
 
-    /// What TLS on TCP is made from; `None`: no certificates are configured.
+    /// The files for TLS; `None`: no certificates are configured.
     ///
     /// # Errors
     /// Only some of the three files are given, or a name of `identities` is malformed.
@@ -372,7 +372,7 @@ impl Config {
         }
     }
 
-    /// What the policy is made from; `None`: there is none.
+    /// The file of the policy, with its roles; `None`: there is no policy.
     ///
     /// # Errors
     /// A role is malformed.
@@ -382,7 +382,7 @@ impl Config {
         Ok(self.policy.clone().map(|path| PolicyFile { path, roles, agent }))
     }
 
-    /// The engine's part of it.
+    /// The settings of the engine.
     pub(crate) fn local(&self) -> LocalConfig {
         LocalConfig {
             shell: self.shell.clone(),
@@ -406,13 +406,13 @@ impl Config {
             log_commands: self.log_commands,
             containment: self.containment,
             require_cgroup: self.require_containment.is_some(),
-            // an agent is a process of its own
+            // an agent is a process of its own, unlike an embedded engine
             may_move: true,
         }
     }
 }
 
-/// What serde says of a wrong value, without the value.
+/// The message of serde for an invalid value, without the value.
 fn without_value(message: &str) -> String {
     let words = ["invalid type", "invalid value", "invalid length"];
     match (words.iter().find(|words| message.starts_with(**words)), message.rsplit_once(", expected ")) {

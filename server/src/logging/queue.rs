@@ -1,4 +1,4 @@
-//! Lines on their way to standard error: bounded, in their order, and dropped with a count where there is no room.
+//! The queue of lines to standard error: bounded and ordered. Lines that do not fit are dropped and counted.
 //!
 //! `tracing-appender` has such a queue, but it is bounded by lines whatever their length, does not count what could not
 //! be written, and writes to standard error itself when it ends.
@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use tracing::warn;
 
-/// So much may wait. A line that is longer than this waits alone.
+/// Bytes that may be queued. A longer line is queued alone.
 const MAX_BYTES: usize = 1024 * 1024;
 
 pub(super) struct Queue {
@@ -22,13 +22,13 @@ pub(super) struct Queue {
 
 struct State {
     lines: VecDeque<Vec<u8>>,
-    /// Of all lines.
+    /// The total size of the lines.
     bytes: usize,
-    /// One was taken, and is not written yet.
+    /// A line was taken, and is not written yet.
     writes: bool,
-    /// Lines that are lost.
+    /// Dropped lines.
     dropped: u64,
-    /// Of these, so many when that was last said.
+    /// The value of `dropped` when it was last logged.
     said: u64,
 }
 
@@ -58,13 +58,13 @@ impl Queue {
         self.state().dropped
     }
 
-    /// Waits until all is written, or for so long.
+    /// Waits until all lines are written, or the timeout.
     pub(super) fn flush(&self, patience: Duration) {
         let waits = |state: &mut State| state.writes || !state.lines.is_empty();
         drop(self.changed.wait_timeout_while(self.state(), patience, waits));
     }
 
-    /// Writes what comes; for ever.
+    /// Writes the lines. Never returns.
     pub(super) fn write(&self) {
         let mut output = Output { torn: false };
         loop {
@@ -89,8 +89,7 @@ impl Queue {
         line
     }
 
-    /// After a line: how many are lost, if that is to be said, since there is room again. Should that be lost too, there
-    /// is one more to tell of.
+    /// Logs the number of dropped lines once there is room again. If that line is dropped too, it counts as one more.
     fn to_say(&self, is_written: bool) -> Option<u64> {
         let mut state = self.state();
         state.dropped += u64::from(!is_written);
@@ -105,12 +104,12 @@ impl Queue {
 
 /// Standard error.
 struct Output {
-    /// It ends within a line.
+    /// Whether the last write ended within a line.
     torn: bool,
 }
 
 impl Output {
-    /// Writes a line. Not by the standard library: its lock would be held for as long as that takes.
+    /// Writes a line. Not by std, which would hold its lock on standard error while it blocks.
     fn write(&mut self, line: &[u8]) -> Result<(), Errno> {
         if self.torn {
             self.write_all(b"\n")?;
@@ -127,7 +126,7 @@ impl Output {
                     self.torn = !bytes.is_empty();
                 }
                 Err(Errno::INTR) => {}
-                // whoever shares it may have made it so
+                // set by another process that shares the file
                 Err(Errno::AGAIN) => drop(poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], None)?),
                 Err(error) => return Err(error),
             }

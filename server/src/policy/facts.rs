@@ -1,4 +1,4 @@
-//! What a policy may look at in a command.
+//! The attributes of a command in policies.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,33 +8,32 @@ use telexec_engine::ResolvedCommand;
 use telexec_executor::{Command, Program};
 use telexec_shell::{ASSIGNED, Analysis, analyze, analyze_argv, analyze_posix, decides, decides_reading};
 
-/// A command, and what it comes to on this machine.
+/// A command, resolved on this machine and analysed.
 pub(crate) struct Facts {
     pub(crate) command: Command,
     pub(crate) analysis: Analysis,
-    /// `None`: there is no such user.
+    /// `None`: no such user.
     place: Option<ResolvedCommand>,
-    /// The time that it gets at most.
+    /// Its effective timeout.
     timeout: Option<Duration>,
 }
 
 impl Facts {
-    /// The command, and what is judged of it again while it runs: its input is no part of that.
+    /// The command, and the facts to evaluate again while it runs, without its input.
     pub(crate) fn split(self) -> (Command, Self) {
         (self.command.clone(), Self { command: self.command.without_stdin(), ..self })
     }
 
-    /// What there is to know of a command that runs there; `None`: there is no such user. A long text takes its time.
+    /// Analyses a command; `place` is `None` if there is no such user. Slow for long texts.
     pub(crate) fn at(command: Command, place: Option<ResolvedCommand>, timeout: Option<Duration>) -> Self {
         Self { analysis: analysis(&command, place.as_ref()), command, place, timeout }
     }
 
-    /// What its programs have in their environment by the request: its variables, and those that its text sets, as far as
-    /// that is understood.
+    /// The environment variables that the request sets: directly, and in its text as far as that is understood.
     pub(crate) fn variables(&self) -> BTreeSet<&str> {
         let inherited = self.place.iter().flat_map(|place| &place.variables).map(String::as_str);
         let inherited: BTreeSet<_> = inherited.chain(SHELLS_OWN).collect();
-        // the profiles that a login shell reads may export anything
+        // the profile of a login shell may export anything
         let login = matches!(self.command.program(), Program::Shell { login: true, .. });
         let given = self.command.environment().keys().map(String::as_str);
         let assigned = self.analysis.assigned.iter().map(String::as_str);
@@ -42,7 +41,7 @@ impl Facts {
         given.chain(self.analysis.exported.iter().map(String::as_str)).chain(assigned).collect()
     }
 
-    /// The context of its request; see `telexec.cedarschema`.
+    /// The context of the request; see `telexec.cedarschema`.
     pub(crate) fn context(&self, transport: &str) -> Vec<(String, Value)> {
         let command = &self.command;
         let text = |text: &str| Value::new_string(text.to_owned());
@@ -62,7 +61,7 @@ impl Facts {
         ];
         let analysis = &self.analysis;
         let place = self.place.as_ref();
-        // what is not known is left out: see the schema
+        // unknown attributes are left out: see the schema
         let maybe_known = [
             ("labels", texts(command.labels().iter().map(|(key, value)| format!("{key}={value}")))),
             ("argv", texts(argv.iter().cloned())),
@@ -81,7 +80,7 @@ impl Facts {
     }
 }
 
-/// What it runs, as far as that can be told of a text: not if the request's variables decide.
+/// The programs that it runs, as far as its text determines them: not if the request's variables do.
 fn analysis(command: &Command, place: Option<&ResolvedCommand>) -> Analysis {
     let shell = place.and_then(|place| place.shell.as_deref()).unwrap_or("bash");
     let mut analysis = match command.program() {
@@ -95,7 +94,7 @@ fn analysis(command: &Command, place: Option<&ResolvedCommand>) -> Analysis {
     analysis
 }
 
-/// A shell whose texts are understood, and no other file of its name.
+/// Analyses a text in the language of its shell. Of shells given by path only those of the system are known.
 fn analyze_for(shell: &str, text: &str) -> Analysis {
     let name = ["/bin/", "/usr/bin/"].iter().find_map(|directory| shell.strip_prefix(directory)).unwrap_or(shell);
     match name {
@@ -109,10 +108,10 @@ fn analyze_for(shell: &str, text: &str) -> Analysis {
     }
 }
 
-/// Shells have these in the environment of what they run, whatever they were started with.
+/// Variables that shells set for their programs anyway.
 const SHELLS_OWN: [&str; 4] = ["OLDPWD", "PWD", "SHLVL", "_"];
 
-/// More than so many are not looked at: no rule is about them, and each costs.
+/// With more texts the attribute is missing: no rule needs them, and each costs time.
 const MAX_TEXTS: usize = 4096;
 
 fn texts(mut texts: impl Iterator<Item = String>) -> Option<Value> {
@@ -126,20 +125,20 @@ fn limits(command: &Command) -> Option<Value> {
     let given = [
         ("memory_bytes", limits.memory_bytes.map(long)),
         ("max_processes", limits.max_processes.map(|count| long(count.into()))),
-        // a decimal has four digits
+        // a Cedar decimal has four digits after the point
         ("cpus", limits.cpus.map(|cpus| Value::new_decimal(format!("{cpus:.4}")))),
     ];
     let given = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     Value::new_record(given).ok()
 }
 
-/// In whole milliseconds, rounded up, as Cedar counts.
+/// In whole milliseconds, the resolution of Cedar, rounded up.
 fn duration(duration: Duration) -> Value {
     let millis = duration.as_nanos().div_ceil(1_000_000);
     Value::new_duration(format!("{}ms", i64::try_from(millis).unwrap_or(i64::MAX)))
 }
 
-/// There is one way to write it, and it leads where it says.
+/// Whether the path is in canonical form, so that a rule on its text is a rule on the directory.
 fn is_plain(path: &str) -> bool {
     path == "/"
         || path.strip_prefix('/').is_some_and(|rest| !rest.split('/').any(|part| matches!(part, "" | "." | "..")))

@@ -1,8 +1,8 @@
-//! Who may do what: a policy in Cedar, by whose rules each call is decided.
+//! Authorization: each call is decided by a policy in Cedar.
 //!
-//! What no rule permits is denied, and so is what any rule forbids. A rule that cannot be evaluated, since it looks at
-//! something that is not known of the call, does not permit, and forbids. A rule permits a command with no variables in its
-//! environment but those that it names.
+//! What no rule permits is denied, and so is what any rule forbids. Evaluation fails closed: a `permit` that cannot be
+//! evaluated, since it uses an attribute that the call lacks, does not permit, and such a `forbid` forbids. A rule permits
+//! only those environment variables of a command that it names.
 
 mod environment;
 mod facts;
@@ -32,10 +32,10 @@ use crate::call::caller::Caller;
 use crate::digest::sha256;
 use crate::reload;
 
-/// What policies may say, in Cedar's schema language.
+/// The schema of policies, in Cedar's schema language.
 pub(crate) const SCHEMA: &str = include_str!("telexec.cedarschema");
 
-/// Where a policy is read from, and what its names mean.
+/// The file of a policy, and the roles and facts that it may refer to.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyFile {
     pub(crate) path: PathBuf,
@@ -43,14 +43,14 @@ pub(crate) struct PolicyFile {
     pub(crate) agent: AgentFacts,
 }
 
-/// What a policy may look at in the agent.
+/// The attributes of the agent in policies.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AgentFacts {
     pub(crate) hostname: String,
     pub(crate) labels: BTreeMap<String, String>,
 }
 
-/// Rules that count.
+/// A policy in use.
 pub(crate) struct Policy {
     authorizer: Authorizer,
     set: PolicySet,
@@ -60,7 +60,7 @@ pub(crate) struct Policy {
     agent: AgentFacts,
     /// SHA-256 of its text, in hexadecimal.
     pub(crate) digest: Arc<str>,
-    /// What looks like a mistake, with its place.
+    /// Likely mistakes, with their position.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -86,10 +86,10 @@ impl reload::Source for PolicyFile {
 }
 
 impl PolicyFile {
-    /// Reads it where the configuration is not known that has its roles.
+    /// Loads it without the configuration that defines its roles.
     ///
     /// # Errors
-    /// It cannot be used.
+    /// It is invalid, or cannot be read.
     pub(crate) fn load_without_roles(&self) -> Result<Policy, PolicyError> {
         Policy::parse(&self.path, &self.text()?, None, self.agent.clone())
     }
@@ -100,39 +100,39 @@ impl PolicyFile {
     }
 }
 
-/// What a call is about.
+/// The resource of a call.
 pub(crate) enum Subject<'a> {
     /// The agent itself.
     Agent,
     /// A command to be started.
     Command(&'a Facts),
-    /// An execution, by the identity that it belongs to.
+    /// An execution, with the identity that owns it.
     Execution {
-        /// Its name.
+        /// Its id.
         id: &'a str,
         /// Its owner.
         owner: &'a str,
     },
 }
 
-/// What the rules say of a call.
+/// The decision on a call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Decision {
     pub(crate) allowed: bool,
-    /// The rules that made it so; none: nothing permits it.
+    /// The rules that determined it; none: no rule permits it.
     pub(crate) rules: Vec<String>,
-    /// Why, in words for the caller.
+    /// The reason, worded for the caller.
     pub(crate) reason: String,
-    /// What they leave to a command.
+    /// The limits that the rules set for a command.
     pub(crate) allowance: Allowance,
-    /// Executions of others may be touched.
+    /// Applies to executions of others too.
     pub(crate) any_owner: bool,
-    /// The digest of the policy; `None`: there is none.
+    /// The digest of the policy; `None`: there is no policy.
     pub(crate) policy: Option<Arc<str>>,
 }
 
 impl Decision {
-    /// Where there is no policy.
+    /// The decision without a policy.
     pub(crate) fn unruled() -> Self {
         Self {
             allowed: true,
@@ -164,11 +164,11 @@ struct Names {
 }
 
 impl Policy {
-    /// Reads a policy out of a text, and checks it against the schema and the roles; without `roles`, any role is taken to be
-    /// there. `path` is what it is called.
+    /// Parses a policy, and checks it against the schema and the roles; without `roles` all roles are assumed to exist. `path`
+    /// is its name in errors.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// All faults found.
     pub(crate) fn parse(
         path: &Path,
         text: &str,
@@ -195,7 +195,7 @@ impl Policy {
         Ok(Self { authorizer: Authorizer::new(), set, rules, names: schema.1, roles, agent, digest, warnings })
     }
 
-    /// How many rules there are.
+    /// The number of rules.
     pub(crate) fn len(&self) -> usize {
         self.rules.len()
     }
@@ -204,13 +204,13 @@ impl Policy {
     pub(crate) fn decide(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>) -> Decision {
         let decision = match self.ask(caller, rpc, subject) {
             Ok(response) => self.decision(caller, rpc, subject, &response),
-            // such as two names that are the same: nothing that could be asked about is permitted
+            // such as two entities with one name: deny
             Err(error) => Decision { reason: format!("the policy cannot decide this: {error}"), ..Decision::default() },
         };
         Decision { policy: Some(Arc::clone(&self.digest)), ..decision }
     }
 
-    /// Whether a rule may let this caller touch executions of others: only then it matters whose there are.
+    /// Whether any rule may give this caller access to executions of others: only then their owners are looked up.
     pub(crate) fn may_reach_others(&self, caller: &Caller) -> bool {
         let name = caller.identity.as_str();
         let principal = uid(&self.names.identity, name);
@@ -251,7 +251,7 @@ impl Policy {
         let action = uid(&names.action, rpc.as_str());
         let entities = entities.into_iter().chain([self.action(rpc)]);
         let entities = Entities::from_entities(entities, None)?;
-        // without the schema: what is not known of a command is missing from the context
+        // not validated against the schema: attributes that a command lacks are missing from the context
         let request = Request::new(principal, action, resource, Context::from_pairs(context)?, None)?;
         Ok(self.authorizer.is_authorized(&request, &self.set, &entities))
     }
@@ -270,7 +270,7 @@ impl Policy {
                 names => Decision { reason: unnamed(&names), ..Decision::default() },
             };
         }
-        // who permits has no part in a denial
+        // rules that permit have no part in a denial
         let forbids =
             applied.into_iter().filter(|rule| rule.effect == Effect::Forbid).chain(failed_forbids.iter().copied());
         let mut rules: Vec<_> = forbids.map(|rule| rule.name.clone()).collect();
@@ -288,7 +288,7 @@ impl Policy {
         Decision { rules, reason, ..Decision::default() }
     }
 
-    /// An identity, in its roles.
+    /// An identity, as a member of its roles.
     fn identity(&self, name: &str) -> Result<Entity, Box<dyn Error>> {
         let attributes = HashMap::from([("name".to_owned(), Value::new_string(name.to_owned()))]);
         let roles = self.roles.of(name).map(|role| uid(&self.names.role, role)).collect();
@@ -301,14 +301,14 @@ impl Policy {
         [("hostname".to_owned(), hostname), ("labels".to_owned(), Value::new_set(labels))].into_iter()
     }
 
-    /// An action, in its group.
+    /// An action, as a member of its group.
     fn action(&self, rpc: Rpc) -> Entity {
         let group = uid(&self.names.action, rpc.group());
         Entity::new_no_attrs(uid(&self.names.action, rpc.as_str()), HashSet::from([group]))
     }
 }
 
-/// The variables of a command that no rule names which permits it: those that the nearest one lacks.
+/// The variables that keep every permitting rule from covering the command: those missing in the closest rule.
 fn uncovered<'a>(subject: &Subject<'a>, applied: &[&Rule]) -> Vec<&'a str> {
     let Subject::Command(facts) = subject else { return Vec::new() };
     let variables = facts.variables();
@@ -318,7 +318,7 @@ fn uncovered<'a>(subject: &Subject<'a>, applied: &[&Rule]) -> Vec<&'a str> {
     lacks.min_by_key(Vec::len).unwrap_or_default()
 }
 
-/// More variables are not named.
+/// Further variables are not listed.
 const MAX_NAMED: usize = 8;
 
 fn unnamed(names: &[&str]) -> String {
@@ -327,7 +327,7 @@ fn unnamed(names: &[&str]) -> String {
     format!("no rule that permits it names {}{more} in @environment", named.join(", "))
 }
 
-/// What several rules that permit leave: the least of each.
+/// The decision of several permitting rules: the strictest of each limit.
 fn permission(applied: &[&Rule]) -> Decision {
     let mut rules: Vec<_> = applied.iter().map(|rule| rule.name.clone()).collect();
     rules.sort_unstable();
@@ -347,7 +347,7 @@ fn uid(kind: &EntityTypeName, id: &str) -> EntityUid {
     EntityUid::from_type_name_and_id(kind.clone(), EntityId::new(id))
 }
 
-/// The schema, and its types. It is a part of the program: a test shows that it can be read.
+/// The schema and its types. It is compiled in, and a test shows that it is valid.
 fn schema() -> Result<(Schema, Names), String> {
     let (schema, _) = Schema::from_cedarschema_str(SCHEMA).map_err(|error| error.to_string())?;
     let name = |name: &str| name.parse().map_err(|error: cedar_policy::ParseErrors| error.to_string());
@@ -361,7 +361,7 @@ fn schema() -> Result<(Schema, Names), String> {
     Ok((schema, names))
 }
 
-/// All rules by their ids; what is wrong with their annotations is added to the faults.
+/// All rules by id. Faults in their annotations are added to `faults`.
 fn rules(set: &PolicySet, source: &Source<'_>, faults: &mut Vec<String>) -> HashMap<PolicyId, Rule> {
     for template in set.templates() {
         let line = source.line_of(&template.to_cedar());
@@ -382,7 +382,7 @@ fn rules(set: &PolicySet, source: &Source<'_>, faults: &mut Vec<String>) -> Hash
     rules
 }
 
-/// Roles that the configuration does not have, most likely by a slip.
+/// Roles that the configuration lacks, most likely typos.
 fn unknown_roles(set: &PolicySet, names: &Names, roles: &Roles, source: &Source<'_>) -> Vec<String> {
     let unknown = |policy: &cedar_policy::Policy| {
         let literals = policy.entity_literals().into_iter();

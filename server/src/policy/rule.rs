@@ -1,4 +1,4 @@
-//! One rule of a policy: its name, and what its annotations say.
+//! One rule of a policy: its name and annotations.
 
 use std::time::Duration;
 
@@ -7,27 +7,27 @@ use telexec_executor::{Allowance, parse_size};
 
 use super::environment::Variables;
 
-/// What is said of a rule beside its scope and its conditions.
+/// A rule, without its scope and conditions, which Cedar evaluates.
 #[derive(Clone, Debug)]
 pub(crate) struct Rule {
-    /// From `@id`, or from where it stands.
+    /// From `@id`, or else its line.
     pub(crate) name: String,
     pub(crate) effect: Effect,
-    /// What it leaves to those it permits.
+    /// The limits that it sets.
     pub(crate) allowance: Allowance,
-    /// It permits also what touches executions of others.
+    /// Applies to executions of others too.
     pub(crate) any_owner: bool,
-    /// Whom it is about.
+    /// The principals that it applies to.
     pub(crate) principal: PrincipalConstraint,
-    /// What may be in the environment of commands that it permits.
+    /// The environment variables that commands may set.
     pub(crate) environment: Variables,
 }
 
 impl Rule {
-    /// Reads the annotations of a rule that begins in this line.
+    /// Parses the annotations of a rule that begins in this line.
     ///
     /// # Errors
-    /// What is wrong with the first that is not known or malformed.
+    /// The first annotation that is unknown or malformed.
     pub(crate) fn new(policy: &Policy, line: usize) -> Result<Self, String> {
         let effect = policy.effect();
         let name = policy.annotation("id").map_or_else(|| format!("line {line}"), str::to_owned);
@@ -58,7 +58,7 @@ impl Rule {
             "max_concurrent" => self.allowance.concurrent = Some(concurrent(value)?),
             "max_output" => self.allowance.output_bytes = Some(parse_size(value)?),
             "environment" => self.environment = Variables::parse(value)?,
-            // its value says nothing, as Cedar's annotations without one
+            // has no value, like other annotations of Cedar that are flags
             "any_owner" if value.is_empty() => self.any_owner = true,
             "any_owner" => return Err("takes no value: @any_owner".to_owned()),
             _ => {

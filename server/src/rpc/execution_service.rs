@@ -1,4 +1,4 @@
-//! `telexec.v1.ExecutionService`: from the wire to the caller's executor and back.
+//! `telexec.v1.ExecutionService`, over the caller's executor.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `Interact`: one call that starts or follows a command, and takes its input.
+//! `Interact`: one call that starts or attaches to a command, and sends its input.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::call::events::{EventStream, answer, ended_by};
 use crate::call::status::invalid;
 use crate::request_memory::Reservation;
 
-/// Starts or follows what the first request says, and does what the others say until it ends.
+/// Starts or attaches as the first request says, and carries out the others until the command ends.
 ///
 /// # Errors
-/// The first request is malformed, or what it asks for cannot be done.
+/// The first request is malformed, or fails.
 pub(crate) async fn interact<E: Executor + 'static>(
     executor: Arc<E>,
     mut requests: impl Stream<Item = Result<InteractRequest, Status>> + Unpin + Send + 'static,
@@ -45,30 +45,30 @@ pub(crate) async fn interact<E: Executor + 'static>(
     Ok(if follows { deadline.until(events) } else { events })
 }
 
-/// The events, while the steps are taken; a step that fails ends them.
+/// The events, while the steps are carried out; a failed step ends them.
 fn with_steps(events: EventStream, steps: impl Future<Output = Status> + Send + 'static) -> EventStream {
-    // a task of its own: a caller that does not read still types, and so does one that is flooded
+    // a task of its own: input must go on while the caller does not read, or is flooded with output
     let steps = AbortOnDropHandle::new(tokio::spawn(steps.in_current_span()));
     let failed =
         async { steps.await.unwrap_or_else(|error| error_to_status(&ExecutorError::Internal(error.to_string()))) };
-    // an event that is there goes first: the end of the command explains why a step failed
+    // events have priority: the end of the command explains why a step failed
     ended_by(events, failed, PollNext::Left)
 }
 
 struct Steps<E> {
     executor: Arc<E>,
     id: ExecutionId,
-    /// What the request holds that is being done.
+    /// The memory of the current request.
     reservation: Arc<Reservation>,
 }
 
 impl<E: Executor> Steps<E> {
-    /// Takes one step after the other; returns when one fails.
+    /// Carries out the steps in order; returns when one fails.
     async fn follow(self, mut requests: impl Stream<Item = Result<InteractRequest, Status>> + Unpin + Send) -> Status {
         while let Some(request) = requests.next().await {
             let step = match request {
                 Ok(request) => request.request,
-                // one that is too long, say; where the connection broke nobody hears it
+                // a message that is too long, say; after a lost connection nobody receives this
                 Err(status) => return status,
             };
             if let Err(status) = self.take(step).await {
@@ -76,13 +76,13 @@ impl<E: Executor> Steps<E> {
             }
             self.reservation.release();
         }
-        // a command that takes no input has none to close
+        // fails for a command without input, which does not matter
         let _ = self.executor.write_input(&self.id, Input { close: true, ..Input::default() }).await;
         std::future::pending().await
     }
 
     async fn take(&self, step: Option<Step>) -> Result<(), Status> {
-        // as with a pipe: a command need not read all of its input, and its end says how that went
+        // as with a pipe, a command need not read all of its input; its exit status tells the rest
         let reads_no_more = matches!(step, Some(Step::Stdin(_)));
         let taken = match step {
             Some(Step::Stdin(data)) => self.write(Input { data, ..Input::default() }).await,
@@ -105,7 +105,7 @@ impl<E: Executor> Steps<E> {
         }
     }
 
-    /// Nothing at all can be written to any input, also to one that is closed.
+    /// An empty write succeeds for any input, also for one that is closed.
     async fn accepts_input(&self) -> bool {
         self.write(Input::default()).await.is_ok()
     }
