@@ -37,7 +37,7 @@ impl PolicyEvaluator {
         })
     }
 
-    /// Resolves and analyses a command of `identity`, and applies `judge` to the result.
+    /// Resolves and analyses a command of `identity`, and applies `decide` to the result.
     ///
     /// # Errors
     /// [`ExecutorError::Internal`]: a worker panicked.
@@ -46,7 +46,7 @@ impl PolicyEvaluator {
         identity: &str,
         engine: &LocalExecutor,
         command: Command,
-        judge: impl FnOnce(&Facts) -> T + Send + 'static,
+        decide: impl FnOnce(&Facts) -> T + Send + 'static,
     ) -> Result<(Facts, T), ExecutorError> {
         let (timeout, names_user) = (engine.timeout(&command), command.user().is_some());
         let find_place = {
@@ -57,24 +57,24 @@ impl PolicyEvaluator {
             true => self.users.run(identity, find_place).await.map_err(lost)?,
             false => find_place(),
         };
-        let judge = move || {
+        let decide = move || {
             let facts = Facts::at(command, place, timeout);
-            let judgement = judge(&facts);
-            (facts, judgement)
+            let decision = decide(&facts);
+            (facts, decision)
         };
-        self.texts.run(identity, judge).await.map_err(lost)
+        self.texts.run(identity, decide).await.map_err(lost)
     }
 
-    /// Applies `judge` to facts that are known already.
+    /// Applies `decide` to facts that are known already.
     ///
     /// # Errors
     /// [`ExecutorError::Internal`]: the worker panicked.
     pub(crate) async fn evaluate_again<T: Send + 'static>(
         &self,
         identity: &str,
-        judge: impl FnOnce() -> T + Send + 'static,
+        decide: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ExecutorError> {
-        self.texts.run(identity, judge).await.map_err(lost)
+        self.texts.run(identity, decide).await.map_err(lost)
     }
 }
 

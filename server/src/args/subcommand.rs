@@ -71,7 +71,7 @@ pub enum AuditAction {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Print the digest that stands in an audit log for a command that is not told in full
+    /// Print the digest that an audit log has for a command that is not recorded in full
     ///
     /// Prints `hmac_key` and `command_hmac_sha256` as a record has them: HMAC-SHA-256 with the key in FILE.key, of the shell
     /// text on standard input, to its last byte, or of the arguments. To see whether a command was this one, compare.

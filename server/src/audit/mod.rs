@@ -4,7 +4,7 @@
 //! `record` and `command` are their contents, `redact` removes secrets, `key` makes the digests of texts that are not
 //! recorded. `chain` links the lines by hashes, which `verify` checks. `volume` limits how much one caller may fill, with
 //! `retained` as its model of the files; `omitted` counts the rest. `writer` is the thread that appends to the files of
-//! `log`, `writer::watch` observes one execution.
+//! `log`, `writer::execution_recorder` observes one execution.
 
 mod chain;
 mod command;
@@ -51,7 +51,7 @@ use self::record::{Body, OperationRecord, Origin, Record};
 use self::redact::Redact;
 pub use self::report::verify_files;
 use self::volume::Volume;
-use self::writer::Watch;
+use self::writer::ExecutionRecorder;
 use self::writer::{Job, Start, State, Writer};
 use crate::call::{Call, Rpc};
 use crate::hostname::hostname;
@@ -176,13 +176,13 @@ impl Audit {
         let origin = Origin::of(call);
         let body = Body::Start { decision: decision.into(), asked };
         let record = Record::new(body).of(&origin).about(Some(&id));
-        let watch = || inner.watch(&origin, &id);
-        let (watch, reason) = match inner.begin(record, watch()).await {
-            Some((watch, Ok(()))) => (watch, None),
-            Some((watch, Err(reason))) => (watch, Some(reason)),
+        let recorder = || inner.recorder(&origin, &id);
+        let (recorder, reason) = match inner.begin(record, recorder()).await {
+            Some((recorder, Ok(()))) => (recorder, None),
+            Some((recorder, Err(reason))) => (recorder, Some(reason)),
             None => {
                 inner.state.lose();
-                (watch(), Some("the disk does not answer".to_owned()))
+                (recorder(), Some("the disk does not answer".to_owned()))
             }
         };
         match reason {
@@ -190,7 +190,7 @@ impl Audit {
                 reason: format!("the audit log cannot be written: {reason}; nothing ran"),
                 retry_after: Some(RETRY_AFTER),
             }),
-            _ => Ok(Some((id, Box::new(watch)))),
+            _ => Ok(Some((id, Box::new(recorder)))),
         }
     }
 
@@ -376,17 +376,17 @@ impl Inner {
         Some(Record::new(body).of(&Origin::of(call)).about(operation.execution_id))
     }
 
-    fn watch(&self, origin: &Arc<Origin>, id: &ExecutionId) -> Watch {
+    fn recorder(&self, origin: &Arc<Origin>, id: &ExecutionId) -> ExecutionRecorder {
         let (queue, state) = (self.queue.clone(), Arc::clone(&self.state));
-        Watch::new(queue, state, Arc::clone(origin), id.clone(), self.containment, self.output_digest)
+        ExecutionRecorder::new(queue, state, Arc::clone(origin), id.clone(), self.containment, self.output_digest)
     }
 
     /// Has a start written; `None`: it timed out, and will not be written.
-    async fn begin(&self, record: Record, watch: Watch) -> Option<writer::StartOutcome> {
+    async fn begin(&self, record: Record, recorder: ExecutionRecorder) -> Option<writer::StartOutcome> {
         let until = Instant::now() + WRITE_TIMEOUT;
         let slot = self.slot(until).await?;
         let (reply, mut begun) = oneshot::channel();
-        self.queue.send(Job::Start(Box::new(Start { record, watch, reply, slot }))).ok()?;
+        self.queue.send(Job::Start(Box::new(Start { record, recorder, reply, slot }))).ok()?;
         if let Ok(begun) = timeout_at(until, &mut begun).await {
             return begun.ok();
         }

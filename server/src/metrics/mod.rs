@@ -1,9 +1,9 @@
 //! Counters for Prometheus, listed in `deploy/METRICS.md`.
 //!
-//! `watch` observes one execution; the module `scrape` serves the metrics. No label has values that callers could make up:
-//! identities, commands and ids are for the logs.
+//! `execution_counter` observes one execution; the module `scrape` serves the metrics. No label has values that callers could
+//! make up: identities, commands and ids are for the logs.
 
-mod watch;
+mod execution_counter;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use prometheus_client::registry::Registry;
 use telexec_engine::ExecutionObserver;
 use telexec_executor::{ExecutionId, ExitCause, Exited, OutputStream, SpawnError, SpawnStage};
 
-use self::watch::Watch;
+use self::execution_counter::ExecutionCounter;
 use crate::call::Rpc;
 
-/// In seconds: a start takes a millisecond, and some when there is much to do.
+/// In seconds: a start takes about a millisecond, more under load.
 const START_BUCKETS: [f64; 13] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
-/// In seconds: from a look at a file to a build.
+/// In seconds: from short queries to builds.
 const EXECUTION_BUCKETS: [f64; 13] =
     [0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0];
 
@@ -122,14 +122,14 @@ impl Metrics {
     ) -> Option<(ExecutionId, Box<dyn ExecutionObserver>)> {
         let Some(counters) = &self.0 else { return others };
         let (id, next) = others.unzip();
-        let watch = Watch { counters: Arc::clone(counters), asked, next };
-        Some((id.unwrap_or_else(ExecutionId::generate), Box::new(watch)))
+        let counter = ExecutionCounter { counters: Arc::clone(counters), asked, next };
+        Some((id.unwrap_or_else(ExecutionId::generate), Box::new(counter)))
     }
 
     /// The number of ended commands by cause, without zeros.
     pub(crate) fn ended(&self) -> HashMap<String, u64> {
         let counted = |counters: &Arc<Counters>, cause| counters.executions.get_or_create(&[("cause", cause)]).get();
-        self.counted(watch::CAUSES.map(ExitCause::as_str), counted)
+        self.counted(execution_counter::CAUSES.map(ExitCause::as_str), counted)
     }
 
     /// The number of refusals by reason, without zeros.
@@ -183,7 +183,7 @@ impl Counters {
             decisions: Family::default(),
             handshakes: Family::default(),
         };
-        for cause in watch::CAUSES {
+        for cause in execution_counter::CAUSES {
             drop(this.executions.get_or_create(&[("cause", cause.as_str())]));
         }
         for stage in SpawnStage::ALL {

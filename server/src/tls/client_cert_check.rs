@@ -23,24 +23,24 @@ const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 pub(crate) struct ClientCertCheck {
     tls: Tls,
     chain: Vec<CertificateDer<'static>>,
-    judgement: Mutex<Judgement>,
+    last: Mutex<Verification>,
 }
 
 /// The result of the last verification.
-struct Judgement {
+struct Verification {
     by: Arc<Credentials>,
     /// The last second for which it is valid; `None`: it does not depend on time.
     until: Option<u64>,
     /// The error is worded for the caller.
-    verdict: Result<(), String>,
+    result: Result<(), String>,
 }
 
 impl ClientCertCheck {
     /// For a chain that these credentials accepted in a handshake begun at `since`: parts of it may have expired during the
     /// handshake.
     pub(crate) fn new(tls: Tls, by: Arc<Credentials>, chain: Vec<CertificateDer<'static>>, since: UnixTime) -> Self {
-        let judgement = Judgement { by, until: next_end(&chain, since), verdict: Ok(()) };
-        Self { tls, chain, judgement: Mutex::new(judgement) }
+        let last = Verification { by, until: next_end(&chain, since), result: Ok(()) };
+        Self { tls, chain, last: Mutex::new(last) }
     }
 
     /// Called before each call, and during it after each change.
@@ -48,7 +48,7 @@ impl ClientCertCheck {
     /// # Errors
     /// [`ExecutorError::Unauthenticated`].
     pub(crate) fn check(&self, identity: &Identity) -> Result<(), ExecutorError> {
-        self.verdict(identity).map_err(|reason| ExecutorError::Unauthenticated { reason })
+        self.result(identity).map_err(|reason| ExecutorError::Unauthenticated { reason })
     }
 
     /// Changes of the agent's files from now on.
@@ -58,36 +58,36 @@ impl ClientCertCheck {
 
     /// Returns when a certificate may have expired since the last check.
     pub(crate) async fn expiry(&self) {
-        let until = self.judgement.lock().unwrap_or_else(PoisonError::into_inner).until;
+        let until = self.last.lock().unwrap_or_else(PoisonError::into_inner).until;
         let Some(until) = until else { return std::future::pending().await };
         let end = UNIX_EPOCH + Duration::from_secs(until.saturating_add(1));
         let rest = end.duration_since(SystemTime::now()).unwrap_or_default();
         tokio::time::sleep(rest.min(CLOCK_INTERVAL)).await;
     }
 
-    fn verdict(&self, identity: &Identity) -> Result<(), String> {
+    fn result(&self, identity: &Identity) -> Result<(), String> {
         let (credentials, now) = (self.tls.current(), UnixTime::now());
-        let mut judgement = self.judgement.lock().unwrap_or_else(PoisonError::into_inner);
-        let in_time = judgement.until.is_none_or(|until| now.as_secs() <= until);
-        if in_time && Arc::ptr_eq(&judgement.by, &credentials) {
-            return judgement.verdict.clone();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let in_time = last.until.is_none_or(|until| now.as_secs() <= until);
+        if in_time && Arc::ptr_eq(&last.by, &credentials) {
+            return last.result.clone();
         }
-        let verdict = self.judge(&credentials, now);
-        if let Err(refusal) = &verdict
-            && judgement.verdict.is_ok()
+        let result = self.verify(&credentials, now);
+        if let Err(refusal) = &result
+            && last.result.is_ok()
         {
             info!(%identity, reason = refusal, "refusing the calls of an open connection");
         }
-        *judgement = Judgement { by: credentials, until: next_end(&self.chain, now), verdict: verdict.clone() };
-        verdict
+        *last = Verification { by: credentials, until: next_end(&self.chain, now), result: result.clone() };
+        result
     }
 
-    fn judge(&self, credentials: &Credentials, now: UnixTime) -> Result<(), String> {
-        let verdict = match self.chain.split_first() {
+    fn verify(&self, credentials: &Credentials, now: UnixTime) -> Result<(), String> {
+        let result = match self.chain.split_first() {
             Some((own, others)) => credentials.clients.verify_client_cert(own, others, now).map(drop),
             None => Err(rustls::Error::NoCertificatesPresented),
         };
-        verdict.map_err(|error| refusal(&error))
+        result.map_err(|error| refusal(&error))
     }
 }
 

@@ -114,7 +114,7 @@ impl Span {
         next: Option<Box<dyn ExecutionObserver>>,
     ) -> Box<dyn ExecutionObserver> {
         self.0.set_attribute(KeyValue::new("telexec.execution_id", id.to_string()));
-        Box::new(Watch { span: Mutex::new(self), next })
+        Box::new(SpanObserver { span: Mutex::new(self), next })
     }
 
     fn end(&mut self, exited: &Exited) {
@@ -136,19 +136,19 @@ impl Span {
 }
 
 /// Records the outcome of a command in its span, and forwards all events.
-struct Watch {
+struct SpanObserver {
     /// Uncontended: one task observes all of a command.
     span: Mutex<Span>,
     next: Option<Box<dyn ExecutionObserver>>,
 }
 
-impl Watch {
+impl SpanObserver {
     fn into_parts(self) -> (Span, Option<Box<dyn ExecutionObserver>>) {
         (self.span.into_inner().unwrap_or_else(PoisonError::into_inner), self.next)
     }
 }
 
-impl ExecutionObserver for Watch {
+impl ExecutionObserver for SpanObserver {
     fn started(&self, main: &MainProcess) {
         let mut span = self.span.lock().unwrap_or_else(PoisonError::into_inner);
         span.0.add_event("started", vec![KeyValue::new("process.pid", i64::from(main.pid))]);

@@ -107,7 +107,7 @@ async fn what_starts_nevertheless_is_counted_and_not_piled_up() {
     for _ in 0..10 {
         assert!(starts(&audit).await);
     }
-    // of a start that is not told the end is not either
+    // without a record of the start there is none of the end
     assert_eq!(state.lost.load(Ordering::Relaxed), 10);
     let mut waiting = 0;
     while jobs.try_recv().is_ok() {

@@ -1,4 +1,4 @@
-//! The log as a file: what is written is verified, what is changed is named, what is torn is gone on after.
+//! The log as a file: what is written is verified, what is changed is named, writing continues after what is torn.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

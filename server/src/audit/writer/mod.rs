@@ -1,6 +1,6 @@
 //! The writer thread: off the runtime's threads, since disks may block.
 
-mod watch;
+mod execution_recorder;
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tracing::{info, warn};
 
-pub(super) use self::watch::Watch;
+pub(super) use self::execution_recorder::ExecutionRecorder;
 use super::log::{Log, UnusableTail};
 use super::record::{Body, Record};
 
@@ -39,14 +39,14 @@ pub(super) enum Job {
 /// The record of a start, and where the result goes.
 pub(super) struct Start {
     pub(super) record: Record,
-    pub(super) watch: Watch,
+    pub(super) recorder: ExecutionRecorder,
     pub(super) reply: oneshot::Sender<StartOutcome>,
     /// A slot in the queue.
     pub(super) slot: OwnedSemaphorePermit,
 }
 
 /// Whether the start was written.
-pub(super) type StartOutcome = (Watch, Result<(), String>);
+pub(super) type StartOutcome = (ExecutionRecorder, Result<(), String>);
 
 /// State shared with the thread.
 #[derive(Debug, Default)]
@@ -118,9 +118,9 @@ impl Writer {
                 }
             }
             let synced = self.log.sync().map_err(|error| self.failed(&error));
-            for (reply, (watch, written)) in begun {
-                // if the caller is gone, dropping the watch records that
-                let _ = reply.send((watch, written.and(synced.clone())));
+            for (reply, (recorder, written)) in begun {
+                // if the caller is gone, dropping the recorder records that
+                let _ = reply.send((recorder, written.and(synced.clone())));
             }
             self.state.is_stuck.store(false, Ordering::Relaxed);
             for reply in closed {
@@ -130,13 +130,13 @@ impl Writer {
     }
 
     fn start(&mut self, start: Start) -> Option<(oneshot::Sender<StartOutcome>, StartOutcome)> {
-        let Start { record, mut watch, reply, slot: _slot } = start;
+        let Start { record, mut recorder, reply, slot: _slot } = start;
         if reply.is_closed() {
             // the caller waits no more
             return None;
         }
-        let written = self.write(&record).map(|seq| watch.begin(seq)).inspect_err(|_| self.drop_one());
-        Some((reply, (watch, written)))
+        let written = self.write(&record).map(|seq| recorder.begin(seq)).inspect_err(|_| self.drop_one());
+        Some((reply, (recorder, written)))
     }
 
     /// Writes a record now or later, or counts it as dropped.

@@ -19,7 +19,7 @@ const MAX_DIRECTORY: u64 = 512;
 
 /// Records the end of an execution, once. Dropped without one, it records that the start was given up, if the start itself is
 /// in the log.
-pub(in crate::audit) struct Watch {
+pub(in crate::audit) struct ExecutionRecorder {
     queue: UnboundedSender<Job>,
     state: Arc<State>,
     origin: Arc<Origin>,
@@ -33,7 +33,7 @@ pub(in crate::audit) struct Watch {
     is_recorded: bool,
 }
 
-impl Watch {
+impl ExecutionRecorder {
     pub(in crate::audit) fn new(
         queue: UnboundedSender<Job>,
         state: Arc<State>,
@@ -92,7 +92,7 @@ impl Watch {
     }
 }
 
-impl ExecutionObserver for Watch {
+impl ExecutionObserver for ExecutionRecorder {
     fn started(&self, main: &MainProcess) {
         let _ = self.main.set(main.clone());
     }
@@ -134,7 +134,7 @@ impl ExecutionObserver for Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for ExecutionRecorder {
     fn drop(&mut self) {
         if !self.is_recorded {
             self.record_no_start(Failure::given_up());

@@ -20,13 +20,13 @@ pub(super) const CAUSES: [ExitCause; 7] = [
 ];
 
 /// Counts the outcome of a command, and forwards all events.
-pub(super) struct Watch {
+pub(super) struct ExecutionCounter {
     pub(super) counters: Arc<Counters>,
     pub(super) asked: Instant,
     pub(super) next: Option<Box<dyn ExecutionObserver>>,
 }
 
-impl ExecutionObserver for Watch {
+impl ExecutionObserver for ExecutionCounter {
     fn started(&self, main: &MainProcess) {
         self.counters.started(self.asked.elapsed());
         self.next.iter().for_each(|next| next.started(main));
