@@ -68,6 +68,7 @@ async fn what_lingers_can_be_followed_to_its_exit(machine: Machine) {
     assert_eq!((told.text(), &told.exited), ("told\n", &own.exited));
     assert_eq!(processes_with(&mark).len(), 1, "the end of a follower ends nothing that was asked to stay");
     machine.signal(id, Signal::KILL).await.unwrap();
+    until("it has ended", async || machine.get(id).await.unwrap().state == ExecutionState::Exited).await;
 }
 
 async fn nobody_follows_what_is_not_there(machine: Machine) {

@@ -9,6 +9,12 @@ async fn state(machine: &Machine, id: &ExecutionId) -> ExecutionState {
     machine.get(id).await.unwrap().state
 }
 
+/// Kills what is left. Until that has ended, an agent that goes leaves its cgroup.
+async fn kill(machine: &Machine, id: &ExecutionId) {
+    machine.signal(id, Signal::KILL).await.unwrap();
+    until("it has ended", async || state(machine, id).await == ExecutionState::Exited).await;
+}
+
 pub(super) async fn a_background_child_does_not_hold_the_call(machine: Machine) {
     let mark = marker();
     let outcome = run(&machine, Command::shell("sleep 300 & echo done").env(MARK, &mark)).await.unwrap();
@@ -23,7 +29,7 @@ pub(super) async fn a_background_child_does_not_hold_the_call(machine: Machine) 
     assert_eq!(info.exited.as_ref(), Some(exited));
 
     assert_eq!(processes_with(&mark).len(), 1);
-    machine.signal(&outcome.started.id, Signal::KILL).await.unwrap();
+    kill(&machine, &outcome.started.id).await;
 }
 
 pub(super) async fn a_quiet_background_child_leaves_the_output_complete(machine: Machine) {
@@ -31,7 +37,7 @@ pub(super) async fn a_quiet_background_child_leaves_the_output_complete(machine:
     let outcome = run(&machine, command).await.unwrap();
     assert_eq!(outcome.exited.surviving_processes, 1);
     assert!(!outcome.exited.stdout.incomplete && !outcome.exited.stderr.incomplete);
-    machine.signal(&outcome.started.id, Signal::KILL).await.unwrap();
+    kill(&machine, &outcome.started.id).await;
 }
 
 /// The main process exits while the survivor is still on its way to its own program and session.
@@ -40,7 +46,7 @@ pub(super) async fn a_survivor_is_counted_however_young_it_is(machine: Machine) 
         let command = Command::shell("setsid sleep 300 >/dev/null 2>&1 &").shell("sh");
         let outcome = run(&machine, command).await.unwrap();
         assert_eq!(outcome.exited.surviving_processes, 1, "round {round}");
-        machine.signal(&outcome.started.id, Signal::KILL).await.unwrap();
+        kill(&machine, &outcome.started.id).await;
     }
 }
 
@@ -54,7 +60,7 @@ pub(super) async fn a_survivor_that_writes_lives_on(machine: Machine) {
     std::fs::write(directory.path().join("go"), "").unwrap();
     until("it has written", async || lines(&directory.path().join("done")) == ["written"]).await;
     assert_eq!(state(&machine, &outcome.started.id).await, ExecutionState::Lingering);
-    machine.signal(&outcome.started.id, Signal::KILL).await.unwrap();
+    kill(&machine, &outcome.started.id).await;
 }
 
 pub(super) async fn a_survivor_that_ends_makes_it_exited(machine: Machine) {
