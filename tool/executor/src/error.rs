@@ -88,7 +88,7 @@ pub enum ExecutorError {
         source: Source,
     },
     /// This side and the executor did not agree on who they are (TLS); nothing ran.
-    #[error("{endpoint} and this side do not trust each other")]
+    #[error("TLS authentication with {endpoint} failed")]
     Untrusted {
         /// What was to be reached.
         endpoint: String,

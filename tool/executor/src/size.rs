@@ -17,7 +17,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     };
     let number: u64 = number.parse().map_err(|_| wrong())?;
     match number.checked_mul(unit) {
-        Some(0) => Err("it must be more than 0".to_owned()),
+        Some(0) => Err("it must be greater than 0".to_owned()),
         size => size.ok_or_else(wrong),
     }
 }

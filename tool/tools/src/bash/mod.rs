@@ -205,7 +205,7 @@ impl BashTool {
             // so that a cancel is seen however fast events come
             tokio::task::coop::consume_budget().await;
         }
-        Err(ExecutorError::Internal("the executor did not tell how the command ended".to_owned()))
+        Err(ExecutorError::Internal("the executor did not report how the command ended".to_owned()))
     }
 
     /// What a command that ran comes to.

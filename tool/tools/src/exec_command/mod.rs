@@ -249,7 +249,7 @@ impl ExecCommandTool {
             // so that a cancel is seen however fast events come
             tokio::task::coop::consume_budget().await;
         }
-        Err(ExecutorError::Internal("the executor did not tell how the command ended".to_owned()))
+        Err(ExecutorError::Internal("the executor did not report how the command ended".to_owned()))
     }
 }
 
