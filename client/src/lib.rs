@@ -1,7 +1,7 @@
 //! Runs commands on other machines: a thin client of telexec's agents.
 //!
 //! [`Agent`] is a connection to one agent. [`Agent::executor`] is that machine as an
-//! [`Executor`](telexec_executor::Executor): a [`BashTool`](telexec_tool::BashTool) over it is the remote tool.
+//! [`Executor`](telexec_executor::Executor): a `BashTool` of the crate `telexec-tool` over it is the remote tool.
 //!
 //! ```no_run
 //! use futures_util::StreamExt;
