@@ -98,7 +98,7 @@ place new/ca.pem client-ca.pem
 taken_up $((first + 4))
 code=0
 as old new/ca.pem true 2>said || code=$?
-[[ $code -eq 255 ]] && grep -q 'the agent refused --cert' said || die "the old authority is still trusted: $code, $(cat said)"
+[[ $code -eq 255 ]] && grep -q 'the agent rejected --cert' said || die "the old authority is still trusted: $code, $(cat said)"
 [[ $(as new new/ca.pem echo hi) == hi ]] || die "no call with the new authority alone"
 passed "the old authority is trusted no more"
 
