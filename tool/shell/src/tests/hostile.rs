@@ -1,0 +1,224 @@
+//! Texts of any kind: deep, long, odd, random.
+
+use std::cell::Cell;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use super::*;
+
+/// They are looked through on the caller's own stack.
+#[test]
+fn programs_within_programs_are_bounded() {
+    let argv: Vec<String> = ["find", "-exec"].map(str::to_owned).into_iter().cycle().take(12_000).collect();
+    let analysis = analyze_argv(&argv);
+    assert!(!analysis.understood && analysis.commands.len() < 100, "{}", analysis.commands.len());
+    assert!(!analyze_argv(&vec![String::new(); LONGEST_TEXT + 1]).understood);
+}
+
+/// Deep or long texts are refused, and neither overflow the stack of a thread nor take long.
+#[test]
+fn hostile_texts_are_refused() {
+    let mut texts = vec![
+        "x".repeat(LONGEST_TEXT + 1),
+        format!("cat <<E\n{}", "$(".repeat(30_000)),
+        "env ".repeat(LONGEST_TEXT / 4),
+        "a; ".repeat(LONGEST_TEXT / 3),
+        format!("sh -c {}", "\"sh -c \\\"".repeat(5_000)),
+        format!("echo {}", "`echo \\".repeat(9_000)),
+        format!("{}ls{}", "$(echo ".repeat(20), ")".repeat(20)),
+        format!("{}ls {}{}", "$(".repeat(15), "x".repeat(60_000), ")".repeat(15)),
+        "find -exec ".repeat(LONGEST_TEXT / 11),
+        format!("{}ls{}", ">$(".repeat(1600), ")b".repeat(1600)),
+        format!("{}ls{}", ">$(".repeat(200), ")b".repeat(200)),
+    ];
+    for opening in [
+        "(",
+        "$(",
+        "${x:-",
+        "\"$(",
+        "{ ",
+        "((",
+        "$((",
+        "<(",
+        "[[ ( ",
+        "if ",
+        "${x[",
+        "case x in x) ",
+        "f() ",
+        "f() { ",
+        "while ",
+        "<<E\n",
+        "<<E ",
+        "x=(",
+        "@(",
+        "$[",
+        "x[",
+        "x[\n",
+        ";x[",
+        "{",
+        "{a,",
+        "{x[",
+        "time ",
+        "coproc ",
+        "&& ",
+        ";",
+    ] {
+        texts.push(opening.repeat(10_000.min(LONGEST_TEXT / opening.len())));
+        texts.push(opening.repeat(LONGEST_TEXT / opening.len()));
+    }
+    for text in texts {
+        let analysis = analyze(&text);
+        let is_refused = !analysis.understood && analysis.reason != Some(PANICKED);
+        assert!(is_refused, "{}… ({})", text.chars().take(20).collect::<String>(), text.len());
+    }
+    // what follows may be understood, but must not be too deep either
+    let ends = [
+        "ls".to_owned(),
+        format!("{} ls", "a && ".repeat(900)),
+        format!("{}ls{}", "(time ".repeat(50), ")".repeat(50)),
+        format!("{}ls {}", "{ a && ".repeat(50), "; }".repeat(50)),
+        format!("{} ls", "! { coproc a | ".repeat(50) + &"a && ".repeat(900)),
+    ];
+    for (prefix, end) in
+        ["time ", "coproc ", "coproc time ", "! time "].iter().flat_map(|p| ends.iter().map(move |e| (p, e)))
+    {
+        let _ = analyze(&(prefix.repeat(64) + end));
+    }
+    for text in ["a | ", "a || ", "a && "].map(|prefix| prefix.repeat(1000) + "ls") {
+        let _ = analyze(&text);
+    }
+    for text in
+        ["\"".repeat(LONGEST_TEXT), "! ".repeat(LONGEST_TEXT / 2), format!("cat <<E\n{}", "$x\n".repeat(20_000))]
+    {
+        let _ = analyze(&text);
+    }
+}
+
+/// The parser panics on some, which is caught: on one of a thousand, in the midst of a character.
+fn are_rarely_too_odd(strategy: impl Strategy<Value = String>) {
+    let panicked = Cell::new(0);
+    let count = |text: String| {
+        panicked.set(panicked.get() + u32::from(analyze(&text).reason == Some(PANICKED)));
+        Ok(())
+    };
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    let most = 4 + config.cases / 200;
+    TestRunner::new(config).run(&strategy, count).unwrap();
+    assert!(panicked.get() <= most, "{}", panicked.get());
+}
+
+#[test]
+fn no_text_is_too_odd() {
+    are_rarely_too_odd("\\PC{0,200}");
+}
+
+#[test]
+fn no_syntax_is_too_odd() {
+    let parts = || prop::collection::vec(prop::sample::select(SYNTAX), 0..60);
+    are_rarely_too_odd(parts().prop_map(|parts| parts.concat()));
+    are_rarely_too_odd(parts().prop_map(|parts| parts.join(" ")));
+}
+
+proptest! {
+    #[test]
+    fn single_quotes_hide_programs(texts in prop::collection::vec("[ -&(-\\[\\]-~\n]{0,40}", 0..4)) {
+        let quoted: String = texts.iter().map(|text| format!(" '{text}'")).collect();
+        let analysis = analyze(&format!("ls{quoted}"));
+        prop_assert_eq!((analysis.programs, analysis.understood), (vec!["ls".to_owned()], true));
+    }
+
+    #[test]
+    fn a_list_runs_what_its_parts_run(parts in prop::collection::vec(prop::sample::select(COMMANDS), 1..6)) {
+        let mut together: Vec<String> = Vec::new();
+        for program in parts.iter().flat_map(|part| analyze(part).programs) {
+            if !together.contains(&program) {
+                together.push(program);
+            }
+        }
+        let understood = parts.iter().all(|part| analyze(part).understood);
+        let analysis = analyze(&parts.join("; "));
+        prop_assert_eq!((analysis.programs, analysis.understood), (together, understood));
+    }
+}
+
+const COMMANDS: &[&str] = &[
+    "ls",
+    "echo $(id)",
+    "a | b",
+    "x=1",
+    "(c; d)",
+    "if e; then f; fi",
+    "sh -c 'g; h'",
+    "f() { i; }",
+    "$x",
+    "! j",
+    "xargs k",
+    "cat <(l)",
+    "[[ -f m ]]",
+    "echo 'n; o'",
+];
+
+const SYNTAX: &[&str] = &[
+    "ls",
+    "x=",
+    "$",
+    "(",
+    ")",
+    "((",
+    "))",
+    "{",
+    "}",
+    "{ ",
+    "; }",
+    ";",
+    ";;",
+    "&",
+    "&&",
+    "|",
+    "||",
+    "\\`",
+    "\"",
+    "'",
+    "\\",
+    "\n",
+    " ",
+    "$(",
+    "${",
+    "${x:-",
+    "${x/",
+    "${!",
+    "${x[",
+    "[",
+    "]",
+    "[[ ",
+    " ]]",
+    "<",
+    ">",
+    "<<E\n",
+    "\nE\n",
+    "<<<",
+    "<(",
+    "if ",
+    "then ",
+    "fi",
+    "for x in ",
+    "do ",
+    "done",
+    "case x in ",
+    "esac",
+    "f() ",
+    "function ",
+    "time ",
+    "coproc ",
+    "!",
+    "sh -c ",
+    "xargs ",
+    "find . -exec ",
+    "é",
+    "🦀",
+    "#",
+    "*",
+    "=~",
+    "$[",
+];
