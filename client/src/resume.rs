@@ -5,9 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use telexec_executor::{
-    Attach, Command, Execution, ExecutionId, ExecutionInfo, Input, OnDisconnect, Signal, TerminalSize,
+    Attach, Command, Execution, ExecutionId, Executor, ExecutorError, OnDisconnect, forward_executor,
 };
-use telexec_executor::{Executor, ExecutorError, ListPage, ListQuery};
 use tokio_util::task::TaskTracker;
 
 use crate::RemoteExecutor;
@@ -158,23 +157,5 @@ impl Executor for Resuming {
         Ok(Resumed::new(self.executor.clone(), execution, bounds, outage, cancel_on_drop).into_execution())
     }
 
-    async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
-        self.executor.write_input(id, input).await
-    }
-
-    async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {
-        self.executor.resize(id, size).await
-    }
-
-    async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
-        self.executor.signal(id, signal).await
-    }
-
-    async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
-        self.executor.get(id).await
-    }
-
-    async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError> {
-        self.executor.list(query).await
-    }
+    forward_executor!(self => self.executor; write_input, resize, signal, get, list);
 }

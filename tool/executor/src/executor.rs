@@ -11,11 +11,12 @@ use bytes::Bytes;
 use futures_util::Stream;
 
 use crate::{Command, Event, ExecutionId, ExecutorError, Exited, Program, Signal, Started};
-use crate::{OnDisconnect, TerminalSize};
+use crate::{OnDisconnect, TerminalSize, forward_executor};
 
 /// Somewhere commands can run.
 ///
-/// Behaviour is added by wrapping an executor in an executor; see [`crate::guard`].
+/// Behaviour is added by wrapping an executor in an executor; see [`crate::guard`]. What a wrapper does not change is
+/// written by [`forward_executor!`].
 #[async_trait]
 pub trait Executor: Send + Sync {
     /// Starts a command. When this returns, it runs.
@@ -72,35 +73,8 @@ pub trait Executor: Send + Sync {
     async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError>;
 }
 
-#[async_trait]
 impl<E: Executor + ?Sized> Executor for std::sync::Arc<E> {
-    async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
-        (**self).execute(command).await
-    }
-
-    async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
-        (**self).attach(id, from).await
-    }
-
-    async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
-        (**self).write_input(id, input).await
-    }
-
-    async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {
-        (**self).resize(id, size).await
-    }
-
-    async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
-        (**self).signal(id, signal).await
-    }
-
-    async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
-        (**self).get(id).await
-    }
-
-    async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError> {
-        (**self).list(query).await
-    }
+    forward_executor!(self => **self; execute, attach, write_input, resize, signal, get, list);
 }
 
 /// Where to follow an execution from, and what that binds it to.

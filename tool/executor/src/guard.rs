@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::{Attach, Command, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, Input};
-use crate::{ListPage, ListQuery, Signal, TerminalSize};
+use crate::{Command, Execution, Executor, ExecutorError, forward_executor};
 
 type Verdict = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
@@ -68,27 +67,5 @@ impl<E: Executor> Executor for Guard<E> {
         self.inner.execute(command).await
     }
 
-    async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
-        self.inner.attach(id, from).await
-    }
-
-    async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
-        self.inner.write_input(id, input).await
-    }
-
-    async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {
-        self.inner.resize(id, size).await
-    }
-
-    async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
-        self.inner.signal(id, signal).await
-    }
-
-    async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
-        self.inner.get(id).await
-    }
-
-    async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError> {
-        self.inner.list(query).await
-    }
+    forward_executor!(self => self.inner; attach, write_input, resize, signal, get, list);
 }

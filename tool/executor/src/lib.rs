@@ -2,7 +2,7 @@
 //!
 //! An [`Executor`] is somewhere commands can run: `LocalExecutor`, in the crate `telexec-engine`, is this machine;
 //! `RemoteExecutor`, in the crate `telexec-client`, is a machine behind gRPC. Behaviour is added by wrapping one executor in
-//! another ([`guard`]).
+//! another ([`guard`], [`forward_executor!`]).
 //!
 //! This crate knows nothing of gRPC, and starts no process.
 
@@ -10,6 +10,8 @@ mod command;
 mod error;
 mod event;
 mod executor;
+#[doc(hidden)]
+pub mod forward;
 pub mod guard;
 mod id;
 mod signal;

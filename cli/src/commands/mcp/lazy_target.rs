@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use telexec_client::{RemoteExecutor, Resume, Resuming};
-use telexec_executor::{Attach, Command, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, Input};
-use telexec_executor::{ListPage, ListQuery, OnDisconnect, Signal, TerminalSize};
+use telexec_executor::{
+    Attach, Command, Execution, ExecutionId, Executor, ExecutorError, OnDisconnect, forward_executor,
+};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
@@ -112,27 +113,5 @@ impl Executor for LazyTarget {
         self.executors().await?.execute(command).await
     }
 
-    async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
-        self.executors().await?.preferred().attach(id, from).await
-    }
-
-    async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
-        self.executors().await?.preferred().write_input(id, input).await
-    }
-
-    async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {
-        self.executors().await?.preferred().resize(id, size).await
-    }
-
-    async fn signal(&self, id: &ExecutionId, signal: Signal) -> Result<ExecutionInfo, ExecutorError> {
-        self.executors().await?.preferred().signal(id, signal).await
-    }
-
-    async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
-        self.executors().await?.preferred().get(id).await
-    }
-
-    async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError> {
-        self.executors().await?.preferred().list(query).await
-    }
+    forward_executor!(self => self.executors().await?.preferred(); attach, write_input, resize, signal, get, list);
 }
