@@ -190,7 +190,9 @@ impl Guarded {
             Rpc::Attach | Rpc::SignalExecution => true,
             // not each key that is typed
             Rpc::WriteInput => self.stack.audit.is_first_input(&self.call, id),
-            _ => false,
+            Rpc::ResizeTerminal | Rpc::GetExecution | Rpc::ListExecutions => false,
+            // not done to an execution
+            Rpc::Execute | Rpc::Run | Rpc::Interact | Rpc::GetAgent | Rpc::CheckCommand => false,
         };
         if has_effect || matches!(reached, Err(ExecutorError::Denied { .. })) {
             let operation = Operation { execution_id: Some(id), action: Some(rpc), ..operation };

@@ -3,6 +3,7 @@
 pub(crate) mod caller;
 pub(crate) mod deadline;
 pub(crate) mod events;
+mod rpc;
 pub(crate) mod status;
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use telexec_executor::TraceContext;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Status};
 
+pub(crate) use self::rpc::Rpc;
 use crate::call::caller::Caller;
 use crate::call::deadline::Deadline;
 use crate::request_memory::Reservation;
@@ -44,64 +46,6 @@ impl Call {
         let deadline = request.extensions().get::<Deadline>().cloned().unwrap_or_default();
         let trace = trace(request.metadata());
         Ok(Self { rpc, caller: Arc::clone(caller), deadline, reservation: Arc::clone(reservation), trace })
-    }
-}
-
-/// Every RPC of the two services. In policies these are the actions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rpc {
-    Execute,
-    Run,
-    Interact,
-    Attach,
-    WriteInput,
-    SignalExecution,
-    ResizeTerminal,
-    GetExecution,
-    ListExecutions,
-    GetAgent,
-    CheckCommand,
-}
-
-impl Rpc {
-    pub(crate) const ALL: [Self; 11] = [
-        Self::Execute,
-        Self::Run,
-        Self::Interact,
-        Self::Attach,
-        Self::WriteInput,
-        Self::SignalExecution,
-        Self::ResizeTerminal,
-        Self::GetExecution,
-        Self::ListExecutions,
-        Self::GetAgent,
-        Self::CheckCommand,
-    ];
-
-    /// Its name in the proto.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Execute => "Execute",
-            Self::Run => "Run",
-            Self::Interact => "Interact",
-            Self::Attach => "Attach",
-            Self::WriteInput => "WriteInput",
-            Self::SignalExecution => "SignalExecution",
-            Self::ResizeTerminal => "ResizeTerminal",
-            Self::GetExecution => "GetExecution",
-            Self::ListExecutions => "ListExecutions",
-            Self::GetAgent => "GetAgent",
-            Self::CheckCommand => "CheckCommand",
-        }
-    }
-
-    /// Its group of actions in the policy schema.
-    pub(crate) fn group(self) -> &'static str {
-        match self {
-            Self::Execute | Self::Run | Self::Interact => "start",
-            Self::WriteInput | Self::SignalExecution | Self::ResizeTerminal => "control",
-            Self::Attach | Self::GetExecution | Self::ListExecutions | Self::GetAgent | Self::CheckCommand => "read",
-        }
     }
 }
 

@@ -12,6 +12,7 @@ use telexec_executor::ExecutorError;
 use telexec_proto::convert::error_to_status;
 use tonic::Status;
 
+use crate::call::Rpc;
 use crate::http2::fields::Fields;
 use crate::metrics::{Metrics, Refusal};
 use crate::request_memory::{Account, Reservation};
@@ -23,11 +24,11 @@ const MAX_MESSAGE_BYTES: u32 = 4 * 1024 * 1024;
 const FIELD_BYTES: usize = 256;
 
 /// Methods whose first field is a nested request, whose fields count.
-const NESTED: [&str; 2] = ["/telexec.v1.ExecutionService/Interact", "/telexec.v1.AgentService/CheckCommand"];
+const NESTED: [&str; 2] = [Rpc::Interact.path(), Rpc::CheckCommand.path()];
 
 /// Methods with streams of requests. For others all messages count together, and one is expected.
 const STREAMS: [&str; 3] = [
-    "/telexec.v1.ExecutionService/Interact",
+    Rpc::Interact.path(),
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];

@@ -192,7 +192,7 @@ impl Counters {
         for refusal in Refusal::ALL {
             drop(this.refusals.get_or_create(&[("reason", refusal.as_str())]));
         }
-        for (rpc, allowed) in Rpc::ALL.into_iter().flat_map(|rpc| [(rpc, true), (rpc, false)]) {
+        for (rpc, allowed) in Rpc::ALL.iter().flat_map(|rpc| [(*rpc, true), (*rpc, false)]) {
             drop(this.decisions.get_or_create(&decision(rpc, allowed)));
         }
         for result in ["ok", "timeout", "displaced", "tls", "nameless", "foreign", "credentials"] {
