@@ -4,6 +4,7 @@
 //! This crate knows nothing of gRPC, and starts no process.
 
 pub mod bash;
+mod commands;
 pub mod exec_command;
 mod summary;
 mod tool;

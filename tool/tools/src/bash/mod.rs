@@ -6,15 +6,12 @@ mod capture;
 mod style;
 mod sudo;
 
-use std::collections::BTreeMap;
-use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
-use telexec_executor::guard::Guard;
 use telexec_executor::text::error_chain;
 use telexec_executor::{Command, Event, ExitCause, Exited, InvalidCommand, Output, OutputStream, SpawnStage};
 use telexec_executor::{Executor, ExecutorError};
@@ -24,6 +21,7 @@ use tokio::sync::mpsc;
 use self::capture::{Capture, SPARE_BYTES};
 pub use self::style::Style;
 use self::style::{Ended, clamp};
+use crate::commands::{Commands, command_setters};
 use crate::summary::shorten;
 use crate::{Tool, ToolContext, ToolDefinition, ToolError, ToolResult};
 
@@ -36,16 +34,11 @@ const DEFAULT_MAX_OUTPUT_BYTES: usize = 256 * 1024;
 /// lasts. If that directory is gone by then, the next call fails, because the command was not meant for another place,
 /// and the one after it starts in the configured directory again.
 pub struct BashTool {
-    executor: Arc<dyn Executor>,
+    commands: Commands,
     style: Style,
     definition: ToolDefinition,
     default_timeout: Option<Duration>,
     max_output_bytes: usize,
-    denied: Vec<String>,
-    shell: Option<String>,
-    user: Option<String>,
-    environment: BTreeMap<String, String>,
-    configured_directory: Option<String>,
     moved_to: Mutex<Option<String>>,
 }
 
@@ -54,16 +47,11 @@ impl BashTool {
     pub fn new(executor: impl Executor + 'static) -> Self {
         let style = Style::default();
         Self {
-            executor: Arc::new(executor),
+            commands: Commands::new(Arc::new(executor)),
             definition: definition(&style, style.default_timeout),
             style,
             default_timeout: None,
             max_output_bytes: DEFAULT_MAX_OUTPUT_BYTES,
-            denied: Vec::new(),
-            shell: None,
-            user: None,
-            environment: BTreeMap::new(),
-            configured_directory: None,
             moved_to: Mutex::new(None),
         }
     }
@@ -93,54 +81,11 @@ impl BashTool {
         self
     }
 
-    /// Where the first command starts: an absolute path. Default: the executor's.
-    #[must_use]
-    pub fn cwd(mut self, path: impl Into<String>) -> Self {
-        self.configured_directory = Some(path.into());
-        self
-    }
-
-    /// A POSIX shell: a name or a path. Default: the executor's, usually `bash`.
-    #[must_use]
-    pub fn shell(mut self, shell: impl Into<String>) -> Self {
-        self.shell = Some(shell.into());
-        self
-    }
-
-    /// Who commands run as. Default: the executor's own user.
-    #[must_use]
-    pub fn user(mut self, name: impl Into<String>) -> Self {
-        self.user = Some(name.into());
-        self
-    }
-
-    /// Adds a variable to every command's environment.
-    #[must_use]
-    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.environment.insert(name.into(), value.into());
-        self
-    }
-
-    /// Refuses commands that contain one of these patterns; see [`Guard::deny`]. No one is asked to confirm them.
-    #[must_use]
-    pub fn deny(mut self, patterns: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.denied.extend(patterns.into_iter().map(Into::into));
-        self
-    }
-
-    /// Asks before every command; see [`Guard::confirm`]. The time it takes does not count towards the timeout.
-    #[must_use]
-    pub fn confirm<F: Future<Output = bool> + Send + 'static>(
-        mut self,
-        ask: impl Fn(String) -> F + Send + Sync + 'static,
-    ) -> Self {
-        self.executor = Arc::new(Guard::confirm(self.executor, ask));
-        self
-    }
+    command_setters!();
 
     /// Where the next command starts; `None`: in the executor's default directory.
     pub fn working_directory(&self) -> Option<String> {
-        self.moved_to().clone().or_else(|| self.configured_directory.clone())
+        self.moved_to().clone().or_else(|| self.commands.directory.clone())
     }
 
     fn moved_to(&self) -> MutexGuard<'_, Option<String>> {
@@ -153,20 +98,12 @@ impl BashTool {
 
     /// The command of a call. Without a listener, output beyond the limit need not even travel.
     fn command(&self, text: &str, timeout: Duration, context: &ToolContext) -> Result<Command, ToolError> {
-        let mut command = Command::shell(text)
+        let mut command = self
+            .commands
+            .command(text, None, self.moved_to().clone())
             .timeout(timeout)
-            .envs(self.environment.clone())
             .report_working_directory(true)
             .trace(context.trace.clone());
-        if let Some(shell) = &self.shell {
-            command = command.shell(shell);
-        }
-        if let Some(user) = &self.user {
-            command = command.user(user);
-        }
-        if let Some(path) = self.working_directory() {
-            command = command.working_directory(path);
-        }
         if context.output.is_none() {
             command = command.max_output_bytes(self.max_output_bytes.saturating_add(SPARE_BYTES) as u64);
         }
@@ -175,9 +112,7 @@ impl BashTool {
 
     /// Runs a command to its end. Dropping this ends it.
     async fn run(&self, command: Command, listener: Option<mpsc::Sender<Output>>) -> Result<Ran, ExecutorError> {
-        // the deny patterns are the outermost, whatever the executor was wrapped in
-        let executor = Guard::deny(Arc::clone(&self.executor), &self.denied);
-        let mut execution = executor.execute(command).await?;
+        let mut execution = self.commands.execute(command).await?;
         let mut stdout = Capture::new(self.max_output_bytes);
         let mut stderr = Capture::new(self.max_output_bytes);
         while let Some(event) = execution.next().await {

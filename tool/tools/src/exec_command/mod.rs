@@ -11,14 +11,13 @@ mod fake;
 mod outcome;
 mod preview;
 mod render;
+mod seen;
 mod task_input;
 mod task_list;
 mod task_output;
 mod task_stop;
 mod tasks;
 
-use std::collections::BTreeMap;
-use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,10 +25,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use serde_json::Value;
-use telexec_executor::guard::Guard;
-use telexec_executor::{
-    Command, Event, Execution, Exited, InvalidCommand, Output, OutputStream, TerminalSize, TraceContext,
-};
+use telexec_executor::{Command, Event, Execution, InvalidCommand, Output, TerminalSize, TraceContext};
 use telexec_executor::{Executor, ExecutorError};
 use telexec_shell as shell;
 use tokio::sync::mpsc;
@@ -38,16 +34,16 @@ pub use self::args::{ExecCommandArgs, ExecCommandDuplicatePolicy};
 use self::args::{definition, output_limit, parse, yield_time_ms};
 use self::artifacts::ArtifactDirectory;
 pub use self::artifacts::CommandArtifact;
-use self::capture::Capture;
 pub use self::diagnostics::CommandDiagnostics;
 use self::failure::{Failure, answer};
 pub use self::outcome::{ExecCommandOutcome, ExecCommandResult, TaskCommand, TaskHandle, TaskStatus};
-use self::preview::Preview;
+use self::seen::Seen;
 pub use self::task_input::{TaskInput, TaskInputArgs, TaskInputTool};
 pub use self::task_list::{TaskList, TaskListArgs, TaskListEntry, TaskListTool};
 pub use self::task_output::{TaskOutput, TaskOutputArgs, TaskOutputTool};
 pub use self::task_stop::{TaskStop, TaskStopArgs, TaskStopTool};
 use self::tasks::{LABEL, Tasks};
+use crate::commands::{Commands, command_setters};
 use crate::summary::shorten;
 use crate::{Tool, ToolContext, ToolDefinition, ToolError, ToolResult};
 
@@ -67,15 +63,10 @@ const TERMINAL: (u32, u32) = (200, 50);
 /// temporary directory for this process's user alone, and live as long as this object; see
 /// [`ExecCommandTool::artifact_directory`] for longer. A command that was promoted has none: its output can be read again.
 pub struct ExecCommandTool {
-    executor: Arc<dyn Executor>,
+    commands: Commands,
     tasks: Arc<Tasks>,
     definition: ToolDefinition,
     artifacts: Arc<ArtifactDirectory>,
-    denied: Vec<String>,
-    directory: Option<String>,
-    shell: Option<String>,
-    user: Option<String>,
-    environment: BTreeMap<String, String>,
 }
 
 impl ExecCommandTool {
@@ -84,62 +75,13 @@ impl ExecCommandTool {
         let executor: Arc<dyn Executor> = Arc::new(executor);
         Self {
             tasks: Arc::new(Tasks::new(Arc::clone(&executor))),
-            executor,
+            commands: Commands::new(executor),
             definition: definition(),
             artifacts: Arc::default(),
-            denied: Vec::new(),
-            directory: None,
-            shell: None,
-            user: None,
-            environment: BTreeMap::new(),
         }
     }
 
-    /// Where commands start that name no directory: an absolute path. Default: the executor's.
-    #[must_use]
-    pub fn cwd(mut self, path: impl Into<String>) -> Self {
-        self.directory = Some(path.into());
-        self
-    }
-
-    /// For calls that name none: a name or a path. Default: the executor's, usually `bash`.
-    #[must_use]
-    pub fn shell(mut self, shell: impl Into<String>) -> Self {
-        self.shell = Some(shell.into());
-        self
-    }
-
-    /// Who commands run as. Default: the executor's own user.
-    #[must_use]
-    pub fn user(mut self, name: impl Into<String>) -> Self {
-        self.user = Some(name.into());
-        self
-    }
-
-    /// Adds a variable to every command's environment.
-    #[must_use]
-    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.environment.insert(name.into(), value.into());
-        self
-    }
-
-    /// Refuses commands that contain one of these patterns; see [`Guard::deny`]. No one is asked to confirm them. What is
-    /// written to a command as input is not looked at.
-    #[must_use]
-    pub fn deny(mut self, patterns: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.denied.extend(patterns.into_iter().map(Into::into));
-        self
-    }
-
-    /// Asks before every command; see [`Guard::confirm`].
-    #[must_use]
-    pub fn confirm<F: Future<Output = bool> + Send + 'static>(
-        mut self,
-        ask: impl Fn(String) -> F + Send + Sync + 'static,
-    ) -> Self {
-        self.executor = Arc::new(Guard::confirm(self.executor, ask));
-        self
-    }
+    command_setters!();
 
     /// Makes artifacts in this directory, which exists; whoever owns it removes them. Default: see [`ExecCommandTool`].
     #[must_use]
@@ -184,9 +126,7 @@ impl ExecCommandTool {
         let args: ExecCommandArgs = parse(NAME, params)?;
         let limit = output_limit(args.max_output_tokens);
         let command = self.command(args).map_err(|error| Failure::of(NAME, error.into()))?.with_trace(trace);
-        // the deny patterns are the outermost, whatever the executor was wrapped in
-        let executor = Guard::deny(Arc::clone(&self.executor), &self.denied);
-        let result = match executor.execute(command).await {
+        let result = match self.commands.execute(command).await {
             Ok(execution) => self.follow(execution, limit, listener).await,
             Err(ExecutorError::AlreadyRunning(info)) => Ok(ExecCommandResult::already_running(&info)),
             Err(error) => Err(error),
@@ -198,22 +138,14 @@ impl ExecCommandTool {
     /// The command of a call.
     fn command(&self, args: ExecCommandArgs) -> Result<Command, InvalidCommand> {
         let tty = args.tty.unwrap_or(false);
-        let mut command = Command::shell(args.cmd)
+        let mut command = self
+            .commands
+            .command(&args.cmd, args.shell, args.workdir)
             .login(args.login.unwrap_or(true))
             .accepts_input(args.accepts_input.unwrap_or(tty))
             .yield_after(Duration::from_millis(yield_time_ms(args.yield_time_ms)))
             .duplicate_policy(args.duplicate_policy.into())
-            .labels([(LABEL.0.to_owned(), LABEL.1.to_owned())])
-            .envs(self.environment.clone());
-        if let Some(shell) = args.shell.or_else(|| self.shell.clone()) {
-            command = command.shell(shell);
-        }
-        if let Some(user) = &self.user {
-            command = command.user(user);
-        }
-        if let Some(path) = args.workdir.or_else(|| self.directory.clone()) {
-            command = command.working_directory(path);
-        }
+            .labels([(LABEL.0.to_owned(), LABEL.1.to_owned())]);
         if tty {
             command = command.terminal(TerminalSize::new(TERMINAL.0, TERMINAL.1)?);
         }
@@ -250,52 +182,6 @@ impl ExecCommandTool {
             tokio::task::coop::consume_budget().await;
         }
         Err(ExecutorError::Internal("the executor did not report how the command ended".to_owned()))
-    }
-}
-
-/// What a command wrote while it was waited for.
-struct Seen {
-    limit: usize,
-    stdout: Capture,
-    stderr: Capture,
-    /// Both, in the order that they were read.
-    both: Preview,
-    /// Bytes of both.
-    position: u64,
-    /// Some was not told.
-    has_gap: bool,
-}
-
-impl Seen {
-    fn new(limit: usize, artifacts: &Arc<ArtifactDirectory>) -> Self {
-        Self {
-            limit,
-            stdout: Capture::new("stdout", limit, artifacts),
-            stderr: Capture::new("stderr", limit, artifacts),
-            both: Preview::new(limit),
-            position: 0,
-            has_gap: false,
-        }
-    }
-
-    async fn push(&mut self, output: &Output) {
-        self.both.push(&output.data);
-        self.position = output.position + output.data.len() as u64;
-        match output.stream {
-            OutputStream::Stdout => self.stdout.push(&output.data).await,
-            OutputStream::Stderr => self.stderr.push(&output.data).await,
-        }
-    }
-
-    async fn completed(self, exited: &Exited) -> ExecCommandResult {
-        let (stdout, stderr) = capture::finish(self.stdout, self.stderr, self.limit).await;
-        ExecCommandResult::completed(exited, stdout, stderr)
-    }
-
-    /// The text, and whether it was cut; `None`: there was nothing.
-    fn initial_output(&self) -> Option<(String, bool)> {
-        let (text, cut) = self.both.text(self.limit);
-        (!self.both.is_empty()).then_some((text, cut || self.has_gap))
     }
 }
 
@@ -344,7 +230,7 @@ mod tests {
 
     use super::fake::{Fake, ID, State, exited};
     use super::*;
-    use telexec_executor::{DuplicatePolicy, ExitCause, Program};
+    use telexec_executor::{DuplicatePolicy, ExitCause, OutputStream, Program};
 
     async fn call(tool: &ExecCommandTool, params: Value) -> ToolResult {
         tool.execute(params, ToolContext::default()).await.unwrap()
