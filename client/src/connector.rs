@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
+#[cfg(target_os = "linux")]
+use socket2::{Domain, SockAddr, Socket, Type};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpStream, lookup_host};
@@ -80,8 +82,7 @@ impl Connector {
 
     #[cfg(target_os = "linux")]
     async fn dial_vsock(&self, cid: u32, port: u32) -> Result<impl Duplex + 'static, ConnectError> {
-        let stream = tokio_vsock::VsockStream::connect(tokio_vsock::VsockAddr::new(cid, port)).await;
-        stream.map_err(|error| self.unreachable(error))
+        connect_vsock(cid, port).await.map_err(|error| self.unreachable(error))
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -149,6 +150,22 @@ impl Connector {
 
     fn untrusted(&self, source: impl Into<Source>) -> ConnectError {
         ConnectError::Untrusted { endpoint: self.target.to_string(), source: source.into().into() }
+    }
+}
+
+/// tokio has no type for vsock. The one for Unix sockets polls, reads and writes this kind in the same way.
+#[cfg(target_os = "linux")]
+async fn connect_vsock(cid: u32, port: u32) -> io::Result<tokio::net::UnixStream> {
+    let socket = Socket::new(Domain::VSOCK, Type::STREAM.nonblocking(), None)?;
+    match socket.connect(&SockAddr::vsock(cid, port)) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
+        _ => {}
+    }
+    let stream = tokio::net::UnixStream::from_std(socket.into())?;
+    stream.writable().await?;
+    match stream.take_error()? {
+        Some(error) => Err(error),
+        None => Ok(stream),
     }
 }
 

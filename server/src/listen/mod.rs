@@ -11,7 +11,6 @@ use std::io;
 use std::net::SocketAddr;
 
 use tokio::net::{TcpStream, UnixStream};
-use tokio_vsock::VsockStream;
 
 use self::tcp::Tcp;
 use self::unix::Unix;
@@ -136,7 +135,8 @@ pub(crate) enum Listener {
 pub(crate) enum Accepted {
     Unix(UnixStream),
     Tcp(TcpStream, Option<Tls>),
-    Vsock(VsockStream, vsock::Peer),
+    /// vsock, see there for the type.
+    Vsock(UnixStream, vsock::Peer),
 }
 
 /// Where a connection comes from.
