@@ -11,23 +11,22 @@ use telexec_executor::Command;
 
 use crate::audit::verify::Verifier;
 use crate::call::Rpc;
-use crate::call::caller::{Caller, PeerCertificate, Transport};
+use crate::call::caller::{Caller, Transport};
 use crate::identity::Identity;
 use crate::policy::{AgentFacts, Facts, Policy, Subject};
 use crate::tls::certificate::Certificate;
+use crate::tls::peer_certificate::PeerCertificate;
 
 /// Parses a certificate as if it were a caller's.
 ///
 /// # Panics
 /// An invariant is violated.
 pub fn certificate(der: &[u8]) {
-    let der = CertificateDer::from(der);
-    let identity = Identity::from_certificate(&der);
-    let shown = PeerCertificate::from_certificate(&der);
-    assert_eq!(shown.is_some(), Certificate::first_of(std::slice::from_ref(&der)).is_ok());
-    if let Some(identity) = identity {
-        let name = identity.as_str();
-        assert!(shown.is_some() && !name.is_empty() && !name.contains(char::is_control), "{name:?}");
+    let chain = [CertificateDer::from(der)];
+    let own = Certificate::first_of(&chain);
+    if let Some(peer) = PeerCertificate::parse(&chain) {
+        let name = peer.identity.as_str();
+        assert!(own.is_ok() && !name.is_empty() && !name.contains(char::is_control), "{name:?}");
         assert!(name.starts_with("spiffe://") || !name.contains([':', '/']), "{name:?}");
     }
 }

@@ -112,8 +112,8 @@ impl Origin {
             peer_pid: caller.credentials.and_then(|credentials| credentials.pid()),
             peer_uid: caller.credentials.map(|credentials| credentials.uid()),
             peer_gid: caller.credentials.map(|credentials| credentials.gid()),
-            certificate_serial: caller.certificate.as_ref().map(|shown| shown.serial.clone()),
-            certificate_fingerprint: caller.certificate.as_ref().map(|shown| shown.fingerprint.clone()),
+            certificate_serial: caller.certificate().map(|certificate| certificate.serial.clone()),
+            certificate_fingerprint: caller.certificate().map(|certificate| certificate.fingerprint.clone()),
             rpc: call.rpc.as_str(),
             trace_id: call.trace.as_ref().map(TraceContext::trace_id),
         })

@@ -1,13 +1,11 @@
 //! A caller: its identity and its connection.
 
-use rustls::pki_types::CertificateDer;
 use telexec_executor::ExecutorError;
 use tokio::net::unix::UCred;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::digest::sha256;
 use crate::identity::Identity;
 use crate::tls::client_cert_check::ClientCertCheck;
+use crate::tls::peer_certificate::PeerCertificate;
 
 /// The peer of a connection. Each of its requests has it as an `Arc<Caller>` among its extensions.
 #[derive(Debug)]
@@ -16,11 +14,9 @@ pub(crate) struct Caller {
     pub(crate) transport: Transport,
     /// An IP address and port, a vsock address, or the path of the Unix socket that it connected to.
     pub(crate) address: String,
-    /// The certificate that it presented.
-    pub(crate) certificate: Option<PeerCertificate>,
     /// The process that connected to a Unix socket, as the kernel knows it.
     pub(crate) credentials: Option<UCred>,
-    /// Checks whether that certificate is still valid; `None`: it has none.
+    /// Its certificate, and whether that is still valid; `None`: it has none.
     pub(crate) cert_check: Option<ClientCertCheck>,
 }
 
@@ -28,7 +24,7 @@ impl Caller {
     /// A caller without certificate and credentials.
     pub(crate) fn new(identity: Identity, transport: Transport, address: &str) -> Self {
         let address = address.to_owned();
-        Self { identity, transport, address, certificate: None, credentials: None, cert_check: None }
+        Self { identity, transport, address, credentials: None, cert_check: None }
     }
 
     /// Whether it is still authenticated.
@@ -36,7 +32,12 @@ impl Caller {
     /// # Errors
     /// [`ExecutorError::Unauthenticated`].
     pub(crate) fn check(&self) -> Result<(), ExecutorError> {
-        self.cert_check.as_ref().map_or(Ok(()), |cert_check| cert_check.check(&self.identity))
+        self.cert_check.as_ref().map_or(Ok(()), ClientCertCheck::check)
+    }
+
+    /// The certificate that it presented.
+    pub(crate) fn certificate(&self) -> Option<&PeerCertificate> {
+        self.cert_check.as_ref().map(ClientCertCheck::certificate)
     }
 
     /// Whether it is root on this machine.
@@ -66,22 +67,5 @@ impl Transport {
             Self::Mtls => "mtls",
             Self::Vsock => "vsock",
         }
-    }
-}
-
-/// What identifies a certificate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PeerCertificate {
-    /// In hexadecimal with colons.
-    pub(crate) serial: String,
-    /// SHA-256 of the whole certificate, in hexadecimal.
-    pub(crate) fingerprint: String,
-}
-
-impl PeerCertificate {
-    /// `None`: malformed.
-    pub(crate) fn from_certificate(der: &CertificateDer<'_>) -> Option<Self> {
-        let (_, certificate) = X509Certificate::from_der(der).ok()?;
-        Some(Self { serial: certificate.raw_serial_as_string(), fingerprint: sha256(der) })
     }
 }

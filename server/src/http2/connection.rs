@@ -26,7 +26,7 @@ use tracing::debug;
 use crate::admission::call_limiter;
 use crate::admission::call_limiter::CallLimiter;
 use crate::admission::on_workers::on_workers;
-use crate::call::caller::{Caller, PeerCertificate, Transport};
+use crate::call::caller::{Caller, Transport};
 use crate::call::deadline::Deadline;
 use crate::http2::body;
 use crate::http2::body::Body;
@@ -40,6 +40,7 @@ use crate::request_memory::RequestMemory;
 use crate::tls::Tls;
 use crate::tls::ca_names::reason;
 use crate::tls::client_cert_check::ClientCertCheck;
+use crate::tls::peer_certificate::PeerCertificate;
 
 /// From accepting a connection to an identity; slower peers are dropped.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -162,11 +163,11 @@ async fn tls_handshake(
     let accepted = on_workers(workers, &remote.source.to_string(), acceptor.accept(stream)).await?;
     let mut stream = accepted.map_err(HandshakeError::Tls)?;
     stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
-    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
-    let identity = chain.first().and_then(Identity::from_certificate).ok_or(HandshakeError::Nameless)?;
-    let certificate = chain.first().and_then(PeerCertificate::from_certificate);
-    let cert_check = Some(ClientCertCheck::new(tls, credentials, chain, since));
-    let caller = Caller { certificate, cert_check, ..Caller::new(identity, Transport::Mtls, &remote.address) };
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let certificate = PeerCertificate::parse(chain).ok_or(HandshakeError::Nameless)?;
+    let caller = Caller::new(certificate.identity.clone(), Transport::Mtls, &remote.address);
+    let cert_check = Some(ClientCertCheck::new(tls, credentials, certificate, since));
+    let caller = Caller { cert_check, ..caller };
     Ok(Peer { caller: caller.into(), io: Box::new(stream) })
 }
 

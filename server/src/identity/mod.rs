@@ -6,10 +6,9 @@ pub(crate) mod source;
 use std::fmt;
 use std::sync::Arc;
 
-use rustls::pki_types::CertificateDer;
 use tokio::net::unix::UCred;
 use x509_parser::extensions::GeneralName;
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::prelude::X509Certificate;
 
 /// A caller as authenticated by its transport.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,8 +32,7 @@ impl Identity {
 
     /// The holder of a verified certificate: its SPIFFE ID, else its DNS name, else its common name. `None`: it has none of
     /// these that may be used.
-    pub(crate) fn from_certificate(der: &CertificateDer<'_>) -> Option<Self> {
-        let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    pub(crate) fn from_certificate(certificate: &X509Certificate<'_>) -> Option<Self> {
         let names = certificate.subject_alternative_name().ok().flatten();
         let names = || names.iter().flat_map(|extension| &extension.value.general_names);
         let spiffe = names().find_map(|name| match name {

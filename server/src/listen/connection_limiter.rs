@@ -110,11 +110,13 @@ mod tests {
     use rustls::pki_types::CertificateDer;
 
     use super::*;
+    use crate::tls::peer_certificate::PeerCertificate;
 
     fn identity(name: &str) -> Identity {
         let params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
         let key = rcgen::KeyPair::generate().unwrap();
-        Identity::from_certificate(&CertificateDer::from(params.self_signed(&key).unwrap())).unwrap()
+        let chain = [CertificateDer::from(params.self_signed(&key).unwrap())];
+        PeerCertificate::parse(&chain).unwrap().identity
     }
 
     fn limiter(max_connections: u32) -> ConnectionLimiter {

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{CertificateError, OtherError};
 
 use crate::identity::Identity;
 use crate::identity::patterns::NamePatterns;
@@ -36,18 +35,43 @@ impl Identities {
         self.0.iter().map(|(path, _)| path.as_path())
     }
 
-    /// A verifier that accepts what `clients` accepts if one of these CAs may vouch for the name as well. `verifier` makes
-    /// one for the CAs of a file.
+    /// These CAs, loaded. `verifier` makes a verifier for the CAs of a file.
     ///
     /// # Errors
     /// A file cannot be used.
-    pub(crate) fn bind<E>(
+    pub(crate) fn load<E>(
         &self,
-        clients: Arc<dyn ClientCertVerifier>,
         verifier: impl Fn(&Path) -> Result<Arc<dyn ClientCertVerifier>, E>,
-    ) -> Result<Arc<dyn ClientCertVerifier>, E> {
-        let cas = self.0.iter().map(|(path, names)| Ok((verifier(path)?, names.clone())));
-        Ok(Arc::new(Bound { clients, cas: cas.collect::<Result<_, _>>()? }))
+    ) -> Result<CaNames, E> {
+        self.0.iter().map(|(path, names)| Ok((verifier(path)?, names.clone()))).collect::<Result<_, _>>().map(CaNames)
+    }
+}
+
+/// For the CAs of each file: a verifier, and the names that they may vouch for.
+#[derive(Debug)]
+pub(crate) struct CaNames(Vec<(Arc<dyn ClientCertVerifier>, NamePatterns)>);
+
+impl CaNames {
+    /// Whether a CA of this chain may vouch for the holder's name; `None`: the certificate has no usable one.
+    ///
+    /// # Errors
+    /// None may.
+    pub(crate) fn check(
+        &self,
+        holder: Option<&Identity>,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        let name = holder.map(Identity::as_str).unwrap_or_default();
+        let vouches = |(ca, names): &(Arc<dyn ClientCertVerifier>, NamePatterns)| {
+            !name.is_empty() && names.contain(name) && ca.verify_client_cert(end_entity, intermediates, now).is_ok()
+        };
+        if self.0.iter().any(vouches) {
+            return Ok(());
+        }
+        let error = NotVouched { name: name.to_owned() };
+        Err(rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error)))))
     }
 }
 
@@ -63,60 +87,5 @@ pub(crate) fn reason(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InvalidCertificate(CertificateError::Other(error)) => error.to_string(),
         error => error.to_string(),
-    }
-}
-
-/// The verifier of handshakes where names are bound to CAs.
-#[derive(Debug)]
-struct Bound {
-    /// With the revocation lists.
-    clients: Arc<dyn ClientCertVerifier>,
-    cas: Vec<(Arc<dyn ClientCertVerifier>, NamePatterns)>,
-}
-
-impl ClientCertVerifier for Bound {
-    fn verify_client_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        let verified = self.clients.verify_client_cert(end_entity, intermediates, now)?;
-        let identity = Identity::from_certificate(end_entity);
-        let name = identity.as_ref().map(Identity::as_str).unwrap_or_default();
-        let vouches = |(ca, names): &(Arc<dyn ClientCertVerifier>, NamePatterns)| {
-            !name.is_empty() && names.contain(name) && ca.verify_client_cert(end_entity, intermediates, now).is_ok()
-        };
-        if self.cas.iter().any(vouches) {
-            return Ok(verified);
-        }
-        let error = NotVouched { name: name.to_owned() };
-        Err(rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error)))))
-    }
-
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.clients.root_hint_subjects()
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.clients.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.clients.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.clients.supported_verify_schemes()
     }
 }

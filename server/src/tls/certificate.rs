@@ -1,4 +1,4 @@
-//! Fields of certificates, and their expiry.
+//! Parsing of certificates, and the agent's own.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 /// The agent's own certificate is due for renewal this long before its end.
 const RENEWAL_SECONDS: u64 = 7 * 24 * 60 * 60;
 
-/// The fields of a certificate that are logged.
+/// The agent's own certificate: the fields that are logged, and its expiry.
 pub(crate) struct Certificate {
     pub(crate) subject: String,
     pub(crate) serial: String,
@@ -29,9 +29,7 @@ impl Certificate {
     /// The leaf of a chain.
     pub(crate) fn first_of(chain: &[CertificateDer<'_>]) -> Result<Self, rustls::Error> {
         let malformed = rustls::Error::InvalidCertificate(CertificateError::BadEncoding);
-        let Some((_, certificate)) = chain.first().and_then(|der| X509Certificate::from_der(der).ok()) else {
-            return Err(malformed);
-        };
+        let certificate = chain.first().and_then(parse).ok_or(malformed)?;
         Ok(Self {
             subject: certificate.subject().to_string(),
             serial: certificate.raw_serial_as_string(),
@@ -54,13 +52,13 @@ impl Certificate {
     }
 }
 
-/// The last second of the first of these that has yet to expire, since the epoch; `None`: none has.
-pub(crate) fn next_end(chain: &[CertificateDer<'_>], now: UnixTime) -> Option<u64> {
-    let ends = chain.iter().filter_map(|der| Some(end(&X509Certificate::from_der(der).ok()?.1)));
-    ends.filter(|end| *end >= now.as_secs()).min()
+/// `None`: malformed.
+pub(super) fn parse<'a>(der: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> {
+    X509Certificate::from_der(der).ok().map(|(_, certificate)| certificate)
 }
 
-fn end(certificate: &X509Certificate<'_>) -> u64 {
+/// Its last second, since the epoch.
+pub(super) fn end(certificate: &X509Certificate<'_>) -> u64 {
     u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0)
 }
 

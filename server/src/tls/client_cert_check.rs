@@ -5,14 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustls::CertificateError;
-use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::pki_types::UnixTime;
 use telexec_executor::ExecutorError;
 use tracing::info;
 
-use crate::identity::Identity;
 use crate::reload::Changes;
 use crate::tls::ca_names::reason;
-use crate::tls::certificate::next_end;
+use crate::tls::peer_certificate::PeerCertificate;
 use crate::tls::{Credentials, Tls};
 
 /// The longest sleep: the system clock may be set meanwhile.
@@ -22,7 +21,7 @@ const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 /// as in a handshake: an open connection must not be worth more than a new one.
 pub(crate) struct ClientCertCheck {
     tls: Tls,
-    chain: Vec<CertificateDer<'static>>,
+    certificate: PeerCertificate,
     last: Mutex<Verification>,
 }
 
@@ -36,19 +35,23 @@ struct Verification {
 }
 
 impl ClientCertCheck {
-    /// For a chain that these credentials accepted in a handshake begun at `since`: parts of it may have expired during the
-    /// handshake.
-    pub(crate) fn new(tls: Tls, by: Arc<Credentials>, chain: Vec<CertificateDer<'static>>, since: UnixTime) -> Self {
-        let last = Verification { by, until: next_end(&chain, since), result: Ok(()) };
-        Self { tls, chain, last: Mutex::new(last) }
+    /// For a certificate that these credentials accepted in a handshake begun at `since`: parts of its chain may have expired
+    /// during the handshake.
+    pub(crate) fn new(tls: Tls, by: Arc<Credentials>, certificate: PeerCertificate, since: UnixTime) -> Self {
+        let last = Verification { by, until: certificate.next_end(since), result: Ok(()) };
+        Self { tls, certificate, last: Mutex::new(last) }
+    }
+
+    pub(crate) fn certificate(&self) -> &PeerCertificate {
+        &self.certificate
     }
 
     /// Called before each call, and during it after each change.
     ///
     /// # Errors
     /// [`ExecutorError::Unauthenticated`].
-    pub(crate) fn check(&self, identity: &Identity) -> Result<(), ExecutorError> {
-        self.result(identity).map_err(|reason| ExecutorError::Unauthenticated { reason })
+    pub(crate) fn check(&self) -> Result<(), ExecutorError> {
+        self.result().map_err(|reason| ExecutorError::Unauthenticated { reason })
     }
 
     /// Changes of the agent's files from now on.
@@ -65,29 +68,22 @@ impl ClientCertCheck {
         tokio::time::sleep(rest.min(CLOCK_INTERVAL)).await;
     }
 
-    fn result(&self, identity: &Identity) -> Result<(), String> {
+    fn result(&self) -> Result<(), String> {
         let (credentials, now) = (self.tls.current(), UnixTime::now());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let in_time = last.until.is_none_or(|until| now.as_secs() <= until);
         if in_time && Arc::ptr_eq(&last.by, &credentials) {
             return last.result.clone();
         }
-        let result = self.verify(&credentials, now);
+        let verified = credentials.clients.verify_again(&self.certificate, now);
+        let result = verified.map_err(|error| refusal(&error));
         if let Err(refusal) = &result
             && last.result.is_ok()
         {
-            info!(%identity, reason = refusal, "refusing the calls of an open connection");
+            info!(identity = %self.certificate.identity, reason = refusal, "refusing the calls of an open connection");
         }
-        *last = Verification { by: credentials, until: next_end(&self.chain, now), result: result.clone() };
+        *last = Verification { by: credentials, until: self.certificate.next_end(now), result: result.clone() };
         result
-    }
-
-    fn verify(&self, credentials: &Credentials, now: UnixTime) -> Result<(), String> {
-        let result = match self.chain.split_first() {
-            Some((own, others)) => credentials.clients.verify_client_cert(own, others, now).map(drop),
-            None => Err(rustls::Error::NoCertificatesPresented),
-        };
-        result.map_err(|error| refusal(&error))
     }
 }
 

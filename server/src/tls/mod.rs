@@ -3,7 +3,9 @@
 pub(crate) mod ca_names;
 pub(crate) mod certificate;
 pub(crate) mod client_cert_check;
+pub(crate) mod client_verifier;
 pub(crate) mod expiry;
+pub(crate) mod peer_certificate;
 mod private_key;
 mod revocation;
 
@@ -21,6 +23,7 @@ use tracing::{info, warn};
 use crate::reload::{Source, Watched};
 use crate::tls::ca_names::Identities;
 use crate::tls::certificate::Certificate;
+use crate::tls::client_verifier::ClientVerifier;
 use crate::tls::revocation::Revocation;
 
 /// Certificates, a key or revocation lists that cannot be used.
@@ -108,7 +111,7 @@ pub(crate) struct Credentials {
     /// The configuration of handshakes.
     pub(crate) server: Arc<ServerConfig>,
     /// Verifies callers' certificates.
-    pub(crate) clients: Arc<dyn ClientCertVerifier>,
+    pub(crate) clients: Arc<ClientVerifier>,
     /// The agent's own certificate.
     pub(crate) certificate: Certificate,
     pub(crate) revocation: Option<Revocation>,
@@ -130,20 +133,18 @@ impl Source for TlsFiles {
             Some(path) => revocation::read(path, &cas).map(|(lists, summary)| (lists, Some(summary)))?,
             None => (Vec::new(), None),
         };
-        let clients = self.verifier(&self.client_ca, cas, lists)?;
-        let clients = match &self.identities {
-            Some(identities) => {
-                identities.bind(clients, |path| self.verifier(path, certificates(path)?, Vec::new()))?
-            }
-            None => clients,
-        };
+        let chains = self.verifier(&self.client_ca, cas, lists)?;
+        let load =
+            |identities: &Identities| identities.load(|path| self.verifier(path, certificates(path)?, Vec::new()));
+        let ca_names = self.identities.as_ref().map(load).transpose()?;
+        let clients = Arc::new(ClientVerifier { chains, ca_names });
         let chain = certificates(&self.cert)?;
         let certificate = Certificate::first_of(&chain).map_err(|source| self.pair(source))?;
         let key = private_key::read(&self.key)?;
         let mut server = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|source| self.pair(source))?
-            .with_client_cert_verifier(Arc::clone(&clients))
+            .with_client_cert_verifier(Arc::clone(&clients) as _)
             .with_single_cert(chain, key)
             .map_err(|source| self.pair(source))?;
         server.alpn_protocols = vec![b"h2".to_vec()];

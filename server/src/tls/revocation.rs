@@ -8,6 +8,7 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use x509_parser::prelude::{ASN1Time, CertificateRevocationList, FromDer, X509Certificate};
 
 use crate::tls::TlsError;
+use crate::tls::certificate::parse;
 
 /// What the log reports of the lists.
 pub(crate) struct Revocation {
@@ -38,7 +39,7 @@ pub(crate) fn read(
     }
     for ca in cas {
         // a malformed one is refused when it is loaded as a CA
-        let Ok((_, ca)) = X509Certificate::from_der(ca) else { continue };
+        let Some(ca) = parse(ca) else { continue };
         if !lists.iter().any(|(list, _)| is_signed_by(list, &ca)) {
             return Err(TlsError::Unlisted { path: path.to_owned(), ca: ca.subject().to_string() });
         }
