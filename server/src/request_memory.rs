@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use telexec_engine::{ExecutionObserver, MainProcess};
-use telexec_executor::{Command, ExecutionId, ExecutorError, Exited, OutputStream, Program};
+use telexec_executor::{Command, ExecutorError, Program};
 use tokio::sync::Notify;
 
 use crate::identity::Identity;
@@ -212,17 +212,6 @@ impl Reservation {
     }
 }
 
-/// Keeps the reservation until the command has ended, and shrinks it to `kept` once that has started. Forwards all events to
-/// `others`.
-pub(crate) fn watch(
-    reservation: Arc<Reservation>,
-    kept: usize,
-    others: Option<(ExecutionId, Box<dyn ExecutionObserver>)>,
-) -> (ExecutionId, Box<dyn ExecutionObserver>) {
-    let (id, next) = others.unzip();
-    (id.unwrap_or_else(ExecutionId::generate), Box::new(UntilEnd { kept, reservation, next }))
-}
-
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.release();
@@ -246,34 +235,17 @@ pub(crate) fn kept(command: &Command) -> usize {
     program + labels + command.stdin().len()
 }
 
-/// Observes a command until its end.
-struct UntilEnd {
-    kept: usize,
-    reservation: Arc<Reservation>,
-    next: Option<Box<dyn ExecutionObserver>>,
+/// Keeps a reservation until its command has ended, and shrinks it to what is kept once the command has started.
+pub(crate) struct ReservationHolder {
+    pub(crate) reservation: Arc<Reservation>,
+    /// In bytes.
+    pub(crate) kept: usize,
 }
 
-impl ExecutionObserver for UntilEnd {
-    fn started(&self, main: &MainProcess) {
+impl ExecutionObserver for ReservationHolder {
+    fn started(&self, _: &MainProcess) {
         // never more than the whole request
         let _ = self.reservation.set(self.kept.min(self.reservation.bytes.load(Ordering::Relaxed)));
-        self.next.iter().for_each(|next| next.started(main));
-    }
-
-    fn output(&self, stream: OutputStream, data: &[u8]) {
-        self.next.iter().for_each(|next| next.output(stream, data));
-    }
-
-    fn ended(self: Box<Self>, exited: &Exited) {
-        self.next.into_iter().for_each(|next| next.ended(exited));
-    }
-
-    fn not_started(self: Box<Self>, error: &ExecutorError) {
-        self.next.into_iter().for_each(|next| next.not_started(error));
-    }
-
-    fn repeated(self: Box<Self>) {
-        self.next.into_iter().for_each(|next| next.repeated());
     }
 }
 

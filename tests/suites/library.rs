@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use rustix::process::{DumpableBehavior, Pid, child_subreaper, dumpable_behavior, kill_process};
-use telexec_engine::{ContainmentKind, ExecutionObserver, LocalConfig, LocalExecutor, MainProcess};
+use telexec_engine::{ContainmentKind, ExecutionObserver, Grant, LocalConfig, LocalExecutor, MainProcess};
 use telexec_executor::{
     Command, Descendants, Event, Execution, ExecutionId, ExecutionState, Executor, ExecutorError, ExitCause, Exited,
     OutputStream, ResourceLimits,
@@ -277,11 +277,11 @@ fn engines_in_one_process_do_not_touch_each_other() {
     });
 }
 
-/// What a watcher was told, in words.
+/// What an observer got, in words.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<String>>>);
+struct Seen(Arc<Mutex<Vec<String>>>);
 
-impl Told {
+impl Seen {
     fn add(&self, word: impl Into<String>) {
         self.0.lock().unwrap().push(word.into());
     }
@@ -291,7 +291,12 @@ impl Told {
     }
 }
 
-impl ExecutionObserver for Told {
+/// For this id, with this observer.
+fn grant(id: &ExecutionId, observer: impl ExecutionObserver + 'static) -> Grant {
+    Grant { id: Some(id.clone()), observers: vec![Box::new(observer)], ..Grant::default() }
+}
+
+impl ExecutionObserver for Seen {
     fn started(&self, main: &MainProcess) {
         self.add(format!("started in {}", main.working_directory));
     }
@@ -314,16 +319,16 @@ impl ExecutionObserver for Told {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watcher_is_told_all_and_an_id_that_was_made_is_not_one_that_was_chosen() {
+async fn an_observer_gets_all_and_an_id_that_was_made_is_not_one_that_was_chosen() {
     let executor = LocalExecutor::new(LocalConfig::default()).unwrap();
     let watched = async |command: Command, id: &ExecutionId| {
-        let told = Told::default();
-        let execution = executor.execute_observed(command, id.clone(), Box::new(told.clone())).await;
+        let seen = Seen::default();
+        let execution = executor.execute_granted(command, grant(id, seen.clone())).await;
         if let Ok(execution) = execution {
             assert_eq!(execution.id(), id);
             collect(execution).await.unwrap();
         }
-        told.words()
+        seen.words()
     };
     let echo = || Command::argv(["printf", "0123456789"]).working_directory("/").max_output_bytes(4);
     let made = ExecutionId::generate();
@@ -337,38 +342,38 @@ async fn a_watcher_is_told_all_and_an_id_that_was_made_is_not_one_that_was_chose
     assert_eq!(watched(missing, &ExecutionId::generate()).await, ["not started"]);
 }
 
-/// A watcher with a fault: it panics when it is told this.
+/// An observer with a fault: it panics at this event.
 struct Faulty {
-    told: Told,
+    seen: Seen,
     panics_at: &'static str,
 }
 
 impl Faulty {
-    fn tell(&self, word: &str) {
-        self.told.add(word);
-        assert!(word != self.panics_at, "the watcher's fault");
+    fn see(&self, word: &str) {
+        self.seen.add(word);
+        assert!(word != self.panics_at, "the observer's fault");
     }
 }
 
 impl ExecutionObserver for Faulty {
     fn started(&self, _: &MainProcess) {
-        self.tell("started");
+        self.see("started");
     }
 
     fn output(&self, _: OutputStream, _: &[u8]) {
-        self.tell("output");
+        self.see("output");
     }
 
     fn ended(self: Box<Self>, _: &Exited) {
-        self.tell("ended");
+        self.see("ended");
     }
 
     fn not_started(self: Box<Self>, _: &ExecutorError) {
-        self.tell("not started");
+        self.see("not started");
     }
 
     fn repeated(self: Box<Self>) {
-        self.tell("repeated");
+        self.see("repeated");
     }
 }
 
@@ -385,16 +390,20 @@ async fn a_panic_while_a_command_runs_settles_its_execution() {
     for executor in KINDS.into_iter().filter_map(|kind| executor_with(kind, config.clone())) {
         for (panics_at, text, end, words) in cases {
             let case = format!("{panics_at}, {}", executor.containment());
-            let (mark, told) = (marker(), Told::default());
+            let (mark, seen) = (marker(), Seen::default());
             let command = Command::shell(text).env(MARK, &mark).execution_id(mark.parse().unwrap()).build().unwrap();
-            let watcher = Box::new(Faulty { told: told.clone(), panics_at });
+            let observer = Faulty { seen: seen.clone(), panics_at };
             let id: ExecutionId = mark.parse().unwrap();
-            let started = within(executor.execute_observed(command.clone(), id.clone(), watcher)).await;
+            let (other, mut grant) = (Seen::default(), grant(&id, observer));
+            grant.observers.push(Box::new(other.clone()));
+            let started = within(executor.execute_granted(command.clone(), grant)).await;
             let exited = collect(started.expect(&case)).await.unwrap().exited;
             assert_eq!((exited.cause, exited.exit_code(), exited.signal), end, "{case}");
             assert_eq!(exited.stdout.incomplete, panics_at != "ended", "{case}");
             assert_eq!((processes_with(&mark), exited.surviving_processes), (Vec::new(), 0), "{case}");
-            assert_eq!(told.words(), words, "{case}");
+            assert_eq!(seen.words(), words, "{case}");
+            let last = format!("ended with {}", exited.exit_code());
+            assert_eq!(other.words().last(), Some(&last), "{case}: the other observer");
             // its id answers, to who asks and to who repeats the request
             let info = executor.get(&id).await.unwrap();
             assert_eq!((info.state, info.exited.as_ref()), (ExecutionState::Exited, Some(&exited)), "{case}");
@@ -403,12 +412,12 @@ async fn a_panic_while_a_command_runs_settles_its_execution() {
             // and its place is free
             assert_eq!(run(&executor, Command::shell("echo next")).await.expect(&case).text(), "next\n");
         }
-        let told = Told::default();
-        let watcher = Box::new(Faulty { told: told.clone(), panics_at: "not started" });
+        let seen = Seen::default();
+        let observer = Faulty { seen: seen.clone(), panics_at: "not started" };
         let (id, missing) = (ExecutionId::generate(), Command::argv(["/no/such"]).build().unwrap());
-        let refused = within(executor.execute_observed(missing, id.clone(), watcher)).await.unwrap_err();
+        let refused = within(executor.execute_granted(missing, grant(&id, observer))).await.unwrap_err();
         assert!(matches!(refused, ExecutorError::Spawn(_)), "{refused}");
-        assert_eq!(told.words(), ["not started"]);
+        assert_eq!(seen.words(), ["not started"]);
         executor.get(&id).await.unwrap_err();
         run(&executor, Command::argv(["true"])).await.unwrap();
         within(executor.shutdown()).await;

@@ -7,11 +7,12 @@ pub(crate) mod permission;
 pub(crate) mod policy_evaluator;
 pub(crate) mod start_limiter;
 
+use std::iter;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use async_trait::async_trait;
-use telexec_engine::{ExecutionObserver, LocalExecutor};
+use telexec_engine::{ExecutionObserver, Grant, LocalExecutor};
 use telexec_executor::{
     Attach, Command, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, Input, ListPage, ListQuery,
     OnDisconnect, Signal, TerminalSize,
@@ -25,8 +26,8 @@ use crate::call::{Call, Rpc};
 use crate::metrics::{Metrics, Refusal};
 use crate::policy::{Decision, Facts, PolicyFile, Subject};
 use crate::reload::Watched;
-use crate::request_memory::{self, Reservation};
-use crate::trace::{self, Traces};
+use crate::request_memory::{self, ReservationHolder};
+use crate::trace::Traces;
 
 /// Makes the executor of each caller.
 #[derive(Clone)]
@@ -250,14 +251,10 @@ impl Guarded {
     }
 }
 
-/// A start that nobody refuses.
-struct Grant {
-    command: Command,
+/// A start that was admitted.
+struct Admitted {
+    grant: Grant,
     permission: Arc<Permission>,
-    /// What its request holds of the memory.
-    reservation: Arc<Reservation>,
-    /// Its record in the audit log, if there is one.
-    recorded: Option<(ExecutionId, Box<dyn ExecutionObserver>)>,
 }
 
 impl Guarded {
@@ -265,25 +262,36 @@ impl Guarded {
     /// two refuse is recorded.
     async fn admit(
         &self,
-        command: Command,
+        command: &Command,
         decision: &Decision,
         facts: Option<Box<Facts>>,
-    ) -> Result<Grant, (Refusal, ExecutorError)> {
+    ) -> Result<Admitted, (Refusal, ExecutorError)> {
         let Stack { start_limiter, audit, .. } = &self.stack;
         if let Err(denied) = decision.permitted() {
-            audit.denied(&self.call, &command, decision, &denied).await;
+            audit.denied(&self.call, command, decision, &denied).await;
             return Err((Refusal::Policy, denied));
         }
         if let Err(early) = start_limiter.count(&self.call.caller.identity) {
-            audit.refused(&self.call, &command, decision, &early).await;
+            audit.refused(&self.call, command, decision, &early).await;
             return Err((Refusal::Pace, early));
         }
+        // where there is a policy, the request is kept to be judged again
+        let kept = if facts.is_some() { usize::MAX } else { request_memory::kept(command) };
         let reservation = Arc::new(self.call.reservation.take());
         let judged = facts.map(|facts| Judged { facts, _reservation: Arc::clone(&reservation) });
         let permission = Permission::new(&self.stack, &self.call, Permitted::Start(judged), decision);
-        let command = command.with_allowance(decision.allowance);
-        let recorded = audit.start(&self.call, &command, decision).await.map_err(|error| (Refusal::Audit, error))?;
-        Ok(Grant { command, permission, reservation, recorded })
+        let id = command.execution_id().cloned().unwrap_or_else(ExecutionId::generate);
+        let recorder =
+            audit.start(&self.call, &id, command, decision).await.map_err(|error| (Refusal::Audit, error))?;
+        let holder: Box<dyn ExecutionObserver> = Box::new(ReservationHolder { reservation, kept });
+        let grant = Grant {
+            identity: permission.owner().to_owned(),
+            id: Some(id),
+            allowance: decision.allowance,
+            trace: None,
+            observers: iter::once(holder).chain(recorder).collect(),
+        };
+        Ok(Admitted { grant, permission })
     }
 }
 
@@ -293,25 +301,23 @@ impl Executor for Guarded {
         let asked = Instant::now();
         // a call of Interact may be old when it starts something
         self.call.caller.check()?;
-        let Stack { metrics, traces, .. } = &self.stack;
-        let (command, span) = traces.continued(&self.call, command);
+        let Stack { engine, metrics, traces, .. } = &self.stack;
+        let (trace, span) = traces.begin(&self.call);
         let (command, decision, facts) = self.judge(command).await?;
         metrics.decided(self.call.rpc, decision.allowed);
-        let Grant { command, permission, reservation, recorded } = match self.admit(command, &decision, facts).await {
-            Ok(grant) => grant,
+        let Admitted { mut grant, permission } = match self.admit(&command, &decision, facts).await {
+            Ok(admitted) => admitted,
             Err((refusal, error)) => {
                 metrics.refused(refusal);
-                trace::refused(span, &error);
+                span.into_iter().for_each(|span| span.fail(&error));
                 return Err(error);
             }
         };
-        let engine = self.engine(&permission);
-        let watcher = metrics.watch(asked, trace::watch(span, recorded));
-        // where there is a policy, the request is kept to be judged again
-        let kept = if self.stack.policy.is_some() { usize::MAX } else { request_memory::kept(&command) };
-        let (id, watcher) = request_memory::watch(reservation, kept, watcher);
+        grant.trace = trace;
+        grant.observers.extend(metrics.observer(asked));
+        grant.observers.extend(span.zip(grant.id.as_ref()).map(|(span, id)| span.observer(id)));
         self.call.deadline.hand_over();
-        let execution = permission.during(engine.execute_observed(command, id, watcher)).await?;
+        let execution = permission.during(engine.execute_granted(command, grant)).await?;
         Ok(self.follow(execution, true, permission))
     }
 

@@ -167,16 +167,16 @@ impl Audit {
     pub(crate) async fn start(
         &self,
         call: &Call,
+        id: &ExecutionId,
         command: &Command,
         decision: &Decision,
-    ) -> Result<Option<(ExecutionId, Box<dyn ExecutionObserver>)>, ExecutorError> {
+    ) -> Result<Option<Box<dyn ExecutionObserver>>, ExecutorError> {
         let Some(inner) = &self.0 else { return Ok(None) };
         let asked = inner.room_for(call, command).await?;
-        let id = command.execution_id().cloned().unwrap_or_else(ExecutionId::generate);
         let origin = Origin::of(call);
         let body = Body::Start { decision: decision.into(), asked };
-        let record = Record::new(body).of(&origin).about(Some(&id));
-        let recorder = || inner.recorder(&origin, &id);
+        let record = Record::new(body).of(&origin).about(Some(id));
+        let recorder = || inner.recorder(&origin, id);
         let (recorder, reason) = match inner.begin(record, recorder()).await {
             Some((recorder, Ok(()))) => (recorder, None),
             Some((recorder, Err(reason))) => (recorder, Some(reason)),
@@ -190,7 +190,7 @@ impl Audit {
                 reason: format!("the audit log cannot be written: {reason}; nothing ran"),
                 retry_after: Some(RETRY_AFTER),
             }),
-            _ => Ok(Some((id, Box::new(recorder)))),
+            _ => Ok(Some(Box::new(recorder))),
         }
     }
 

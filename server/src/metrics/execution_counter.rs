@@ -19,27 +19,23 @@ pub(super) const CAUSES: [ExitCause; 7] = [
     ExitCause::Shutdown,
 ];
 
-/// Counts the outcome of a command, and forwards all events.
+/// Counts the outcome of a command.
 pub(super) struct ExecutionCounter {
     pub(super) counters: Arc<Counters>,
     pub(super) asked: Instant,
-    pub(super) next: Option<Box<dyn ExecutionObserver>>,
 }
 
 impl ExecutionObserver for ExecutionCounter {
-    fn started(&self, main: &MainProcess) {
+    fn started(&self, _: &MainProcess) {
         self.counters.started(self.asked.elapsed());
-        self.next.iter().for_each(|next| next.started(main));
     }
 
     fn output(&self, stream: OutputStream, data: &[u8]) {
         self.counters.output(stream, data.len());
-        self.next.iter().for_each(|next| next.output(stream, data));
     }
 
     fn ended(self: Box<Self>, exited: &Exited) {
         self.counters.ended(exited);
-        self.next.into_iter().for_each(|next| next.ended(exited));
     }
 
     fn not_started(self: Box<Self>, error: &ExecutorError) {
@@ -47,11 +43,6 @@ impl ExecutionObserver for ExecutionCounter {
             ExecutorError::Spawn(error) => self.counters.not_started(error),
             error => refusal(error).into_iter().for_each(|refusal| self.counters.refused(refusal)),
         }
-        self.next.into_iter().for_each(|next| next.not_started(error));
-    }
-
-    fn repeated(self: Box<Self>) {
-        self.next.into_iter().for_each(|next| next.repeated());
     }
 }
 

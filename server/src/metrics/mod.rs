@@ -15,7 +15,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use telexec_engine::ExecutionObserver;
-use telexec_executor::{ExecutionId, ExitCause, Exited, OutputStream, SpawnError, SpawnStage};
+use telexec_executor::{ExitCause, Exited, OutputStream, SpawnError, SpawnStage};
 
 use self::execution_counter::ExecutionCounter;
 use crate::call::Rpc;
@@ -114,16 +114,10 @@ impl Metrics {
         }
     }
 
-    /// Adds itself to the observers of a command that was requested at `asked`.
-    pub(crate) fn watch(
-        &self,
-        asked: Instant,
-        others: Option<(ExecutionId, Box<dyn ExecutionObserver>)>,
-    ) -> Option<(ExecutionId, Box<dyn ExecutionObserver>)> {
-        let Some(counters) = &self.0 else { return others };
-        let (id, next) = others.unzip();
-        let counter = ExecutionCounter { counters: Arc::clone(counters), asked, next };
-        Some((id.unwrap_or_else(ExecutionId::generate), Box::new(counter)))
+    /// Counts a command that was requested at `asked`; `None`: nothing is counted.
+    pub(crate) fn observer(&self, asked: Instant) -> Option<Box<dyn ExecutionObserver>> {
+        let counters = Arc::clone(self.0.as_ref()?);
+        Some(Box::new(ExecutionCounter { counters, asked }))
     }
 
     /// The number of ended commands by cause, without zeros.

@@ -19,7 +19,8 @@ use cedar_policy::{
     Authorizer, Context, Effect, Entities, Entity, EntityId, EntityTypeName, EntityUid, PolicyId, PolicySet,
     PrincipalConstraint, Request, Response, RestrictedExpression as Value, Schema, ValidationMode, Validator,
 };
-use telexec_executor::{Allowance, ExecutorError};
+use telexec_engine::Allowance;
+use telexec_executor::ExecutorError;
 use tracing::{info, warn};
 
 pub(crate) use self::facts::Facts;

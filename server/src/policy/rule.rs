@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use cedar_policy::{Effect, Policy, PrincipalConstraint};
-use telexec_executor::{Allowance, parse_size};
+use telexec_engine::Allowance;
+use telexec_executor::parse_size;
 
 use super::environment::Variables;
 

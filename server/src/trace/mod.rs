@@ -10,9 +10,8 @@ mod otlp;
 use std::sync::Arc;
 
 use aws_lc_rs::rand::fill;
-use telexec_engine::ExecutionObserver;
 use telexec_engine::Workers;
-use telexec_executor::{Command, ExecutionId, ExecutorError};
+use telexec_executor::TraceContext;
 
 use self::otlp::Exporter;
 pub(crate) use self::otlp::{Span, check};
@@ -31,15 +30,15 @@ impl Traces {
         Ok(Self(endpoint.map(Exporter::new).transpose()?.map(Arc::new)))
     }
 
-    /// The command with a new span as its trace context, if the call has one or spans are exported; and the span, if they are.
-    pub(crate) fn continued(&self, call: &Call, command: Command) -> (Command, Option<Span>) {
+    /// A new span for a command: the trace context to pass to the command, if the call has one or spans are exported; and the
+    /// span, if they are.
+    pub(crate) fn begin(&self, call: &Call) -> (Option<TraceContext>, Option<Span>) {
         let parent = call.trace.as_ref();
         let Some(exporter) = &self.0 else {
-            let trace = parent.and_then(|parent| Some(parent.child(new_span()?)));
-            return (command.with_trace(trace), None);
+            return (parent.and_then(|parent| Some(parent.child(new_span()?))), None);
         };
         let (trace, span) = exporter.begin(call, parent);
-        (command.with_trace(trace), Some(span))
+        (trace, Some(span))
     }
 
     /// Exports the remaining spans, within a short timeout.
@@ -49,25 +48,6 @@ impl Traces {
             let _ = workers.run("traces", move || exporter.close()).await;
         }
     }
-}
-
-/// Ends the span of a command that was not started.
-pub(crate) fn refused(span: Option<Span>, error: &ExecutorError) {
-    if let Some(mut span) = span {
-        span.fail(error);
-    }
-}
-
-/// Adds the span to the observers of a command.
-pub(crate) fn watch(
-    span: Option<Span>,
-    others: Option<(ExecutionId, Box<dyn ExecutionObserver>)>,
-) -> Option<(ExecutionId, Box<dyn ExecutionObserver>)> {
-    let Some(span) = span else { return others };
-    let (id, next) = others.unzip();
-    let id = id.unwrap_or_else(ExecutionId::generate);
-    let watch = span.watch(&id, next);
-    Some((id, watch))
 }
 
 /// `None`: the system's random numbers are not available.

@@ -28,25 +28,12 @@ impl Exporter {
     pub(super) fn close(&self) {}
 }
 
-/// Observes nothing.
-struct Blind;
-
-impl ExecutionObserver for Blind {
-    fn started(&self, _: &telexec_engine::MainProcess) {}
-
-    fn output(&self, _: telexec_executor::OutputStream, _: &[u8]) {}
-
-    fn ended(self: Box<Self>, _: &telexec_executor::Exited) {}
-
-    fn not_started(self: Box<Self>, _: &ExecutorError) {}
-
-    fn repeated(self: Box<Self>) {}
-}
-
 impl Span {
-    pub(super) fn fail(&mut self, _: &ExecutorError) {}
+    pub(crate) fn fail(self, _: &ExecutorError) {}
 
-    pub(super) fn watch(self, _: &ExecutionId, next: Option<Box<dyn ExecutionObserver>>) -> Box<dyn ExecutionObserver> {
-        next.unwrap_or_else(|| Box::new(Blind))
+    pub(crate) fn observer(self, _: &ExecutionId) -> Box<dyn ExecutionObserver> {
+        Box::new(self)
     }
 }
+
+impl ExecutionObserver for Span {}

@@ -17,7 +17,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, SpanData, SpanExporter};
 use telexec_engine::{ExecutionObserver, MainProcess};
-use telexec_executor::{ExecutionId, ExecutorError, ExitCause, Exited, OutputStream, TraceContext};
+use telexec_executor::{ExecutionId, ExecutorError, ExitCause, Exited, TraceContext};
 use tracing::{info, warn};
 
 use crate::call::Call;
@@ -55,7 +55,7 @@ impl Exporter {
         let exporter = opentelemetry_otlp::SpanExporter::builder().with_tonic();
         let exporter = exporter.with_endpoint(endpoint).with_timeout(EXPORT_TIMEOUT);
         let exporter = exporter.build().map_err(|error| format!("otlp_endpoint: {endpoint}: {error}"))?;
-        let exporter = Telling { exporter, fails: AtomicBool::new(false) };
+        let exporter = ExportLogger { exporter, fails: AtomicBool::new(false) };
         let resource = Resource::builder().with_service_name("telexecd").with_attributes([
             KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
             KeyValue::new("host.name", hostname()),
@@ -104,20 +104,18 @@ fn remote(trace: &TraceContext) -> SpanContext {
 pub(crate) struct Span(opentelemetry_sdk::trace::Span);
 
 impl Span {
-    pub(super) fn fail(&mut self, error: &ExecutorError) {
+    /// Ends the span of a command that was not started.
+    pub(crate) fn fail(mut self, error: &ExecutorError) {
         self.0.set_status(Status::error(error.to_string()));
     }
 
-    pub(super) fn watch(
-        mut self,
-        id: &ExecutionId,
-        next: Option<Box<dyn ExecutionObserver>>,
-    ) -> Box<dyn ExecutionObserver> {
+    /// Ends the span with the execution of this id.
+    pub(crate) fn observer(mut self, id: &ExecutionId) -> Box<dyn ExecutionObserver> {
         self.0.set_attribute(KeyValue::new("telexec.execution_id", id.to_string()));
-        Box::new(SpanObserver { span: Mutex::new(self), next })
+        Box::new(SpanObserver(Mutex::new(self)))
     }
 
-    fn end(&mut self, exited: &Exited) {
+    fn end(mut self, exited: &Exited) {
         let bytes = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         self.0.set_attributes([
             KeyValue::new("telexec.cause", exited.cause.as_str()),
@@ -135,63 +133,47 @@ impl Span {
     }
 }
 
-/// Records the outcome of a command in its span, and forwards all events.
-struct SpanObserver {
-    /// Uncontended: one task observes all of a command.
-    span: Mutex<Span>,
-    next: Option<Box<dyn ExecutionObserver>>,
-}
+/// Records the outcome of a command in its span. The lock is uncontended: one task observes all of a command.
+struct SpanObserver(Mutex<Span>);
 
 impl SpanObserver {
-    fn into_parts(self) -> (Span, Option<Box<dyn ExecutionObserver>>) {
-        (self.span.into_inner().unwrap_or_else(PoisonError::into_inner), self.next)
+    fn into_span(self) -> Span {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ExecutionObserver for SpanObserver {
     fn started(&self, main: &MainProcess) {
-        let mut span = self.span.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut span = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         span.0.add_event("started", vec![KeyValue::new("process.pid", i64::from(main.pid))]);
-        drop(span);
-        self.next.iter().for_each(|next| next.started(main));
-    }
-
-    fn output(&self, stream: OutputStream, data: &[u8]) {
-        self.next.iter().for_each(|next| next.output(stream, data));
     }
 
     fn ended(self: Box<Self>, exited: &Exited) {
-        let (mut span, next) = self.into_parts();
-        span.end(exited);
-        next.into_iter().for_each(|next| next.ended(exited));
+        self.into_span().end(exited);
     }
 
     fn not_started(self: Box<Self>, error: &ExecutorError) {
-        let (mut span, next) = self.into_parts();
-        span.fail(error);
-        next.into_iter().for_each(|next| next.not_started(error));
+        self.into_span().fail(error);
     }
 
     fn repeated(self: Box<Self>) {
-        let (mut span, next) = self.into_parts();
-        span.0.add_event("repeated", Vec::new());
-        next.into_iter().for_each(|next| next.repeated());
+        self.into_span().0.add_event("repeated", Vec::new());
     }
 }
 
 /// Logs once that the export fails, and once that it works again.
-struct Telling {
+struct ExportLogger {
     exporter: opentelemetry_otlp::SpanExporter,
     fails: AtomicBool,
 }
 
-impl fmt::Debug for Telling {
+impl fmt::Debug for ExportLogger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Telling").finish_non_exhaustive()
+        f.debug_struct("ExportLogger").finish_non_exhaustive()
     }
 }
 
-impl SpanExporter for Telling {
+impl SpanExporter for ExportLogger {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let result = self.exporter.export(batch).await;
         match (self.fails.swap(result.is_err(), Ordering::Relaxed), &result) {

@@ -15,11 +15,12 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{Instrument, debug, info_span, warn};
 
 use crate::binding::Binding;
-use crate::observer::ExecutionObserver;
+use crate::grant::{Allowance, Grant};
+use crate::observer::Observers;
 use crate::output::pump::Totals;
 use crate::output::transcript::Reader;
 use crate::process::requirements;
-use crate::registry::{Record, Reserved};
+use crate::registry::{Owner, Record, Reserved};
 use crate::shared::Shared;
 use crate::state::disk::DISK_TIMEOUT;
 use crate::supervise::Supervisor;
@@ -123,7 +124,7 @@ impl LocalExecutor {
 
     /// The time that a command would get at most; `None`: as long as it takes.
     pub fn timeout(&self, command: &Command) -> Option<Duration> {
-        self.shared.timeout(command)
+        self.shared.timeout(command, &Allowance::default())
     }
 
     /// How many executions run now.
@@ -177,44 +178,37 @@ impl LocalExecutor {
         }
     }
 
-    /// The same as [`Executor::execute`], seen by `observer`. `id` is for a command that names none, and must be new.
+    /// Starts a command as [`Executor::execute`] does, with what was granted to it, for the identity of the grant.
     ///
     /// # Errors
     /// As for `execute`.
-    pub async fn execute_observed(
-        &self,
-        command: Command,
-        id: ExecutionId,
-        observer: Box<dyn ExecutionObserver>,
-    ) -> Result<Execution, ExecutorError> {
-        self.start(command, id, Some(observer)).await
-    }
-
-    async fn start(
-        &self,
-        command: Command,
-        id: ExecutionId,
-        observer: Option<Box<dyn ExecutionObserver>>,
-    ) -> Result<Execution, ExecutorError> {
-        let command = command.with_identity(&*self.identity);
+    pub async fn execute_granted(&self, command: Command, grant: Grant) -> Result<Execution, ExecutorError> {
+        let Grant { identity, id, allowance, trace, observers } = grant;
+        let mut observers = Observers::new(observers);
+        let command = match trace {
+            Some(trace) => command.with_trace(Some(trace)),
+            None => command,
+        };
+        let owner = Owner { identity, concurrent: allowance.concurrent };
+        let id = id.unwrap_or_else(ExecutionId::generate);
         let reserved = tokio::select! {
             biased;
-            reserved = self.reserve(&command, id) => reserved,
+            reserved = self.reserve(&command, &owner, id) => reserved,
             // nothing has been started for it
             () = until(command.deadline()) => Err(ExecutorError::DeadlineExceeded),
         };
         let (record, tracked, permit) = match reserved {
             Ok(Reservation::New(record, tracked, permit)) => (record, tracked, permit),
             Ok(Reservation::Repeated(execution)) => {
-                observer.into_iter().for_each(|observer| observer.repeated());
+                observers.repeated();
                 return Ok(execution);
             }
             Err(error) => {
-                observer.into_iter().for_each(|observer| observer.not_started(&error));
+                observers.not_started(&error);
                 return Err(error);
             }
         };
-        let span = span(&record.id, &command);
+        let span = span(&record, &command);
         span.in_scope(|| self.log_request(&command));
 
         let binding = Binding::owner(&record, command.on_disconnect());
@@ -223,7 +217,8 @@ impl LocalExecutor {
         let (transcript, mut command) = (Arc::clone(&record.transcript), command);
         let whole = command.take_start();
         let (permit, forced, totals) = (Some(permit), OnceLock::new(), Totals::new());
-        let supervisor = Supervisor { shared, record, command, observer, abandoned, tracked, permit, forced, totals };
+        let supervisor =
+            Supervisor { shared, record, command, allowance, observers, abandoned, tracked, permit, forced, totals };
         // a task of its own: the command is ended in an orderly way also when nobody waits for this any more
         tokio::spawn(supervisor.run(whole, started).instrument(span));
 
@@ -233,10 +228,11 @@ impl LocalExecutor {
     }
 
     /// Reserves a record for the command, under this id if it names none itself; or finds what was asked for before.
-    async fn reserve(&self, command: &Command, id: ExecutionId) -> Result<Reservation, ExecutorError> {
+    async fn reserve(&self, command: &Command, owner: &Owner, id: ExecutionId) -> Result<Reservation, ExecutorError> {
         loop {
             let program = self.shared.defaults.program(command);
-            match self.shared.registry.reserve(command, program, &id, || self.shared.spool.file(command.identity()))? {
+            let file = || self.shared.spool.file(&owner.identity);
+            match self.shared.registry.reserve(command, program, owner, &id, file)? {
                 Reserved::New(record) => {
                     let tracked = self.shared.tracker.token();
                     let permit = self.permit().inspect_err(|_| self.shared.registry.release(&record))?;
@@ -292,7 +288,7 @@ impl LocalExecutor {
 #[async_trait]
 impl Executor for LocalExecutor {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
-        self.start(command, ExecutionId::generate(), None).await
+        self.execute_granted(command, Grant { identity: self.identity.to_string(), ..Grant::default() }).await
     }
 
     async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
@@ -349,10 +345,10 @@ impl Executor for LocalExecutor {
 }
 
 /// What every line of the log about an execution says.
-fn span(id: &ExecutionId, command: &Command) -> tracing::Span {
+fn span(record: &Record, command: &Command) -> tracing::Span {
     use tracing::field::Empty;
 
-    let identity = command.identity();
+    let (id, identity) = (&record.id, record.identity());
     let span = info_span!("execution", %id, identity, trace_id = Empty, span_id = Empty, parent_span_id = Empty);
     if let Some(trace) = command.trace() {
         span.record("trace_id", trace.trace_id());

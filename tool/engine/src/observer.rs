@@ -1,31 +1,39 @@
 //! Observing an execution from inside the engine, for records of what ran.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::SystemTime;
 
 use telexec_executor::{ExecutorError, Exited, OutputStream};
 
-/// Observes one command from its start to its end, however that comes; given to
-/// [`execute_observed`](crate::LocalExecutor::execute_observed).
+/// Observes one command from its start to its end, however that comes; one of [`Grant::observers`](crate::Grant).
 ///
 /// It gets exactly one of [`ended`](Self::ended), [`not_started`](Self::not_started) and [`repeated`](Self::repeated),
 /// or is dropped without: its call was given up before there was anything to report, or this process ends now. It is
-/// called by the task that carries the output: what takes long here holds the command up.
+/// called by the task that carries the output: what takes long here holds the command up. By default each event is ignored.
 pub trait ExecutionObserver: Send + Sync {
     /// The command runs.
-    fn started(&self, main: &MainProcess);
+    fn started(&self, main: &MainProcess) {
+        let _ = main;
+    }
 
     /// The command wrote this, and it was read: all of it, in order for each stream, also what no reader gets
     /// ([`telexec_executor::Command::max_output_bytes`]).
-    fn output(&self, stream: OutputStream, data: &[u8]);
+    fn output(&self, stream: OutputStream, data: &[u8]) {
+        let _ = (stream, data);
+    }
 
     /// Its main process has ended, and no more output comes. Its readers get that after this.
-    fn ended(self: Box<Self>, exited: &Exited);
+    fn ended(self: Box<Self>, exited: &Exited) {
+        let _ = exited;
+    }
 
-    /// It could not be started, or was ended while that went on.
-    fn not_started(self: Box<Self>, error: &ExecutorError);
+    /// It could not be started, or was ended during its start.
+    fn not_started(self: Box<Self>, error: &ExecutorError) {
+        let _ = error;
+    }
 
-    /// Nothing was to be started: the call follows the execution that was asked for before, with the same id.
-    fn repeated(self: Box<Self>);
+    /// Nothing was to be started: the call follows the execution that was requested before, with the same id.
+    fn repeated(self: Box<Self>) {}
 }
 
 /// The main process of an execution, as it was started.
@@ -39,4 +47,40 @@ pub struct MainProcess {
     pub user: String,
     /// Where it was started.
     pub working_directory: String,
+}
+
+/// All observers of one execution.
+pub(crate) struct Observers(Vec<Box<dyn ExecutionObserver>>);
+
+impl Observers {
+    pub(crate) fn new(observers: Vec<Box<dyn ExecutionObserver>>) -> Self {
+        Self(observers)
+    }
+
+    pub(crate) fn started(&self, main: &MainProcess) {
+        self.0.iter().for_each(|observer| observer.started(main));
+    }
+
+    pub(crate) fn output(&self, stream: OutputStream, data: &[u8]) {
+        self.0.iter().for_each(|observer| observer.output(stream, data));
+    }
+
+    pub(crate) fn ended(&mut self, exited: &Exited) {
+        self.end(|observer| observer.ended(exited));
+    }
+
+    pub(crate) fn not_started(&mut self, error: &ExecutorError) {
+        self.end(|observer| observer.not_started(error));
+    }
+
+    pub(crate) fn repeated(&mut self) {
+        self.end(|observer| observer.repeated());
+    }
+
+    /// Gives each the end. A panic of one keeps it from none of the others, and everything else proceeds as usual.
+    fn end(&mut self, end: impl Fn(Box<dyn ExecutionObserver>)) {
+        for observer in self.0.drain(..) {
+            let _ = catch_unwind(AssertUnwindSafe(|| end(observer)));
+        }
+    }
 }

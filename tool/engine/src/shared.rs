@@ -12,6 +12,7 @@ use tracing::warn;
 
 use crate::cgroup::Cgroups;
 use crate::containment::ContainmentContext;
+use crate::grant::Allowance;
 use crate::key::Keys;
 use crate::output::spool::Spool;
 use crate::recovery::{handover, leftovers};
@@ -119,9 +120,9 @@ impl Shared {
     }
 
     /// The time that a command gets; `None`: as long as it takes.
-    pub(crate) fn timeout(&self, command: &Command) -> Option<Duration> {
+    pub(crate) fn timeout(&self, command: &Command, allowance: &Allowance) -> Option<Duration> {
         let asked = command.timeout().or(self.default_timeout);
-        [asked, self.max_timeout, command.allowance().timeout].into_iter().flatten().min()
+        [asked, self.max_timeout, allowance.timeout].into_iter().flatten().min()
     }
 
     /// From SIGTERM to SIGKILL.
@@ -151,12 +152,12 @@ impl Shared {
     }
 
     /// How much is delivered of each stream of a command; 0: all.
-    pub(crate) fn max_output_bytes(&self, command: &Command) -> u64 {
+    pub(crate) fn max_output_bytes(&self, command: &Command, allowance: &Allowance) -> u64 {
         let asked = match command.max_output_bytes() {
             0 => self.max_output_bytes,
             bytes => bytes,
         };
-        match command.allowance().output_bytes {
+        match allowance.output_bytes {
             Some(most) if asked == 0 || asked > most => most,
             _ => asked,
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use telexec_executor::{Command, ExecutionId, ExecutorError, OnDisconnect, SpawnError, SpawnStage};
+use telexec_executor::{Command, ExecutorError, OnDisconnect, SpawnError, SpawnStage};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 use tracing::warn;
@@ -126,7 +126,9 @@ impl Starter<'_> {
             error = &mut given_up => return Err(error.into()),
             ready = self.shared.check_spool(&command) => ready?,
         }
-        let (shared, id) = (Arc::clone(self.shared), self.record.id.clone());
+        let shared = Arc::clone(self.shared);
+        let (id, identity) = (self.record.id.clone(), self.record.identity().to_owned());
+        let name = ExecutionName { id, key: shared.keys.next(), identity };
         let own = OwnChild::expect();
         let child = own.canceller();
         let (answer, mut spawning) = oneshot::channel();
@@ -137,7 +139,7 @@ impl Starter<'_> {
             if begins.swap(true, Ordering::AcqRel) {
                 return;
             }
-            let _ = answer.send(shared.spawn(&command, &id, ends, own));
+            let _ = answer.send(shared.spawn(&command, name, ends, own));
             // for the next one, while nobody waits for this
             shared.cgroups.prepare();
         };
@@ -233,18 +235,17 @@ impl Shared {
     fn spawn(
         &self,
         command: &Command,
-        id: &ExecutionId,
+        name: ExecutionName,
         ends: CommandEnds,
         own: OwnChild,
     ) -> Result<Spawned, ExecutorError> {
         let account = self.defaults.account(command)?;
-        let key = self.keys.next();
         let report = match command.report_working_directory() {
-            true => Some(self.report(&key, account.credentials.as_ref())?),
+            true => Some(self.report(&name.key, account.credentials.as_ref())?),
             false => None,
         };
         let (user, working_directory) = (account.name.clone(), self.defaults.working_directory(command, &account));
-        let mut spec = self.defaults.resolve(command, account, id, &key, report.as_ref());
+        let mut spec = self.defaults.resolve(command, account, &name.id, &name.key, report.as_ref());
         let leaf = self.cgroups.leaf(&command.limits())?;
         self.note_restored();
         if let Some(leaf) = &leaf {
@@ -252,12 +253,11 @@ impl Shared {
         }
         // before there is a process: a crash leaves none that is not noted
         let note = match command.on_disconnect() {
-            OnDisconnect::Detach => self.note(&key, leaf.as_ref()),
+            OnDisconnect::Detach => self.note(&name.key, leaf.as_ref()),
             OnDisconnect::Kill => None,
         };
         let started = Instant::now();
         let (own, child) = self.spawner.spawn(&spec, ends, own)?;
-        let name = ExecutionName { id: id.clone(), key, identity: command.identity().to_owned() };
         let containment = KillOnDrop::new(child.pid, own, leaf, name, Arc::clone(&self.context));
         containment.note_session(&self.journal);
         note.into_iter().for_each(|note| containment.spare(note));

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
@@ -17,7 +17,8 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{error, info, warn};
 
 use crate::containment::KillOnDrop;
-use crate::observer::{ExecutionObserver, MainProcess};
+use crate::grant::Allowance;
+use crate::observer::{MainProcess, Observers};
 use crate::output::pump::{Pump, Totals};
 use crate::process::control::{self, Ended, Status};
 use crate::registry::{Channels, Record};
@@ -37,8 +38,9 @@ pub(crate) struct Supervisor {
     pub(crate) record: Arc<Record>,
     /// Without what only its start needs.
     pub(crate) command: Command,
-    /// Gets every event.
-    pub(crate) observer: Option<Box<dyn ExecutionObserver>>,
+    pub(crate) allowance: Allowance,
+    /// Get every event.
+    pub(crate) observers: Observers,
     /// Cancelled when the command no longer waits for the caller, not even to read its output.
     pub(crate) abandoned: CancellationToken,
     /// Held until no process is left but those that were asked to stay.
@@ -146,7 +148,7 @@ impl Supervisor {
         self.record.started(info.clone(), main.containment.clone(), Channels { input, terminal });
         answer(Ok(Started { id: self.record.id.clone(), pid, start_time }));
         info!(pid, "started");
-        self.observer.iter().for_each(|observer| observer.started(&info));
+        self.observers.started(&info);
 
         let carried = self.carry(output, InputWriter::new(stdin).run(first, inputs.as_mut()));
         let (ending, rests) = tokio::join!(self.follow(main, &exited), carried);
@@ -287,7 +289,8 @@ impl Supervisor {
 
     /// Waits for the first reason to end it, and says how long it may take to end by itself.
     async fn stop(&self, started: Instant) -> (ExitCause, Duration) {
-        let timeout = self.shared.timeout(&self.command).and_then(|timeout| started.checked_add(timeout));
+        let timeout =
+            self.shared.timeout(&self.command, &self.allowance).and_then(|timeout| started.checked_add(timeout));
         tokio::select! {
             () = self.record.kill.cancelled() => (ExitCause::Signaled, Duration::ZERO),
             () = until(timeout) => (ExitCause::TimedOut, self.grace()),
@@ -317,22 +320,15 @@ impl Supervisor {
             }
             error => info!(error = error.to_string(), "not started"),
         }
-        self.observe_end(|observer| observer.not_started(error));
-    }
-
-    /// Gives the observer the end. If it panics, everything else goes on as usual.
-    fn observe_end(&mut self, end: impl FnOnce(Box<dyn ExecutionObserver>)) {
-        if let Some(observer) = self.observer.take() {
-            let _ = catch_unwind(AssertUnwindSafe(|| end(observer)));
-        }
+        self.observers.not_started(error);
     }
 
     /// Carries output until `exited`, and what is left after it.
     async fn carry_output(&self, stdout: Source, stderr: Option<Source>, exited: &CancellationToken) -> Vec<Source> {
-        let max_output_bytes = self.shared.max_output_bytes(&self.command);
+        let max_output_bytes = self.shared.max_output_bytes(&self.command, &self.allowance);
         let (transcript, abandoned) = (&*self.record.transcript, &self.abandoned);
-        let observer = self.observer.as_deref();
-        let pump = Pump { transcript, observer, max_output_bytes, exited, abandoned, totals: &self.totals };
+        let pump =
+            Pump { transcript, observers: &self.observers, max_output_bytes, exited, abandoned, totals: &self.totals };
         let output = async {
             let rests = pump.run_both(stdout, stderr).await;
             transcript.complete();
@@ -367,7 +363,7 @@ impl Supervisor {
         let lingers = ending.survivors > 0;
         let grace = self.grace();
         // what is left behind gets no more time than the command
-        let limit = self.command.allowance().timeout.and_then(|most| main.started.checked_add(most));
+        let limit = self.allowance.timeout.and_then(|most| main.started.checked_add(most));
         let working_directory = match main.report.take() {
             Some(report) => report.read(self.record.identity()).await,
             None => None,
@@ -376,7 +372,7 @@ impl Supervisor {
         let [stdout_dropped, stderr_dropped] = self.record.transcript.seal();
         exited.stdout.dropped_bytes += stdout_dropped;
         exited.stderr.dropped_bytes += stderr_dropped;
-        self.observe_end(|observer| observer.ended(&exited));
+        self.observers.ended(&exited);
         let (Self { shared, record, tracked, permit, .. }, containment) = (self, &main.containment);
         shared.registry.ended(&record, exited.clone(), lingers);
         // only now: a writer that is told of the end may ask for the state

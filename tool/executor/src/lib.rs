@@ -19,7 +19,7 @@ mod size;
 pub mod text;
 pub mod trace;
 
-pub use command::{Allowance, Command, CommandBuilder, Descendants, DuplicatePolicy, Fingerprint, OnDisconnect};
+pub use command::{Command, CommandBuilder, Descendants, DuplicatePolicy, Fingerprint, OnDisconnect};
 pub use command::{Program, ResourceLimits, TerminalSize};
 pub use error::{ExecutorError, InvalidCommand, SpawnError, SpawnStage};
 pub use event::{Event, ExitCause, Exited, Output, OutputStream, Started, StreamTotals};

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use telexec_executor::{Command, ExecutorError};
+use telexec_executor::{Command, ExecutionId, ExecutorError};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
 
@@ -62,7 +62,7 @@ fn command() -> Command {
 
 /// Whether a command would start now.
 async fn starts(audit: &Audit) -> bool {
-    match audit.start(&call(), &command(), &Decision::unruled()).await {
+    match audit.start(&call(), &ExecutionId::generate(), &command(), &Decision::unruled()).await {
         Ok(Some(_)) => true,
         Err(ExecutorError::Exhausted { retry_after: Some(_), .. }) => false,
         _ => panic!("neither starts nor is refused"),

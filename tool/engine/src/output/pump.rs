@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::transcript::Transcript;
 use crate::lock::lock;
-use crate::observer::ExecutionObserver;
+use crate::observer::Observers;
 use crate::streams::source::Source;
 
 /// A chunk of less is small.
@@ -34,7 +34,7 @@ pub(crate) struct Pump<'a> {
     /// Gets the output.
     pub(crate) transcript: &'a Transcript,
     /// Gets what the transcript gets, and what is dropped.
-    pub(crate) observer: Option<&'a dyn ExecutionObserver>,
+    pub(crate) observers: &'a Observers,
     /// For each stream: what follows is dropped. 0: unlimited.
     pub(crate) max_output_bytes: u64,
     /// Cancelled when no more output is to be waited for.
@@ -130,9 +130,7 @@ impl Pump<'_> {
             totals.dropped_bytes += length;
             totals.bytes - length
         };
-        if let Some(observer) = self.observer {
-            observer.output(stream, &chunk);
-        }
+        self.observers.output(stream, &chunk);
         if self.max_output_bytes != 0 {
             let left = self.max_output_bytes.saturating_sub(before);
             chunk.truncate(usize::try_from(left).unwrap_or(usize::MAX));

@@ -26,6 +26,13 @@ use crate::output::transcript::{MakeRoom, Transcript};
 /// A page of a list fits the 4 MiB that gRPC clients accept by default.
 const PAGE_BYTES: usize = 2 * 1024 * 1024;
 
+/// Whose execution it becomes.
+pub(crate) struct Owner {
+    pub(crate) identity: String,
+    /// How many executions of it may run or linger; `None`: as many as of any identity.
+    pub(crate) concurrent: Option<u32>,
+}
+
 /// The execution that answers a request.
 pub(crate) enum Reserved {
     /// It is to be started.
@@ -95,17 +102,18 @@ impl Registry {
         &self,
         command: &Command,
         program: Program,
+        owner: &Owner,
         fresh: &ExecutionId,
         file: impl FnOnce() -> SpoolFile,
     ) -> Result<Reserved, ExecutorError> {
         let asked = Asked {
-            identity: command.identity().to_owned(),
+            identity: owner.identity.clone(),
             program: KeptProgram::new(program),
             working_directory: command.working_directory().map(str::to_owned),
             user: command.user().map(str::to_owned),
             terminal: command.terminal().is_some(),
         };
-        let fingerprint = command.execution_id().map(|_| command.fingerprint());
+        let fingerprint = command.execution_id().map(|_| command.fingerprint(&owner.identity));
         let key = Key::new(&asked.identity, command.execution_id().unwrap_or(fresh));
         let mut entries = self.entries();
         if let Some(record) = command.execution_id().and_then(|_| entries.by_key.get(&key)) {
@@ -119,7 +127,7 @@ impl Registry {
         {
             return Ok(Reserved::Duplicate(Arc::clone(record)));
         }
-        self.check_share(&entries, command)?;
+        self.check_share(&entries, owner)?;
         let may_be_kept = command.may_go_to_background() || fingerprint.is_some();
         let record = Arc::new(Record {
             id: key.id.clone(),
@@ -141,13 +149,12 @@ impl Registry {
 
     /// # Errors
     /// [`ExecutorError::Exhausted`]: the identity has as many executions as one may have.
-    fn check_share(&self, entries: &Entries, command: &Command) -> Result<(), ExecutorError> {
-        let identity = command.identity();
-        let most = command.allowance().concurrent.map_or(self.max_per_identity, |most| most.min(self.max_per_identity));
+    fn check_share(&self, entries: &Entries, Owner { identity, concurrent }: &Owner) -> Result<(), ExecutorError> {
+        let most = concurrent.map_or(self.max_per_identity, |most| most.min(self.max_per_identity));
         if entries.by_key.len() < most as usize {
             return Ok(());
         }
-        let is_its = |record: &&Arc<Record>| record.asked.identity == identity && !record.has_ended();
+        let is_its = |record: &&Arc<Record>| record.asked.identity == *identity && !record.has_ended();
         if entries.by_key.values().filter(is_its).count() < most as usize {
             return Ok(());
         }

@@ -6,8 +6,8 @@ use aws_lc_rs::digest::{Context, SHA256};
 
 use super::{Descendants, DuplicatePolicy, OnDisconnect, Options, Program};
 
-/// A SHA-256 digest of what a command asks for. Its deadline, its allowance and its trace are left out: a repeat of the
-/// request has others.
+/// A SHA-256 digest of what an identity asks for. The command's deadline and trace are left out: a repeat of the request has
+/// others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 32]);
 
@@ -26,7 +26,7 @@ impl From<[u8; 32]> for Fingerprint {
 
 /// The digest of names and values, each with its length before it. What is not asked for has no entry, so that options
 /// which are added later change no digest of requests without them.
-pub(super) fn of(program: &Program, options: &Options) -> Fingerprint {
+pub(super) fn of(identity: &str, program: &Program, options: &Options) -> Fingerprint {
     let Options {
         user,
         limits,
@@ -48,8 +48,6 @@ pub(super) fn of(program: &Program, options: &Options) -> Fingerprint {
         report_working_directory,
         descendants,
         reason,
-        identity,
-        allowance: _,
         trace: _,
     } = options;
     let mut digest = Digest(Context::new(&SHA256));
@@ -127,16 +125,16 @@ impl Digest {
 mod tests {
     use std::time::Instant;
 
-    use crate::{Allowance, Command, CommandBuilder, ResourceLimits, TerminalSize};
+    use crate::{Command, CommandBuilder, ResourceLimits, TerminalSize};
 
     use super::*;
 
     fn hex(command: CommandBuilder) -> String {
-        hex_of(&command.build().unwrap().with_identity("identity"))
+        hex_of(&command.build().unwrap())
     }
 
     fn hex_of(command: &Command) -> String {
-        command.fingerprint().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+        command.fingerprint("identity").as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     fn full() -> CommandBuilder {
@@ -178,9 +176,8 @@ mod tests {
     #[test]
     fn what_differs_in_a_repeat_is_left_out_and_all_else_is_not() {
         let repeat = full().deadline(Instant::now()).build().unwrap();
-        let repeat =
-            repeat.with_identity("identity").with_allowance(Allowance { concurrent: Some(1), ..Allowance::default() });
         assert_eq!(hex_of(&repeat), hex(full()));
+        assert_ne!(repeat.fingerprint("other"), repeat.fingerprint("identity"));
         let others = [
             full().reason("other"),
             full().stdin("other"),

@@ -1,6 +1,9 @@
 //! A command to run: valid by construction, so that nothing behind it has anything left to check.
 
+mod builder;
 mod fingerprint;
+mod resource_limits;
+mod terminal_size;
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -8,9 +11,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+pub use self::builder::CommandBuilder;
 pub use self::fingerprint::Fingerprint;
-use crate::id::matches_name_grammar;
-use crate::{ExecutionId, InvalidCommand, TraceContext};
+pub use self::resource_limits::ResourceLimits;
+pub use self::terminal_size::TerminalSize;
+use crate::{ExecutionId, TraceContext};
 
 /// A command to run. Made by [`Command::shell`] or [`Command::argv`].
 #[derive(Clone, Debug, PartialEq)]
@@ -66,89 +71,6 @@ pub enum DuplicatePolicy {
     ReuseRunning,
 }
 
-/// The size of a terminal, in characters: 1 to 65,535 each, as the kernel counts them (see TIOCSWINSZ, ioctl_tty(2)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct TerminalSize {
-    columns: u16,
-    rows: u16,
-}
-
-impl TerminalSize {
-    /// A size.
-    ///
-    /// # Errors
-    /// A number is out of range; the error names the field as one of `terminal`.
-    pub fn new(columns: u32, rows: u32) -> Result<Self, InvalidCommand> {
-        let check = |number: u32, field| match u16::try_from(number) {
-            Ok(number) if number > 0 => Ok(number),
-            _ => Err(InvalidCommand::new(field, "is not from 1 to 65535")),
-        };
-        Ok(Self { columns: check(columns, "terminal.columns")?, rows: check(rows, "terminal.rows")? })
-    }
-
-    /// How many characters fit into a line.
-    pub fn columns(self) -> u16 {
-        self.columns
-    }
-
-    /// How many lines there are.
-    pub fn rows(self) -> u16 {
-        self.rows
-    }
-}
-
-/// The most that the processes of an execution may use together; `None`: no limit of its own.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ResourceLimits {
-    /// Memory in bytes, page cache and tmpfs included, as the kernel's controllers count it.
-    pub memory_bytes: Option<u64>,
-    /// Processes and threads at once.
-    pub max_processes: Option<u32>,
-    /// Processors' worth of time: 0.5 is half of one. From 0.01, the kernel's smallest quota, to 10,000.
-    pub cpus: Option<f64>,
-}
-
-impl ResourceLimits {
-    /// Nothing is limited.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
-    fn check(&self) -> Result<(), InvalidCommand> {
-        check(self.memory_bytes != Some(0), "limits.memory_bytes", "is not positive")?;
-        check(self.max_processes != Some(0), "limits.max_processes", "is not positive")?;
-        let cpus_in_range = self.cpus.is_none_or(|cpus| (0.01..=10_000.0).contains(&cpus));
-        check(cpus_in_range, "limits.cpus", "is not a number from 0.01 to 10000")
-    }
-}
-
-/// What a command may take at most, whatever it asks for: set by whoever allowed it, never by the caller.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Allowance {
-    /// Longer timeouts, and none, are cut to this, and processes that the command leaves behind are ended then too; `None`: no
-    /// limit.
-    pub timeout: Option<Duration>,
-    /// For each stream, in bytes: more is dropped and counted; `None`: no limit.
-    pub output_bytes: Option<u64>,
-    /// So many executions of its identity may run or linger with it; `None`: no limit.
-    pub concurrent: Option<u32>,
-}
-
-impl Allowance {
-    /// The least of both.
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
-            one.into_iter().chain(other).min()
-        }
-        Self {
-            timeout: least(self.timeout, other.timeout),
-            output_bytes: least(self.output_bytes, other.output_bytes),
-            concurrent: least(self.concurrent, other.concurrent),
-        }
-    }
-}
-
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Options {
     user: Option<String>,
@@ -171,8 +93,6 @@ struct Options {
     report_working_directory: bool,
     descendants: Descendants,
     reason: String,
-    identity: String,
-    allowance: Allowance,
     trace: Option<TraceContext>,
 }
 
@@ -278,10 +198,10 @@ impl Command {
         self.options.on_disconnect == OnDisconnect::Detach || self.options.yield_after.is_some()
     }
 
-    /// Equal for requests that are, whatever their deadlines, allowances and traces are; the same in every version of this
+    /// Equal for equal requests of one identity, whatever their deadlines and traces are; the same in every version of this
     /// program.
-    pub fn fingerprint(&self) -> Fingerprint {
-        fingerprint::of(&self.program, &self.options)
+    pub fn fingerprint(&self, identity: &str) -> Fingerprint {
+        fingerprint::of(identity, &self.program, &self.options)
     }
 
     /// Chosen by the caller; `None`: the executor makes one.
@@ -314,17 +234,7 @@ impl Command {
         &self.options.reason
     }
 
-    /// Who asked for it; empty: this process itself.
-    pub fn identity(&self) -> &str {
-        &self.options.identity
-    }
-
-    /// What it may take at most.
-    pub fn allowance(&self) -> Allowance {
-        self.options.allowance
-    }
-
-    /// The span that it belongs to: the executor tells it to the command, as `TRACEPARENT` and `TRACESTATE`, unless the
+    /// The span that it belongs to: the executor passes it to the command, as `TRACEPARENT` and `TRACESTATE`, unless the
     /// command has a variable `TRACEPARENT` of its own.
     pub fn trace(&self) -> Option<&TraceContext> {
         self.options.trace.as_ref()
@@ -333,12 +243,6 @@ impl Command {
     /// The same command in this span, or in none.
     pub fn with_trace(mut self, trace: Option<TraceContext>) -> Self {
         self.options.trace = trace;
-        self
-    }
-
-    /// The same command, which may take no more than this.
-    pub fn with_allowance(mut self, allowance: Allowance) -> Self {
-        self.options.allowance = allowance;
         self
     }
 
@@ -368,300 +272,5 @@ impl Command {
     pub fn with_on_disconnect(mut self, on_disconnect: OnDisconnect) -> Self {
         self.options.on_disconnect = on_disconnect;
         self
-    }
-
-    /// The same command, asked for by `identity`. The engine that starts it sets this, to whom it acts as.
-    pub fn with_identity(mut self, identity: impl Into<String>) -> Self {
-        self.options.identity = identity.into();
-        self
-    }
-}
-
-/// Collects what a [`Command`] is to be; [`build`](CommandBuilder::build) checks it.
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `build`"]
-pub struct CommandBuilder {
-    program: Program,
-    shell: Option<String>,
-    login: bool,
-    options: Options,
-}
-
-impl CommandBuilder {
-    fn new(program: Program) -> Self {
-        Self { program, shell: None, login: false, options: Options::default() }
-    }
-
-    /// The shell for shell text: a name or a path.
-    pub fn shell(mut self, shell: impl Into<String>) -> Self {
-        self.shell = Some(shell.into());
-        self
-    }
-
-    /// Run the shell as a login shell.
-    pub fn login(mut self, login: bool) -> Self {
-        self.login = login;
-        self
-    }
-
-    /// See [`Command::user`].
-    pub fn user(mut self, name: impl Into<String>) -> Self {
-        self.options.user = Some(name.into());
-        self
-    }
-
-    /// See [`Command::limits`].
-    pub fn limits(mut self, limits: ResourceLimits) -> Self {
-        self.options.limits = limits;
-        self
-    }
-
-    /// An absolute path.
-    pub fn working_directory(mut self, path: impl Into<String>) -> Self {
-        self.options.working_directory = Some(path.into());
-        self
-    }
-
-    /// Adds a variable to the environment.
-    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.options.environment.insert(name.into(), value.into());
-        self
-    }
-
-    /// Adds variables to the environment.
-    pub fn envs(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
-        self.options.environment.extend(variables);
-        self
-    }
-
-    /// Start from an empty environment.
-    pub fn clear_environment(mut self, clear: bool) -> Self {
-        self.options.clear_environment = clear;
-        self
-    }
-
-    /// See [`Command::timeout`].
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.options.timeout = Some(timeout);
-        self
-    }
-
-    /// See [`Command::deadline`].
-    pub fn deadline(mut self, deadline: Instant) -> Self {
-        self.options.deadline = Some(deadline);
-        self
-    }
-
-    /// See [`Command::kill_grace`].
-    pub fn kill_grace(mut self, grace: Duration) -> Self {
-        self.options.kill_grace = Some(grace);
-        self
-    }
-
-    /// See [`Command::stdin`].
-    pub fn stdin(mut self, stdin: impl Into<Bytes>) -> Self {
-        self.options.stdin = stdin.into();
-        self
-    }
-
-    /// See [`Command::accepts_input`].
-    pub fn accepts_input(mut self, accepts: bool) -> Self {
-        self.options.accepts_input = accepts;
-        self
-    }
-
-    /// See [`Command::terminal`].
-    pub fn terminal(mut self, size: TerminalSize) -> Self {
-        self.options.terminal = Some(size);
-        self
-    }
-
-    /// See [`Command::yield_after`]. Zero: at once.
-    pub fn yield_after(mut self, patience: Duration) -> Self {
-        self.options.yield_after = Some(patience);
-        self
-    }
-
-    /// See [`Command::on_disconnect`].
-    pub fn on_disconnect(mut self, on_disconnect: OnDisconnect) -> Self {
-        self.options.on_disconnect = on_disconnect;
-        self
-    }
-
-    /// See [`Command::duplicate_policy`].
-    pub fn duplicate_policy(mut self, policy: DuplicatePolicy) -> Self {
-        self.options.duplicate_policy = policy;
-        self
-    }
-
-    /// See [`Command::execution_id`].
-    pub fn execution_id(mut self, id: ExecutionId) -> Self {
-        self.options.execution_id = Some(id);
-        self
-    }
-
-    /// See [`Command::max_output_bytes`].
-    pub fn max_output_bytes(mut self, bytes: u64) -> Self {
-        self.options.max_output_bytes = bytes;
-        self
-    }
-
-    /// Adds labels. Keys match the grammar of [`ExecutionId`]; values have at most 256 bytes.
-    pub fn labels(mut self, labels: impl IntoIterator<Item = (String, String)>) -> Self {
-        self.options.labels.extend(labels);
-        self
-    }
-
-    /// See [`Command::report_working_directory`].
-    pub fn report_working_directory(mut self, report: bool) -> Self {
-        self.options.report_working_directory = report;
-        self
-    }
-
-    /// See [`Command::descendants`].
-    pub fn descendants(mut self, descendants: Descendants) -> Self {
-        self.options.descendants = descendants;
-        self
-    }
-
-    /// See [`Command::reason`]. At most 1,024 bytes.
-    pub fn reason(mut self, reason: impl Into<String>) -> Self {
-        self.options.reason = reason.into();
-        self
-    }
-
-    /// See [`Command::trace`].
-    pub fn trace(mut self, trace: Option<TraceContext>) -> Self {
-        self.options.trace = trace;
-        self
-    }
-
-    /// The command.
-    ///
-    /// # Errors
-    /// The first field that is malformed.
-    pub fn build(self) -> Result<Command, InvalidCommand> {
-        let Self { mut program, shell, login, options } = self;
-        match &mut program {
-            Program::Shell { text, shell: chosen, login: as_login } => {
-                check_text("command", text)?;
-                check(!text.is_empty(), "command", "is empty")?;
-                if let Some(shell) = &shell {
-                    check_text("shell", shell)?;
-                    check(!shell.is_empty(), "shell", "is empty")?;
-                }
-                *chosen = shell;
-                *as_login = login;
-            }
-            Program::Argv(argv) => {
-                check_argv(argv)?;
-                check(shell.is_none(), "shell", "goes with command, not with argv")?;
-                check(!login, "login", "goes with command, not with argv")?;
-                let report = options.report_working_directory;
-                check(!report, "report_working_directory", "goes with command, not with argv")?;
-            }
-        }
-        options.check()?;
-        Ok(Command { program, options })
-    }
-}
-
-impl Options {
-    fn check(&self) -> Result<(), InvalidCommand> {
-        if let Some(name) = &self.user {
-            check_text("user", name)?;
-            check(!name.is_empty(), "user", "is empty")?;
-        }
-        self.limits.check()?;
-        if let Some(path) = &self.working_directory {
-            check_text("working_directory", path)?;
-            check(path.starts_with('/'), "working_directory", "is not an absolute path")?;
-        }
-        for (name, value) in &self.environment {
-            check_text("environment", name)?;
-            check(!name.is_empty(), "environment", "has an empty name")?;
-            check(!name.contains('='), "environment", "has a name with '='")?;
-            check_text("environment", value)?;
-        }
-        check(self.timeout != Some(Duration::ZERO), "timeout", "is not positive")?;
-        check(self.labels.len() <= 64, "labels", "are more than 64")?;
-        for (key, value) in &self.labels {
-            check(
-                matches_name_grammar(key),
-                "labels",
-                "has a key that does not match [A-Za-z0-9][A-Za-z0-9._-]{0,127}",
-            )?;
-            check(value.len() <= 256, "labels", "has a value of more than 256 bytes")?;
-        }
-        check(self.reason.len() <= 1024, "reason", "is longer than 1024 bytes")
-    }
-}
-
-fn check_argv(argv: &[String]) -> Result<(), InvalidCommand> {
-    check(argv.first().is_some_and(|program| !program.is_empty()), "argv", "names no program")?;
-    match argv.iter().position(|argument| argument.contains('\0')) {
-        Some(at) => Err(InvalidCommand::new(format!("argv[{at}]"), "contains a NUL byte")),
-        None => Ok(()),
-    }
-}
-
-fn check_text(field: &'static str, text: &str) -> Result<(), InvalidCommand> {
-    check(!text.contains('\0'), field, "contains a NUL byte")
-}
-
-fn check(holds: bool, field: &'static str, reason: &'static str) -> Result<(), InvalidCommand> {
-    if holds { Ok(()) } else { Err(InvalidCommand::new(field, reason)) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn limits_reach_from_the_smallest_to_the_largest() {
-        let limits = |cpus| ResourceLimits { memory_bytes: Some(1), max_processes: Some(1), cpus: Some(cpus) };
-        for cpus in [0.01, 0.5, 10_000.0] {
-            assert_eq!(Command::shell("a").limits(limits(cpus)).build().unwrap().limits(), limits(cpus));
-        }
-        assert!(ResourceLimits::default().is_empty() && !limits(1.0).is_empty());
-    }
-
-    #[test]
-    fn malformed_commands_name_their_field() {
-        let none = ResourceLimits::default();
-        let cpus = |cpus| Command::shell("a").limits(ResourceLimits { cpus: Some(cpus), ..none });
-        let cases = [
-            (Command::shell(""), "command"),
-            (Command::shell("a\0"), "command"),
-            (Command::shell("a").shell(""), "shell"),
-            (Command::argv([""; 0]), "argv"),
-            (Command::argv([""]), "argv"),
-            (Command::argv(["a", "b\0"]), "argv[1]"),
-            (Command::argv(["a"]).shell("sh"), "shell"),
-            (Command::argv(["a"]).login(true), "login"),
-            (Command::argv(["a"]).report_working_directory(true), "report_working_directory"),
-            (Command::shell("a").user(""), "user"),
-            (Command::shell("a").user("a\0"), "user"),
-            (Command::shell("a").limits(ResourceLimits { memory_bytes: Some(0), ..none }), "limits.memory_bytes"),
-            (Command::shell("a").limits(ResourceLimits { max_processes: Some(0), ..none }), "limits.max_processes"),
-            (cpus(0.0), "limits.cpus"),
-            (cpus(0.009), "limits.cpus"),
-            (cpus(-1.0), "limits.cpus"),
-            (cpus(10_000.1), "limits.cpus"),
-            (cpus(f64::INFINITY), "limits.cpus"),
-            (cpus(f64::NAN), "limits.cpus"),
-            (Command::shell("a").working_directory("b"), "working_directory"),
-            (Command::shell("a").working_directory("/\0"), "working_directory"),
-            (Command::shell("a").env("", "b"), "environment"),
-            (Command::shell("a").env("A=", "b"), "environment"),
-            (Command::shell("a").env("A", "\0"), "environment"),
-            (Command::shell("a").timeout(Duration::ZERO), "timeout"),
-            (Command::shell("a").labels([("/".into(), String::new())]), "labels"),
-            (Command::shell("a").labels([("a".into(), "x".repeat(257))]), "labels"),
-            (Command::shell("a").reason("x".repeat(1025)), "reason"),
-        ];
-        for (builder, field) in cases {
-            assert_eq!(builder.clone().build().unwrap_err().field, field, "{builder:?}");
-        }
     }
 }

@@ -1,0 +1,51 @@
+//! On whose behalf a command is started, and what it may use.
+
+use std::time::Duration;
+
+use telexec_executor::{ExecutionId, TraceContext};
+
+use crate::observer::ExecutionObserver;
+
+/// What whoever admitted a command adds to it: none of it is the caller's choice. Given to
+/// [`execute_granted`](crate::LocalExecutor::execute_granted). The default grants what
+/// [`Executor::execute`](telexec_executor::Executor::execute) has: no identity, no limit, no observer.
+#[derive(Default)]
+pub struct Grant {
+    /// Owns the execution; empty: this process itself.
+    pub identity: String,
+    /// For a command that names no id itself. Must be new; `None`: the engine makes one.
+    pub id: Option<ExecutionId>,
+    /// What the command may use at most.
+    pub allowance: Allowance,
+    /// The span of the execution; `None`: [`Command::trace`](telexec_executor::Command::trace).
+    pub trace: Option<TraceContext>,
+    /// Get every event, in this order.
+    pub observers: Vec<Box<dyn ExecutionObserver>>,
+}
+
+/// What a command may use at most, whatever it asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Allowance {
+    /// Longer timeouts, and none, are cut to this, and processes that the command leaves behind are ended then too; `None`:
+    /// no limit.
+    pub timeout: Option<Duration>,
+    /// For each stream, in bytes: more is dropped and counted; `None`: no limit.
+    pub output_bytes: Option<u64>,
+    /// Executions of its identity that may run or linger, this one included; `None`: no limit.
+    pub concurrent: Option<u32>,
+}
+
+impl Allowance {
+    /// The smaller of each two limits.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
+            one.into_iter().chain(other).min()
+        }
+        Self {
+            timeout: least(self.timeout, other.timeout),
+            output_bytes: least(self.output_bytes, other.output_bytes),
+            concurrent: least(self.concurrent, other.concurrent),
+        }
+    }
+}
