@@ -136,16 +136,7 @@ mod tests {
 
     #[test]
     fn every_cause_survives_the_wire() {
-        for cause in [
-            ExitCause::Exited(0),
-            ExitCause::Exited(255),
-            ExitCause::Signaled,
-            ExitCause::TimedOut,
-            ExitCause::Cancelled,
-            ExitCause::DeadlineExceeded,
-            ExitCause::OutOfMemory,
-            ExitCause::Shutdown,
-        ] {
+        for cause in ExitCause::ALL.into_iter().chain([ExitCause::Exited(255)]) {
             let event = Event::Exited(Exited {
                 cause,
                 signal: Signal::from_number(9),

@@ -4,20 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use telexec_engine::{ExecutionObserver, MainProcess};
-use telexec_executor::{ExecutorError, ExitCause, Exited, OutputStream};
+use telexec_executor::{ExecutorError, Exited, OutputStream};
 
 use super::{Counters, Refusal};
-
-/// One of each.
-pub(super) const CAUSES: [ExitCause; 7] = [
-    ExitCause::Exited(0),
-    ExitCause::Signaled,
-    ExitCause::TimedOut,
-    ExitCause::Cancelled,
-    ExitCause::DeadlineExceeded,
-    ExitCause::OutOfMemory,
-    ExitCause::Shutdown,
-];
 
 /// Counts the outcome of a command.
 pub(super) struct ExecutionCounter {

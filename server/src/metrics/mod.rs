@@ -123,7 +123,7 @@ impl Metrics {
     /// The number of ended commands by cause, without zeros.
     pub(crate) fn ended(&self) -> HashMap<String, u64> {
         let counted = |counters: &Arc<Counters>, cause| counters.executions.get_or_create(&[("cause", cause)]).get();
-        self.counted(execution_counter::CAUSES.map(ExitCause::as_str), counted)
+        self.counted(ExitCause::ALL.map(ExitCause::as_str), counted)
     }
 
     /// The number of refusals by reason, without zeros.
@@ -177,7 +177,7 @@ impl Counters {
             decisions: Family::default(),
             handshakes: Family::default(),
         };
-        for cause in execution_counter::CAUSES {
+        for cause in ExitCause::ALL {
             drop(this.executions.get_or_create(&[("cause", cause.as_str())]));
         }
         for stage in SpawnStage::ALL {

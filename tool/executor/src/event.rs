@@ -121,6 +121,17 @@ pub enum ExitCause {
 }
 
 impl ExitCause {
+    /// One of each; of [`ExitCause::Exited`], that with code 0.
+    pub const ALL: [Self; 7] = [
+        Self::Exited(0),
+        Self::Signaled,
+        Self::TimedOut,
+        Self::Cancelled,
+        Self::DeadlineExceeded,
+        Self::OutOfMemory,
+        Self::Shutdown,
+    ];
+
     /// A word for it, such as `timed_out`.
     pub fn as_str(self) -> &'static str {
         match self {

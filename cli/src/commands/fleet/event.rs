@@ -98,7 +98,7 @@ impl Outcome {
             ExitCause::OutOfMemory => (Kind::Failed, Some("out of memory".to_owned())),
             ExitCause::TimedOut | ExitCause::DeadlineExceeded => (Kind::TimedOut, None),
             ExitCause::Cancelled => (Kind::Cancelled, None),
-            ExitCause::Shutdown => (Kind::Lost, Some("the agent shut down and ended the command".to_owned())),
+            ExitCause::Shutdown => (Kind::Lost, exit::explanation(&exited)),
         };
         Self { kind, code, reason, exited: Some(exited), info: None }
     }
