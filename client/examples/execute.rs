@@ -84,6 +84,7 @@ fn exit_code(exited: &Exited) -> u8 {
         (ExitCause::Signaled | ExitCause::OutOfMemory, Some(signal)) => {
             u8::try_from(128 + signal.number()).unwrap_or(255)
         }
-        _ => 255,
+        (ExitCause::Signaled | ExitCause::OutOfMemory, None) => 255,
+        (ExitCause::Cancelled | ExitCause::Shutdown, _) => 255,
     }
 }

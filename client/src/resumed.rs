@@ -117,15 +117,20 @@ impl Resumed {
     fn news(&mut self, event: Event) -> Option<Event> {
         let event = match event {
             Event::Started(_) => return None,
-            Event::Output(output) => Event::Output(after(output, self.cancel_on_drop.position)?),
-            event => event,
+            Event::Output(output) => {
+                let output = after(output, self.cancel_on_drop.position)?;
+                self.cancel_on_drop.position = output.position + output.data.len() as u64;
+                Event::Output(output)
+            }
+            Event::Gap(position) => {
+                self.cancel_on_drop.position = position;
+                event
+            }
+            Event::Exited(_) | Event::Promoted => {
+                self.cancel_on_drop.disarm();
+                event
+            }
         };
-        match &event {
-            Event::Output(output) => self.cancel_on_drop.position = output.position + output.data.len() as u64,
-            Event::Gap(position) => self.cancel_on_drop.position = *position,
-            event if event.is_last() => self.cancel_on_drop.disarm(),
-            _ => {}
-        }
         self.has_progressed = true;
         Some(event)
     }

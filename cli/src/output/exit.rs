@@ -67,7 +67,18 @@ pub(crate) fn of_error(error: &ExecutorError) -> u8 {
         ExecutorError::Spawn(_) => NOT_EXECUTABLE,
         ExecutorError::DeadlineExceeded => TIMED_OUT,
         ExecutorError::Unreachable { .. } | ExecutorError::Untrusted { .. } | ExecutorError::Lost { .. } => LOST,
-        _ => REFUSED,
+        ExecutorError::Invalid(_)
+        | ExecutorError::Unsupported { .. }
+        | ExecutorError::Unauthenticated { .. }
+        | ExecutorError::Denied { .. }
+        | ExecutorError::Exhausted { .. }
+        | ExecutorError::NotFound(_)
+        | ExecutorError::AlreadyExists(_)
+        | ExecutorError::AlreadyRunning(_)
+        | ExecutorError::FailedPrecondition { .. }
+        | ExecutorError::OutOfRange { .. }
+        | ExecutorError::ShuttingDown
+        | ExecutorError::Internal(_) => REFUSED,
     }
 }
 

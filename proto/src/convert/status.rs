@@ -59,7 +59,7 @@ pub fn error_to_status(error: &ExecutorError) -> Status {
         ExecutorError::Unreachable { .. } | ExecutorError::Untrusted { .. } | ExecutorError::Lost { .. } => {
             (Code::Unavailable, ErrorDetails::new())
         }
-        _ => (Code::Internal, ErrorDetails::new()),
+        ExecutorError::Internal(_) => (Code::Internal, ErrorDetails::new()),
     };
     Status::with_error_details(code, cut(&error.to_string()), details)
 }

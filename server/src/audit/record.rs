@@ -325,7 +325,10 @@ fn word(error: &ExecutorError) -> &'static str {
         ExecutorError::OutOfRange { .. } => "out_of_range",
         ExecutorError::DeadlineExceeded => "deadline_exceeded",
         ExecutorError::ShuttingDown => "shutting_down",
-        _ => "internal",
+        ExecutorError::Unreachable { .. }
+        | ExecutorError::Untrusted { .. }
+        | ExecutorError::Lost { .. }
+        | ExecutorError::Internal(_) => "internal",
     }
 }
 

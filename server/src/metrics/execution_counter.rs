@@ -35,14 +35,27 @@ impl ExecutionObserver for ExecutionCounter {
     }
 }
 
-/// `None`: the start was a repetition, and follows the execution that runs.
+/// `None`: it is no refusal.
 fn refusal(error: &ExecutorError) -> Option<Refusal> {
     match error {
         ExecutorError::Exhausted { .. } => Some(Refusal::Exhausted),
         ExecutorError::Unsupported { .. } => Some(Refusal::Unsupported),
         ExecutorError::AlreadyExists(_) => Some(Refusal::Exists),
-        ExecutorError::AlreadyRunning(_) => None,
         ExecutorError::ShuttingDown => Some(Refusal::Shutdown),
-        _ => Some(Refusal::GivenUp),
+        // the start was a repetition, and follows the execution that runs
+        ExecutorError::AlreadyRunning(_) => None,
+        // counted by its stage
+        ExecutorError::Spawn(_) => None,
+        ExecutorError::Invalid(_)
+        | ExecutorError::Unauthenticated { .. }
+        | ExecutorError::Denied { .. }
+        | ExecutorError::NotFound(_)
+        | ExecutorError::FailedPrecondition { .. }
+        | ExecutorError::OutOfRange { .. }
+        | ExecutorError::DeadlineExceeded
+        | ExecutorError::Unreachable { .. }
+        | ExecutorError::Untrusted { .. }
+        | ExecutorError::Lost { .. }
+        | ExecutorError::Internal(_) => Some(Refusal::GivenUp),
     }
 }

@@ -51,7 +51,9 @@ impl Drop for Binding {
             Kind::Owner(OnDisconnect::Kill) | Kind::Repeat(OnDisconnect::Kill) => self.record.unbind(),
             // after the end that changes nothing
             Kind::Follower(OnDisconnect::Kill) => self.record.cancel.cancel(),
-            _ => {}
+            Kind::Owner(OnDisconnect::Detach)
+            | Kind::Repeat(OnDisconnect::Detach)
+            | Kind::Follower(OnDisconnect::Detach) => {}
         }
     }
 }

@@ -12,7 +12,6 @@ type Source = Box<dyn std::error::Error + Send + Sync>;
 ///
 /// A command that ran is never an error, whatever its exit code.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ExecutorError {
     /// The request is malformed; nothing ran.
     #[error(transparent)]
@@ -174,7 +173,16 @@ impl SpawnError {
             SpawnStage::User => self.errno == ENOENT,
             SpawnStage::Chdir | SpawnStage::Exec => matches!(self.errno, ENOENT | ENOTDIR) && !self.missing_interpreter,
             // what is missing here is the agent's own
-            _ => false,
+            SpawnStage::Prepare
+            | SpawnStage::Cgroup
+            | SpawnStage::Clone
+            | SpawnStage::Setsid
+            | SpawnStage::Dup
+            | SpawnStage::CloseRange
+            | SpawnStage::Rlimit
+            | SpawnStage::Setgroups
+            | SpawnStage::Setgid
+            | SpawnStage::Setuid => false,
         }
     }
 
@@ -242,7 +250,6 @@ const ERRNO_NAMES: [(i32, &str); 35] = [
 
 /// The steps of starting a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum SpawnStage {
     /// Making the pipes and files that it is connected to.
     Prepare,

@@ -110,7 +110,18 @@ impl Outcome {
             ExecutorError::Lost { .. } => Kind::Lost,
             ExecutorError::DeadlineExceeded => Kind::TimedOut,
             ExecutorError::Spawn(_) => Kind::Failed,
-            _ => Kind::Refused,
+            ExecutorError::Invalid(_)
+            | ExecutorError::Unsupported { .. }
+            | ExecutorError::Unauthenticated { .. }
+            | ExecutorError::Denied { .. }
+            | ExecutorError::Exhausted { .. }
+            | ExecutorError::NotFound(_)
+            | ExecutorError::AlreadyExists(_)
+            | ExecutorError::AlreadyRunning(_)
+            | ExecutorError::FailedPrecondition { .. }
+            | ExecutorError::OutOfRange { .. }
+            | ExecutorError::ShuttingDown
+            | ExecutorError::Internal(_) => Kind::Refused,
         };
         Self::new(kind, exit::of_error(error), cause(error))
     }

@@ -172,7 +172,12 @@ async fn wait_until_ended(agent: &Agent, id: &ExecutionId, position: u64) -> Out
         while let Some(event) = execution.next().await {
             match event {
                 Ok(ExecutionEvent::Exited(_)) => return true,
-                Ok(_) => {}
+                Ok(
+                    ExecutionEvent::Started(_)
+                    | ExecutionEvent::Output(_)
+                    | ExecutionEvent::Gap(_)
+                    | ExecutionEvent::Promoted,
+                ) => {}
                 Err(_) => return false,
             }
         }
@@ -212,7 +217,7 @@ async fn start(host: &Host, agent: &Agent, template: &CommandTemplate, reporter:
         match event {
             Ok(ExecutionEvent::Promoted) => return Outcome::ok(),
             Ok(ExecutionEvent::Exited(exited)) => return Outcome::exited(exited),
-            Ok(_) => {}
+            Ok(ExecutionEvent::Started(_) | ExecutionEvent::Output(_) | ExecutionEvent::Gap(_)) => {}
             Err(error) => return Outcome::lost(&error),
         }
     }

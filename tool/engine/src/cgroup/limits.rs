@@ -112,7 +112,7 @@ pub(super) fn put_on(
     let memory = cgroups.version_1(Resource::Memory.controller()).map(|(_, hierarchy)| hierarchy);
     let is_kept_with_memory = match keeper {
         Keeper::Freezer(_) => memory.is_some_and(|memory| memory.has("freezer")),
-        _ => cgroups.is_unified(Resource::Memory),
+        Keeper::Unified(_) | Keeper::None => cgroups.is_unified(Resource::Memory),
     };
     let mut oom = is_kept_with_memory.then_some(OomCounter::Keeper);
     for resource in Resource::ALL {

@@ -173,7 +173,9 @@ impl Cgroups {
                 Ok(Keeper::Unified(spare.map_or_else(|| unified.tree.add_leaf(), Ok)?))
             }
             (ContainmentKind::CgroupV1, _, Some((_, freezer))) => Ok(Keeper::Freezer(freezer.tree.add_leaf()?)),
-            _ => Ok(Keeper::None),
+            (ContainmentKind::ProcessGroup | ContainmentKind::CgroupV1 | ContainmentKind::CgroupV2, ..) => {
+                Ok(Keeper::None)
+            }
         }
     }
 

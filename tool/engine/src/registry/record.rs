@@ -155,7 +155,9 @@ impl Record {
     pub(crate) fn channels(&self) -> Result<Channels, ExecutorError> {
         match &*lock(&self.state) {
             State::Running(_, _, channels) => Ok(channels.clone()),
-            _ => Err(ExecutorError::FailedPrecondition { reason: "the command has ended".into() }),
+            State::Starting | State::Lingering(..) | State::Exited(..) => {
+                Err(ExecutorError::FailedPrecondition { reason: "the command has ended".into() })
+            }
         }
     }
 
@@ -164,7 +166,7 @@ impl Record {
         *state = match state.clone() {
             State::Running(main, containment, _) if lingers => State::Lingering(main, containment, exited),
             State::Running(main, ..) => State::Exited(main, exited),
-            other => other,
+            kept @ (State::Starting | State::Lingering(..) | State::Exited(..)) => kept,
         };
     }
 

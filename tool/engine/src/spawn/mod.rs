@@ -95,10 +95,17 @@ fn error(spec: &SpawnSpec, stage: SpawnStage, errno: Errno) -> SpawnError {
     let directory = spec.working_directory.to_string_lossy();
     let subject = match stage {
         SpawnStage::Chdir => directory.to_string(),
-        SpawnStage::Setgroups | SpawnStage::Setgid | SpawnStage::Setuid => {
+        SpawnStage::User | SpawnStage::Setgroups | SpawnStage::Setgid | SpawnStage::Setuid => {
             spec.credentials.as_ref().map_or_else(String::new, |user| user.name.clone())
         }
-        _ => spec.program.clone(),
+        SpawnStage::Prepare
+        | SpawnStage::Cgroup
+        | SpawnStage::Clone
+        | SpawnStage::Setsid
+        | SpawnStage::Dup
+        | SpawnStage::CloseRange
+        | SpawnStage::Rlimit
+        | SpawnStage::Exec => spec.program.clone(),
     };
     // execve(2) answers ENOENT for a missing interpreter too
     let exists = |path: &CString| Path::new(directory.as_ref()).join(path.to_string_lossy().as_ref()).is_file();

@@ -44,7 +44,16 @@ impl Failure {
             ExecutorError::OutOfRange { end, .. } => {
                 ToolFailure::new("out_of_range", text).with_details(json!({ "end": end })).into()
             }
-            error => Self::Call(ToolError::Failed { message: text, source: Some(Box::new(error)) }),
+            error @ (ExecutorError::AlreadyExists(_)
+            | ExecutorError::AlreadyRunning(_)
+            | ExecutorError::DeadlineExceeded
+            | ExecutorError::ShuttingDown
+            | ExecutorError::Unreachable { .. }
+            | ExecutorError::Untrusted { .. }
+            | ExecutorError::Lost { .. }
+            | ExecutorError::Internal(_)) => {
+                Self::Call(ToolError::Failed { message: text, source: Some(Box::new(error)) })
+            }
         }
     }
 }

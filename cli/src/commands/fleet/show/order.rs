@@ -94,7 +94,7 @@ impl Show for InOrder {
             }
             event if number == self.turn => self.live.event(number, host, event, screen),
             Event::Output(output) => self.keep(number, output.stream, &output.data),
-            _ => Ok(()),
+            Event::Connecting | Event::Started(_) | Event::Gap(_) => Ok(()),
         }
     }
 
