@@ -73,7 +73,7 @@ async fn follow(mut execution: Execution) -> Result<u8, Error> {
             Event::Started(_) | Event::Promoted | Event::Gap(_) => {}
         }
     }
-    Err("the agent told no end".into())
+    Err("the agent reported no end".into())
 }
 
 /// As shells have it, and timeout(1).

@@ -28,7 +28,7 @@ pub(crate) struct Outage {
 
 impl Outage {
     pub(crate) fn new(resume: Resume, deadline: Option<Instant>, endpoint: &str) -> Self {
-        Self { resume, deadline, endpoint: endpoint.to_owned(), end: None, pause: resume.first_pause }
+        Self { resume, deadline, endpoint: endpoint.to_owned(), end: None, pause: resume.initial_delay }
     }
 
     /// Whether there was a loss that is not over.
@@ -39,7 +39,7 @@ impl Outage {
     /// The agent is reachable again.
     pub(crate) fn is_over(&mut self) {
         self.end = None;
-        self.pause = self.resume.first_pause;
+        self.pause = self.resume.initial_delay;
     }
 
     /// Waits until it is time to try again.
@@ -51,8 +51,8 @@ impl Outage {
             return Err(error);
         }
         let now = Instant::now();
-        let end = *self.end.get_or_insert(now + self.resume.patience.min(LONGEST));
-        let next = now + self.pause.min(self.resume.max_pause).min(LONGEST).mul_f64(fastrand::f64());
+        let end = *self.end.get_or_insert(now + self.resume.give_up_after.min(LONGEST));
+        let next = now + self.pause.min(self.resume.max_delay).min(LONGEST).mul_f64(fastrand::f64());
         self.pause = self.pause.saturating_mul(2);
         sleep_until(self.deadline.unwrap_or(next).min(next).min(end)).await;
         match self.deadline {

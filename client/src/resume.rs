@@ -19,24 +19,24 @@ use crate::resumed::{Bounds, Resumed};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resume {
     /// From the detection of a loss until giving up. Default: 30 s.
-    pub patience: Duration,
+    pub give_up_after: Duration,
     /// The delay before the first attempt is random, up to this; the limit doubles with each attempt. Default: 100 ms.
-    pub first_pause: Duration,
+    pub initial_delay: Duration,
     /// The longest delay. Default: 5 s.
-    pub max_pause: Duration,
+    pub max_delay: Duration,
 }
 
 impl Default for Resume {
     fn default() -> Self {
-        let (patience, max_pause) = (Duration::from_secs(30), Duration::from_secs(5));
-        Self { patience, first_pause: Duration::from_millis(100), max_pause }
+        let (give_up_after, max_delay) = (Duration::from_secs(30), Duration::from_secs(5));
+        Self { give_up_after, initial_delay: Duration::from_millis(100), max_delay }
     }
 }
 
 /// The machine of an [`Agent`](crate::Agent), whose executions survive the loss of a connection: they are followed again
 /// from where they were, so that their output is exact and each command runs once. Made by [`RemoteExecutor::resuming`].
 ///
-/// - An execution ends with [`ExecutorError::Lost`] when the agent is out of reach for longer than [`Resume::patience`],
+/// - An execution ends with [`ExecutorError::Lost`] when the agent is out of reach for longer than [`Resume::give_up_after`],
 ///   or when it no longer knows the execution, as after a restart. At the command's deadline, an agent that is out of
 ///   reach is [`ExecutorError::DeadlineExceeded`].
 /// - A start whose response is lost is repeated with the same id, which does not run it twice. That needs the agent's start
@@ -44,10 +44,10 @@ impl Default for Resume {
 /// - Output that the agent no longer has is an [`Event::Gap`](telexec_executor::Event::Gap): it keeps the first
 ///   `spool_max_bytes` (64 MiB unless configured) for callers that come back.
 ///
-/// **Dropping.** The agent cannot tell a caller that lost the connection from one that is gone for good, so it is asked to
+/// **Dropping.** The agent cannot distinguish a caller that lost the connection from one that is gone for good, so it is asked to
 /// keep every command running. Dropping an [`Execution`] of a command with [`OnDisconnect::Kill`] before its end still ends
 /// it, with [`ExitCause::Cancelled`](telexec_executor::ExitCause::Cancelled) and its grace: a task does that, also after
-/// [`ExecutorError::Lost`], which tries for as long as [`Resume::patience`] and needs the runtime to stay alive. When this
+/// [`ExecutorError::Lost`], which tries for as long as [`Resume::give_up_after`] and needs the runtime to stay alive. When this
 /// process dies instead, or the agent stays out of reach, the command runs on up to its timeout: give it one
 /// ([`Command::timeout`]). Of several callers that share an `execution_id`, the first that drops it ends it for all.
 ///

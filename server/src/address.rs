@@ -11,7 +11,7 @@ const FORMS: &str = "give unix:///path.sock, tcp://host:port, vsock://cid:port o
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub enum Listen {
+pub enum ListenAddress {
     /// `unix:///path.sock`
     Unix(PathBuf),
     /// `tcp://host:port`
@@ -27,7 +27,7 @@ pub enum Listen {
     Systemd,
 }
 
-impl FromStr for Listen {
+impl FromStr for ListenAddress {
     type Err = String;
 
     fn from_str(uri: &str) -> Result<Self, Self::Err> {
@@ -52,7 +52,7 @@ impl FromStr for Listen {
     }
 }
 
-impl TryFrom<String> for Listen {
+impl TryFrom<String> for ListenAddress {
     type Error = String;
 
     fn try_from(uri: String) -> Result<Self, Self::Error> {
@@ -60,7 +60,7 @@ impl TryFrom<String> for Listen {
     }
 }
 
-impl fmt::Display for Listen {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
@@ -95,7 +95,7 @@ mod tests {
             "vsock://3:4294967294",
             "systemd:",
         ] {
-            assert_eq!(uri.parse::<Listen>().unwrap().to_string(), uri);
+            assert_eq!(uri.parse::<ListenAddress>().unwrap().to_string(), uri);
         }
         for uri in [
             "",
@@ -118,7 +118,7 @@ mod tests {
             "systemd://x",
             "systemd:x",
         ] {
-            assert!(uri.parse::<Listen>().unwrap_err().starts_with(uri), "{uri}");
+            assert!(uri.parse::<ListenAddress>().unwrap_err().starts_with(uri), "{uri}");
         }
     }
 }

@@ -32,7 +32,7 @@ mod serve;
 mod tls;
 mod trace;
 
-pub use address::Listen;
+pub use address::ListenAddress;
 pub use config::{Config, ConfigError, LogFormat};
 pub use invalid::InvalidSetting;
 pub use listen::{BindError, Listeners};

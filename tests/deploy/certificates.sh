@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Replaces certificates of `telexec certs`, and then their authority, while a command runs: what deploy/certificates says.
+# Replaces certificates of `telexec certs`, and then their CA, while a command runs: what deploy/certificates says.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 work=$(mktemp -d)
 agent=
@@ -33,10 +33,10 @@ taken_up() { # COUNT
   until_it 30 eval "[[ \$(loaded) -ge $1 ]]"
 }
 
-certs init --dir old --name 'the old authority'
+certs init --dir old --name 'the old CA'
 certs issue web1 --server --days 30 --dir old
 certs issue alice --client --days 30 --dir old
-certs init --dir new --name 'the new authority'
+certs init --dir new --name 'the new CA'
 place old/web1.pem agent.pem old/web1.key agent.key old/ca.pem client-ca.pem
 cat >telexecd.toml <<EOF_TOML
 [identities]
@@ -69,7 +69,7 @@ certs issue web1 --server --days 60 --force --dir old
 place old/web1.key agent.key old/web1.pem agent.pem
 taken_up $((first + 1))
 [[ $(as old old/ca.pem echo hi) == hi ]] || die "no call after the agent's certificate was replaced"
-[[ $(expires) != "$before" ]] || die "the agent tells the end of the certificate before"
+[[ $(expires) != "$before" ]] || die "the agent reports the expiry of the previous certificate"
 passed "a new certificate of the agent is taken up"
 
 certs issue web1 --server --days 30 --dir new
@@ -79,11 +79,11 @@ certs issue carol --client --days 30 --dir old
 cat old/ca.pem new/ca.pem >both.pem
 place both.pem client-ca.pem
 taken_up $((first + 2))
-[[ $(as old both.pem echo hi) == hi && $(as new both.pem echo hi) == hi ]] || die "not both authorities are trusted"
-[[ $(caller=carol as new both.pem echo hi) == hi ]] || die "a name of the new authority is refused"
-! caller=carol as old both.pem true 2>said || die "the old authority has given a name that it may not give"
+[[ $(as old both.pem echo hi) == hi && $(as new both.pem echo hi) == hi ]] || die "not both CAs are trusted"
+[[ $(caller=carol as new both.pem echo hi) == hi ]] || die "a name of the new CA is refused"
+! caller=carol as old both.pem true 2>said || die "the old CA issued a name that it may not issue"
 # the log has a thread of its own
-until_it 10 grep -q 'does not vouch for the name "carol"' log
+until_it 10 grep -q 'may not issue certificates for the name "carol"' log
 place new/web1.key agent.key new/web1.pem agent.pem
 taken_up $((first + 3))
 [[ $(as old both.pem echo hi) == hi && $(as new both.pem echo hi) == hi ]] || die "the agent's new certificate is not trusted"
@@ -92,15 +92,15 @@ until_it 30 eval "[[ \$(wc -l <ticks-old) -gt $lines ]]"
 ticking new both.pem
 successor=$!
 until_it 30 test -s ticks-new
-passed "both authorities are trusted while callers change over, and a command runs on"
+passed "both CAs are trusted while callers change over, and a command runs on"
 
 place new/ca.pem client-ca.pem
 taken_up $((first + 4))
 code=0
 as old new/ca.pem true 2>said || code=$?
-[[ $code -eq 255 ]] && grep -q 'the agent rejected --cert' said || die "the old authority is still trusted: $code, $(cat said)"
-[[ $(as new new/ca.pem echo hi) == hi ]] || die "no call with the new authority alone"
-passed "the old authority is trusted no more"
+[[ $code -eq 255 ]] && grep -q 'the agent rejected --cert' said || die "the old CA is still trusted: $code, $(cat said)"
+[[ $(as new new/ca.pem echo hi) == hi ]] || die "no call with the new CA alone"
+passed "the old CA is no longer trusted"
 
 code=0
 wait "$stream" || code=$?
@@ -109,4 +109,4 @@ lines=$(wc -l <ticks-new)
 until_it 30 eval "[[ \$(wc -l <ticks-new) -gt $lines ]]"
 kill -TERM "$successor" || die "the new stream has ended: $(cat said-new)"
 wait "$successor" || true
-passed "the call with the old certificate is ended, and that with the new one goes on"
+passed "the call with the old certificate is ended, and the one with the new one continues"

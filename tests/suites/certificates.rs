@@ -349,7 +349,7 @@ async fn names_are_bound_to_their_authorities() {
     for (count, pair) in forged.iter().enumerate() {
         let known = bound.known(&agent, pair).await;
         assert!(known.is_err(), "{known:?}");
-        let told = async || agent.log().matches("does not vouch for the name").count() == count + 1;
+        let told = async || agent.log().matches("may not issue certificates for the name").count() == count + 1;
         until("the log says why", told).await;
     }
 
@@ -358,7 +358,7 @@ async fn names_are_bound_to_their_authorities() {
     let open = sleep(&wire, &mark).await;
     bound.place("build.pem", &std::fs::read_to_string(bound.stray.cert()).unwrap());
     reloaded(&agent, LOADED).await;
-    assert_ended(open, &mark, "does not vouch for the name \"build-7\"").await;
+    assert_ended(open, &mark, "may not issue certificates for the name \"build-7\"").await;
     assert_eq!(ask(&wire).await.unwrap_err().code(), Code::Unauthenticated);
     assert!(bound.known(&agent, &build).await.is_err());
     assert_eq!(bound.known(&agent, &leaf(&bound.stray, "build-8")).await.unwrap(), "build-8");

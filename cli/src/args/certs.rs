@@ -62,7 +62,7 @@ pub(crate) struct CertsUsage {
     /// For a caller: client authentication
     #[arg(long)]
     pub(crate) client: bool,
-    /// For both; whoever has the agent's key can then call agents as NAME
+    /// For both; anyone who has the agent's key can then call agents as NAME
     #[arg(long)]
     pub(crate) both: bool,
 }

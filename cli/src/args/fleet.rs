@@ -61,7 +61,7 @@ pub(crate) struct FleetArgs {
     #[command(subcommand)]
     pub(crate) action: Option<FleetAction>,
     #[command(flatten)]
-    pub(crate) what: FleetCommandArgs,
+    pub(crate) command: FleetCommandArgs,
     #[command(flatten)]
     pub(crate) hosts: HostArgs,
     /// Print the selected hosts and exit; with -b, folded into ranges
@@ -70,7 +70,7 @@ pub(crate) struct FleetArgs {
     #[command(flatten)]
     pub(crate) schedule: ScheduleArgs,
     #[command(flatten)]
-    pub(crate) show: ShowArgs,
+    pub(crate) output: OutputArgs,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
 }
@@ -160,7 +160,7 @@ pub(crate) struct ScheduleArgs {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = OUTPUT)]
-pub(crate) struct ShowArgs {
+pub(crate) struct OutputArgs {
     /// Gather standard output and print it when all hosts are done, identical output once
     #[arg(short = 'b', long)]
     pub(crate) gather: bool,
@@ -208,7 +208,7 @@ pub(crate) struct FleetAttachArgs {
     #[command(flatten)]
     pub(crate) schedule: ScheduleArgs,
     #[command(flatten)]
-    pub(crate) show: ShowArgs,
+    pub(crate) output: OutputArgs,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
 }
@@ -269,7 +269,7 @@ impl FleetArgs {
     }
 }
 
-impl ShowArgs {
+impl OutputArgs {
     /// For jobs without output.
     pub(crate) fn none() -> Self {
         Self {

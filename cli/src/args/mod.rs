@@ -20,8 +20,8 @@ pub(crate) use self::config::{ConfigAction, ConfigArgs};
 pub(crate) use self::exec::ExecArgs;
 pub(crate) use self::executions::{AttachArgs, InputArgs, KillArgs, PsArgs};
 pub(crate) use self::fleet::{
-    FleetAction, FleetArgs, FleetAttachArgs, FleetCommandArgs, FleetKillArgs, FleetPsArgs, HostArgs, ScheduleArgs,
-    ShowArgs,
+    FleetAction, FleetArgs, FleetAttachArgs, FleetCommandArgs, FleetKillArgs, FleetPsArgs, HostArgs, OutputArgs,
+    ScheduleArgs,
 };
 pub(crate) use self::mcp::McpArgs;
 pub(crate) use self::tool::{ToolArgs, ToolOptions, ToolStyle};

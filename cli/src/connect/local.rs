@@ -14,7 +14,7 @@ mod linux {
     use std::time::Duration;
 
     use telexec_client::{Agent, ConnectOptions, Target};
-    use telexec_server::{Config, Listen, Listeners, ServeError, serve};
+    use telexec_server::{Config, ListenAddress, Listeners, ServeError, serve};
     use tokio::sync::oneshot;
     use tokio::task::JoinHandle;
 
@@ -34,7 +34,7 @@ mod linux {
             // deleted once the connection is established
             let directory = private_directory().map_err(|error| failed(&error).context("cannot make a directory"))?;
             let socket = directory.path().join("agent.sock");
-            let config = config(Listen::Unix(socket.clone()))?;
+            let config = config(ListenAddress::Unix(socket.clone()))?;
             let listeners = Listeners::bind(&config).await.map_err(|error| failed(&error))?;
             let (stop, stopped) = oneshot::channel();
             let served = tokio::spawn(serve(config, listeners, async {
@@ -63,9 +63,9 @@ mod linux {
         tempfile::Builder::new().prefix("telexec-").permissions(private).tempdir_in(base)
     }
 
-    fn config(listen: Listen) -> Result<Config, Failure> {
-        let here =
-            std::env::current_dir().map_err(|error| failed(&error).context("cannot tell the current directory"))?;
+    fn config(listen: ListenAddress) -> Result<Config, Failure> {
+        let here = std::env::current_dir()
+            .map_err(|error| failed(&error).context("cannot determine the current directory"))?;
         let variable = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
         Ok(Config {
             listen: vec![listen],

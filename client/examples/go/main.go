@@ -88,17 +88,17 @@ func transport(target string) (credentials.TransportCredentials, error) {
 	if err != nil {
 		return nil, err
 	}
-	authority, err := os.ReadFile(os.Getenv("TELEXEC_CA"))
+	ca, err := os.ReadFile(os.Getenv("TELEXEC_CA"))
 	if err != nil {
 		return nil, err
 	}
-	authorities := x509.NewCertPool()
-	if !authorities.AppendCertsFromPEM(authority) {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(ca) {
 		return nil, errors.New("TELEXEC_CA holds no certificate in PEM form")
 	}
 	return credentials.NewTLS(&tls.Config{
 		Certificates: []tls.Certificate{pair},
-		RootCAs:      authorities,
+		RootCAs:      roots,
 		ServerName:   os.Getenv("TELEXEC_SERVER_NAME"), // empty: the target's host
 	}), nil
 }

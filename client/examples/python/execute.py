@@ -15,7 +15,7 @@ from telexec.v1 import execution_pb2_grpc as rpc
 
 def connect(target):
     if target.startswith("unix:"):
-        # the agent asks the kernel who we are; a path, which would be the default, is no authority
+        # the agent asks the kernel who we are; a path, which would be the default, is not a valid :authority
         return grpc.insecure_channel(target, [("grpc.default_authority", "localhost")])
     read = lambda name: open(os.environ[name], "rb").read()
     tls = grpc.ssl_channel_credentials(read("TELEXEC_CA"), read("TELEXEC_KEY"), read("TELEXEC_CERT"))

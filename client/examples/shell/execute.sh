@@ -9,7 +9,7 @@ set -uo pipefail
 target=$1
 
 if [[ $target == unix://* ]]; then
-  # a path is no authority
+  # a path is not a valid :authority
   options=(-plaintext -unix -authority localhost) target=${target#unix://}
 else
   options=(-cert "$TELEXEC_CERT" -key "$TELEXEC_KEY" -cacert "$TELEXEC_CA")

@@ -14,7 +14,7 @@ use telexec_proto::v1::interact_request::Request;
 use telexec_proto::v1::{AttachRequest, ExecuteRequest, InteractRequest, ListExecutionsRequest};
 
 fuzz_target!(|bytes: &[u8]| {
-    // the same bytes as each of them: protobuf tells them apart by nothing
+    // the same bytes as each of them: protobuf does not distinguish them
     ExecuteRequest::decode(bytes).into_iter().for_each(execute);
     AttachRequest::decode(bytes).into_iter().for_each(attach);
     ListExecutionsRequest::decode(bytes).into_iter().for_each(list);

@@ -16,82 +16,84 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::address::Listen;
+use crate::address::ListenAddress;
 use crate::config::{Config, ConfigError};
 use crate::invalid::InvalidSetting;
 
-/// An agent that does not serve, or does not say so.
+/// Why an agent is not known to be serving.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HealthError {
-    /// Nobody answers there.
-    #[error("{listen} cannot be reached: does the agent run?")]
+    /// No connection.
+    #[error("cannot connect to {listen}: is the agent running?")]
     Unreachable {
         /// The address.
-        listen: Listen,
+        listen: ListenAddress,
         /// The cause.
         source: io::Error,
     },
-    /// It lets this user not in, or speaks something else.
-    #[error("{listen} does not answer as an agent does: does the agent run as this user, and without TLS there?")]
+    /// The connection is refused or does not speak gRPC.
+    #[error("no valid answer from {listen}: is it an agent, running as this user, without TLS on this address?")]
     Strange {
         /// The address.
-        listen: Listen,
+        listen: ListenAddress,
         /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// It took too long.
-    #[error("{listen} does not answer within {}", humantime::format_duration(*.timeout))]
+    /// The timeout passed.
+    #[error("no answer from {listen} within {}", humantime::format_duration(*.timeout))]
     Silent {
         /// The address.
-        listen: Listen,
-        /// How long it had.
+        listen: ListenAddress,
+        /// The timeout.
         timeout: Duration,
     },
-    /// It answers, but takes no commands.
-    #[error("the agent at {listen} does not serve: it is shutting down")]
+    /// It accepts no more commands.
+    #[error("the agent at {listen} is not serving: it is shutting down")]
     NotServing {
         /// The address.
-        listen: Listen,
+        listen: ListenAddress,
     },
 }
 
-/// Where an agent of this configuration can be asked without a certificate.
+/// The address of an agent with this configuration that needs no certificate.
 ///
 /// # Errors
-/// Nowhere.
-pub(crate) fn address(config: &Config) -> Result<Listen, ConfigError> {
+/// There is none.
+pub(crate) fn address(config: &Config) -> Result<ListenAddress, ConfigError> {
     let plain = config.tls_files()?.is_none();
-    let unix = config.listen.iter().find(|listen| matches!(listen, Listen::Unix(_)));
-    let tcp = || config.listen.iter().find(|listen| plain && matches!(listen, Listen::Tcp(_)));
+    let unix = config.listen.iter().find(|listen| matches!(listen, ListenAddress::Unix(_)));
+    let tcp = || config.listen.iter().find(|listen| plain && matches!(listen, ListenAddress::Tcp(_)));
     unix.or_else(tcp).cloned().ok_or_else(|| {
-        let why = "the agent cannot be asked without a certificate: let it listen on a Unix socket too \
-                   (listen = [\"unix:///run/telexec/agent.sock\", ...]), or name one here (telexecd health unix:///PATH)";
+        let why = "the agent cannot be reached without a certificate: let it listen on a Unix socket too \
+                   (listen = [\"unix:///run/telexec/agent.sock\", ...]), or name an address (telexecd health unix:///PATH)";
         ConfigError::from(InvalidSetting(why.into()))
     })
 }
 
-/// Asks once.
+/// Makes one health check.
 ///
 /// # Errors
-/// It does not serve.
-pub(crate) async fn ask(listen: &Listen, timeout: Duration) -> Result<(), HealthError> {
+/// It is not serving.
+pub(crate) async fn check(listen: &ListenAddress, timeout: Duration) -> Result<(), HealthError> {
     let asked = async {
         let unreachable = |source| HealthError::Unreachable { listen: listen.clone(), source };
         match listen {
-            Listen::Unix(path) => call(listen, UnixStream::connect(path).await.map_err(unreachable)?).await,
-            Listen::Tcp(address) => call(listen, TcpStream::connect(address).await.map_err(unreachable)?).await,
-            Listen::Vsock { .. } | Listen::Systemd => Err(unreachable(io::ErrorKind::Unsupported.into())),
+            ListenAddress::Unix(path) => call(listen, UnixStream::connect(path).await.map_err(unreachable)?).await,
+            ListenAddress::Tcp(address) => call(listen, TcpStream::connect(address).await.map_err(unreachable)?).await,
+            ListenAddress::Vsock { .. } | ListenAddress::Systemd => Err(unreachable(io::ErrorKind::Unsupported.into())),
         }
     };
     let silent = || HealthError::Silent { listen: listen.clone(), timeout };
     tokio::time::timeout(timeout, asked).await.unwrap_or_else(|_| Err(silent()))
 }
 
-async fn call<S>(listen: &Listen, stream: S) -> Result<(), HealthError>
+async fn call<S>(listen: &ListenAddress, stream: S) -> Result<(), HealthError>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    fn strange<E: Into<Box<dyn std::error::Error + Send + Sync>>>(listen: &Listen) -> impl FnOnce(E) -> HealthError {
+    fn strange<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+        listen: &ListenAddress,
+    ) -> impl FnOnce(E) -> HealthError {
         let listen = listen.clone();
         |source| HealthError::Strange { listen, source: source.into() }
     }

@@ -1,4 +1,4 @@
-//! The command line of `telexecd`. A flag goes before its environment variable, and that before the file.
+//! The command line of `telexecd`. A flag overrides its environment variable, and that the file.
 
 mod health;
 pub mod subcommand;
@@ -8,20 +8,20 @@ use std::path::PathBuf;
 use clap::Parser;
 use telexec_engine::ContainmentKind;
 
-use crate::address::Listen;
+use crate::address::ListenAddress;
 use crate::args::subcommand::Subcommand;
 use crate::config::{Config, ConfigError, LogFormat, RequiredContainment};
 use crate::invalid::InvalidSetting;
 
 const OTLP_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
-/// The agent of telexec: runs commands on this machine for those who may ask, over gRPC
+/// The telexec agent: runs commands on this machine for authorized callers, over gRPC
 #[derive(Debug, Parser)]
 #[command(
     name = "telexecd",
     version,
     after_help = "Every flag is also a key of the configuration file (with _ for -), and an environment \
-variable TELEXECD_…; a flag goes before the environment, and that before the file.\n\n\
+variable TELEXECD_…; precedence: flag, environment, file.\n\n\
 Examples:\n  \
 telexecd --listen unix:///run/telexec/agent.sock\n  \
 telexecd --listen tcp://0.0.0.0:7443 --tls-cert web1.pem --tls-key web1.key --client-ca ca.pem"
@@ -30,15 +30,15 @@ pub struct Args {
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE", env = "TELEXECD_CONFIG")]
     config: Option<PathBuf>,
-    /// Where to listen: unix:///path.sock, tcp://host:port, vsock://cid:port (or any for the cid) or systemd: (the sockets
-    /// that systemd passes); may be repeated
+    /// Address to listen on: unix:///path.sock, tcp://host:port, vsock://cid:port (`any` for any cid) or systemd: (the
+    /// sockets that systemd passes); may be repeated
     #[arg(long, value_name = "URI", env = "TELEXECD_LISTEN", value_delimiter = ',')]
     listen: Vec<String>,
-    /// Where Prometheus may ask for metrics, by HTTP: tcp://host:port (plain on loopback addresses, else with the agent's
-    /// certificates) or unix:///path.sock [default: nowhere]
+    /// Address for Prometheus metrics over HTTP: tcp://host:port (plaintext on loopback addresses, otherwise with the agent's
+    /// certificates) or unix:///path.sock [default: none]
     #[arg(long, value_name = "URI", env = "TELEXECD_METRICS_LISTEN")]
     metrics_listen: Option<String>,
-    /// A collector of OpenTelemetry on this machine that spans are sent to, such as http://127.0.0.1:4317 [default:
+    /// OpenTelemetry collector on this machine to export spans to, such as http://127.0.0.1:4317 [default:
     /// OTEL_EXPORTER_OTLP_ENDPOINT, or none]
     #[arg(long, value_name = "URL", env = "TELEXECD_OTLP_ENDPOINT")]
     otlp_endpoint: Option<String>,
@@ -48,13 +48,13 @@ pub struct Args {
     /// The agent's private key
     #[arg(long, value_name = "PEM", env = "TELEXECD_TLS_KEY")]
     tls_key: Option<PathBuf>,
-    /// The CAs whose certificates callers must present
+    /// CA certificates that callers are verified against
     #[arg(long, value_name = "PEM", env = "TELEXECD_CLIENT_CA")]
     client_ca: Option<PathBuf>,
-    /// Their revocation lists; like the certificates, read again on SIGHUP and when the file changes
+    /// Revocation lists of these CAs; like the certificates, reloaded on SIGHUP and when the file changes
     #[arg(long, value_name = "PEM", env = "TELEXECD_CLIENT_CRL")]
     client_crl: Option<PathBuf>,
-    /// Who may do what (Cedar); like the certificates, read again on SIGHUP and when the file changes
+    /// Policy: who may do what, in Cedar; like the certificates, reloaded on SIGHUP and when the file changes
     #[arg(long, value_name = "FILE", env = "TELEXECD_POLICY")]
     policy: Option<PathBuf>,
     /// Allow tcp:// without TLS, on loopback addresses only
@@ -63,28 +63,28 @@ pub struct Args {
     /// Directory for the agent's own files [default: a temporary one]
     #[arg(long, value_name = "DIR", env = "TELEXECD_STATE_DIR")]
     state_dir: Option<PathBuf>,
-    /// Keep processes together in just this way: cgroup-v2, cgroup-v1 or process-group [default: the best that works]
+    /// How to track the processes of a command: cgroup-v2, cgroup-v1 or process-group [default: the best that works]
     #[arg(long, value_name = "KIND", env = "TELEXECD_CONTAINMENT")]
     containment: Option<ContainmentKind>,
-    /// Do not start with less than this: cgroup
+    /// Refuse to start without this containment: cgroup
     #[arg(long, value_name = "KIND", env = "TELEXECD_REQUIRE_CONTAINMENT", hide_possible_values = true)]
     require_containment: Option<RequiredContainment>,
-    /// What log lines look like [default: text]
+    /// Log format [default: text]
     #[arg(long, value_name = "FORMAT", env = "TELEXECD_LOG_FORMAT")]
     log_format: Option<LogFormat>,
-    /// error, warn, info, debug, trace, or filter directives [default: info]
+    /// Log level: error, warn, info, debug, trace, or filter directives [default: info]
     #[arg(long, value_name = "LEVEL", env = "TELEXECD_LOG_LEVEL")]
     log_level: Option<String>,
     /// Check the configuration, the certificates and the policy, then exit with 0 or 78
     #[arg(long, env = "TELEXECD_CHECK_CONFIG")]
     pub check_config: bool,
-    /// What to do instead of serving
+    /// A task other than serving
     #[command(subcommand)]
     pub subcommand: Option<Subcommand>,
 }
 
 impl Args {
-    /// The configuration that the file, the environment and the flags come to.
+    /// The configuration: the file, overridden by the environment, overridden by the flags.
     ///
     /// # Errors
     /// The file, or an address to listen on, cannot be used.
@@ -97,7 +97,7 @@ impl Args {
             let listen = self
                 .listen
                 .iter()
-                .map(|uri| uri.parse::<Listen>().map_err(|error| ConfigError::from(InvalidSetting(error))));
+                .map(|uri| uri.parse::<ListenAddress>().map_err(|error| ConfigError::from(InvalidSetting(error))));
             config.listen = listen.collect::<Result<_, _>>()?;
         }
         if let Some(uri) = &self.metrics_listen {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use telexec_executor::Program;
 use telexec_executor::text::error_chain;
 
-use crate::address::Listen;
+use crate::address::ListenAddress;
 use crate::args::Args;
 use crate::args::health;
 use crate::audit::{digest, verify_files};
@@ -17,82 +17,82 @@ use crate::invalid::InvalidSetting;
 use crate::reload::Source;
 use crate::{logging, policy};
 
-/// What to do instead of serving.
+/// A task other than serving.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Subcommand {
-    /// Policies: check one, or see what they may say
+    /// Check a policy, or print the schema for policies
     #[command(subcommand)]
     Policy(PolicyAction),
-    /// Look at an audit log
+    /// Verify an audit log, or compute a digest as it records them
     #[command(subcommand)]
     Audit(AuditAction),
-    /// Ask the agent on this machine whether it serves; exits with 0 or 1
+    /// Check whether the agent on this machine is serving; exits with 0 or 1
     ///
-    /// For probes. Asks where the agent's configuration says that it listens: on a Unix socket, or else in plain text on a
-    /// loopback address. So it is to have the same --config, or environment, as the agent.
+    /// For health probes. The address is the Unix socket of the agent's configuration, or else its loopback address without
+    /// TLS, so use the same --config or environment as the agent.
     #[command(after_help = "Examples:\n  \
 telexecd --config telexecd.toml health\n  \
 telexecd health --timeout 2s unix:///run/telexec/agent.sock")]
     Health {
-        /// Where, if not as configured: unix:///path.sock or tcp://host:port
+        /// Address to check, if not the configured one: unix:///path.sock or tcp://host:port
         #[arg(value_name = "URI")]
-        listen: Option<Listen>,
-        /// How long the answer may take
+        listen: Option<ListenAddress>,
+        /// Timeout
         #[arg(long, value_name = "DURATION", default_value = "5s")]
         timeout: humantime::Duration,
     },
 }
 
-/// What to do with policies.
+/// Subcommands of `policy`.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum PolicyAction {
-    /// Check a policy, and that the configuration has its roles; exits with 0 or 78
+    /// Check a policy, and that the configuration defines its roles; exits with 0 or 78
     #[command(after_help = "Examples:\n  \
 telexecd policy check policy.cedar\n  \
 telexecd --config telexecd.toml policy check")]
     Check {
-        /// The policy [default: that of the configuration]
+        /// Policy file [default: the configured one]
         file: Option<PathBuf>,
     },
-    /// Print what a policy may say, in Cedar's schema language
+    /// Print the Cedar schema that policies are validated against
     Schema,
 }
 
-/// What can be done with an audit log.
+/// Subcommands of `audit`.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum AuditAction {
-    /// Say whether an audit log is whole, or name the first line that was changed or is missing
+    /// Verify an audit log: print the first line that was changed or is missing, if any
     ///
-    /// Prints how much there is, the last hash and the starts without an end; exits with 0, with 1 if it is broken, and with
-    /// 2 if it cannot be read. Whoever can write the file can also make a whole new chain: note the last hash elsewhere from
-    /// time to time, or send the lines to another machine, and compare.
+    /// Prints the number of records, the last hash, and the starts without an end; exits with 0, with 1 if the chain is
+    /// broken, and with 2 if a file cannot be read. Anyone who can write the file can also replace it by a new, valid chain:
+    /// from time to time save the last hash elsewhere, or send the lines to another machine, and compare.
     Verify {
-        /// The log, whose rotated files are found beside it; or all of its files, from the oldest to the newest
+        /// Log file, whose rotated files are found beside it; or all files, oldest first
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Print the digest that an audit log has for a command that is not recorded in full
+    /// Print the digest of a command, as an audit log records it for commands not recorded in full
     ///
-    /// Prints `hmac_key` and `command_hmac_sha256` as a record has them: HMAC-SHA-256 with the key in FILE.key, of the shell
-    /// text on standard input, to its last byte, or of the arguments. To see whether a command was this one, compare.
+    /// Prints `hmac_key` and `command_hmac_sha256`, to compare with those of a record: HMAC-SHA-256 with the key in
+    /// FILE.key, of all of standard input, the shell text, or of the arguments.
     #[command(after_help = "Examples:\n  \
 printf %s 'make deploy' | telexecd audit digest /var/log/telexec/audit.log\n  \
 telexecd audit digest /var/log/telexec/audit.log -- make deploy")]
     Digest {
-        /// The log
+        /// Log file
         #[arg(value_name = "FILE")]
         log: PathBuf,
-        /// A program and its arguments, instead of a text
+        /// Program and arguments, instead of a shell text
         #[arg(last = true, value_name = "ARG")]
         argv: Vec<String>,
     },
 }
 
 impl Subcommand {
-    /// Does it, and writes what comes of it to `out`. Returns the exit code.
+    /// Runs it and writes the result to `out`. Returns the exit code.
     ///
     /// # Errors
-    /// What was to be checked is wrong, or nothing can be read or written.
+    /// What was checked is invalid, or a file cannot be read or written.
     pub fn run(&self, args: &Args, out: &mut impl Write) -> Result<u8, Box<dyn Error>> {
         let text = match self {
             Self::Policy(PolicyAction::Check { file }) => check(args.config()?, file.as_ref())?,
@@ -117,8 +117,8 @@ fn digest_of(log: &Path, argv: &[String]) -> io::Result<String> {
 
 fn health(
     args: &Args,
-    listen: Option<&Listen>,
-    patience: Duration,
+    listen: Option<&ListenAddress>,
+    timeout: Duration,
     out: &mut impl Write,
 ) -> Result<u8, Box<dyn Error>> {
     let listen = match listen {
@@ -126,7 +126,7 @@ fn health(
         None => health::address(&args.config()?)?,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    match runtime.block_on(health::ask(&listen, patience)) {
+    match runtime.block_on(health::check(&listen, timeout)) {
         Ok(()) => writeln!(out, "serving")?,
         Err(error) => {
             logging::line(&format!("telexecd: {}", error_chain(&error)));
@@ -140,7 +140,7 @@ fn check(mut config: Config, file: Option<&PathBuf>) -> Result<String, ConfigErr
     config.policy = file.cloned().or(config.policy);
     let Some(file) = config.policy_file()? else {
         return Err(ConfigError::from(InvalidSetting(
-            "which policy? give a file, or a configuration that names one".into(),
+            "no policy given: name a file, or a configuration with a policy".into(),
         )));
     };
     let policy = if config.roles.is_empty() { file.load_without_roles() } else { file.load() }?;

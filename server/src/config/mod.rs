@@ -9,7 +9,7 @@ use serde::Deserialize;
 use telexec_engine::{ContainmentKind, LocalConfig, Retention, SpoolLimits};
 use telexec_executor::{Command, InvalidCommand};
 
-use crate::address::Listen;
+use crate::address::ListenAddress;
 use crate::audit::AuditConfig;
 use crate::hostname::hostname;
 use crate::invalid::InvalidSetting;
@@ -28,9 +28,9 @@ const MAX_CALLS_PER_IDENTITY: NonZeroU32 = NonZeroU32::new(8192).unwrap();
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Where to listen. At least one.
-    pub listen: Vec<Listen>,
+    pub listen: Vec<ListenAddress>,
     /// Where to serve metrics for Prometheus: `tcp://` or `unix://`. Default: nowhere.
-    pub metrics_listen: Option<Listen>,
+    pub metrics_listen: Option<ListenAddress>,
     /// A collector of OpenTelemetry that spans are sent to, by OTLP over gRPC: `http://host:port`. Default: none.
     pub otlp_endpoint: Option<String>,
     /// The agent's certificate chain (PEM), for TCP.
@@ -42,7 +42,7 @@ pub struct Config {
     /// A revocation list (PEM) of each of these CAs.
     pub client_crl: Option<PathBuf>,
     /// For each CA file, the patterns of the names for which its CAs may issue certificates. Default: any CA of `client_ca`
-    /// may vouch for any name.
+    /// may issue certificates for any name.
     pub identities: Option<BTreeMap<PathBuf, Vec<String>>>,
     /// The policy, in Cedar. Default: every authenticated caller may run commands, and do anything with its own.
     pub policy: Option<PathBuf>,
@@ -124,7 +124,7 @@ pub struct Config {
     pub spool_max_bytes: u64,
     /// The same for all together. Output of ended executions makes room for others, oldest first. Default 1 GiB.
     pub spool_total_bytes: u64,
-    /// On shutdown: how long running commands may go on before they are ended. Default 10 s.
+    /// On shutdown: how long running commands may run on before they are ended. Default 10 s.
     #[serde(with = "humantime_serde")]
     pub shutdown_grace: Duration,
     /// Offer gRPC server reflection. Default: yes.
@@ -300,7 +300,7 @@ impl Config {
         if self.listen.is_empty() {
             return invalid("nowhere to listen: give --listen, or set `listen` in the configuration");
         }
-        if let Some(Listen::Vsock { .. } | Listen::Systemd) = self.metrics_listen {
+        if let Some(ListenAddress::Vsock { .. } | ListenAddress::Systemd) = self.metrics_listen {
             return invalid("metrics_listen is for scrapers: give tcp://host:port or unix:///path.sock");
         }
         if let Some(endpoint) = &self.otlp_endpoint {
@@ -310,7 +310,7 @@ impl Config {
             return invalid("worker_threads must be 1 to 1024");
         }
         if self.max_connections == 0 {
-            return invalid("max_connections is 0: nobody could connect");
+            return invalid("max_connections is 0: no caller could connect");
         }
         const LEAST_REQUEST_BYTES: usize = 64 * 1024;
         let request_bytes = self.max_request_bytes_in_flight.min(self.max_request_bytes_in_flight_per_identity);
@@ -329,7 +329,7 @@ impl Config {
         if let Some(files) = &tls {
             files.load()?;
         }
-        if tls.is_none() && !self.insecure && self.listen.iter().any(|listen| matches!(listen, Listen::Tcp(_))) {
+        if tls.is_none() && !self.insecure && self.listen.iter().any(|listen| matches!(listen, ListenAddress::Tcp(_))) {
             return Err(ConfigError::tcp_needs_tls());
         }
         if let Some(policy) = self.policy_file()? {

@@ -15,7 +15,7 @@ use tokio::net::{TcpStream, UnixStream};
 use self::tcp::Tcp;
 use self::unix::Unix;
 use self::vsock::Vsock;
-use crate::address::Listen;
+use crate::address::ListenAddress;
 use crate::config::{Config, ConfigError};
 use crate::identity::source::Source;
 use crate::invalid::InvalidSetting;
@@ -42,12 +42,12 @@ pub enum BindError {
     Systemd(String),
     /// Another process listens there.
     #[error("{0} is in use by another process")]
-    InUse(Listen),
+    InUse(ListenAddress),
     /// The system refused it.
     #[error("cannot listen on {listen}")]
     Io {
         /// The address.
-        listen: Listen,
+        listen: ListenAddress,
         /// The cause.
         source: io::Error,
     },
@@ -74,14 +74,14 @@ impl Listeners {
         let mut all = Vec::new();
         for listen in &config.listen {
             match listen {
-                Listen::Unix(path) => all.push(Listener::Unix(Unix::bind(listen, path, config.socket_mode)?)),
-                Listen::Tcp(address) => {
+                ListenAddress::Unix(path) => all.push(Listener::Unix(Unix::bind(listen, path, config.socket_mode)?)),
+                ListenAddress::Tcp(address) => {
                     all.push(Listener::Tcp(Tcp::bind(listen, address, tls.clone(), config.insecure).await?));
                 }
-                Listen::Vsock { cid, port } => {
+                ListenAddress::Vsock { cid, port } => {
                     all.push(Listener::Vsock(Vsock::bind(listen, *cid, *port, config.insecure)?));
                 }
-                Listen::Systemd => all.extend(systemd::listeners(&tls, config.insecure)?),
+                ListenAddress::Systemd => all.extend(systemd::listeners(&tls, config.insecure)?),
             }
         }
         let metrics = match &config.metrics_listen {
@@ -92,29 +92,29 @@ impl Listeners {
     }
 
     /// Plaintext on this machine, since metrics hold no secrets; elsewhere only with TLS.
-    async fn bind_metrics(listen: &Listen, config: &Config, tls: Option<Tls>) -> Result<Listener, BindError> {
+    async fn bind_metrics(listen: &ListenAddress, config: &Config, tls: Option<Tls>) -> Result<Listener, BindError> {
         match listen {
-            Listen::Unix(path) => Ok(Listener::Unix(Unix::bind(listen, path, config.socket_mode)?)),
-            Listen::Tcp(address) => {
+            ListenAddress::Unix(path) => Ok(Listener::Unix(Unix::bind(listen, path, config.socket_mode)?)),
+            ListenAddress::Tcp(address) => {
                 let bound = Tcp::bind(listen, address, tls, true).await.map_err(|error| match error {
                     BindError::NotLoopback(address) => BindError::PlainMetrics(address),
                     error => error,
                 });
                 Ok(Listener::Tcp(bound?))
             }
-            Listen::Vsock { .. } | Listen::Systemd => {
+            ListenAddress::Vsock { .. } | ListenAddress::Systemd => {
                 Err(ConfigError::from(InvalidSetting("metrics_listen must be tcp:// or unix://".to_owned())).into())
             }
         }
     }
 
     /// The bound addresses, with the actual port where 0 was configured.
-    pub fn addresses(&self) -> Vec<Listen> {
+    pub fn addresses(&self) -> Vec<ListenAddress> {
         self.all.iter().map(Listener::address).collect()
     }
 
     /// The same for metrics.
-    pub fn metrics_address(&self) -> Option<Listen> {
+    pub fn metrics_address(&self) -> Option<ListenAddress> {
         self.metrics.as_ref().map(Listener::address)
     }
 
@@ -147,7 +147,7 @@ pub(crate) struct Remote {
 }
 
 impl Listener {
-    pub(crate) fn address(&self) -> Listen {
+    pub(crate) fn address(&self) -> ListenAddress {
         match self {
             Self::Unix(unix) => unix.address(),
             Self::Tcp(tcp) => tcp.address(),

@@ -3,7 +3,7 @@
 use listenfd::ListenFd;
 use socket2::{Domain, SockRef, Socket, Type};
 
-use super::{BindError, Listen, Listener, Tcp, Unix, Vsock};
+use super::{BindError, ListenAddress, Listener, Tcp, Unix, Vsock};
 use crate::tls::Tls;
 
 /// All sockets that were passed, at least one.
@@ -20,7 +20,7 @@ pub(super) fn listeners(tls: &Option<Tls>, insecure: bool) -> Result<Vec<Listene
 }
 
 fn listener(passed: &mut ListenFd, at: usize, tls: &Option<Tls>, insecure: bool) -> Result<Listener, BindError> {
-    let io = |source| BindError::Io { listen: Listen::Systemd, source };
+    let io = |source| BindError::Io { listen: ListenAddress::Systemd, source };
     if let Ok(Some(socket)) = passed.take_unix_listener(at) {
         listening(SockRef::from(&socket), at)?;
         return Unix::passed(socket).map(Listener::Unix).map_err(io);
@@ -44,7 +44,7 @@ fn listening(socket: SockRef<'_>, at: usize) -> Result<(), BindError> {
     match socket.is_listener() {
         Ok(true) => Ok(()),
         Ok(false) => Err(unusable(at, "is a connection: the socket unit must have Accept=no")),
-        Err(source) => Err(BindError::Io { listen: Listen::Systemd, source }),
+        Err(source) => Err(BindError::Io { listen: ListenAddress::Systemd, source }),
     }
 }
 

@@ -8,7 +8,7 @@ use socket2::{SockRef, TcpKeepalive};
 use telexec_engine::Workers;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Accepted, BindError, Listen, Remote};
+use super::{Accepted, BindError, ListenAddress, Remote};
 use crate::config::ConfigError;
 use crate::identity::source::Source;
 use crate::tls::Tls;
@@ -23,7 +23,7 @@ pub(crate) struct Tcp {
 
 impl Tcp {
     pub(super) async fn bind(
-        listen: &Listen,
+        listen: &ListenAddress,
         address: &str,
         tls: Option<Tls>,
         insecure: bool,
@@ -38,15 +38,15 @@ impl Tcp {
 
     /// A socket that was passed in.
     pub(super) fn passed(socket: std::net::TcpListener, tls: Option<Tls>, insecure: bool) -> Result<Self, BindError> {
-        let io = |source| BindError::Io { listen: Listen::Systemd, source };
+        let io = |source| BindError::Io { listen: ListenAddress::Systemd, source };
         let address = socket.local_addr().map_err(io)?;
         let tls = protection(&[address], tls, insecure)?;
         socket.set_nonblocking(true).map_err(io)?;
         Ok(Self { socket: TcpListener::from_std(socket).map_err(io)?, address, tls })
     }
 
-    pub(super) fn address(&self) -> Listen {
-        Listen::Tcp(self.address.to_string())
+    pub(super) fn address(&self) -> ListenAddress {
+        ListenAddress::Tcp(self.address.to_string())
     }
 
     pub(super) async fn accept(&self) -> io::Result<(Accepted, Remote)> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::net::UnixListener;
 
-use super::{Accepted, BindError, Listen, Remote};
+use super::{Accepted, BindError, ListenAddress, Remote};
 use crate::config::SocketMode;
 use crate::identity::source::Source;
 
@@ -18,7 +18,7 @@ pub(crate) struct Unix {
 }
 
 impl Unix {
-    pub(super) fn bind(listen: &Listen, path: &Path, mode: SocketMode) -> Result<Self, BindError> {
+    pub(super) fn bind(listen: &ListenAddress, path: &Path, mode: SocketMode) -> Result<Self, BindError> {
         let io = |source| BindError::Io { listen: listen.clone(), source };
         remove_stale(path).map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => BindError::InUse(listen.clone()),
@@ -39,8 +39,8 @@ impl Unix {
         Ok(Self { socket: UnixListener::from_std(socket)?, path, inode: None })
     }
 
-    pub(super) fn address(&self) -> Listen {
-        Listen::Unix(self.path.clone())
+    pub(super) fn address(&self) -> ListenAddress {
+        ListenAddress::Unix(self.path.clone())
     }
 
     pub(super) async fn accept(&self) -> io::Result<(Accepted, Remote)> {

@@ -1,4 +1,4 @@
-//! vsock(7): between a virtual machine and its host. The hypervisor vouches for the peer's context id.
+//! vsock(7): between a virtual machine and its host. The hypervisor guarantees the peer's context id.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-use super::{Accepted, BindError, Listen, Remote};
+use super::{Accepted, BindError, ListenAddress, Remote};
 use crate::identity::source::Source;
 
 /// Connections that wait to be accepted, as the standard library has it for other sockets.
@@ -37,7 +37,7 @@ impl Peer {
 }
 
 impl Vsock {
-    pub(super) fn bind(listen: &Listen, cid: Option<u32>, port: u32, insecure: bool) -> Result<Self, BindError> {
+    pub(super) fn bind(listen: &ListenAddress, cid: Option<u32>, port: u32, insecure: bool) -> Result<Self, BindError> {
         let io = |source| BindError::Io { listen: listen.clone(), source };
         let port = if port == 0 { VMADDR_PORT_ANY } else { port };
         let socket = listen_on(&SockAddr::vsock(cid.unwrap_or(VMADDR_CID_ANY), port)).map_err(io)?;
@@ -50,8 +50,8 @@ impl Vsock {
         Ok(Self { socket: polled(socket)?, cid, port, insecure })
     }
 
-    pub(super) fn address(&self) -> Listen {
-        Listen::Vsock { cid: Some(self.cid).filter(|cid| *cid != VMADDR_CID_ANY), port: self.port }
+    pub(super) fn address(&self) -> ListenAddress {
+        ListenAddress::Vsock { cid: Some(self.cid).filter(|cid| *cid != VMADDR_CID_ANY), port: self.port }
     }
 
     pub(super) async fn accept(&self) -> io::Result<(Accepted, Remote)> {

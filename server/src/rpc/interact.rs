@@ -47,7 +47,7 @@ pub(crate) async fn interact<E: Executor + 'static>(
 
 /// The events, while the steps are carried out; a failed step ends them.
 fn with_steps(events: EventStream, steps: impl Future<Output = Status> + Send + 'static) -> EventStream {
-    // a task of its own: input must go on while the caller does not read, or is flooded with output
+    // a task of its own: input must continue while the caller does not read, or is flooded with output
     let steps = AbortOnDropHandle::new(tokio::spawn(steps.in_current_span()));
     let failed =
         async { steps.await.unwrap_or_else(|error| error_to_status(&ExecutorError::Internal(error.to_string()))) };
@@ -82,7 +82,7 @@ impl<E: Executor> Steps<E> {
     }
 
     async fn take(&self, step: Option<Step>) -> Result<(), Status> {
-        // as with a pipe, a command need not read all of its input; its exit status tells the rest
+        // as with a pipe, a command need not read all of its input; its exit status reports the rest
         let reads_no_more = matches!(step, Some(Step::Stdin(_)));
         let taken = match step {
             Some(Step::Stdin(data)) => self.write(Input { data, ..Input::default() }).await,

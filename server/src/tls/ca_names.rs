@@ -1,4 +1,4 @@
-//! Which names each CA may vouch for: the table `[identities]` of the configuration.
+//! The names for which each CA may issue certificates: the table `[identities]` of the configuration.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ impl Identities {
     pub(crate) fn new(configured: &BTreeMap<PathBuf, Vec<String>>) -> Result<Self, InvalidSetting> {
         if configured.is_empty() {
             let text =
-                "[identities] names no CA file, so nobody could come in: leave it out, or name those of client_ca";
+                "[identities] names no CA file, so no caller could connect: leave it out, or name the files of client_ca";
             return Err(InvalidSetting(text.to_owned()));
         }
         let file = |(path, patterns): (&PathBuf, &Vec<String>)| {
@@ -47,12 +47,12 @@ impl Identities {
     }
 }
 
-/// For the CAs of each file: a verifier, and the names that they may vouch for.
+/// For the CAs of each file: a verifier, and the names for which they may issue certificates.
 #[derive(Debug)]
 pub(crate) struct CaNames(Vec<(Arc<dyn ClientCertVerifier>, NamePatterns)>);
 
 impl CaNames {
-    /// Whether a CA of this chain may vouch for the holder's name; `None`: the certificate has no usable one.
+    /// Whether a CA of this chain may issue certificates for the holder's name; `None`: the certificate has no usable one.
     ///
     /// # Errors
     /// None may.
@@ -64,21 +64,21 @@ impl CaNames {
         now: UnixTime,
     ) -> Result<(), rustls::Error> {
         let name = holder.map(Identity::as_str).unwrap_or_default();
-        let vouches = |(ca, names): &(Arc<dyn ClientCertVerifier>, NamePatterns)| {
+        let is_allowed = |(ca, names): &(Arc<dyn ClientCertVerifier>, NamePatterns)| {
             !name.is_empty() && names.contain(name) && ca.verify_client_cert(end_entity, intermediates, now).is_ok()
         };
-        if self.0.iter().any(vouches) {
+        if self.0.iter().any(is_allowed) {
             return Ok(());
         }
-        let error = NotVouched { name: name.to_owned() };
+        let error = NameNotAllowed { name: name.to_owned() };
         Err(rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error)))))
     }
 }
 
-/// A valid certificate whose CA may not vouch for the name in it.
+/// A valid certificate whose CA may not issue certificates for the name in it.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("its CA does not vouch for the name {name:?}: see [identities] in the agent's configuration")]
-struct NotVouched {
+#[error("its CA may not issue certificates for the name {name:?}: see [identities] in the agent's configuration")]
+struct NameNotAllowed {
     name: String,
 }
 

@@ -1,4 +1,4 @@
-//! Verifies callers' certificates: their chain, and that its CA may vouch for the name.
+//! Verifies callers' certificates: their chain, and that its CA may issue certificates for the name.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::tls::peer_certificate::PeerCertificate;
 pub(crate) struct ClientVerifier {
     /// With the revocation lists.
     pub(crate) chains: Arc<dyn ClientCertVerifier>,
-    /// `None`: every CA vouches for any name.
+    /// `None`: every CA may issue certificates for any name.
     pub(crate) ca_names: Option<CaNames>,
 }
 

@@ -102,7 +102,7 @@ pub(crate) struct TlsFiles {
     pub(crate) key: PathBuf,
     pub(crate) client_ca: PathBuf,
     pub(crate) client_crl: Option<PathBuf>,
-    /// `None`: every CA vouches for any name.
+    /// `None`: every CA may issue certificates for any name.
     pub(crate) identities: Option<Identities>,
 }
 

@@ -128,7 +128,7 @@ async fn several_targets_are_told_apart() {
     for arguments in [json!({ "command": "ls" }), json!({ "command": "ls", "target": "moon" }), json!({ "target": 1 })]
     {
         let said = client.error("bash", arguments).await;
-        assert!(said.contains(&format!("target: give one of {}", names.join(", "))), "{said}");
+        assert!(said.contains(&format!("target: expected one of {}", names.join(", "))), "{said}");
     }
     client.close().await;
 }

@@ -72,7 +72,7 @@ async fn what_is_valid_is_said_to_be() {
     let (code, schema, _) = said("telexecd", &["policy", "schema"]).await;
     assert!(code == 0 && schema.contains("action Execute"), "{schema}");
     let (code, _, told) = said("telexecd", &["policy", "check"]).await;
-    assert!(code == 78 && told.contains("which policy?"), "{told}");
+    assert!(code == 78 && told.contains("no policy given"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,12 +14,12 @@ mod ends;
 mod starts;
 
 const RESUME: Resume = Resume {
-    patience: Duration::from_secs(30),
-    first_pause: Duration::from_millis(1),
-    max_pause: Duration::from_millis(20),
+    give_up_after: Duration::from_secs(30),
+    initial_delay: Duration::from_millis(1),
+    max_delay: Duration::from_millis(20),
 };
 /// For agents that do not come back.
-const IMPATIENT: Resume = Resume { patience: Duration::from_millis(300), ..RESUME };
+const IMPATIENT: Resume = Resume { give_up_after: Duration::from_millis(300), ..RESUME };
 
 /// An agent, a network before it, and what commands leave behind.
 struct Scene {

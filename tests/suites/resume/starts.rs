@@ -120,7 +120,7 @@ async fn an_agent_out_of_reach_is_given_up_and_a_detached_command_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_was_given_up_is_ended_once_its_agent_is_back() {
     let scene = Scene::tcp().await;
-    let executor = scene.executor(Resume { patience: Duration::from_secs(3), ..RESUME }).await;
+    let executor = scene.executor(Resume { give_up_after: Duration::from_secs(3), ..RESUME }).await;
     let mut execution = start(&executor, "echo ready; sleep 300").await;
     until_told(&mut execution, "ready\n").await;
     scene.proxy.down();

@@ -14,7 +14,7 @@ use super::operation::operate;
 use super::record::FleetRecord;
 use super::results::Results;
 use super::worker::Job;
-use crate::args::{FleetArgs, FleetAttachArgs, FleetKillArgs, FleetPsArgs, HostArgs, ShowArgs};
+use crate::args::{FleetArgs, FleetAttachArgs, FleetKillArgs, FleetPsArgs, HostArgs, OutputArgs};
 use crate::config::{Config, ConnectArgs};
 use crate::output::{self, Failure, exit, json, printable, table};
 use crate::syntax::fold;
@@ -23,16 +23,16 @@ use crate::terminal;
 /// Starts the command on all hosts, and prints the ID of the run.
 pub(crate) async fn start(args: FleetArgs, hosts: Arc<[Host]>, config: &Config) -> Result<u8, Failure> {
     let id = new_id()?;
-    let template = CommandTemplate::new(args.what, Some(id.clone()))?;
+    let template = CommandTemplate::new(args.command, Some(id.clone()))?;
     FleetRecord::new(&id, template.text(), &hosts).save()?;
-    let line = match args.show.json {
+    let line = match args.output.json {
         true => format!("{}\n", serde_json::json!({ "event": "fleet", "fleet_id": id.as_str() })),
         false => format!("{id}\n"),
     };
     // printed before anything runs, so that an interrupted run can be found again
     output::print(line.as_bytes())?;
-    let results = operate(hosts, Job::Start(template), &args.schedule, &args.show, config).await?;
-    Ok(results.exit_code(args.show.max_code))
+    let results = operate(hosts, Job::Start(template), &args.schedule, &args.output, config).await?;
+    Ok(results.exit_code(args.output.max_code))
 }
 
 /// IDs sort by time.
@@ -46,8 +46,8 @@ pub(crate) async fn attach(mut args: FleetAttachArgs) -> Result<u8, Failure> {
     args.schedule.apply_connect_timeout(&mut args.connect);
     let config = Config::load()?;
     let hosts = select_hosts(&args.id, &args.hosts, &args.connect, &config).await?;
-    let results = operate(hosts, Job::Attach(args.id), &args.schedule, &args.show, &config).await?;
-    Ok(results.exit_code(args.show.max_code))
+    let results = operate(hosts, Job::Attach(args.id), &args.schedule, &args.output, &config).await?;
+    Ok(results.exit_code(args.output.max_code))
 }
 
 pub(crate) async fn kill(mut args: FleetKillArgs) -> Result<u8, Failure> {
@@ -55,7 +55,7 @@ pub(crate) async fn kill(mut args: FleetKillArgs) -> Result<u8, Failure> {
     let config = Config::load()?;
     let hosts = select_hosts(&args.id, &args.hosts, &args.connect, &config).await?;
     let job = Job::Signal(args.id, args.signal);
-    let results = operate(hosts, job, &args.schedule, &ShowArgs::none(), &config).await?;
+    let results = operate(hosts, job, &args.schedule, &OutputArgs::none(), &config).await?;
     Ok(results.exit_code(false))
 }
 
@@ -64,7 +64,7 @@ pub(crate) async fn ps(mut args: FleetPsArgs) -> Result<u8, Failure> {
     let Some(id) = args.id else { return list(args.json) };
     let config = Config::load()?;
     let hosts = select_hosts(&id, &args.hosts, &args.connect, &config).await?;
-    let show = ShowArgs { quiet: true, ..ShowArgs::none() };
+    let show = OutputArgs { quiet: true, ..OutputArgs::none() };
     let results = operate(hosts, Job::Get(id), &args.schedule, &show, &config).await?;
     let text = if args.json { as_json(&results)? } else { as_table(&results) };
     output::print(text.as_bytes())?;

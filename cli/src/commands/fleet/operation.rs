@@ -12,7 +12,7 @@ use super::printer::{Message, Printer};
 use super::results::Results;
 use super::schedule::Schedule;
 use super::worker::{self, Job, Reporter, Stop};
-use crate::args::{ScheduleArgs, ShowArgs};
+use crate::args::{OutputArgs, ScheduleArgs};
 use crate::config::Config;
 use crate::output::{Failure, exit};
 use crate::syntax::HostCount;
@@ -31,12 +31,12 @@ pub(crate) async fn operate(
     hosts: Arc<[Host]>,
     job: Job,
     schedule: &ScheduleArgs,
-    show: &ShowArgs,
+    output: &OutputArgs,
     config: &Config,
 ) -> Result<Results, Failure> {
     raise_file_limit();
     let mut signals = Signals::listen()?;
-    let printer = Printer::start(&hosts, show)?;
+    let printer = Printer::start(&hosts, output)?;
     let (stop, stopping) = watch::channel(false);
     let stop_code = {
         let context = WorkerContext {

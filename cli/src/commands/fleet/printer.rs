@@ -13,7 +13,7 @@ use super::outdir::Outdir;
 use super::results::Results;
 use super::screen::Screen;
 use super::show::{Show, show};
-use crate::args::ShowArgs;
+use crate::args::OutputArgs;
 use crate::output::{Failure, write_failure};
 
 /// Events waiting for the thread; when it is full, hosts are slowed down.
@@ -45,7 +45,7 @@ struct Thread {
 }
 
 impl Printer {
-    pub(crate) fn start(hosts: &Arc<[Host]>, args: &ShowArgs) -> Result<Self, Failure> {
+    pub(crate) fn start(hosts: &Arc<[Host]>, args: &OutputArgs) -> Result<Self, Failure> {
         let (messages, queue) = mpsc::channel(QUEUE);
         let (finished, done) = oneshot::channel();
         let thread = Thread::new(hosts, args).map_err(|error| write_failure(&error))?;
@@ -62,7 +62,7 @@ impl Printer {
 }
 
 impl Thread {
-    fn new(hosts: &Arc<[Host]>, args: &ShowArgs) -> io::Result<Self> {
+    fn new(hosts: &Arc<[Host]>, args: &OutputArgs) -> io::Result<Self> {
         let progress = (!args.json && !args.quiet && hosts.len() > 1).then_some(hosts.len());
         let outdir = args.outdir.as_ref().map(|directory| {
             let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", directory.display()));

@@ -10,13 +10,13 @@ use super::input::SharedInput;
 use super::operation::operate;
 use super::results::Results;
 use super::worker::Job;
-use crate::args::{FleetArgs, ShowArgs};
+use crate::args::{FleetArgs, OutputArgs};
 use crate::config::Config;
 use crate::output::{self, Failure, exit};
 
 pub(crate) async fn run(mut args: FleetArgs) -> Result<u8, Failure> {
     args.schedule.apply_connect_timeout(&mut args.connect);
-    if args.what.stdin && args.hosts.reads_stdin() {
+    if args.command.stdin && args.hosts.reads_stdin() {
         return Err(Failure::message(
             exit::USAGE,
             "standard input cannot be both the list of hosts and the command's input",
@@ -26,30 +26,30 @@ pub(crate) async fn run(mut args: FleetArgs) -> Result<u8, Failure> {
     let config = Config::load()?;
     let hosts: Arc<[Host]> = hosts::find(&args.hosts, &args.connect, &config).await?.into();
     if args.list_hosts {
-        return hosts::list(&hosts, args.show.gather).map(|()| 0);
+        return hosts::list(&hosts, args.output.gather).map(|()| 0);
     }
-    if args.what.detach {
+    if args.command.detach {
         return background::start(args, hosts, &config).await;
     }
-    let (dry_run, stdin) = (args.what.dry_run, args.what.stdin);
-    let template = CommandTemplate::new(args.what, None)?;
+    let (dry_run, stdin) = (args.command.dry_run, args.command.stdin);
+    let template = CommandTemplate::new(args.command, None)?;
     if dry_run {
-        args.show.quiet = true;
-        let results = operate(hosts, Job::Check(template), &args.schedule, &args.show, &config).await?;
-        return print_check(&results, &args.show);
+        args.output.quiet = true;
+        let results = operate(hosts, Job::Check(template), &args.schedule, &args.output, &config).await?;
+        return print_check(&results, &args.output);
     }
     let input = stdin.then(SharedInput::start).transpose();
     let input = input.map_err(|error| Failure::new(exit::LOST, &error).context("cannot read standard input"))?;
-    let results = operate(hosts, Job::Run(template, input), &args.schedule, &args.show, &config).await?;
-    Ok(results.exit_code(args.show.max_code))
+    let results = operate(hosts, Job::Run(template, input), &args.schedule, &args.output, &config).await?;
+    Ok(results.exit_code(args.output.max_code))
 }
 
 /// Prints the result of a dry run.
-fn print_check(results: &Results, show: &ShowArgs) -> Result<u8, Failure> {
-    if !show.json {
+fn print_check(results: &Results, output: &OutputArgs) -> Result<u8, Failure> {
+    if !output.json {
         let words = |words: String| if words == Kind::Ok.label() { "allowed".to_owned() } else { words };
         let lines = results.by_outcome(|_| true).into_iter().map(|(end, hosts)| format!("{hosts}: {}\n", words(end)));
         output::print(lines.collect::<String>().as_bytes())?;
     }
-    Ok(results.exit_code(show.max_code))
+    Ok(results.exit_code(output.max_code))
 }

@@ -148,7 +148,7 @@ impl ServerHandler for Server {
         let result = match target {
             Some(target) => self.call(tool, params, context).await.unwrap_or_else(|error| target.error_result(error)),
             None => {
-                let error = format!("{TARGET}: give one of {}", self.names().join(", "));
+                let error = format!("{TARGET}: expected one of {}", self.names().join(", "));
                 ToolResult::failure("Call failed", &ToolFailure::invalid_input(&request.name, error))
             }
         };

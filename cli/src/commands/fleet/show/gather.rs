@@ -11,7 +11,7 @@ use telexec_executor::OutputStream;
 use super::Show;
 use super::lines::MAX_LINE_BYTES;
 use super::live::Live;
-use crate::args::ShowArgs;
+use crate::args::OutputArgs;
 use crate::commands::fleet::event::Event;
 use crate::commands::fleet::hosts::Host;
 use crate::commands::fleet::screen::Screen;
@@ -38,7 +38,7 @@ pub(crate) struct Gather {
 }
 
 impl Gather {
-    pub(crate) fn new(args: &ShowArgs, hosts: usize, live: Live) -> Self {
+    pub(crate) fn new(args: &OutputArgs, hosts: usize, live: Live) -> Self {
         Self {
             live,
             stderr_too: args.gather_all,

@@ -11,7 +11,7 @@ use std::io;
 use super::event::Event;
 use super::hosts::Host;
 use super::screen::Screen;
-use crate::args::ShowArgs;
+use crate::args::OutputArgs;
 
 /// An output format. Hosts are identified by their index.
 pub(crate) trait Show: Send {
@@ -29,7 +29,7 @@ pub(crate) trait Show: Send {
 }
 
 /// The format that the flags select.
-pub(crate) fn show(args: &ShowArgs, hosts: usize) -> Box<dyn Show> {
+pub(crate) fn show(args: &OutputArgs, hosts: usize) -> Box<dyn Show> {
     let live = live::Live::new(hosts, !args.no_prefix);
     if args.json {
         Box::new(json::Json)
