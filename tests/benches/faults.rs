@@ -10,13 +10,7 @@
 //! - `TELEXEC_SOAK_CLIENTS` (6): each does one thing after the other
 //! - `TELEXEC_SOAK_SEED`: of an earlier run, for the same choices
 //! - `TELEXEC_BENCH_CONTAINMENT`: the agent's
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a fault is told so"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests fail so")]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -8,13 +8,7 @@
 //! - `TELEXEC_SOAK_CLIENTS` (8): each does one thing after the other
 //! - `TELEXEC_SOAK_SEED`: of an earlier run, for the same choices
 //! - `TELEXEC_BENCH_CONTAINMENT`: the agent's
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a fault is told so"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests fail so")]
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -32,7 +26,7 @@ use telexec_executor::{
 };
 use telexec_proto::v1::{ExecuteRequest, execution_event};
 use telexec_tests::{
-    Agent, Holdings, MARK, Memory, Wire, bench_agent, marker, processes_with, run, settled, until, until_told, within,
+    Agent, Holdings, MARK, Memory, Wire, bench_agent, marker, processes_with, run, settled, until, until_output, within,
 };
 use tokio::runtime::Builder;
 
@@ -56,7 +50,7 @@ const DEEDS: [&str; 13] = [
 const BROKEN: &str = "broken connection";
 /// After this many deeds a client connects anew.
 const DEEDS_PER_CONNECTION: u64 = 50;
-/// For processes that are seen just after the end was told.
+/// For processes that are seen just after the end was reported.
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
 const TREES: [&str; 6] = [
@@ -95,7 +89,7 @@ struct Soak {
     mark: String,
     end: Instant,
     executions: AtomicU64,
-    /// Executions whose processes were still seen just after their end was told.
+    /// Executions whose processes were still seen just after their end was reported.
     late: AtomicU64,
     /// How often each deed was done, and how often it went wrong.
     deeds: Mutex<BTreeMap<&'static str, (u64, u64)>>,
@@ -241,7 +235,7 @@ fn report(mut soak: Soak, time: Duration, before: (Balance, Memory), after: (Bal
     let executions = soak.executions.load(Ordering::Relaxed);
     let rate = executions as f64 / time.as_secs_f64();
     println!("\n{executions} executions in {} s, {rate:.1} a second, {errors} errors", time.as_secs());
-    println!("{} had a process that was still seen just after its end was told", soak.late.load(Ordering::Relaxed));
+    println!("{} had a process that was still seen just after its end was reported", soak.late.load(Ordering::Relaxed));
 
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let status = runtime.block_on(soak.agent.terminate());
@@ -287,14 +281,14 @@ impl Deed<'_> {
         self.marked(Command::shell(text))
     }
 
-    /// Once the end was told, no process is left.
+    /// Once the end was reported, no process is left.
     async fn nothing_left(&self) {
         if processes_with(&self.mark).is_empty() {
             return;
         }
         self.soak.late.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(LAST_LOOK).await;
-        assert_eq!(processes_with(&self.mark), [], "{LAST_LOOK:?} after the end was told");
+        assert_eq!(processes_with(&self.mark), [], "{LAST_LOOK:?} after the end was reported");
     }
 
     async fn has_exited(&self, id: &ExecutionId) {
@@ -351,7 +345,7 @@ impl Deed<'_> {
         let command = self.shell(tree).kill_grace(grace).build().unwrap();
         let mut execution = within(self.machine.execute(command)).await.unwrap();
         if self.chance.below(2) == 0 {
-            until_told(&mut execution, "ready\n").await;
+            until_output(&mut execution, "ready\n").await;
         }
         tokio::time::sleep(self.chance.milliseconds(30)).await;
         let id = execution.id().clone();
@@ -363,7 +357,7 @@ impl Deed<'_> {
         let (tree, pause) = (self.chance.tree(), self.chance.milliseconds(5));
         let command = self.shell(tree).kill_grace(Duration::ZERO).build().unwrap();
         let _ = tokio::time::timeout(pause, self.machine.execute(command)).await;
-        // whether it was started is not known, so nothing is told: only nothing may remain
+        // whether it was started is not known, so nothing is asserted of it: only nothing may remain
         until("nothing is left", async || processes_with(&self.mark).is_empty()).await;
     }
 
@@ -415,9 +409,9 @@ impl Deed<'_> {
     async fn signal(self) {
         let text = "trap 'echo caught; exit 9' USR1; echo ready; while :; do sleep 0.01; done";
         let mut execution = within(self.machine.execute(self.shell(text).build().unwrap())).await.unwrap();
-        until_told(&mut execution, "ready\n").await;
+        until_output(&mut execution, "ready\n").await;
         self.machine.signal(execution.id(), Signal::from_number(10).unwrap()).await.unwrap();
-        until_told(&mut execution, "caught\n").await;
+        until_output(&mut execution, "caught\n").await;
         // the shell may remark on what became of its child
         let exited = loop {
             match within(execution.next()).await.unwrap().unwrap() {

@@ -98,4 +98,4 @@ ends
 wait "$running" || code=$?
 grep -q 'the agent shut down and ended the command' "$work/said" || die "$code: $(cat "$work/said")"
 if inside /telexecd --version >/dev/null 2>&1; then die "something is left"; fi
-passed "SIGTERM ends what runs, tells its caller, and leaves nothing"
+passed "SIGTERM ends what runs, informs its caller, and leaves nothing"

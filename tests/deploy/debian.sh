@@ -66,7 +66,7 @@ there 0 '^sleep 1001$' 'ps -eo args | grep "^sleep 100"'
 [[ $said == 'sleep 1001' ]] || die "a restart left: $said"
 there 255 'printed before' "telexec attach $agent background"
 there 0 '^67108864$' "telexec exec --memory 64M $agent -c 'cat /sys/fs/cgroup\$(cut -d: -f3 /proc/self/cgroup)/memory.max'"
-passed "a restart ends what has callers or an agent to tell of, leaves what was left on purpose; ends and output are found, limits hold"
+passed "a restart ends what belongs to callers or an agent, leaves what was left on purpose; ends and output are found, limits hold"
 
 there 0 '' "systemd-run --quiet sh -c 'telexec exec $agent -- sleep 1004'"
 until_it 20 in_it 'pgrep -f "^sleep 1004"'

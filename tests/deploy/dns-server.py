@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tells the addresses of one name as a cluster's name server tells those of a headless service.
+"""Returns the addresses of one name as a cluster's name server returns those of a headless service.
 
 dns-server.py NAME FILE: the file has an address a line, and is read for each question.
 """

@@ -268,7 +268,7 @@ impl Agent {
         Self::builder().start()
     }
 
-    /// One that is told more.
+    /// One with further arguments.
     pub fn builder() -> AgentBuilder {
         AgentBuilder::default()
     }
@@ -317,15 +317,15 @@ impl Agent {
     ///
     /// # Panics
     /// It does not say how many.
-    pub fn told(&self, message: &str) -> (usize, usize) {
-        let (left_out, told): (Vec<_>, Vec<_>) = self
+    pub fn reported(&self, message: &str) -> (usize, usize) {
+        let (left_out, reported): (Vec<_>, Vec<_>) = self
             .log()
             .lines()
             .filter(|line| line.contains(message))
             .map(str::to_owned)
             .partition(|line| line.contains("suppressed="));
         let number = |line: &String| line.split_once("suppressed=").unwrap().1.parse::<usize>().unwrap();
-        (told.len(), left_out.iter().map(number).sum())
+        (reported.len(), left_out.iter().map(number).sum())
     }
 
     /// Connects to it, with the client's certificate if it wants one.

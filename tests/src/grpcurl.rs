@@ -1,4 +1,4 @@
-//! A client that knows nothing of telexec: the program grpcurl, with what server reflection tells it.
+//! A client that knows nothing of telexec: the program grpcurl, with what server reflection returns.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -25,7 +25,7 @@ pub fn settled<T: PartialEq>(look: impl Fn() -> T) -> T {
 /// What grows with the executions of an agent, and must shrink with their ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holdings {
-    /// Open descriptors; 0 where only root can tell.
+    /// Open descriptors; 0 where only root can count them.
     pub descriptors: usize,
     /// Threads.
     pub threads: usize,

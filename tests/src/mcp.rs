@@ -32,7 +32,7 @@ pub struct McpClient {
     output: Lines<BufReader<ChildStdout>>,
     /// Who the server is: `server`, `protocol`, `instructions`.
     pub ready: Value,
-    told: Vec<Value>,
+    reported: Vec<Value>,
     last_id: u64,
 }
 
@@ -56,7 +56,7 @@ impl McpClient {
         let mut child = command.envs(variables.iter().copied()).spawn().expect("python runs");
         let output = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut this =
-            Self { input: child.stdin.take(), child, output, ready: Value::Null, told: Vec::new(), last_id: 0 };
+            Self { input: child.stdin.take(), child, output, ready: Value::Null, reported: Vec::new(), last_id: 0 };
         this.ready = this.event(|event| event["server"].is_object()).await;
         this
     }
@@ -131,25 +131,25 @@ impl McpClient {
         self.event(|event| event["id"] == id && event.get("progress").is_none()).await
     }
 
-    /// What was told of progress so far: positions and messages.
+    /// The progress reported so far: positions and messages.
     pub fn progress(&self, id: u64) -> Vec<(f64, &str)> {
-        let told = self.told.iter().filter(|event| event["id"] == id);
-        told.filter_map(|event| Some((event["progress"].as_f64()?, event["message"].as_str()?))).collect()
+        let reported = self.reported.iter().filter(|event| event["id"] == id);
+        reported.filter_map(|event| Some((event["progress"].as_f64()?, event["message"].as_str()?))).collect()
     }
 
-    /// The first event that is so, told already or yet to come.
+    /// The first such event, received already or yet to come.
     ///
     /// # Panics
     /// None is.
     pub async fn event(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
-        if let Some(event) = self.told.iter().find(|event| is_it(event)) {
+        if let Some(event) = self.reported.iter().find(|event| is_it(event)) {
             return event.clone();
         }
         loop {
             let line = within(self.output.next_line()).await.unwrap();
-            let line = line.unwrap_or_else(|| panic!("the client ended after {:?}", self.told));
+            let line = line.unwrap_or_else(|| panic!("the client ended after {:?}", self.reported));
             let event: Value = serde_json::from_str(&line).unwrap();
-            self.told.push(event.clone());
+            self.reported.push(event.clone());
             if is_it(&event) {
                 return event;
             }

@@ -1,4 +1,4 @@
-"""A client of the Model Context Protocol: the official SDK, told what to do by lines of JSON, and telling what comes.
+"""A client of the Model Context Protocol: the official SDK, driven by lines of JSON, and printing what it receives.
 
     python mcp_client.py auto|legacy PROGRAM ARG...
 
@@ -18,7 +18,7 @@ from mcp import Client, StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
 
-def tell(**event):
+def send(**event):
     print(json.dumps(event), flush=True)
 
 
@@ -30,7 +30,7 @@ async def ask(client, request, scope):
     id = request["id"]
 
     async def progress(position, _total, message):
-        tell(id=id, progress=position, message=message)
+        send(id=id, progress=position, message=message)
 
     with scope:
         try:
@@ -40,17 +40,17 @@ async def ask(client, request, scope):
                 callback = progress if request.get("progress") else None
                 arguments, meta = request.get("arguments"), request.get("meta")
                 result = await client.call_tool(request["call"], arguments, progress_callback=callback, meta=meta)
-            tell(id=id, result=plain(result))
+            send(id=id, result=plain(result))
         except MCPError as error:
-            tell(id=id, error={"code": error.code, "message": error.message})
+            send(id=id, error={"code": error.code, "message": error.message})
     if scope.cancelled_caught:
-        tell(id=id, cancelled=True)
+        send(id=id, cancelled=True)
 
 
 async def main(mode, program, *args):
     server = StdioServerParameters(command=program, args=args, env=dict(os.environ))
     async with Client(server, mode=mode) as client:
-        tell(server=plain(client.server_info), protocol=client.protocol_version, instructions=client.instructions)
+        send(server=plain(client.server_info), protocol=client.protocol_version, instructions=client.instructions)
         scopes = {}
         async with anyio.create_task_group() as tasks:
             async for line in anyio.wrap_file(sys.stdin):
@@ -61,7 +61,7 @@ async def main(mode, program, *args):
                     scopes[request["id"]] = scope = anyio.CancelScope()
                     tasks.start_soon(ask, client, request, scope)
             tasks.cancel_scope.cancel()
-    tell(closed=True)
+    send(closed=True)
 
 
 anyio.run(main, *sys.argv[1:])

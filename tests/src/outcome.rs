@@ -7,7 +7,7 @@ use telexec_executor::{
 
 use crate::within;
 
-/// Everything that an execution told.
+/// Everything that an execution reported.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// How it started.
@@ -63,8 +63,12 @@ pub async fn collect(execution: Execution) -> Result<Outcome, ExecutorError> {
     let holes = exited.stdout.dropped_bytes + exited.stderr.dropped_bytes > 0;
     for event in outputs {
         let Event::Output(output) = event else { panic!("between start and exit: {event:?}") };
-        let told = (stdout.len() + stderr.len()) as u64;
-        assert!(output.position == told || (holes && output.position > told), "position {} at {told}", output.position);
+        let reported = (stdout.len() + stderr.len()) as u64;
+        assert!(
+            output.position == reported || (holes && output.position > reported),
+            "position {} at {reported}",
+            output.position
+        );
         match output.stream {
             OutputStream::Stdout => stdout.extend_from_slice(&output.data),
             OutputStream::Stderr => stderr.extend_from_slice(&output.data),
@@ -76,15 +80,15 @@ pub async fn collect(execution: Execution) -> Result<Outcome, ExecutorError> {
     Ok(Outcome { started, stdout, stderr, events, exited })
 }
 
-/// Reads until standard output has told this text; what else it read is lost.
+/// Reads until standard output has had this text; what else it read is lost.
 ///
 /// # Panics
 /// The execution ends before, or hangs.
-pub async fn until_told(execution: &mut Execution, text: &str) {
-    let mut told = Vec::new();
-    while !String::from_utf8_lossy(&told).contains(text) {
+pub async fn until_output(execution: &mut Execution, text: &str) {
+    let mut reported = Vec::new();
+    while !String::from_utf8_lossy(&reported).contains(text) {
         match within(execution.next()).await {
-            Some(Ok(Event::Output(output))) if output.stream == OutputStream::Stdout => told.extend(output.data),
+            Some(Ok(Event::Output(output))) if output.stream == OutputStream::Stdout => reported.extend(output.data),
             Some(Ok(Event::Started(_) | Event::Output(_))) => {}
             end => panic!("no {text:?} before {end:?}"),
         }
@@ -105,7 +109,7 @@ pub async fn exit_of(mut execution: Execution) -> Exited {
     }
 }
 
-/// What a follower was told from some position on, with the gaps.
+/// What a follower received from some position on, with the gaps.
 #[derive(Clone, Debug)]
 pub struct Replay {
     /// How the command started.

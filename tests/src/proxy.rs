@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 
 use crate::{Agent, Stream};
 
-/// Carries bytes to an agent and back, from an address of its own, until it is told to fail.
+/// Carries bytes to an agent and back, from an address of its own, until it is made to fail.
 pub struct Proxy {
     shared: Arc<Shared>,
     uri: String,

@@ -246,7 +246,7 @@ impl Raw {
                 }
             }
         };
-        // when nothing more can be written, it still may have been told why
+        // when nothing more can be written, the reason may still have been sent
         let writing = writing.then(|_| std::future::pending());
         within(async {
             tokio::select! {

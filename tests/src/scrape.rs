@@ -19,7 +19,7 @@ pub fn metrics_address(agent: &Agent) -> String {
 /// All values of an agent by what stands before them, such as `telexec_executions_total{cause="exited"}`.
 #[derive(Clone, Debug)]
 pub struct Scrape {
-    /// As it was told.
+    /// As it was received.
     pub text: String,
     values: BTreeMap<String, f64>,
 }

@@ -95,7 +95,7 @@ impl Tmux {
         let file = self.directory.path().join("settings");
         let _ = std::fs::remove_file(&file);
         self.line(&format!("stty -g >{0}.new && mv {0}.new {0}", file.display()));
-        until("stty has told the settings", async || file.exists()).await;
+        until("stty has printed the settings", async || file.exists()).await;
         std::fs::read_to_string(file).unwrap()
     }
 }

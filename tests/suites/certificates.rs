@@ -152,7 +152,7 @@ async fn what_cannot_be_used_leaves_the_old_ones_in_use() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_that_cannot_be_used_is_told_once() {
+async fn a_change_that_cannot_be_used_is_reported_once() {
     let mounted = Mounted::new();
     let agent = mounted.start();
     std::fs::write(mounted.path("agent.pem"), "nothing").unwrap();
@@ -217,8 +217,8 @@ async fn a_revoked_certificate_serves_for_nothing_on_an_open_connection() {
     }
     let request = ExecuteRequest { command: "true".into(), ..Default::default() };
     assert_eq!(wire.executions().execute(request).await.unwrap_err().code(), Code::Unauthenticated);
-    let told = async || agent.log().matches("refusing the calls of an open connection").count() == 1;
-    until("the log says so once", told).await;
+    let reported = async || agent.log().matches("refusing the calls of an open connection").count() == 1;
+    until("the log says so once", reported).await;
     let again = match mounted.connect(&agent, client).await {
         Ok(wire) => ask(&wire).await.map_err(|status| status.to_string()),
         Err(error) => Err(error.to_string()),
@@ -268,20 +268,20 @@ async fn the_log_tells_when_the_agents_certificate_runs_out() {
     let mounted = Mounted::new();
     let agent = mounted.start();
     let issue = |leaf| mounted.certs.authority.issue(leaf);
-    for (leaf, told) in [
+    for (leaf, reported) in [
         (Leaf::server("localhost").ends_in(3 * DAY), "the agent's certificate expires within 7 days"),
         (Leaf::server("localhost").expired(), "the agent's certificate has expired"),
     ] {
-        assert!(!agent.log().contains(told), "{told}");
+        assert!(!agent.log().contains(reported), "{reported}");
         mounted.replace(&issue(leaf), &[]);
         agent.signal(Signal::HUP);
-        until(told, async || agent.log().contains(told)).await;
+        until(reported, async || agent.log().contains(reported)).await;
     }
     let log = agent.log();
     let loaded: Vec<_> = log.lines().filter(|line| line.contains(LOADED)).collect();
     for (line, end) in [(loaded[0], "4096"), (loaded[loaded.len() - 1], "2001")] {
-        let told = ["CN=localhost", "serial=", "not_after=", end];
-        assert!(told.iter().all(|part| line.contains(part)), "{line}");
+        let reported = ["CN=localhost", "serial=", "not_after=", end];
+        assert!(reported.iter().all(|part| line.contains(part)), "{line}");
     }
 }
 
@@ -349,8 +349,8 @@ async fn names_are_bound_to_their_authorities() {
     for (count, pair) in forged.iter().enumerate() {
         let known = bound.known(&agent, pair).await;
         assert!(known.is_err(), "{known:?}");
-        let told = async || agent.log().matches("may not issue certificates for the name").count() == count + 1;
-        until("the log says why", told).await;
+        let reported = async || agent.log().matches("may not issue certificates for the name").count() == count + 1;
+        until("the log says why", reported).await;
     }
 
     // the builds have another authority from now on

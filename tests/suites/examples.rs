@@ -84,7 +84,7 @@ async fn output_and_exit_code_are_the_commands_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_and_an_agent_out_of_reach_are_told() {
+async fn a_refusal_and_an_agent_out_of_reach_are_reported() {
     let examples = Examples::new().await;
     for command in examples.all(&[""]) {
         let said = output(command).await;

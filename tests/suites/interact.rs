@@ -62,12 +62,12 @@ async fn start(wire: &Wire, request: ExecuteRequest) -> (Steps, Streaming<Execut
     begin(wire, Step::Start(request)).await.unwrap()
 }
 
-/// Reads until standard output has told this text.
-async fn until_told(stream: &mut Streaming<ExecutionEvent>, text: &str) {
-    let mut told = Vec::new();
-    while !String::from_utf8_lossy(&told).contains(text) {
+/// Reads until standard output has had this text.
+async fn until_output(stream: &mut Streaming<ExecutionEvent>, text: &str) {
+    let mut reported = Vec::new();
+    while !String::from_utf8_lossy(&reported).contains(text) {
         match within(stream.message()).await.unwrap().expect("it goes on").event {
-            Some(Event::Stdout(data)) => told.extend(data),
+            Some(Event::Stdout(data)) => reported.extend(data),
             Some(Event::Started(_)) => {}
             other => panic!("no {text:?} before {other:?}"),
         }
@@ -135,7 +135,7 @@ async fn a_terminal_is_typed_on_and_resized_and_signalled() {
     let (steps, mut stream) = start(&wire, ExecuteRequest { terminal: Some(size(80, 24)), ..command(text) }).await;
     steps.take(Step::Resize(size(132, 43))).await;
     steps.stdin("abc\n").await;
-    until_told(&mut stream, "<abc>\r\n43 132\r\non\r\n").await;
+    until_output(&mut stream, "<abc>\r\n43 132\r\non\r\n").await;
     steps.take(Step::Signal("USR1".into())).await;
     assert_eq!(code(&follow(stream).await), 7);
 }
@@ -218,16 +218,16 @@ async fn a_call_attaches_and_types() {
     let (steps, mut first) = start(&wire, command("while read -r line; do echo \"<$line>\"; done; exit 3")).await;
     let execution_id = id(&mut first).await;
     steps.stdin("one\n").await;
-    until_told(&mut first, "<one>\n").await;
+    until_output(&mut first, "<one>\n").await;
     let attach = AttachRequest { execution_id: execution_id.clone(), ..Default::default() };
     let (other, mut second) = begin(&wire, Step::Attach(attach.clone())).await.unwrap();
-    until_told(&mut second, "<one>\n").await;
+    until_output(&mut second, "<one>\n").await;
     other.stdin("two\n").await;
-    until_told(&mut first, "<two>\n").await;
+    until_output(&mut first, "<two>\n").await;
     // who only follows goes, and nothing happens
     drop(within(wire.executions().attach(attach)).await.unwrap());
     steps.stdin("three\n").await;
-    until_told(&mut second, "<two>\n<three>\n").await;
+    until_output(&mut second, "<two>\n<three>\n").await;
     drop(other);
     assert_eq!(code(&follow(first).await), 3, "the end of its requests closed the input");
 }
@@ -269,7 +269,7 @@ async fn a_lost_connection_ends_what_is_bound_and_leaves_what_is_not() {
     for policy in [DisconnectPolicy::Kill, DisconnectPolicy::Detach] {
         let mut stream = wire.executions().execute(request(policy)).await.unwrap().into_inner();
         let execution_id = id(&mut stream).await;
-        until_told(&mut stream, "ready\n").await;
+        until_output(&mut stream, "ready\n").await;
         calls.push((execution_id, stream));
     }
     let follow_other = async |execution_id: &str| {
@@ -360,7 +360,7 @@ async fn a_deadline_ends_what_was_started_and_not_what_is_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_duplicate_is_told_and_the_call_is_over() {
+async fn a_duplicate_is_reported_and_the_call_is_over() {
     let (_agent, wire) = agent().await;
     let request = ExecuteRequest { duplicate_policy: DuplicatePolicy::ReuseRunning.into(), ..command("sleep 300") };
     let (_steps, mut first) = start(&wire, request.clone()).await;
@@ -450,7 +450,7 @@ async fn errors_of_offsets_and_positions_name_what_there_is() {
     let (_agent, wire) = agent().await;
     let mut open = wire.executions().execute(command("echo abc; exec sleep 300")).await.unwrap().into_inner();
     let execution_id = id(&mut open).await;
-    until_told(&mut open, "abc\n").await;
+    until_output(&mut open, "abc\n").await;
     let write = WriteInputRequest { execution_id: execution_id.clone(), offset: 1, ..Default::default() };
     let attach = AttachRequest { execution_id: execution_id.clone(), position: 5, ..Default::default() };
     for (status, field, end) in [
@@ -487,7 +487,7 @@ async fn grpcurl_interacts() {
     let answer = Grpcurl::new(&agent).options(options).ask(&["telexec.v1.ExecutionService/Interact"]).await;
     let events = answer.messages();
     // "hello " and "world\n" in base64, in one piece or in two
-    let told: String = events.iter().filter_map(|event| event["stdout"].as_str()).collect();
-    assert_eq!(told, "aGVsbG8gd29ybGQK");
+    let reported: String = events.iter().filter_map(|event| event["stdout"].as_str()).collect();
+    assert_eq!(reported, "aGVsbG8gd29ybGQK");
     assert_eq!(events[events.len() - 1]["exited"]["cause"], "EXIT_CAUSE_EXITED");
 }

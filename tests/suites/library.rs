@@ -17,7 +17,7 @@ use telexec_executor::{
 };
 use telexec_tests::{
     MARK, ProcessLimit, alone, cgroups, children, collect, is_root, marker, processes_with, run, until, until_blocking,
-    until_told, within,
+    until_output, within,
 };
 use tokio::runtime::Runtime;
 
@@ -68,7 +68,7 @@ async fn use_it(executor: &LocalExecutor) {
         executor.signal(&lingering.started.id, telexec_executor::Signal::KILL).await.unwrap();
         let command = with(*user, "trap '' TERM; echo ready; setsid sleep 300 & sleep 300").build().unwrap();
         let mut cancelled = executor.execute(command).await.unwrap();
-        until_told(&mut cancelled, "ready\n").await;
+        until_output(&mut cancelled, "ready\n").await;
     }
     let many = (0..30).map(|_| run(executor, Command::shell("(setsid true &); echo out")));
     join_all(many).await.into_iter().for_each(|outcome| assert_eq!(outcome.unwrap().text(), "out\n"));
@@ -182,7 +182,7 @@ fn leaves_nothing(shut_down: bool) {
             use_it(&executor).await;
             let command = Command::shell("echo ready; setsid sleep 300 & sleep 300").build().unwrap();
             let mut execution = executor.execute(command).await.unwrap();
-            until_told(&mut execution, "ready\n").await;
+            until_output(&mut execution, "ready\n").await;
             if shut_down {
                 within(executor.shutdown()).await;
             }
@@ -252,7 +252,7 @@ fn survivors_that_stay_keep_no_zombie_when_it_is_shut_down() {
     });
 }
 
-/// Their commands may even have the same id. Without a cgroup that is what tells them apart.
+/// Their commands may even have the same id. Without a cgroup that is what distinguishes them.
 #[test]
 fn engines_in_one_process_do_not_touch_each_other() {
     alone("library::engines_in_one_process_do_not_touch_each_other", || {
@@ -265,8 +265,8 @@ fn engines_in_one_process_do_not_touch_each_other() {
                     |name| Command::shell("echo ready; exec sleep 300").execution_id(id(name)).build().unwrap();
                 let mut kept = one.execute(command("one")).await.unwrap();
                 let mut ended = two.execute(command("two")).await.unwrap();
-                until_told(&mut kept, "ready\n").await;
-                until_told(&mut ended, "ready\n").await;
+                until_output(&mut kept, "ready\n").await;
+                until_output(&mut ended, "ready\n").await;
                 drop(ended);
                 within(two.shutdown()).await;
                 let info = one.get(kept.id()).await.unwrap();
@@ -446,7 +446,7 @@ fn without_another_thread_what_runs_ends_and_starts_are_refused() {
                 };
                 let start = async |command: telexec_executor::CommandBuilder| {
                     let mut execution = executor.execute(command.build().unwrap()).await.unwrap();
-                    until_told(&mut execution, "ready\n").await;
+                    until_output(&mut execution, "ready\n").await;
                     execution
                 };
                 let (killed, cancelled) = (start(command()).await, start(command()).await);

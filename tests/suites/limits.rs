@@ -9,7 +9,7 @@ use telexec_executor::{Command, Descendants, Executor, ExecutorError, ExitCause,
 use telexec_proto::v1::ExecuteRequest;
 use telexec_tests::{
     Agent, AgentBuilder, Gate, MARK, MemoryLimit, NOBODY, Outcome, Wire, cgroups, exit_of, is_root, marker,
-    processes_with, run, until, until_told, within,
+    processes_with, run, until, until_output, within,
 };
 use tonic::Code;
 use tonic_types::StatusExt;
@@ -103,7 +103,7 @@ async fn that_another_was_ended_for_want_of_memory_is_not_told_of_a_command() {
     let (executor, gate) = (agent.executor().await, Gate::new());
     let command = Command::shell(format!("echo ready; {}; exit 7", gate.wait())).build().unwrap();
     let mut execution = executor.execute(command).await.unwrap();
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     let hog = format!("{}; echo 1000 > /proc/$$/oom_score_adj; exec tail /dev/zero", limit.enter());
     let ended = std::process::Command::new("sh").args(["-c", &hog]).status().unwrap();
     assert_eq!(ended.signal(), Some(9));
@@ -167,7 +167,7 @@ async fn a_fork_bomb_is_held_and_ended_and_others_run() {
         let command = Command::shell("f() { while :; do f & done; }; echo ready; f 2>/dev/null").env(MARK, &mark);
         let command = command.limits(processes(16)).kill_grace(Duration::from_millis(200)).build().unwrap();
         let mut execution = executor.execute(command).await.unwrap();
-        until_told(&mut execution, "ready\n").await;
+        until_output(&mut execution, "ready\n").await;
         until("it has as many as it may have", async || {
             let count = processes_with(&mark).len();
             assert!(count <= 16, "{count}");
@@ -277,7 +277,7 @@ async fn the_cgroups_of_an_execution_go_with_it_and_all_others_with_the_agent() 
         let ready = of_executions(pid).len();
         let mut execution =
             executor.execute(Command::shell("echo ready; sleep 300").limits(ALL).build().unwrap()).await;
-        until_told(execution.as_mut().unwrap(), "ready\n").await;
+        until_output(execution.as_mut().unwrap(), "ready\n").await;
         until("there are more", async || of_executions(pid).len() > ready).await;
         drop(execution);
         for text in ["true", "exit 3", HOG, "kill -9 $$"] {
@@ -312,7 +312,7 @@ async fn nothing_is_left_of_an_agent_that_ends_what_it_runs() {
                 eprintln!("partly skipped: limits do not work here");
                 return;
             };
-            until_told(&mut execution, "ready\n").await;
+            until_output(&mut execution, "ready\n").await;
             executions.push(execution);
         }
         assert!(agent.terminate().await.success());

@@ -64,7 +64,7 @@ async fn input_that_waits_is_bounded_and_the_limit_is_named() {
     }
     let grown = resident(&agent) - before;
     assert!(grown < 200 * MIB, "by {} MiB", grown / MIB);
-    // what waits is told of the end, and then there is room
+    // what waits gets the end, and then there is room
     executor.signal(&id, Signal::KILL).await.unwrap();
     while let Some(status) = within(writes.next()).await {
         assert!([Code::FailedPrecondition, Code::ResourceExhausted].contains(&status.code()), "{status:?}");

@@ -1,4 +1,4 @@
-//! What is told of a command that ends by itself just when something else is about to end it: what happened.
+//! What is reported of a command that ends by itself just when something else is about to end it: what happened.
 
 use std::fs;
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ async fn a_timeout_or_deadline_that_comes_after_the_exit_is_not_what_ended_it() 
 
 /// One that catches SIGTERM and exits with a code of its own did not end by itself.
 #[tokio::test]
-async fn what_a_timeout_ends_is_told_as_that_whatever_its_code() {
+async fn what_a_timeout_ends_is_reported_as_that_whatever_its_code() {
     for engine in engines() {
         let text = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done";
         let outcome = run(&engine, Command::shell(text).timeout(Duration::from_millis(300))).await.unwrap();
@@ -108,7 +108,7 @@ fn in_little_memory(containment: &str) -> Option<(Agent, PathBuf)> {
 
 /// The limit is not the command's, but that of a cgroup above it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_memory_kill_without_a_limit_of_its_own_is_told() {
+async fn a_memory_kill_without_a_limit_of_its_own_is_reported() {
     for containment in ["cgroup-v1", "cgroup-v2", "process-group"] {
         let Some((agent, cgroup)) = in_little_memory(containment) else { continue };
         let executor = agent.executor().await;
@@ -133,7 +133,7 @@ async fn a_memory_kill_without_a_limit_of_its_own_is_told() {
 
 /// Whoever the command runs as, and so wherever the report is written.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_is_told_where_a_directory_is_to_be_reported() {
+async fn a_full_disk_is_reported_where_a_directory_is_to_be_reported() {
     if !is_root() {
         return;
     }

@@ -161,8 +161,8 @@ async fn silent_connections_hold_up_nobody_and_are_closed() {
         let _ = within(stream.read_to_end(&mut Vec::new())).await;
     }
     until("each was turned away", async || {
-        let (told, left_out) = agent.told("turned a peer away");
-        told + left_out == 600
+        let (reported, left_out) = agent.reported("turned a peer away");
+        reported + left_out == 600
     })
     .await;
     assert!(agent.log().contains("it took longer than 5 s"));

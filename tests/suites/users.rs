@@ -7,7 +7,7 @@ use telexec_client::RemoteExecutor;
 use telexec_executor::{Command, CommandBuilder, Executor, ExecutorError, SpawnError, SpawnStage};
 use telexec_proto::v1::{ExecuteRequest, GetExecutionRequest};
 use telexec_tests::{
-    Agent, MARK, NOBODY, Wire, executable, is_root, lines, marker, processes_with, run, until, until_told, within,
+    Agent, MARK, NOBODY, Wire, executable, is_root, lines, marker, processes_with, run, until, until_output, within,
 };
 use tempfile::TempDir;
 use tonic::{Code, Status};
@@ -36,7 +36,7 @@ fn users() -> Vec<User> {
 }
 
 /// What a program of this machine says.
-fn told(argv: &[&str]) -> String {
+fn reported(argv: &[&str]) -> String {
     let output = std::process::Command::new(argv[0]).args(&argv[1..]).output().unwrap();
     assert!(output.status.success(), "{argv:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
@@ -85,7 +85,7 @@ async fn a_user_has_all_of_its_groups_and_none_of_the_agents() {
     if !is_root() {
         return;
     }
-    let has_more = |user: &User| told(&["id", "-G", &user.name]).split_whitespace().count() > 1;
+    let has_more = |user: &User| reported(&["id", "-G", &user.name]).split_whitespace().count() > 1;
     let users = users();
     let several = users.iter().find(|user| has_more(user));
     if several.is_none() {
@@ -94,7 +94,7 @@ async fn a_user_has_all_of_its_groups_and_none_of_the_agents() {
     let agent = Agent::builder().through(["setpriv", "--groups", "1,2,3"]).start();
     let executor = agent.executor().await;
     for user in users.first().into_iter().chain(several) {
-        assert_eq!(said(&executor, &user.name, "id -G").await, told(&["id", "-G", &user.name]));
+        assert_eq!(said(&executor, &user.name, "id -G").await, reported(&["id", "-G", &user.name]));
     }
 }
 
@@ -184,7 +184,7 @@ fn request(user: &str, directory: &TempDir) -> ExecuteRequest {
     ExecuteRequest { user, command, working_directory: directory, ..Default::default() }
 }
 
-/// Where and why a start failed, as the wire tells it.
+/// Where and why a start failed, as the wire has it.
 fn failure(status: &Status) -> (Code, String, String) {
     let info = status.get_details_error_info().unwrap();
     assert_eq!(info.reason, "SPAWN_FAILED");
@@ -232,8 +232,8 @@ async fn where_a_users_shell_ended_is_reported() {
         let agent = Agent::builder().after(&format!("umask {umask}")).start();
         let command = Command::shell("cd /usr; exit 3").user("nobody").report_working_directory(true);
         let outcome = run(&agent.executor().await, command).await.unwrap();
-        let told = (outcome.exited.exit_code(), outcome.exited.working_directory.as_deref());
-        assert_eq!((told, &outcome.stderr[..]), ((3, Some("/usr")), &b""[..]), "umask {umask}");
+        let reported = (outcome.exited.exit_code(), outcome.exited.working_directory.as_deref());
+        assert_eq!((reported, &outcome.stderr[..]), ((3, Some("/usr")), &b""[..]), "umask {umask}");
     }
 }
 
@@ -263,10 +263,10 @@ async fn a_users_execution_tells_its_name_and_can_be_cancelled() {
     let grace = std::time::Duration::from_millis(200);
     let command = Command::shell(text).user("65534").env(MARK, &mark).kill_grace(grace).build().unwrap();
     let mut execution = executor.execute(command).await.unwrap();
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     let execution_id = execution.id().to_string();
-    let told = wire.executions().get_execution(GetExecutionRequest { execution_id }).await.unwrap().into_inner();
-    assert_eq!(told.execution.unwrap().user, "nobody");
+    let reported = wire.executions().get_execution(GetExecutionRequest { execution_id }).await.unwrap().into_inner();
+    assert_eq!(reported.execution.unwrap().user, "nobody");
     until("all run", async || processes_with(&mark).iter().filter(|process| process.name == "sleep").count() == 3)
         .await;
     drop(execution);

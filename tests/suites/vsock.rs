@@ -51,7 +51,7 @@ async fn an_agent_is_reached_by_its_hypervisor() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_hypervisor_is_told() {
+async fn what_is_no_hypervisor_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("machine.vsock");
     let listener = UnixListener::bind(&path).unwrap();

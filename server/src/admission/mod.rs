@@ -170,8 +170,8 @@ impl Guarded {
         self.call.caller.identity.as_str()
     }
 
-    /// Whether this may be done to an execution, and for how long; what has an effect on it, and what is denied, is told to
-    /// the audit log.
+    /// Whether this may be done to an execution, and for how long; what has an effect on it, and what is denied, goes to the
+    /// audit log.
     async fn reach(
         &self,
         rpc: Rpc,
@@ -180,7 +180,7 @@ impl Guarded {
     ) -> Result<Arc<Permission>, ExecutorError> {
         let (decision, reached) = match self.included(rpc, id) {
             Some(permission) => {
-                // which tells of it itself
+                // which reports it itself
                 permission.check()?;
                 (Decision::unruled(), Ok(permission))
             }

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_told() {
+    async fn a_panic_is_reported() {
         let workers = Workers::new("test", 1, 1).unwrap();
         assert!(on_workers(&workers, "a", async { panic!("on purpose") }).await.is_err());
     }

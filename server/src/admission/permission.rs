@@ -125,7 +125,7 @@ impl Permission {
             return execution;
         }
         let started = execution.started().clone();
-        // its start is told by the new one
+        // its start is reported by the new one
         let open: Open = Arc::new(Mutex::new(Some(execution.skip(1))));
         let (this, closing) = (Arc::clone(self), Arc::clone(&open));
         let ended = async move {
@@ -218,7 +218,7 @@ async fn expiry(cert_check: Option<&ClientCertCheck>) {
 /// The events of an execution, until a permission is over.
 struct Limited {
     open: Open,
-    /// `None`: the last event was told.
+    /// `None`: the last event was sent.
     ended: Option<AbortOnDropHandle<ExecutorError>>,
 }
 

@@ -21,8 +21,7 @@ impl Identities {
     /// A pattern is malformed, or there is no CA: nobody could connect.
     pub(crate) fn new(configured: &BTreeMap<PathBuf, Vec<String>>) -> Result<Self, InvalidSetting> {
         if configured.is_empty() {
-            let text =
-                "[identities] names no CA file, so no caller could connect: leave it out, or name the files of client_ca";
+            let text = "[identities] names no CA file, so no caller could connect: leave it out, or name the files of client_ca";
             return Err(InvalidSetting(text.to_owned()));
         }
         let file = |(path, patterns): (&PathBuf, &Vec<String>)| {

@@ -111,7 +111,7 @@ async fn what_is_redacted_is_not_there() {
     assert_eq!(starts[0]["command"], "echo [redacted] [redacted] shown");
     assert_eq!(starts[0]["reason"], "[redacted] shown");
     assert_eq!(starts[1]["argv"], json!(["echo", "--[redacted]", "[redacted]", "shown"]));
-    // what is not told is known by its programs, and by a digest that is nothing without its key
+    // what is not recorded in full is identified by its programs, and by a digest that is nothing without its key
     run(&executor, Command::shell("echo PASSWORD=s3cret | $x")).await.unwrap();
     let unknown = audit.wait("start", 3).await.swap_remove(2);
     assert_eq!((&starts[0]["programs"], &starts[0]["more_programs"]), (&json!(["echo"]), &Value::Null));
@@ -130,7 +130,7 @@ async fn what_is_redacted_is_not_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn less_can_be_told() {
+async fn less_can_be_recorded() {
     let text = || Command::shell("echo s3cret | grep -c s; $x").reason("why");
     for (more, programs, unknown) in [
         ("commands = \"programs\"\noutput_digest = false", json!(["echo", "grep"]), json!(true)),
@@ -162,15 +162,15 @@ async fn a_command_that_is_too_long_for_a_line_is_cut_and_known_by_its_digest() 
     assert_eq!((&starts[0]["command_bytes"], &starts[0]["command_hmac_sha256"]), (&json!(text.len()), &json!(digest)));
     assert_eq!((&starts[0]["programs"], &starts[0]["more_programs"]), (&json!([]), &json!(true)));
     assert!(text.starts_with(starts[0]["command"].as_str().unwrap()));
-    let told = starts[1]["argv"].as_array().unwrap();
-    assert!(told.len() > 5000 && told.len() < 100_000 && told[1] == "00000000");
+    let reported = starts[1]["argv"].as_array().unwrap();
+    assert!(reported.len() > 5000 && reported.len() < 100_000 && reported[1] == "00000000");
     assert_eq!((&starts[1]["command_bytes"], &starts[2]["more_environment"]), (&json!(800_004), &json!(true)));
     audit.wait("end", 2).await;
     assert_whole(&audit).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn callers_are_told_by_their_certificates_and_calls_by_their_traces() {
+async fn callers_are_reported_by_their_certificates_and_calls_by_their_traces() {
     let (audit, certs) = (Audit::new(), Certs::new());
     let agent = Agent::builder().mtls(&certs).config(audit.config("")).start();
     let wire = Wire::connect_tls(&agent, certs.config(Some(&certs.client))).await.unwrap();
@@ -190,7 +190,7 @@ async fn callers_are_told_by_their_certificates_and_calls_by_their_traces() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_refused_for_its_pace_is_told() {
+async fn what_is_refused_for_its_pace_is_reported() {
     let audit = Audit::new();
     let agent = Agent::builder().config(format!("max_starts_per_second = 1\n{}", audit.config(""))).start();
     let executor = agent.executor().await;

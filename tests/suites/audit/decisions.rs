@@ -19,7 +19,7 @@ const POLICY: &str = r#"
 "#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn decisions_are_told_with_their_rules() {
+async fn decisions_are_reported_with_their_rules() {
     let audit = Audit::new();
     let agent = audit.agent("").policy(POLICY).start();
     let client = agent.connect().await;
@@ -46,10 +46,10 @@ async fn decisions_are_told_with_their_rules() {
     executor.get(&unknown).await.unwrap_err();
     executor.signal(&unknown, Signal::TERM).await.unwrap_err();
     let calls: Vec<_> = audit.wait("call", 3).await;
-    let told: Vec<_> =
+    let reported: Vec<_> =
         calls.iter().map(|call| json!([call["rpc"], call["decision"], call["rules"], call["error"]])).collect();
     assert_eq!(
-        told,
+        reported,
         [
             json!(["GetAgent", "deny", ["no-agent"], "denied"]),
             json!(["ListExecutions", "deny", ["no-list"], "denied"]),
@@ -61,7 +61,7 @@ async fn decisions_are_told_with_their_rules() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_typed_to_others_is_told_once() {
+async fn what_is_typed_to_others_is_reported_once() {
     let audit = Audit::new();
     let certs = Certs::new();
     let policy = "@any_owner permit(principal, action, resource);";
@@ -89,8 +89,11 @@ async fn what_is_typed_to_others_is_told_once() {
     let stream = within(wire.executions().interact(futures_util::stream::iter(steps))).await.unwrap();
     assert_eq!(follow(stream.into_inner()).await.stdout(), b"aabc");
     let calls = audit.wait("call", 3).await;
-    let told: Vec<_> = calls.iter().map(|call| json!([call["rpc"], call["action"]])).collect();
-    assert_eq!(told, [json!(["WriteInput", null]), json!(["Interact", "Attach"]), json!(["Interact", "WriteInput"])]);
+    let reported: Vec<_> = calls.iter().map(|call| json!([call["rpc"], call["action"]])).collect();
+    assert_eq!(
+        reported,
+        [json!(["WriteInput", null]), json!(["Interact", "Attach"]), json!(["Interact", "WriteInput"])]
+    );
     drop(annas);
 }
 

@@ -8,7 +8,7 @@ use telexec_executor::{
     Attach, Command, CommandBuilder, DuplicatePolicy, Event, Execution, ExecutionId, Executor, ExecutorError,
     OnDisconnect, Signal,
 };
-use telexec_tests::{Agent, Gate, marker, run, until, until_told, within};
+use telexec_tests::{Agent, Gate, marker, run, until, until_output, within};
 
 use super::{Audit, assert_whole};
 
@@ -87,7 +87,7 @@ async fn agent_containment(agent: &Agent) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_the_agent_is_told_to_end() {
+async fn when_the_agent_is_asked_to_end() {
     let audit = Audit::new();
     let mut agent = Agent::builder().config(format!("shutdown_grace = \"0s\"\n{}", audit.config(""))).start();
     let executor = agent.executor().await;
@@ -109,9 +109,12 @@ async fn what_could_not_start_says_why() {
     let agent = Agent::builder().config(format!("max_executions = 2\n{}", audit.config(""))).start();
     let executor = agent.executor().await;
     run(&executor, Command::argv(["/no/such/s3cret"])).await.unwrap_err();
-    let told = audit.wait("not_started", 1).await;
-    assert_eq!([&told[0]["error"], &told[0]["stage"], &told[0]["errno"]], ["spawn_failed", "exec", "ENOENT"]);
-    assert!(!told[0].to_string().contains("s3cret"), "{}", told[0]);
+    let reported = audit.wait("not_started", 1).await;
+    assert_eq!(
+        [&reported[0]["error"], &reported[0]["stage"], &reported[0]["errno"]],
+        ["spawn_failed", "exec", "ENOENT"]
+    );
+    assert!(!reported[0].to_string().contains("s3cret"), "{}", reported[0]);
 
     let id: ExecutionId = marker().parse().unwrap();
     let sleep = || Command::argv(["sleep", "300"]);
@@ -123,8 +126,8 @@ async fn what_could_not_start_says_why() {
     let reuse = sleep().duplicate_policy(DuplicatePolicy::ReuseRunning);
     assert!(matches!(run(&executor, reuse).await, Err(ExecutorError::AlreadyRunning(_))));
     run(&executor, Command::argv(["true"])).await.unwrap_err();
-    let told = audit.wait("not_started", 5).await;
-    let errors: Vec<_> = told.iter().map(|record| record["error"].as_str().unwrap()).collect();
+    let reported = audit.wait("not_started", 5).await;
+    let errors: Vec<_> = reported.iter().map(|record| record["error"].as_str().unwrap()).collect();
     assert_eq!(errors, ["spawn_failed", "repeated", "already_exists", "already_running", "exhausted"]);
     drop((first, again, _other));
     audit.wait("end", 2).await;
@@ -149,12 +152,12 @@ async fn of_calls_that_were_given_up_on_their_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_was_killed_leaves_starts_that_are_told() {
+async fn an_agent_that_was_killed_leaves_starts_that_are_reported() {
     let audit = Audit::new();
     let mut agent = audit.agent("").start();
     let executor = agent.executor().await;
     let mut left = start(&executor, Command::shell("echo ready; exec sleep 2")).await;
-    until_told(&mut left, "ready\n").await;
+    until_output(&mut left, "ready\n").await;
     agent.kill();
     let (code, said) = audit.verify().await;
     assert!(code == 0 && said.contains("1 starts without an end"), "{said}");
@@ -168,12 +171,12 @@ async fn an_agent_that_was_killed_leaves_starts_that_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_follows_or_signals_is_told_too() {
+async fn who_follows_or_signals_is_reported_too() {
     let audit = Audit::new();
     let agent = audit.agent("").start();
     let executor = agent.executor().await;
     let mut execution = start(&executor, Command::shell("echo ready; sleep 300")).await;
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     let id = execution.id().clone();
     let mut follower = executor.attach(&id, Attach::position(3)).await.unwrap();
     assert!(matches!(within(follower.next()).await, Some(Ok(Event::Started(_)))));
@@ -181,13 +184,16 @@ async fn who_follows_or_signals_is_told_too() {
     let stranger: ExecutionId = marker().parse().unwrap();
     executor.signal(&stranger, Signal::KILL).await.unwrap_err();
     let calls = audit.wait("call", 3).await;
-    let told = |call: &Value| {
+    let reported = |call: &Value| {
         ["rpc", "execution_id", "position", "signal", "error", "decision"].map(|field| call[field].clone())
     };
     let (id, stranger) = (json!(id.as_str()), json!(stranger.as_str()));
     let null = Value::Null;
-    assert_eq!(told(&calls[0]), [json!("Attach"), id.clone(), json!(3), null.clone(), null.clone(), json!("allow")]);
+    assert_eq!(
+        reported(&calls[0]),
+        [json!("Attach"), id.clone(), json!(3), null.clone(), null.clone(), json!("allow")]
+    );
     let signal = json!("SignalExecution");
-    assert_eq!(told(&calls[1]), [signal.clone(), id, null.clone(), json!("SIGTERM"), null.clone(), json!("allow")]);
-    assert_eq!(told(&calls[2]), [signal, stranger, null, json!("SIGKILL"), json!("not_found"), json!("allow")]);
+    assert_eq!(reported(&calls[1]), [signal.clone(), id, null.clone(), json!("SIGTERM"), null.clone(), json!("allow")]);
+    assert_eq!(reported(&calls[2]), [signal, stranger, null, json!("SIGKILL"), json!("not_found"), json!("allow")]);
 }

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use rustix::process::Signal;
 use serde_json::json;
 use telexec_executor::{Command, Event, Executor, ExecutorError};
-use telexec_tests::{Agent, Gate, Scrape, is_root, lines, run, until, until_told, within};
+use telexec_tests::{Agent, Gate, Scrape, is_root, lines, run, until, until_output, within};
 
 use super::{Audit, records, verify};
 
@@ -42,7 +42,7 @@ async fn on_a_full_disk_nothing_starts_and_what_runs_goes_on() {
     let gate = Gate::new();
     let before = Command::shell(format!("echo ready; {}; exit 3", gate.wait())).build().unwrap();
     let mut before = executor.execute(before).await.unwrap();
-    until_told(&mut before, "ready\n").await;
+    until_output(&mut before, "ready\n").await;
     fs::write(seen.join("fill"), vec![0; 8 << 20]).unwrap_err();
 
     let ran = audit.0.path().join("ran");
@@ -105,7 +105,7 @@ async fn on_a_full_disk_commands_run_and_are_counted_if_that_is_configured() {
         let starts = records.iter().filter(|record| record["event"] == "start").count();
         starts as u64 + records.iter().filter_map(|record| record["dropped"].as_u64()).sum::<u64>()
     };
-    until("all are told or counted", async || counted(&records(&log)) == 21).await;
+    until("all are recorded or counted", async || counted(&records(&log)) == 21).await;
     assert_eq!(verify(&[&log]).await.0, 0);
 }
 

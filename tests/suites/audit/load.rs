@@ -7,7 +7,7 @@ use telexec_tests::run;
 use super::{Audit, assert_whole, verify};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_at_once_are_all_told() {
+async fn a_thousand_at_once_are_all_recorded() {
     let audit = Audit::new();
     let agent = audit.agent("sync = true").start();
     let executor = agent.executor().await;

@@ -27,7 +27,7 @@ async fn who_may_run_anything_does_not_push_out_the_records_of_others() {
         }
         assert!(audit.file().with_file_name("audit.log.000000000001").exists() || audit.records()[0]["seq"] == 1);
     }
-    // others go on, and are told in full
+    // others continue, and are recorded in full
     run(&anna, Command::shell("echo anna")).await.unwrap();
     assert!(agent.terminate().await.success());
     assert_whole(&audit).await;

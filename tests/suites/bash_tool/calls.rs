@@ -77,17 +77,17 @@ async fn timeout_leaves_no_process(machine: Machine) {
 async fn output_streams_while_the_command_runs(machine: Machine) {
     let trace = Trace::new();
     let tool = tool(&machine, Style::plain(), &trace);
-    let (context, mut told) = listening();
+    let (context, mut reported) = listening();
     let wait = "until [ -e go ]; do sleep 0.01; done; rm go";
     let command = format!("echo one; {wait}; echo two >&2; {wait}; echo three");
     let call = tool.execute(json!({ "command": command }), context);
     let seen = async {
         let go = || std::fs::write(trace.directory.path().join("go"), "").unwrap();
-        assert_eq!(next(&mut told).await, (OutputStream::Stdout, "one\n".to_owned()));
+        assert_eq!(next(&mut reported).await, (OutputStream::Stdout, "one\n".to_owned()));
         go();
-        assert_eq!(next(&mut told).await, (OutputStream::Stderr, "two\n".to_owned()));
+        assert_eq!(next(&mut reported).await, (OutputStream::Stderr, "two\n".to_owned()));
         go();
-        assert_eq!(next(&mut told).await, (OutputStream::Stdout, "three\n".to_owned()));
+        assert_eq!(next(&mut reported).await, (OutputStream::Stdout, "three\n".to_owned()));
     };
     let (result, ()) = within(async { tokio::join!(call, seen) }).await;
     assert_eq!(result.unwrap().as_text(), "one\nthree\n\nstderr: two\n");
@@ -95,10 +95,10 @@ async fn output_streams_while_the_command_runs(machine: Machine) {
 
 async fn output_streams_beyond_the_limit(machine: Machine) {
     let tool = BashTool::new(machine).max_output_bytes(4);
-    let (context, mut told) = listening();
+    let (context, mut reported) = listening();
     let count = async {
         let mut count = 0;
-        while let Some(chunk) = told.recv().await {
+        while let Some(chunk) = reported.recv().await {
             count += chunk.data.len();
         }
         count
@@ -110,8 +110,8 @@ async fn output_streams_beyond_the_limit(machine: Machine) {
 }
 
 async fn listener_that_leaves_does_not_end_the_command(machine: Machine) {
-    let (context, told) = listening();
-    drop(told);
+    let (context, reported) = listening();
+    drop(reported);
     let command = json!({ "command": "seq 1 3" });
     let result = within(BashTool::new(machine).execute(command, context)).await.unwrap();
     assert_eq!(result.as_text(), "1\n2\n3\n");

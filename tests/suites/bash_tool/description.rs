@@ -55,7 +55,7 @@ fn activity_is_described() {
 }
 
 #[test]
-fn definition_of_sections_tells_five_seconds_and_no_sudo() {
+fn definition_of_sections_has_five_seconds_and_no_sudo() {
     let tool = BashTool::new(here()).style(Style::sections());
     let properties = &tool.definition().input_schema["properties"];
     assert_eq!((&properties["timeout"]["default"], &properties["timeout"]["type"]), (&json!(5), &json!("number")));

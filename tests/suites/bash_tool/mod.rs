@@ -76,12 +76,12 @@ fn failed(result: Result<ToolResult, ToolError>) -> String {
 }
 
 fn listening() -> (ToolContext, mpsc::Receiver<Output>) {
-    let (output, told) = mpsc::channel(16);
-    (ToolContext { output: Some(output), ..ToolContext::default() }, told)
+    let (output, reported) = mpsc::channel(16);
+    (ToolContext { output: Some(output), ..ToolContext::default() }, reported)
 }
 
-async fn next(told: &mut mpsc::Receiver<Output>) -> (OutputStream, String) {
-    let chunk = within(told.recv()).await.expect("more output");
+async fn next(reported: &mut mpsc::Receiver<Output>) -> (OutputStream, String) {
+    let chunk = within(reported.recv()).await.expect("more output");
     (chunk.stream, String::from_utf8(chunk.data.to_vec()).unwrap())
 }
 

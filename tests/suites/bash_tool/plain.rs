@@ -11,7 +11,7 @@ here_and_there! {
     non_zero_exit_code_is_the_last_line,
     standard_error_is_labelled,
     both_streams_are_a_line_apart,
-    silence_is_told,
+    silence_is_reported,
     timeout_is_an_error_result,
     spawn_failure_is_an_error_result,
 }
@@ -35,7 +35,7 @@ async fn both_streams_are_a_line_apart(machine: Machine) {
     assert_eq!(text(&machine, Style::plain(), "echo err >&2; false").await, "stderr: err\n\nexit code: 1");
 }
 
-async fn silence_is_told(machine: Machine) {
+async fn silence_is_reported(machine: Machine) {
     assert_eq!(text(&machine, Style::plain(), "true").await, "(no output)");
 }
 

@@ -68,11 +68,11 @@ async fn denied_command_is_not_confirmed(machine: Machine) {
 async fn cancel_is_cancelled_and_leaves_no_process(machine: Machine) {
     let mark = marker();
     let tool = BashTool::new(machine).env(MARK, &mark);
-    let (context, mut told) = listening();
+    let (context, mut reported) = listening();
     let cancel = context.cancel.clone();
     let call = tool.execute(json!({ "command": "echo ready; setsid sleep 300 & sleep 300" }), context);
     let cancelled = async {
-        assert_eq!(next(&mut told).await.1, "ready\n");
+        assert_eq!(next(&mut reported).await.1, "ready\n");
         cancel.cancel();
     };
     let (result, ()) = within(async { tokio::join!(call, cancelled) }).await;

@@ -136,7 +136,7 @@ async fn signals_end_executions() {
 }
 
 #[tokio::test]
-async fn an_id_that_is_not_known_is_told_and_the_others_are_signalled() {
+async fn an_id_that_is_not_known_is_reported_and_the_others_are_signalled() {
     let site = Site::unix().await;
     let (child, _stdout) = site.running(&["--id", "known", "-c", "echo ready; exec sleep 300"]).await;
     let said = site.say("kill", &["nope", "known"]).await;
@@ -184,7 +184,7 @@ async fn ctrl_c_only_ends_the_following() {
 }
 
 #[tokio::test]
-async fn output_that_is_no_longer_kept_is_told() {
+async fn output_that_is_no_longer_kept_is_reported() {
     let site = Site::unix().await;
     // of one that is followed only the last few KiB are kept
     let text = "echo ready; head -c 1000000 /dev/zero; echo; exec sleep 300";

@@ -102,7 +102,7 @@ async fn certificates_are_shown() {
 }
 
 #[tokio::test]
-async fn a_caller_whom_the_agent_cannot_trust_is_told_so() {
+async fn a_caller_whom_the_agent_cannot_trust_gets_an_error() {
     let site = Site::mtls().await;
     let [.., address] = &site.target[..] else { panic!("{:?}", site.target) };
     let said = say(&["exec", address, "--", "true"]).await;

@@ -110,7 +110,7 @@ async fn the_users_are_as_configured() {
 }
 
 #[tokio::test]
-async fn mistakes_are_told_with_file_and_key() {
+async fn mistakes_are_reported_with_file_and_key() {
     let configured = Configured::new("[targets.a]\naddress = 'a:1'\ncolour = 'red'\n");
     let file = configured.path().join("config.toml");
     let said = configured.say(&["exec", "a", "-c", "true"]).await;
@@ -120,7 +120,7 @@ async fn mistakes_are_told_with_file_and_key() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_not_there_is_told() {
+async fn a_name_that_is_not_there_is_reported() {
     let configured = Configured::new("[targets.a]\naddress = 'a:1'");
     let said = configured.say(&["exec", "b", "-c", "true"]).await;
     assert!(said.failure(2).contains("no target \"b\"") && said.failure(2).contains("HOST:PORT"), "{said:?}");

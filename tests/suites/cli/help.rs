@@ -106,6 +106,6 @@ async fn every_subcommand_has_help_that_tells_only_of_what_is_there() {
 }
 
 #[tokio::test]
-async fn the_version_is_told() {
+async fn the_version_is_reported() {
     assert_eq!(say(&["--version"]).await.answer(), concat!("telexec ", env!("CARGO_PKG_VERSION"), "\n"));
 }

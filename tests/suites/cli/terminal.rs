@@ -21,7 +21,7 @@ impl Desk {
         Self { agent, tmux, settings }
     }
 
-    /// Types `telexec`, with these arguments, and something that tells the exit code; what is typed is then not seen any
+    /// Types `telexec`, with these arguments, and something that prints the exit code; what is typed is then not seen any
     /// more.
     async fn telexec(&self, args: &str) {
         self.line(&format!("telexec {args}; echo code=$?")).await;
@@ -136,7 +136,7 @@ async fn the_window_is_followed() {
     desk.tmux.shows("24 80\n").await;
     for (columns, rows) in [(100, 30), (50, 20), (80, 24)] {
         desk.tmux.resize(columns, rows);
-        until("the new size is told", async || desk.tmux.screen().trim_end().ends_with(&format!("{rows} {columns}")))
+        until("the new size is shown", async || desk.tmux.screen().trim_end().ends_with(&format!("{rows} {columns}")))
             .await;
     }
     desk.tmux.press("C-c");
@@ -162,7 +162,7 @@ async fn typed_input_needs_a_terminal() {
 }
 
 #[tokio::test]
-async fn the_kind_of_terminal_is_told() {
+async fn the_kind_of_terminal_is_reported() {
     let desk = Desk::new().await;
     desk.telexec("exec -it $T -c 'echo kind=$TERM'").await;
     desk.tmux.shows(&format!("kind={TMUX_TERM}\n")).await;

@@ -68,7 +68,7 @@ async fn an_artifact_outlives_the_call() {
 }
 
 #[tokio::test]
-async fn odd_parameters_of_exec_command_are_told_to_programs() {
+async fn odd_parameters_of_exec_command_are_reported_to_programs() {
     let said = say(&["tool", "--json", "local", "exec_command", "{\"command\": \"ls\"}"]).await;
     let result: Value = serde_json::from_str(said.stdout()).unwrap();
     assert_eq!((said.code, &result["is_error"]), (1, &json!(true)));
@@ -129,7 +129,7 @@ async fn the_tool_hands_its_own_trace_on() {
         let mut command = telexec(["tool", "local", tool, &params.to_string()]);
         command.env("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").env("TRACESTATE", "a=1");
         let said = Said::by(command).await;
-        let handed = |line: &str| said.answer().lines().any(|told| told.starts_with(line));
+        let handed = |line: &str| said.answer().lines().any(|reported| reported.starts_with(line));
         assert!(handed("TRACEPARENT=00-0af7651916cd43dd8448eb211c80319c-") && handed("TRACESTATE=a=1"), "{said:?}");
     }
 }

@@ -6,7 +6,7 @@ use futures_util::StreamExt;
 use telexec_executor::{
     Attach, Command, CommandBuilder, Event, Execution, ExecutionId, ExitCause, OnDisconnect, OutputStream,
 };
-use telexec_tests::{Gate, MARK, collect, marker, processes_with, replay, until, until_told, within};
+use telexec_tests::{Gate, MARK, collect, marker, processes_with, replay, until, until_output, within};
 
 use super::{Machine, attach, start};
 
@@ -32,9 +32,9 @@ async fn a_command_goes_to_the_background_after_its_output_so_far(machine: Machi
     let text = format!("echo before; echo err >&2; {}; echo after; exit 3", gate.wait());
     let execution = start(&machine, Command::shell(text).yield_after(AMPLE)).await;
     let id = execution.id().clone();
-    let told = replay(execution, 0).await;
+    let reported = replay(execution, 0).await;
     assert_eq!(
-        (told.text(), told.bytes(OutputStream::Stderr), told.exited),
+        (reported.text(), reported.bytes(OutputStream::Stderr), reported.exited),
         ("before\n".into(), b"err\n".into(), None)
     );
     let _open = gate.open();
@@ -62,16 +62,16 @@ async fn a_timeout_ends_it_in_the_background(machine: Machine) {
     let mark = marker();
     let command = Command::shell("echo before; sleep 300").timeout(AMPLE).kill_grace(SHORT).env(MARK, &mark);
     let id = promoted(&machine, command).await;
-    let told = replay(attach(&machine, &id, Attach::start()).await, 0).await;
-    assert_eq!((told.exited().cause, told.text()), (ExitCause::TimedOut, "before\n".into()));
+    let reported = replay(attach(&machine, &id, Attach::start()).await, 0).await;
+    assert_eq!((reported.exited().cause, reported.text()), (ExitCause::TimedOut, "before\n".into()));
     assert_eq!(processes_with(&mark), []);
 }
 
 async fn a_deadline_does_not_end_it_in_the_background(machine: Machine) {
     let deadline = Instant::now() + AMPLE;
     let id = promoted(&machine, Command::shell("sleep 3; exit 3").deadline(deadline)).await;
-    let told = replay(attach(&machine, &id, Attach::start()).await, 0).await;
-    assert_eq!(told.exited().cause, ExitCause::Exited(3));
+    let reported = replay(attach(&machine, &id, Attach::start()).await, 0).await;
+    assert_eq!(reported.exited().cause, ExitCause::Exited(3));
 }
 
 /// The call is over before the command has gone to the background, but not before it has started.
@@ -86,7 +86,7 @@ async fn it_writes_on_without_a_reader(machine: Machine) {
     let text = format!("echo before; {}; seq 1 50000; seq 1 50000 >&2; exit 3", gate.wait());
     let mut execution = detached(&machine, Command::shell(text)).await;
     let id = execution.id().clone();
-    until_told(&mut execution, "before\n").await;
+    until_output(&mut execution, "before\n").await;
     drop(execution);
     let _open = gate.open();
     let all = collect(attach(&machine, &id, Attach::start()).await).await.unwrap();
@@ -112,8 +112,8 @@ async fn a_deadline_ends_what_was_detached(machine: Machine) {
     let execution = detached(&machine, command.env(MARK, &mark)).await;
     let id = execution.id().clone();
     drop(execution);
-    let told = replay(attach(&machine, &id, Attach::start()).await, 0).await;
-    assert_eq!((told.exited().cause, processes_with(&mark)), (ExitCause::DeadlineExceeded, vec![]));
+    let reported = replay(attach(&machine, &id, Attach::start()).await, 0).await;
+    assert_eq!((reported.exited().cause, processes_with(&mark)), (ExitCause::DeadlineExceeded, vec![]));
 }
 
 async fn a_timeout_ends_what_was_detached(machine: Machine) {
@@ -122,8 +122,8 @@ async fn a_timeout_ends_what_was_detached(machine: Machine) {
     let execution = detached(&machine, command).await;
     let id = execution.id().clone();
     drop(execution);
-    let told = replay(attach(&machine, &id, Attach::start()).await, 0).await;
-    assert_eq!((told.exited().cause, processes_with(&mark)), (ExitCause::TimedOut, vec![]));
+    let reported = replay(attach(&machine, &id, Attach::start()).await, 0).await;
+    assert_eq!((reported.exited().cause, processes_with(&mark)), (ExitCause::TimedOut, vec![]));
 }
 
 telexec_tests::everywhere! {

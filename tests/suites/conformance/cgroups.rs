@@ -6,7 +6,8 @@ use telexec_executor::{
     Command, Descendants, Execution, ExecutionState, ExecutorError, ExitCause, ResourceLimits, Signal,
 };
 use telexec_tests::{
-    Cleared, Hierarchy, MARK, cgroups_named, directory, has_controller, marker, processes_with, run, until, until_told,
+    Cleared, Hierarchy, MARK, cgroups_named, directory, has_controller, marker, processes_with, run, until,
+    until_output,
 };
 
 use super::Machine;
@@ -25,11 +26,11 @@ async fn start(machine: &Machine, text: &str, mark: &str, directory: &std::path:
     let command = Command::shell(text).env(MARK, mark).working_directory(directory.to_str().unwrap());
     let grace = std::time::Duration::from_millis(200);
     let mut execution = machine.execute(command.kill_grace(grace).build().unwrap()).await.unwrap();
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     execution
 }
 
-/// The cgroups that the agent made for this command, as its process tells.
+/// The cgroups that the agent made for this command, as its process reports them.
 fn cgroups_of(pid: u32) -> Vec<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
@@ -78,7 +79,7 @@ async fn that_is_frozen(machine: &Machine, hierarchy: Hierarchy) {
     until("no cgroup is left", async || left(&cgroups).is_empty()).await;
 }
 
-/// Only the topmost of such cgroups tells which processes are in them; see "Threads" in the kernel's cgroup-v2.rst.
+/// Only the topmost of such cgroups lists which processes are in them; see "Threads" in the kernel's cgroup-v2.rst.
 async fn cancel_leaves_nothing_of_threaded_cgroups(machine: Machine) {
     if !is_there(Hierarchy::Unified) {
         return;
@@ -244,7 +245,7 @@ async fn cancel_ends_an_orphan_that_left_its_cgroup(machine: Machine) {
     cancel_ends_who_left(&machine, text).await;
 }
 
-/// Nothing but its parents tells whose it is.
+/// Only its parents show whose it is.
 async fn cancel_ends_a_child_with_an_empty_environment_that_left_its_cgroup(machine: Machine) {
     let text = "env -i setsid bash -c \"{leave}trap '' TERM; echo ready; exec -a $TELEXEC_TEST sleep 300\" & sleep 300";
     cancel_ends_who_left(&machine, &text.replace("{leave}", &leave().replace('$', "\\$"))).await;
@@ -276,7 +277,7 @@ async fn a_fork_bomb_stops_at_its_limit_and_others_run(machine: Machine) {
 
     let bomb = "echo ready; f() { f & f & }; while :; do f; done 2>/dev/null";
     let mut execution = machine.execute(limited(bomb).build().unwrap()).await.unwrap();
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     for code in 0..10 {
         let outcome = run(&machine, Command::shell(format!("(exit {code}) & wait $!"))).await.unwrap();
         assert_eq!(outcome.exited.exit_code(), code);

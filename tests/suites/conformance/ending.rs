@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use telexec_executor::{Command, CommandBuilder, Execution, ExecutionState, ExitCause, Exited, Signal};
 use telexec_tests::{
-    Agent, Holdings, MARK, Process, collect, directory, lines, marker, processes_with, rounds, run, until, until_told,
+    Agent, Holdings, MARK, Process, collect, directory, lines, marker, processes_with, rounds, run, until, until_output,
 };
 use tempfile::TempDir;
 
@@ -65,7 +65,7 @@ async fn started(
 ) -> Execution {
     let command = command.env(MARK, mark).build().unwrap();
     let mut execution = machine.execute(command).await.unwrap();
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     until("all processes run", async || there(&processes_with(mark))).await;
     execution
 }
@@ -129,7 +129,7 @@ async fn exited(machine: &Machine, execution: &Execution) -> impl AsyncFn() -> O
     }
 }
 
-pub(super) async fn cancel_is_told_as_the_cause(machine: Machine) {
+pub(super) async fn cancel_is_reported_as_the_cause(machine: Machine) {
     // by SIGTERM, however slow the machine is
     let command = Command::shell(SESSION).kill_grace(ENDLESS);
     let execution = started(&machine, command, &marker(), sleeps(2)).await;
@@ -202,7 +202,7 @@ async fn cancel_while_it_starts_leaves_the_agent_no_descriptor_and_no_child() {
     until("all is given back", async || held().1 == 0 && held().0 <= before.0).await;
 }
 
-/// The first reason to end it is the one that is told.
+/// The first reason to end it is the one that is reported.
 pub(super) async fn ending_it_again_changes_nothing(machine: Machine) {
     let execution = running(&machine, TERM_IGNORED, &marker(), sleeps(1)).await;
     let (exited, id) = (exited(&machine, &execution).await, execution.id().clone());
@@ -226,7 +226,7 @@ pub(super) async fn cancel_after_the_end_changes_nothing(machine: Machine) {
     assert_eq!(exited().await.unwrap().cause, ExitCause::Exited(3));
 }
 
-/// The end of it is told only once nothing is left, so no time is given here.
+/// The end of it is reported only once nothing is left, so no time is given here.
 async fn ends_with_nothing_left(machine: &Machine, command: CommandBuilder) -> Exited {
     let (mark, directory) = (marker(), alive());
     let command = command.env(MARK, &mark).working_directory(directory.path().to_str().unwrap());

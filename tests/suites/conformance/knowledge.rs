@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use telexec_executor::{
     Command, CommandBuilder, ExecutionId, ExecutionState, ExecutorError, InvalidCommand, ListQuery, Program,
 };
-use telexec_tests::{Outcome, directory, lines, marker, run, until_told};
+use telexec_tests::{Outcome, directory, lines, marker, run, until_output};
 
 use super::Machine;
 
@@ -13,7 +13,7 @@ pub(super) async fn an_id_is_used_only_once(machine: Machine) {
     let command = |text: &str| Command::shell(text).execution_id(id.clone());
     let mut execution = machine.execute(command("echo ready; sleep 300").build().unwrap()).await.unwrap();
     assert_eq!(*execution.id(), id);
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     let again = run(&machine, command("echo another")).await;
     assert!(matches!(&again, Err(ExecutorError::AlreadyExists(taken)) if *taken == id), "{again:?}");
 }
@@ -36,7 +36,7 @@ pub(super) async fn a_running_command_is_described(machine: Machine) {
     let label = ("suite".to_owned(), "knowledge é".to_owned());
     let command = Command::shell(text).shell("sh").login(true).working_directory("/usr").labels([label.clone()]);
     let mut execution = machine.execute(command.build().unwrap()).await.unwrap();
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     let info = machine.get(execution.id()).await.unwrap();
     assert_eq!(info.program, Program::Shell { text: text.into(), shell: Some("sh".into()), login: true });
     assert_eq!((&info.working_directory[..], info.labels.into_iter().next()), ("/usr", Some(label)));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use telexec_executor::{Command, CommandBuilder, Execution, ExecutionId, ExecutorError, Input};
-use telexec_tests::{Gate, MARK, collect, marker, processes_with, run, until, until_told, within};
+use telexec_tests::{Gate, MARK, collect, marker, processes_with, run, until, until_output, within};
 
 use super::{Machine, start};
 
@@ -62,7 +62,7 @@ async fn it_arrives_while_the_command_runs(machine: Machine) {
     for line in ["one", "two", "three"] {
         let data = format!("{line}\n").into();
         within(machine.write_input(&id, Input { data, ..Input::default() })).await.unwrap();
-        until_told(&mut execution, &format!("<{line}>\n")).await;
+        until_output(&mut execution, &format!("<{line}>\n")).await;
     }
 }
 
@@ -102,13 +102,13 @@ async fn what_has_ended_takes_none(machine: Machine) {
 async fn a_command_that_closes_its_input_takes_none_and_runs_on(machine: Machine) {
     let gate = Gate::new();
     let mut execution = start(&machine, open(&format!("exec <&-; echo ready; {}; echo on", gate.wait()))).await;
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     for _ in 0..2 {
         let answer = write(&machine, execution.id(), 0, "x").await;
         assert!(is_refused(&answer), "{answer:?}");
     }
     let _open = gate.open();
-    until_told(&mut execution, "on\n").await;
+    until_output(&mut execution, "on\n").await;
 }
 
 async fn ten_megabytes_go_through(machine: Machine) {

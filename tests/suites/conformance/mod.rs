@@ -58,11 +58,11 @@ telexec_tests::everywhere! {
     a_reader_that_stops_holds_up_no_other_reader,
     readers_that_stop_hold_up_no_other_calls,
 
-    exit_codes_are_told,
-    the_shells_own_exit_codes_are_told,
-    deaths_by_signal_are_told,
-    a_core_dump_is_told,
-    what_it_used_is_told,
+    exit_codes_are_reported,
+    the_shells_own_exit_codes_are_reported,
+    deaths_by_signal_are_reported,
+    a_core_dump_is_reported,
+    what_it_used_is_reported,
 
     input_arrives_and_ends,
     without_input_there_is_dev_null,
@@ -88,8 +88,8 @@ telexec_tests::everywhere! {
     the_last_directory_of_the_shell_is_reported,
     the_last_directory_is_only_reported_when_asked_for,
 
-    failed_starts_tell_stage_and_error,
-    a_missing_interpreter_is_told_from_a_missing_program,
+    failed_starts_report_stage_and_error,
+    a_missing_interpreter_is_not_a_missing_program,
     a_program_that_is_being_written_is_busy,
     a_failed_start_leaves_no_trace,
 
@@ -104,7 +104,7 @@ telexec_tests::everywhere! {
     cancel_leaves_nothing_of_a_stubborn_child_with_an_empty_environment,
     cancel_leaves_nothing_of_processes_that_respawn,
     cancel_leaves_nothing_of_sessions_that_respawn,
-    cancel_is_told_as_the_cause,
+    cancel_is_reported_as_the_cause,
     cancel_gives_the_grace,
     cancel_of_one_spares_the_others,
     cancel_while_it_starts_leaves_nothing,
@@ -130,7 +130,7 @@ telexec_tests::everywhere! {
 
     a_signal_can_be_caught,
     a_signal_reaches_other_sessions,
-    sigkill_ends_all_and_is_told,
+    sigkill_ends_all_and_is_reported,
     a_stopped_command_can_be_continued,
     a_signal_after_the_end_is_no_error,
     a_signal_to_nobody_is_not_found,
@@ -146,8 +146,8 @@ telexec_tests::everywhere! {
 }
 
 telexec_tests::contained! {
-    exit_codes_are_told,
-    deaths_by_signal_are_told,
+    exit_codes_are_reported,
+    deaths_by_signal_are_reported,
     a_command_that_holds_its_input_can_be_cancelled,
 
     the_environment_is_the_base_and_nothing_else,
@@ -158,8 +158,8 @@ telexec_tests::contained! {
     the_command_leads_a_session_without_a_terminal,
     writing_to_a_closed_pipe_ends_the_writer,
 
-    failed_starts_tell_stage_and_error,
-    a_missing_interpreter_is_told_from_a_missing_program,
+    failed_starts_report_stage_and_error,
+    a_missing_interpreter_is_not_a_missing_program,
     a_program_that_is_being_written_is_busy,
     a_failed_start_leaves_no_trace,
 
@@ -174,7 +174,7 @@ telexec_tests::contained! {
     cancel_leaves_nothing_of_a_stubborn_child_with_an_empty_environment,
     cancel_leaves_nothing_of_processes_that_respawn,
     cancel_leaves_nothing_of_sessions_that_respawn,
-    cancel_is_told_as_the_cause,
+    cancel_is_reported_as_the_cause,
     cancel_gives_the_grace,
     cancel_of_one_spares_the_others,
     cancel_while_it_starts_leaves_nothing,
@@ -194,7 +194,7 @@ telexec_tests::contained! {
 
     a_signal_can_be_caught,
     a_signal_reaches_other_sessions,
-    sigkill_ends_all_and_is_told,
+    sigkill_ends_all_and_is_reported,
     a_stopped_command_can_be_continued,
     a_signal_after_the_end_is_no_error,
 }

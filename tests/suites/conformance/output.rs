@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use telexec_executor::{Command, Event, Execution, ListQuery, OutputStream, Signal};
-use telexec_tests::{Gate, collect, replay, rounds, run, until, until_told, within};
+use telexec_tests::{Gate, collect, replay, rounds, run, until, until_output, within};
 
 use super::{Machine, start};
 
@@ -16,7 +16,7 @@ pub(super) async fn streams_are_kept_apart(machine: Machine) {
 
 pub(super) async fn output_arrives_while_the_command_runs(machine: Machine) {
     let mut execution = machine.execute(Command::shell("echo first; sleep 300").build().unwrap()).await.unwrap();
-    until_told(&mut execution, "first\n").await;
+    until_output(&mut execution, "first\n").await;
 }
 
 pub(super) async fn a_command_without_output_starts_and_exits(machine: Machine) {
@@ -71,20 +71,20 @@ pub(super) async fn the_last_line_before_the_exit_arrives(machine: Machine) {
 
 pub(super) async fn a_slow_reader_gets_every_byte(machine: Machine) {
     let mut execution = machine.execute(Command::shell("seq 1 200000").build().unwrap()).await.unwrap();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let exited = loop {
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
         match execution.next().await.unwrap().unwrap() {
             Event::Started(_) => {}
-            Event::Output(output) => told.extend_from_slice(&output.data),
+            Event::Output(output) => reported.extend_from_slice(&output.data),
             other @ (Event::Gap(_) | Event::Promoted) => panic!("{other:?}"),
             Event::Exited(exited) => break exited,
         }
     };
     let all: String = (1..=200_000).map(|i| format!("{i}\n")).collect();
-    assert!(told == all.as_bytes() && exited.exit_code() == 0, "{} of {} bytes", told.len(), all.len());
+    assert!(reported == all.as_bytes() && exited.exit_code() == 0, "{} of {} bytes", reported.len(), all.len());
 }
 
 /// However late the engine comes to read them.

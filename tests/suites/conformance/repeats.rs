@@ -8,7 +8,7 @@ use telexec_executor::{
     Attach, Command, CommandBuilder, DuplicatePolicy, ExecutionId, ExecutionState, ExecutorError, ExitCause,
     OnDisconnect, TerminalSize,
 };
-use telexec_tests::{Gate, MARK, directory, is_root, lines, marker, processes_with, replay, run, until, until_told};
+use telexec_tests::{Gate, MARK, directory, is_root, lines, marker, processes_with, replay, run, until, until_output};
 
 use super::{Machine, attach, start};
 
@@ -29,11 +29,11 @@ async fn a_repeat_follows_what_runs_from_its_beginning(machine: Machine) {
     let (id, gate) = (id(), Gate::new());
     let command = || Command::shell(format!("echo before; {}; echo after", gate.wait())).execution_id(id.clone());
     let mut first = start(&machine, command()).await;
-    until_told(&mut first, "before\n").await;
+    until_output(&mut first, "before\n").await;
     let second = start(&machine, command()).await;
     let _open = gate.open();
     assert_eq!(replay(second, 0).await.text(), "before\nafter\n");
-    until_told(&mut first, "after\n").await;
+    until_output(&mut first, "after\n").await;
 }
 
 /// It is counted anew for each call.
@@ -76,7 +76,7 @@ async fn it_goes_on_while_one_of_its_calls_is_left(machine: Machine) {
     let (id, gate) = (id(), Gate::new());
     let command = || Command::shell(format!("echo ready; {}; exit 3", gate.wait())).execution_id(id.clone());
     let mut first = start(&machine, command()).await;
-    until_told(&mut first, "ready\n").await;
+    until_output(&mut first, "ready\n").await;
     let second = start(&machine, command()).await;
     drop(first);
     // the agent has long noticed it when this has run
@@ -89,12 +89,12 @@ async fn it_ends_with_the_last_of_its_calls(machine: Machine) {
     let (id, mark) = (id(), marker());
     let command = || Command::shell("echo ready; sleep 300").execution_id(id.clone()).env(MARK, &mark);
     let mut first = start(&machine, command()).await;
-    until_told(&mut first, "ready\n").await;
+    until_output(&mut first, "ready\n").await;
     let second = start(&machine, command()).await;
     let follower = attach(&machine, &id, Attach::start()).await;
     drop((first, second));
-    let told = replay(follower, 0).await;
-    assert_eq!((told.exited().cause, told.text()), (ExitCause::Cancelled, "ready\n".to_owned()));
+    let reported = replay(follower, 0).await;
+    assert_eq!((reported.exited().cause, reported.text()), (ExitCause::Cancelled, "ready\n".to_owned()));
     assert_eq!(processes_with(&mark), []);
 }
 
@@ -114,8 +114,8 @@ async fn a_start_that_its_caller_gives_up_goes_on_for_the_repeat(machine: Machin
                 second.await
             }
         };
-        let told = replay(second.unwrap(), 0).await;
-        assert_eq!((told.exited().cause, told.text()), (ExitCause::Exited(0), "ran\n".to_owned()));
+        let reported = replay(second.unwrap(), 0).await;
+        assert_eq!((reported.exited().cause, reported.text()), (ExitCause::Exited(0), "ran\n".to_owned()));
     }
 }
 
@@ -123,11 +123,11 @@ fn reused(text: &str) -> CommandBuilder {
     Command::shell(text).duplicate_policy(DuplicatePolicy::ReuseRunning)
 }
 
-async fn what_runs_already_is_told_instead_of_started(machine: Machine) {
+async fn what_runs_already_is_reported_instead_of_started(machine: Machine) {
     let mark = marker();
     let command = || reused("echo ready; sleep 300").env(MARK, &mark);
     let mut execution = start(&machine, command()).await;
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     // not its environment, nor its labels
     for again in [command(), command().env("A", "B"), command().labels([("a".to_owned(), "b".to_owned())])] {
         match run(&machine, again).await {
@@ -144,7 +144,7 @@ async fn what_is_not_the_same_is_started(machine: Machine) {
     let gate = Gate::new();
     let text = format!("echo ran; {}", gate.wait());
     let mut execution = start(&machine, reused(&text)).await;
-    until_told(&mut execution, "ran\n").await;
+    until_output(&mut execution, "ran\n").await;
     let mut others = vec![
         reused(&format!("{text} ")),
         Command::argv(["bash", "-c", &text]).duplicate_policy(DuplicatePolicy::ReuseRunning),
@@ -158,7 +158,7 @@ async fn what_is_not_the_same_is_started(machine: Machine) {
         others.push(reused(&text).user("nobody"));
     }
     for other in others {
-        until_told(&mut start(&machine, other.clone()).await, "ran").await;
+        until_output(&mut start(&machine, other.clone()).await, "ran").await;
     }
 }
 
@@ -173,10 +173,13 @@ async fn of_many_at_once_one_runs(machine: Machine) {
     let trace = directory.path().join("trace");
     let text = format!("echo ran >> {}; {}", trace.display(), gate.wait());
     let starts = join_all((0..20).map(|_| machine.execute(reused(&text).build().unwrap()))).await;
-    let (started, told): (Vec<_>, Vec<_>) = starts.into_iter().partition(Result::is_ok);
+    let (started, reported): (Vec<_>, Vec<_>) = starts.into_iter().partition(Result::is_ok);
     let [Ok(started)] = &started[..] else { panic!("{started:?}") };
-    for told in told {
-        assert!(matches!(&told, Err(ExecutorError::AlreadyRunning(info)) if info.id == *started.id()), "{told:?}");
+    for reported in reported {
+        assert!(
+            matches!(&reported, Err(ExecutorError::AlreadyRunning(info)) if info.id == *started.id()),
+            "{reported:?}"
+        );
     }
     until("it runs", async || !lines(&trace).is_empty()).await;
     assert_eq!(lines(&trace), ["ran"]);
@@ -189,7 +192,7 @@ telexec_tests::everywhere! {
     any_other_difference_is_another_request,
     it_goes_on_while_one_of_its_calls_is_left,
     it_ends_with_the_last_of_its_calls,
-    what_runs_already_is_told_instead_of_started,
+    what_runs_already_is_reported_instead_of_started,
     what_is_not_the_same_is_started,
     what_has_ended_is_started_anew,
     of_many_at_once_one_runs,

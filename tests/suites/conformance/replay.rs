@@ -53,7 +53,7 @@ fn part(of: u64, part: f64) -> u64 {
     part.min(of)
 }
 
-/// Any follower is told the suffix of what all were told, without a gap.
+/// Any follower receives a suffix of the whole output, without a gap.
 async fn any_suffix(machine: &Machine, (pieces, positions): (Vec<Piece>, Positions)) -> TestCaseResult {
     let gate = Gate::new();
     let input: Vec<u8> = pieces.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
@@ -73,16 +73,17 @@ async fn any_suffix(machine: &Machine, (pieces, positions): (Vec<Piece>, Positio
     for position in positions.iter().map(|of| part(input.len() as u64, *of)) {
         followers.push((position, attach(machine, &id, Attach::position(position)).await));
     }
-    let told = join_all(followers.into_iter().map(async |(position, f)| (position, replay(f, position).await))).await;
+    let reported =
+        join_all(followers.into_iter().map(async |(position, f)| (position, replay(f, position).await))).await;
 
     for stream in [OutputStream::Stdout, OutputStream::Stderr] {
         let written = pieces.iter().filter(|(to, _)| *to == stream).flat_map(|(_, bytes)| bytes.clone());
         prop_assert!(all.bytes(stream) == written.collect::<Vec<u8>>());
     }
-    for (position, told) in told {
-        prop_assert_eq!(&told.gaps, &[]);
-        prop_assert!(told.from(position) == all.from(position), "from {}", position);
-        prop_assert_eq!(told.exited(), all.exited());
+    for (position, reported) in reported {
+        prop_assert_eq!(&reported.gaps, &[]);
+        prop_assert!(reported.from(position) == all.from(position), "from {}", position);
+        prop_assert_eq!(reported.exited(), all.exited());
     }
     Ok(())
 }
@@ -96,14 +97,14 @@ async fn any_suffix_or_a_gap(machine: &Machine, (pieces, positions): (Vec<Piece>
     let execution = start(machine, command.on_disconnect(OnDisconnect::Detach)).await;
     let all = replay(execution, 0).await;
     for position in positions.iter().map(|of| part(input.len() as u64, *of)) {
-        let told = replay(attach(machine, &all.started.id, Attach::position(position)).await, position).await;
-        prop_assert!(told.gaps.len() <= 1, "{:?}", told.gaps);
+        let reported = replay(attach(machine, &all.started.id, Attach::position(position)).await, position).await;
+        prop_assert!(reported.gaps.len() <= 1, "{:?}", reported.gaps);
         let mut expected = all.from(position);
-        if let [(from, to)] = told.gaps[..] {
+        if let [(from, to)] = reported.gaps[..] {
             let at = |there: u64| usize::try_from(there - position).unwrap();
             expected.drain(at(from)..at(to));
         }
-        prop_assert!(told.from(position) == expected, "from {}", position);
+        prop_assert!(reported.from(position) == expected, "from {}", position);
     }
     Ok(())
 }

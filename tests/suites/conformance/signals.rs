@@ -1,14 +1,14 @@
 //! Signals that a caller sends.
 
 use telexec_executor::{Command, Execution, ExecutorError, ExitCause, Signal};
-use telexec_tests::{MARK, collect, directory, lines, marker, processes_with, run, until, until_told};
+use telexec_tests::{MARK, collect, directory, lines, marker, processes_with, run, until, until_output};
 
 use super::Machine;
 
 async fn ready(machine: &Machine, text: &str, mark: &str, directory: &str) -> Execution {
     let command = Command::shell(text).env(MARK, mark).working_directory(directory).build().unwrap();
     let mut execution = machine.execute(command).await.unwrap();
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     execution
 }
 
@@ -35,7 +35,7 @@ pub(super) async fn a_signal_reaches_other_sessions(machine: Machine) {
     until("it was caught there", async || lines(&directory.path().join("far")) == ["here"]).await;
 }
 
-pub(super) async fn sigkill_ends_all_and_is_told(machine: Machine) {
+pub(super) async fn sigkill_ends_all_and_is_reported(machine: Machine) {
     let mark = marker();
     let text = "trap '' TERM; setsid sleep 300 & echo ready; sleep 300; sleep 300";
     let execution = ready(&machine, text, &mark, "/").await;

@@ -14,7 +14,7 @@ async fn spawn_error(machine: &Machine, command: CommandBuilder) -> SpawnError {
     }
 }
 
-pub(super) async fn failed_starts_tell_stage_and_error(machine: Machine) {
+pub(super) async fn failed_starts_report_stage_and_error(machine: Machine) {
     let directory = directory();
     let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     executable(directory.path(), "text", "no first line that names an interpreter\n");
@@ -49,7 +49,7 @@ pub(super) async fn failed_starts_tell_stage_and_error(machine: Machine) {
     }
 }
 
-pub(super) async fn a_missing_interpreter_is_told_from_a_missing_program(machine: Machine) {
+pub(super) async fn a_missing_interpreter_is_not_a_missing_program(machine: Machine) {
     let directory = directory();
     let program = executable(directory.path(), "script", "#!/no/such/interpreter\n");
     let error = spawn_error(&machine, Command::argv([program.to_str().unwrap()])).await;

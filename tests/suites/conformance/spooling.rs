@@ -13,7 +13,7 @@ use telexec_executor::{
     OutputStream, Signal,
 };
 use telexec_tests::{
-    Agent, AgentBuilder, Gate, Replay, Silent, collect, is_root, marker, replay, run, until, until_told, within,
+    Agent, AgentBuilder, Gate, Replay, Silent, collect, is_root, marker, replay, run, until, until_output, within,
 };
 
 use super::{Machine, attach, start};
@@ -30,7 +30,7 @@ async fn has_ended(machine: &Machine, id: &ExecutionId) {
     until("it has ended", async || machine.get(id).await.unwrap().state == ExecutionState::Exited).await;
 }
 
-/// Runs a command in the background to its end. Its caller is told nothing of it.
+/// Runs a command in the background to its end. Its caller receives nothing of it.
 async fn ended(machine: &Machine, text: &str) -> ExecutionId {
     let gate = Gate::new();
     let command = Command::shell(format!("{}; {text}", gate.wait())).yield_after(Duration::ZERO);
@@ -45,8 +45,8 @@ async fn replayed(machine: &Machine, id: &ExecutionId) -> Replay {
     replay(attach(machine, id, Attach::start()).await, 0).await
 }
 
-fn missing(told: &Replay) -> u64 {
-    told.gaps.iter().map(|(from, to)| to - from).sum()
+fn missing(reported: &Replay) -> u64 {
+    reported.gaps.iter().map(|(from, to)| to - from).sum()
 }
 
 fn numbers(last: u32) -> String {
@@ -71,15 +71,15 @@ async fn what_is_beyond_the_limit_of_one_is_dropped_and_counted() {
     let agent = Agent::builder().config("spool_max_bytes = 100000").start();
     let machine = machine(&agent).await;
     let id = ended(&machine, "seq 1 200000; exit 3").await;
-    let told = replayed(&machine, &id).await;
+    let reported = replayed(&machine, &id).await;
     let all = numbers(200_000);
-    let [(from, to)] = told.gaps[..] else { panic!("{:?}", told.gaps) };
+    let [(from, to)] = reported.gaps[..] else { panic!("{:?}", reported.gaps) };
     assert_eq!(from, 100_000 - 8, "all of the limit is used, index included");
     let [from, to] = [from, to].map(|position| usize::try_from(position).unwrap());
-    assert!(told.text() == format!("{}{}", &all[..from], &all[to..]));
-    let totals = told.exited().stdout;
-    assert_eq!((totals.bytes, totals.dropped_bytes), (all.len() as u64, missing(&told)));
-    assert_eq!(told.exited().exit_code(), 3);
+    assert!(reported.text() == format!("{}{}", &all[..from], &all[to..]));
+    let totals = reported.exited().stdout;
+    assert_eq!((totals.bytes, totals.dropped_bytes), (all.len() as u64, missing(&reported)));
+    assert_eq!(reported.exited().exit_code(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,15 +87,16 @@ async fn what_is_dropped_is_counted_for_each_stream() {
     let agent = Agent::builder().config("spool_max_bytes = 100000").start();
     let machine = machine(&agent).await;
     let id = ended(&machine, "seq 1 100000 & seq 1 100000 >&2 & wait").await;
-    let told = replayed(&machine, &id).await;
-    for (stream, totals) in [(OutputStream::Stdout, told.exited().stdout), (OutputStream::Stderr, told.exited().stderr)]
+    let reported = replayed(&machine, &id).await;
+    for (stream, totals) in
+        [(OutputStream::Stdout, reported.exited().stdout), (OutputStream::Stderr, reported.exited().stderr)]
     {
         assert_eq!(totals.bytes, numbers(100_000).len() as u64);
-        assert_eq!(totals.bytes - totals.dropped_bytes, told.bytes(stream).len() as u64, "{stream:?}");
+        assert_eq!(totals.bytes - totals.dropped_bytes, reported.bytes(stream).len() as u64, "{stream:?}");
     }
 }
 
-/// What was told to the caller before it went is not dropped, and what had not been read is.
+/// What was sent to the caller before it went is not dropped, and what had not been read is.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waited_for_a_caller_that_went_is_counted_too() {
     let agent = Agent::builder().config("spool_max_bytes = 100000").start();
@@ -112,12 +113,12 @@ async fn what_waited_for_a_caller_that_went_is_counted_too() {
     .await;
     drop(execution);
     has_ended(&machine, &id).await;
-    let told = replayed(&machine, &id).await;
-    let totals = told.exited().stdout;
+    let reported = replayed(&machine, &id).await;
+    let totals = reported.exited().stdout;
     // the connection has taken some of it
     assert_eq!(totals.bytes, 30_000_000);
-    assert!(totals.dropped_bytes <= missing(&told), "{} of {}", totals.dropped_bytes, missing(&told));
-    assert!(totals.dropped_bytes >= 30_000_000 - position, "{} of {}", totals.dropped_bytes, missing(&told));
+    assert!(totals.dropped_bytes <= missing(&reported), "{} of {}", totals.dropped_bytes, missing(&reported));
+    assert!(totals.dropped_bytes >= 30_000_000 - position, "{} of {}", totals.dropped_bytes, missing(&reported));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -134,27 +135,27 @@ async fn of_ended_commands_the_oldest_output_is_given_up_for_others_but_for_the_
         ids.push(ended(&machine_of_first, "seq 1 60000").await);
     }
     assert!(files(&state).len() <= 4, "two of each execution");
-    let all_told = async |machine: &Machine| {
-        let mut told = Vec::new();
+    let all_reported = async |machine: &Machine| {
+        let mut reported = Vec::new();
         for id in &ids {
-            told.push(replayed(machine, id).await);
+            reported.push(replayed(machine, id).await);
         }
-        told
+        reported
     };
-    let told = all_told(&machine_of_first).await;
-    let whole: Vec<bool> = told.iter().map(|told| told.gaps.is_empty() && told.text() == all).collect();
+    let reported = all_reported(&machine_of_first).await;
+    let whole: Vec<bool> = reported.iter().map(|reported| reported.gaps.is_empty() && reported.text() == all).collect();
     assert_eq!(whole, [false, false, true, true]);
-    for told in &told[..2] {
-        let last = told.text();
+    for reported in &reported[..2] {
+        let last = reported.text();
         assert!(all.ends_with(&last) && last.len() >= 8 * 1024, "{} bytes", last.len());
-        assert_eq!(told.gaps, [(0, (all.len() - last.len()) as u64)]);
-        assert_eq!(told.exited().stdout.dropped_bytes, 0, "it was kept when it ended");
+        assert_eq!(reported.gaps, [(0, (all.len() - last.len()) as u64)]);
+        assert_eq!(reported.exited().stdout.dropped_bytes, 0, "it was kept when it ended");
     }
     assert!(first.terminate().await.success());
     let next = agent("");
-    let told_by_next = all_told(&machine(&next).await).await;
-    for (told, by_next) in told.iter().zip(&told_by_next) {
-        assert_eq!((told.text(), &told.gaps), (by_next.text(), &by_next.gaps));
+    let reported_by_next = all_reported(&machine(&next).await).await;
+    for (reported, by_next) in reported.iter().zip(&reported_by_next) {
+        assert_eq!((reported.text(), &reported.gaps), (by_next.text(), &by_next.gaps));
     }
 }
 
@@ -165,7 +166,7 @@ async fn without_room_there_is_no_new_background_work() {
     let gate = Gate::new();
     let mut holds = start(&machine, detached(&format!("seq 1 200000; echo full; {}; echo on", gate.wait()))).await;
     let id = holds.id().clone();
-    until_told(&mut holds, "full\n").await;
+    until_output(&mut holds, "full\n").await;
     drop(holds);
     let new = || [detached("echo ran"), Command::shell("echo ran").yield_after(Duration::from_secs(60))];
     let is_full = |answer: &Result<_, ExecutorError>| {
@@ -182,8 +183,8 @@ async fn without_room_there_is_no_new_background_work() {
     }
     let _open = gate.open();
     has_ended(&machine, &id).await;
-    let told = replayed(&machine, &id).await;
-    assert!(told.text().ends_with("on\n"), "the end of it is kept");
+    let reported = replayed(&machine, &id).await;
+    assert!(reported.text().ends_with("on\n"), "the end of it is kept");
     for command in new() {
         assert_eq!(run(&machine, command).await.unwrap().text(), "ran\n");
     }
@@ -195,7 +196,7 @@ async fn little_output_needs_no_file() {
     let machine = machine(&agent).await;
     let gate = Gate::new();
     let mut execution = start(&machine, detached(&format!("seq 1 1000; echo ready; {}", gate.wait()))).await;
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     assert_eq!(files(&agent.directory().join("state")), [] as [PathBuf; 0]);
 }
 
@@ -260,7 +261,7 @@ async fn what_a_killed_agent_left_is_removed_by_the_next() {
 
 /// The agent's state is on a file system of its own, which only it sees.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_ends_nothing_and_is_told() {
+async fn a_full_disk_ends_nothing_and_is_reported() {
     if !is_root() {
         return;
     }
@@ -282,7 +283,7 @@ async fn a_full_disk_ends_nothing_and_is_told() {
     let gate = Gate::new();
     let mut before = start(&machine, detached(&format!("echo ready; {}; seq 1 200000; exit 3", gate.wait()))).await;
     let id = before.id().clone();
-    until_told(&mut before, "ready\n").await;
+    until_output(&mut before, "ready\n").await;
     drop(before);
     let full = fs::write(&fill, vec![0; 8 << 20]).unwrap_err();
     assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
@@ -292,12 +293,12 @@ async fn a_full_disk_ends_nothing_and_is_told() {
     assert_eq!(run(&machine, Command::shell("echo ran")).await.unwrap().text(), "ran\n");
     let _open = gate.open();
     has_ended(&machine, &id).await;
-    let told = replayed(&machine, &id).await;
-    let totals = told.exited().stdout;
-    assert_eq!((told.exited().exit_code(), totals.bytes), (3, 6 + numbers(200_000).len() as u64));
-    assert!(told.text().ends_with("\n200000\n"));
-    // its caller was told the first line
-    assert_eq!(totals.dropped_bytes, totals.bytes - told.text().len() as u64 - 6);
+    let reported = replayed(&machine, &id).await;
+    let totals = reported.exited().stdout;
+    assert_eq!((reported.exited().exit_code(), totals.bytes), (3, 6 + numbers(200_000).len() as u64));
+    assert!(reported.text().ends_with("\n200000\n"));
+    // its caller received the first line
+    assert_eq!(totals.dropped_bytes, totals.bytes - reported.text().len() as u64 - 6);
 
     fs::remove_file(&fill).unwrap();
     let id = ended(&machine, "seq 1 200000").await;
@@ -311,9 +312,9 @@ async fn files_that_could_not_be_written_are_removed() {
     let machine = machine(&agent).await;
     let state = agent.directory().join("state");
     let id = ended(&machine, "trap '' XFSZ; seq 1 100000; exit 3").await;
-    let told = replayed(&machine, &id).await;
-    assert_eq!(told.exited().exit_code(), 3);
-    assert_eq!(told.exited().stdout.dropped_bytes, missing(&told));
+    let reported = replayed(&machine, &id).await;
+    assert_eq!(reported.exited().exit_code(), 3);
+    assert_eq!(reported.exited().stdout.dropped_bytes, missing(&reported));
     for _ in 0..2 {
         run(&machine, Command::argv(["true"])).await.unwrap();
     }
@@ -329,8 +330,8 @@ async fn a_file_that_was_removed_is_a_gap() {
     for file in files(&agent.directory().join("state")) {
         fs::remove_file(file).unwrap();
     }
-    let told = replayed(&machine, &id).await;
-    assert_eq!((told.gaps.len(), told.exited().exit_code()), (1, 3));
+    let reported = replayed(&machine, &id).await;
+    assert_eq!((reported.gaps.len(), reported.exited().exit_code()), (1, 3));
     let mut rest = attach(&machine, &id, Attach::position(1000)).await;
     assert!(within(rest.next()).await.unwrap().is_ok());
 }
@@ -346,7 +347,7 @@ async fn a_state_directory_that_was_removed_is_made_again() {
     let text = format!("seq 1 100000; echo on; {}; seq 1 100000; exit 3", gate.wait());
     let mut running = start(&machine_of_first, detached(&text)).await;
     let id = running.id().clone();
-    until_told(&mut running, "100000\non\n").await;
+    until_output(&mut running, "100000\non\n").await;
     drop(running);
     until("some of it is kept", async || files(&state).len() == 2).await;
     fs::remove_dir_all(&state).unwrap();
@@ -360,12 +361,12 @@ async fn a_state_directory_that_was_removed_is_made_again() {
     }
     let _open = gate.open();
     has_ended(&machine_of_first, &id).await;
-    let told = replayed(&machine_of_first, &id).await;
+    let reported = replayed(&machine_of_first, &id).await;
     let all = format!("{}on\n{}", numbers(100_000), numbers(100_000));
-    let [(0, lost)] = told.gaps[..] else { panic!("{:?}", told.gaps) };
+    let [(0, lost)] = reported.gaps[..] else { panic!("{:?}", reported.gaps) };
     assert!(lost <= numbers(100_000).len() as u64 + 3, "what was written after that is kept: {lost}");
-    assert!(told.text() == all[usize::try_from(lost).unwrap()..]);
-    assert_eq!(told.exited().exit_code(), 3);
+    assert!(reported.text() == all[usize::try_from(lost).unwrap()..]);
+    assert_eq!(reported.exited().exit_code(), 3);
 
     let beside = agent();
     assert_eq!(directories(&state), 2, "it is not taken for a dead agent's");
@@ -373,8 +374,8 @@ async fn a_state_directory_that_was_removed_is_made_again() {
     assert!(first.terminate().await.success());
     let next = agent();
     let machine_of_next = machine(&next).await;
-    let told_by_next = replayed(&machine_of_next, &id).await;
-    assert!(told_by_next.text() == told.text() && told_by_next.gaps == told.gaps);
+    let reported_by_next = replayed(&machine_of_next, &id).await;
+    assert!(reported_by_next.text() == reported.text() && reported_by_next.gaps == reported.gaps);
 }
 
 fn is_refused<T>(answer: &Result<T, ExecutorError>) -> bool {
@@ -404,13 +405,13 @@ async fn a_disk_that_does_not_answer_keeps_nobody() {
     let text = format!("echo ready; {}; seq 1 200000; exit 3", gate.wait());
     let writers = join_all((0..12).map(async |_| {
         let mut writer = start(&machine, detached(&text)).await;
-        until_told(&mut writer, "ready\n").await;
+        until_output(&mut writer, "ready\n").await;
         writer.id().clone()
     }))
     .await;
     let mut reporting =
         start(&machine, Command::shell("echo ready; exec sleep 300").report_working_directory(true)).await;
-    until_told(&mut reporting, "ready\n").await;
+    until_output(&mut reporting, "ready\n").await;
 
     let silent = Silent::over(&agent, &agent.directory().join("state"));
     // more than may be started at once
@@ -432,15 +433,15 @@ async fn a_disk_that_does_not_answer_keeps_nobody() {
     assert!(refused.iter().all(is_refused), "{refused:?}");
     let all = format!("ready\n{}", numbers(200_000));
     for writer in &writers {
-        let told = replayed(&machine, writer).await;
-        let totals = told.exited().stdout;
-        assert_eq!((told.exited().exit_code(), totals.bytes), (3, all.len() as u64));
-        // its caller was told the first line
+        let reported = replayed(&machine, writer).await;
+        let totals = reported.exited().stdout;
+        assert_eq!((reported.exited().exit_code(), totals.bytes), (3, all.len() as u64));
+        // its caller received the first line
         assert_eq!(
-            (totals.dropped_bytes, missing(&told)),
-            (missing(&told) - 6, (all.len() - told.text().len()) as u64)
+            (totals.dropped_bytes, missing(&reported)),
+            (missing(&reported) - 6, (all.len() - reported.text().len()) as u64)
         );
-        assert!(!told.text().is_empty() && all.ends_with(&told.text()));
+        assert!(!reported.text().is_empty() && all.ends_with(&reported.text()));
     }
     assert_eq!(agent.log().matches("output is not kept from here on").count(), writers.len(), "once for each");
     let report = run(&machine, Command::shell("cd /").report_working_directory(true)).await;

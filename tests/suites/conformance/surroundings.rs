@@ -118,9 +118,9 @@ pub(super) async fn the_shell_can_be_chosen(machine: Machine) {
 }
 
 pub(super) async fn a_login_shell_knows_that_it_is_one(machine: Machine) {
-    for (login, told) in [(true, "on\n"), (false, "off\n")] {
+    for (login, reported) in [(true, "on\n"), (false, "off\n")] {
         let text = "shopt login_shell | cut -f 2";
-        assert_eq!(run(&machine, Command::shell(text).login(login)).await.unwrap().text(), told);
+        assert_eq!(run(&machine, Command::shell(text).login(login)).await.unwrap().text(), reported);
     }
 }
 

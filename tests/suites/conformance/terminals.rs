@@ -8,7 +8,7 @@ use telexec_executor::{
     Attach, Command, CommandBuilder, Event, Execution, ExecutionState, ExecutorError, ExitCause, Input, Signal,
     TerminalSize,
 };
-use telexec_tests::{Gate, MARK, collect, is_root, marker, processes_with, replay, run, until, until_told, within};
+use telexec_tests::{Gate, MARK, collect, is_root, marker, processes_with, replay, run, until, until_output, within};
 
 use super::{Machine, attach, start};
 
@@ -36,7 +36,7 @@ async fn interactive(machine: &Machine, mark: &str) -> Execution {
     let command = Command::argv(["bash", "--norc", "-i"]).terminal(size(80, 24)).accepts_input(true);
     let command = command.env("PS1", "ready> ").env(MARK, mark).kill_grace(ENDLESS);
     let mut execution = start(machine, command).await;
-    until_told(&mut execution, "ready> ").await;
+    until_output(&mut execution, "ready> ").await;
     execution
 }
 
@@ -63,7 +63,7 @@ async fn the_request_may_name_another_kind_of_terminal(machine: Machine) {
     assert_eq!(outcome.text(), "dumb\r\n");
 }
 
-async fn the_largest_and_the_smallest_size_are_told(machine: Machine) {
+async fn the_largest_and_the_smallest_size_are_reported(machine: Machine) {
     for (columns, rows) in [(1, 1), (65_535, 65_535)] {
         let outcome = run(&machine, Command::shell("stty size").terminal(size(columns, rows))).await.unwrap();
         assert_eq!(outcome.text(), format!("{rows} {columns}\r\n"));
@@ -71,13 +71,13 @@ async fn the_largest_and_the_smallest_size_are_told(machine: Machine) {
 }
 
 /// One size for each command: bash loses a signal that comes while it handles the one before.
-async fn a_new_size_is_told_by_a_signal(machine: Machine) {
+async fn a_new_size_is_reported_by_a_signal(machine: Machine) {
     let text = "trap 'stty size' WINCH; echo ready; while :; do sleep 0.02; done";
     for (columns, rows) in [(132, 43), (1, 65_535)] {
         let mut execution = start(&machine, on_terminal(text)).await;
-        until_told(&mut execution, "ready\r\n").await;
+        until_output(&mut execution, "ready\r\n").await;
         within(machine.resize(execution.id(), size(columns, rows))).await.unwrap();
-        until_told(&mut execution, &format!("{rows} {columns}\r\n")).await;
+        until_output(&mut execution, &format!("{rows} {columns}\r\n")).await;
     }
 }
 
@@ -117,7 +117,7 @@ async fn a_typed_interrupt_reaches_the_foreground_only(machine: Machine) {
     typed(&machine, &execution, b"\x03".as_slice()).await;
     until("the one in the foreground has ended", async || sleeps() == 1).await;
     typed(&machine, &execution, "echo on $((6 * 7))\n").await;
-    until_told(&mut execution, "on 42\r\n").await;
+    until_output(&mut execution, "on 42\r\n").await;
     drop(execution);
     until("nothing is left", async || processes_with(&mark).is_empty()).await;
 }
@@ -130,7 +130,7 @@ async fn jobs_can_be_stopped_and_continued(machine: Machine) {
     until("the job runs", async || is_in('S')).await;
     typed(&machine, &execution, b"\x1a".as_slice()).await;
     until("it is stopped", async || is_in('T')).await;
-    until_told(&mut execution, "ready> ").await;
+    until_output(&mut execution, "ready> ").await;
     typed(&machine, &execution, "bg\n").await;
     until("it goes on", async || is_in('S')).await;
     typed(&machine, &execution, "kill %1; wait; exit 7\n").await;
@@ -147,7 +147,8 @@ async fn last(execution: Execution) -> ExitCause {
 }
 
 async fn closing_its_input_ends_it_anywhere_in_a_line(machine: Machine) {
-    for (text, told) in [("", ""), ("abc\n", "abc\r\nabc\r\n"), ("abc\ndef", "abc\r\nabc\r\ndefdef"), ("abc", "abcabc")]
+    for (text, reported) in
+        [("", ""), ("abc\n", "abc\r\nabc\r\n"), ("abc\ndef", "abc\r\nabc\r\ndefdef"), ("abc", "abcabc")]
     {
         let command = Command::argv(["cat"]).terminal(size(80, 24)).accepts_input(true);
         let execution = start(&machine, command).await;
@@ -161,7 +162,7 @@ async fn closing_its_input_ends_it_anywhere_in_a_line(machine: Machine) {
             letters.sort_unstable();
             letters
         };
-        assert_eq!(letters(outcome.text()), letters(told), "{text:?}: {:?}", outcome.text());
+        assert_eq!(letters(outcome.text()), letters(reported), "{text:?}: {:?}", outcome.text());
     }
 }
 
@@ -169,9 +170,9 @@ async fn closing_its_input_ends_it_anywhere_in_a_line(machine: Machine) {
 async fn closing_its_input_after_a_carriage_return_types_no_second_end(machine: Machine) {
     let command = on_terminal("echo ready; cat; cat; echo after").accepts_input(true);
     let mut execution = start(&machine, command).await;
-    until_told(&mut execution, "ready\r\n").await;
+    until_output(&mut execution, "ready\r\n").await;
     typed(&machine, &execution, "abc\r").await;
-    until_told(&mut execution, "abc\r\nabc\r\n").await;
+    until_output(&mut execution, "abc\r\nabc\r\n").await;
     closed(&machine, &execution).await;
     // the first has got its end; the second one waits
     let id = execution.id().clone();
@@ -182,7 +183,7 @@ async fn closing_its_input_after_a_carriage_return_types_no_second_end(machine: 
 
 async fn without_input_it_stays_open(machine: Machine) {
     let mut execution = start(&machine, on_terminal("echo ready; cat; echo over")).await;
-    until_told(&mut execution, "ready\r\n").await;
+    until_output(&mut execution, "ready\r\n").await;
     run(&machine, Command::argv(["sleep", "0.1"])).await.unwrap();
     assert_eq!(machine.get(execution.id()).await.unwrap().state, ExecutionState::Running);
 }
@@ -246,11 +247,11 @@ async fn all_of_it_arrives_at_a_slow_reader_too(machine: Machine) {
         looks > 20
     })
     .await;
-    let (mut told, mut pauses) = (0, 0);
+    let (mut reported, mut pauses) = (0, 0);
     let exited = loop {
         match within(execution.next()).await.unwrap().unwrap() {
             Event::Started(_) => {}
-            Event::Output(output) => told += output.data.len(),
+            Event::Output(output) => reported += output.data.len(),
             Event::Exited(exited) => break exited,
             other => panic!("{other:?}"),
         }
@@ -260,14 +261,14 @@ async fn all_of_it_arrives_at_a_slow_reader_too(machine: Machine) {
             run(&machine, Command::argv(["sleep", "0.7"])).await.unwrap();
         }
     };
-    assert_eq!((told, exited.stdout.incomplete), (LENGTH, false));
+    assert_eq!((reported, exited.stdout.incomplete), (LENGTH, false));
 }
 
 async fn a_survivor_holds_neither_the_call_nor_the_terminal(machine: Machine) {
     let mark = marker();
-    let text = "trap '' HUP; sleep 300 & echo told; exit 3";
+    let text = "trap '' HUP; sleep 300 & echo out; exit 3";
     let outcome = run(&machine, on_terminal(text).env(MARK, &mark)).await.unwrap();
-    assert_eq!((outcome.text(), outcome.exited.exit_code()), ("told\r\n", 3));
+    assert_eq!((outcome.text(), outcome.exited.exit_code()), ("out\r\n", 3));
     assert_eq!(outcome.exited.surviving_processes, 1);
     machine.signal(&outcome.started.id, Signal::KILL).await.unwrap();
     until("nothing is left", async || processes_with(&mark).is_empty()).await;
@@ -286,10 +287,10 @@ async fn a_terminal_that_was_closed_for_a_moment_has_not_ended(machine: Machine)
 async fn who_attaches_sees_what_was_typed(machine: Machine) {
     let mut execution =
         start(&machine, on_terminal("echo ready; read -r line; echo \"<$line>\"").accepts_input(true)).await;
-    until_told(&mut execution, "ready\r\n").await;
+    until_output(&mut execution, "ready\r\n").await;
     typed(&machine, &execution, "abc\n").await;
-    let told = replay(attach(&machine, execution.id(), Attach::start()).await, 0).await;
-    assert_eq!(told.text(), "ready\r\nabc\r\n<abc>\r\n");
+    let reported = replay(attach(&machine, execution.id(), Attach::start()).await, 0).await;
+    assert_eq!(reported.text(), "ready\r\nabc\r\n<abc>\r\n");
 }
 
 async fn it_works_in_the_background_too(machine: Machine) {
@@ -300,16 +301,16 @@ async fn it_works_in_the_background_too(machine: Machine) {
     assert_eq!(replay(execution, 0).await.exited, None);
     within(machine.resize(&id, size(100, 50))).await.unwrap();
     let _open = gate.open();
-    let told = replay(attach(&machine, &id, Attach::start()).await, 0).await;
-    assert_eq!((told.text(), told.exited().exit_code()), ("ready\r\n50 100\r\n".to_owned(), 3));
+    let reported = replay(attach(&machine, &id, Attach::start()).await, 0).await;
+    assert_eq!((reported.text(), reported.exited().exit_code()), ("ready\r\n50 100\r\n".to_owned(), 3));
 }
 
 telexec_tests::everywhere! {
     all_three_streams_are_one_terminal,
     it_is_the_controlling_terminal,
     the_request_may_name_another_kind_of_terminal,
-    the_largest_and_the_smallest_size_are_told,
-    a_new_size_is_told_by_a_signal,
+    the_largest_and_the_smallest_size_are_reported,
+    a_new_size_is_reported_by_a_signal,
     what_has_no_terminal_has_no_size,
     an_ended_terminal_takes_no_input,
     its_description_says_that_there_is_one,

@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
 use telexec_executor::{Command, CommandBuilder, Event, Execution, Executor, OnDisconnect};
-use telexec_tests::{Agent, MARK, cgroups, marker, processes_with, program, rounds, run, until, until_told, within};
+use telexec_tests::{Agent, MARK, cgroups, marker, processes_with, program, rounds, run, until, until_output, within};
 
 /// A tree that is hard to end: a session of its own, an orphan, one that ignores SIGTERM, one without any environment.
 fn tree(mark: &str) -> CommandBuilder {
@@ -23,7 +23,7 @@ fn tree(mark: &str) -> CommandBuilder {
 async fn started(agent: &Agent, command: CommandBuilder, mark: &str) -> Execution {
     let command = command.env(MARK, mark).report_working_directory(true).build().unwrap();
     let mut execution = agent.executor().await.execute(command).await.unwrap();
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     execution
 }
 
@@ -58,7 +58,7 @@ async fn the_next_agent_ends_what_was_bound_and_spares_the_rest(containment: &st
     let survives = Command::shell("sleep 300 >/dev/null 2>&1 & exit 0").env(MARK, survivor);
     let outcome = run(&killed.executor().await, survives).await.unwrap();
     assert_eq!(outcome.exited.surviving_processes, 1);
-    // it is noted after its exit is told
+    // it is noted after its exit is reported
     until("three are noted", async || {
         let spool = state.join(names(&state).into_iter().find(|name| name.starts_with("spool-")).unwrap());
         let is_whole = |name: &String| fs::read(spool.join(name)).is_ok_and(|it| it == b"null" || it.ends_with(b"}"));
@@ -116,7 +116,7 @@ async fn the_next_agent_ends_what_was_bound_with_process_group() {
     the_next_agent_ends_what_was_bound_and_spares_the_rest("process-group").await;
 }
 
-/// As of `env -i` and sudo: nothing but their session tells whose they are.
+/// As of `env -i` and sudo: only their session shows whose they are.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_agent_ends_commands_with_a_cleaned_environment() {
     let directory = tempfile::tempdir().unwrap();
@@ -235,7 +235,7 @@ async fn the_next_agent_ends_what_was_bound_in_cgroups_that_were_made_again() {
     })
     .await;
     let mark = marker();
-    // nothing but its cgroup tells whose it is
+    // only its cgroup shows whose it is
     let text = format!("(env -i setsid sh -c 'sleep 300; :' {mark} >/dev/null 2>&1 &); echo ready; exec sleep 300");
     let _bound = started(&killed, Command::shell(text), &mark).await;
     killed.kill();

@@ -3,7 +3,7 @@
 use std::os::unix::fs::chown;
 
 use telexec_executor::{Command, Executor};
-use telexec_tests::{Agent, AgentBuilder, MARK, NOBODY, is_root, marker, processes_with, until, until_told};
+use telexec_tests::{Agent, AgentBuilder, MARK, NOBODY, is_root, marker, processes_with, until, until_output};
 
 /// A filter that answers ENOSYS, as an older kernel does, to the call of this number; if a second number is not 0, only if
 /// its first argument has that flag.
@@ -98,7 +98,7 @@ async fn an_agent_that_another_cannot_see_is_not_taken_for_dead() {
     let (first, mark) = (agent(), marker());
     let command = Command::shell("echo ready; sleep 300; :").env(MARK, &mark).build().unwrap();
     let mut execution = first.executor().await.execute(command).await.unwrap();
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     let second = agent();
     assert!(!second.log().contains("killed agent"), "{}", second.log());
     assert!(!processes_with(&mark).is_empty(), "its agent lives");

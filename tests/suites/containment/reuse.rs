@@ -1,9 +1,9 @@
-//! Process ids that are given out again. The agent runs in a pid namespace of its own, where it can be told which id
+//! Process ids that are given out again. The agent runs in a pid namespace of its own, where it can be set which id
 //! comes next (ns_last_pid, see pid_namespaces(7)) without disturbing others.
 
 use telexec_client::RemoteExecutor;
 use telexec_executor::{Command, Execution, ExecutionId, ExecutionState, Executor, Signal};
-use telexec_tests::{Agent, Hierarchy, MARK, Process, directory, marker, processes_with, run, until, until_told};
+use telexec_tests::{Agent, Hierarchy, MARK, Process, directory, marker, processes_with, run, until, until_output};
 
 /// How often an id is tried for: the agent's threads take some, too.
 const TRIES: usize = 10;
@@ -24,7 +24,7 @@ fn agent(containment: &str) -> Option<Agent> {
     Some(Agent::builder().in_pid_namespace().config(format!("containment = {containment:?}")).start())
 }
 
-/// A command of just this process id, which so leads a session and a group of this number, and tells that it lives when
+/// A command of just this process id, which so leads a session and a group of this number, and reports that it lives when
 /// it is asked by SIGUSR1; `None`: the id cannot be had.
 async fn stranger(executor: &impl Executor, id: u32) -> Option<Execution> {
     let text = "trap 'echo alive' USR1; echo ready; while :; do sleep 0.02; done";
@@ -33,7 +33,7 @@ async fn stranger(executor: &impl Executor, id: u32) -> Option<Execution> {
         assert_eq!(run(executor, Command::shell(next).shell("sh")).await.unwrap().exited.exit_code(), 0);
         let mut execution = executor.execute(Command::shell(text).shell("sh").build().unwrap()).await.unwrap();
         if execution.started().pid == id {
-            until_told(&mut execution, "ready\n").await;
+            until_output(&mut execution, "ready\n").await;
             return Some(execution);
         }
     }
@@ -48,7 +48,7 @@ async fn signal_and_see_that_the_stranger_lives(executor: &impl Executor, id: &E
     until("it has exited", async || executor.get(id).await.unwrap().state == ExecutionState::Exited).await;
     executor.signal(id, Signal::KILL).await.unwrap();
     executor.signal(stranger.id(), "USR1".parse().unwrap()).await.unwrap();
-    until_told(&mut stranger, "alive\n").await;
+    until_output(&mut stranger, "alive\n").await;
 }
 
 /// Tries a case until it has met a stranger: a thread of the agent may have taken the id, and keep it.
@@ -82,7 +82,7 @@ async fn a_lingering_command(containment: &str) {
         let stranger = stranger(executor, lingering.pid).await;
         let met = match stranger {
             Some(stranger) => {
-                assert_ne!(containment, "process-group", "the number tells who is left, so it must be kept");
+                assert_ne!(containment, "process-group", "the number identifies who is left, so it must be kept");
                 signal_and_see_that_the_stranger_lives(executor, &lingering.id, stranger).await;
                 true
             }

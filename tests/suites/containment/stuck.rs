@@ -7,7 +7,7 @@ use std::time::Duration;
 use telexec_executor::{Command, CommandBuilder, Executor, ExitCause, ListQuery, Signal};
 use telexec_tests::{
     Agent, Gate, HeldEnvironment, MARK, StuckProcess, directory, exit_of, is_root, marker, processes_with, run, until,
-    until_told, within,
+    until_output, within,
 };
 
 /// An agent in a mount namespace of its own; `None`: it cannot be had here.
@@ -72,7 +72,7 @@ async fn a_stuck_process_holds_up_nobody_with_process_group() {
     a_stuck_process_holds_up_nobody("process-group").await;
 }
 
-/// Text for a shell that leaves an orphan in a session of its own, whose environment alone tells whose it is, and goes on.
+/// Text for a shell that leaves an orphan in a session of its own, whose environment alone shows whose it is, and continues.
 const ORPHAN: &str = "(setsid sh -c 'echo > there; exec sleep 300' >/dev/null 2>&1 &)
     until [ -e there ]; do sleep 0.01; done; echo ready; ";
 
@@ -83,7 +83,7 @@ async fn an_orphan_that_answers_late_is_found(forced: bool) {
     let command = Command::shell(format!("{ORPHAN}{}", gate.wait())).kill_grace(Duration::ZERO);
     let command = command.env(MARK, &mark).working_directory(directory.path().to_str().unwrap()).build().unwrap();
     let mut execution = within(executor.execute(command)).await.unwrap();
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     let (id, main) = (execution.id().clone(), execution.started().pid);
     let others = || processes_with(&mark).into_iter().filter(|process| process.pid.unsigned_abs() != main);
     let orphan = others().find(|process| process.name == "sleep" && process.session == process.pid).unwrap();
@@ -116,7 +116,7 @@ async fn an_orphan_that_answers_late_is_a_survivor() {
     an_orphan_that_answers_late_is_found(false).await;
 }
 
-/// A file system that never answers a read, and a process that waits for it in mmap(2), and so with its memory locked. Tells
+/// A file system that never answers a read, and a process that waits for it in mmap(2), and so with its memory locked. Prints
 /// the process's id, and ends with its input.
 const STUCK: &str = r#"
 import ctypes, os, signal, struct, sys, threading

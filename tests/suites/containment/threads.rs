@@ -31,7 +31,7 @@ fn a_command_outlives_the_thread_that_started_it() {
         let command = Command::argv(["sleep", "300"]).env(MARK, &mark).build().unwrap();
         let execution = engine.execute(command).await.unwrap();
         until("only the workers are left", async || running.load(Ordering::SeqCst) == WORKERS).await;
-        // execve(2) gives it its environment a moment after the start is told
+        // execve(2) gives it its environment a moment after the start is reported
         until("it runs", async || processes_with(&mark).len() == 1).await;
         assert_eq!(engine.get(execution.id()).await.unwrap().state, ExecutionState::Running);
         let info = engine.signal(execution.id(), Signal::KILL).await.unwrap();

@@ -1,4 +1,4 @@
-//! Commands that a debugger traces: the kernel tells it of their ends first, see ptrace(2).
+//! Commands that a debugger traces: the kernel reports their ends to it first, see ptrace(2).
 
 use std::thread;
 
@@ -9,7 +9,7 @@ use telexec_executor::{Command, Executor, Signal};
 use telexec_tests::{Agent, children, collect, is_root, run, until};
 use tokio::sync::oneshot;
 
-/// Traces a process from a thread of its own; sees its end only when told to.
+/// Traces a process from a thread of its own; sees its end only when asked to.
 fn trace(pid: i32) -> (oneshot::Receiver<()>, oneshot::Sender<()>, thread::JoinHandle<WaitStatus>) {
     let pid = Pid::from_raw(pid);
     let (traced, is_traced) = oneshot::channel();

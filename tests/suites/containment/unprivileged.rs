@@ -22,7 +22,7 @@ async fn four_hundred_at_once_get_by_with_small_pipes(place: Option<Place>) {
     let gate = place.agent().directory().join("gate");
     assert!(std::process::Command::new("mkfifo").arg(&gate).status().unwrap().success());
     std::fs::set_permissions(&gate, PermissionsExt::from_mode(0o644)).unwrap();
-    // lines of their own, which tell what was lost, doubled or mixed up
+    // lines of their own, which show what was lost, doubled or mixed up
     let text = format!(
         ": < {}; seq -f \"$0 %.f\" 100000 | head -c {BYTES}; seq -f \"err $0 %.f\" 100000 | head -c {BYTES} >&2",
         gate.display()
@@ -35,12 +35,12 @@ async fn four_hundred_at_once_get_by_with_small_pipes(place: Option<Place>) {
     drop(opened.await.unwrap());
     for (number, outcome) in outcomes.into_iter().enumerate() {
         let outcome = outcome.unwrap();
-        let told = |name: &str| {
+        let reported = |name: &str| {
             let mut lines: String = (1..=15_000).map(|i| format!("{name}{number} {i}\n")).collect();
             lines.truncate(BYTES);
             lines.into_bytes()
         };
-        assert!(outcome.stdout == told("") && outcome.stderr == told("err "), "number {number}");
+        assert!(outcome.stdout == reported("") && outcome.stderr == reported("err "), "number {number}");
     }
     place.close().await;
 }

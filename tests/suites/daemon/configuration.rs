@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use telexec_executor::{Command, CommandBuilder, Executor, ExitCause};
 use telexec_tests::{
-    Agent, Authority, Certs, Leaf, MARK, Pair, collect, marker, processes_with, run, until, until_told,
+    Agent, Authority, Certs, Leaf, MARK, Pair, collect, marker, processes_with, run, until, until_output,
 };
 
 use super::telexecd;
@@ -236,7 +236,7 @@ async fn graces_are_cut_to_the_longest() {
         let outcome = run(&executor, command()).await.unwrap();
         assert_eq!(outcome.exited.cause, ExitCause::TimedOut);
         let mut execution = executor.execute(command().build().unwrap()).await.unwrap();
-        until_told(&mut execution, "ready\n").await;
+        until_output(&mut execution, "ready\n").await;
         drop(execution);
         until("what was cancelled is gone", async || processes_with(&mark).is_empty()).await;
     }
@@ -270,7 +270,7 @@ async fn the_oldest_ended_executions_are_forgotten() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_told_without_its_value() {
+async fn what_is_wrong_is_reported_without_its_value() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("telexecd.toml");
     for (text, line) in [

@@ -9,7 +9,7 @@ use telexec_executor::{
     Attach, Command, CommandBuilder, ExecutionId, ExecutionInfo, ExecutionState, Executor, ExecutorError, ExitCause,
     ListQuery, OnDisconnect,
 };
-use telexec_tests::{Agent, Certs, Gate, Leaf, Replay, collect, replay, run, until, until_told, within};
+use telexec_tests::{Agent, Certs, Gate, Leaf, Replay, collect, replay, run, until, until_output, within};
 
 /// A state directory, and agents on it.
 struct Place {
@@ -93,8 +93,8 @@ async fn replayed(machine: &RemoteExecutor, id: &ExecutionId) -> Replay {
     replay(machine.attach(id, Attach::start()).await.unwrap(), 0).await
 }
 
-/// All that is told, however the output is cut into chunks.
-fn told(replay: &Replay) -> impl PartialEq + std::fmt::Debug + use<> {
+/// The whole output, however the output is cut into chunks.
+fn reported(replay: &Replay) -> impl PartialEq + std::fmt::Debug + use<> {
     let bytes = replay.outputs.iter().flat_map(|chunk| chunk.data.iter().map(|byte| (chunk.stream, *byte)));
     (replay.started.clone(), bytes.collect::<Vec<_>>(), replay.gaps.clone(), replay.exited.clone())
 }
@@ -112,7 +112,7 @@ async fn what_has_ended_is_found_again_as_often_as_it_is_left() {
         background("echo out; echo err >&2; printf '\\377'; exit 3").labels([("task".to_owned(), "short".to_owned())]);
     ended(&machine, short.clone(), "short").await;
     ended(&machine, background("seq 1 100000; seq 1 5 >&2"), "long").await;
-    run(&machine, Command::shell("echo only its caller is told")).await.unwrap();
+    run(&machine, Command::shell("echo only for its caller")).await.unwrap();
     let killed = machine.execute(background("kill -9 $$").execution_id("killed".parse().unwrap()).build().unwrap());
     within(collect(killed.await.unwrap())).await.unwrap();
     let expected = all(&machine).await;
@@ -129,13 +129,13 @@ async fn what_has_ended_is_found_again_as_often_as_it_is_left() {
         let machine = agent.executor().await;
         assert_eq!(all(&machine).await, expected);
         for (id, output) in ids.iter().zip(&outputs) {
-            assert!(told(&replayed(&machine, id).await) == told(output), "{id}");
+            assert!(reported(&replayed(&machine, id).await) == reported(output), "{id}");
         }
         let foreground = replayed(&machine, &expected[2].id).await;
         assert!(foreground.outputs.is_empty() && foreground.gaps == [(0, 24)], "{foreground:?}");
         // the repeat of a request does not run again
         let repeat = short.clone().execution_id("short".parse().unwrap()).build().unwrap();
-        assert_eq!(told(&replay(machine.execute(repeat).await.unwrap(), 0).await), told(&outputs[0]));
+        assert_eq!(reported(&replay(machine.execute(repeat).await.unwrap(), 0).await), reported(&outputs[0]));
         let other = background("echo other").execution_id("short".parse().unwrap()).build().unwrap();
         let taken = machine.execute(other).await.unwrap_err();
         assert!(matches!(taken, ExecutorError::AlreadyExists(_)), "{taken:?}");
@@ -157,13 +157,13 @@ async fn what_runs_ends_with_its_agent_and_its_output_is_found_again() {
     let command = command.execution_id("job".parse().unwrap()).yield_after(Duration::ZERO).build().unwrap();
     let id = machine.execute(command).await.unwrap().id().clone();
     let mut follower = machine.attach(&id, Attach::start()).await.unwrap();
-    until_told(&mut follower, "ready\n").await;
+    until_output(&mut follower, "ready\n").await;
     assert!(agent.terminate().await.success());
     let next = place.agent("");
     let machine = next.executor().await;
-    let told = replayed(&machine, &id).await;
-    assert_eq!(told.text(), format!("{}ready\n", numbers(50_000)));
-    assert_eq!(told.exited.unwrap().cause, ExitCause::Shutdown);
+    let reported = replayed(&machine, &id).await;
+    assert_eq!(reported.text(), format!("{}ready\n", numbers(50_000)));
+    assert_eq!(reported.exited.unwrap().cause, ExitCause::Shutdown);
     assert_eq!(machine.get(&id).await.unwrap().state, ExecutionState::Exited);
 }
 
@@ -268,9 +268,9 @@ async fn output_that_is_lost_is_a_gap() {
             let next = place.agent("");
             assert!(next.log().contains("is lost"), "{}", next.log());
             let machine = next.executor().await;
-            let told = replayed(&machine, &long).await;
-            assert_eq!(told.exited.as_ref().unwrap().cause, ExitCause::Exited(0));
-            assert!(matches!(told.gaps[..], [(0, _)]), "{:?}", told.gaps);
+            let reported = replayed(&machine, &long).await;
+            assert_eq!(reported.exited.as_ref().unwrap().cause, ExitCause::Exited(0));
+            assert!(matches!(reported.gaps[..], [(0, _)]), "{:?}", reported.gaps);
             assert_eq!(replayed(&machine, &short).await.text(), "short\n");
         }
     }

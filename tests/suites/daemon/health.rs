@@ -45,7 +45,7 @@ async fn an_agent_with_mtls_is_asked_on_its_unix_socket() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_is_gone_or_hangs_is_told() {
+async fn an_agent_that_is_gone_or_hangs_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let (code, said) = telexecd(&["health", "unix:///no/agent.sock"], &[]).await;
     assert!(code == 1 && said.contains("cannot connect to unix:///no/agent.sock: is the agent running?"), "{said}");
@@ -65,7 +65,7 @@ async fn an_agent_that_is_gone_or_hangs_is_told() {
     assert_eq!(telexecd(&["health"], &[]).await.0, 78);
 }
 
-/// The way out of a balancer begins when the agent is told to stop, not when it is gone.
+/// The way out of a balancer begins when the agent is asked to stop, not when it is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_shuts_down_does_not_serve() {
     let mut agent = Agent::builder().config("shutdown_grace = \"1h\"").start();

@@ -17,15 +17,15 @@ fn careless() -> Agent {
 async fn commands_start_clean_whatever_the_agent_was_started_with() {
     let mut agent = careless();
     let executor = agent.executor().await;
-    let told = async |argv: &[&str]| run(&executor, Command::argv(argv.to_vec())).await.unwrap().text().to_owned();
-    assert_eq!(told(&["ls", "/proc/self/fd"]).await, "0\n1\n2\n3\n", "3 is the directory that ls reads");
-    assert_eq!(told(&["readlink", "/proc/self/fd/0"]).await, "/dev/null\n");
-    assert_eq!(told(&["sh", "-c", "umask"]).await, "0022\n");
-    let status = told(&["cat", "/proc/self/status"]).await;
+    let reported = async |argv: &[&str]| run(&executor, Command::argv(argv.to_vec())).await.unwrap().text().to_owned();
+    assert_eq!(reported(&["ls", "/proc/self/fd"]).await, "0\n1\n2\n3\n", "3 is the directory that ls reads");
+    assert_eq!(reported(&["readlink", "/proc/self/fd/0"]).await, "/dev/null\n");
+    assert_eq!(reported(&["sh", "-c", "umask"]).await, "0022\n");
+    let status = reported(&["cat", "/proc/self/status"]).await;
     for set in ["SigBlk", "SigIgn"] {
         assert!(status.contains(&format!("{set}:\t0000000000000000")), "{status}");
     }
-    assert!(!told(&["env"]).await.contains("SECRET"));
+    assert!(!reported(&["env"]).await.contains("SECRET"));
     // it does not hear SIGTERM
     agent.kill();
 }

@@ -96,13 +96,13 @@ async fn the_first_process_of_a_container_reaps_all_orphans() {
     for containment in CONTAINMENTS {
         let Some(agent) = agent(containment, "", AgentBuilder::in_pid_namespace) else { continue };
         let executor = agent.executor().await;
-        let told = async |text: &str| run(&executor, Command::shell(text)).await.unwrap().text().to_owned();
-        assert_eq!(told("echo $PPID").await, "1\n");
+        let reported = async |text: &str| run(&executor, Command::shell(text)).await.unwrap().text().to_owned();
+        assert_eq!(reported("echo $PPID").await, "1\n");
         flood(&executor).await;
-        until("all are reaped", async || told("cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z '").await == "0\n")
+        until("all are reaped", async || reported("cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z '").await == "0\n")
             .await;
         // nobody but the agent and those who look
-        until("nobody is left", async || told("echo /proc/[0-9]*").await.split_whitespace().count() == 2).await;
+        until("nobody is left", async || reported("echo /proc/[0-9]*").await.split_whitespace().count() == 2).await;
     }
 }
 
@@ -118,14 +118,14 @@ async fn the_first_process_of_a_container_asks_all_to_end_before_it_ends() {
         };
         let (executor, mark) = (agent.executor().await, marker());
         let directory = agent.directory().to_str().unwrap().to_owned();
-        let survivor = "trap 'echo told >> told; exit' TERM; echo >> ready; while :; do sleep 0.05; done";
+        let survivor = "trap 'echo term >> term; exit' TERM; echo >> ready; while :; do sleep 0.05; done";
         let text = format!("({survivor}) >/dev/null 2>&1 & (setsid sh -c \"{survivor}\" &) >/dev/null 2>&1");
         let command = Command::shell(text).env(MARK, &mark).working_directory(&directory);
         run(&executor, command).await.unwrap();
         until("both are ready", async || lines(&agent.directory().join("ready")).len() == 2).await;
         agent.signal(Signal::TERM);
         assert!(agent.ended().await.success(), "{containment}");
-        assert_eq!(lines(&agent.directory().join("told")), ["told", "told"], "{containment}");
+        assert_eq!(lines(&agent.directory().join("term")), ["term", "term"], "{containment}");
         assert_eq!(processes_with(&mark), [], "{containment}");
     }
 }

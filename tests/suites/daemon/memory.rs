@@ -40,7 +40,7 @@ print(libc.prctl(3, 0, 0, 0, 0))";
     let outcome = run(&executor, Command::argv(["python3", "-c", calls])).await.unwrap();
     // and the command itself can be looked into, as any process
     assert_eq!(outcome.text(), "-1 EPERM\n-1 EPERM\n1\n", "{outcome:?}");
-    // what it tells of itself it still knows
+    // what it reports of itself it still knows
     let scrape = Scrape::of(&agent).await;
     assert!(scrape.value("process_open_fds") > 0.0 && scrape.value("process_resident_memory_bytes") > 0.0);
 }

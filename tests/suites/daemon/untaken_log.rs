@@ -79,7 +79,7 @@ fn wordy() -> telexec_executor::CommandBuilder {
     Command::shell(format!("echo out; exit 3 # {}", "x".repeat(100_000)))
 }
 
-/// Commands run as ever, those that fail to start are told so, and all of them are remembered.
+/// Commands run as ever, those that fail to start get an error, and all of them are remembered.
 async fn serves(executor: &RemoteExecutor, commands: usize) {
     for _ in 0..commands {
         let outcome = run(executor, wordy()).await.unwrap();
@@ -143,7 +143,7 @@ async fn a_log_that_nobody_reads_holds_up_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_log_has_lost_is_told_once_there_is_room() {
+async fn what_the_log_has_lost_is_reported_once_there_is_room() {
     let (mut log, writer) = pipe().unwrap();
     let agent = Unlogged::start(writer, ":");
     let executor = agent.executor().await;
@@ -161,7 +161,7 @@ async fn what_the_log_has_lost_is_told_once_there_is_room() {
         }
     });
     let text = || String::from_utf8_lossy(&read.lock().unwrap()).into_owned();
-    until("that is told", async || text().contains(&format!("log lines were dropped total={dropped}"))).await;
+    until("that is logged", async || text().contains(&format!("log lines were dropped total={dropped}"))).await;
     serves(&executor, 1).await;
     agent.terminate().await;
     reader.join().unwrap();

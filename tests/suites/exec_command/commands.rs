@@ -15,13 +15,13 @@ here_and_there! {
     standard_error_has_a_section,
     silence_has_no_sections,
     death_by_a_signal_has_no_code,
-    survivors_are_told,
+    survivors_are_reported,
     cut_output_is_whole_in_a_file,
     uncut_output_leaves_no_file,
     workdir_shell_and_login_are_used,
     output_streams_while_the_command_runs,
-    unknown_parameter_is_told_and_nothing_runs,
-    workdir_that_is_missing_is_told,
+    unknown_parameter_is_reported_and_nothing_runs,
+    workdir_that_is_missing_is_reported,
     deny_pattern_blocks_and_nothing_runs,
     cancel_is_cancelled_and_leaves_no_process_and_no_file,
     cancel_before_the_start_is_cancelled_and_nothing_runs,
@@ -68,7 +68,7 @@ async fn death_by_a_signal_has_no_code(machine: Machine) {
     assert_eq!(result.details["command_diagnostics"]["signal"], "SIGKILL");
 }
 
-async fn survivors_are_told(machine: Machine) {
+async fn survivors_are_reported(machine: Machine) {
     let mark = marker();
     let tools = Tools::of(ExecCommandTool::new(machine).env(MARK, &mark));
     let result = tools.run(json!({ "cmd": "sleep 300 >/dev/null 2>&1 & true" })).await;
@@ -121,19 +121,19 @@ async fn workdir_shell_and_login_are_used(machine: Machine) {
 async fn output_streams_while_the_command_runs(machine: Machine) {
     let directory = tempfile::tempdir().unwrap();
     let tool = ExecCommandTool::new(machine);
-    let (context, mut told) = listening();
+    let (context, mut reported) = listening();
     let command = json!({ "cmd": format!("echo one; {WAIT}; echo two"), "workdir": directory.path() });
     let call = tool.execute(plain(command), context);
     let seen = async {
-        assert_eq!(told.recv().await.unwrap().data, "one\n");
+        assert_eq!(reported.recv().await.unwrap().data, "one\n");
         go(directory.path());
-        assert_eq!(told.recv().await.unwrap().data, "two\n");
+        assert_eq!(reported.recv().await.unwrap().data, "two\n");
     };
     let (result, ()) = within(async { tokio::join!(call, seen) }).await;
     assert_eq!(result.unwrap().details["stdout_preview"], "one\ntwo\n");
 }
 
-async fn unknown_parameter_is_told_and_nothing_runs(machine: Machine) {
+async fn unknown_parameter_is_reported_and_nothing_runs(machine: Machine) {
     let directory = tempfile::tempdir().unwrap();
     let params = json!({ "cmd": "touch ran", "workdir": directory.path(), "continue_on_result": true });
     let result = answer(machine, params).await;
@@ -145,7 +145,7 @@ async fn unknown_parameter_is_told_and_nothing_runs(machine: Machine) {
     assert_eq!(files(directory.path()), 0);
 }
 
-async fn workdir_that_is_missing_is_told(machine: Machine) {
+async fn workdir_that_is_missing_is_reported(machine: Machine) {
     let result = answer(machine, json!({ "cmd": "true", "workdir": "/no/such" })).await;
     assert!(result.is_error && result.as_text().contains("/no/such"), "{result:?}");
     let error = &result.details["error"];
@@ -164,14 +164,14 @@ async fn cancel_is_cancelled_and_leaves_no_process_and_no_file(machine: Machine)
     let mark = marker();
     let directory = tempfile::tempdir().unwrap();
     let tool = ExecCommandTool::new(machine).env(MARK, &mark).artifact_directory(directory.path());
-    let (context, mut told) = listening();
+    let (context, mut reported) = listening();
     let cancel = context.cancel.clone();
     let command = json!({ "cmd": "seq 100; setsid sleep 300 & sleep 300", "max_output_tokens": 1 });
     let call = tool.execute(plain(command), context);
     let cancelled = async {
         let mut seen = 0;
         while seen < 292 {
-            seen += told.recv().await.unwrap().data.len();
+            seen += reported.recv().await.unwrap().data.len();
         }
         cancel.cancel();
     };

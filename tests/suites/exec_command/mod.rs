@@ -101,8 +101,8 @@ async fn answer(machine: Machine, params: Value) -> ToolResult {
 }
 
 fn listening() -> (ToolContext, mpsc::Receiver<Output>) {
-    let (output, told) = mpsc::channel(16);
-    (ToolContext { output: Some(output), ..ToolContext::default() }, told)
+    let (output, reported) = mpsc::channel(16);
+    (ToolContext { output: Some(output), ..ToolContext::default() }, reported)
 }
 
 fn files(directory: &Path) -> usize {

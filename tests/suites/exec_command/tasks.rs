@@ -10,8 +10,8 @@ use telexec_tool::{ExecCommandTool, Tool, ToolContext, ToolError};
 use super::{Machine, Tools, WAIT, answer, call, go, plain};
 
 here_and_there! {
-    no_tasks_are_told,
-    unknown_task_is_told,
+    no_tasks_are_reported,
+    unknown_task_is_reported,
     command_that_runs_long_becomes_a_task_that_is_read_on,
     command_that_yields_at_once_has_no_initial_output,
     end_of_a_task_is_waited_for,
@@ -47,13 +47,13 @@ async fn command_that_runs_long_becomes_a_task_that_is_read_on(machine: Machine)
     assert_eq!((task.task_kind.as_str(), task.status), ("command_task", TaskStatus::Running));
     assert_eq!(task.initial_output, initial_output_preview);
 
-    // what was told before is not told again, however much that was
-    let mut told = initial_output_preview.unwrap_or_default().len();
+    // what was returned before is not returned again, however much it was
+    let mut reported = initial_output_preview.unwrap_or_default().len();
     until("it waits", async || {
         let piece = tools.read(&task, 0).await;
-        assert_eq!((piece.status, piece.position), (TaskStatus::Running, told as u64));
-        told += piece.stdout.unwrap_or_default().len() + piece.stderr.unwrap_or_default().len();
-        told == 8
+        assert_eq!((piece.status, piece.position), (TaskStatus::Running, reported as u64));
+        reported += piece.stdout.unwrap_or_default().len() + piece.stderr.unwrap_or_default().len();
+        reported == 8
     })
     .await;
     go(directory.path());
@@ -214,7 +214,7 @@ async fn terminal_takes_input(machine: Machine) {
     assert_eq!((rest.stdout.as_deref(), rest.exit_status), (Some("got this\r\n"), Some(0)));
 }
 
-async fn no_tasks_are_told(machine: Machine) {
+async fn no_tasks_are_reported(machine: Machine) {
     let tools = Tools::on(machine);
     tools.run(json!({ "cmd": "true" })).await;
     assert_eq!(call(&tools.list, json!({})).await.as_text(), "(no tasks)");
@@ -222,7 +222,7 @@ async fn no_tasks_are_told(machine: Machine) {
     assert!(ended.ends_with("  Exited with code 0  true"), "{ended}");
 }
 
-async fn unknown_task_is_told(machine: Machine) {
+async fn unknown_task_is_reported(machine: Machine) {
     let tools = Tools::on(machine);
     for tool in [&tools.output as &dyn Tool, &tools.stop] {
         let result = call(tool, json!({ "task_id": "no-such-task" })).await;

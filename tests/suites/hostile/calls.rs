@@ -52,7 +52,7 @@ async fn a_call_that_is_cancelled_after_its_first_answer_leaves_nothing() {
     }
 }
 
-/// The end of a connection is the end of its calls, in whatever way it is told.
+/// The end of a connection is the end of its calls, in whatever way it is signalled.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_ends_in_any_way_leaves_nothing() {
     let agent = Agent::start();

@@ -51,13 +51,13 @@ async fn lines_of_one_kind_are_bounded_and_those_left_out_are_counted() {
         });
         join_all(garbage).await;
     }
-    let (mut told, mut left_out) = (0, 0);
-    until("each is told or counted", async || {
-        (told, left_out) = agent.told("turned a peer away");
-        told + left_out == CONNECTIONS
+    let (mut reported, mut left_out) = (0, 0);
+    until("each is logged or counted", async || {
+        (reported, left_out) = agent.reported("turned a peer away");
+        reported + left_out == CONNECTIONS
     })
     .await;
-    assert!(told < left_out, "{told} lines, {left_out} left out");
+    assert!(reported < left_out, "{reported} lines, {left_out} left out");
 }
 
 #[tokio::test(flavor = "multi_thread")]

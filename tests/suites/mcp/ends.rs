@@ -13,14 +13,14 @@ pub(super) struct Bare {
     child: Child,
     input: Option<ChildStdin>,
     output: Option<Lines<BufReader<ChildStdout>>>,
-    told: Vec<Value>,
+    reported: Vec<Value>,
 }
 
 impl Bare {
     pub(super) fn uninitialized(args: &[&str]) -> Self {
         let mut child = telexec_mcp(args).stderr(Stdio::null()).spawn().unwrap();
         let (input, output) = (child.stdin.take(), child.stdout.take());
-        Self { child, input, output: output.map(|output| BufReader::new(output).lines()), told: Vec::new() }
+        Self { child, input, output: output.map(|output| BufReader::new(output).lines()), reported: Vec::new() }
     }
 
     pub(super) async fn start(args: &[&str]) -> Self {
@@ -49,16 +49,16 @@ impl Bare {
     pub(super) async fn until(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
         loop {
             let line = within(self.output.as_mut().unwrap().next_line()).await.unwrap();
-            let line = line.unwrap_or_else(|| panic!("the server ended after {:?}", self.told));
+            let line = line.unwrap_or_else(|| panic!("the server ended after {:?}", self.reported));
             let message: Value = serde_json::from_str(&line).unwrap();
-            self.told.push(message.clone());
+            self.reported.push(message.clone());
             if is_it(&message) {
                 return message;
             }
         }
     }
 
-    /// Closes its input; gives how it ended, and all that it told.
+    /// Closes its input; gives how it ended, and all that it sent.
     pub(super) async fn close(mut self) -> (ExitStatus, Vec<Value>) {
         self.input = None;
         self.ended().await
@@ -66,9 +66,9 @@ impl Bare {
 
     pub(super) async fn ended(mut self) -> (ExitStatus, Vec<Value>) {
         while let Some(line) = within(self.output.as_mut().unwrap().next_line()).await.unwrap() {
-            self.told.push(serde_json::from_str(&line).unwrap());
+            self.reported.push(serde_json::from_str(&line).unwrap());
         }
-        (within(self.child.wait()).await.unwrap(), self.told)
+        (within(self.child.wait()).await.unwrap(), self.reported)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What goes wrong, and who is told how.
+//! What goes wrong, and how it is reported.
 
 use serde_json::{Value, json};
 use telexec_tests::{Agent, Gate, McpClient, directory, text, within};
@@ -43,7 +43,7 @@ async fn a_target_that_says_nothing_holds_up_only_its_own_calls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_is_killed_and_comes_back_is_told_and_used_again() {
+async fn an_agent_that_is_killed_and_comes_back_is_reported_and_used_again() {
     let (place, gate) = (directory(), Gate::new());
     let uri = format!("unix://{}/agent.sock", place.path().display());
     let mut agent = Agent::builder().listen(&uri).start();

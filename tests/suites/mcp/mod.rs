@@ -93,15 +93,15 @@ async fn a_task_goes_on_and_outlives_the_client() {
 
     let mut client = McpClient::start(&[agent.uri()]).await;
     client.text("task_input", json!({ "task_id": id, "text": "hello\n", "close": true })).await;
-    let told = client.text("task_output", json!({ "task_id": id, "yield_time_ms": 30_000 })).await;
-    assert!(told.contains("hello\n"), "{told}");
+    let reported = client.text("task_output", json!({ "task_id": id, "yield_time_ms": 30_000 })).await;
+    assert!(reported.contains("hello\n"), "{reported}");
     let stopped = client.text("task_stop", json!({ "task_id": id })).await;
     assert!(stopped.starts_with("Task had ended already"), "{stopped}");
     client.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn several_targets_are_told_apart() {
+async fn several_targets_are_kept_apart() {
     let (one, two) = (Agent::start(), Agent::builder().tcp().start());
     let config = directory();
     let toml = format!("[targets.build]\naddress = '{}'\n", two.uri());

@@ -6,7 +6,7 @@ use serde_json::json;
 use telexec_tests::{Agent, Gate, McpClient, text};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn output_is_told_before_the_end() {
+async fn output_is_reported_before_the_end() {
     let agent = Agent::start();
     let mut client = McpClient::start(&[agent.uri()]).await;
     for tool in ["bash", "exec_command"] {
@@ -18,21 +18,21 @@ async fn output_is_told_before_the_end() {
         };
         let id = client.ask(json!({ "call": tool, "arguments": arguments, "progress": true })).await;
         client.event(|event| event["id"] == id && event["message"].to_string().contains("oops")).await;
-        let told: String = client.progress(id).iter().map(|(_, message)| *message).collect();
-        assert!(told == "ready\noops\n" || told == "oops\nready\n", "{told}");
+        let reported: String = client.progress(id).iter().map(|(_, message)| *message).collect();
+        assert!(reported == "ready\noops\n" || reported == "oops\nready\n", "{reported}");
         let _open = gate.open();
         let answer = client.answer(id).await;
         assert!(text(&answer["result"]).contains("done\n"), "{answer}");
-        let told = client.progress(id);
-        assert!(told.is_sorted_by(|one, next| one.0 < next.0), "{told:?}");
-        assert_eq!(told.last().unwrap().0, 16.0);
-        assert!(told.iter().map(|(_, message)| *message).collect::<String>().ends_with("done\n"), "{told:?}");
+        let reported = client.progress(id);
+        assert!(reported.is_sorted_by(|one, next| one.0 < next.0), "{reported:?}");
+        assert_eq!(reported.last().unwrap().0, 16.0);
+        assert!(reported.iter().map(|(_, message)| *message).collect::<String>().ends_with("done\n"), "{reported:?}");
     }
     client.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_token_nothing_is_told() {
+async fn without_a_token_nothing_is_reported() {
     let mut client = McpClient::start(&["local"]).await;
     let id = client.ask(json!({ "call": "bash", "arguments": { "command": "seq 1000" } })).await;
     client.answer(id).await;
@@ -49,10 +49,10 @@ async fn a_huge_output_is_cut_and_told_in_part() {
     let answer = client.answer(id).await;
     let said = text(&answer["result"]);
     assert!(said.len() < 300_000 && said.trim_end().ends_with("(output truncated)"), "{} bytes", said.len());
-    let told = client.progress(id);
-    assert!(told.iter().all(|(_, message)| message.len() < 20_000));
-    assert!(told.iter().any(|(_, message)| message.contains(" bytes left out]\n")));
-    assert_eq!(told.last().unwrap().0, BYTES);
+    let reported = client.progress(id);
+    assert!(reported.iter().all(|(_, message)| message.len() < 20_000));
+    assert!(reported.iter().any(|(_, message)| message.contains(" bytes left out]\n")));
+    assert_eq!(reported.last().unwrap().0, BYTES);
 
     let flood = json!({ "cmd": flood, "login": false, "yield_time_ms": 60_000 });
     let result = client.call("exec_command", flood).await;

@@ -34,7 +34,7 @@ async fn who_may_leave_nothing_in_the_background_can_call_and_cancel() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_denied_is_told_with_its_rule() {
+async fn what_is_denied_is_reported_with_its_rule() {
     let policy = "permit(principal, action, resource);
         @id(\"no-shutdown\") forbid(principal, action in Action::\"start\", resource)
         when { context.programs.contains(\"shutdown\") };";

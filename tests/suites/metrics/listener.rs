@@ -71,7 +71,7 @@ async fn other_machines_need_a_certificate() {
 }
 
 #[test]
-fn without_certificates_other_machines_are_not_told() {
+fn without_certificates_other_machines_get_no_metrics() {
     let directory = telexec_tests::directory();
     let listen = format!("unix://{}", directory.path().join("agent.sock").display());
     for (uri, why) in [

@@ -1,4 +1,4 @@
-//! What the agent counts, and whom it tells.
+//! What the agent counts, and who may read it.
 
 mod listener;
 mod shipped;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use telexec_executor::{Command, Executor, ResourceLimits, Signal};
-use telexec_tests::{Agent, AgentBuilder, Certs, Gate, Scrape, has_controller, run, until, until_told, within};
+use telexec_tests::{Agent, AgentBuilder, Certs, Gate, Scrape, has_controller, run, until, until_output, within};
 
 /// One that is asked on a port of its own.
 fn metered() -> AgentBuilder {
@@ -26,7 +26,7 @@ async fn executions_are_counted_by_their_causes() {
     let late = Command::shell("sleep 100").deadline(Instant::now() + Duration::from_millis(200));
     let _ = run(&executor, late).await;
     let mut dropped = executor.execute(Command::shell("echo a; sleep 100").build().unwrap()).await.unwrap();
-    until_told(&mut dropped, "a").await;
+    until_output(&mut dropped, "a").await;
     let running = Scrape::of(&agent).await;
     drop(dropped);
     let cause = |scrape: &Scrape, cause| scrape.value(&format!("telexec_executions_total{{cause=\"{cause}\"}}"));
@@ -43,10 +43,10 @@ async fn executions_are_counted_by_their_causes() {
     assert_eq!(scrape.value("telexec_start_seconds_count"), 6.0);
     assert_eq!(scrape.value("telexec_execution_seconds_count"), 6.0);
     assert!(scrape.value("telexec_execution_seconds_bucket{le=\"0.01\"}") < 6.0);
-    let told = agent.connect().await.info().await.unwrap();
+    let reported = agent.connect().await.info().await.unwrap();
     let ended = [("exited", 2), ("signaled", 1), ("timed_out", 1), ("deadline_exceeded", 1), ("cancelled", 1)];
-    assert_eq!(told.ended_executions, ended.map(|(cause, count)| (cause.to_owned(), count)).into());
-    assert!(told.refusals.is_empty());
+    assert_eq!(reported.ended_executions, ended.map(|(cause, count)| (cause.to_owned(), count)).into());
+    assert!(reported.refusals.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -116,7 +116,7 @@ async fn what_is_not_started_is_counted_by_the_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_and_certificates_are_told() {
+async fn connections_and_certificates_are_reported() {
     let certs = Certs::new();
     let agent = metered().mtls(&certs).config("max_connections = 3").start();
     let first = agent.connect().await;

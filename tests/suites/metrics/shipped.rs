@@ -1,4 +1,4 @@
-//! The files that are shipped for metrics, against what a real agent tells.
+//! The files that are shipped for metrics, against what a real agent exports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -50,11 +50,11 @@ async fn the_table_has_every_metric_and_no_other() {
         let cells: Vec<&str> = row.split('|').collect();
         (code(cells[1]).pop_first().unwrap(), code(cells[3]))
     });
-    let (told, mut shown) = (metrics().await, rows.collect::<BTreeMap<_, _>>());
-    if !told.contains_key("process_max_fds") {
+    let (reported, mut shown) = (metrics().await, rows.collect::<BTreeMap<_, _>>());
+    if !reported.contains_key("process_max_fds") {
         shown.remove("process_max_fds");
     }
-    assert_eq!(told, shown);
+    assert_eq!(reported, shown);
 }
 
 #[tokio::test(flavor = "multi_thread")]

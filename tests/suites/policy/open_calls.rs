@@ -214,10 +214,10 @@ async fn the_audit_log_tells_of_each_once() {
             .filter(|record: &Value| record["execution_id"] == *id)
             .collect()
     };
-    until("its end is told", async || records().iter().any(|record| record["event"] == "end")).await;
-    let told: Vec<_> = records().iter().filter(|record| record["event"] == "call").cloned().collect();
-    let of_anna: Vec<_> = told.iter().filter(|record| record["identity"] == "anna").collect();
-    assert_eq!(of_anna.len(), 1, "{told:?}");
+    until("its end is recorded", async || records().iter().any(|record| record["event"] == "end")).await;
+    let reported: Vec<_> = records().iter().filter(|record| record["event"] == "call").cloned().collect();
+    let of_anna: Vec<_> = reported.iter().filter(|record| record["identity"] == "anna").collect();
+    assert_eq!(of_anna.len(), 1, "{reported:?}");
     let [rpc, decision, rules, error] = ["rpc", "decision", "rules", "error"].map(|key| of_anna[0][key].clone());
     assert_eq!((rpc, decision, rules, error), (json!("Execute"), json!("deny"), json!(["out"]), json!("denied")));
 }

@@ -144,11 +144,11 @@ async fn an_id_is_its_identitys() {
         assert_eq!((info.pid, info.identity.as_str()), (*pid, name));
         let close = Input { data: "typed\n".into(), close: true, offset: Some(0) };
         assert_eq!(executor.write_input(&id, close).await.unwrap(), 6);
-        let told = replay(executor.attach(&id, Attach::start()).await.unwrap(), 0).await;
-        assert_eq!(told.text(), format!("{name}\ntyped\n"));
+        let reported = replay(executor.attach(&id, Attach::start()).await.unwrap(), 0).await;
+        assert_eq!(reported.text(), format!("{name}\ntyped\n"));
         assert_eq!(executor.list(all()).await.unwrap().executions.len(), 1);
     }
-    // who reaches both is told so, until it has one of its own
+    // who reaches both gets an error, until it has one of its own
     let admin = ruled.to("admin").await.executor();
     for answer in [admin.get(&id).await.map(drop), admin.attach(&id, Attach::start()).await.map(drop)] {
         let Err(ExecutorError::FailedPrecondition { reason }) = answer else { panic!("{answer:?}") };

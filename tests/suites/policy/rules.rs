@@ -195,7 +195,7 @@ async fn a_policy_is_read_again_and_a_bad_one_is_not_taken() {
     assert!(denied_by("new").await);
     std::fs::remove_file(ruled.agent.policy()).unwrap();
     ruled.agent.signal(Signal::HUP);
-    until("that is told too", async || ruled.agent.log().contains("cannot read the policy")).await;
+    until("that is logged too", async || ruled.agent.log().contains("cannot read the policy")).await;
     assert!(denied_by("new").await);
 
     // when asked, on a connection that was there before, and without an end to what runs
@@ -245,12 +245,12 @@ async fn users_of_the_machine_come_in_if_a_policy_is_to_decide() {
         ];
         let mut command = tokio::process::Command::new("setpriv");
         let output = within(command.args(args).args(call).output()).await.unwrap();
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        let reported = String::from_utf8_lossy(&output.stderr).into_owned();
         match code {
-            Some(0) => assert!(output.status.success(), "{told}"),
-            Some(7) => assert!(told.contains("PermissionDenied"), "{told}"),
+            Some(0) => assert!(output.status.success(), "{reported}"),
+            Some(7) => assert!(reported.contains("PermissionDenied"), "{reported}"),
             _ => {
-                assert!(!output.status.success(), "{told}");
+                assert!(!output.status.success(), "{reported}");
                 until("it was turned away", async || agent.log().contains("neither root nor")).await;
             }
         }

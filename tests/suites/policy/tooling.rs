@@ -1,4 +1,4 @@
-//! What tells of a policy before it counts: `telexecd policy`, `--check-config` and `telexec check`.
+//! What checks a policy before it is in use: `telexecd policy`, `--check-config` and `telexec check`.
 
 use std::path::Path;
 use std::process::Output;
@@ -31,16 +31,16 @@ permit(principal == ?principal, action, resource);
 "#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn faults_are_told_with_their_lines() {
+async fn faults_are_reported_with_their_lines() {
     let directory = directory();
     let policy = write(directory.path(), "policy.cedar", FAULTY);
-    let (code, out, told) = said("telexecd", &["policy", "check", &policy]).await;
-    assert_eq!((code, out.as_str()), (78, ""), "{told}");
+    let (code, out, reported) = said("telexecd", &["policy", "check", &policy]).await;
+    assert_eq!((code, out.as_str()), (78, ""), "{reported}");
     for (line, fault) in [(5, "program"), (6, "@max_timout"), (8, "one"), (9, "template")] {
-        assert!(told.contains(&format!("{policy}:{line}: ")) && told.contains(fault), "{line}: {told}");
+        assert!(reported.contains(&format!("{policy}:{line}: ")) && reported.contains(fault), "{line}: {reported}");
     }
     // without a configuration its roles are not known
-    assert!(!told.contains("ops"), "{told}");
+    assert!(!reported.contains("ops"), "{reported}");
 
     let config = write(
         directory.path(),
@@ -48,31 +48,31 @@ async fn faults_are_told_with_their_lines() {
         &format!("listen = [\"unix:///x.sock\"]\npolicy = \"{policy}\"\n[roles]\nother = []"),
     );
     for args in [&["--config", &config, "policy", "check"][..], &["--config", &config, "--check-config"]] {
-        let (code, _, told) = said("telexecd", args).await;
-        assert!(code == 78 && told.contains(":7: the configuration has no role \"ops\""), "{told}");
+        let (code, _, reported) = said("telexecd", args).await;
+        assert!(code == 78 && reported.contains(":7: the configuration has no role \"ops\""), "{reported}");
     }
 
     write(directory.path(), "policy.cedar", "permit(principal action, resource);");
-    let (code, _, told) = said("telexecd", &["policy", "check", &policy]).await;
-    assert!(code == 78 && told.contains(&format!("{policy}:1: unexpected token")), "{told}");
+    let (code, _, reported) = said("telexecd", &["policy", "check", &policy]).await;
+    assert!(code == 78 && reported.contains(&format!("{policy}:1: unexpected token")), "{reported}");
     std::fs::write(&policy, [0xff, 0xfe]).unwrap();
-    let (code, _, told) = said("telexecd", &["policy", "check", &policy]).await;
-    assert!(code == 78 && told.contains("cannot read the policy"), "{told}");
+    let (code, _, reported) = said("telexecd", &["policy", "check", &policy]).await;
+    assert!(code == 78 && reported.contains("cannot read the policy"), "{reported}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_valid_is_said_to_be() {
     let directory = directory();
     let policy = write(directory.path(), "policy.cedar", "permit(principal, action, resource) when { 1 == 2 };\n");
-    let (code, out, told) = said("telexecd", &["policy", "check", &policy]).await;
-    assert_eq!((code, told.as_str()), (0, ""));
+    let (code, out, reported) = said("telexecd", &["policy", "check", &policy]).await;
+    assert_eq!((code, reported.as_str()), (0, ""));
     assert!(out.starts_with("warning: ") && out.contains("impossible"), "{out}");
     assert!(out.contains(&format!("{policy}: valid, 1 rules, SHA-256 ")), "{out}");
 
     let (code, schema, _) = said("telexecd", &["policy", "schema"]).await;
     assert!(code == 0 && schema.contains("action Execute"), "{schema}");
-    let (code, _, told) = said("telexecd", &["policy", "check"]).await;
-    assert!(code == 78 && told.contains("no policy given"), "{told}");
+    let (code, _, reported) = said("telexecd", &["policy", "check"]).await;
+    assert!(code == 78 && reported.contains("no policy given"), "{reported}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,28 +81,28 @@ async fn telexec_check_asks_and_runs_nothing() {
                     permit(principal, action in Action::"read", resource);"#;
     let agent = Agent::builder().policy(policy).start();
     let check = async |args: &[&str]| said("telexec", &[&["check", agent.uri()], args].concat()).await;
-    let (code, out, told) = check(&["-c", "ls -l"]).await;
-    assert_eq!((code, told.as_str()), (0, ""));
+    let (code, out, reported) = check(&["-c", "ls -l"]).await;
+    assert_eq!((code, reported.as_str()), (0, ""));
     let expected = "allowed:      yes\nreason:       the policy permits it: ls\nprograms:     ls\npattern:      ls **\n\
                     uses sudo:    no\n";
     assert_eq!(out, expected);
-    let (code, out, told) = check(&["--", "sudo", "ls"]).await;
-    assert_eq!((code, told.as_str()), (125, ""));
+    let (code, out, reported) = check(&["--", "sudo", "ls"]).await;
+    assert_eq!((code, reported.as_str()), (125, ""));
     assert!(
         out.starts_with("allowed:      no\nreason:       no rule of the policy permits Execute to unix:uid="),
         "{out}"
     );
     let (code, out, _) = check(&["--json", "-c", "rm x"]).await;
-    let told: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, &told["allowed"], &told["programs"]), (125, &json!(false), &json!(["rm"])));
-    let (code, _, told) = check(&["-c", ""]).await;
-    assert!(code == 125 && told.contains("command"), "{told}");
+    let reported: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &reported["allowed"], &reported["programs"]), (125, &json!(false), &json!(["rm"])));
+    let (code, _, reported) = check(&["-c", ""]).await;
+    assert!(code == 125 && reported.contains("command"), "{reported}");
 
     let closed = Agent::builder().policy("").start();
-    let (code, _, told) = said("telexec", &["check", closed.uri(), "-c", "ls"]).await;
-    assert!(code == 125 && told.contains("CheckCommand"), "{told}");
-    let (code, _, told) = said("telexec", &["exec", closed.uri(), "-c", "ls"]).await;
-    assert!(code == 125 && told.contains("no rule of the policy permits Execute"), "{told}");
+    let (code, _, reported) = said("telexec", &["check", closed.uri(), "-c", "ls"]).await;
+    assert!(code == 125 && reported.contains("CheckCommand"), "{reported}");
+    let (code, _, reported) = said("telexec", &["exec", closed.uri(), "-c", "ls"]).await;
+    assert!(code == 125 && reported.contains("no rule of the policy permits Execute"), "{reported}");
     let (code, out, _) = said("telexec", &["check", "local", "-c", "ls"]).await;
     assert!(code == 0 && out.contains("no policy"), "{out}");
 }

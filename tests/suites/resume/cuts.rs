@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use serde_json::json;
 use telexec_executor::{Command, Event, Execution, Executor, ExecutorError, ExitCause};
-use telexec_tests::{Agent, MARK, Outcome, collect, marker, processes_with, rounds, run, until, until_told, within};
+use telexec_tests::{Agent, MARK, Outcome, collect, marker, processes_with, rounds, run, until, until_output, within};
 use telexec_tool::{BashTool, Tool, ToolContext};
 
 use super::{RESUME, Scene, cause, causes, rest, start};
@@ -78,11 +78,11 @@ async fn a_quiet_command_survives_any_number_of_cuts() {
     let input = scene.file("input");
     let text = format!("mkfifo {0}; exec 3<>{0}; echo 0; while read line <&3; do echo $line; done", input.display());
     let mut execution = start(&executor, &text).await;
-    until_told(&mut execution, "0\n").await;
+    until_output(&mut execution, "0\n").await;
     for number in 1..=20 {
         scene.proxy.cut();
         if number % 2 == 0 {
-            // it is found again before there is anything to tell
+            // it is found again before there is anything to report
             let before = scene.proxy.accepted();
             let again = until("it is back", async || scene.proxy.accepted() > before);
             tokio::select! {
@@ -91,16 +91,16 @@ async fn a_quiet_command_survives_any_number_of_cuts() {
             }
         }
         std::fs::write(&input, format!("{number}\n")).unwrap();
-        until_told(&mut execution, &format!("{number}\n")).await;
+        until_output(&mut execution, &format!("{number}\n")).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_is_told_after_a_cut_before_it() {
+async fn the_end_is_reported_after_a_cut_before_it() {
     let scene = Scene::tcp().await;
     let executor = scene.executor(RESUME).await;
     let mut execution = start(&executor, &format!("echo last; {}; exit 3", scene.wait())).await;
-    until_told(&mut execution, "last\n").await;
+    until_output(&mut execution, "last\n").await;
     scene.proxy.down();
     scene.go_on();
     assert_eq!(cause(&scene.direct().await, execution.id()).await, ExitCause::Exited(3));
@@ -116,7 +116,7 @@ async fn output_that_the_agent_no_longer_has_is_a_gap() {
     let executor = scene.executor(RESUME).await;
     let text = format!("echo ready; {}; head -c 3000000 /dev/zero; echo last", scene.wait());
     let mut execution = start(&executor, &text).await;
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     scene.proxy.down();
     scene.go_on();
     cause(&scene.direct().await, execution.id()).await;
@@ -168,8 +168,8 @@ async fn a_connection_that_falls_silent_is_noticed_by_both_sides() {
     let command = |text: &str| Command::shell(text).env(MARK, &mark).build().unwrap();
     let mut lost = plain.execute(command("echo ready; sleep 300")).await.unwrap();
     let mut kept = resuming.execute(command(&format!("echo ready; {}; echo done", scene.wait()))).await.unwrap();
-    until_told(&mut lost, "ready\n").await;
-    until_told(&mut kept, "ready\n").await;
+    until_output(&mut lost, "ready\n").await;
+    until_output(&mut kept, "ready\n").await;
     scene.proxy.freeze();
     scene.go_on();
     let noticed = async {
@@ -188,7 +188,7 @@ async fn without_it_a_cut_ends_the_command() {
     let scene = Scene::tcp().await;
     let executor = scene.agent.connect_through(&scene.proxy).await.executor();
     let mut execution = start(&executor, "echo ready; sleep 300").await;
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     scene.proxy.cut();
     let error = rest(&mut execution).await.unwrap_err();
     assert!(matches!(error, ExecutorError::Lost { .. }), "{error:?}");

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use telexec_executor::{Command, Event, ExecutionState, Executor, ExecutorError, ExitCause};
-use telexec_tests::{MARK, lines, marker, processes_with, run, until, until_told, within};
+use telexec_tests::{MARK, lines, marker, processes_with, run, until, until_output, within};
 
 use super::{RESUME, Scene, cause, rest, start};
 
@@ -20,7 +20,7 @@ async fn dropping_it_gives_the_grace_whether_or_not_there_is_a_connection() {
             format!("trap 'echo asked > {}; exit 0' TERM; echo ready; while :; do sleep 0.01; done", file.display());
         let command = Command::shell(text).env(MARK, &mark).build().unwrap();
         let mut execution = executor.execute(command).await.unwrap();
-        until_told(&mut execution, "ready\n").await;
+        until_output(&mut execution, "ready\n").await;
         let id = execution.id().clone();
         match name {
             "cut" => scene.proxy.cut(),
@@ -46,7 +46,7 @@ async fn once_all_is_settled_no_connection_is_needed_to_end_what_was_dropped() {
     let mut dropped = Vec::new();
     for _ in 0..10 {
         let mut execution = start(&executor, "echo ready; sleep 300").await;
-        until_told(&mut execution, "ready\n").await;
+        until_output(&mut execution, "ready\n").await;
         dropped.push(execution.id().clone());
     }
     within(executor.settled()).await;
@@ -66,7 +66,7 @@ async fn a_deadline_holds_across_connections() {
         let deadline = Instant::now() + Duration::from_secs(4);
         let command = Command::shell("echo ready; sleep 300").deadline(deadline).build().unwrap();
         let mut execution = executor.execute(command).await.unwrap();
-        until_told(&mut execution, "ready\n").await;
+        until_output(&mut execution, "ready\n").await;
         let end = if is_back {
             scene.proxy.cut();
             rest(&mut execution).await.map(|events| events.last().cloned())
@@ -92,7 +92,7 @@ async fn a_command_goes_to_the_background_across_connections() {
     for is_back in [true, false] {
         let command = Command::shell(&text).yield_after(Duration::from_secs(2)).build().unwrap();
         let mut execution = executor.execute(command).await.unwrap();
-        until_told(&mut execution, "ready\n").await;
+        until_output(&mut execution, "ready\n").await;
         scene.proxy.cut();
         if !is_back {
             scene.proxy.down();
@@ -111,13 +111,13 @@ async fn a_command_goes_to_the_background_across_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_ends_while_nobody_can_be_told_is_told_as_ended() {
+async fn one_that_ends_while_no_caller_is_connected_is_reported_as_ended() {
     let scene = Scene::tcp().await;
     let executor = scene.executor(RESUME).await;
     let text = format!("echo ready; {}; echo done", scene.wait());
     let command = Command::shell(&text).yield_after(Duration::from_secs(2)).build().unwrap();
     let mut execution = executor.execute(command).await.unwrap();
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     scene.proxy.down();
     scene.go_on();
     // the time to go to the background would come meanwhile

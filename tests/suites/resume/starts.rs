@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use telexec_client::Resume;
 use telexec_executor::{Attach, Command, ExecutionState, Executor, ExecutorError, ExitCause, OnDisconnect};
-use telexec_tests::{Agent, MARK, marker, processes_with, run, until, until_told};
+use telexec_tests::{Agent, MARK, marker, processes_with, run, until, until_output};
 
 use super::{IMPATIENT, RESUME, Scene, cause, causes, rest, start};
 
@@ -67,14 +67,14 @@ async fn an_agent_that_was_restarted_does_not_know_the_command() {
     let executor = scene.executor(RESUME).await;
     let another = Agent::builder().tcp().start();
     let mut execution = start(&executor, "echo ready; sleep 300").await;
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     scene.proxy.lead_to(&another);
     scene.proxy.cut();
     let error = rest(&mut execution).await.unwrap_err();
     assert!(matches!(error, ExecutorError::Lost { .. }), "{error:?}");
-    let told = causes(&error);
+    let reported = causes(&error);
     let not_found = ExecutorError::NotFound(execution.id().clone()).to_string();
-    assert!(told.contains("no longer knows") && told.contains(&not_found), "{told}");
+    assert!(reported.contains("no longer knows") && reported.contains(&not_found), "{reported}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -84,7 +84,7 @@ async fn another_command_of_the_same_id_is_not_taken_for_it() {
     let another = Agent::builder().tcp().start();
     let command = Command::shell("echo ready; sleep 300").execution_id(marker().parse().unwrap());
     let mut execution = executor.execute(command.clone().build().unwrap()).await.unwrap();
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     let other = another.executor().await.execute(command.build().unwrap()).await.unwrap();
     scene.proxy.lead_to(&another);
     scene.proxy.cut();
@@ -99,7 +99,7 @@ async fn an_agent_out_of_reach_is_given_up_and_a_detached_command_goes_on() {
     let executor = scene.executor(IMPATIENT).await;
     let command = Command::shell("echo ready; sleep 300").on_disconnect(OnDisconnect::Detach).build().unwrap();
     let mut execution = executor.execute(command).await.unwrap();
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     scene.proxy.down();
     let error = rest(&mut execution).await.unwrap_err();
     assert!(matches!(error, ExecutorError::Lost { .. }) && causes(&error).contains("unreachable"), "{error:?}");
@@ -111,7 +111,7 @@ async fn an_agent_out_of_reach_is_given_up_and_a_detached_command_goes_on() {
     assert_eq!(direct.get(&id).await.unwrap().state, ExecutionState::Running);
     // and can be followed again
     let mut again = executor.attach(&id, Attach { position: 0, on_disconnect: OnDisconnect::Kill }).await.unwrap();
-    until_told(&mut again, "ready\n").await;
+    until_output(&mut again, "ready\n").await;
     scene.proxy.cut();
     drop(again);
     assert_eq!(cause(&direct, &id).await, ExitCause::Cancelled);
@@ -122,7 +122,7 @@ async fn one_that_was_given_up_is_ended_once_its_agent_is_back() {
     let scene = Scene::tcp().await;
     let executor = scene.executor(Resume { give_up_after: Duration::from_secs(3), ..RESUME }).await;
     let mut execution = start(&executor, "echo ready; sleep 300").await;
-    until_told(&mut execution, "ready\n").await;
+    until_output(&mut execution, "ready\n").await;
     scene.proxy.down();
     let error = rest(&mut execution).await.unwrap_err();
     assert!(matches!(error, ExecutorError::Lost { .. }), "{error:?}");

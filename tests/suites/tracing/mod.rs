@@ -11,7 +11,7 @@ use tonic::Request;
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 /// What the command was handed.
-const TELL: &str = "echo ${TRACEPARENT-none} ${TRACESTATE-none}";
+const SHOW: &str = "echo ${TRACEPARENT-none} ${TRACESTATE-none}";
 
 /// What a command is handed whose call has these headers.
 async fn handed(agent: &Agent, headers: &[(&'static str, &str)], request: ExecuteRequest) -> String {
@@ -24,15 +24,15 @@ async fn handed(agent: &Agent, headers: &[(&'static str, &str)], request: Execut
     String::from_utf8(followed.stdout()).unwrap().trim().to_owned()
 }
 
-fn tell() -> ExecuteRequest {
-    ExecuteRequest { command: TELL.into(), ..Default::default() }
+fn show() -> ExecuteRequest {
+    ExecuteRequest { command: SHOW.into(), ..Default::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_is_handed_the_agents_span() {
     let agent = Agent::builder().args(["--log-format", "json"]).start();
     let headers = [("traceparent", CALLER), ("tracestate", "a=1"), ("tracestate", "b=2")];
-    let handed = handed(&agent, &headers, tell()).await;
+    let handed = handed(&agent, &headers, show()).await;
     let (parent, state) = handed.split_once(' ').unwrap();
     let own = TraceContext::parse(parent, state).unwrap();
     assert_eq!((own.trace_id().as_str(), own.tracestate()), (TRACE, "a=1,b=2"));
@@ -42,9 +42,9 @@ async fn a_command_is_handed_the_agents_span() {
     let log = agent.log();
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     for line in lines.filter(|line| ["started", "ended"].contains(&line["message"].as_str().unwrap())) {
-        let told =
+        let reported =
             ["trace_id", "span_id", "parent_span_id"].map(|field| line["span"][field].as_str().unwrap().to_owned());
-        assert_eq!(told, [TRACE.to_owned(), own.span_id(), "b7ad6b7169203331".to_owned()]);
+        assert_eq!(reported, [TRACE.to_owned(), own.span_id(), "b7ad6b7169203331".to_owned()]);
     }
 }
 
@@ -57,7 +57,7 @@ async fn without_a_trace_or_with_a_malformed_one_there_is_none() {
         &[("traceparent", "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01"), ("tracestate", "a=1")],
         &[("traceparent", CALLER), ("traceparent", CALLER)],
     ] {
-        assert_eq!(handed(&agent, headers, tell()).await, "none none", "{headers:?}");
+        assert_eq!(handed(&agent, headers, show()).await, "none none", "{headers:?}");
     }
     assert!(!agent.log().contains("trace_id"), "{}", agent.log());
 }
@@ -67,14 +67,14 @@ async fn a_request_may_set_the_variable_itself() {
     let config = "[environment]\nTRACESTATE = \"configured\"";
     let agent = Agent::builder().config(config).start();
     let headers = [("traceparent", CALLER), ("tracestate", "a=1")];
-    let mut request = tell();
+    let mut request = show();
     request.environment.insert("TRACEPARENT".into(), "mine".into());
     assert_eq!(handed(&agent, &headers, request.clone()).await, "mine configured");
     request.environment.insert("TRACESTATE".into(), "too".into());
     assert_eq!(handed(&agent, &headers, request).await, "mine too");
     // what belongs to another trace is not handed on with this one
-    assert!(handed(&agent, &headers[..1], tell()).await.ends_with("-01 none"));
-    let empty = ExecuteRequest { clear_environment: true, ..tell() };
+    assert!(handed(&agent, &headers[..1], show()).await.ends_with("-01 none"));
+    let empty = ExecuteRequest { clear_environment: true, ..show() };
     assert!(handed(&agent, &headers, empty).await.contains(TRACE));
 }
 
@@ -83,7 +83,7 @@ async fn the_same_request_in_another_trace_is_the_same() {
     let agent = Agent::start();
     let executor = agent.executor().await;
     let id = telexec_tests::marker().parse::<telexec_executor::ExecutionId>().unwrap();
-    let command = |trace: &str| Command::shell(TELL).execution_id(id.clone()).trace(TraceContext::parse(trace, "x=y"));
+    let command = |trace: &str| Command::shell(SHOW).execution_id(id.clone()).trace(TraceContext::parse(trace, "x=y"));
     let first = run(&executor, command(CALLER)).await.unwrap();
     assert!(first.text().starts_with(&format!("00-{TRACE}-")) && first.text().ends_with(" x=y\n"), "{}", first.text());
     let other = CALLER.replace("0af7", "1af7");
@@ -97,7 +97,7 @@ async fn telexec_hands_on_what_it_was_handed() {
     let agent = Agent::start();
     let exec = |target: &str, parent: &str| {
         let mut telexec = std::process::Command::new(program("telexec"));
-        telexec.args(["exec", target, "-c", TELL]).env("TRACEPARENT", parent).env("TRACESTATE", "a=1");
+        telexec.args(["exec", target, "-c", SHOW]).env("TRACEPARENT", parent).env("TRACESTATE", "a=1");
         String::from_utf8(telexec.output().unwrap().stdout).unwrap()
     };
     for target in [agent.uri(), "local"] {

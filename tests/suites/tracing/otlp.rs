@@ -18,7 +18,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 use tower::ServiceExt;
 
-use super::{CALLER, TELL, TRACE};
+use super::{CALLER, SHOW, TRACE};
 
 /// A collector of its own, on this address.
 #[derive(Clone, Default)]
@@ -94,7 +94,7 @@ fn parent(text: &str) -> Option<TraceContext> {
 async fn a_command_is_a_span_between_the_callers_and_its_own() {
     let collector = Collector::start().await;
     let agent = collector.agent().start();
-    let command = Command::shell(format!("{TELL}; exit 3")).trace(parent(CALLER));
+    let command = Command::shell(format!("{SHOW}; exit 3")).trace(parent(CALLER));
     let outcome = run(&agent.executor().await, command).await.unwrap();
     let span = collector.wait(1).await.swap_remove(0);
     assert_eq!((hex(&span.trace_id), hex(&span.parent_span_id)), (TRACE.to_owned(), "b7ad6b7169203331".to_owned()));
@@ -121,9 +121,9 @@ async fn a_command_without_a_trace_begins_one_and_what_is_not_recorded_is_not_se
     let agent = collector.agent().start();
     let executor = agent.executor().await;
     let unrecorded = CALLER.replace("-01", "-00");
-    let outcome = run(&executor, Command::shell(TELL).trace(parent(&unrecorded))).await.unwrap();
+    let outcome = run(&executor, Command::shell(SHOW).trace(parent(&unrecorded))).await.unwrap();
     assert!(outcome.text().starts_with(&format!("00-{TRACE}-")) && outcome.text().ends_with("-00 a=1\n"));
-    let outcome = run(&executor, Command::shell(TELL)).await.unwrap();
+    let outcome = run(&executor, Command::shell(SHOW)).await.unwrap();
     run(&executor, Command::argv(["/no/such/program"])).await.unwrap_err();
     let spans = collector.wait(2).await;
     assert_eq!(outcome.text(), format!("00-{}-{}-01 none\n", hex(&spans[0].trace_id), hex(&spans[0].span_id)));
@@ -145,13 +145,13 @@ async fn what_the_policy_denies_is_a_span_that_failed_and_the_audit_log_still_se
     run(&executor, Command::shell("exit 4")).await.unwrap();
     let spans = collector.wait(2).await;
     assert!(spans[0].status.clone().unwrap().message.contains("the policy forbids it"), "{:?}", spans[0]);
-    let is_told = || telexec_tests::lines(&file).iter().any(|line| line.contains("\"exit_code\":4"));
-    until("the end is in the audit log", async || is_told()).await;
+    let is_recorded = || telexec_tests::lines(&file).iter().any(|line| line.contains("\"exit_code\":4"));
+    until("the end is in the audit log", async || is_recorded()).await;
 }
 
 /// What was not sent yet is sent at the end, and a collector that is not there keeps nobody.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_spans_are_sent_and_a_missing_collector_is_told_of_once() {
+async fn the_last_spans_are_sent_and_a_missing_collector_is_logged_once() {
     let collector = Collector::start().await;
     let mut agent = Agent::builder().env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.endpoint).start();
     run(&agent.executor().await, Command::shell("true")).await.unwrap();
@@ -161,10 +161,10 @@ async fn the_last_spans_are_sent_and_a_missing_collector_is_told_of_once() {
     let nowhere = Collector { endpoint: "http://127.0.0.1:9".into(), ..Collector::default() };
     let mut agent = nowhere.agent().start();
     let executor = agent.executor().await;
-    let told = || agent.log().matches("cannot export spans to otlp_endpoint").count();
+    let reported = || agent.log().matches("cannot export spans to otlp_endpoint").count();
     until("that is said", async || {
         run(&executor, Command::shell("true")).await.unwrap();
-        told() == 1
+        reported() == 1
     })
     .await;
     run(&executor, Command::shell("true")).await.unwrap();

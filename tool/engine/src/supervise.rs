@@ -375,7 +375,7 @@ impl Supervisor {
         self.observers.ended(&exited);
         let (Self { shared, record, tracked, permit, .. }, containment) = (self, &main.containment);
         shared.registry.ended(&record, exited.clone(), lingers);
-        // only now: a writer that is told of the end may ask for the state
+        // only now: a writer that gets the end may ask for the state
         drop(inputs);
         // the permit is free before the end is reported; survivors hold it, and stay even if this task is dropped
         let _permit = permit.filter(|_| lingers);

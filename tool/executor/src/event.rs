@@ -1,4 +1,4 @@
-//! What an execution tells while it runs.
+//! What an execution reports while it runs.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,7 +18,7 @@ pub enum Event {
     /// later ([`crate::Executor::attach`]), and for the caller of a command that went to the background where what was kept
     /// for it cannot be read.
     Gap(u64),
-    /// It has ended, and all its output was told.
+    /// It has ended, and all its output was delivered.
     Exited(Exited),
     /// It runs on in the background, where [`crate::Executor::attach`] finds it.
     Promoted,
@@ -149,7 +149,7 @@ impl ExitCause {
 /// The sum of one output stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamTotals {
-    /// All bytes read from the command, told or dropped.
+    /// All bytes read from the command, delivered or dropped.
     pub bytes: u64,
     /// Of these, how many were dropped (`max_output_bytes`).
     pub dropped_bytes: u64,

@@ -122,14 +122,14 @@ type EventStream = Pin<Box<dyn Stream<Item = Result<Event, ExecutorError>> + Sen
 /// processes are ended, in the background. With [`OnDisconnect::Detach`] it goes on without a reader.
 pub struct Execution {
     started: Started,
-    told: bool,
+    has_started: bool,
     events: EventStream,
 }
 
 impl Execution {
     /// An execution whose remaining events come from `events`; dropping those must end the command.
     pub fn new(started: Started, events: impl Stream<Item = Result<Event, ExecutorError>> + Send + 'static) -> Self {
-        Self { started, told: false, events: Box::pin(events) }
+        Self { started, has_started: false, events: Box::pin(events) }
     }
 
     /// How it started; the same as its first event.
@@ -147,8 +147,8 @@ impl Stream for Execution {
     type Item = Result<Event, ExecutorError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if !self.told {
-            self.told = true;
+        if !self.has_started {
+            self.has_started = true;
             return Poll::Ready(Some(Ok(Event::Started(self.started.clone()))));
         }
         self.events.as_mut().poll_next(cx)

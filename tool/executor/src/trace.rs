@@ -171,7 +171,7 @@ mod tests {
     /// The cases of the recommendation and of its test suite, trace-context/test/test.py.
     #[test]
     fn a_traceparent_is_read_strictly() {
-        for (text, told) in [
+        for (text, expected) in [
             (format!("00-{TRACE}-{PARENT}-01"), "01"),
             (format!("00-{TRACE}-{PARENT}-00"), "00"),
             // flags that are not known yet
@@ -185,8 +185,8 @@ mod tests {
             (format!("\t 00-{TRACE}-{PARENT}-01 \t"), "01"),
         ] {
             let trace = parse(&text).expect(&text);
-            assert_eq!(trace.traceparent(), format!("00-{TRACE}-{PARENT}-{told}"), "{text}");
-            assert_eq!(trace.is_sampled(), told == "01" || told == "03");
+            assert_eq!(trace.traceparent(), format!("00-{TRACE}-{PARENT}-{expected}"), "{text}");
+            assert_eq!(trace.is_sampled(), expected == "01" || expected == "03");
         }
         let upper = TRACE.to_uppercase();
         for text in [
@@ -244,13 +244,13 @@ mod tests {
         ] {
             assert_eq!(state(text), text, "{text}");
         }
-        for (text, told) in [
+        for (text, expected) in [
             ("foo=1 \t , \t bar=2, \t baz=3", "foo=1,bar=2,baz=3"),
             ("foo=1,", "foo=1"),
             (" ,, foo=1", "foo=1"),
             ("", ""),
         ] {
-            assert_eq!(state(text), told, "{text}");
+            assert_eq!(state(text), expected, "{text}");
         }
         for text in [
             "foo =1",

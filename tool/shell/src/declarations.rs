@@ -77,7 +77,7 @@ impl Walk<'_> {
         self.items.extend(names.map(Item::Exported));
     }
 
-    /// Goes into an assignment, and tells what it comes to as an argument.
+    /// Goes into an assignment, and returns its value as an argument.
     fn assignment(&mut self, assignment: &Assignment) -> Expansion {
         self.set(assignment.target.name.as_str());
         self.reference(&assignment.target);

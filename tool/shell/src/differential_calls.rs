@@ -1,4 +1,4 @@
-//! Calls of wrappers, `find`, shells and builtins, made at random of the tables that tell how their arguments are read:
+//! Calls of wrappers, `find`, shells and builtins, made at random of the tables that say how their arguments are read:
 //! the real ones run nothing that is not listed.
 
 #![cfg(target_os = "linux")]

@@ -168,7 +168,7 @@ fn trap(reader: Reader, words: Words) -> Option<Item> {
     const UNKNOWN: Item = Item::Unknown("the text of a trap is not known");
     let Ok(parsed) = (Options { short: "lpP", long: &[] }).parse(words) else { return Some(UNKNOWN) };
     match parsed.operands.as_slice() {
-        // it only tells
+        // it only reports
         _ if !parsed.given.is_empty() => None,
         [] => None,
         // a signal whose trap is reset

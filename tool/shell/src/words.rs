@@ -26,7 +26,7 @@ enum Place {
 }
 
 impl Walk<'_> {
-    /// Goes into a word, and tells what it comes to as an argument.
+    /// Goes into a word, and returns its value as an argument.
     pub(super) fn word(&mut self, word: &Word) -> Expansion {
         let mut expansion = Expansion::Known(String::new());
         let mut unquoted = String::new();

@@ -65,7 +65,7 @@ pub trait Tool: Send + Sync {
     }
 }
 
-/// A tool's name, purpose and parameters, as a model is told of them.
+/// A tool's name, purpose and parameters, as a model gets them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ToolDefinition {
     /// What it is called by.
@@ -111,7 +111,7 @@ pub struct ToolContext {
     pub cancel: CancellationToken,
     /// Gets the output while the tool runs. A full channel slows the tool down; a closed one is ignored.
     pub output: Option<mpsc::Sender<Output>>,
-    /// The span that the call belongs to: what it starts is told of it.
+    /// The span that the call belongs to: what it starts gets it.
     pub trace: Option<TraceContext>,
 }
 
@@ -162,7 +162,7 @@ pub enum Content {
     Text(String),
 }
 
-/// A failure that programs can tell from others and that a model can correct itself by.
+/// A failure that programs can distinguish from others and that a model can correct itself by.
 ///
 /// Its text is the message, and on a line of its own the hint.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_told_to_models_and_programs() {
+    fn failures_are_reported_to_models_and_programs() {
         let result = ToolResult::failure("Call failed", &ToolFailure::invalid_input("cut", "unknown field `file`"));
         let text = "Call failed\ninvalid arguments: unknown field `file`\n\
                     Hint: provide input for cut that matches the published tool schema\n";

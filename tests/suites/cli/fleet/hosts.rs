@@ -93,7 +93,7 @@ async fn every_address_of_a_name_is_a_host() {
 }
 
 #[tokio::test]
-async fn what_is_no_set_of_hosts_is_told() {
+async fn what_is_no_set_of_hosts_is_reported() {
     for (args, why) in [
         (&["-w", "web[9-1]"][..], "is reversed"),
         (&["-w", "web[1-999999999]"], "more than 100000 hosts"),

@@ -83,7 +83,7 @@ async fn output_comes_in_the_order_of_the_hosts() {
 }
 
 #[tokio::test]
-async fn what_is_kept_is_limited_and_what_is_missing_told() {
+async fn what_is_kept_is_limited_and_what_is_missing_reported() {
     let fleet = Fleet::of(2);
     let said = fleet.say(&["-b", "--keep", "4", "-w", "@web", "-c", "echo 123456"]).await;
     assert!(said.stdout().ends_with("1234\n") && said.code == 0, "{said:?}");

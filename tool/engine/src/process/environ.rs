@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_waits_for_a_processor_is_told_by_its_state() {
+    fn a_thread_that_waits_for_a_processor_is_known_by_its_state() {
         assert!(is_running(b"42 (a) S (b) R 1 2"));
         assert!(!is_running(b"42 (a) R (b) D 1 2") && !is_running(b"42"));
     }

@@ -195,8 +195,8 @@ mod tests {
     }
 
     #[test]
-    fn whichever_step_fails_it_is_told_and_nothing_is_left() {
-        alone("whichever_step_fails_it_is_told_and_nothing_is_left", || {
+    fn whichever_step_fails_it_is_reported_and_nothing_is_left() {
+        alone("whichever_step_fails_it_is_reported_and_nothing_is_left", || {
             let directory = tempfile::tempdir().unwrap();
             let ran = directory.path().join("ran");
             let text = format!("echo ran > {}", ran.display());
@@ -215,8 +215,8 @@ mod tests {
 
     /// Real faults, not only injected ones.
     #[test]
-    fn faults_of_the_system_are_told_and_leave_nothing() {
-        alone("faults_of_the_system_are_told_and_leave_nothing", || {
+    fn faults_of_the_system_are_reported_and_leave_nothing() {
+        alone("faults_of_the_system_are_reported_and_leave_nothing", || {
             let file = |path: &str| OwnedFd::from(std::fs::File::options().write(true).open(path).unwrap());
             let no_cgroup = CgroupEntry { birthplace: Some(file("/dev/null")), joins: Vec::new() };
             let full = CgroupEntry { birthplace: None, joins: vec![file("/dev/full")] };

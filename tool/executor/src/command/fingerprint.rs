@@ -1,4 +1,4 @@
-//! What tells a repeated request from another one, also by another version of this program: the digest is kept on disk.
+//! Distinguishes a repeated request from another one, also for another version of this program: the digest is kept on disk.
 
 use std::time::Duration;
 

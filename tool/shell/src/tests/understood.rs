@@ -166,7 +166,7 @@ fn everyday_lines_are_understood() {
 }
 
 #[test]
-fn arguments_are_told_as_far_as_they_are_known() {
+fn arguments_are_reported_as_far_as_they_are_known() {
     let analysis = analyze("cp 'a b' \"$x\" c\\ d *.rs {} -t/x");
     let known = |text: &str| Some(text.to_owned());
     let arguments = vec![known("a b"), None, known("c d"), None, known("{}"), known("-t/x")];
@@ -174,7 +174,7 @@ fn arguments_are_told_as_far_as_they_are_known() {
 }
 
 #[test]
-fn declarations_are_told_like_other_commands() {
+fn declarations_are_reported_like_other_commands() {
     let analysis = analyze("export -p A='b c' D=$x E");
     let arguments = ["-p", "A=b c", "", "E"].map(|text| Some(text.to_owned()).filter(|text| !text.is_empty()));
     assert_eq!(analysis.commands, [SimpleCommand { program: "export".to_owned(), arguments: arguments.to_vec() }]);
@@ -182,7 +182,7 @@ fn declarations_are_told_like_other_commands() {
 }
 
 #[test]
-fn sudo_and_the_like_are_told() {
+fn sudo_and_the_like_are_reported() {
     for text in ["sudo ls", "ls; /usr/bin/doas id", "sh -c 'su'", "x=$(pkexec ls)", "env run0 ls", "eval 'sudo ls'"] {
         assert!(analyze(text).uses_sudo, "{text}");
     }

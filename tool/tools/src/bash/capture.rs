@@ -86,14 +86,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_executor_dropped_is_told() {
+    fn what_the_executor_dropped_is_reported() {
         assert_eq!(capture(100, b"abc", 3, 1), format!("abc{TRUNCATED}"));
         assert_eq!(capture(100, "a語".as_bytes().split_at(3).0, 3, 1), format!("a{TRUNCATED}"));
         assert_eq!(capture(100, b"a\xff", 3, 1), format!("a\u{fffd}{TRUNCATED}"));
     }
 
     #[test]
-    fn a_gap_is_told() {
+    fn a_gap_is_reported() {
         let mut capture = Capture::new(100);
         capture.push(b"abc");
         capture.note_gap();

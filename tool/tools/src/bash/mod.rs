@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_definition_tells_the_default_timeout() {
-        for (style, timeout, told) in [
+        for (style, timeout, seconds) in [
             (Style::plain(), Duration::from_secs(120), json!(120)),
             (Style::sections(), Duration::from_secs(5), json!(5)),
             (Style::plain(), Duration::from_millis(500), json!(0.5)),
@@ -287,7 +287,7 @@ mod tests {
             assert_eq!(definition.name, "bash");
             assert!(definition.description.contains("bash"));
             assert_eq!(definition.input_schema["required"], json!(["command"]));
-            assert_eq!(definition.input_schema["properties"]["timeout"]["default"], told);
+            assert_eq!(definition.input_schema["properties"]["timeout"]["default"], seconds);
         }
     }
 }

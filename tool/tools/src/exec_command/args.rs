@@ -159,7 +159,7 @@ mod tests {
 
     fn refused(params: Value) -> ToolFailure {
         match parse::<ExecCommandArgs>(NAME, params) {
-            Err(Failure::Told(failure)) => *failure,
+            Err(Failure::Reported(failure)) => *failure,
             other => panic!("{other:?}"),
         }
     }
@@ -200,8 +200,8 @@ mod tests {
         ] {
             let failure = refused(params);
             assert_eq!(failure.kind, "invalid_tool_input");
-            let told = failure.details["parse_error"].as_str().unwrap();
-            assert!(told.contains(named), "{told}");
+            let error = failure.details["parse_error"].as_str().unwrap();
+            assert!(error.contains(named), "{error}");
             let hint = failure.recovery_hint.unwrap();
             assert!(hint.contains("provide input for exec_command that matches the published tool schema"), "{hint}");
         }

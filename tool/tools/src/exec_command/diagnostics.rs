@@ -76,7 +76,7 @@ fn end(cause: ExitCause, signal: Option<&str>) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// The end of an execution that is in this state now: the survivors that it tells of may be gone since.
+/// The end of an execution that is in this state now: the survivors that it reports may be gone since.
 pub(super) fn since(exited: Exited, state: ExecutionState) -> Exited {
     match state {
         ExecutionState::Exited => Exited { surviving_processes: 0, ..exited },
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn survivors_and_lost_output_are_told() {
+    fn survivors_and_lost_output_are_reported() {
         let stdout = StreamTotals { bytes: 9, dropped_bytes: 4, incomplete: true };
         let odd = Exited { surviving_processes: 2, stdout, ..exited(ExitCause::Exited(0)) };
         let diagnostics = CommandDiagnostics::new(&odd, ["More.".to_owned()]).unwrap();

@@ -1,4 +1,4 @@
-//! What becomes of a call that came to nothing: told to the model if it can act on it, else an error.
+//! What becomes of a failed call: reported to the model if it can act on it, otherwise an error.
 
 use serde_json::json;
 use telexec_executor::text::error_chain;
@@ -10,7 +10,7 @@ use crate::{ToolError, ToolFailure, ToolResult};
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The model can act on it.
-    Told(Box<ToolFailure>),
+    Reported(Box<ToolFailure>),
     /// It cannot.
     Call(ToolError),
 }
@@ -60,7 +60,7 @@ impl Failure {
 
 impl From<ToolFailure> for Failure {
     fn from(failure: ToolFailure) -> Self {
-        Self::Told(Box::new(failure))
+        Self::Reported(Box::new(failure))
     }
 }
 
@@ -74,13 +74,13 @@ impl From<ToolError> for Failure {
 pub(super) fn answer(heading: &str, called: Option<Result<ToolResult, Failure>>) -> Result<ToolResult, ToolError> {
     match called {
         Some(Ok(result)) => Ok(result),
-        Some(Err(Failure::Told(failure))) => Ok(ToolResult::failure(heading, &failure)),
+        Some(Err(Failure::Reported(failure))) => Ok(ToolResult::failure(heading, &failure)),
         Some(Err(Failure::Call(error))) => Err(error),
         None => Err(ToolError::Cancelled),
     }
 }
 
-/// What a model can name in a call is told by the name that it has there; the rest was configured.
+/// What a model can set in a call is reported by its name there; the rest was configured.
 fn malformed(tool: &str, error: InvalidCommand) -> Failure {
     let parameter = match error.field.as_ref() {
         "command" => "cmd",
@@ -101,9 +101,9 @@ mod tests {
     use super::*;
     use telexec_executor::SpawnStage;
 
-    fn told(error: ExecutorError) -> ToolFailure {
+    fn reported(error: ExecutorError) -> ToolFailure {
         match Failure::of("exec_command", error) {
-            Failure::Told(failure) => *failure,
+            Failure::Reported(failure) => *failure,
             other => panic!("{other:?}"),
         }
     }
@@ -113,7 +113,7 @@ mod tests {
         for (field, parse_error) in
             [("command", "cmd: is odd"), ("working_directory", "workdir: is odd"), ("shell", "shell: is odd")]
         {
-            let failure = told(InvalidCommand::new(field, "is odd").into());
+            let failure = reported(InvalidCommand::new(field, "is odd").into());
             assert_eq!((failure.kind, &failure.details["parse_error"]), ("invalid_tool_input", &json!(parse_error)));
         }
         let configured = Failure::of("exec_command", InvalidCommand::new("environment", "is odd").into());
@@ -124,7 +124,7 @@ mod tests {
     fn what_did_not_start_tells_the_step() {
         let error =
             SpawnError { stage: SpawnStage::Chdir, subject: "/no/such".into(), errno: 2, missing_interpreter: false };
-        let failure = told(error.into());
+        let failure = reported(error.into());
         assert_eq!(failure.kind, "command_not_started");
         assert_eq!(failure.details, json!({ "stage": "chdir", "errno": "ENOENT", "subject": "/no/such" }));
         assert!(failure.message.contains("/no/such"), "{failure}");

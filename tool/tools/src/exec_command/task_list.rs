@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn none_and_too_many_are_told() {
+    fn none_and_too_many_are_reported() {
         assert_eq!(TaskList::default().render(), "(no tasks)");
         let entry = TaskListEntry::of(&super::super::fake::info("a", telexec_executor::ExecutionState::Lingering));
         let list = TaskList { tasks: vec![entry], left_out: 7 };

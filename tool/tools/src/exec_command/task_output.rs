@@ -22,7 +22,7 @@ const NAME: &str = "task_output";
 /// U+FFFD, which stands for bytes that are not UTF-8.
 const REPLACEMENT_BYTES: usize = char::REPLACEMENT_CHARACTER.len_utf8();
 
-/// Reads a task's output from where it was left, and tells whether the task has ended.
+/// Reads a task's output from where it was left, and reports whether the task has ended.
 ///
 /// The parameters of a call are [`TaskOutputArgs`]; details of its result are a [`TaskOutput`]. Where an answer has no
 /// room for all there is, the next one goes on: nothing is cut.
@@ -102,7 +102,7 @@ impl TaskOutput {
 
 impl TaskOutputTool {
     pub(super) fn new(tasks: Arc<Tasks>) -> Self {
-        let about = "Reads the output of a task that exec_command started, from where it was left, and tells whether the \
+        let about = "Reads the output of a task that exec_command started, from where it was left, and reports whether the \
                      task has ended.";
         let position = "Where to begin, in bytes of all its output (default: where it was left)";
         let definition = ToolDefinition::new(NAME, about)
@@ -143,14 +143,14 @@ impl TaskOutputTool {
             let event = tokio::select! {
                 biased;
                 event = execution.next() => event,
-                () = &mut wait, if has_all => return Ok(piece.told(&now)),
+                () = &mut wait, if has_all => return Ok(piece.report(&now)),
             };
             match event {
                 Some(Ok(Event::Started(_) | Event::Promoted)) => {}
                 Some(Ok(Event::Gap(position))) => piece.skip(position),
                 Some(Ok(Event::Output(output))) => {
                     if !piece.push(&output) {
-                        return Ok(TaskOutput { more: true, ..piece.told(&now) });
+                        return Ok(TaskOutput { more: true, ..piece.report(&now) });
                     }
                 }
                 Some(Ok(Event::Exited(exited))) => {
@@ -158,7 +158,7 @@ impl TaskOutputTool {
                     return Ok(piece.ended(&now, exited));
                 }
                 Some(Err(error)) => return Err(error),
-                None => return Err(ExecutorError::Internal("the executor stopped telling about the task".to_owned())),
+                None => return Err(ExecutorError::Internal("the executor stopped reporting on the task".to_owned())),
             }
             // so that a cancel is seen however fast events come
             tokio::task::coop::consume_budget().await;
@@ -214,7 +214,7 @@ impl Piece {
     }
 
     /// What was taken of a task that runs on: a character whose end is not there yet is left for the next piece.
-    fn told(mut self, now: &ExecutionInfo) -> TaskOutput {
+    fn report(mut self, now: &ExecutionInfo) -> TaskOutput {
         if let Some((stream, last)) = self.last {
             let bytes = self.stream(stream);
             let whole = without_cut_character(bytes).len();
@@ -341,10 +341,10 @@ mod tests {
                 let output = |data: &[u8], position| Output { stream: OUT, data: data.to_vec().into(), position };
                 let _ = piece.push(&output(first, 0)) && piece.push(&output(second, cut as u64));
                 let info = info(ID, telexec_executor::ExecutionState::Running);
-                let told = piece.told(&info);
-                let shown = told.stdout.unwrap_or_default();
+                let report = piece.report(&info);
+                let shown = report.stdout.unwrap_or_default();
                 assert!("aé€".starts_with(&shown), "{shown:?} of {limit}, cut at {cut}");
-                assert_eq!(told.next_position, shown.len() as u64);
+                assert_eq!(report.next_position, shown.len() as u64);
             }
         }
     }
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_is_told_with_the_last_output() {
+    async fn the_end_is_reported_with_the_last_output() {
         let tool =
             tool(State { output: vec![(OUT, "bye")], exited: Some(exited(ExitCause::Exited(4))), ..State::default() });
         let output = read(&tool, json!({})).await;
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_gap_is_told() {
+    async fn a_gap_is_reported() {
         let tool = tool(State { output: vec![(OUT, "0123456789")], kept_from: 6, ..State::default() });
         let output = read(&tool, json!({})).await;
         assert_eq!((output.gap_until, output.stdout.as_deref(), output.next_position), (Some(6), Some("6789"), 10));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unknown_tasks_and_odd_positions_are_told() {
+    async fn unknown_tasks_and_odd_positions_are_reported() {
         let tool = tool(State { output: vec![(OUT, "one")], ..State::default() });
         assert_eq!(refused(&tool, json!({ "task_id": "other" })).await["kind"], "task_not_found");
         let beyond = refused(&tool, json!({ "task_id": ID, "position": 4 })).await;
@@ -420,16 +420,16 @@ mod tests {
         let mut piece = Piece::new(0, 100);
         assert!(piece.push(&chunk(OUT, 0, b"a\xc3")));
         let now = super::super::fake::info(ID, telexec_executor::ExecutionState::Running);
-        let told = piece.told(&now);
-        assert_eq!((told.stdout.as_deref(), told.next_position), (Some("a"), 1));
+        let report = piece.report(&now);
+        assert_eq!((report.stdout.as_deref(), report.next_position), (Some("a"), 1));
 
         // its beginning is before other output, which must not come twice
         let mut piece = Piece::new(0, 100);
         for chunk in [chunk(OUT, 0, b"\xf0\x9f"), chunk(ERR, 2, b"e"), chunk(OUT, 3, b"\xa6")] {
             assert!(piece.push(&chunk));
         }
-        let told = piece.told(&now);
-        assert_eq!((told.stdout.as_deref(), told.next_position), (Some("\u{fffd}"), 4));
+        let report = piece.report(&now);
+        assert_eq!((report.stdout.as_deref(), report.next_position), (Some("\u{fffd}"), 4));
     }
 
     #[test]

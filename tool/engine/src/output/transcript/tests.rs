@@ -8,7 +8,7 @@ use crate::state::disk::Disk;
 
 /// What was kept does not count as dropped, even if it cannot be read any more.
 #[tokio::test]
-async fn the_owner_of_a_promoted_command_is_told_of_what_was_kept_and_is_lost() {
+async fn the_owner_of_a_promoted_command_learns_of_what_was_kept_and_is_lost() {
     let state = tempfile::tempdir().unwrap();
     let (spool, _) = handover::open(Disk::new().unwrap(), Some(state.path()), SpoolLimits::default()).unwrap();
     let transcript = Arc::new(Transcript::new(Some(spool.file("owner"))));
