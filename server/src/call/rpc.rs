@@ -1,6 +1,7 @@
 //! The RPCs of the two services.
 
-/// Writes [`Rpc`] from a row for each: its service and its name in the proto, and its group of actions in the policy schema.
+/// Writes [`Rpc`] from a row for each: its service and its name in the proto, and its group of actions in the policy
+/// schema.
 macro_rules! rpcs {
     ($($service:ident / $rpc:ident: $group:literal,)+) => {
         /// Every RPC of the two services. In policies these are the actions.

@@ -12,8 +12,8 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, ExecutorError>> +
 /// Writes methods of an [`Executor`](crate::Executor) that do nothing but call the same method of another one.
 ///
 /// It stands in an `impl Executor`: `self`, then an expression for the other executor, which may await and use `?`
-/// (`self.connected().await?`), then the methods. They are listed so that a new method of the trait does not compile until
-/// every wrapper has decided on it.
+/// (`self.connected().await?`), then the methods. They are listed so that a new method of the trait does not compile
+/// until every wrapper has decided on it.
 ///
 /// ```
 /// use async_trait::async_trait;

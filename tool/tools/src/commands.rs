@@ -76,8 +76,8 @@ macro_rules! command_setters {
             self
         }
 
-        /// Refuses commands that contain one of these patterns; see [`Guard::deny`]. No one is asked to confirm them. What
-        /// is written to a command as input is not looked at.
+        /// Refuses commands that contain one of these patterns; see [`Guard::deny`]. No one is asked to confirm them.
+        /// What is written to a command as input is not looked at.
         ///
         /// [`Guard::deny`]: telexec_executor::guard::Guard::deny
         #[must_use]
