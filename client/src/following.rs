@@ -15,9 +15,9 @@ use crate::error;
 /// The agent's default time from SIGTERM to SIGKILL.
 const DEFAULT_KILL_GRACE: Duration = Duration::from_secs(2);
 /// Longer times might overflow the clock.
-const LONGEST_GRACE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+const MAX_KILL_GRACE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Extra time for the report of an end.
-const SLACK: Duration = Duration::from_secs(5);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running command's stream. Dropping it resets the stream, upon which the agent ends the command.
 pub(crate) struct Following {
@@ -37,7 +37,7 @@ pub(crate) struct Overdue {
 impl Overdue {
     /// For this command; `None`: it has no deadline.
     pub(crate) fn of(command: &Command) -> Option<Self> {
-        let quiet = command.kill_grace().unwrap_or(DEFAULT_KILL_GRACE).min(LONGEST_GRACE) + SLACK;
+        let quiet = command.kill_grace().unwrap_or(DEFAULT_KILL_GRACE).min(MAX_KILL_GRACE) + REPORT_TIMEOUT;
         let at = command.deadline().and_then(|deadline| deadline.checked_add(quiet))?;
         Some(Self { at: at.into(), quiet })
     }

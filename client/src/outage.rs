@@ -6,7 +6,7 @@ use tokio::time::{Duration, Instant, sleep_until, timeout_at};
 use crate::Resume;
 
 /// Longer times might overflow the clock.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+const MAX_TIME: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Whether the agent itself did not answer. `Untrusted` counts too: a stuck tunnel also sends no greeting.
 pub(crate) fn is_loss(error: &ExecutorError) -> bool {
@@ -51,8 +51,8 @@ impl Outage {
             return Err(error);
         }
         let now = Instant::now();
-        let end = *self.end.get_or_insert(now + self.resume.give_up_after.min(LONGEST));
-        let next = now + self.pause.min(self.resume.max_delay).min(LONGEST).mul_f64(fastrand::f64());
+        let end = *self.end.get_or_insert(now + self.resume.give_up_after.min(MAX_TIME));
+        let next = now + self.pause.min(self.resume.max_delay).min(MAX_TIME).mul_f64(fastrand::f64());
         self.pause = self.pause.saturating_mul(2);
         sleep_until(self.deadline.unwrap_or(next).min(next).min(end)).await;
         match self.deadline {

@@ -13,7 +13,7 @@ use crate::following::Overdue;
 use crate::outage::Outage;
 
 /// A connection that lasts this long ends the outage, even without new events.
-const STEADY: Duration = Duration::from_secs(1);
+const STABLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The times at which a command is to be promoted, ended and reported.
 #[derive(Clone, Copy, Default)]
@@ -137,7 +137,7 @@ impl Resumed {
 
     /// Attaches again, at the position where it was lost.
     async fn resume(&mut self, error: ExecutorError) -> Result<(), ExecutorError> {
-        if self.has_progressed || self.since.elapsed() >= STEADY {
+        if self.has_progressed || self.since.elapsed() >= STABLE_INTERVAL {
             self.outage.is_over();
         }
         self.outage.pause(error).await.map_err(gone)?;

@@ -15,6 +15,7 @@ mod digest;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzz;
+mod handshake;
 mod hostname;
 mod http2;
 mod identity;

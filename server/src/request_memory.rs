@@ -24,12 +24,12 @@ pub(crate) struct Limits {
 }
 
 /// Requests up to this size may exceed the limits by a quarter, so that a signal gets through while input is queued.
-const SMALL: usize = 64 * 1024;
+const SMALL_REQUEST_BYTES: usize = 64 * 1024;
 
 /// After a peak of at least this size the allocator is asked to return free memory.
-const FLOOD: usize = 16 * 1024 * 1024;
+const PEAK_BYTES: usize = 16 * 1024 * 1024;
 /// The approximate cost of a call beside its request, while its response waits for the caller.
-const CALL: usize = 64 * 1024;
+const BYTES_PER_CALL: usize = 64 * 1024;
 
 /// A limit that was exceeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,7 +146,7 @@ impl Shared {
     fn fall(&self, less: usize) {
         let left = self.used.fetch_sub(less, Ordering::Relaxed).saturating_sub(less);
         let most = self.most.load(Ordering::Relaxed);
-        if most >= FLOOD && left < most / 4 {
+        if most >= PEAK_BYTES && left < most / 4 {
             self.most.store(left, Ordering::Relaxed);
             self.is_over.notify_one();
         }
@@ -167,7 +167,7 @@ pub(crate) struct Reservation {
 impl Reservation {
     /// For bytes that are counted already.
     fn new(account: &Account, bytes: usize) -> Self {
-        account.shared.rise(CALL);
+        account.shared.rise(BYTES_PER_CALL);
         Self { account: account.clone(), bytes: AtomicUsize::new(bytes) }
     }
 
@@ -186,7 +186,7 @@ impl Reservation {
         let before = self.bytes.load(Ordering::Relaxed);
         match bytes.checked_sub(before) {
             Some(0) => {}
-            Some(more) => self.account.add(more, bytes <= SMALL)?,
+            Some(more) => self.account.add(more, bytes <= SMALL_REQUEST_BYTES)?,
             None => self.account.subtract(before - bytes),
         }
         self.bytes.store(bytes, Ordering::Relaxed);
@@ -215,7 +215,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.release();
-        self.account.shared.fall(CALL);
+        self.account.shared.fall(BYTES_PER_CALL);
     }
 }
 
@@ -269,9 +269,11 @@ mod tests {
         let more = memory.of(&Identity::anonymous()).reservation();
         assert_eq!(more.set(100_000).unwrap_err().setting, "max_request_bytes_in_flight_per_identity");
         // small ones still fit, but not any number of them
-        let small: Vec<_> =
-            (0..100).map(|_| one.reservation()).take_while(|reservation| reservation.set(SMALL).is_ok()).collect();
-        assert_eq!(small.len(), 500_000 / SMALL);
+        let small: Vec<_> = (0..100)
+            .map(|_| one.reservation())
+            .take_while(|reservation| reservation.set(SMALL_REQUEST_BYTES).is_ok())
+            .collect();
+        assert_eq!(small.len(), 500_000 / SMALL_REQUEST_BYTES);
         let others = other.reservation();
         others.set(1_500_000).unwrap();
         assert_eq!(others.set(2_000_000).unwrap_err().setting, "max_request_bytes_in_flight");

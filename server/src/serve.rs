@@ -25,14 +25,14 @@ use crate::admission::policy_evaluator::PolicyEvaluator;
 use crate::admission::start_limiter::StartLimiter;
 use crate::audit::{Audit, AuditError};
 use crate::config::{Config, ConfigError};
+use crate::handshake::{HandshakeError, handshake};
 use crate::http2::connection;
-use crate::http2::connection::HandshakeError;
 use crate::http2::preface::PendingAdmission;
 use crate::invalid::InvalidSetting;
 use crate::listen::connection_limiter::ConnectionLimiter;
 use crate::listen::pending::{PendingConnection, PendingConnections};
 use crate::listen::{Accepted, Listener, Listeners, Remote};
-use crate::metrics::{Metrics, Refusal};
+use crate::metrics::{HandshakeResult, Metrics, Refusal};
 use crate::reload::Watched;
 use crate::request_memory::RequestMemory;
 use crate::rpc::agent_service::Agent;
@@ -47,9 +47,9 @@ const MAX_HANDSHAKES: u64 = 1024;
 /// Threads for reads that may block on a network file system: one at a time per reload source and per scrape.
 const MAX_WORKERS: usize = 16;
 /// How long to wait for processes after SIGKILL. One in uninterruptible sleep may never end.
-const KILL_TIME: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the last responses may take to be sent after all executions have ended.
-const FLUSH_TIME: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An agent that could not start.
 #[derive(Debug, thiserror::Error)]
@@ -142,7 +142,7 @@ pub async fn serve(
     if tokio::time::timeout(config.shutdown_grace, engine.idle()).await.is_err() {
         warn!(running = engine.running(), "ending the remaining commands");
     }
-    let limit = config.kill_grace.min(config.max_kill_grace).saturating_add(KILL_TIME);
+    let limit = config.kill_grace.min(config.max_kill_grace).saturating_add(KILL_TIMEOUT);
     if tokio::time::timeout(limit, engine.shutdown()).await.is_err() {
         warn!(running = engine.running(), "gave up waiting for processes to end");
     }
@@ -267,10 +267,10 @@ impl Connections {
     async fn answer(self, accepted: Accepted, remote: Remote, pending: PendingConnection) {
         let displaced = pending.displaced();
         let peer = tokio::select! {
-            peer = connection::handshake(accepted, &remote, self.strangers, &self.handshakes) => peer,
+            peer = handshake(accepted, &remote, self.strangers, &self.handshakes) => peer,
             () = displaced.cancelled() => Err(HandshakeError::Displaced),
         };
-        self.metrics.handshake(peer.as_ref().err().map_or("ok", HandshakeError::kind));
+        self.metrics.handshake(peer.as_ref().err().map_or(HandshakeResult::Ok, HandshakeError::result));
         let peer = match peer {
             Ok(peer) => peer,
             Err(reason) => return info!(from = remote.address, %reason, "turned a peer away"),
@@ -300,7 +300,7 @@ impl Connections {
     /// Waits for the last responses to be sent, then closes all connections.
     async fn close(self) {
         self.tracker.close();
-        if tokio::time::timeout(FLUSH_TIME, self.tracker.wait()).await.is_err() {
+        if tokio::time::timeout(FLUSH_TIMEOUT, self.tracker.wait()).await.is_err() {
             self.close.cancel();
             self.tracker.wait().await;
         }

@@ -11,7 +11,7 @@ use telexec_shell::{Analysis, analyze, analyze_argv, covers};
 /// An eighth of what is looked at, so that the large ones leave time for others.
 const LARGE: usize = 8 * 1024;
 /// A few times what is read: of a wrapper and what it runs each is listed with all its arguments.
-const MOST_WORDS: usize = 64 * 64 * 1024;
+const MAX_WORDS: usize = 64 * 64 * 1024;
 
 fuzz_target!(|bytes: &[u8]| {
     let text = String::from_utf8_lossy(bytes);
@@ -36,7 +36,7 @@ fn check(analysis: &Analysis) {
     assert!(analysis.programs.len() <= analysis.commands.len());
     assert!(analysis.commands.iter().all(|command| analysis.programs.contains(&command.program)));
     let words = analysis.commands.iter().map(|command| 1 + command.arguments.len()).sum::<usize>();
-    assert!(words <= MOST_WORDS, "{words} words");
+    assert!(words <= MAX_WORDS, "{words} words");
     let covered = analysis.programs.iter().filter(|program| covers(&format!("{program} **"), analysis)).count();
     assert_eq!(covered == 1, analysis.understood && analysis.programs.len() == 1);
     assert_eq!(covered, usize::from(covered == 1));

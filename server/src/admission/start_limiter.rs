@@ -16,7 +16,7 @@ pub(crate) struct StartLimiter {
 }
 
 /// With more identities than this, idle ones are removed before each check.
-const MANY: usize = 1024;
+const CLEANUP_SIZE: usize = 1024;
 
 impl StartLimiter {
     /// `a_second` starts per second, and as many in a burst; `None`: no limit.
@@ -31,7 +31,7 @@ impl StartLimiter {
     /// [`ExecutorError::Exhausted`]: the limit is reached; says when to retry.
     pub(crate) fn count(&self, identity: &Identity) -> Result<(), ExecutorError> {
         let Some((limit, starts)) = &self.limit else { return Ok(()) };
-        if starts.len() > MANY {
+        if starts.len() > CLEANUP_SIZE {
             starts.retain_recent();
         }
         starts.check_key(&identity.as_str().to_owned()).map_err(|early| ExecutorError::Exhausted {

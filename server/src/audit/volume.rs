@@ -11,7 +11,7 @@ use super::config::AuditConfig;
 use super::retained::Retained;
 
 /// With more identities than this, idle ones are removed.
-const MANY: usize = 1024;
+const CLEANUP_SIZE: usize = 1024;
 
 /// Counts the bytes of each identity's records.
 pub(super) struct Volume(Option<Limits>);
@@ -98,7 +98,7 @@ fn quota(bytes: u64, period: Duration) -> Option<Quota> {
 }
 
 fn take(limiter: &DefaultKeyedRateLimiter<String>, identity: &str, bytes: u64) -> Result<(), Duration> {
-    if limiter.len() > MANY {
+    if limiter.len() > CLEANUP_SIZE {
         limiter.retain_recent();
     }
     let bytes = NonZeroU32::new(u32::try_from(bytes).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN);

@@ -312,9 +312,9 @@ impl Config {
         if self.max_connections == 0 {
             return invalid("max_connections is 0: no caller could connect");
         }
-        const LEAST_REQUEST_BYTES: usize = 64 * 1024;
+        const MIN_REQUEST_BYTES: usize = 64 * 1024;
         let request_bytes = self.max_request_bytes_in_flight.min(self.max_request_bytes_in_flight_per_identity);
-        if request_bytes < LEAST_REQUEST_BYTES || self.max_request_fields < 64 {
+        if request_bytes < MIN_REQUEST_BYTES || self.max_request_fields < 64 {
             return invalid(
                 "max_request_bytes_in_flight, that per_identity, and max_request_fields must be at least 65536, 65536 and 64",
             );

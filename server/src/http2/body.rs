@@ -16,7 +16,7 @@ use tonic::Status;
 use crate::call::events::EventStream;
 
 /// Short messages that are ready at the same time are sent together, up to about this size.
-const ENOUGH_BYTES: usize = 32 * 1024;
+const BATCH_BYTES: usize = 32 * 1024;
 
 /// Copied bytes, followed by output that is not copied.
 type Piece = Chain<Bytes, Bytes>;
@@ -108,7 +108,7 @@ fn poll_messages(
     status: &mut Option<Status>,
     cx: &mut Context<'_>,
 ) -> Poll<Bytes> {
-    while head.len() < ENOUGH_BYTES {
+    while head.len() < BATCH_BYTES {
         match Pin::new(&mut *events).poll_next(cx) {
             Poll::Ready(Some(Ok(event))) => {
                 let data = frame::encode(event, head);

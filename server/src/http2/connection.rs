@@ -1,8 +1,7 @@
-//! One connection: authenticates the peer, then serves HTTP/2 until it closes.
+//! One connection of an authenticated peer: serves HTTP/2 until it closes.
 
 use std::convert::Infallible;
 use std::error::Error;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +10,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rustls::pki_types::UnixTime;
-use telexec_engine::{Lost, Workers};
 use telexec_proto::convert::error_to_status;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio::net::unix::UCred;
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tower::ServiceExt;
@@ -25,151 +18,18 @@ use tracing::debug;
 
 use crate::admission::call_limiter;
 use crate::admission::call_limiter::CallLimiter;
-use crate::admission::on_workers::on_workers;
-use crate::call::caller::{Caller, Transport};
 use crate::call::deadline::Deadline;
+use crate::handshake::Peer;
 use crate::http2::body;
 use crate::http2::body::Body;
 use crate::http2::message;
 use crate::http2::message::Limited;
 use crate::http2::preface::{PendingAdmission, PrefaceTimeout};
-use crate::identity::Identity;
-use crate::listen::{Accepted, Remote};
 use crate::metrics::{Metrics, Refusal};
 use crate::request_memory::RequestMemory;
-use crate::tls::Tls;
-use crate::tls::ca_names::reason;
-use crate::tls::client_cert_check::ClientCertCheck;
-use crate::tls::peer_certificate::PeerCertificate;
 
-/// From accepting a connection to an identity; slower peers are dropped.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// From then on to the HTTP/2 preface.
+/// From the end of the handshake to the HTTP/2 preface.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Encrypted in one go for one write to the socket: a few chunks of output.
-const TLS_BUFFER_BYTES: usize = 256 * 1024;
-
-/// Why a peer was not authenticated.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum HandshakeError {
-    #[error("it took longer than {} s", HANDSHAKE_TIMEOUT.as_secs())]
-    Timeout,
-    #[error("displaced by others: its source had the most pending connections")]
-    Displaced,
-    #[error("TLS: {}", tls_reason(.0))]
-    Tls(io::Error),
-    #[error("TLS: {0}")]
-    Lost(#[from] Lost),
-    #[error("its certificate has no usable identity (SPIFFE ID, DNS SAN or CN)")]
-    Nameless,
-    #[error("its user is neither root nor the agent's own, and there is no policy that could let it in")]
-    ForeignUser,
-    #[error("it is not this machine's host, and there is no policy that could let it in")]
-    ForeignGuest,
-    #[error("its credentials cannot be read: {0}")]
-    Credentials(io::Error),
-}
-
-impl HandshakeError {
-    /// The label in metrics.
-    pub(crate) fn kind(&self) -> &'static str {
-        match self {
-            Self::Timeout => "timeout",
-            Self::Displaced => "displaced",
-            Self::Tls(_) | Self::Lost(_) => "tls",
-            Self::Nameless => "nameless",
-            Self::ForeignUser | Self::ForeignGuest => "foreign",
-            Self::Credentials(_) => "credentials",
-        }
-    }
-}
-
-fn tls_reason(error: &io::Error) -> String {
-    let refused = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
-    refused.map_or_else(|| error.to_string(), reason)
-}
-
-/// An authenticated peer.
-pub(crate) struct Peer {
-    caller: Arc<Caller>,
-    io: Box<dyn Stream>,
-}
-
-impl Peer {
-    pub(crate) fn identity(&self) -> &Identity {
-        &self.caller.identity
-    }
-}
-
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
-/// Authenticates the peer; the computations of TLS run on `workers`. With `strangers`, other local users than root and the
-/// agent's own, and other virtual machines, are accepted too: a policy decides what they may do.
-pub(crate) async fn handshake(
-    accepted: Accepted,
-    remote: &Remote,
-    strangers: bool,
-    workers: &Workers,
-) -> Result<Peer, HandshakeError> {
-    let address = remote.address.as_str();
-    let handshake = async {
-        match accepted {
-            Accepted::Unix(stream) => {
-                let credentials = stream.peer_cred().map_err(HandshakeError::Credentials)?;
-                if !strangers && !is_own(&credentials) {
-                    return Err(HandshakeError::ForeignUser);
-                }
-                let identity = Identity::from_credentials(&credentials);
-                let caller = Caller::new(identity, Transport::Unix, address);
-                let caller = Caller { credentials: Some(credentials), ..caller };
-                Ok(Peer { caller: caller.into(), io: Box::new(stream) })
-            }
-            Accepted::Tcp(stream, None) => {
-                let caller = Caller::new(Identity::anonymous(), Transport::Tcp, address);
-                Ok(Peer { caller: caller.into(), io: Box::new(stream) })
-            }
-            Accepted::Vsock(stream, peer) => {
-                if !strangers && !peer.is_trusted() {
-                    return Err(HandshakeError::ForeignGuest);
-                }
-                let identity = Identity::from_cid(peer.cid);
-                let caller = Caller::new(identity, Transport::Vsock, address);
-                Ok(Peer { caller: caller.into(), io: Box::new(stream) })
-            }
-            Accepted::Tcp(stream, Some(tls)) => tls_handshake(stream, tls, remote, workers).await,
-        }
-    };
-    tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await.unwrap_or(Err(HandshakeError::Timeout))
-}
-
-/// Whether it is root, or the agent's own user.
-fn is_own(credentials: &UCred) -> bool {
-    credentials.uid() == 0 || credentials.uid() == rustix::process::geteuid().as_raw()
-}
-
-async fn tls_handshake(
-    stream: TcpStream,
-    tls: Tls,
-    remote: &Remote,
-    workers: &Workers,
-) -> Result<Peer, HandshakeError> {
-    // an idle peer costs no worker
-    stream.readable().await.map_err(HandshakeError::Tls)?;
-    let (credentials, since) = (tls.current(), UnixTime::now());
-    let acceptor = TlsAcceptor::from(Arc::clone(&credentials.server));
-    let accepted = on_workers(workers, &remote.source.to_string(), acceptor.accept(stream)).await?;
-    let mut stream = accepted.map_err(HandshakeError::Tls)?;
-    stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
-    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-    let certificate = PeerCertificate::parse(chain).ok_or(HandshakeError::Nameless)?;
-    let caller = Caller::new(certificate.identity.clone(), Transport::Mtls, &remote.address);
-    let cert_check = Some(ClientCertCheck::new(tls, credentials, certificate, since));
-    let caller = Caller { cert_check, ..caller };
-    Ok(Peer { caller: caller.into(), io: Box::new(stream) })
-}
 
 /// Serves the peer's calls until it disconnects, or after `goaway` until the open calls have ended. Once the peer's
 /// certificate is no longer valid new calls are refused, and open ones are ended (`permission`).

@@ -13,7 +13,7 @@ use crate::config::ConfigError;
 use crate::identity::source::Source;
 use crate::tls::Tls;
 
-const KEEPALIVE: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 pub(crate) struct Tcp {
     socket: TcpListener,
@@ -78,7 +78,8 @@ fn protection(addresses: &[SocketAddr], tls: Option<Tls>, insecure: bool) -> Res
 fn set_options(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(Duration::from_secs(20)).with_interval(KEEPALIVE))?;
+    socket
+        .set_tcp_keepalive(&TcpKeepalive::new().with_time(Duration::from_secs(20)).with_interval(KEEPALIVE_INTERVAL))?;
     // keepalive does not apply while output is queued
     socket.set_tcp_user_timeout(Some(Duration::from_secs(30)))
 }

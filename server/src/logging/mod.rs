@@ -19,7 +19,7 @@ use crate::config::{Config, LogFormat};
 use crate::logging::limit::Limit;
 
 /// For the last lines at the end.
-const FLUSH_TIME: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One per process, like standard error.
 static QUEUE: Queue = Queue::new();
@@ -70,7 +70,7 @@ pub fn line(text: &str) {
 
 /// Waits until all lines are written, at most a second.
 pub fn flush() {
-    QUEUE.flush(FLUSH_TIME);
+    QUEUE.flush(FLUSH_TIMEOUT);
 }
 
 /// The number of lines dropped because standard error was blocked.

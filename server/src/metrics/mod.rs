@@ -4,6 +4,7 @@
 //! make up: identities, commands and ids are for the logs.
 
 mod execution_counter;
+mod labels;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use telexec_engine::ExecutionObserver;
 use telexec_executor::{ExitCause, Exited, OutputStream, SpawnError, SpawnStage};
 
 use self::execution_counter::ExecutionCounter;
+pub(crate) use self::labels::{HandshakeResult, Refusal};
 use crate::call::Rpc;
 
 /// In seconds: a start takes about a millisecond, more under load.
@@ -25,65 +27,6 @@ const START_BUCKETS: [f64; 13] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05
 /// In seconds: from short queries to builds.
 const EXECUTION_BUCKETS: [f64; 13] =
     [0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0];
-
-/// Why a command or a caller was refused, system calls that failed aside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// Denied by the policy.
-    Policy,
-    /// `max_starts_per_second`.
-    Pace,
-    /// The audit log could not be written.
-    Audit,
-    /// Too many executions or calls.
-    Exhausted,
-    /// This machine does not support the request.
-    Unsupported,
-    /// `max_request_bytes_in_flight`, of all or of an identity, `max_request_fields`, or a message that is too long.
-    Requests,
-    /// The execution id exists already.
-    Exists,
-    /// The agent is shutting down.
-    Shutdown,
-    /// The caller did not wait, or something failed.
-    GivenUp,
-    /// `max_connections`.
-    Connections,
-    /// The certificate of an open connection was revoked or has expired.
-    Certificate,
-}
-
-impl Refusal {
-    const ALL: [Self; 11] = [
-        Self::Policy,
-        Self::Pace,
-        Self::Audit,
-        Self::Exhausted,
-        Self::Unsupported,
-        Self::Requests,
-        Self::Exists,
-        Self::Shutdown,
-        Self::GivenUp,
-        Self::Connections,
-        Self::Certificate,
-    ];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Policy => "policy",
-            Self::Pace => "pace",
-            Self::Audit => "audit",
-            Self::Exhausted => "exhausted",
-            Self::Unsupported => "unsupported",
-            Self::Requests => "requests",
-            Self::Exists => "exists",
-            Self::Shutdown => "shutdown",
-            Self::GivenUp => "given_up",
-            Self::Connections => "connections",
-            Self::Certificate => "certificate",
-        }
-    }
-}
 
 /// The counters; clones share them. If metrics are not served, nothing is counted.
 #[derive(Clone)]
@@ -108,9 +51,9 @@ impl Metrics {
     }
 
     /// Counts a handshake.
-    pub(crate) fn handshake(&self, result: &'static str) {
+    pub(crate) fn handshake(&self, result: HandshakeResult) {
         if let Some(counters) = &self.0 {
-            counters.handshakes.get_or_create(&[("result", result)]).inc();
+            counters.handshakes.get_or_create(&[("result", result.as_str())]).inc();
         }
     }
 
@@ -129,7 +72,7 @@ impl Metrics {
     /// The number of refusals by reason, without zeros.
     pub(crate) fn refusals(&self) -> HashMap<String, u64> {
         let counted = |counters: &Arc<Counters>, reason| counters.refusals.get_or_create(&[("reason", reason)]).get();
-        self.counted(Refusal::ALL.map(Refusal::as_str), counted)
+        self.counted(Refusal::ALL.iter().map(|refusal| refusal.as_str()), counted)
     }
 
     fn counted(
@@ -189,8 +132,8 @@ impl Counters {
         for (rpc, allowed) in Rpc::ALL.iter().flat_map(|rpc| [(*rpc, true), (*rpc, false)]) {
             drop(this.decisions.get_or_create(&decision(rpc, allowed)));
         }
-        for result in ["ok", "timeout", "displaced", "tls", "nameless", "foreign", "credentials"] {
-            drop(this.handshakes.get_or_create(&[("result", result)]));
+        for result in HandshakeResult::ALL {
+            drop(this.handshakes.get_or_create(&[("result", result.as_str())]));
         }
         this
     }

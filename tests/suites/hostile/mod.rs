@@ -22,7 +22,7 @@ const EXECUTE: &str = "/telexec.v1.ExecutionService/Execute";
 const INTERACT: &str = "/telexec.v1.ExecutionService/Interact";
 
 /// What an agent may need more after all that a peer can send.
-const MOST_GROWTH: u64 = 16 * 1024 * 1024;
+const MAX_GROWTH: u64 = 16 * 1024 * 1024;
 
 /// Does this while another caller is served, again and again.
 async fn while_others_are_served<T>(agent: &Agent, wire: &Wire, hostile: impl Future<Output = T>) -> T {
@@ -47,7 +47,7 @@ async fn while_others_are_served<T>(agent: &Agent, wire: &Wire, hostile: impl Fu
     ask().await;
     let grown = most.max(Memory::of(agent.pid()).resident) - before;
     eprintln!("grown by {} KiB", grown / 1024);
-    assert!(grown < MOST_GROWTH, "the agent has grown by {grown} bytes");
+    assert!(grown < MAX_GROWTH, "the agent has grown by {grown} bytes");
     result
 }
 

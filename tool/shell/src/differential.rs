@@ -25,7 +25,7 @@ const CANARIES: [&str; 23] = [
 ];
 const MARK: &str = "#!/bin/sh\necho \"${0##*/}\" >> \"${0%/bin/*}/log\"\n";
 const ROUNDS: u64 = 400;
-const PATIENCE: Duration = Duration::from_secs(1);
+const SHELL_TIMEOUT: Duration = Duration::from_secs(1);
 /// What runs under this name where the text itself has changed PATH.
 pub(super) const LAST: &str = "last";
 const MOVED: &str = "moved";
@@ -83,7 +83,7 @@ impl Machine {
             let _ = errors.read_to_end(&mut Vec::new());
             let _ = sender.send(());
         });
-        let _ = ended.recv_timeout(PATIENCE);
+        let _ = ended.recv_timeout(SHELL_TIMEOUT);
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         child.wait().unwrap();
         drop(reader);

@@ -68,13 +68,13 @@ pub use self::permission::{covers, permission_pattern};
 pub use self::programs::{ASSIGNED, decides, decides_reading};
 
 /// More than this is not looked at.
-const LONGEST_TEXT: usize = 64 * 1024;
+const MAX_TEXT_BYTES: usize = 64 * 1024;
 /// How deep texts may stand in texts, such as `$($(…))` or `sh -c "sh -c '…'"`.
-const DEEPEST_TEXT: usize = 16;
+const MAX_TEXT_DEPTH: usize = 16;
 /// How much is read of a text and those that stand in it, in bytes times what [`rereads`] says.
-const MOST_READ: usize = 6 * LONGEST_TEXT;
+const MAX_READ: usize = 6 * MAX_TEXT_BYTES;
 /// More commands than this are not listed.
-const MOST_COMMANDS: usize = 4096;
+const MAX_COMMANDS: usize = 4096;
 
 /// Several times what the deepest text within the bounds needs; only what is used of it takes memory.
 const STACK_BYTES: usize = 64 << 20;
@@ -134,7 +134,7 @@ pub fn analyze_posix(text: &str) -> Analysis {
 /// What a program without a shell runs, given its name and arguments: wrappers and `sh -c` are looked through.
 #[must_use]
 pub fn analyze_argv(argv: &[String]) -> Analysis {
-    if argv.iter().map(|word| word.len() + 1).sum::<usize>() > LONGEST_TEXT {
+    if argv.iter().map(|word| word.len() + 1).sum::<usize>() > MAX_TEXT_BYTES {
         return collect(vec![Item::Unknown("it is too long")]);
     }
     let mut items = Vec::new();
@@ -161,7 +161,7 @@ fn collect_here(items: Vec<Item>) -> Analysis {
     let (mut is_ascii, mut array, mut declared, mut locale) = (true, false, false, false);
     while let Some((depth, item)) = waiting.pop() {
         match item {
-            Item::Command(_) if analysis.commands.len() >= MOST_COMMANDS => analysis.not_understood("it is too long"),
+            Item::Command(_) if analysis.commands.len() >= MAX_COMMANDS => analysis.not_understood("it is too long"),
             Item::Command(command) => analysis.add(command),
             Item::Unknown(reason) => analysis.not_understood(reason),
             Item::Assigned(variable) => drop(analysis.assigned.insert(variable)),
@@ -169,11 +169,11 @@ fn collect_here(items: Vec<Item>) -> Analysis {
             Item::Mark(Mark::Array) => array = true,
             Item::Mark(Mark::Declared) => declared = true,
             Item::Mark(Mark::Locale) => locale = true,
-            Item::Text(..) if depth >= DEEPEST_TEXT => analysis.not_understood("it is nested too deep"),
+            Item::Text(..) if depth >= MAX_TEXT_DEPTH => analysis.not_understood("it is nested too deep"),
             Item::Text(reader, text) => {
                 is_ascii &= text.is_ascii();
                 read += text.len() * rereads(&text);
-                if read > MOST_READ {
+                if read > MAX_READ {
                     analysis.not_understood(walk::COMPLICATED);
                     break;
                 }
@@ -194,7 +194,7 @@ fn collect_here(items: Vec<Item>) -> Analysis {
 /// many, for those that stand in words of redirections more than once, and for expansions that stand in each other.
 fn rereads(text: &str) -> usize {
     let substitutions = ["$(", "<(", ">("].map(|opening| text.matches(opening).count());
-    let deepest = substitutions.iter().sum::<usize>().min(walk::DEEPEST_TREE);
+    let deepest = substitutions.iter().sum::<usize>().min(walk::MAX_TREE_DEPTH);
     1 + deepest + deepest * deepest / 8 + around_others(text).pow(3) / 8
 }
 

@@ -16,7 +16,7 @@ const OPAQUE_FIND: &str = "the arguments of find are not known";
 pub const ASSIGNED: &str = "a variable that decides what runs is set";
 
 /// Each is listed with all that comes after it.
-const MOST_WRAPPERS: usize = 32;
+const MAX_WRAPPERS: usize = 32;
 
 /// Builtins whose meaning a function of the same name would take away.
 const BUILTINS: [&str; 20] = [
@@ -53,7 +53,7 @@ pub(super) fn run(reader: Reader, words: Words, items: &mut Vec<Item>) {
 /// The same, behind so many wrappers.
 fn run_behind(wrappers: usize, reader: Reader, words: Words, items: &mut Vec<Item>) {
     let mut next = words;
-    for behind in wrappers..MOST_WRAPPERS {
+    for behind in wrappers..MAX_WRAPPERS {
         if next.is_empty() {
             return;
         }

@@ -9,17 +9,17 @@ use shuck_parser::{ShellDialect, ShellProfile};
 
 use super::checks::{is_arithmetic, is_descriptor};
 use super::expansion::Expansion;
-use super::{LONGEST_TEXT, builtins, programs, refused};
+use super::{MAX_TEXT_BYTES, builtins, programs, refused};
 
 /// For the parser, and with it for all that goes through its tree.
-pub(super) const DEEPEST_TREE: usize = 60;
+pub(super) const MAX_TREE_DEPTH: usize = 60;
 /// In steps of the parser, of which a real text needs fewer than it has bytes.
-const LONGEST_PARSE: usize = 2 * LONGEST_TEXT;
+const MAX_PARSE_STEPS: usize = 2 * MAX_TEXT_BYTES;
 
 /// What makes the parser slow, or deep beyond its own bounds, if there is much of it.
 const BOUNDED: [(&str, usize); 6] = [("${", 256), ("<<", 64), ("time", 64), ("coproc", 64), ("((", 512), ("&&", 1024)];
 /// In bytes that the parser looks at for the ends of braces and subscripts.
-const MOST_LOOKED_AT: usize = 64 * LONGEST_TEXT;
+const MAX_SCANNED_BYTES: usize = 64 * MAX_TEXT_BYTES;
 
 pub(super) const COMPLICATED: &str = "it is too complicated";
 pub(super) const SYNTAX_ERROR: &str = "it has a syntax error, or is nested too deep";
@@ -61,18 +61,18 @@ pub(super) enum Mark {
 
 /// What is found in a text.
 pub(super) fn items(reader: Reader, text: &str) -> Vec<Item> {
-    if text.len() > LONGEST_TEXT {
+    if text.len() > MAX_TEXT_BYTES {
         return vec![Item::Unknown("it is too long")];
     }
     let is_over = |(mark, most): &(&str, usize)| text.matches(mark).count() > *most;
-    if BOUNDED.iter().any(is_over) || openings(text) * text.len() > MOST_LOOKED_AT {
+    if BOUNDED.iter().any(is_over) || openings(text) * text.len() > MAX_SCANNED_BYTES {
         return vec![Item::Unknown(COMPLICATED)];
     }
     if let Some(reason) = refused::outright(text, reader) {
         return vec![Item::Unknown(reason)];
     }
     let profile = ShellProfile::native(ShellDialect::Bash);
-    let parsed = Parser::with_limits_and_profile(text, DEEPEST_TREE, LONGEST_PARSE, profile).parse();
+    let parsed = Parser::with_limits_and_profile(text, MAX_TREE_DEPTH, MAX_PARSE_STEPS, profile).parse();
     let mut walk = Walk { reader, source: text, items: Vec::new(), substitutions: 0 };
     if parsed.is_err() {
         walk.unknown(SYNTAX_ERROR);

@@ -16,9 +16,9 @@ use super::log::{Log, UnusableTail};
 use super::record::{Body, Record};
 
 /// Records written per sync, after which those who wait for them get their reply.
-const BATCH: usize = 256;
+const MAX_BATCH: usize = 256;
 /// Between two warnings that the log cannot be written.
-const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 /// Records of ends that are kept until they can be written.
 const MAX_WAITING: usize = 8192;
 
@@ -103,7 +103,7 @@ impl Writer {
     /// Writes until the queue is closed.
     pub(super) fn run(mut self, mut queue: mpsc::UnboundedReceiver<Job>) {
         let mut jobs = Vec::new();
-        while queue.blocking_recv_many(&mut jobs, BATCH) > 0 {
+        while queue.blocking_recv_many(&mut jobs, MAX_BATCH) > 0 {
             let (mut begun, mut closed) = (Vec::new(), Vec::new());
             for job in jobs.drain(..) {
                 match job {
@@ -182,7 +182,7 @@ impl Writer {
     fn failed(&mut self, error: &io::Error) -> String {
         let is_new = !self.state.fails.swap(true, Ordering::Relaxed);
         // on a nearly full disk short records succeed and long ones fail
-        if is_new && self.warned.is_none_or(|when| when.elapsed() > BETWEEN_WARNINGS) {
+        if is_new && self.warned.is_none_or(|when| when.elapsed() > WARNING_INTERVAL) {
             warn!(%error, "the audit log cannot be written");
             (self.warned, self.is_warned) = (Some(Instant::now()), true);
         }

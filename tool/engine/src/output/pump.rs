@@ -25,9 +25,9 @@ const SMALL_INTERVAL: Duration = Duration::from_millis(1);
 /// But this many may come at once: HTTP/2's implementations forgive a hundred.
 const SMALL_BURST: u32 = 16;
 /// After the exit, while a survivor holds a pipe: how long it may be quiet before reading stops.
-const TAIL_QUIET: Duration = Duration::from_millis(50);
+const TAIL_IDLE_TIMEOUT: Duration = Duration::from_millis(50);
 /// After the exit, while a survivor holds a pipe: how long it is read at the most.
-const TAIL_LIMIT: Duration = Duration::from_millis(500);
+const TAIL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Both output streams of one execution.
 pub(crate) struct Pump<'a> {
@@ -177,12 +177,12 @@ struct Tail {
 impl Tail {
     fn new(owed: u64) -> Self {
         let now = Instant::now();
-        Self { owed, quiet_until: now + TAIL_QUIET, until: now + TAIL_LIMIT }
+        Self { owed, quiet_until: now + TAIL_IDLE_TIMEOUT, until: now + TAIL_TIMEOUT }
     }
 
     fn record(&mut self, length: usize) {
         self.owed = self.owed.saturating_sub(length as u64);
-        self.quiet_until = Instant::now() + TAIL_QUIET;
+        self.quiet_until = Instant::now() + TAIL_IDLE_TIMEOUT;
     }
 
     /// Adds the time that the reader took, which is not the survivors'.

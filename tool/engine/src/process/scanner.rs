@@ -166,7 +166,7 @@ impl ProcessScanner {
         scan: &mut EnvironScan,
         visit: &mut impl FnMut(&Process),
     ) -> io::Result<()> {
-        for few in pids.chunks(AT_ONCE) {
+        for few in pids.chunks(BATCH) {
             let mut unmarked = Vec::new();
             for pid in few {
                 let process = read(*pid)?.filter(|process| process.pid != KTHREADD && process.parent != KTHREADD);
@@ -217,7 +217,7 @@ impl Seen {
 }
 
 /// How many processes are read before their environments are: those of one execution may replace each other fast.
-const AT_ONCE: usize = 16;
+const BATCH: usize = 16;
 
 /// How many threads scan, or wait for the one that does.
 const MAX_THREADS: usize = 4;

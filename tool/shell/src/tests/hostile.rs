@@ -13,22 +13,22 @@ fn programs_within_programs_are_bounded() {
     let argv: Vec<String> = ["find", "-exec"].map(str::to_owned).into_iter().cycle().take(12_000).collect();
     let analysis = analyze_argv(&argv);
     assert!(!analysis.understood && analysis.commands.len() < 100, "{}", analysis.commands.len());
-    assert!(!analyze_argv(&vec![String::new(); LONGEST_TEXT + 1]).understood);
+    assert!(!analyze_argv(&vec![String::new(); MAX_TEXT_BYTES + 1]).understood);
 }
 
 /// Deep or long texts are refused, and neither overflow the stack of a thread nor take long.
 #[test]
 fn hostile_texts_are_refused() {
     let mut texts = vec![
-        "x".repeat(LONGEST_TEXT + 1),
+        "x".repeat(MAX_TEXT_BYTES + 1),
         format!("cat <<E\n{}", "$(".repeat(30_000)),
-        "env ".repeat(LONGEST_TEXT / 4),
-        "a; ".repeat(LONGEST_TEXT / 3),
+        "env ".repeat(MAX_TEXT_BYTES / 4),
+        "a; ".repeat(MAX_TEXT_BYTES / 3),
         format!("sh -c {}", "\"sh -c \\\"".repeat(5_000)),
         format!("echo {}", "`echo \\".repeat(9_000)),
         format!("{}ls{}", "$(echo ".repeat(20), ")".repeat(20)),
         format!("{}ls {}{}", "$(".repeat(15), "x".repeat(60_000), ")".repeat(15)),
-        "find -exec ".repeat(LONGEST_TEXT / 11),
+        "find -exec ".repeat(MAX_TEXT_BYTES / 11),
         format!("{}ls{}", ">$(".repeat(1600), ")b".repeat(1600)),
         format!("{}ls{}", ">$(".repeat(200), ")b".repeat(200)),
     ];
@@ -64,8 +64,8 @@ fn hostile_texts_are_refused() {
         "&& ",
         ";",
     ] {
-        texts.push(opening.repeat(10_000.min(LONGEST_TEXT / opening.len())));
-        texts.push(opening.repeat(LONGEST_TEXT / opening.len()));
+        texts.push(opening.repeat(10_000.min(MAX_TEXT_BYTES / opening.len())));
+        texts.push(opening.repeat(MAX_TEXT_BYTES / opening.len()));
     }
     for text in texts {
         let analysis = analyze(&text);
@@ -89,7 +89,7 @@ fn hostile_texts_are_refused() {
         let _ = analyze(&text);
     }
     for text in
-        ["\"".repeat(LONGEST_TEXT), "! ".repeat(LONGEST_TEXT / 2), format!("cat <<E\n{}", "$x\n".repeat(20_000))]
+        ["\"".repeat(MAX_TEXT_BYTES), "! ".repeat(MAX_TEXT_BYTES / 2), format!("cat <<E\n{}", "$x\n".repeat(20_000))]
     {
         let _ = analyze(&text);
     }

@@ -204,5 +204,5 @@ fn programs_without_a_shell_are_looked_through() {
         let analysis = analyze_argv(&argv);
         assert_eq!((analysis.programs.join(" ").as_str(), analysis.understood), (expected, understood), "{argv:?}");
     }
-    assert!(!analyze_argv(&["x".repeat(LONGEST_TEXT), "x".to_owned()]).understood);
+    assert!(!analyze_argv(&["x".repeat(MAX_TEXT_BYTES), "x".to_owned()]).understood);
 }

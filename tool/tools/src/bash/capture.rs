@@ -3,7 +3,7 @@
 use telexec_executor::StreamTotals;
 use telexec_executor::text::without_cut_character;
 
-const TRUNCATED: &str = "\n... (output truncated)";
+use super::style::TRUNCATED;
 
 /// Kept beyond the limit, so that a character which begins before it is whole.
 pub(super) const SPARE_BYTES: usize = 4;

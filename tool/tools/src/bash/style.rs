@@ -9,8 +9,11 @@ use telexec_executor::SpawnError;
 
 use crate::{ToolError, ToolResult};
 
+/// After a stream that was cut, in every preset.
+pub(super) const TRUNCATED: &str = "\n... (output truncated)";
+
 /// For a timer, as good as never.
-const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+const MAX_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// How a [`BashTool`](super::BashTool) answers. Each preset exists in orchestrators, which are used to its exact words.
 #[derive(Clone, Debug)]
@@ -94,7 +97,7 @@ impl Style {
     /// It is not a positive number, and this style is strict.
     pub(super) fn timeout(&self, asked: Option<&Value>, default: Duration) -> Result<Duration, ToolError> {
         match asked.and_then(Value::as_f64).filter(|seconds| *seconds > 0.0) {
-            Some(seconds) => Ok(clamp(Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST))),
+            Some(seconds) => Ok(clamp(Duration::try_from_secs_f64(seconds).unwrap_or(MAX_TIMEOUT))),
             None if asked.is_some() && self.strict_timeout => {
                 Err(ToolError::InvalidArgs("timeout: is not a positive number of seconds".to_owned()))
             }
@@ -126,7 +129,7 @@ impl Ended {
 
 /// The nearest timeout that a command can have.
 pub(super) fn clamp(timeout: Duration) -> Duration {
-    timeout.clamp(Duration::from_nanos(1), LONGEST)
+    timeout.clamp(Duration::from_nanos(1), MAX_TIMEOUT)
 }
 
 fn plain(Ended { exit_code, stdout, stderr }: &Ended) -> String {
@@ -249,7 +252,7 @@ mod tests {
             assert_eq!(style.timeout(Some(&json!(3)), default).unwrap(), Duration::from_secs(3));
             assert_eq!(style.timeout(Some(&json!(1e-300)), default).unwrap(), Duration::from_nanos(1));
             for huge in [json!(1e10), json!(u64::MAX), json!(1e300), json!(f64::MAX)] {
-                assert_eq!(style.timeout(Some(&huge), default).unwrap(), LONGEST, "{huge}");
+                assert_eq!(style.timeout(Some(&huge), default).unwrap(), MAX_TIMEOUT, "{huge}");
             }
         }
     }

@@ -12,11 +12,11 @@ use crate::ToolDefinition;
 /// For calls that give no `yield_time_ms`.
 const DEFAULT_YIELD_TIME_MS: u64 = 10_000;
 /// For a timer, as good as never: 100 years.
-const LONGEST_YIELD_TIME_MS: u64 = 100 * 365 * 24 * 60 * 60 * 1000;
+const MAX_YIELD_TIME_MS: u64 = 100 * 365 * 24 * 60 * 60 * 1000;
 /// For calls that give no `max_output_tokens`.
 const DEFAULT_OUTPUT_TOKENS: u64 = 10_000;
 /// More is in no model's interest, and an answer is held in memory.
-const MOST_OUTPUT_TOKENS: u64 = 250_000;
+const MAX_OUTPUT_TOKENS: u64 = 250_000;
 /// The usual rule for English and for code.
 const BYTES_PER_TOKEN: u64 = 4;
 
@@ -87,12 +87,12 @@ pub(super) fn parse_task_id(tool: &str, text: &str) -> Result<ExecutionId, Failu
 
 /// How long to wait, in milliseconds.
 pub(super) fn yield_time_ms(asked: Option<u64>) -> u64 {
-    asked.unwrap_or(DEFAULT_YIELD_TIME_MS).min(LONGEST_YIELD_TIME_MS)
+    asked.unwrap_or(DEFAULT_YIELD_TIME_MS).min(MAX_YIELD_TIME_MS)
 }
 
 /// The most that an answer has of a command's output, in bytes; never less than a character.
 pub(super) fn output_limit(max_output_tokens: Option<u64>) -> usize {
-    let tokens = max_output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).clamp(1, MOST_OUTPUT_TOKENS);
+    let tokens = max_output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).clamp(1, MAX_OUTPUT_TOKENS);
     usize::try_from(tokens * BYTES_PER_TOKEN).unwrap_or(usize::MAX)
 }
 
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn times_and_limits_have_bounds() {
-        assert_eq!([None, Some(0), Some(u64::MAX)].map(yield_time_ms), [10_000, 0, LONGEST_YIELD_TIME_MS]);
+        assert_eq!([None, Some(0), Some(u64::MAX)].map(yield_time_ms), [10_000, 0, MAX_YIELD_TIME_MS]);
         assert_eq!([None, Some(0), Some(7), Some(u64::MAX)].map(output_limit), [40_000, 4, 28, 1_000_000]);
     }
 

@@ -10,7 +10,7 @@ use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
 
 /// A file has no more than this of an output.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// A file with an output, exact bytes, on the machine of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,7 +75,7 @@ pub(super) struct ArtifactFile {
 impl ArtifactFile {
     /// Adds what came next, as far as there is room.
     pub(super) async fn write(&mut self, chunk: &[u8]) -> io::Result<()> {
-        let room = usize::try_from(MOST_BYTES.saturating_sub(self.bytes)).unwrap_or(usize::MAX);
+        let room = usize::try_from(MAX_BYTES.saturating_sub(self.bytes)).unwrap_or(usize::MAX);
         let wanted = chunk.get(..room).unwrap_or(chunk);
         self.complete &= wanted.len() == chunk.len();
         self.bytes += wanted.len() as u64;
@@ -142,9 +142,9 @@ mod tests {
     #[tokio::test]
     async fn a_file_has_a_most() {
         let mut file = ArtifactDirectory::default().create("stdout").unwrap();
-        file.bytes = MOST_BYTES - 2;
+        file.bytes = MAX_BYTES - 2;
         file.write(b"abc").await.unwrap();
         file.write(b"d").await.unwrap();
-        assert_eq!((file.bytes, file.complete), (MOST_BYTES, false));
+        assert_eq!((file.bytes, file.complete), (MAX_BYTES, false));
     }
 }

@@ -17,7 +17,7 @@ use crate::summary::shorten;
 use crate::{Tool, ToolContext, ToolDefinition, ToolError, ToolResult};
 
 const NAME: &str = "task_list";
-const MOST_TASKS: usize = 100;
+const MAX_TASKS: usize = 100;
 
 /// Lists the commands that `exec_command` started and that run, also for other callers who are the same to the executor.
 ///
@@ -110,7 +110,7 @@ impl TaskListTool {
         loop {
             let page = self.tasks.executor.list(query.clone()).await?;
             newest.extend(page.executions.iter().map(TaskListEntry::of));
-            let excess = newest.len().saturating_sub(MOST_TASKS);
+            let excess = newest.len().saturating_sub(MAX_TASKS);
             newest.drain(..excess);
             left_out += excess;
             if page.next_page_token.is_empty() {

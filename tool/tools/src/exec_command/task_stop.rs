@@ -20,10 +20,10 @@ use crate::{Tool, ToolContext, ToolDefinition, ToolError, ToolResult};
 const NAME: &str = "task_stop";
 const DEFAULT_GRACE_MS: u64 = 2_000;
 /// Longer than a model should wait for a task to be killed.
-const LONGEST_GRACE_MS: u64 = 60_000;
+const MAX_GRACE_MS: u64 = 60_000;
 /// For SIGKILL to be done; a process in an uninterruptible sleep takes as long as that.
-const AFTER_KILL: Duration = Duration::from_secs(10);
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Ends a task with all its processes: SIGTERM, a grace, SIGKILL.
 ///
@@ -105,7 +105,7 @@ impl TaskStopTool {
     async fn call(&self, params: Value) -> Result<ToolResult, Failure> {
         let args: TaskStopArgs = parse(NAME, params)?;
         let id = parse_task_id(NAME, &args.task_id)?;
-        let grace = Duration::from_millis(args.grace_ms.unwrap_or(DEFAULT_GRACE_MS).min(LONGEST_GRACE_MS));
+        let grace = Duration::from_millis(args.grace_ms.unwrap_or(DEFAULT_GRACE_MS).min(MAX_GRACE_MS));
         let stopped = self.stop(&id, grace).await.map_err(|error| Failure::of(NAME, error))?;
         Ok(ToolResult::text(stopped.render()).with_details(details(&stopped)?))
     }
@@ -121,7 +121,7 @@ impl TaskStopTool {
                 return Ok(TaskStop::of(&info, false));
             }
         }
-        let info = self.signal(id, Signal::KILL, AFTER_KILL).await?;
+        let info = self.signal(id, Signal::KILL, KILL_TIMEOUT).await?;
         Ok(TaskStop::of(&info, false))
     }
 
@@ -131,7 +131,7 @@ impl TaskStopTool {
         let begin = Instant::now();
         let mut info = self.tasks.executor.signal(id, signal).await?;
         while info.state != ExecutionState::Exited && begin.elapsed() < limit {
-            sleep(BETWEEN_LOOKS).await;
+            sleep(POLL_INTERVAL).await;
             info = self.tasks.executor.get(id).await?;
         }
         Ok(info)

@@ -14,7 +14,7 @@ use crate::summary::shorten;
 pub(super) const LABEL: (&str, &str) = ("telexec.tool", super::NAME);
 
 /// As many tasks as agents remember, unless configured otherwise.
-const MOST_POSITIONS: usize = 1_000;
+const MAX_POSITIONS: usize = 1_000;
 
 pub(super) struct Tasks {
     pub(super) executor: Arc<dyn Executor>,
@@ -36,7 +36,7 @@ impl Tasks {
     pub(super) fn remember(&self, id: &ExecutionId, position: u64) {
         let mut positions = self.positions();
         positions.insert(id.clone(), position);
-        if positions.len() > MOST_POSITIONS {
+        if positions.len() > MAX_POSITIONS {
             positions.pop_first();
         }
     }
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn positions_of_the_oldest_tasks_are_forgotten() {
         let tasks = Tasks::new(Fake::new(State::default()));
-        let ids: Vec<ExecutionId> = (0..=MOST_POSITIONS).map(|n| format!("task_{n:05}").parse().unwrap()).collect();
+        let ids: Vec<ExecutionId> = (0..=MAX_POSITIONS).map(|n| format!("task_{n:05}").parse().unwrap()).collect();
         ids.iter().for_each(|id| tasks.remember(id, 7));
         assert_eq!((tasks.position(&ids[0]), tasks.position(&ids[1])), (0, 7));
         tasks.remember(&ids[1], 9);
