@@ -2,7 +2,7 @@
 //! `cargo build --release && cargo bench -p telexec-tests --bench faults`, as root.
 //!
 //! Every few seconds something is taken away: descriptors, threads and processes, room on the disk, the reader of the log;
-//! or there are processes that answer nobody; and commands are killed for want of memory. Meanwhile a refusal is an answer;
+//! or there are processes that do not answer; and commands are killed for want of memory. Meanwhile a refusal is an answer;
 //! a wrong result, a process that is left or a call that hangs is a failure. At the
 //! end everything is there again, the agent serves, and holds what it held before. From the environment:
 //!
@@ -50,7 +50,7 @@ enum Fault {
     Processes,
     /// The file system of its state directory is full.
     Disk,
-    /// Nobody reads its standard error.
+    /// Its standard error is not read.
     LogReader,
     /// There are processes whose environment cannot be read.
     StuckProcesses,

@@ -110,7 +110,7 @@ fn over_ssh(sshd: &Sshd, hosts: usize, tool: Tool, multiplexed: bool) -> Result<
         Tool::Pdsh => command.args(["-R", "ssh"]).env("PDSH_SSH_ARGS", format!("-F {} %h", config.display())),
     };
     command.args(["-S", "-f", &FANOUT.to_string(), "-w", &format!("127.0.1.[1-{hosts}]"), "true"]);
-    // not with the settings of whoever measures
+    // not with this user's settings
     command.env("HOME", config.with_file_name("home")).stdin(Stdio::null()).stdout(Stdio::null());
     let begin = Instant::now();
     match command.status()?.success() {

@@ -184,7 +184,7 @@ async fn client_of(soak: &Soak, client: u64, mut chance: Chance) {
     }
 }
 
-/// What there is while nothing runs.
+/// What is held while nothing runs.
 #[derive(Clone, Copy, PartialEq)]
 struct Balance {
     agent: Holdings,

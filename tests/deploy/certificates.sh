@@ -54,7 +54,7 @@ ticking() { # DIRECTORY CA
     -c 'while sleep 0.1; do echo tick; done' >"ticks-$1" 2>"said-$1" &
 }
 
-# It goes on until nobody trusts its certificate any more.
+# It continues until its certificate is no longer trusted.
 ticking old old/ca.pem
 stream=$!
 until_it 30 test -s ticks-old

@@ -81,7 +81,7 @@ there 0 '^67108864$' "telexec exec --memory 64M $agent -c 'cat /sys/fs/cgroup\$(
 there 0 '' 'pkill -f "^sleep 100[16]"'
 passed "a killed agent comes back; what was bound is ended, what was in the background runs on, limits hold"
 
-# DPkg keeps what was edited without asking, as where nobody is asked
+# DPkg keeps what was edited without asking, as where no one can be asked
 there 0 'Keeping old config|Setting up' 'DEBIAN_FRONTEND=noninteractive dpkg --force-confold -i /debs/telexec_*-2_*.deb'
 there 0 '^# an edit of its owner' 'head -n 1 /etc/telexec/telexecd.toml'
 there 0 '^active$' 'systemctl is-active telexecd.service'

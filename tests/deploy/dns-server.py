@@ -23,7 +23,7 @@ while True:
     kind = struct.unpack("!H", query[at + 1 : at + 3])[0]
     known = ".".join(labels) == name
     addresses = open(file).read().split() if known and kind == A else []
-    # an answer, with recursion, as authority, and the question again
+    # an answer, with recursion, authoritative, and the question again
     answer = query[:2] + struct.pack("!5H", 0x8580 | (0 if known else NXDOMAIN), 1, len(addresses), 0, 0)
     answer += query[12 : at + 5]
     for address in addresses:

@@ -40,7 +40,7 @@ expect 0 'identity: +vsock:cid=2' "$telexec" info "${vsock[@]}"
 expect 0 '^telexecd$' "$telexec" exec "${vsock[@]}" -- cat /proc/1/comm
 passed "by mTLS and by vsock; the agent is the first process"
 expect 255 'certificate|TLS' env -u TELEXEC_CERT -u TELEXEC_KEY -u TELEXEC_CA "$telexec" ping "tcp://127.0.0.1:$port"
-passed "nobody gets in without a certificate"
+passed "no access without a certificate"
 
 bytes=$((8 << 20))
 sum=$(head -c "$bytes" /dev/zero | tee "$WORK/zeroes" | sha256sum)

@@ -96,7 +96,7 @@ impl AgentBuilder {
     /// Listens on a loopback port with mTLS, instead of on a Unix socket; [`Agent::connect`] is `certs.client`.
     pub fn mtls(self, certs: &Certs) -> Self {
         let text = |path: &Path| path.to_str().unwrap().to_owned();
-        let (cert, key, ca) = (text(&certs.agent.cert), text(&certs.agent.key), text(&certs.authority.cert()));
+        let (cert, key, ca) = (text(&certs.agent.cert), text(&certs.agent.key), text(&certs.ca.cert()));
         let this = self.listen("tcp://127.0.0.1:0");
         let this = this.args(["--tls-cert", &cert, "--tls-key", &key, "--client-ca", &ca]);
         Self { tls: Some(certs.options(&certs.client)), ..this }
@@ -308,7 +308,7 @@ impl Agent {
         self.log.text()
     }
 
-    /// Nobody reads what it writes to standard error, until this is dropped.
+    /// What it writes to standard error is not read, until this is dropped.
     pub fn hold_log(&self) -> impl Drop + '_ {
         self.log.reading.lock().unwrap()
     }
@@ -344,7 +344,7 @@ impl Agent {
         self.connect_with(proxy.uri(), self.tls.clone()).await
     }
 
-    /// Connects to it with this certificate of an authority that it trusts.
+    /// Connects to it with this certificate of a CA that it trusts.
     ///
     /// # Panics
     /// It does not answer.

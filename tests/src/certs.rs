@@ -18,18 +18,18 @@ use telexec_client::TlsOptions;
 use tempfile::TempDir;
 use time::OffsetDateTime;
 
-/// A private authority with an agent's certificate and one client's. The files last as long as this.
+/// A private CA with an agent's certificate and one client's. The files last as long as this.
 pub struct Certs {
     /// Who signed both.
-    pub authority: Authority,
+    pub ca: Ca,
     /// For an agent on this machine.
     pub agent: Pair,
     /// For the client called `client`.
     pub client: Pair,
 }
 
-/// A certificate authority of its own.
-pub struct Authority {
+/// A CA of its own.
+pub struct Ca {
     directory: TempDir,
     issuer: Issuer<'static, KeyPair>,
 }
@@ -52,15 +52,15 @@ pub struct Leaf {
 impl Certs {
     /// New ones.
     pub fn new() -> Self {
-        let authority = Authority::new("telexec tests");
-        let agent = authority.issue(Leaf::server("localhost"));
-        let client = authority.issue(Leaf::client("client"));
-        Self { authority, agent, client }
+        let ca = Ca::new("telexec tests");
+        let agent = ca.issue(Leaf::server("localhost"));
+        let client = ca.issue(Leaf::client("client"));
+        Self { ca, agent, client }
     }
 
     /// What the holder of this certificate connects with.
     pub fn options(&self, pair: &Pair) -> TlsOptions {
-        TlsOptions::new(&pair.cert, &pair.key, self.authority.cert())
+        TlsOptions::new(&pair.cert, &pair.key, self.ca.cert())
     }
 
     /// The same for [`crate::Wire`]; `None`: it shows no certificate.
@@ -78,7 +78,7 @@ impl Certs {
         versions: &[&'static SupportedProtocolVersion],
     ) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_file(self.authority.cert()).unwrap()).unwrap();
+        roots.add(CertificateDer::from_pem_file(self.ca.cert()).unwrap()).unwrap();
         let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
             .with_protocol_versions(versions)
             .unwrap()
@@ -101,7 +101,7 @@ impl Default for Certs {
     }
 }
 
-impl Authority {
+impl Ca {
     /// A new one.
     ///
     /// # Panics
@@ -220,7 +220,7 @@ impl Leaf {
         self.with(SanType::URI(uri.try_into().unwrap()))
     }
 
-    /// Names nobody at all.
+    /// Names no one.
     pub fn nameless(mut self) -> Self {
         self.params.distinguished_name = rcgen::DistinguishedName::new();
         self

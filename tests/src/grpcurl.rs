@@ -45,7 +45,7 @@ impl Grpcurl {
     /// # Panics
     /// There is no grpcurl.
     pub fn with_tls(agent: &Agent, certs: &Certs, pair: &Pair) -> Self {
-        let files = [("-cacert", &certs.authority.cert()), ("-cert", &pair.cert), ("-key", &pair.key)];
+        let files = [("-cacert", &certs.ca.cert()), ("-cert", &pair.cert), ("-key", &pair.key)];
         let options = files.into_iter().flat_map(|(option, path)| [option.into(), path.into()]).collect();
         Self { program: program(), options, address: agent.address().to_owned() }
     }

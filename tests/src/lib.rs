@@ -29,7 +29,7 @@ mod wire;
 pub use agent::{Agent, AgentBuilder, Refused, program, telexecd};
 pub use alone::alone;
 pub use bench::{bench_agent, percentile};
-pub use certs::{Authority, Certs, Leaf, Pair};
+pub use certs::{Ca, Certs, Leaf, Pair};
 pub use cgroups::{Cleared, Hierarchy, MemoryLimit, ProcessLimit, Subtree, cgroups, cgroups_named, has_controller};
 pub use files::{Gate, Opened, directory, executable, lines};
 pub use grpcurl::{Answer, Grpcurl};

@@ -6,7 +6,7 @@ It starts the program as its server, and reads such as
     {"id": 1, "list": true}
     {"id": 2, "call": "bash", "arguments": {"command": "ls"}, "progress": true, "meta": {}}
     {"id": 2, "cancel": true}
-At the end of its input it closes the connection as the SDK does, and says so.
+At the end of its input it closes the connection as the SDK does, and reports that.
 """
 
 import json

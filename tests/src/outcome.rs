@@ -118,7 +118,7 @@ pub struct Replay {
     pub outputs: Vec<Output>,
     /// What was missing: from where, to where.
     pub gaps: Vec<(u64, u64)>,
-    /// How it ended; `None`: it goes on in the background.
+    /// How it ended; `None`: it continues in the background.
     pub exited: Option<Exited>,
 }
 
@@ -156,7 +156,7 @@ impl Replay {
 /// Follows an execution from a position to the end of its stream.
 ///
 /// # Panics
-/// It hangs or fails, or a byte is missing, repeated or misplaced without a gap that says so.
+/// It hangs or fails, or a byte is missing, repeated or misplaced without a gap that shows it.
 pub async fn replay(execution: Execution, from: u64) -> Replay {
     let first = execution.started().clone();
     let events: Vec<_> = within(execution.collect::<Vec<_>>()).await;

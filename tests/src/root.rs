@@ -3,7 +3,7 @@
 /// The user of an agent that may do nothing special.
 pub const NOBODY: u32 = 65534;
 
-/// Says so if the rest of the test is left out because this user is not root.
+/// Prints it if the rest of the test is left out because this user is not root.
 pub fn is_root() -> bool {
     let is_root = rustix::process::getuid().is_root();
     if !is_root {

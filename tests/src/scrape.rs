@@ -80,7 +80,7 @@ impl Scrape {
 /// Connects to where metrics are.
 ///
 /// # Panics
-/// Nobody listens there.
+/// Nothing listens there.
 pub async fn dial(address: &str) -> Box<dyn crate::Stream> {
     match address.split_once("://").expect(address) {
         ("unix", path) => Box::new(UnixStream::connect(path).await.unwrap()),

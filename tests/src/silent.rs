@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::{Agent, AgentBuilder};
 
-/// Lies over a directory as an agent sees it, until it is lifted: whoever looks into the directory waits.
+/// Lies over a directory as an agent sees it, until it is lifted: a process that looks into the directory waits.
 pub struct Silent {
     agent: i32,
     directory: PathBuf,
@@ -15,7 +15,7 @@ pub struct Silent {
 }
 
 impl Silent {
-    /// An agent whose mounts are its own. `None`: that cannot be had here, and this says so.
+    /// An agent whose mounts are its own. `None`: that cannot be had here, which is printed.
     pub fn try_start(agent: AgentBuilder) -> Option<Agent> {
         let device = File::options().read(true).write(true).open("/dev/fuse");
         let found = device.map_err(|error| error.to_string()).and_then(|_| {

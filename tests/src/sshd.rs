@@ -64,7 +64,7 @@ impl Sshd {
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o711))?;
         let child = Command::new("/usr/sbin/sshd").args(["-D", "-f"]).arg(path("sshd_config")).spawn()?;
         let sshd = Self { directory, child, hosts };
-        // it tries again while nobody listens
+        // it tries again while nothing listens
         ran(sshd.ssh(1, true).args(["-o", "ConnectionAttempts=30", "true"]))?;
         Ok(sshd)
     }

@@ -14,7 +14,7 @@ pub struct HeldEnvironment {
 }
 
 impl HeldEnvironment {
-    /// Whoever reads it in the mount namespace of the agent, which must have its own, opens a pipe to which nobody writes;
+    /// A process that reads it in the mount namespace of the agent, which must have its own, opens a pipe to which nothing writes;
     /// others, such as the tests beside this one, are spared.
     ///
     /// # Panics
@@ -44,13 +44,13 @@ impl HeldEnvironment {
 
 impl Drop for HeldEnvironment {
     fn drop(&mut self) {
-        // whoever waits for a writer meets one, and the end
+        // a process that waits for a writer meets one, and the end
         let _ = OpenOptions::new().read(true).write(true).open(&self.pipe);
         let _ = std::fs::remove_file(&self.pipe);
     }
 }
 
-/// A process of nobody's execution that is stuck for one agent. Dropping it ends the process, and answers those who read.
+/// A process of no execution that is stuck for one agent. Dropping it ends the process, and answers those who read.
 pub struct StuckProcess {
     process: Child,
     _environment: HeldEnvironment,

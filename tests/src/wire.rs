@@ -86,7 +86,7 @@ impl Wire {
     /// A connection that says nothing yet.
     ///
     /// # Panics
-    /// Nobody listens.
+    /// Nothing listens.
     pub async fn dial(agent: &Agent) -> Box<dyn Stream> {
         match agent.uri().starts_with("unix:") {
             true => Box::new(within(UnixStream::connect(agent.address())).await.unwrap()),
@@ -97,7 +97,7 @@ impl Wire {
     /// A connection that says nothing yet, from this address of this machine (127.0.0.0/8).
     ///
     /// # Panics
-    /// Nobody listens, or the agent listens on no TCP socket.
+    /// Nothing listens, or the agent listens on no TCP socket.
     pub async fn dial_from(source: Ipv4Addr, agent: &Agent) -> Box<dyn Stream> {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind((source, 0).into()).unwrap();

@@ -3,7 +3,7 @@
 use telexec_proto::v1::{ExecuteRequest, GetExecutionRequest, execution_event::Event};
 use telexec_tests::{Agent, MARK, Memory, Wire, marker, processes_with, until};
 
-/// Starts a flood that nobody reads, and waits until the agent takes no more of it.
+/// Starts a flood that is not read, and waits until the agent takes no more of it.
 async fn flood(wire: &Wire, mark: &str) -> tonic::Streaming<telexec_proto::v1::ExecutionEvent> {
     let environment = [(MARK.to_owned(), mark.to_owned())].into();
     let request = ExecuteRequest { command: "exec yes".into(), environment, ..Default::default() };

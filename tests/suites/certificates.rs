@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use rustls::pki_types::{CertificateDer, ServerName};
 use telexec_proto::v1::{ExecuteRequest, ExecutionEvent, GetAgentRequest};
 use telexec_tests::{
-    Agent, Authority, Certs, Followed, Leaf, MARK, Pair, Wire, follow, marker, processes_with, until, within,
+    Agent, Ca, Certs, Followed, Leaf, MARK, Pair, Wire, follow, marker, processes_with, until, within,
 };
 use tokio_rustls::TlsConnector;
 use tonic::{Code, Status, Streaming};
@@ -22,7 +22,7 @@ struct Mounted {
 impl Mounted {
     fn new() -> Self {
         let certs = Certs::new();
-        let directory = certs.authority.directory().join("mounted");
+        let directory = certs.ca.directory().join("mounted");
         let mounted = Self { directory, certs };
         mounted.replace(&mounted.certs.agent, &[]);
         mounted
@@ -34,11 +34,11 @@ impl Mounted {
 
     /// Now these are there instead: the agent's, and those revoked.
     fn replace(&self, agent: &Pair, revoked: &[&Pair]) {
-        let version = tempfile::tempdir_in(self.certs.authority.directory()).unwrap().keep();
+        let version = tempfile::tempdir_in(self.certs.ca.directory()).unwrap().keep();
         std::fs::copy(&agent.cert, version.join("agent.pem")).unwrap();
         std::fs::copy(&agent.key, version.join("agent.key")).unwrap();
-        std::fs::copy(self.certs.authority.cert(), version.join("ca.pem")).unwrap();
-        std::fs::write(version.join("crl.pem"), self.certs.authority.revocation_list(revoked)).unwrap();
+        std::fs::copy(self.certs.ca.cert(), version.join("ca.pem")).unwrap();
+        std::fs::write(version.join("crl.pem"), self.certs.ca.revocation_list(revoked)).unwrap();
         let link = version.join("link");
         symlink(&version, &link).unwrap();
         std::fs::rename(link, &self.directory).unwrap();
@@ -98,7 +98,7 @@ const KEPT: &str = "certificates reload failed";
 async fn certificates_are_replaced_under_load() {
     let mounted = Mounted::new();
     let agent = mounted.start();
-    let stop = mounted.certs.authority.directory().join("stop");
+    let stop = mounted.certs.ca.directory().join("stop");
     let mut counting = Vec::new();
     for _ in 0..4 {
         let wire = mounted.connect(&agent, &mounted.certs.client).await.unwrap();
@@ -106,7 +106,7 @@ async fn certificates_are_replaced_under_load() {
     }
     let mut shown = vec![mounted.certs.agent.der()];
     for _ in 0..3 {
-        let next = mounted.certs.authority.issue(Leaf::server("localhost"));
+        let next = mounted.certs.ca.issue(Leaf::server("localhost"));
         mounted.replace(&next, &[]);
         until("the next one is shown", async || {
             let now = mounted.shown(&agent).await;
@@ -129,7 +129,7 @@ async fn certificates_are_replaced_under_load() {
 async fn what_cannot_be_used_leaves_the_old_ones_in_use() {
     let mounted = Mounted::new();
     let agent = mounted.start();
-    let another = mounted.certs.authority.issue(Leaf::server("localhost"));
+    let another = mounted.certs.ca.issue(Leaf::server("localhost"));
     let key = mounted.path("agent.key");
     let write = |name: &str, text: &str| std::fs::write(mounted.path(name), text).unwrap();
     let bad: [(&str, &dyn Fn()); 5] = [
@@ -156,8 +156,8 @@ async fn a_change_that_cannot_be_used_is_reported_once() {
     let mounted = Mounted::new();
     let agent = mounted.start();
     std::fs::write(mounted.path("agent.pem"), "nothing").unwrap();
-    until("it is said", async || agent.log().contains(KEPT)).await;
-    let next = mounted.certs.authority.issue(Leaf::server("localhost"));
+    until("it is logged", async || agent.log().contains(KEPT)).await;
+    let next = mounted.certs.ca.issue(Leaf::server("localhost"));
     mounted.replace(&next, &[]);
     until("the good one is shown", async || mounted.shown(&agent).await == next.der()).await;
     assert_eq!(agent.log().matches(KEPT).count(), 1);
@@ -168,7 +168,7 @@ async fn sighup_reads_the_files_at_once() {
     let mounted = Mounted::new();
     let agent = mounted.start();
     reloaded(&agent, LOADED).await;
-    let next = mounted.certs.authority.issue(Leaf::server("localhost"));
+    let next = mounted.certs.ca.issue(Leaf::server("localhost"));
     mounted.replace(&next, &[]);
     reloaded(&agent, LOADED).await;
     assert_eq!(mounted.shown(&agent).await, next.der());
@@ -196,12 +196,12 @@ async fn assert_ended(stream: Streaming<ExecutionEvent>, mark: &str, why: &str) 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_certificate_serves_for_nothing_on_an_open_connection() {
     let mounted = Mounted::new();
-    let Certs { authority, agent: shown, client } = &mounted.certs;
-    let other = authority.issue(Leaf::client("other"));
+    let Certs { ca, agent: shown, client } = &mounted.certs;
+    let other = ca.issue(Leaf::client("other"));
     let agent = mounted.start();
     let [wire, others] = [client, &other].map(|pair| mounted.connect(&agent, pair));
     let (wire, others) = (wire.await.unwrap(), others.await.unwrap());
-    let stop = authority.directory().join("stop");
+    let stop = ca.directory().join("stop");
     let counting = count(&others, &stop).await;
     let mark = marker();
     let open = sleep(&wire, &mark).await;
@@ -218,7 +218,7 @@ async fn a_revoked_certificate_serves_for_nothing_on_an_open_connection() {
     let request = ExecuteRequest { command: "true".into(), ..Default::default() };
     assert_eq!(wire.executions().execute(request).await.unwrap_err().code(), Code::Unauthenticated);
     let reported = async || agent.log().matches("refusing the calls of an open connection").count() == 1;
-    until("the log says so once", reported).await;
+    until("it is logged once", reported).await;
     let again = match mounted.connect(&agent, client).await {
         Ok(wire) => ask(&wire).await.map_err(|status| status.to_string()),
         Err(error) => Err(error.to_string()),
@@ -231,14 +231,14 @@ async fn a_revoked_certificate_serves_for_nothing_on_an_open_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn certificates_of_an_authority_that_is_gone_are_refused_on_open_connections() {
+async fn certificates_of_a_ca_that_is_gone_are_refused_on_open_connections() {
     let mounted = Mounted::new();
     let agent = mounted.start();
     let wire = mounted.connect(&agent, &mounted.certs.client).await.unwrap();
     assert_eq!(ask(&wire).await.unwrap(), "client");
     let mark = marker();
     let open = sleep(&wire, &mark).await;
-    let successor = Authority::new("successor");
+    let successor = Ca::new("successor");
     std::fs::copy(successor.cert(), mounted.path("ca.pem")).unwrap();
     std::fs::write(mounted.path("crl.pem"), successor.revocation_list(&[])).unwrap();
     reloaded(&agent, LOADED).await;
@@ -252,10 +252,10 @@ async fn certificates_of_an_authority_that_is_gone_are_refused_on_open_connectio
 async fn a_certificate_that_expires_serves_for_nothing_on_an_open_connection() {
     let mounted = Mounted::new();
     let agent = mounted.start();
-    let brief = mounted.certs.authority.issue(Leaf::client("brief").ends_in(Duration::from_secs(3)));
+    let brief = mounted.certs.ca.issue(Leaf::client("brief").ends_in(Duration::from_secs(3)));
     let wire = mounted.connect(&agent, &brief).await.unwrap();
     let mark = marker();
-    // nobody calls meanwhile: the end comes by itself
+    // there are no calls meanwhile: the end comes by itself
     assert_ended(sleep(&wire, &mark).await, &mark, "has expired").await;
     let status = ask(&wire).await.unwrap_err();
     assert_eq!(status.code(), Code::Unauthenticated);
@@ -267,7 +267,7 @@ async fn the_log_tells_when_the_agents_certificate_runs_out() {
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
     let mounted = Mounted::new();
     let agent = mounted.start();
-    let issue = |leaf| mounted.certs.authority.issue(leaf);
+    let issue = |leaf| mounted.certs.ca.issue(leaf);
     for (leaf, reported) in [
         (Leaf::server("localhost").ends_in(3 * DAY), "the agent's certificate expires within 7 days"),
         (Leaf::server("localhost").expired(), "the agent's certificate has expired"),
@@ -285,29 +285,29 @@ async fn the_log_tells_when_the_agents_certificate_runs_out() {
     }
 }
 
-/// Three authorities in one file, of which two are bound to names.
+/// Three CAs in one file, of which two are bound to names.
 struct Bound {
     ours: Certs,
-    build: Authority,
-    stray: Authority,
+    build: Ca,
+    stray: Ca,
 }
 
 impl Bound {
     fn new() -> Self {
-        Self { ours: Certs::new(), build: Authority::new("build"), stray: Authority::new("stray") }
+        Self { ours: Certs::new(), build: Ca::new("build"), stray: Ca::new("stray") }
     }
 
     /// Puts it under this name, at once.
     fn place(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.ours.authority.directory().join(name);
+        let path = self.ours.ca.directory().join(name);
         std::fs::write(path.with_extension("new"), text).unwrap();
         std::fs::rename(path.with_extension("new"), &path).unwrap();
         path
     }
 
     fn start(&self, config: &str) -> Agent {
-        let read = |authority: &Authority| std::fs::read_to_string(authority.cert()).unwrap();
-        let all = [&self.ours.authority, &self.build, &self.stray].map(read).concat();
+        let read = |ca: &Ca| std::fs::read_to_string(ca.cert()).unwrap();
+        let all = [&self.ours.ca, &self.build, &self.stray].map(read).concat();
         let all = self.place("all.pem", &all);
         let (cert, key) = (&self.ours.agent.cert, &self.ours.agent.key);
         let args = [("--tls-cert", cert), ("--tls-key", key), ("--client-ca", &all)];
@@ -323,23 +323,23 @@ impl Bound {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_are_bound_to_their_authorities() {
+async fn names_are_bound_to_their_ca() {
     let bound = Bound::new();
-    let leaf = |authority: &Authority, name: &str| authority.issue(Leaf::client(name));
-    let (anna, build) = (leaf(&bound.ours.authority, "anna"), leaf(&bound.build, "build-7"));
+    let leaf = |ca: &Ca, name: &str| ca.issue(Leaf::client(name));
+    let (anna, build) = (leaf(&bound.ours.ca, "anna"), leaf(&bound.build, "build-7"));
     let forged = [
         leaf(&bound.build, "anna"),
-        leaf(&bound.ours.authority, "build-7"),
+        leaf(&bound.ours.ca, "build-7"),
         bound.build.issue(Leaf::client("build-7").uri("spiffe://example.org/anna")),
         leaf(&bound.stray, "anna"),
         leaf(&bound.stray, "stray"),
     ];
-    // without the table any authority may name anyone
+    // without the table any CA may name anyone
     let unbound = bound.start("");
     assert_eq!(bound.known(&unbound, &forged[0]).await.unwrap(), "anna");
     drop(unbound);
 
-    let [ours, builds] = [bound.ours.authority.cert(), bound.build.cert()];
+    let [ours, builds] = [bound.ours.ca.cert(), bound.build.cert()];
     let builds = bound.place("build.pem", &std::fs::read_to_string(builds).unwrap());
     let config = format!("[identities]\n{ours:?} = [\"anna\", \"client\"]\n{builds:?} = [\"build-*\"]");
     let agent = bound.start(&config);
@@ -353,7 +353,7 @@ async fn names_are_bound_to_their_authorities() {
         until("the log says why", reported).await;
     }
 
-    // the builds have another authority from now on
+    // the builds have another CA from now on
     let mark = marker();
     let open = sleep(&wire, &mark).await;
     bound.place("build.pem", &std::fs::read_to_string(bound.stray.cert()).unwrap());

@@ -47,7 +47,7 @@ impl Examples {
         [python, shell].map(|mut command| {
             command.arg(target).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             command.env("TELEXEC_CERT", &self.certs.client.cert).env("TELEXEC_KEY", &self.certs.client.key);
-            command.env("TELEXEC_CA", self.certs.authority.cert()).env_remove("TELEXEC_SERVER_NAME");
+            command.env("TELEXEC_CA", self.certs.ca.cert()).env_remove("TELEXEC_SERVER_NAME");
             command.kill_on_drop(true);
             command
         })

@@ -195,7 +195,7 @@ fn leaves_nothing(shut_down: bool) {
         });
     }
     drop(runtime);
-    // nobody has waited for the engine's own threads
+    // nothing has waited for the engine's own threads
     until_blocking(Duration::from_secs(30), || holdings() == before);
     assert_eq!(holdings(), before);
 }

@@ -222,7 +222,7 @@ fn size(directory: &Path) -> usize {
 async fn who_has_the_most_kept_is_forgotten_first() {
     let certs = Certs::new();
     let agent = Agent::builder().mtls(&certs).config("retention_bytes = 60000").start();
-    let pair = |name| certs.authority.issue(Leaf::client(name));
+    let pair = |name| certs.ca.issue(Leaf::client(name));
     let (anna, bob) =
         (agent.connect_as(&pair("anna")).await.executor(), agent.connect_as(&pair("bob")).await.executor());
     let text = || Command::shell(format!("true {}", "x".repeat(3000)));
@@ -231,7 +231,7 @@ async fn who_has_the_most_kept_is_forgotten_first() {
     for _ in 0..30 {
         bobs.push(run_one(&bob, text()).await);
     }
-    assert!(anna.get(&annas).await.is_ok(), "one's flood makes nobody else's be forgotten");
+    assert!(anna.get(&annas).await.is_ok(), "one's flood makes no one else's be forgotten");
     assert!(bob.get(&bobs[0]).await.is_err() && bob.get(&bobs[29]).await.is_ok());
     let known = bob.list(ListQuery { include_exited: true, ..Default::default() }).await.unwrap().executions.len();
     assert!((5..20).contains(&known), "{known}");

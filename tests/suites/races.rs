@@ -131,7 +131,7 @@ async fn a_memory_kill_without_a_limit_of_its_own_is_reported() {
     }
 }
 
-/// Whoever the command runs as, and so wherever the report is written.
+/// For any user of the command, and so wherever the report is written.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_is_reported_where_a_directory_is_to_be_reported() {
     if !is_root() {

@@ -1,4 +1,4 @@
-//! What the agent does not do, and how it says so.
+//! What the agent refuses, and with which errors.
 
 use std::collections::HashMap;
 
@@ -186,7 +186,7 @@ async fn errors_about_long_and_odd_texts_arrive() {
 async fn anothers_execution_is_not_found() {
     let certs = Certs::new();
     let agent = Agent::builder().mtls(&certs).start();
-    let (alice, bob) = (certs.authority.issue(Leaf::client("alice")), certs.authority.issue(Leaf::client("bob")));
+    let (alice, bob) = (certs.ca.issue(Leaf::client("alice")), certs.ca.issue(Leaf::client("bob")));
     let alice = Wire::connect_tls(&agent, certs.config(Some(&alice))).await.unwrap();
     let bob = Wire::connect_tls(&agent, certs.config(Some(&bob))).await.unwrap();
     let (known, unknown) = (marker(), marker());
@@ -249,7 +249,7 @@ async fn alice_and_bob(config: &str) -> (Agent, Wire, Wire) {
     let certs = Certs::new();
     let agent = Agent::builder().mtls(&certs).config(config).start();
     let connect = async |name| {
-        let pair = certs.authority.issue(Leaf::client(name));
+        let pair = certs.ca.issue(Leaf::client(name));
         Wire::connect_tls(&agent, certs.config(Some(&pair))).await.unwrap()
     };
     let (alice, bob) = (connect("alice").await, connect("bob").await);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustls::ClientConfig;
 use rustls::version::{TLS12, TLS13};
 use telexec_proto::v1::{ExecuteRequest, GetAgentRequest};
-use telexec_tests::{Agent, Authority, Certs, Leaf, MARK, Wire, follow, marker, processes_with, raw, until, within};
+use telexec_tests::{Agent, Ca, Certs, Leaf, MARK, Wire, follow, marker, processes_with, raw, until, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn identity(wire: &Wire) -> Result<String, tonic::Status> {
@@ -23,12 +23,12 @@ async fn who_am_i(agent: &Agent, config: Arc<ClientConfig>) -> Result<String, St
 #[tokio::test(flavor = "multi_thread")]
 async fn only_a_valid_certificate_of_the_ca_gets_in() {
     let certs = Certs::new();
-    let revoked = certs.authority.issue(Leaf::client("client"));
-    let crl = certs.authority.directory().join("crl.pem");
-    std::fs::write(&crl, certs.authority.revocation_list(&[&revoked])).unwrap();
+    let revoked = certs.ca.issue(Leaf::client("client"));
+    let crl = certs.ca.directory().join("crl.pem");
+    std::fs::write(&crl, certs.ca.revocation_list(&[&revoked])).unwrap();
     let agent = Agent::builder().mtls(&certs).args(["--client-crl", crl.to_str().unwrap()]).start();
-    let namesake = Authority::new("telexec tests");
-    let issue = |leaf| Some(certs.authority.issue(leaf));
+    let namesake = Ca::new("telexec tests");
+    let issue = |leaf| Some(certs.ca.issue(leaf));
     for (pair, why) in [
         (None, "no certificate"),
         (Some(namesake.issue(Leaf::client("client"))), "another CA of the same name"),
@@ -44,7 +44,7 @@ async fn only_a_valid_certificate_of_the_ca_gets_in() {
             assert!(answer.is_err(), "{why}: {answer:?}");
         }
     }
-    until("the agent says so", async || agent.log().matches("turned a peer away").count() == 16).await;
+    until("it is logged", async || agent.log().matches("turned a peer away").count() == 16).await;
     assert_eq!(who_am_i(&agent, certs.config(Some(&certs.client))).await.unwrap(), "client");
 }
 
@@ -84,7 +84,7 @@ async fn plain_text_does_not_get_in_where_tls_is_spoken() {
     if let Ok(wire) = Wire::connect(&agent).await {
         identity(&wire).await.unwrap_err();
     }
-    until("the agent says so", async || agent.log().contains("turned a peer away")).await;
+    until("it is logged", async || agent.log().contains("turned a peer away")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,7 +98,7 @@ async fn a_certificate_names_its_holder() {
         (Leaf::client("common").dns("host.example.org").uri(spiffe), spiffe),
         (Leaf::client("common").uri("https://example.org"), "common"),
     ] {
-        let pair = certs.authority.issue(leaf);
+        let pair = certs.ca.issue(leaf);
         assert_eq!(who_am_i(&agent, certs.config(Some(&pair))).await.unwrap(), name);
     }
 }
@@ -139,7 +139,7 @@ async fn another_user_is_turned_away() {
 
     open(agent.address(), 0o666);
     assert_eq!(as_another_user(agent.address().to_owned()).unwrap(), b"", "by the kernel's word");
-    until("the agent says so", async || agent.log().contains("neither root nor the agent's own")).await;
+    until("it is logged", async || agent.log().contains("neither root nor the agent's own")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

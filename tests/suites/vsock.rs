@@ -45,7 +45,7 @@ async fn an_agent_is_reached_by_its_hypervisor() {
     .await
     .unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "through\n", "{}", String::from_utf8_lossy(&output.stderr));
-    let error = connect(&uri(&path, PORT + 1)).await.expect_err("nobody listens there");
+    let error = connect(&uri(&path, PORT + 1)).await.expect_err("nothing listens there");
     assert!(matches!(&error, ConnectError::Unreachable { source, .. } if source.to_string().contains("on this port")));
     hypervisor.abort();
 }

@@ -1,4 +1,4 @@
-//! Who a certificate is for, from any bytes: nobody, or a name that cannot be taken for another kind of caller.
+//! Who a certificate is for, from any bytes: no one, or a name that cannot be taken for another kind of caller.
 
 #![no_main]
 

@@ -46,8 +46,8 @@ pub fn command_from_wire(request: ExecuteRequest, deadline: Option<Instant>) -> 
     if let Some(grace) = request.kill_grace {
         builder = builder.kill_grace(duration_from_wire("kill_grace", grace)?);
     }
-    if let Some(patience) = request.yield_after {
-        builder = builder.yield_after(duration_from_wire("yield_after", patience)?);
+    if let Some(delay) = request.yield_after {
+        builder = builder.yield_after(duration_from_wire("yield_after", delay)?);
     }
     if let Some(size) = request.terminal {
         builder = builder.terminal(size_from_wire(size)?);

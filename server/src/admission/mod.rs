@@ -34,7 +34,7 @@ use crate::trace::Traces;
 pub(crate) struct Stack {
     pub(crate) engine: LocalExecutor,
     pub(crate) start_limiter: StartLimiter,
-    /// `None`: whoever is known may do anything with what is its own.
+    /// `None`: every authenticated caller may do anything with what is its own.
     pub(crate) policy: Option<Watched<PolicyFile>>,
     pub(crate) audit: Audit,
     pub(crate) evaluator: PolicyEvaluator,
@@ -69,7 +69,7 @@ impl Stack {
         }
     }
 
-    /// Whether a caller may start this command by this RPC, and what there is to know of the command.
+    /// Whether a caller may start this command by this RPC, and what is known of the command.
     ///
     /// # Errors
     /// [`ExecutorError::Internal`].
@@ -84,11 +84,11 @@ impl Stack {
         self.evaluator.evaluate(call.caller.identity.as_str(), &self.engine, command, decide).await
     }
 
-    /// What there is to say of this at this moment.
+    /// The facts about this at this moment.
     pub(crate) fn decide(&self, call: &Call, rpc: Rpc, subject: &Subject<'_>) -> Decision {
         match &self.policy {
             Some(policy) => policy.current().decide(&call.caller, rpc, subject),
-            // whoever is root on the machine looks after it
+            // root on the machine administers it
             None => Decision { any_owner: call.caller.is_root() && LOOKED_AFTER.contains(&rpc), ..Decision::unruled() },
         }
     }
@@ -127,7 +127,7 @@ impl Stack {
             Some(policy) => policy.current().may_reach_others(&call.caller),
             None => call.caller.is_root(),
         };
-        // whom no rule lets reach others is answered in the same time, whoever has the id
+        // whom no rule lets reach others is answered in the same time, no matter who has the id
         if !may_reach_others {
             return None;
         }

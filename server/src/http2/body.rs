@@ -21,7 +21,7 @@ const BATCH_BYTES: usize = 32 * 1024;
 /// Copied bytes, followed by output that is not copied.
 type Piece = Chain<Bytes, Bytes>;
 
-/// The stream that tonic sees instead of the events: an error, in case nobody takes these out. See [`carrying`].
+/// The stream that tonic sees instead of the events: an error, in case these are not taken out. See [`carrying`].
 pub(crate) type EventPlaceholder = stream::Iter<std::array::IntoIter<Result<ExecutionEvent, Status>, 1>>;
 
 /// Carries the events past tonic, whose encoder copies every byte.

@@ -32,7 +32,7 @@ impl Unix {
         Ok(listener)
     }
 
-    /// A socket that was passed in; its file belongs to whoever created it.
+    /// A socket that was passed in; its file belongs to its creator.
     pub(super) fn passed(socket: std::os::unix::net::UnixListener) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let path = socket.local_addr()?.as_pathname().map_or_else(|| "/unnamed".into(), Path::to_owned);
@@ -61,7 +61,7 @@ impl Drop for Unix {
     }
 }
 
-/// Removes a socket file that nobody listens on.
+/// Removes a socket file that no process listens on.
 fn remove_stale(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Ok(metadata) if metadata.file_type().is_socket() => match std::os::unix::net::UnixStream::connect(path) {

@@ -59,9 +59,9 @@ impl Queue {
     }
 
     /// Waits until all lines are written, or the timeout.
-    pub(super) fn flush(&self, patience: Duration) {
+    pub(super) fn flush(&self, timeout: Duration) {
         let waits = |state: &mut State| state.writes || !state.lines.is_empty();
-        drop(self.changed.wait_timeout_while(self.state(), patience, waits));
+        drop(self.changed.wait_timeout_while(self.state(), timeout, waits));
     }
 
     /// Writes the lines. Never returns.

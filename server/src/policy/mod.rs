@@ -137,7 +137,7 @@ impl Decision {
     pub(crate) fn unruled() -> Self {
         Self {
             allowed: true,
-            reason: "the agent has no policy: whoever it knows may do this".to_owned(),
+            reason: "the agent has no policy: any authenticated caller may do this".to_owned(),
             ..Self::default()
         }
     }

@@ -68,7 +68,7 @@ impl<E: Executor> Steps<E> {
         while let Some(request) = requests.next().await {
             let step = match request {
                 Ok(request) => request.request,
-                // a message that is too long, say; after a lost connection nobody receives this
+                // a message that is too long, say; after a lost connection this is not received
                 Err(status) => return status,
             };
             if let Err(status) = self.take(step).await {

@@ -18,7 +18,7 @@ pub(crate) struct Identities(Vec<(PathBuf, NamePatterns)>);
 
 impl Identities {
     /// # Errors
-    /// A pattern is malformed, or there is no CA: nobody could connect.
+    /// A pattern is malformed, or there is no CA: no caller could connect.
     pub(crate) fn new(configured: &BTreeMap<PathBuf, Vec<String>>) -> Result<Self, InvalidSetting> {
         if configured.is_empty() {
             let text = "[identities] names no CA file, so no caller could connect: leave it out, or name the files of client_ca";

@@ -1,4 +1,4 @@
-//! The agent's private key, and the check that nobody else can read it.
+//! The agent's private key, and the check that no one else can read it.
 
 use std::fs::{File, Metadata};
 use std::io::{self, BufReader};

@@ -65,7 +65,7 @@ pub(crate) async fn warm(plan: &Plan, table: &mut Table) -> Result<()> {
     contest(plan, table, 200, contestants).await
 }
 
-/// Until the first output of a command that goes on.
+/// Until the first output of a command that keeps running.
 pub(crate) async fn first_byte(plan: &Plan, table: &mut Table) -> Result<()> {
     const ARGV: [&str; 3] = ["sh", "-c", "echo x; exec sleep 1000"];
     let certs = Certs::new();

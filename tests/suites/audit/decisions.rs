@@ -66,7 +66,7 @@ async fn what_is_typed_to_others_is_reported_once() {
     let certs = Certs::new();
     let policy = "@any_owner permit(principal, action, resource);";
     let agent = audit.agent("").mtls(&certs).policy(policy).start();
-    let (anna, eve) = (certs.authority.issue(Leaf::client("anna")), certs.authority.issue(Leaf::client("eve")));
+    let (anna, eve) = (certs.ca.issue(Leaf::client("anna")), certs.ca.issue(Leaf::client("eve")));
     let id: telexec_executor::ExecutionId = marker().parse().unwrap();
     let command =
         Command::shell("cat").accepts_input(true).execution_id(id.clone()).on_disconnect(OnDisconnect::Detach);

@@ -78,7 +78,7 @@ async fn on_a_full_disk_nothing_starts_and_what_runs_goes_on() {
     .await;
     let dropped: u64 = records(&log).iter().filter_map(|record| record["dropped"].as_u64()).sum();
     assert_eq!(dropped, refused);
-    until("the log says so", async || agent.log().contains("can be written again")).await;
+    until("it is logged", async || agent.log().contains("can be written again")).await;
     let scrape = Scrape::of(&agent).await;
     assert_eq!(scrape.value("telexec_refusals_total{reason=\"audit\"}"), refused as f64);
     assert_eq!(

@@ -11,7 +11,7 @@ use super::{Audit, assert_whole, digest_of};
 async fn who_may_run_anything_does_not_push_out_the_records_of_others() {
     let (audit, certs) = (Audit::new(), Certs::new());
     let mut agent = Agent::builder().mtls(&certs).config(audit.config("max_bytes = 400000\nkeep = 4")).start();
-    let [anna, flood] = ["anna", "flood"].map(|name| certs.authority.issue(Leaf::client(name)));
+    let [anna, flood] = ["anna", "flood"].map(|name| certs.ca.issue(Leaf::client(name)));
     let (anna, flood) = (agent.connect_as(&anna).await.executor(), agent.connect_as(&flood).await.executor());
     run(&anna, Command::argv(["true"])).await.unwrap();
     let text = format!(": '{}'", "\u{7f}".repeat(20_000));

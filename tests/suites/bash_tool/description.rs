@@ -1,4 +1,4 @@
-//! What the tool says of itself.
+//! How the tool describes itself.
 
 use serde_json::json;
 use telexec_tool::bash::Style;

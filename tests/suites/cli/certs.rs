@@ -61,7 +61,7 @@ async fn a_certificate_is_for_the_side_that_was_said() {
 }
 
 #[tokio::test]
-async fn without_an_authority_nothing_is_issued() {
+async fn without_a_ca_nothing_is_issued() {
     let directory = tempfile::tempdir().unwrap();
     assert!(certs(&["issue", "a", "--client"], directory.path()).await.failure(1).contains("telexec certs init"));
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);

@@ -1,4 +1,4 @@
-//! The configuration: names for targets, what they come to, and what is said of mistakes.
+//! The configuration: names for targets, how they resolve, and how mistakes are reported.
 
 use std::path::Path;
 
@@ -45,7 +45,7 @@ fn with_certs(certs: &Certs, tcp: &Agent, unix: &Agent) -> Configured {
          [targets.build-7]\naddress = '{tcp}'\nserver_name = 'localhost'\n\
          [targets.here]\naddress = '{unix}'\n\
          [groups]\nboth = ['build-7', 'here']\n",
-        ca = certs.authority.cert().display(),
+        ca = certs.ca.cert().display(),
         tcp = tcp.address(),
         unix = unix.uri()
     ))

@@ -1,4 +1,4 @@
-//! What `telexec` says of itself, and its completions.
+//! The help of `telexec`, and its completions.
 
 use telexec_tests::{program, within};
 use tokio::process::Command;

@@ -15,7 +15,7 @@ pub(super) async fn standard_input_is_sent_when_asked_for(site: Site) {
         let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
         let all = all.clone();
-        // without -i nobody reads it
+        // without -i it is not read
         let feed = tokio::spawn(async move { stdin.write_all(&all).await });
         let said = Said::by_child(child).await;
         assert!(said.code == 0 && said.stdout == expected, "{flags:?}: {} bytes", said.stdout.len());

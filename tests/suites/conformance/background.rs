@@ -1,4 +1,4 @@
-//! Commands that go on without whoever has started them.
+//! Commands that run on without their caller.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ async fn a_command_goes_to_the_background_after_its_output_so_far(machine: Machi
     assert_eq!((all.text(), &all.stderr[..], all.exited.exit_code()), ("before\nafter\n", &b"err\n"[..], 3));
 }
 
-async fn without_patience_it_goes_to_the_background_at_once(machine: Machine) {
+async fn without_a_delay_it_goes_to_the_background_at_once(machine: Machine) {
     let gate = Gate::new();
     let command = Command::shell(format!("{}; exit 3", gate.wait())).yield_after(Duration::ZERO);
     let events: Vec<_> = within(start(&machine, command).await.collect::<Vec<_>>()).await;
@@ -52,7 +52,7 @@ async fn without_patience_it_goes_to_the_background_at_once(machine: Machine) {
     assert_eq!((&all.started, all.exited.exit_code()), (started, 3));
 }
 
-async fn a_command_that_ends_before_its_patience_exits(machine: Machine) {
+async fn a_command_that_ends_before_its_delay_exits(machine: Machine) {
     let command = Command::shell("echo done; exit 3").yield_after(ENDLESS);
     let outcome = collect(start(&machine, command).await).await.unwrap();
     assert_eq!((outcome.text(), outcome.exited.exit_code()), ("done\n", 3));
@@ -128,8 +128,8 @@ async fn a_timeout_ends_what_was_detached(machine: Machine) {
 
 telexec_tests::everywhere! {
     a_command_goes_to_the_background_after_its_output_so_far,
-    without_patience_it_goes_to_the_background_at_once,
-    a_command_that_ends_before_its_patience_exits,
+    without_a_delay_it_goes_to_the_background_at_once,
+    a_command_that_ends_before_its_delay_exits,
     a_timeout_ends_it_in_the_background,
     a_deadline_does_not_end_it_in_the_background,
     who_goes_before_it_goes_to_the_background_ends_it,

@@ -286,7 +286,7 @@ async fn a_fork_bomb_stops_at_its_limit_and_others_run(machine: Machine) {
     until("nothing is left", async || processes_with(&mark).is_empty()).await;
 }
 
-/// An agent that cannot hold a limit says so, rather than run without it.
+/// An agent that cannot hold a limit reports that, rather than run without it.
 async fn a_limit_that_cannot_be_held_is_refused(machine: Machine) {
     let limits = ResourceLimits { max_processes: Some(40), ..ResourceLimits::default() };
     let refused = run(&machine, Command::argv(["true"]).limits(limits)).await.unwrap_err();

@@ -29,7 +29,7 @@ const EMPTY_ENVIRONMENT: &str =
 /// The same, and it ignores the signal that ends its parent.
 const STUBBORN_EMPTY_ENVIRONMENT: &str =
     "env -i setsid bash -c \"trap '' TERM; exec -a $TELEXEC_TEST sleep 300\" & echo ready; sleep 300; sleep 300";
-/// Each of eight goes on in a child of its own, again and again, until `alive` is removed.
+/// Each of eight continues in a child of its own, again and again, until `alive` is removed.
 const RESPAWNING: &str =
     "f() { trap '' TERM; sleep 0.02; [ -e alive ] && f & }; for i in {1..8}; do f & done; echo ready; sleep 300";
 /// The same, each in a session of its own.
@@ -52,7 +52,7 @@ fn alive() -> TempDir {
     directory
 }
 
-/// Starts a command with this mark, and waits until it says so and its processes are there.
+/// Starts a command with this mark, and waits until it prints that and its processes are there.
 async fn running(machine: &Machine, text: &str, mark: &str, there: impl Fn(&[Process]) -> bool) -> Execution {
     started(machine, Command::shell(text).kill_grace(SHORT), mark, there).await
 }

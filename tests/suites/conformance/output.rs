@@ -132,7 +132,7 @@ pub(super) async fn a_hundred_commands_at_once_keep_their_output_apart(machine: 
     }
 }
 
-/// Commands whose output nobody reads, once they can write no more of it.
+/// Commands whose output is not read, once they can write no more of it.
 async fn held_up(machine: &Machine, count: usize) -> Vec<Execution> {
     let command = || Command::argv(["yes"]).kill_grace(Duration::ZERO).build().unwrap();
     let executions = join_all((0..count).map(|_| machine.execute(command()))).await;

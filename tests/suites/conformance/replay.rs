@@ -15,7 +15,7 @@ use super::{Machine, attach, start};
 /// What a command writes in one piece.
 type Piece = (OutputStream, Vec<u8>);
 
-/// Where followers begin, as parts of what there is then.
+/// Where followers begin, as parts of the output by then.
 type Positions = Vec<f64>;
 
 fn output() -> impl Strategy<Value = Vec<Piece>> {

@@ -382,7 +382,7 @@ fn is_refused<T>(answer: &Result<T, ExecutorError>) -> bool {
     matches!(answer, Err(ExecutorError::Exhausted { retry_after: Some(_), .. }))
 }
 
-fn impatient() -> AgentBuilder {
+fn with_short_timeouts() -> AgentBuilder {
     Agent::builder().config("shutdown_grace = \"0s\"\nkill_grace = \"200ms\"")
 }
 
@@ -398,7 +398,7 @@ async fn a_disk_that_does_not_answer_keeps_nobody() {
     if !is_root() {
         return;
     }
-    let Some(agent) = Silent::try_start(impatient()) else { return };
+    let Some(agent) = Silent::try_start(with_short_timeouts()) else { return };
     let machine = machine(&agent).await;
     let before = ended(&machine, "seq 1 100000").await;
     let gate = Gate::new();
@@ -467,7 +467,7 @@ async fn a_disk_that_does_not_answer_does_not_keep_the_agent() {
     if !is_root() {
         return;
     }
-    let Some(mut agent) = Silent::try_start(impatient()) else { return };
+    let Some(mut agent) = Silent::try_start(with_short_timeouts()) else { return };
     let machine = machine(&agent).await;
     ended(&machine, "seq 1 100000").await;
     start(&machine, detached("seq 1 100000; exec sleep 300")).await;

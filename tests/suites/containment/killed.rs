@@ -78,7 +78,7 @@ async fn the_next_agent_ends_what_was_bound_and_spares_the_rest(containment: &st
     }
     let log = next.log();
     assert!(log.contains("ended what a killed agent left running"), "{log}");
-    assert!(log.contains("nobody can reach them"), "{log}");
+    assert!(log.contains("telexec can no longer reach them"), "{log}");
     let kept = |name: &String| name.starts_with("cwd-") || name.starts_with("outlives-");
     assert!(names(&state).iter().all(|name| !kept(name)), "{:?}", names(&state));
     assert_eq!(names(&temporary), [""; 0]);
@@ -213,7 +213,7 @@ async fn the_next_agent_ends_what_was_bound_where_the_state_directory_was_remove
     let next = agent();
     assert_eq!(processes_with(&bound), [], "bound to a call");
     assert!(!processes_with(&detached).is_empty(), "meant to outlive its call");
-    assert!(next.log().contains("nobody can reach them"), "{}", next.log());
+    assert!(next.log().contains("telexec can no longer reach them"), "{}", next.log());
     for process in processes_with(&detached) {
         let _ = kill_process(Pid::from_raw(process.pid).unwrap(), Signal::KILL);
     }

@@ -29,7 +29,7 @@ async fn four_hundred_at_once_get_by_with_small_pipes(place: Option<Place>) {
     );
     let command = |number: usize| Command::argv(["sh", "-c", &text, &number.to_string()]).stdin("x").build().unwrap();
     let executions = join_all((0..400).map(|number| executor.execute(command(number)))).await;
-    // all are there at once: now they go on
+    // all are there at once: now they continue
     let opened = tokio::task::spawn_blocking(move || std::fs::OpenOptions::new().write(true).open(gate).unwrap());
     let outcomes = join_all(executions.into_iter().map(|execution| collect(execution.unwrap()))).await;
     drop(opened.await.unwrap());

@@ -6,9 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use telexec_executor::{Command, CommandBuilder, Executor, ExitCause};
-use telexec_tests::{
-    Agent, Authority, Certs, Leaf, MARK, Pair, collect, marker, processes_with, run, until, until_output,
-};
+use telexec_tests::{Agent, Ca, Certs, Leaf, MARK, Pair, collect, marker, processes_with, run, until, until_output};
 
 use super::telexecd;
 
@@ -30,7 +28,7 @@ async fn a_valid_configuration_is_checked_and_nothing_more() {
     let (directory, _) = file("");
     let socket = directory.path().join("agent.sock");
     let listen = format!("unix://{}", socket.display());
-    let (cert, key, ca) = (text(&certs.agent.cert), text(&certs.agent.key), certs.authority.cert());
+    let (cert, key, ca) = (text(&certs.agent.cert), text(&certs.agent.key), certs.ca.cert());
     let tls = ["--tls-cert", cert, "--tls-key", key, "--client-ca", text(&ca)];
     for args in [&["--listen", &listen][..], &[&["--listen", "tcp://0.0.0.0:0"][..], &tls].concat()] {
         let (code, log) = telexecd(&[&["--check-config"], args].concat(), &[]).await;
@@ -95,9 +93,9 @@ async fn faults_of_flags_and_environment_are_faults_of_the_configuration() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn faults_of_certificates_are_named() {
-    let (certs, another) = (Certs::new(), Authority::new("another"));
-    let (ca, stranger) = (certs.authority.cert(), another.issue(Leaf::server("localhost")));
-    let empty = certs.authority.directory().join("empty.pem");
+    let (certs, another) = (Certs::new(), Ca::new("another"));
+    let (ca, stranger) = (certs.ca.cert(), another.issue(Leaf::server("localhost")));
+    let empty = certs.ca.directory().join("empty.pem");
     std::fs::write(&empty, "no certificate\n").unwrap();
     std::fs::set_permissions(&empty, Permissions::from_mode(0o600)).unwrap();
     for (cert, key, ca, named) in [
@@ -116,15 +114,15 @@ async fn faults_of_certificates_are_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn faults_of_revocation_lists_are_named() {
-    let (certs, namesake) = (Certs::new(), Authority::new("telexec tests"));
-    let crl = certs.authority.directory().join("crl.pem");
+    let (certs, namesake) = (Certs::new(), Ca::new("telexec tests"));
+    let crl = certs.ca.directory().join("crl.pem");
     let Pair { cert, key, .. } = &certs.agent;
     let toml = format!(
         "listen = [\"tcp://0.0.0.0:0\"]\ntls_cert = {cert:?}\ntls_key = {key:?}\nclient_ca = {:?}\nclient_crl = {crl:?}",
-        certs.authority.cert()
+        certs.ca.cert()
     );
     assert!(fault(&toml).await.contains("cannot read a revocation list from"), "there is no file");
-    let list = certs.authority.revocation_list(&[&certs.client]);
+    let list = certs.ca.revocation_list(&[&certs.client]);
     let cut = format!("{}-----END X509 CRL-----\n", &list[..list.len() / 2]);
     for (content, named) in [
         ("nothing", "holds no revocation list"),
@@ -140,7 +138,7 @@ async fn faults_of_revocation_lists_are_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_private_key_that_others_can_use_is_refused() {
     let certs = Certs::new();
-    let (cert, key, ca) = (text(&certs.agent.cert), &certs.agent.key, certs.authority.cert());
+    let (cert, key, ca) = (text(&certs.agent.cert), &certs.agent.key, certs.ca.cert());
     let tls = ["--listen", "tcp://0.0.0.0:0", "--tls-cert", cert, "--tls-key", text(key), "--client-ca", text(&ca)];
     let check = async |mode| {
         std::fs::set_permissions(key, Permissions::from_mode(mode)).unwrap();
@@ -185,13 +183,13 @@ async fn every_flag_has_its_variable() {
     let (config, state) = (directory.path().join("telexecd.toml"), directory.path().join("state"));
     std::fs::write(&config, "max_executions = 7").unwrap();
     let crl = directory.path().join("crl.pem");
-    std::fs::write(&crl, certs.authority.revocation_list(&[])).unwrap();
+    std::fs::write(&crl, certs.ca.revocation_list(&[])).unwrap();
     let variables = [
         ("CONFIG", text(&config)),
         ("LISTEN", "tcp://127.0.0.1:0"),
         ("TLS_CERT", text(&certs.agent.cert)),
         ("TLS_KEY", text(&certs.agent.key)),
-        ("CLIENT_CA", text(&certs.authority.cert())),
+        ("CLIENT_CA", text(&certs.ca.cert())),
         ("CLIENT_CRL", text(&crl)),
         ("STATE_DIR", text(&state)),
         ("LOG_FORMAT", "json"),

@@ -14,10 +14,10 @@ fn deploy() -> PathBuf {
 async fn check(config: &Path) -> (i32, String) {
     let certs = Certs::new();
     let text = |path: &Path| path.to_str().unwrap().to_owned();
-    let (cert, key, ca) = (text(&certs.agent.cert), text(&certs.agent.key), text(&certs.authority.cert()));
-    let crl = certs.authority.directory().join("crl.pem");
-    std::fs::write(&crl, certs.authority.revocation_list(&[])).unwrap();
-    let policy = certs.authority.directory().join("policy.cedar");
+    let (cert, key, ca) = (text(&certs.agent.cert), text(&certs.agent.key), text(&certs.ca.cert()));
+    let crl = certs.ca.directory().join("crl.pem");
+    std::fs::write(&crl, certs.ca.revocation_list(&[])).unwrap();
+    let policy = certs.ca.directory().join("policy.cedar");
     std::fs::write(&policy, "permit(principal, action, resource);").unwrap();
     let (crl, policy) = (text(&crl), text(&policy));
     let files = ["--tls-cert", &cert, "--tls-key", &key, "--client-ca", &ca, "--client-crl", &crl, "--policy", &policy];

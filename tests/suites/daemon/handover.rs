@@ -69,7 +69,7 @@ async fn equal_ids_of_two_identities_are_both_left() {
     let state = place.state();
     let start = || Agent::builder().mtls(&certs).args(["--state-dir", state.to_str().unwrap()]).start();
     let names = ["anna", "other"];
-    let pairs = names.map(|name| certs.authority.issue(Leaf::client(name)));
+    let pairs = names.map(|name| certs.ca.issue(Leaf::client(name)));
     let mut agent = start();
     for (pair, name) in pairs.iter().zip(names) {
         let machine = agent.connect_as(pair).await.executor();
@@ -179,7 +179,7 @@ async fn an_execution_stays_its_owners() {
     let next = agent();
     let (mine, id) = (next.executor().await, "mine".parse().unwrap());
     assert_eq!(replayed(&mine, &id).await.text(), "mine\n");
-    let other = next.connect_as(&certs.authority.issue(Leaf::client("other"))).await.executor();
+    let other = next.connect_as(&certs.ca.issue(Leaf::client("other"))).await.executor();
     let hidden = other.get(&id).await.unwrap_err();
     assert!(matches!(hidden, ExecutorError::NotFound(_)), "{hidden:?}");
     assert_eq!(all(&other).await, []);
@@ -199,7 +199,7 @@ async fn the_next_agent_forgets_by_its_own_configuration() {
     assert_eq!(all(&old.executor().await).await, []);
 }
 
-/// Has a fault made in what was left; the next agent sets it aside, says so and serves.
+/// Has a fault made in what was left; the next agent sets it aside, logs that and serves.
 async fn is_set_aside(fault: impl Fn(&Path)) {
     let place = Place::new();
     for round in 0..2 {

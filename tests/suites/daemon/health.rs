@@ -34,7 +34,7 @@ async fn an_agent_with_mtls_is_asked_on_its_unix_socket() {
     let socket = format!("unix://{}/agent.sock", directory.path().display());
     let agent = Agent::builder().mtls(&certs).listen(&socket).start();
     let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
-    let (cert, key, ca) = (text(&certs.agent.cert), text(&certs.agent.key), text(&certs.authority.cert()));
+    let (cert, key, ca) = (text(&certs.agent.cert), text(&certs.agent.key), text(&certs.ca.cert()));
     let tls = ["--tls-cert", &cert, "--tls-key", &key, "--client-ca", &ca, "--listen", agent.uri()];
     let both = [&tls[..], &["--listen", &socket, "health"]].concat();
     assert_eq!(telexecd(&both, &[]).await, (0, String::new()));

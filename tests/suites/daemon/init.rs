@@ -101,8 +101,8 @@ async fn the_first_process_of_a_container_reaps_all_orphans() {
         flood(&executor).await;
         until("all are reaped", async || reported("cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z '").await == "0\n")
             .await;
-        // nobody but the agent and those who look
-        until("nobody is left", async || reported("echo /proc/[0-9]*").await.split_whitespace().count() == 2).await;
+        // none but the agent and those who look
+        until("none is left", async || reported("echo /proc/[0-9]*").await.split_whitespace().count() == 2).await;
     }
 }
 
@@ -112,7 +112,7 @@ async fn the_first_process_of_a_container_asks_all_to_end_before_it_ends() {
         return;
     }
     for containment in CONTAINMENTS {
-        // a patience that nobody has: it ends because all have ended
+        // a timeout that does not pass: it ends because all have ended
         let Some(mut agent) = agent(containment, "kill_grace = \"1h\"", AgentBuilder::in_pid_namespace) else {
             continue;
         };

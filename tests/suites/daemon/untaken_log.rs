@@ -1,4 +1,4 @@
-//! Standard error that does not take the log: closed, full, limited, or a pipe that nobody reads.
+//! Standard error that does not take the log: closed, full, limited, or a pipe that is not read.
 
 use std::fs::File;
 use std::io::{PipeReader, Read, pipe};

@@ -1,4 +1,4 @@
-//! The tool `exec_command` and those that go on with its tasks, on this machine and behind an agent.
+//! The tool `exec_command` and those for its tasks, on this machine and behind an agent.
 
 use std::path::Path;
 use std::sync::Arc;

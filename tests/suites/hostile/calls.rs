@@ -69,7 +69,7 @@ async fn a_connection_that_ends_in_any_way_leaves_nothing() {
         raw.write(&call_frames(1, EXECUTE, &request)).await.unwrap();
         until("it runs", async || processes_with(&mark).len() >= 2).await;
         raw.write(&last).await.unwrap();
-        // after a GOAWAY its calls may go on
+        // after a GOAWAY its calls may continue
         if last[3] == kind::GOAWAY {
             drop(raw);
         } else {

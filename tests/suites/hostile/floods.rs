@@ -34,7 +34,7 @@ fn floods() -> Vec<(&'static str, Vec<u8>, bool)> {
     ]
 }
 
-/// Over TLS, with a certificate that counts: whoever may call must not harm others either.
+/// Over TLS, with a certificate that counts: a caller with rights must not harm others either.
 #[tokio::test(flavor = "multi_thread")]
 async fn frames_by_the_hundred_thousand_are_absorbed_or_end_the_connection() {
     let certs = Certs::new();
@@ -62,7 +62,7 @@ async fn data_byte_by_byte_is_absorbed_or_ends_the_connection() {
     assert_eq!(answer.goaway, answer.is_closed.then_some(ENHANCE_YOUR_CALM), "{answer:?}");
 }
 
-/// Whoever asks and does not listen: the agent takes no more questions until its answers are taken.
+/// A peer that asks and does not listen: the agent takes no more questions until its answers are taken.
 #[tokio::test(flavor = "multi_thread")]
 async fn questions_whose_answers_nobody_reads_are_not_taken() {
     const MOST: usize = 64 * 1024 * 1024;

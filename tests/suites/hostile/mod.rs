@@ -63,7 +63,7 @@ fn call_frames(stream: u32, path: &str, request: &impl Message) -> Vec<u8> {
     [opening(stream, path), frame(kind::DATA, END_STREAM, stream, &data)].concat()
 }
 
-/// One that has not heard of the agent's limits, and says so by silence.
+/// One that has not heard of the agent's limits, and shows it by silence.
 async fn deaf(agent: &Agent) -> Raw {
     let mut raw = Raw::dial(agent).await;
     raw.write(&[PREFACE, &frame(kind::SETTINGS, 0, 0, &[])].concat()).await.unwrap();

@@ -27,7 +27,7 @@ async fn connections_over_the_limit_are_closed_and_the_log_says_so_once() {
         assert!(gets_in().await.is_none());
     }
     assert!(is_served(&first).await && is_served(&second).await);
-    until("the log says so", async || agent.log().matches(FULL).count() == 1).await;
+    until("it is logged", async || agent.log().matches(FULL).count() == 1).await;
     second.cut();
     let mut third = None;
     until("there is a place", async || {
@@ -36,7 +36,7 @@ async fn connections_over_the_limit_are_closed_and_the_log_says_so_once() {
     })
     .await;
     assert!(gets_in().await.is_none());
-    until("the log says so again", async || agent.log().matches(FULL).count() == 2).await;
+    until("it is logged again", async || agent.log().matches(FULL).count() == 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -39,7 +39,7 @@ async fn silent_connections_make_way_for_those_of_other_addresses() {
     early.write_all(b"\x16\x03\x01").await.expect("no other source makes way");
 }
 
-/// As TLS has it, these are turned away one by one; the log says so of some, and how many more there were.
+/// As TLS has it, these are turned away one by one; the log has some of them, and how many more there were.
 #[tokio::test(flavor = "multi_thread")]
 async fn lines_of_one_kind_are_bounded_and_those_left_out_are_counted() {
     const CONNECTIONS: usize = 1000;
@@ -75,7 +75,7 @@ async fn silent_connections_take_no_place_on_a_unix_socket() {
 async fn one_address_does_not_take_all_places() {
     let certs = Certs::new();
     let agent = Agent::builder().mtls(&certs).config("max_connections = 4").start();
-    let issue = |name| certs.config(Some(&certs.authority.issue(Leaf::client(name))));
+    let issue = |name| certs.config(Some(&certs.ca.issue(Leaf::client(name))));
     let [anna, bob, eve] = ["anna", "bob", "eve"].map(issue);
     let gets_in = async |source, config: &_| {
         let wire = Wire::connect_tls_from(source, &agent, std::sync::Arc::clone(config)).await.ok()?;
@@ -95,7 +95,7 @@ async fn calls_of_one_caller_are_bounded_over_all_its_connections() {
     let certs = Certs::new();
     let agent = Agent::builder().mtls(&certs).config(format!("max_calls_per_identity = {MOST}")).start();
     let wire = async |name| {
-        let config = certs.config(Some(&certs.authority.issue(Leaf::client(name))));
+        let config = certs.config(Some(&certs.ca.issue(Leaf::client(name))));
         Wire::connect_tls(&agent, config).await.unwrap()
     };
     let wires = [wire("anna").await, wire("anna").await];

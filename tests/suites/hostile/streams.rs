@@ -68,7 +68,7 @@ async fn ten_thousand_streams_on_one_connection_are_not_held() {
     for mut raw in [Raw::connect(&agent).await, deaf(&agent).await] {
         let flood = streams().take(10_000).map(|stream| opening(stream, INTERACT));
         let answer = while_others_are_served(&agent, &wire, raw.flood(flood)).await;
-        // it says so for a while
+        // it refuses for a while, then closes
         assert!(answer.is_closed && answer.goaway == Some(ENHANCE_YOUR_CALM), "{answer:?}");
         assert!(answer.resets.iter().all(|(_, error)| *error == REFUSED_STREAM), "{answer:?}");
     }

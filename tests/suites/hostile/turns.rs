@@ -29,7 +29,7 @@ async fn a_flood_of_checks_does_not_hold_up_the_command_of_another() {
     let certs = Certs::new();
     let agent = Agent::builder().mtls(&certs).policy("permit(principal, action, resource);").start();
     let wire = async |name| {
-        let config = certs.config(Some(&certs.authority.issue(Leaf::client(name))));
+        let config = certs.config(Some(&certs.ca.issue(Leaf::client(name))));
         Wire::connect_tls(&agent, config).await.unwrap()
     };
     let (flooding, other) = (wire("anna").await, wire("bob").await);
@@ -60,7 +60,7 @@ async fn a_flood_of_checks_does_not_hold_up_the_command_of_another() {
     within(rest).await.unwrap();
 }
 
-/// The first step of a handshake costs whoever asks nothing.
+/// The first step of a handshake costs the peer nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_handshakes_does_not_hold_up_that_of_another_address() {
     let certs = Certs::new();

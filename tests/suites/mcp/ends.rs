@@ -171,7 +171,7 @@ async fn a_signal_ends_the_server_and_what_is_bound_to_it() {
 async fn a_client_that_hears_nothing_more_is_gone() {
     let agent = Agent::start();
     let (mut bare, mark) = (Bare::start(&[agent.uri()]).await, marker());
-    // it says something now and then, or nobody would know
+    // it says something now and then, or it would not be noticed
     bare.call(1, json!({ "command": format!("export {MARK}={mark}; while echo ready; do sleep 0.05; done") })).await;
     bare.until(|message| message["params"]["message"] == "ready\n").await;
     bare.output = None;

@@ -110,7 +110,7 @@ async fn telexec_check_names_the_variable() {
     let pair = ruled.pair("any");
     let mut command = tokio::process::Command::new(program("telexec"));
     command.args(["check", "--cert"]).arg(&pair.cert).arg("--key").arg(&pair.key);
-    command.arg("--ca").arg(ruled.certs.authority.cert()).args(["--server-name", "localhost"]);
+    command.arg("--ca").arg(ruled.certs.ca.cert()).args(["--server-name", "localhost"]);
     command.args(["-e", "PERL5OPT=-Mx", ruled.agent.address(), "--", "perl", "x"]);
     let output = within(command.kill_on_drop(true).output()).await.unwrap();
     let said = String::from_utf8(output.stdout).unwrap();

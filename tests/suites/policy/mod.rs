@@ -33,7 +33,7 @@ impl Ruled {
     }
 
     fn pair(&self, name: &str) -> Pair {
-        self.certs.authority.issue(Leaf::client(name))
+        self.certs.ca.issue(Leaf::client(name))
     }
 
     /// The agent, as this caller has it.

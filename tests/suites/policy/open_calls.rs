@@ -1,4 +1,4 @@
-//! Calls that are open while the policy changes: what a new call would be refused, they may not go on with.
+//! Calls that are open while the policy changes: what a new call would be refused, they may not continue.
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
@@ -74,7 +74,7 @@ async fn calls_that_started_something_are_ended_with_it() {
     let [plain, unread, run, other] = [(); 4].map(|()| marker());
     let mut stream = anna.executions().execute(request(&plain, "sleep 300")).await.unwrap().into_inner();
     begun(&mut stream).await;
-    // its caller does not read: nothing that goes on when it does may hold up the end
+    // its caller does not read: nothing that continues when it does may hold up the end
     let flood = wire(&ruled, "anna").await;
     let unread_stream = flood.executions().execute(request(&unread, "yes")).await.unwrap().into_inner();
     let mut calls = anna.executions();
@@ -92,7 +92,7 @@ async fn calls_that_started_something_are_ended_with_it() {
         is_cancelled(&ruled, id).await;
     }
     assert_eq!(rule(&end(unread_stream).await), "out");
-    // nobody else is touched
+    // no one else is touched
     let data = "on\n".into();
     let input = WriteInputRequest { execution_id: other, data, ..Default::default() };
     bob.executions().write_input(input).await.unwrap();
@@ -157,7 +157,7 @@ async fn calls_that_follow_or_wait_are_ended_alone() {
     let kills = AttachRequest { on_disconnect: DisconnectPolicy::Kill.into(), ..attach(&bound) };
     let mut kills = anna.executions().attach(kills).await.unwrap().into_inner();
     begun(&mut kills).await;
-    // more than a pipe holds, and nobody reads it
+    // more than a pipe holds, and it is not read
     let input = WriteInputRequest { execution_id: bound.clone(), data: vec![0; 1 << 20].into(), ..Default::default() };
     let mut calls = anna.executions();
     let writes = tokio::spawn(async move { calls.write_input(input).await.map(drop) });

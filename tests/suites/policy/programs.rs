@@ -5,7 +5,7 @@ use telexec_tests::{Agent, lines};
 
 use super::{Ruled, sh};
 
-/// Only these programs, whoever it is.
+/// Only these programs, for every caller.
 const LIST: &str = r#"
 @id("list")
 @environment("A")

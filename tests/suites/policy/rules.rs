@@ -187,7 +187,7 @@ async fn a_policy_is_read_again_and_a_bad_one_is_not_taken() {
     replace("@id(\"new\") forbid(principal, action, resource);");
     until("the new rule counts", async || denied_by("new").await).await;
 
-    // what is wrong is said, and changes nothing
+    // a mistake is logged, and changes nothing
     replace("permit(principal, action, resource) when { context.nothing };");
     ruled.agent.signal(Signal::HUP);
     until("the fault is logged", async || ruled.agent.log().contains("policy reload failed")).await;

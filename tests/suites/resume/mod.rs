@@ -19,7 +19,7 @@ const RESUME: Resume = Resume {
     max_delay: Duration::from_millis(20),
 };
 /// For agents that do not come back.
-const IMPATIENT: Resume = Resume { give_up_after: Duration::from_millis(300), ..RESUME };
+const SOON_GIVEN_UP: Resume = Resume { give_up_after: Duration::from_millis(300), ..RESUME };
 
 /// An agent, a network before it, and what commands leave behind.
 struct Scene {

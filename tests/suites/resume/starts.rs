@@ -6,7 +6,7 @@ use telexec_client::Resume;
 use telexec_executor::{Attach, Command, ExecutionState, Executor, ExecutorError, ExitCause, OnDisconnect};
 use telexec_tests::{Agent, MARK, marker, processes_with, run, until, until_output};
 
-use super::{IMPATIENT, RESUME, Scene, cause, causes, rest, start};
+use super::{RESUME, SOON_GIVEN_UP, Scene, cause, causes, rest, start};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_whose_answer_is_lost_is_found_again() {
@@ -96,7 +96,7 @@ async fn another_command_of_the_same_id_is_not_taken_for_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_out_of_reach_is_given_up_and_a_detached_command_goes_on() {
     let scene = Scene::tcp().await;
-    let executor = scene.executor(IMPATIENT).await;
+    let executor = scene.executor(SOON_GIVEN_UP).await;
     let command = Command::shell("echo ready; sleep 300").on_disconnect(OnDisconnect::Detach).build().unwrap();
     let mut execution = executor.execute(command).await.unwrap();
     until_output(&mut execution, "ready\n").await;
@@ -133,7 +133,7 @@ async fn one_that_was_given_up_is_ended_once_its_agent_is_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_out_of_reach_runs_nothing() {
     let scene = Scene::tcp().await;
-    let executor = scene.executor(IMPATIENT).await;
+    let executor = scene.executor(SOON_GIVEN_UP).await;
     scene.proxy.down();
     let error = run(&executor, Command::shell(scene.noted("true"))).await.unwrap_err();
     assert!(matches!(error, ExecutorError::Unreachable { .. } | ExecutorError::Lost { .. }), "{error:?}");

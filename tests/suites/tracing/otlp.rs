@@ -149,7 +149,7 @@ async fn what_the_policy_denies_is_a_span_that_failed_and_the_audit_log_still_se
     until("the end is in the audit log", async || is_recorded()).await;
 }
 
-/// What was not sent yet is sent at the end, and a collector that is not there keeps nobody.
+/// What was not sent yet is sent at the end, and a missing collector delays nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_spans_are_sent_and_a_missing_collector_is_logged_once() {
     let collector = Collector::start().await;
@@ -162,7 +162,7 @@ async fn the_last_spans_are_sent_and_a_missing_collector_is_logged_once() {
     let mut agent = nowhere.agent().start();
     let executor = agent.executor().await;
     let reported = || agent.log().matches("cannot export spans to otlp_endpoint").count();
-    until("that is said", async || {
+    until("that is logged", async || {
         run(&executor, Command::shell("true")).await.unwrap();
         reported() == 1
     })

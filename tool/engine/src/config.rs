@@ -35,7 +35,7 @@ pub struct LocalConfig {
     /// How much output is kept on disk, for commands that may go to the background.
     pub spool: SpoolLimits,
     /// For small files while commands run, for kept output, and for what
-    /// [`LocalExecutor::leave`](crate::LocalExecutor::leave) leaves; nobody else may write to it. Default: a temporary
+    /// [`LocalExecutor::leave`](crate::LocalExecutor::leave) leaves; no one else may write to it. Default: a temporary
     /// one.
     pub state_dir: Option<PathBuf>,
     /// Log the text of commands at info level instead of debug. Default: no.

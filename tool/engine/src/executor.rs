@@ -101,7 +101,7 @@ impl LocalExecutor {
         Self { shared: Arc::clone(&self.shared), identity: identity.into() }
     }
 
-    /// The identities that have an execution with this id, whoever this acts as.
+    /// The identities that have an execution with this id, no matter which one this acts as.
     pub fn owners(&self, id: &ExecutionId) -> Vec<String> {
         self.shared.registry.owners(id)
     }
@@ -219,7 +219,7 @@ impl LocalExecutor {
         let (permit, forced, totals) = (Some(permit), OnceLock::new(), Totals::new());
         let supervisor =
             Supervisor { shared, record, command, allowance, observers, abandoned, tracked, permit, forced, totals };
-        // a task of its own: the command is ended in an orderly way also when nobody waits for this any more
+        // a task of its own: the command is ended in an orderly way also when this is no longer awaited
         tokio::spawn(supervisor.run(whole, started).instrument(span));
 
         let started = start.await.map_err(|_| ExecutorError::Internal("the command's task ended early".into()))??;

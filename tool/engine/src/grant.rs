@@ -6,7 +6,7 @@ use telexec_executor::{ExecutionId, TraceContext};
 
 use crate::observer::ExecutionObserver;
 
-/// What whoever admitted a command adds to it: none of it is the caller's choice. Given to
+/// What the admission adds to a command: none of it is the caller's choice. Given to
 /// [`execute_granted`](crate::LocalExecutor::execute_granted). The default grants what
 /// [`Executor::execute`](telexec_executor::Executor::execute) has: no identity, no limit, no observer.
 #[derive(Default)]

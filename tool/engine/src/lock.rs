@@ -1,4 +1,4 @@
-//! Locks that outlive a panic: whoever panics while holding one of this crate's locks leaves nothing half done behind
+//! Locks that outlive a panic: code that panics while holding one of this crate's locks leaves nothing half done behind
 //! it.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

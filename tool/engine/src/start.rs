@@ -59,7 +59,7 @@ struct Spawned {
 pub(crate) enum NotStarted {
     /// Nothing of it is left.
     Failed(ExecutorError),
-    /// Nobody waits for the process any more, and it may still be made.
+    /// The process is no longer awaited, and it may still be made.
     GivenUp(ExecutorError, LateStart),
 }
 
@@ -140,7 +140,7 @@ impl Starter<'_> {
                 return;
             }
             let _ = answer.send(shared.spawn(&command, name, ends, own));
-            // for the next one, while nobody waits for this
+            // for the next one, while this is not awaited
             shared.cgroups.prepare();
         };
         let turn = async {
@@ -167,7 +167,7 @@ impl Starter<'_> {
     async fn given_up(&self) -> ExecutorError {
         tokio::select! {
             () = until(self.deadline) => ExecutorError::DeadlineExceeded,
-            // nobody is there to see it
+            // nothing is there to see it
             () = self.record.cancel.cancelled() => ExecutorError::Internal("cancelled before it was started".into()),
             () = self.shared.shutdown.cancelled() => ExecutorError::ShuttingDown,
         }
@@ -315,7 +315,7 @@ mod tests {
         }
     }
 
-    /// The clock goes on only while nothing else does.
+    /// The clock advances only while nothing else does.
     #[tokio::test(start_paused = true)]
     async fn while_all_threads_are_stuck_starts_are_refused() {
         let (hold, held) = mpsc::channel();

@@ -217,7 +217,7 @@ impl Supervisor {
                 left = end => left,
             }
         };
-        // a main process that this one may not signal goes on
+        // a main process that this one may not signal runs on
         let wall_time = ended_at.unwrap_or_else(Instant::now).saturating_duration_since(main.started);
         exited.cancel();
         let survivors = match left {
@@ -451,7 +451,7 @@ async fn hang_up_again(containment: &KillOnDrop) -> u32 {
     }
 }
 
-/// How the main process ended; unknown of one that goes on since it may not be signalled.
+/// How the main process ended; unknown of one that runs on since it may not be signalled.
 async fn ended(pidfd: &AsyncFd<OwnedFd>, pid: rustix::process::Pid, survivors: u32) -> Ended {
     if survivors == 0 {
         control::ended(pidfd).await;

@@ -94,7 +94,7 @@ impl Workers {
         self.handle.pool.state().threads
     }
 
-    /// Queues work in the turn of `owner`, an identity for example. It is done also if nobody waits for the answer.
+    /// Queues work in the turn of `owner`, an identity for example. It is done also if the answer is not awaited.
     pub fn spawn<T: Send + 'static>(
         &self,
         owner: &str,

@@ -33,7 +33,7 @@ pub enum ExecutorError {
         /// Why not, in words for the caller.
         reason: String,
     },
-    /// A rule says no: nothing ran, or what ran for this call is ended, since it says so now.
+    /// A rule denies it: nothing ran, or what ran for this call is ended, since it is denied now.
     #[error("{reason}")]
     Denied {
         /// The name of the rule; `None`: it has none.
@@ -41,10 +41,10 @@ pub enum ExecutorError {
         /// Why, in words for the caller.
         reason: String,
     },
-    /// Too much is going on; nothing ran.
+    /// A limit is reached; nothing ran.
     #[error("{reason}")]
     Exhausted {
-        /// What there is too much of, in words for the caller.
+        /// The limit, in words for the caller.
         reason: String,
         /// When to try again, if that is known.
         retry_after: Option<Duration>,
@@ -64,7 +64,7 @@ pub enum ExecutorError {
         /// Why not, in words for the caller.
         reason: String,
     },
-    /// A position or an offset is beyond what is there; nothing was done.
+    /// A position or an offset is beyond the end; nothing was done.
     #[error("{field}: is beyond {end}, which is all there is")]
     OutOfRange {
         /// The field, as the proto names it.
@@ -94,7 +94,7 @@ pub enum ExecutorError {
         /// The cause.
         source: Source,
     },
-    /// The connection broke while the command ran. It is ended there, unless it was to go on or the executor is gone.
+    /// The connection broke while the command ran. It is ended there, unless it was to continue or the executor is gone.
     #[error("the connection to {endpoint} was lost")]
     Lost {
         /// What had been reached.

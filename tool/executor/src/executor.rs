@@ -119,7 +119,7 @@ type EventStream = Pin<Box<dyn Stream<Item = Result<Event, ExecutorError>> + Sen
 /// who started it.
 ///
 /// Dropping it before the end does as [`Command::on_disconnect`] says: by default the command is cancelled, and all its
-/// processes are ended, in the background. With [`OnDisconnect::Detach`] it goes on without a reader.
+/// processes are ended, in the background. With [`OnDisconnect::Detach`] it runs on without a reader.
 pub struct Execution {
     started: Started,
     has_started: bool,

@@ -1,4 +1,4 @@
-//! What it means to run a command, whoever runs it and wherever.
+//! What it means to run a command, on any machine and by any executor.
 //!
 //! An [`Executor`] is somewhere commands can run: `LocalExecutor`, in the crate `telexec-engine`, is this machine;
 //! `RemoteExecutor`, in the crate `telexec-client`, is a machine behind gRPC. Behaviour is added by wrapping one executor in

@@ -18,7 +18,7 @@ impl Signal {
     pub const TERM: Self = Self(15);
     /// Ends; cannot be caught.
     pub const KILL: Self = Self(9);
-    /// Goes on after a stop.
+    /// Continues after a stop.
     pub const CONT: Self = Self(18);
 
     /// The signal with this number, if there is one (1 to 64).

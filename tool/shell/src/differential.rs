@@ -1,5 +1,5 @@
 //! Texts that are understood run nothing that is not listed: real shells run them, with a few programs that leave a
-//! mark. `TELEXEC_ROUNDS` makes it go on for longer, with other texts for another `TELEXEC_SEED`.
+//! mark. `TELEXEC_ROUNDS` makes it run longer, with other texts for another `TELEXEC_SEED`.
 
 #![cfg(target_os = "linux")]
 
@@ -37,7 +37,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// With programs of these names that leave a mark, and go on as these others.
+    /// With programs of these names that leave a mark, and continue as these others.
     pub(super) fn new<'a>(names: impl IntoIterator<Item = &'a str>, others: &[PathBuf]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let (programs, moved) = (directory.path().join("programs"), directory.path().join("moved"));

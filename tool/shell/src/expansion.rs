@@ -4,7 +4,7 @@
 pub(super) type Words = Vec<Expansion>;
 
 /// What is known of an expanded word. Where one word is expected, only the first two may stand: what comes after any
-/// number of words stands nobody knows where.
+/// number of words stands at an unknown place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Expansion {
     /// This word.
@@ -70,7 +70,7 @@ impl Expansion {
                 Some((start, _)) => Self::One(start.to_owned()),
                 None => Self::Known(word),
             },
-            // the mark may go on in what is not known
+            // the mark may continue in what is not known
             Self::One(mut start) => {
                 start.truncate(mark.chars().next().map_or(Some(0), |first| start.find(first)).unwrap_or(start.len()));
                 Self::One(start)

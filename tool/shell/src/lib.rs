@@ -198,7 +198,7 @@ fn rereads(text: &str) -> usize {
     1 + deepest + deepest * deepest / 8 + around_others(text).pow(3) / 8
 }
 
-/// The most `${` that can stand around others: those that do not end at the next brace, whoever reads them.
+/// The most `${` that can stand around others: those that do not end at the next brace, in any shell.
 fn around_others(text: &str) -> usize {
     let ends = |rest: &str| {
         rest.split_once('}').is_some_and(|(inside, _)| {

@@ -133,7 +133,7 @@ fn takes(option: &str) -> Takes {
     }
 }
 
-/// The next word, whatever it looks like. Where there is none, the program says so and ends.
+/// The next word, whatever it looks like. Where there is none, the program reports that and ends.
 fn value_in(words: &mut impl Iterator<Item = Expansion>) -> Result<Option<Expansion>, Unclear> {
     let value = words.next();
     if value.as_ref().is_none_or(Expansion::is_one) { Ok(value) } else { Err(Unclear) }

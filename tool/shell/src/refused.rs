@@ -22,7 +22,7 @@ pub(super) fn outright(text: &str, reader: Reader) -> Option<&'static str> {
     (reader == Reader::Posix && is_only_bash(text)).then_some(ONLY_BASH)
 }
 
-/// A line may go on between words. Shell and parser disagree on what they make of it elsewhere.
+/// A line may continue between words. Shell and parser disagree on what they make of it elsewhere.
 fn may_continue(text: &str, at: usize) -> bool {
     let (before, after) = (text.get(..at).unwrap_or_default(), text.get(at + 2..).unwrap_or_default());
     (before.is_empty() || before.ends_with([' ', '\t', '\n']))

@@ -162,7 +162,7 @@ impl Walk<'_> {
             return;
         }
         self.exported(&command.assignments);
-        // bash goes on to the `]`, through spaces
+        // bash reads on to the `]`, through spaces
         if values.iter().find_map(Expansion::known).is_some_and(|name| name.contains('[') && name != "[") {
             self.unknown(SYNTAX_ERROR);
         }

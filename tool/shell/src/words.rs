@@ -339,7 +339,7 @@ fn literal_value(text: &str, place: Place) -> Option<String> {
                 value.extend(chars.next());
             }
             ('`', _) | ('$', Some('(' | '{' | '[')) => return None,
-            // the parser takes some unfinished words to go on to the end of the text
+            // the parser takes some unfinished words to continue to the end of the text
             ('(' | ')' | ' ' | '\t' | '\n' | ';' | '&' | '|' | '<' | '>', _) if place == Place::Bare => return None,
             (c, _) => value.push(c),
         }

@@ -44,7 +44,7 @@ pub trait Tool: Send + Sync {
         self.is_read_only()
     }
 
-    /// It may reach what nobody foresees, such as the network. Default: no.
+    /// It may have effects beyond the machine, such as on the network. Default: no.
     fn is_open_world(&self) -> bool {
         false
     }
@@ -54,7 +54,7 @@ pub trait Tool: Send + Sync {
         format!("[{}]", self.definition().name)
     }
 
-    /// What goes on while it runs, for people. Default: nothing.
+    /// What it is doing, for people. Default: nothing.
     fn activity_description(&self, _params: &Value) -> Option<String> {
         None
     }

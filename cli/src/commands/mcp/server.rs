@@ -66,7 +66,7 @@ impl Server {
     fn mcp_definition(&self, tool: &dyn Tool) -> rmcp::model::Tool {
         let mut definition = tool.definition().clone();
         if self.targets.len() > 1 {
-            let about = "The machine; each has a working directory and tasks of its own";
+            let about = "Machine to run on; each has its own working directory and tasks";
             let schema = json!({ "type": "string", "description": about, "enum": self.names() });
             definition = definition.parameter(TARGET, schema, true);
         }

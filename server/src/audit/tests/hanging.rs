@@ -20,7 +20,7 @@ use crate::identity::Identity;
 use crate::policy::Decision;
 use crate::request_memory::Reservation;
 
-/// Nobody writes what is in this queue yet.
+/// Nothing writes what is in this queue yet.
 fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {
     let (queue, jobs) = unbounded_channel();
     let state = Arc::new(State::default());
@@ -75,7 +75,7 @@ async fn nothing_starts_until_it_answers() {
     let begin = Instant::now();
     assert!(!starts(&audit).await);
     assert_eq!(begin.elapsed(), WRITE_TIMEOUT);
-    // nobody else waits for it
+    // nothing else waits for it
     assert!(!starts(&audit).await && !starts(&audit).await);
     audit.refused(&call(), &command(), &Decision::unruled(), &ExecutorError::ShuttingDown).await;
     assert_eq!(begin.elapsed(), WRITE_TIMEOUT);

@@ -1,4 +1,4 @@
-//! Hosts that fail, readers that go, and those who lose patience.
+//! Hosts that fail, readers that go, and interrupts.
 
 use std::process::Stdio;
 

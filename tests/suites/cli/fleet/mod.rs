@@ -39,7 +39,7 @@ impl Fleet {
              [groups]\nweb = ['web[01-{hosts:02}]']\n[targets.other]\naddress = '{}'\n",
             certs.client.cert.display(),
             certs.client.key.display(),
-            certs.authority.cert().display(),
+            certs.ca.cert().display(),
             other.address(),
         );
         for (number, uri) in agent.uris().iter().enumerate() {

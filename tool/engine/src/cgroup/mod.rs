@@ -1,6 +1,6 @@
 //! Cgroups: what keeps the processes of an execution together wherever they go, and limits what they use.
 //!
-//! What a machine says of itself is not believed: a hierarchy is used if a trial in it succeeds.
+//! What a machine reports is not relied on: a hierarchy is used if a trial in it succeeds.
 
 mod hierarchy;
 mod leaf;
@@ -256,7 +256,7 @@ fn bases(own: &Path) -> Vec<PathBuf> {
     parent.into_iter().chain([own]).map(Path::to_owned).collect()
 }
 
-/// Whether the cgroup was given to this process to divide: a manager such as systemd says so by an attribute, or has
+/// Whether the cgroup was given to this process to divide: a manager such as systemd marks it by an attribute, or has
 /// made it this user's.
 fn is_delegated(cgroup: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;

@@ -109,7 +109,7 @@ pub(super) struct Members {
 }
 
 impl ExecutionProcesses {
-    /// Sends `signal` to every live member that is not `done`. SIGKILL is sent until a pass finds nobody new; any other
+    /// Sends `signal` to every live member that is not `done`. SIGKILL is sent until a pass finds none that is new; any other
     /// signal in one pass, since it is not meant for what a handler starts.
     pub(super) fn sweep(&self, signal: Signal, done: &mut Done, asked: Instant) -> io::Result<Sweep> {
         // before any is signalled: those that only their parents identify are known from now on

@@ -186,7 +186,7 @@ impl Containment {
                 continue;
             }
             *doubt = Doubt::default();
-            // a stopped process acts on SIGTERM once it goes on
+            // a stopped process acts on SIGTERM once it continues
             self.signal(Signal::CONT).await;
             all_ended(left.live).await;
         }

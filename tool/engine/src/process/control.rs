@@ -115,7 +115,7 @@ pub(crate) fn wait_briefly(pidfd: &OwnedFd) {
     let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&limit));
 }
 
-/// A child of this process that has ended and was not reaped, whoever started it.
+/// A child of this process that has ended and was not reaped, no matter what started it.
 ///
 /// # Errors
 /// ECHILD if it has no children at all.

@@ -193,7 +193,7 @@ struct Progress {
     read: usize,
     /// Those of them that were not taken yet.
     answers: VecDeque<(Memory, io::Result<Marker>)>,
-    /// Nobody waits for more.
+    /// No more is awaited.
     given_up: bool,
 }
 
@@ -267,7 +267,7 @@ impl Reading {
         }
     }
 
-    /// Nobody waits for more. A reader that has begun is in the midst of the next one, until that answers; whether that
+    /// No more is awaited. A reader that has begun is in the midst of the next one, until that answers; whether that
     /// was not known before.
     fn give_up(&self, progress: &mut Progress) -> bool {
         progress.given_up = true;
@@ -353,14 +353,14 @@ mod tests {
             process
         }
 
-        /// Whoever opens its environment waits for one who writes to it.
+        /// A reader of its environment waits for one who writes to it.
         fn that_is_stuck(&self, pid: i32) -> Memory {
             let process = self.process(pid);
             mknodat(CWD, self.environ(pid), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
             process
         }
 
-        /// Answers who waits for it; false: nobody does.
+        /// Answers the waiting reader; false: none waits.
         fn answer(&self, pid: i32) -> bool {
             rustix::fs::open(self.environ(pid), OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).is_ok()
         }

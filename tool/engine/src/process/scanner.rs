@@ -225,7 +225,7 @@ const MAX_THREADS: usize = 4;
 const KTHREADD: i32 = 2;
 /// Up to this many new ids are read one by one.
 const MAX_NEW_IDS: i32 = 1000;
-/// Where processes are made so fast that a scan would never end, the next one goes on.
+/// Where processes are made so fast that a scan would never end, the next one continues.
 const MAX_PASSES: usize = 1000;
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ impl KeptProgram {
         Self(Mutex::new(Arc::new(program)))
     }
 
-    /// What there is of it.
+    /// What is kept of it.
     pub(crate) fn get(&self) -> Arc<Program> {
         Arc::clone(&self.lock())
     }

@@ -46,7 +46,7 @@ pub(crate) struct Record {
     pub(crate) transcript: Arc<Transcript>,
     /// Cancelled by a request to kill it.
     pub(crate) kill: CancellationToken,
-    /// Cancelled when nobody wants it any more.
+    /// Cancelled when it is no longer wanted.
     pub(crate) cancel: CancellationToken,
     /// How many calls there are whose end ends it.
     pub(super) bound: AtomicUsize,
@@ -76,7 +76,7 @@ pub(crate) struct Channels {
 /// What an execution does now.
 #[derive(Clone)]
 pub(super) enum State {
-    /// It has no process yet; nobody else sees it.
+    /// It has no process yet; nothing else sees it.
     Starting,
     Running(MainProcess, Containment, Channels),
     Lingering(MainProcess, Containment, Exited),

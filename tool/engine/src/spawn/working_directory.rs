@@ -107,7 +107,7 @@ impl Files {
     /// Blocks.
     fn remove(&self) {
         let _ = fs::remove_file(&self.path);
-        // nobody else can put anything there
+        // no one else can put anything there
         let _ = self.directory.as_ref().map(fs::remove_dir);
     }
 }

@@ -152,7 +152,7 @@ pub(crate) fn lock_all(state_dir: &Path) -> io::Result<File> {
     Ok(all)
 }
 
-/// The same, if nobody holds it.
+/// The same, if it is not locked.
 ///
 /// # Errors
 /// Another engine holds it, or there is none.

@@ -11,7 +11,7 @@ use tracing::warn;
 
 use crate::workers::Workers;
 
-/// How many operations go on at once, and how many threads may be stuck.
+/// How many operations run at once, and how many threads may be stuck.
 const THREADS: usize = 8;
 /// How long an operation may take, or wait for its turn while no other one is done.
 pub(crate) const DISK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -55,7 +55,7 @@ impl Disk {
         Ok(Self { workers: Workers::new("state", 1, THREADS)?, health: Arc::default() })
     }
 
-    /// Does work in the turn of `owner`. It is not done if nobody waits for it when its turn comes; then what it holds
+    /// Does work in the turn of `owner`. It is not done if it is no longer awaited when its turn comes; then what it holds
     /// is dropped here, which must not block.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Disk {
         })
     }
 
-    /// Does work in the turn of `owner`, also if nobody waits for it.
+    /// Does work in the turn of `owner`, also if it is no longer awaited.
     pub(crate) fn spawn<T: Send + 'static>(
         &self,
         owner: &str,

@@ -35,7 +35,7 @@ impl Notes {
         Self { directory, engine: Mutex::default(), sessions, outlives: Mutex::default(), next: AtomicU64::new(0) }
     }
 
-    /// Writes all files again. Where that cannot be done, as on a full disk, the log says so. Blocks.
+    /// Writes all files again. Where that cannot be done, as on a full disk, that is logged. Blocks.
     pub(crate) fn rewrite(&self) {
         self.sessions.rewrite();
         let outlives = lock(&self.outlives).clone();

@@ -122,7 +122,7 @@ impl Sessions {
         self.write_changed();
     }
 
-    /// Where that cannot be done, as on a full disk, the log says so, and the next write includes it. Blocks.
+    /// Where that cannot be done, as on a full disk, that is logged, and the next write includes it. Blocks.
     fn write_changed(&self) {
         loop {
             let mut table = self.table();

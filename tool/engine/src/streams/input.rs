@@ -38,7 +38,7 @@ impl Sink {
     }
 }
 
-/// What is to be written; `None` once nobody waits for it, or it is being written.
+/// What is to be written; `None` once it is no longer awaited, or it is being written.
 type Pending = Arc<Mutex<Option<Input>>>;
 
 /// One write, and who waits for it.
@@ -116,7 +116,7 @@ impl InputWriter {
         let typed = !first.is_empty();
         self.write(first).await;
         let Some(InputReceiver(requests)) = more else {
-            // a terminal that nobody types on stays open
+            // a terminal without input stays open
             if typed || !matches!(self.sink, Sink::Terminal(_)) {
                 self.close().await;
             }
@@ -126,7 +126,7 @@ impl InputWriter {
             let Some(input) = take(&input) else { continue };
             let answer = tokio::select! {
                 biased;
-                // nobody waits for it: what is not written yet is written by a repeat
+                // it is no longer awaited: what is not written yet is written by a repeat
                 () = reply.closed() => continue,
                 answer = self.serve(input) => answer,
             };

@@ -55,7 +55,7 @@ impl Source {
         }
     }
 
-    /// Reads what is there, into a buffer of about that size; empty: the end.
+    /// Reads what is available, into a buffer of about that size; empty: the end.
     pub(crate) fn read(&mut self) -> std::io::Result<Bytes> {
         let ready = match self {
             // asking takes the pipe's lock from its writers
@@ -93,7 +93,7 @@ pub(crate) async fn discard(mut source: Source) {
         match source.read() {
             Ok(chunk) if chunk.is_empty() => return,
             Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => return,
-            // a flood that nobody reads need not cost a processor
+            // a flood that is not read need not cost a processor
             _ => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }

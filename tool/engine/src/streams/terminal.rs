@@ -75,7 +75,7 @@ impl Terminal {
         self.file.readable().await.map(|mut ready| ready.retain_ready())
     }
 
-    /// Adds what was written to `bytes`, as much as there is room; nothing: nobody has it open.
+    /// Adds what was written to `bytes`, as much as there is room; nothing: no process has it open.
     ///
     /// # Errors
     /// `WouldBlock`: nothing was written.

@@ -108,8 +108,8 @@ impl CommandBuilder {
     }
 
     /// See [`Command::yield_after`]. Zero: at once.
-    pub fn yield_after(mut self, patience: Duration) -> Self {
-        self.options.yield_after = Some(patience);
+    pub fn yield_after(mut self, delay: Duration) -> Self {
+        self.options.yield_after = Some(delay);
         self
     }
 

@@ -139,7 +139,7 @@ fn any_number_of_words_is_no_value_of_an_option() {
     }
 }
 
-/// bash knows operators that nobody wrote down, and more in later versions.
+/// bash knows operators that are not documented, and more in later versions.
 #[test]
 fn expansions_that_the_parser_does_not_know_are_not_understood() {
     for text in [

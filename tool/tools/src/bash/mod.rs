@@ -73,7 +73,7 @@ impl BashTool {
         self
     }
 
-    /// The most that an answer has of each stream, in bytes of UTF-8; the rest is left out, and the answer says so.
+    /// The most that an answer has of each stream, in bytes of UTF-8; the rest is left out, which the answer marks.
     /// Streamed output has no such limit. Default: 256 KiB.
     #[must_use]
     pub fn max_output_bytes(mut self, bytes: usize) -> Self {
@@ -118,7 +118,7 @@ impl BashTool {
         while let Some(event) = execution.next().await {
             match event? {
                 Event::Started(_) => {}
-                // after a lost connection; of which stream it is, nobody knows
+                // after a lost connection; its stream is not known
                 Event::Gap(_) => {
                     stdout.note_gap();
                     stderr.note_gap();
@@ -242,10 +242,10 @@ fn definition(style: &Style, default_timeout: Duration) -> ToolDefinition {
         0 => json!(default_timeout.as_secs()),
         _ => json!(default_timeout.as_secs_f64()),
     };
-    let command = json!({ "type": "string", "description": format!("The command, for bash.{sudo}") });
+    let command = json!({ "type": "string", "description": format!("Bash command to run.{sudo}") });
     let timeout = json!({
         "type": "number",
-        "description": format!("How long it may run, in seconds (default: {seconds})"),
+        "description": format!("Timeout in seconds (default: {seconds})"),
         "exclusiveMinimum": 0,
         "default": seconds,
     });

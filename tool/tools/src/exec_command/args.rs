@@ -97,20 +97,23 @@ pub(super) fn output_limit(max_output_tokens: Option<u64>) -> usize {
 }
 
 pub(super) fn definition() -> ToolDefinition {
-    let about = "Runs a shell command and returns its output. One that still runs after `yield_time_ms` goes on in the \
-                 background as a task, for task_output, task_input, task_stop and task_list. Parameters are only those of \
-                 the schema; what an answer holds, such as `status` or `task_handle`, is not one of them.";
+    let about = "Runs a shell command and returns its output. A command still running after `yield_time_ms` continues \
+                 in the background as a task, for task_output, task_input, task_stop and task_list. Only the parameters in \
+                 the schema are accepted: fields of results, such as `status` or `task_handle`, are not parameters.";
     ToolDefinition::new(NAME, about)
-        .parameter("cmd", text("The command, for the shell"), true)
-        .parameter("workdir", text("The directory that it starts in: an absolute path"), false)
-        .parameter("shell", text("The shell: a name or a path"), false)
-        .parameter("login", flag("Whether the shell is a login shell", json!(true)), false)
-        .parameter("tty", flag("Whether the command gets a terminal", json!(false)), false)
+        .parameter("cmd", text("Shell command to run"), true)
+        .parameter("workdir", text("Working directory: an absolute path"), false)
+        .parameter("shell", text("Shell: a name or a path"), false)
+        .parameter("login", flag("Run the shell as a login shell", json!(true)), false)
+        .parameter("tty", flag("Run the command in a terminal", json!(false)), false)
         .parameter("duplicate_policy", duplicate_policy(), false)
         .parameter("accepts_input", accepts_input(), false)
         .parameter(
             "yield_time_ms",
-            number("How long to wait for its end before it becomes a task, in milliseconds", DEFAULT_YIELD_TIME_MS),
+            number(
+                "Time to wait for the command to end before it becomes a task, in milliseconds",
+                DEFAULT_YIELD_TIME_MS,
+            ),
             false,
         )
         .parameter("max_output_tokens", max_output_tokens(), false)
@@ -130,23 +133,23 @@ pub(super) fn number(about: &str, default: u64) -> Value {
 }
 
 pub(super) fn task_id() -> Value {
-    text("The task, as exec_command or task_list named it")
+    text("Task id, as returned by exec_command or task_list")
 }
 
 pub(super) fn max_output_tokens() -> Value {
-    let about = "The most of its output that is returned, in tokens of 4 bytes";
+    let about = "Maximum output to return, in tokens of 4 bytes";
     json!({ "type": "integer", "description": about, "minimum": 1, "default": DEFAULT_OUTPUT_TOKENS })
 }
 
 fn accepts_input() -> Value {
-    let about = "Whether its standard input stays open for task_input (default: as tty)";
+    let about = "Keep standard input open for task_input (default: as tty)";
     json!({ "type": "boolean", "description": about })
 }
 
 fn duplicate_policy() -> Value {
     json!({
         "type": "string",
-        "description": "While the same command runs: name that one, or start another",
+        "description": "If the same command is already running: return that one, or start another",
         "enum": [ExecCommandDuplicatePolicy::ReuseRunning, ExecCommandDuplicatePolicy::StartNew],
         "default": ExecCommandDuplicatePolicy::default(),
     })

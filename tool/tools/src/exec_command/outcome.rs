@@ -67,7 +67,7 @@ pub enum ExecCommandOutcome {
 /// Names a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskHandle {
-    /// For the tools that go on with it; the id of the execution.
+    /// For the tools that work with it; the id of the execution.
     pub task_id: String,
     /// Always `command_task`.
     pub task_kind: String,

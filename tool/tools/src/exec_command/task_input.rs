@@ -54,15 +54,15 @@ pub struct TaskInput {
 
 impl TaskInputTool {
     pub(super) fn new(tasks: Arc<Tasks>) -> Self {
-        let about = "Writes to the standard input of a task that exec_command started with `accepts_input` or `tty`. What \
-                     it answers is read with task_output.";
+        let about = "Writes to the standard input of a task started by exec_command with `accepts_input` or `tty`. Read \
+                     its response with task_output.";
         let definition = ToolDefinition::new(NAME, about)
             .parameter("task_id", task_id(), true)
-            .parameter("text", text("What to write, with its newline if there is to be one"), false)
-            .parameter("close", flag("Whether its input ends after that", false.into()), false)
+            .parameter("text", text("Text to write; add a newline where one is needed"), false)
+            .parameter("close", flag("Close standard input afterwards", false.into()), false)
             .parameter(
                 "yield_time_ms",
-                number("How long to wait until the task takes it, in milliseconds", yield_time_ms(None)),
+                number("Time to wait until the task accepts it, in milliseconds", yield_time_ms(None)),
                 false,
             )
             .closed();
@@ -76,8 +76,8 @@ impl TaskInputTool {
             return Err(Failure::invalid_input(NAME, "text: is empty, and close is not set"));
         }
         let input = Input { data: args.text.into(), offset: None, close: args.close };
-        let patience = Duration::from_millis(yield_time_ms(args.yield_time_ms));
-        let written = tokio::time::timeout(patience, self.tasks.executor.write_input(&id, input)).await;
+        let timeout = Duration::from_millis(yield_time_ms(args.yield_time_ms));
+        let written = tokio::time::timeout(timeout, self.tasks.executor.write_input(&id, input)).await;
         let committed_offset = written.map_err(|_| not_taken())?.map_err(|error| Failure::of(NAME, error))?;
         let input = TaskInput { task_id: args.task_id, committed_offset, closed: args.close };
         let first = if input.closed { "Input written and closed" } else { "Input written" };

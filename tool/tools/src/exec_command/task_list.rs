@@ -92,7 +92,7 @@ impl TaskListEntry {
 impl TaskListTool {
     pub(super) fn new(tasks: Arc<Tasks>) -> Self {
         let definition = ToolDefinition::new(NAME, "Lists the tasks that exec_command started and that run.")
-            .parameter("include_exited", flag("Whether tasks that have ended are listed too", false.into()), false)
+            .parameter("include_exited", flag("Include tasks that have ended", false.into()), false)
             .closed();
         Self { tasks, definition }
     }

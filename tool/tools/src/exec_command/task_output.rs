@@ -25,7 +25,7 @@ const REPLACEMENT_BYTES: usize = char::REPLACEMENT_CHARACTER.len_utf8();
 /// Reads a task's output from where it was left, and reports whether the task has ended.
 ///
 /// The parameters of a call are [`TaskOutputArgs`]; details of its result are a [`TaskOutput`]. Where an answer has no
-/// room for all there is, the next one goes on: nothing is cut.
+/// room for all there is, the next one continues: nothing is cut.
 pub struct TaskOutputTool {
     tasks: Arc<Tasks>,
     definition: ToolDefinition,
@@ -41,7 +41,7 @@ pub struct TaskOutputArgs {
     /// tools did not start, 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
-    /// How long to wait for more output and the end, in milliseconds. Default 0: take what there is.
+    /// How long to wait for more output and the end, in milliseconds. Default 0: take what is available.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub yield_time_ms: Option<u64>,
     /// The most that the answer has of the output; see [`super::ExecCommandArgs::max_output_tokens`].
@@ -69,7 +69,7 @@ pub struct TaskOutput {
     pub position: u64,
     /// Where the next one begins.
     pub next_position: u64,
-    /// What came before this position is no longer kept, so this piece begins or goes on there.
+    /// What came before this position is no longer kept, so this piece begins or continues there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap_until: Option<u64>,
     /// More output is there already.
@@ -102,9 +102,9 @@ impl TaskOutput {
 
 impl TaskOutputTool {
     pub(super) fn new(tasks: Arc<Tasks>) -> Self {
-        let about = "Reads the output of a task that exec_command started, from where it was left, and reports whether the \
-                     task has ended.";
-        let position = "Where to begin, in bytes of all its output (default: where it was left)";
+        let about = "Reads the output of a task started by exec_command, from where the last read ended, and reports \
+                     whether the task has ended.";
+        let position = "Position to read from, in bytes of all its output (default: where the last read ended)";
         let definition = ToolDefinition::new(NAME, about)
             .parameter("task_id", task_id(), true)
             .parameter(
@@ -112,11 +112,7 @@ impl TaskOutputTool {
                 serde_json::json!({ "type": "integer", "description": position, "minimum": 0 }),
                 false,
             )
-            .parameter(
-                "yield_time_ms",
-                number("How long to wait for more output and the end, in milliseconds", 0),
-                false,
-            )
+            .parameter("yield_time_ms", number("Time to wait for more output or the end, in milliseconds", 0), false)
             .parameter("max_output_tokens", max_output_tokens(), false)
             .closed();
         Self { tasks, definition }

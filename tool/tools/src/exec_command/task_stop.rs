@@ -93,8 +93,8 @@ impl TaskStop {
 
 impl TaskStopTool {
     pub(super) fn new(tasks: Arc<Tasks>) -> Self {
-        let about = "Ends a task that exec_command started, with all its processes.";
-        let grace = "How long it may take to end by itself before it is killed, in milliseconds";
+        let about = "Ends a task started by exec_command, with all its processes.";
+        let grace = "Time from SIGTERM to SIGKILL, in milliseconds";
         let definition = ToolDefinition::new(NAME, about)
             .parameter("task_id", task_id(), true)
             .parameter("grace_ms", number(grace, DEFAULT_GRACE_MS), false)

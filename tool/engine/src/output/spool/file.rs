@@ -253,7 +253,7 @@ impl Drop for SpoolFile {
     }
 }
 
-/// Files that nobody needs any more.
+/// Files that are no longer needed.
 struct Removal {
     used: Arc<AtomicU64>,
     size: u64,

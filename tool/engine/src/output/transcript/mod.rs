@@ -144,7 +144,7 @@ impl Transcript {
         self.taken.notify_waiters();
     }
 
-    /// The command goes on in the background: its owner gets that event after the output so far.
+    /// The command continues in the background: its owner gets that event after the output so far.
     pub(crate) fn promote(&self) {
         let mut state = self.state();
         if state.exited.is_some() {

@@ -36,7 +36,7 @@ pub(super) struct State {
     pub(super) spool: Option<Spooled>,
     /// It is not for its caller alone: the next engine is to have what is left of it.
     pub(super) is_kept: bool,
-    /// Where the owner stops, since the command goes on without it.
+    /// Where the owner stops, since the command continues without it.
     pub(super) promoted: Option<u64>,
     /// No more output comes.
     pub(super) complete: bool,
@@ -97,7 +97,7 @@ impl State {
         self.window.get(after.checked_sub(1)?).and_then(|chunk| after_position(chunk, position))
     }
 
-    /// Forgets what nobody needs any more.
+    /// Forgets what is no longer needed.
     pub(super) fn trim(&mut self) {
         let kept = match &self.spool {
             // all of it is on disk

@@ -85,7 +85,7 @@ pub(super) extern "C" fn become_program(argument: *mut c_void) -> c_int {
 /// # Safety
 /// `pid` is valid.
 unsafe fn note_pid(pid: *const AtomicI32) {
-    // SAFETY: no pointers are passed, and the caller vouches for `pid`.
+    // SAFETY: no pointers are passed, and the caller guarantees `pid`.
     unsafe { (*pid).store(libc::getpid(), Ordering::Release) };
 }
 
@@ -128,7 +128,7 @@ unsafe fn enter_cgroups(shared: &SharedWithChild) -> Result<(), c_int> {
 /// `joins` points to so many numbers.
 unsafe fn join_all(joins: *const RawFd, count: usize) -> Result<(), c_int> {
     for n in 0..count {
-        // SAFETY: within what the caller vouches for; "0" is whoever writes it, see cgroups(7).
+        // SAFETY: within what the caller guarantees; "0" is the process that writes it, see cgroups(7).
         check(unsafe { libc::write(*joins.add(n), c"0".as_ptr().cast(), 1) } as c_long)?;
     }
     Ok(())

@@ -40,7 +40,7 @@ pub(super) fn clone_and_wait(
         // a kernel that does not know CLONE_PIDFD; the first child that this can happen to is that of `try_out`
         return Err(Errno::NOSYS);
     }
-    // SAFETY: the kernel made `pidfd`, and nobody else owns it.
+    // SAFETY: the kernel made `pidfd`, and nothing else owns it.
     Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
 }
 
@@ -57,7 +57,7 @@ unsafe fn clone(
 ) -> Result<(c_int, RawFd), Errno> {
     let mut pidfd: c_int = -1;
     let top = stack.as_mut_ptr_range().end.cast();
-    // SAFETY: the caller vouches for entry, argument and stack; CLONE_PIDFD writes one c_int to `pidfd`.
+    // SAFETY: the caller guarantees entry, argument and stack; CLONE_PIDFD writes one c_int to `pidfd`.
     let pid = unsafe { libc::clone(entry, top, FLAGS | libc::SIGCHLD, argument, &raw mut pidfd) };
     if pid < 0 { Err(last_error()) } else { Ok((pid, pidfd)) }
 }
@@ -105,7 +105,7 @@ pub(super) mod clone3 {
         let result: c_long;
         // SAFETY: the parent only makes a system call, which changes rax, rcx and r11. The child starts after it with
         // the same registers, and its stack pointer at the end of `stack`, aligned as a call needs it; `entry` does not
-        // return. The rest the caller vouches for.
+        // return. The rest the caller guarantees.
         unsafe {
             std::arch::asm!(
                 "syscall",

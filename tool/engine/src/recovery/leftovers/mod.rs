@@ -96,7 +96,7 @@ pub(crate) fn end_of(state_dir: &Path, directory: &Path) {
 /// What a dead engine may have left.
 struct Leftovers {
     engine: EngineFile,
-    /// The keys of executions that go on, and their cgroups.
+    /// The keys of executions that stay, and their cgroups.
     spared: BTreeMap<String, Option<NotedCgroup>>,
     /// Those of all executions that no cgroup keeps.
     sessions: Vec<Session>,
@@ -185,14 +185,11 @@ impl Leftovers {
         }
         if !found.spared.is_empty() {
             let pids = list(&found.spared);
-            warn!(
-                pids,
-                "a killed agent left commands of the background running; nobody can reach them by telexec any more"
-            );
+            warn!(pids, "a killed agent left commands running in the background; telexec can no longer reach them");
         }
     }
 
-    /// Sends SIGKILL to all processes that may not go on. `sessions` gets theirs, with the start times of their
+    /// Sends SIGKILL to all processes that may not stay. `sessions` gets theirs, with the start times of their
     /// leaders, which may be gone when the others are scanned again.
     ///
     /// # Errors
@@ -243,7 +240,7 @@ impl Leftovers {
         Ok(leaves)
     }
 
-    /// Those whose leaders are there, of executions that may go on or may not.
+    /// Those whose leaders are there, of executions that may stay or may not.
     fn noted_sessions(&self, all: &Snapshot, spared: bool) -> impl Iterator<Item = i32> {
         let is_leader = |session: &Session| {
             all.get(session.leader).is_some_and(|process| process.key() == (session.leader, session.start_ticks))

@@ -15,7 +15,7 @@ use crate::state::disk::Disk;
 use crate::state::engine_file::{EngineProcess, present};
 use crate::state::journal::{Journal, Note};
 
-/// An engine of which nobody has heard.
+/// An engine that is not known.
 fn dead(cgroups: &[PathBuf]) -> Leftovers {
     let name = uuid::Uuid::now_v7().simple().to_string();
     let (boot_id, process) = (boot_id(), EngineProcess::own().ok());
