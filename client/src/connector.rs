@@ -96,7 +96,9 @@ impl Connector {
         match greeting(&mut stream, timeout).await {
             Ok(Some(SETTINGS)) => Ok(Box::new(stream)),
             Ok(Some(_)) => Err(self.unreachable("what listens there is not an agent")),
-            Ok(None) => Err(self.untrusted(format!("no greeting within {timeout:?}, as from an agent that wants TLS"))),
+            Ok(None) => {
+                Err(self.untrusted(format!("no HTTP/2 greeting within {timeout:?}: the agent may require TLS")))
+            }
             Err(error) => Err(self.unreachable(error)),
         }
     }

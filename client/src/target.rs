@@ -41,7 +41,7 @@ pub enum Target {
 #[error("{0}")]
 pub struct InvalidTarget(String);
 
-const FORMS: &str = "give unix:///PATH, HOST:PORT, tcp://HOST:PORT, vsock://CID:PORT or vsock-uds:///PATH:PORT";
+const FORMS: &str = "expected unix:///PATH, HOST:PORT, tcp://HOST:PORT, vsock://CID:PORT or vsock-uds:///PATH:PORT";
 
 impl Target {
     /// Whether it is certainly on this machine: a Unix socket, `localhost` or a loopback address.
@@ -97,7 +97,7 @@ fn tcp(text: &str) -> Result<Target, InvalidTarget> {
             host.parse::<Ipv6Addr>().map_err(|_| invalid("in the brackets is no IPv6 address"))?;
             (host, port)
         }
-        Some(None) => return Err(invalid("after the bracket is no port: give [ADDRESS]:PORT")),
+        Some(None) => return Err(invalid("no port after the bracket: expected [ADDRESS]:PORT")),
         None => text.rsplit_once(':').ok_or_else(|| InvalidTarget(format!("no port: {FORMS}")))?,
     };
     if !text.starts_with('[') {
@@ -110,7 +110,7 @@ fn tcp(text: &str) -> Result<Target, InvalidTarget> {
     }
     match port.parse() {
         Ok(port) if port != 0 => Ok(Target::Tcp { host: host.to_owned(), port }),
-        _ => Err(InvalidTarget(format!("{port:?} is not a port: give 1 to 65535"))),
+        _ => Err(InvalidTarget(format!("{port:?} is not a port: expected 1 to 65535"))),
     }
 }
 
@@ -118,14 +118,14 @@ fn vsock(text: &str) -> Result<Target, InvalidTarget> {
     let (cid, port) = text.split_once(':').ok_or_else(|| invalid("a vsock target has a port: vsock://CID:PORT"))?;
     match cid.parse() {
         Ok(cid) if cid != ANY => Ok(Target::Vsock { cid, port: vsock_port(port)? }),
-        _ => Err(InvalidTarget(format!("{cid:?} is not the context id of a machine: give a number, such as 3"))),
+        _ => Err(InvalidTarget(format!("{cid:?} is not a context id: expected a number, such as 3"))),
     }
 }
 
 fn vsock_uds(text: &str) -> Result<Target, InvalidTarget> {
     let (path, port) =
         text.rsplit_once(':').filter(|(path, _)| path.starts_with('/') && !path.contains('\0')).ok_or_else(|| {
-            invalid("give the absolute path of a hypervisor's socket, and a port: vsock-uds:///PATH:PORT")
+            invalid("expected the absolute path of a hypervisor's socket, and a port: vsock-uds:///PATH:PORT")
         })?;
     Ok(Target::VsockUds { path: path.into(), port: vsock_port(port)? })
 }
@@ -136,7 +136,7 @@ const ANY: u32 = u32::MAX;
 fn vsock_port(port: &str) -> Result<u32, InvalidTarget> {
     match port.parse() {
         Ok(port) if port != 0 && port != ANY => Ok(port),
-        _ => Err(InvalidTarget(format!("{port:?} is not a vsock port: give 1 to 4294967294"))),
+        _ => Err(InvalidTarget(format!("{port:?} is not a vsock port: expected 1 to 4294967294"))),
     }
 }
 

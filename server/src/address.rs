@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-const FORMS: &str = "give unix:///path.sock, tcp://host:port, vsock://cid:port or systemd:";
+const FORMS: &str = "expected unix:///path.sock, tcp://host:port, vsock://cid:port or systemd:";
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -40,13 +40,13 @@ impl FromStr for ListenAddress {
             Some(("unix", _)) => invalid("the path must be absolute, as in unix:///run/telexec/agent.sock"),
             Some(("tcp", address)) => match address.rsplit_once(':') {
                 Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(Self::Tcp(address.into())),
-                _ => invalid("give a host and a port, as in tcp://0.0.0.0:7443"),
+                _ => invalid("expected a host and a port, as in tcp://0.0.0.0:7443"),
             },
             Some(("vsock", address)) => match parse_vsock(address) {
                 Some((cid, port)) => Ok(Self::Vsock { cid, port }),
-                None => invalid("give a context id or any, and a port, as in vsock://any:7443"),
+                None => invalid("expected a context id or any, and a port, as in vsock://any:7443"),
             },
-            Some(("systemd", _)) => invalid("give systemd: alone, for all sockets that are passed"),
+            Some(("systemd", _)) => invalid("expected systemd: alone, for all sockets that are passed"),
             _ => invalid(FORMS),
         }
     }

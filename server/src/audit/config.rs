@@ -92,11 +92,11 @@ impl AuditConfig {
             return Err(InvalidSetting(text));
         }
         if self.max_bytes_per_identity.is_some_and(|bytes| bytes > 0 && !SHARES.contains(&bytes)) {
-            let text = "audit.max_bytes_per_identity: give 0, or from 65536 (64 KiB) to 4294967295 (4 GiB) bytes";
+            let text = "audit.max_bytes_per_identity: expected 0, or 65536 (64 KiB) to 4294967295 (4 GiB) bytes";
             return Err(InvalidSetting(text.into()));
         }
         if self.identity_period.is_zero() {
-            return Err(InvalidSetting("audit.identity_period: give a time, such as 1h".into()));
+            return Err(InvalidSetting("audit.identity_period: expected a duration such as 1h".into()));
         }
         self.patterns().map(drop)
     }

@@ -133,7 +133,9 @@ pub(super) fn lock(path: &Path) -> io::Result<File> {
     }
     let lock = open(&with_suffix(path, "lock"))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
-        rustix::io::Errno::WOULDBLOCK => io::Error::other("another agent writes to it: give each its own"),
+        rustix::io::Errno::WOULDBLOCK => {
+            io::Error::other("another agent writes to it: use a separate file for each agent")
+        }
         error => error.into(),
     })?;
     Ok(lock)

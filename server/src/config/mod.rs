@@ -163,7 +163,7 @@ impl TryFrom<String> for SocketMode {
 
     fn try_from(text: String) -> Result<Self, String> {
         let mode = u32::from_str_radix(&text, 8).ok().filter(|mode| *mode <= 0o777 && mode & 0o600 == 0o600);
-        mode.map(Self).ok_or_else(|| format!("{text:?} is no mode of a socket: give such as \"0600\" or \"0660\""))
+        mode.map(Self).ok_or_else(|| format!("{text:?} is not a socket mode, such as \"0600\" or \"0660\""))
     }
 }
 
@@ -298,10 +298,10 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         let invalid = |text: &str| Err(InvalidSetting(text.into()).into());
         if self.listen.is_empty() {
-            return invalid("nowhere to listen: give --listen, or set `listen` in the configuration");
+            return invalid("no address to listen on: use --listen, or set `listen` in the configuration");
         }
         if let Some(ListenAddress::Vsock { .. } | ListenAddress::Systemd) = self.metrics_listen {
-            return invalid("metrics_listen is for scrapers: give tcp://host:port or unix:///path.sock");
+            return invalid("metrics_listen: expected tcp://host:port or unix:///path.sock");
         }
         if let Some(endpoint) = &self.otlp_endpoint {
             trace::check(endpoint).map_err(InvalidSetting)?;

@@ -18,7 +18,9 @@ impl Variables {
         let names = text.split([' ', ',', '\t', '\n']).filter(|name| !name.is_empty());
         let patterns = names.map(|name| Pattern::new(name).map_err(|error| format!("{name}: {error}")));
         match patterns.collect::<Result<Vec<_>, _>>()? {
-            patterns if patterns.is_empty() => Err("give names, such as \"APP_ENV DEPLOY_*\", or * for any".to_owned()),
+            patterns if patterns.is_empty() => {
+                Err("expected names, such as \"APP_ENV DEPLOY_*\", or * for any".to_owned())
+            }
             patterns => Ok(Self(patterns)),
         }
     }

@@ -48,7 +48,7 @@ impl Rule {
 
     fn read(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key {
-            "id" if value.is_empty() || value.contains(char::is_control) => return Err("give a name".to_owned()),
+            "id" if value.is_empty() || value.contains(char::is_control) => return Err("expected a name".to_owned()),
             "id" | "description" => return Ok(()),
             "max_timeout" | "max_concurrent" | "max_output" | "any_owner" | "environment"
                 if self.effect == Effect::Forbid =>
@@ -73,12 +73,12 @@ impl Rule {
 
 fn timeout(text: &str) -> Result<Duration, String> {
     let positive = humantime::parse_duration(text).ok().filter(|timeout| !timeout.is_zero());
-    positive.ok_or_else(|| "give a time, such as 30s or 10m".to_owned())
+    positive.ok_or_else(|| "expected a duration such as 30s or 10m".to_owned())
 }
 
 fn concurrent(text: &str) -> Result<u32, String> {
     let positive = text.parse().ok().filter(|count| *count > 0);
-    positive.ok_or_else(|| "give a number from 1 on".to_owned())
+    positive.ok_or_else(|| "expected a number greater than 0".to_owned())
 }
 
 #[cfg(test)]

@@ -34,12 +34,14 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Why it is invalid.
 pub(crate) fn check(endpoint: &str) -> Result<(), String> {
     let invalid = |why: &str| Err(format!("otlp_endpoint: {endpoint}: {why}"));
-    let Ok(uri) = Uri::from_str(endpoint) else { return invalid("give a URL such as http://127.0.0.1:4317") };
+    let Ok(uri) = Uri::from_str(endpoint) else { return invalid("expected a URL such as http://127.0.0.1:4317") };
     match (uri.scheme_str(), uri.path()) {
         (Some("http"), "" | "/") if uri.authority().is_some() => Ok(()),
-        (Some("https"), _) => invalid("TLS is for the collector on this machine to speak: give its http:// address"),
+        (Some("https"), _) => {
+            invalid("TLS is not supported, since the collector runs on this machine: use its http:// address")
+        }
         (Some("http"), _) => invalid("it is spoken to by gRPC, without a path"),
-        _ => invalid("give a URL such as http://127.0.0.1:4317"),
+        _ => invalid("expected a URL such as http://127.0.0.1:4317"),
     }
 }
 

@@ -53,7 +53,7 @@ async fn faults_of_the_file_are_named() {
         ("listen =", "telexecd.toml"),
         ("listen = [\"http://a:1\"]", "http://a:1"),
         ("listen = [\"unix://relative.sock\"]", "relative.sock"),
-        ("", "nowhere to listen"),
+        ("", "no address to listen on"),
         ("listen = [\"tcp://0.0.0.0:0\"]", "--tls-cert"),
         ("kill_grace = \"soon\"", "kill_grace"),
         ("max_executions = 0", "max_executions"),

@@ -76,8 +76,8 @@ fn without_certificates_other_machines_get_no_metrics() {
     let listen = format!("unix://{}", directory.path().join("agent.sock").display());
     for (uri, why) in [
         ("tcp://0.0.0.0:0", "metrics_listen: 0.0.0.0:0 is not a loopback address: set tls_cert, tls_key and client_ca"),
-        ("vsock://any:0", "metrics_listen is for scrapers: give tcp://host:port or unix:///path.sock"),
-        ("http://127.0.0.1:0", "http://127.0.0.1:0: give unix:///path.sock"),
+        ("vsock://any:0", "metrics_listen: expected tcp://host:port or unix:///path.sock"),
+        ("http://127.0.0.1:0", "http://127.0.0.1:0: expected unix:///path.sock"),
     ] {
         let output = telexecd().args(["--listen", &listen, "--metrics-listen", uri]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);

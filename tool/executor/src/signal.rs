@@ -57,7 +57,7 @@ impl FromStr for Signal {
             .or_else(realtime)
             .or_else(number)
             .and_then(Self::from_number)
-            .ok_or_else(|| InvalidCommand::new("signal", "not a signal; give one such as SIGTERM, TERM or 15"))
+            .ok_or_else(|| InvalidCommand::new("signal", "not a signal: expected one such as SIGTERM, TERM or 15"))
     }
 }
 

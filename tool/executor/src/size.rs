@@ -5,7 +5,7 @@
 /// # Errors
 /// It is none, or 0: what would be one.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let wrong = || "give bytes, or such as 512K, 256M, 2GiB".to_owned();
+    let wrong = || "expected bytes, or a size such as 512K, 256M or 2GiB".to_owned();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let unit: u64 = match unit {

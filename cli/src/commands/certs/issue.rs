@@ -53,7 +53,7 @@ fn subject_names(args: &CertsIssueArgs) -> Result<Vec<SanType>, Failure> {
     let name = args.name.as_str();
     let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-@:".contains(&byte));
     if !plain || name.is_empty() || name.starts_with(['.', '-']) {
-        return Err(wrong("a name for files: give letters, digits and . _ - @", name));
+        return Err(wrong("a file name: use letters, digits and . _ - @", name));
     }
     let mut names = Vec::new();
     if args.dns.is_empty() && args.ip.is_empty() {
@@ -61,7 +61,7 @@ fn subject_names(args: &CertsIssueArgs) -> Result<Vec<SanType>, Failure> {
             Ok(ip) => SanType::IpAddress(ip),
             Err(_) if name.contains('@') => SanType::Rfc822Name(ia5(name)?),
             Err(_) if is_host(name) => SanType::DnsName(ia5(name)?),
-            Err(_) => return Err(wrong("a host name: give --dns or --ip", name)),
+            Err(_) => return Err(wrong("a host name: use --dns or --ip", name)),
         });
     }
     for dns in &args.dns {
@@ -74,7 +74,7 @@ fn subject_names(args: &CertsIssueArgs) -> Result<Vec<SanType>, Failure> {
     names.extend(args.ip.iter().copied().map(SanType::IpAddress));
     for uri in &args.uri {
         if !uri.contains("://") {
-            return Err(wrong("a URI: give such as spiffe://example.org/build", uri));
+            return Err(wrong("a URI, such as spiffe://example.org/build", uri));
         }
         names.push(SanType::URI(ia5(uri)?));
     }
