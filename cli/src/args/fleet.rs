@@ -195,8 +195,8 @@ pub(crate) struct OutputArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Uses the hosts recorded on this machine when the run was started. -w and similar flags select others,
-by the same names.
+Uses the hosts recorded on this machine when the run was started, unless -w or similar flags
+select others, by the same names.
 
 Example:
   telexec fleet attach -b fleet-0192f0c47a51-3e7b")]

@@ -39,7 +39,7 @@ TARGET is one of:
   unix:///PATH            the Unix socket of an agent on this machine
   HOST:PORT               an agent over TCP with mutual TLS (also tcp://HOST:PORT)
   vsock://CID:PORT        an agent in a virtual machine of this host
-  vsock-uds:///PATH:PORT  the same, through its hypervisor's Unix socket (Firecracker, Cloud Hypervisor)
+  vsock-uds:///PATH:PORT  the same, through a Unix socket of Firecracker or Cloud Hypervisor
   NAME                    a configured target: see telexec config --help
 
 Examples:

@@ -23,7 +23,7 @@ pub enum Subcommand {
     /// Check a policy, or print the schema for policies
     #[command(subcommand)]
     Policy(PolicyAction),
-    /// Verify an audit log, or compute a digest as it records them
+    /// Verify an audit log, or compute the digest of a command
     #[command(subcommand)]
     Audit(AuditAction),
     /// Check whether the agent on this machine is serving; exits with 0 or 1
@@ -37,7 +37,7 @@ telexecd health --timeout 2s unix:///run/telexec/agent.sock")]
         /// Address to check, if not the configured one: unix:///path.sock or tcp://host:port
         #[arg(value_name = "URI")]
         listen: Option<ListenAddress>,
-        /// Timeout
+        /// How long to wait for the answer
         #[arg(long, value_name = "DURATION", default_value = "5s")]
         timeout: humantime::Duration,
     },
@@ -71,7 +71,7 @@ pub enum AuditAction {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Print the digest of a command, as an audit log records it for commands not recorded in full
+    /// Print the digest of a command, as an audit log has it where a command is not recorded in full
     ///
     /// Prints `hmac_key` and `command_hmac_sha256`, to compare with those of a record: HMAC-SHA-256 with the key in
     /// FILE.key, of all of standard input, the shell text, or of the arguments.

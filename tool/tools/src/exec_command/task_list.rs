@@ -91,7 +91,7 @@ impl TaskListEntry {
 
 impl TaskListTool {
     pub(super) fn new(tasks: Arc<Tasks>) -> Self {
-        let definition = ToolDefinition::new(NAME, "Lists the tasks that exec_command started and that run.")
+        let definition = ToolDefinition::new(NAME, "Lists the running tasks started by exec_command.")
             .parameter("include_exited", flag("Include tasks that have ended", false.into()), false)
             .closed();
         Self { tasks, definition }
