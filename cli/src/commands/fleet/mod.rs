@@ -8,6 +8,7 @@ mod background;
 mod command;
 mod dns;
 mod event;
+mod held_output;
 mod hosts;
 mod input;
 mod inventory;
@@ -20,7 +21,6 @@ mod run;
 mod schedule;
 mod screen;
 mod show;
-mod spool;
 mod worker;
 
 use crate::args::{FleetAction, FleetArgs};

@@ -13,9 +13,9 @@ use super::lines::MAX_LINE_BYTES;
 use super::live::Live;
 use crate::args::OutputArgs;
 use crate::commands::fleet::event::Event;
+use crate::commands::fleet::held_output::{Fingerprint, HeldOutput};
 use crate::commands::fleet::hosts::Host;
 use crate::commands::fleet::screen::Screen;
-use crate::commands::fleet::spool::{Fingerprint, SpooledOutput};
 use crate::syntax::fold;
 
 const HEADING: Style = AnsiColor::Cyan.on_default();
@@ -34,7 +34,7 @@ pub(crate) struct Gather {
     by_line: bool,
     headings: bool,
     keep: u64,
-    spooled: Vec<Option<SpooledOutput>>,
+    held: Vec<Option<HeldOutput>>,
 }
 
 impl Gather {
@@ -46,16 +46,16 @@ impl Gather {
             by_line: args.in_order,
             headings: !args.no_prefix,
             keep: args.keep,
-            spooled: (0..hosts).map(|_| None).collect(),
+            held: (0..hosts).map(|_| None).collect(),
         }
     }
 
     /// Hosts grouped by identical output, largest group first, without those that wrote nothing.
     fn groups(&self) -> Vec<Vec<usize>> {
         let mut groups: HashMap<Fingerprint, Vec<usize>> = HashMap::new();
-        for (number, spooled) in self.spooled.iter().enumerate() {
-            if let Some(spooled) = spooled.as_ref().filter(|spooled| spooled.has_output()) {
-                groups.entry(spooled.fingerprint()).or_default().push(number);
+        for (number, held) in self.held.iter().enumerate() {
+            if let Some(held) = held.as_ref().filter(|held| held.has_output()) {
+                groups.entry(held.fingerprint()).or_default().push(number);
             }
         }
         let mut groups: Vec<_> = groups.into_values().collect();
@@ -64,8 +64,8 @@ impl Gather {
     }
 
     /// The output of a group, from its first host.
-    fn spooled(&mut self, group: &[usize]) -> Option<&mut SpooledOutput> {
-        self.spooled.get_mut(*group.first()?)?.as_mut()
+    fn held(&mut self, group: &[usize]) -> Option<&mut HeldOutput> {
+        self.held.get_mut(*group.first()?)?.as_mut()
     }
 
     fn block(&mut self, group: &[usize], hosts: &[Host], screen: &mut Screen) -> io::Result<()> {
@@ -78,9 +78,9 @@ impl Gather {
                 screen.buffer(OutputStream::Stdout)?.extend_from_slice(format!("{line}\n").as_bytes());
             }
         }
-        let Some(spooled) = self.spooled(group) else { return Ok(()) };
-        let dropped = spooled.dropped();
-        let last = copy(spooled.reader()?, screen)?;
+        let Some(held) = self.held(group) else { return Ok(()) };
+        let dropped = held.dropped();
+        let last = copy(held.reader()?, screen)?;
         if last.is_some_and(|byte| byte != b'\n') {
             screen.buffer(OutputStream::Stdout)?.push(b'\n');
         }
@@ -126,18 +126,18 @@ impl Gather {
     }
 
     fn text(&mut self, group: &[usize]) -> io::Result<Option<Vec<u8>>> {
-        let Some(spooled) = self.spooled(group) else { return Ok(None) };
+        let Some(held) = self.held(group) else { return Ok(None) };
         let mut text = Vec::new();
-        spooled.reader()?.take(MAX_DIFF_BYTES + 1).read_to_end(&mut text)?;
+        held.reader()?.take(MAX_DIFF_BYTES + 1).read_to_end(&mut text)?;
         Ok((text.len() as u64 <= MAX_DIFF_BYTES).then_some(text))
     }
 
     /// Prints the first line of all hosts, then the second, and so on, identical lines once.
     fn lines(&mut self, hosts: &[Host], screen: &mut Screen) -> io::Result<()> {
         let mut readers = Vec::new();
-        for (number, spooled) in self.spooled.iter_mut().enumerate() {
-            if let Some(spooled) = spooled {
-                readers.push((number, BufReader::new(spooled.reader()?)));
+        for (number, held) in self.held.iter_mut().enumerate() {
+            if let Some(held) = held {
+                readers.push((number, BufReader::new(held.reader()?)));
             }
         }
         while !readers.is_empty() {
@@ -177,8 +177,8 @@ impl Show for Gather {
         match event {
             Event::Output(output) if output.stream == OutputStream::Stdout || self.stderr_too => {
                 let keep = self.keep;
-                let Some(spooled) = self.spooled.get_mut(number) else { return Ok(()) };
-                spooled.get_or_insert_with(|| SpooledOutput::new(keep)).write(&output.data)
+                let Some(held) = self.held.get_mut(number) else { return Ok(()) };
+                held.get_or_insert_with(|| HeldOutput::new(keep)).write(&output.data)
             }
             event => self.live.event(number, host, event, screen),
         }

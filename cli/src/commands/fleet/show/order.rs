@@ -1,4 +1,4 @@
-//! `host: line` in the order of the hosts: the first unfinished one is printed live, the others are spooled.
+//! `host: line` in the order of the hosts: the first unfinished one is printed live, the others are held.
 
 use std::io::{self, Read};
 
@@ -7,9 +7,9 @@ use telexec_executor::OutputStream;
 use super::Show;
 use super::live::Live;
 use crate::commands::fleet::event::Event;
+use crate::commands::fleet::held_output::HeldOutput;
 use crate::commands::fleet::hosts::Host;
 use crate::commands::fleet::screen::Screen;
-use crate::commands::fleet::spool::SpooledOutput;
 
 pub(crate) struct InOrder {
     live: Live,
@@ -22,7 +22,7 @@ pub(crate) struct InOrder {
 /// A host after that one.
 #[derive(Default)]
 struct PendingHost {
-    spooled: Option<[SpooledOutput; 2]>,
+    held: Option<[HeldOutput; 2]>,
     ended: bool,
 }
 
@@ -34,18 +34,17 @@ impl InOrder {
     fn keep(&mut self, number: usize, stream: OutputStream, data: &[u8]) -> io::Result<()> {
         let keep = self.keep;
         let Some(waiting) = self.waiting.get_mut(number) else { return Ok(()) };
-        let [stdout, stderr] =
-            waiting.spooled.get_or_insert_with(|| [SpooledOutput::new(keep), SpooledOutput::new(keep)]);
+        let [stdout, stderr] = waiting.held.get_or_insert_with(|| [HeldOutput::new(keep), HeldOutput::new(keep)]);
         if stream == OutputStream::Stdout { stdout } else { stderr }.write(data)
     }
 
-    /// Prints the spooled output of hosts whose turn has come.
+    /// Prints the held output of hosts whose turn has come.
     fn advance(&mut self, hosts: &[Host], screen: &mut Screen) -> io::Result<()> {
         while let (Some(host), Some(waiting)) = (hosts.get(self.turn), self.waiting.get_mut(self.turn)) {
             let ended = waiting.ended;
-            if let Some([stdout, stderr]) = waiting.spooled.take() {
-                for (stream, spooled) in [(OutputStream::Stdout, stdout), (OutputStream::Stderr, stderr)] {
-                    self.dump(host, stream, spooled, screen)?;
+            if let Some([stdout, stderr]) = waiting.held.take() {
+                for (stream, held) in [(OutputStream::Stdout, stdout), (OutputStream::Stderr, stderr)] {
+                    self.dump(host, stream, held, screen)?;
                 }
             }
             if !ended {
@@ -57,15 +56,9 @@ impl InOrder {
         Ok(())
     }
 
-    fn dump(
-        &mut self,
-        host: &Host,
-        stream: OutputStream,
-        mut spooled: SpooledOutput,
-        screen: &mut Screen,
-    ) -> io::Result<()> {
-        let dropped = spooled.dropped();
-        let mut reader = spooled.reader()?;
+    fn dump(&mut self, host: &Host, stream: OutputStream, mut held: HeldOutput, screen: &mut Screen) -> io::Result<()> {
+        let dropped = held.dropped();
+        let mut reader = held.reader()?;
         let mut buffer = vec![0; 16 * 1024];
         loop {
             let length = reader.read(&mut buffer)?;

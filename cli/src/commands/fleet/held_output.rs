@@ -16,7 +16,7 @@ pub(crate) struct Fingerprint {
 }
 
 /// The output of one host.
-pub(crate) struct SpooledOutput {
+pub(crate) struct HeldOutput {
     file: SpooledTempFile,
     digest: Context,
     /// Bytes written, and bytes kept of them.
@@ -25,7 +25,7 @@ pub(crate) struct SpooledOutput {
     limit: u64,
 }
 
-impl SpooledOutput {
+impl HeldOutput {
     /// Keeps at most `limit` bytes.
     pub(crate) fn new(limit: u64) -> Self {
         let file = tempfile::spooled_tempfile(IN_MEMORY_BYTES);
