@@ -18,5 +18,5 @@ use telexec_executor::ExecutorError;
 
 /// The other side did not keep to the protocol.
 fn unexpected(what: &str) -> ExecutorError {
-    ExecutorError::Internal(format!("the agent's answer is not understood: {what}"))
+    ExecutorError::Internal(format!("invalid answer from the agent: {what}"))
 }

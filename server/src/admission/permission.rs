@@ -186,7 +186,7 @@ impl Permission {
     fn record_refusal(&self, decision: &Decision, error: &ExecutorError) {
         let id = self.id.get();
         let identity = &self.call.caller.identity;
-        info!(%identity, id = id.map(ExecutionId::as_str), reason = %error, "ends a call that is not permitted any more");
+        info!(%identity, id = id.map(ExecutionId::as_str), reason = %error, "ending a call that is no longer permitted");
         let action = match self.subject {
             Permitted::Start(_) => self.call.rpc,
             Permitted::Use(rpc, ..) => rpc,

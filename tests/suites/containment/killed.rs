@@ -77,7 +77,7 @@ async fn the_next_agent_ends_what_was_bound_and_spares_the_rest(containment: &st
         assert!(!processes_with(mark).is_empty(), "meant to outlive its call");
     }
     let log = next.log();
-    assert!(log.contains("ended what a killed agent left running"), "{log}");
+    assert!(log.contains("ended processes that a killed agent left running"), "{log}");
     assert!(log.contains("telexec can no longer reach them"), "{log}");
     let kept = |name: &String| name.starts_with("cwd-") || name.starts_with("outlives-");
     assert!(names(&state).iter().all(|name| !kept(name)), "{:?}", names(&state));

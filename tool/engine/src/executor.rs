@@ -174,7 +174,7 @@ impl LocalExecutor {
             disk.run_within(LEAVE_TIMEOUT, "", move || shared.leave()).await
         };
         if let Err(error) = left.await {
-            warn!(%error, "the next agent will not know of what has ended");
+            warn!(%error, "the next agent will not know the executions that have ended");
         }
     }
 

@@ -144,7 +144,7 @@ impl Shared {
         match (!left.is_empty()).then(write) {
             Some(Ok(())) => directory.leave(),
             Some(Err(error)) => {
-                warn!(%error, "the next agent will not know of what has ended");
+                warn!(%error, "the next agent will not know the executions that have ended");
                 directory.remove();
             }
             None => directory.remove(),
@@ -180,7 +180,7 @@ fn containment(config: &LocalConfig) -> io::Result<Cgroups> {
         )));
     }
     if !faults.is_empty() {
-        warn!(containment = kind.as_str(), reason = faults, "processes are held together by less than the best");
+        warn!(containment = kind.as_str(), reason = faults, "better containment is not available");
     }
     Ok(cgroups)
 }

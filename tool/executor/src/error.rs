@@ -53,7 +53,7 @@ pub enum ExecutorError {
     #[error("no execution {0}")]
     NotFound(ExecutionId),
     /// The id was used before; nothing ran.
-    #[error("execution {0} exists already; choose another execution_id, or ask what became of that one")]
+    #[error("execution {0} exists already; choose another execution_id, or query that one")]
     AlreadyExists(ExecutionId),
     /// The same command runs already, and [`crate::DuplicatePolicy::ReuseRunning`] was asked for; nothing ran.
     #[error("execution {} runs the same command already", .0.id)]
@@ -65,7 +65,7 @@ pub enum ExecutorError {
         reason: String,
     },
     /// A position or an offset is beyond the end; nothing was done.
-    #[error("{field}: is beyond {end}, which is all there is")]
+    #[error("{field}: is beyond the end, {end}")]
     OutOfRange {
         /// The field, as the proto names it.
         field: Cow<'static, str>,

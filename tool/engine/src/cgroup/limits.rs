@@ -126,7 +126,7 @@ pub(super) fn put_on(
         let Some((number, hierarchy)) = cgroups.version_1(resource.controller()) else {
             return Err(unsupported(
                 resource,
-                format!("the machine gives the agent no {} cgroup controller", resource.controller()),
+                format!("the {} cgroup controller is not available to the agent", resource.controller()),
             ));
         };
         if let (Keeper::Freezer(directory), true) = (keeper, hierarchy.has("freezer")) {

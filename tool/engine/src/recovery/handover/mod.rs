@@ -101,10 +101,10 @@ fn set_aside(directory: &Path, error: &io::Error) {
     }
     match fs::rename(directory, &aside) {
         Ok(()) => {
-            warn!(path = %aside.display(), %error, "what the last agent left cannot be read, and is set aside");
+            warn!(path = %aside.display(), %error, "the state of the previous agent cannot be read, and is set aside");
         }
         Err(rename) => {
-            warn!(path = %directory.display(), %error, %rename, "what the last agent left cannot be read");
+            warn!(path = %directory.display(), %error, %rename, "the state of the previous agent cannot be read");
         }
     }
 }

@@ -87,7 +87,7 @@ pub(crate) fn end_of(state_dir: &Path, directory: &Path) {
         // it ended in an orderly way, or before anything ran
         Ok(None) => {}
         Err(error) => {
-            warn!(path = %directory.display(), %error, "what a killed agent left running cannot be found");
+            warn!(path = %directory.display(), %error, "cannot find the processes that a killed agent left running");
         }
     }
     let _ = fs::remove_file(directory.join(engine_file::FILE));
@@ -149,7 +149,7 @@ impl Leftovers {
         }
         let scanner = match ProcessScanner::of_all() {
             Ok(scanner) => scanner,
-            Err(error) => return warn!(%error, "what a killed agent left running cannot be looked for"),
+            Err(error) => return warn!(%error, "cannot search for processes that a killed agent left running"),
         };
         let (began, mut sessions, mut ended) = (Instant::now(), HashMap::new(), HashSet::new());
         loop {
@@ -166,8 +166,10 @@ impl Leftovers {
             };
             if began.elapsed() > END_TIMEOUT {
                 return match fault {
-                    Some(error) => warn!(%error, "what a killed agent left running cannot be ended"),
-                    None => warn!(processes = ended.len(), "some of what a killed agent left running does not end"),
+                    Some(error) => warn!(%error, "cannot end processes that a killed agent left running"),
+                    None => {
+                        warn!(processes = ended.len(), "some processes that a killed agent left running do not end")
+                    }
                 };
             }
             std::thread::sleep(RETRY_DELAY);
@@ -177,7 +179,7 @@ impl Leftovers {
     fn report(&self, ended: &HashSet<(i32, u64)>, found: &Found) {
         let list = |pids: &BTreeSet<i32>| pids.iter().map(i32::to_string).collect::<Vec<_>>().join(",");
         if !ended.is_empty() {
-            info!(processes = ended.len(), "ended what a killed agent left running");
+            info!(processes = ended.len(), "ended processes that a killed agent left running");
         }
         if !found.refused.is_empty() {
             let pids = list(&found.refused);
