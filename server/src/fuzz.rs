@@ -9,6 +9,7 @@ use rustls::pki_types::CertificateDer;
 use telexec_engine::ResolvedCommand;
 use telexec_executor::Command;
 
+use crate::analysis::CommandAnalysis;
 use crate::audit::verify::Verifier;
 use crate::call::Rpc;
 use crate::call::caller::{Caller, Transport};
@@ -68,9 +69,9 @@ pub fn policy(command: Command) {
     let place = command.user().is_none().then_some(place);
     let caller = Caller::new(Identity::anonymous(), Transport::Tcp, "");
     let timeout = command.timeout();
-    let facts = Facts::at(command, place, timeout);
+    let facts = Facts::at(command, CommandAnalysis::new(Some("bash")), place, timeout);
     let decision = POLICY.decide(&caller, Rpc::Execute, &Subject::Command(&facts));
-    let (analysis, command) = (&facts.analysis, &facts.command);
+    let (analysis, command) = (facts.analysis(), &facts.command);
     assert!(!decision.reason.contains("cannot decide"), "{decision:?}");
     let named = |rule: &str| decision.rules.iter().any(|name| name == rule);
     if !analysis.understood {

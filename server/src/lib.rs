@@ -7,6 +7,7 @@
 
 mod address;
 mod admission;
+mod analysis;
 pub mod args;
 pub mod audit;
 mod call;

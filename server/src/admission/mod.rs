@@ -21,6 +21,7 @@ use telexec_executor::{
 use crate::admission::permission::{Judged, Permission, Permitted};
 use crate::admission::policy_evaluator::PolicyEvaluator;
 use crate::admission::start_limiter::StartLimiter;
+use crate::analysis::CommandAnalysis;
 use crate::audit::{Audit, Operation};
 use crate::call::{Call, Rpc};
 use crate::metrics::{Metrics, Refusal};
@@ -63,7 +64,7 @@ impl Stack {
         match decision.permitted() {
             Ok(()) => Ok(decision),
             Err(denied) => {
-                self.audit.touched(call, Operation::default(), &decision, Some(&denied)).await;
+                self.audit.record_access(call, Operation::default(), &decision, Some(&denied)).await;
                 Err(denied)
             }
         }
@@ -89,7 +90,10 @@ impl Stack {
         match &self.policy {
             Some(policy) => policy.current().decide(&call.caller, rpc, subject),
             // root on the machine administers it
-            None => Decision { any_owner: call.caller.is_root() && LOOKED_AFTER.contains(&rpc), ..Decision::unruled() },
+            None => Decision {
+                any_owner: call.caller.is_root() && LOOKED_AFTER.contains(&rpc),
+                ..Decision::without_policy()
+            },
         }
     }
 
@@ -182,7 +186,7 @@ impl Guarded {
             Some(permission) => {
                 // which reports it itself
                 permission.check()?;
-                (Decision::unruled(), Ok(permission))
+                (Decision::without_policy(), Ok(permission))
             }
             None => self.decide(rpc, id),
         };
@@ -197,7 +201,7 @@ impl Guarded {
         };
         if has_effect || matches!(reached, Err(ExecutorError::Denied { .. })) {
             let operation = Operation { execution_id: Some(id), action: Some(rpc), ..operation };
-            self.stack.audit.touched(&self.call, operation, &decision, reached.as_ref().err()).await;
+            self.stack.audit.record_access(&self.call, operation, &decision, reached.as_ref().err()).await;
         }
         reached
     }
@@ -241,18 +245,32 @@ impl Guarded {
     }
 
     /// What the policy says of a command, which it may have found out something about.
-    async fn judge(&self, command: Command) -> Result<(Command, Decision, Option<Box<Facts>>), ExecutorError> {
+    async fn judge(&self, command: Command) -> Result<Decided, ExecutorError> {
         if self.stack.policy.is_none() {
-            return Ok((command, Decision::unruled(), None));
+            // made only if the audit log needs it
+            let analysis = CommandAnalysis::new(self.stack.engine.shell(&command));
+            return Ok(Decided { command, analysis, decision: Decision::without_policy(), facts: None });
         }
         let (facts, decision) = self.stack.judge(&self.call, self.call.rpc, command).await?;
+        let analysis = facts.shared_analysis();
         let (command, facts) = facts.split();
-        Ok((command, decision, Some(Box::new(facts))))
+        Ok(Decided { command, analysis, decision, facts: Some(Box::new(facts)) })
     }
+}
+
+/// A command, with what the policy has decided.
+struct Decided {
+    command: Command,
+    /// The one that the policy saw, for the audit log.
+    analysis: Arc<CommandAnalysis>,
+    decision: Decision,
+    /// To decide again while the command runs; `None`: there is no policy.
+    facts: Option<Box<Facts>>,
 }
 
 /// A start that was admitted.
 struct Admitted {
+    command: Command,
     grant: Grant,
     permission: Arc<Permission>,
 }
@@ -260,29 +278,25 @@ struct Admitted {
 impl Guarded {
     /// Asks all who may refuse a start, in this order: the policy, the limit of starts a second, the audit log. What the first
     /// two refuse is recorded.
-    async fn admit(
-        &self,
-        command: &Command,
-        decision: &Decision,
-        facts: Option<Box<Facts>>,
-    ) -> Result<Admitted, (Refusal, ExecutorError)> {
+    async fn admit(&self, decided: Decided) -> Result<Admitted, (Refusal, ExecutorError)> {
+        let Decided { command, analysis, decision, facts } = decided;
         let Stack { start_limiter, audit, .. } = &self.stack;
         if let Err(denied) = decision.permitted() {
-            audit.denied(&self.call, command, decision, &denied).await;
+            audit.record_denied(&self.call, &command, &analysis, &decision, &denied).await;
             return Err((Refusal::Policy, denied));
         }
         if let Err(early) = start_limiter.count(&self.call.caller.identity) {
-            audit.refused(&self.call, command, decision, &early).await;
+            audit.record_refused(&self.call, &command, &analysis, &decision, &early).await;
             return Err((Refusal::Pace, early));
         }
         // where there is a policy, the request is kept to be judged again
-        let kept = if facts.is_some() { usize::MAX } else { request_memory::kept(command) };
+        let kept = if facts.is_some() { usize::MAX } else { request_memory::kept(&command) };
         let reservation = Arc::new(self.call.reservation.take());
         let judged = facts.map(|facts| Judged { facts, _reservation: Arc::clone(&reservation) });
-        let permission = Permission::new(&self.stack, &self.call, Permitted::Start(judged), decision);
+        let permission = Permission::new(&self.stack, &self.call, Permitted::Start(judged), &decision);
         let id = command.execution_id().cloned().unwrap_or_else(ExecutionId::generate);
-        let recorder =
-            audit.start(&self.call, &id, command, decision).await.map_err(|error| (Refusal::Audit, error))?;
+        let recorded = audit.record_start(&self.call, &id, &command, &analysis, &decision).await;
+        let recorder = recorded.map_err(|error| (Refusal::Audit, error))?;
         let holder: Box<dyn ExecutionObserver> = Box::new(ReservationHolder { reservation, kept });
         let grant = Grant {
             identity: permission.owner().to_owned(),
@@ -291,7 +305,7 @@ impl Guarded {
             trace: None,
             observers: iter::once(holder).chain(recorder).collect(),
         };
-        Ok(Admitted { grant, permission })
+        Ok(Admitted { command, grant, permission })
     }
 }
 
@@ -303,9 +317,9 @@ impl Executor for Guarded {
         self.call.caller.check()?;
         let Stack { engine, metrics, traces, .. } = &self.stack;
         let (trace, span) = traces.begin(&self.call);
-        let (command, decision, facts) = self.judge(command).await?;
-        metrics.decided(self.call.rpc, decision.allowed);
-        let Admitted { mut grant, permission } = match self.admit(&command, &decision, facts).await {
+        let decided = self.judge(command).await?;
+        metrics.decided(self.call.rpc, decided.decision.allowed);
+        let Admitted { command, mut grant, permission } = match self.admit(decided).await {
             Ok(admitted) => admitted,
             Err((refusal, error)) => {
                 metrics.refused(refusal);

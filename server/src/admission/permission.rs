@@ -170,7 +170,7 @@ impl Permission {
 
     fn decide(&self) -> (Decision, Result<(), ExecutorError>) {
         match &self.subject {
-            Permitted::Start(None) => (Decision::unruled(), Ok(())),
+            Permitted::Start(None) => (Decision::without_policy(), Ok(())),
             Permitted::Start(Some(judged)) => {
                 let decision = self.stack.decide(&self.call, self.call.rpc, &Subject::Command(&judged.facts));
                 let permitted = decision.permitted();
@@ -193,7 +193,7 @@ impl Permission {
         };
         self.stack.metrics.decided(action, false);
         let operation = Operation { action: Some(action), execution_id: id, ..Operation::default() };
-        self.stack.audit.ended(&self.call, operation, decision, error);
+        self.stack.audit.record_ended(&self.call, operation, decision, error);
     }
 
     fn policy(&self) -> Option<Arc<str>> {

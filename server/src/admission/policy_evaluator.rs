@@ -8,6 +8,7 @@ use telexec_engine::LocalExecutor;
 use telexec_engine::{Lost, Workers};
 use telexec_executor::{Command, ExecutorError};
 
+use crate::analysis::CommandAnalysis;
 use crate::policy::Facts;
 
 /// Concurrent user look-ups, which a directory that does not answer may block.
@@ -33,7 +34,7 @@ impl PolicyEvaluator {
         let processors = processors();
         Ok(Self {
             users: Workers::with_share("users", 1, MAX_LOOK_UPS, MAX_LOOK_UPS_EACH)?,
-            texts: Workers::with_share("judging", 2, processors, processors - 1)?,
+            texts: Workers::with_share("policy", 2, processors, processors - 1)?,
         })
     }
 
@@ -48,6 +49,7 @@ impl PolicyEvaluator {
         command: Command,
         decide: impl FnOnce(&Facts) -> T + Send + 'static,
     ) -> Result<(Facts, T), ExecutorError> {
+        let analysis = CommandAnalysis::new(engine.shell(&command));
         let (timeout, names_user) = (engine.timeout(&command), command.user().is_some());
         let find_place = {
             let engine = engine.clone();
@@ -58,7 +60,7 @@ impl PolicyEvaluator {
             false => find_place(),
         };
         let decide = move || {
-            let facts = Facts::at(command, place, timeout);
+            let facts = Facts::at(command, analysis, place, timeout);
             let decision = decide(&facts);
             (facts, decision)
         };

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use telexec_executor::{Command, Program, ResourceLimits};
-use telexec_shell as shell;
+use telexec_shell::Analysis;
 use time::OffsetDateTime;
 
 use super::config::Commands;
@@ -13,6 +13,7 @@ use super::json;
 use super::key::Key;
 use super::redact::Redact;
 use super::timestamp::{ms, rfc3339};
+use crate::analysis::CommandAnalysis;
 
 /// The limit for a text, or for all arguments together. Each byte may take six in a line.
 const MAX_COMMAND: usize = 96 * 1024;
@@ -100,19 +101,19 @@ pub(super) struct CommandDescriber {
 }
 
 impl CommandDescriber {
-    pub(super) fn full(&self, command: &Command) -> Box<Asked> {
-        self.describe(command, MAX_COMMAND, MAX_NAMES)
+    pub(super) fn full(&self, command: &Command, analysis: &CommandAnalysis) -> Box<Asked> {
+        self.describe(command, analysis, MAX_COMMAND, MAX_NAMES)
     }
 
     /// For commands that do not run.
-    pub(super) fn brief(&self, command: &Command) -> Box<Asked> {
-        self.describe(command, BRIEF, BRIEF)
+    pub(super) fn brief(&self, command: &Command, analysis: &CommandAnalysis) -> Box<Asked> {
+        self.describe(command, analysis, BRIEF, BRIEF)
     }
 
     /// For callers that have used up their share: the programs and digests only.
-    pub(super) fn shortened(&self, command: &Command) -> Box<Asked> {
+    pub(super) fn shortened(&self, command: &Command, analysis: &CommandAnalysis) -> Box<Asked> {
         let Asked { programs, more_programs, command_bytes, command_hmac_sha256, hmac_key, .. } =
-            *self.describe(command, 0, SHORT);
+            *self.describe(command, analysis, 0, SHORT);
         let shortened = true;
         let user = command.user().map(|user| clip_to(SHORT, user));
         let asked = Asked {
@@ -128,7 +129,7 @@ impl CommandDescriber {
         Box::new(asked)
     }
 
-    fn describe(&self, command: &Command, max: usize, max_names: usize) -> Box<Asked> {
+    fn describe(&self, command: &Command, analysis: &CommandAnalysis, max: usize, max_names: usize) -> Box<Asked> {
         let (environment, more_environment) = within(max_names, command.environment().keys().map(String::as_str));
         let mut asked = Asked {
             directory: command.working_directory().map(clip),
@@ -150,9 +151,9 @@ impl CommandDescriber {
             (asked.shell, asked.login) = (shell.as_deref().map(clip), *login);
         }
         match self.commands {
-            Commands::Full => self.add_text(command.program(), max, max_names, &mut asked),
-            Commands::Programs => {
-                self.add_programs(command.program(), max_names, &mut asked);
+            Commands::Full if self.add_text(command.program(), max, &mut asked) => {}
+            Commands::Full | Commands::Programs => {
+                self.add_programs(analysis.of(command), max_names, &mut asked);
                 self.add_digest(command.program(), &mut asked);
             }
             Commands::None => self.add_digest(command.program(), &mut asked),
@@ -160,8 +161,9 @@ impl CommandDescriber {
         Box::new(asked)
     }
 
-    fn add_text(&self, program: &Program, max: usize, max_names: usize, asked: &mut Asked) {
-        let is_all = match program {
+    /// Whether that is all of it.
+    fn add_text(&self, program: &Program, max: usize, asked: &mut Asked) -> bool {
+        match program {
             Program::Shell { text, .. } => {
                 let hidden = self.redact.text(start(text, MAX_LOOKED_AT));
                 let shown = start(&hidden, max);
@@ -177,10 +179,6 @@ impl CommandDescriber {
                 asked.argv = Some(shown);
                 is_all
             }
-        };
-        if !is_all {
-            self.add_programs(program, max_names, asked);
-            self.add_digest(program, asked);
         }
     }
 
@@ -190,11 +188,7 @@ impl CommandDescriber {
         asked.hmac_key = Some(self.key.id().to_owned());
     }
 
-    fn add_programs(&self, program: &Program, max: usize, asked: &mut Asked) {
-        let analysis = match program {
-            Program::Shell { text, .. } => shell::analyze(text),
-            Program::Argv(argv) => shell::analyze_argv(argv),
-        };
+    fn add_programs(&self, analysis: &Analysis, max: usize, asked: &mut Asked) {
         let programs: Vec<_> = analysis.programs.iter().map(|program| self.redact.text(&clip(program))).collect();
         let (programs, more) = within(max, programs.iter().map(String::as_str));
         asked.programs = Some(programs);

@@ -53,6 +53,7 @@ pub use self::report::verify_files;
 use self::volume::Volume;
 use self::writer::ExecutionRecorder;
 use self::writer::{Job, Start, State, Writer};
+use crate::analysis::CommandAnalysis;
 use crate::call::{Call, Rpc};
 use crate::hostname::hostname;
 use crate::invalid::InvalidSetting;
@@ -158,21 +159,22 @@ impl Audit {
         }))))
     }
 
-    /// Records the start of a command, and waits until that is written. Returns the observer for the engine, and the id to
-    /// start it with; `None`: there is no log.
+    /// Records the start of a command, and waits until that is written. `analysis` is that of the command, as the policy saw
+    /// it. Returns the observer for the engine; `None`: there is no log.
     ///
     /// # Errors
     /// [`ExecutorError::Exhausted`]: the record cannot be written, or the caller's share is used up; the command must not
     /// run.
-    pub(crate) async fn start(
+    pub(crate) async fn record_start(
         &self,
         call: &Call,
         id: &ExecutionId,
         command: &Command,
+        analysis: &Arc<CommandAnalysis>,
         decision: &Decision,
     ) -> Result<Option<Box<dyn ExecutionObserver>>, ExecutorError> {
         let Some(inner) = &self.0 else { return Ok(None) };
-        let asked = inner.room_for(call, command).await?;
+        let asked = inner.room_for(call, command, analysis).await?;
         let origin = Origin::of(call);
         let body = Body::Start { decision: decision.into(), asked };
         let record = Record::new(body).of(&origin).about(Some(id));
@@ -195,10 +197,17 @@ impl Audit {
     }
 
     /// Records a command that the policy denied.
-    pub(crate) async fn denied(&self, call: &Call, command: &Command, decision: &Decision, error: &ExecutorError) {
+    pub(crate) async fn record_denied(
+        &self,
+        call: &Call,
+        command: &Command,
+        analysis: &Arc<CommandAnalysis>,
+        decision: &Decision,
+        error: &ExecutorError,
+    ) {
         let Some(inner) = self.0.as_ref().filter(|inner| inner.spares(call)) else { return };
         // if it cannot be described, the caller and the decision are recorded all the same
-        let asked = inner.describe(call, command, CommandDescriber::brief).await.unwrap_or_default();
+        let asked = inner.describe(call, command, analysis, CommandDescriber::brief).await.unwrap_or_default();
         if !inner.fits(call, json::length(&asked) + rest(call), true) {
             return;
         }
@@ -208,9 +217,16 @@ impl Audit {
     }
 
     /// Records a command that was permitted, but refused for another reason.
-    pub(crate) async fn refused(&self, call: &Call, command: &Command, decision: &Decision, error: &ExecutorError) {
+    pub(crate) async fn record_refused(
+        &self,
+        call: &Call,
+        command: &Command,
+        analysis: &Arc<CommandAnalysis>,
+        decision: &Decision,
+        error: &ExecutorError,
+    ) {
         let Some(inner) = self.0.as_ref().filter(|inner| inner.spares(call)) else { return };
-        let asked = inner.describe(call, command, CommandDescriber::brief).await.unwrap_or_default();
+        let asked = inner.describe(call, command, analysis, CommandDescriber::brief).await.unwrap_or_default();
         if !inner.fits(call, json::length(&asked) + rest(call), true) {
             return;
         }
@@ -220,7 +236,7 @@ impl Audit {
     }
 
     /// Records an operation on an execution, or any other call that was denied.
-    pub(crate) async fn touched(
+    pub(crate) async fn record_access(
         &self,
         call: &Call,
         operation: Operation<'_>,
@@ -234,7 +250,13 @@ impl Audit {
     }
 
     /// Records that a call was ended because it is no longer permitted. Does not wait for the write.
-    pub(crate) fn ended(&self, call: &Call, operation: Operation<'_>, decision: &Decision, error: &ExecutorError) {
+    pub(crate) fn record_ended(
+        &self,
+        call: &Call,
+        operation: Operation<'_>,
+        decision: &Decision,
+        error: &ExecutorError,
+    ) {
         let Some(inner) = self.0.clone() else { return };
         if let Some(record) = inner.operation(call, operation, decision, Some(error)) {
             tokio::spawn(async move { inner.write(record).await });
@@ -291,13 +313,18 @@ impl Inner {
     ///
     /// # Errors
     /// [`ExecutorError::Exhausted`]: the share is used up.
-    async fn room_for(self: &Arc<Self>, call: &Call, command: &Command) -> Result<Box<Asked>, ExecutorError> {
+    async fn room_for(
+        self: &Arc<Self>,
+        call: &Call,
+        command: &Command,
+        analysis: &Arc<CommandAnalysis>,
+    ) -> Result<Box<Asked>, ExecutorError> {
         let identity = call.caller.identity.as_str();
-        let asked = self.describe(call, command, CommandDescriber::full).await?;
+        let asked = self.describe(call, command, analysis, CommandDescriber::full).await?;
         if self.volume.takes_whole(identity, json::length(&asked) + rest(call)) {
             return Ok(asked);
         }
-        let asked = self.describe(call, command, CommandDescriber::shortened).await?;
+        let asked = self.describe(call, command, analysis, CommandDescriber::shortened).await?;
         self.volume.take(identity, json::length(&asked) + rest(call)).map_err(|wait| {
             self.leave_out(call, true);
             let reason =
@@ -312,13 +339,15 @@ impl Inner {
         &self,
         call: &Call,
         command: &Command,
-        describe: fn(&CommandDescriber, &Command) -> Box<Asked>,
+        analysis: &Arc<CommandAnalysis>,
+        describe: fn(&CommandDescriber, &Command, &CommandAnalysis) -> Box<Asked>,
     ) -> Result<Box<Asked>, ExecutorError> {
         if command::length(command.program()) <= QUICK {
-            return Ok(describe(&self.describer, command));
+            return Ok(describe(&self.describer, command, analysis));
         }
-        let (describer, command) = (Arc::clone(&self.describer), command.clone());
-        let asked = self.workers.run(call.caller.identity.as_str(), move || describe(&describer, &command)).await;
+        let (describer, command, analysis) = (Arc::clone(&self.describer), command.clone(), Arc::clone(analysis));
+        let asked =
+            self.workers.run(call.caller.identity.as_str(), move || describe(&describer, &command, &analysis)).await;
         asked.map_err(|lost| ExecutorError::Internal(format!("no audit record was made of the command: {lost}")))
     }
 

@@ -1,17 +1,20 @@
 //! The attributes of a command in policies.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cedar_policy::RestrictedExpression as Value;
 use telexec_engine::ResolvedCommand;
 use telexec_executor::{Command, Program};
-use telexec_shell::{ASSIGNED, Analysis, analyze, analyze_argv, analyze_posix, decides, decides_reading};
+use telexec_shell::Analysis;
+
+use crate::analysis::CommandAnalysis;
 
 /// A command, resolved on this machine and analysed.
 pub(crate) struct Facts {
     pub(crate) command: Command,
-    pub(crate) analysis: Analysis,
+    analysis: Arc<CommandAnalysis>,
     /// `None`: no such user.
     place: Option<ResolvedCommand>,
     /// Its effective timeout.
@@ -24,9 +27,25 @@ impl Facts {
         (self.command.clone(), Self { command: self.command.without_stdin(), ..self })
     }
 
-    /// Analyses a command; `place` is `None` if there is no such user. Slow for long texts.
-    pub(crate) fn at(command: Command, place: Option<ResolvedCommand>, timeout: Option<Duration>) -> Self {
-        Self { analysis: analysis(&command, place.as_ref()), command, place, timeout }
+    /// Makes the analysis of a command, unless it is made; `place` is `None` if there is no such user. Slow for long texts.
+    pub(crate) fn at(
+        command: Command,
+        analysis: Arc<CommandAnalysis>,
+        place: Option<ResolvedCommand>,
+        timeout: Option<Duration>,
+    ) -> Self {
+        analysis.of(&command);
+        Self { command, analysis, place, timeout }
+    }
+
+    /// The analysis, which may be used elsewhere too.
+    pub(crate) fn shared_analysis(&self) -> Arc<CommandAnalysis> {
+        Arc::clone(&self.analysis)
+    }
+
+    /// What the command would run.
+    pub(crate) fn analysis(&self) -> &Analysis {
+        self.analysis.of(&self.command)
     }
 
     /// The environment variables that the request sets: directly, and in its text as far as that is understood.
@@ -36,14 +55,15 @@ impl Facts {
         // the profile of a login shell may export anything
         let login = matches!(self.command.program(), Program::Shell { login: true, .. });
         let given = self.command.environment().keys().map(String::as_str);
-        let assigned = self.analysis.assigned.iter().map(String::as_str);
+        let analysis = self.analysis();
+        let assigned = analysis.assigned.iter().map(String::as_str);
         let assigned = assigned.filter(|name| login || inherited.contains(name));
-        given.chain(self.analysis.exported.iter().map(String::as_str)).chain(assigned).collect()
+        given.chain(analysis.exported.iter().map(String::as_str)).chain(assigned).collect()
     }
 
     /// The context of the request; see `telexec.cedarschema`.
     pub(crate) fn context(&self, transport: &str) -> Vec<(String, Value)> {
-        let command = &self.command;
+        let (command, analysis) = (&self.command, self.analysis());
         let text = |text: &str| Value::new_string(text.to_owned());
         let (argv, login) = match command.program() {
             Program::Shell { login, .. } => (&[][..], *login),
@@ -52,14 +72,13 @@ impl Facts {
         let known = [
             ("transport", text(transport)),
             ("command", Value::new_string(command.text())),
-            ("understood", Value::new_bool(self.analysis.understood)),
+            ("understood", Value::new_bool(analysis.understood)),
             ("terminal", Value::new_bool(command.terminal().is_some())),
             ("accepts_input", Value::new_bool(command.accepts_input())),
             ("login", Value::new_bool(login)),
             ("background", Value::new_bool(command.may_go_to_background())),
             ("reason", text(command.reason())),
         ];
-        let analysis = &self.analysis;
         let place = self.place.as_ref();
         // unknown attributes are left out: see the schema
         let maybe_known = [
@@ -77,34 +96,6 @@ impl Facts {
         ];
         let maybe_known = maybe_known.into_iter().filter_map(|(name, value)| Some((name, value?)));
         known.into_iter().chain(maybe_known).map(|(name, value)| (name.to_owned(), value)).collect()
-    }
-}
-
-/// The programs that it runs, as far as its text determines them: not if the request's variables do.
-fn analysis(command: &Command, place: Option<&ResolvedCommand>) -> Analysis {
-    let shell = place.and_then(|place| place.shell.as_deref()).unwrap_or("bash");
-    let mut analysis = match command.program() {
-        Program::Shell { text, .. } => analyze_for(shell, text),
-        Program::Argv(argv) => analyze_argv(argv),
-    };
-    let text = command.text();
-    if command.environment().keys().any(|name| decides(name) || decides_reading(name, &text)) {
-        analysis.not_understood(ASSIGNED);
-    }
-    analysis
-}
-
-/// Analyses a text in the language of its shell. Of shells given by path only those of the system are known.
-fn analyze_for(shell: &str, text: &str) -> Analysis {
-    let name = ["/bin/", "/usr/bin/"].iter().find_map(|directory| shell.strip_prefix(directory)).unwrap_or(shell);
-    match name {
-        "bash" => analyze(text),
-        "sh" | "dash" => analyze_posix(text),
-        _ => {
-            let mut analysis = analyze(text);
-            analysis.not_understood("it is not bash or sh that reads the text");
-            analysis
-        }
     }
 }
 

@@ -133,8 +133,8 @@ pub(crate) struct Decision {
 }
 
 impl Decision {
-    /// The decision without a policy.
-    pub(crate) fn unruled() -> Self {
+    /// The decision where there is no policy.
+    pub(crate) fn without_policy() -> Self {
         Self {
             allowed: true,
             reason: "the agent has no policy: any authenticated caller may do this".to_owned(),
@@ -281,8 +281,8 @@ impl Policy {
             false => format!("the policy forbids it: {}", rules.join(", ")),
         };
         let unknown = failed_forbids.into_iter().chain(failed_permits).next().is_some();
-        if let Subject::Command(Facts { analysis, .. }) = subject
-            && let (true, Some(why)) = (unknown, analysis.reason)
+        if let Subject::Command(facts) = subject
+            && let (true, Some(why)) = (unknown, facts.analysis().reason)
         {
             reason.push_str(&format!("; it is not understood what the command runs: {why}"));
         }

@@ -71,12 +71,13 @@ impl AgentService for Agent {
         self.stack.start_limiter.count(&call.caller.identity).map_err(|error| error_to_status(&error))?;
         let judged = self.stack.judge(&call, Rpc::Execute, command).await;
         let (facts, decision) = judged.map_err(|error| error_to_status(&error))?;
+        let analysis = facts.analysis();
         let answer = CheckCommandResponse {
             allowed: decision.allowed,
             reason: decision.reason,
-            permission_pattern: permission_pattern(&facts.analysis).unwrap_or_default(),
-            uses_sudo: facts.analysis.uses_sudo,
-            programs: facts.analysis.programs,
+            permission_pattern: permission_pattern(analysis).unwrap_or_default(),
+            uses_sudo: analysis.uses_sudo,
+            programs: analysis.programs.clone(),
         };
         counted(&call.reservation, answer)
     }

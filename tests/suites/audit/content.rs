@@ -7,7 +7,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use telexec_executor::{Command, CommandBuilder, Executor, ResourceLimits, TerminalSize};
 use telexec_proto::v1::ExecuteRequest;
-use telexec_tests::{Agent, Certs, Wire, follow, run};
+use telexec_tests::{Agent, AgentBuilder, Certs, Wire, follow, run};
 use tonic::Request;
 
 use super::{Audit, assert_whole, digest_of};
@@ -143,6 +143,34 @@ async fn less_can_be_recorded() {
         let end = audit.wait("end", 1).await;
         assert_eq!(end[0]["stdout"], json!({"bytes": 2}));
         assert!(!std::fs::read_to_string(audit.file()).unwrap().contains("s3cret"));
+    }
+}
+
+/// What each shell would run of one text, as the policy sees it and as it is recorded, whether or not there is a policy.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_programs_recorded_are_those_that_the_policy_saw() {
+    const PERMIT: &str = r#"@environment("*") permit(principal, action, resource);"#;
+    const DENY: &str = r#"permit(principal, action == Action::"CheckCommand", resource);"#;
+    let commands = [
+        (Command::shell("[[ -d / ]] && true"), false),
+        (Command::shell("[[ -d / ]] && true").shell("dash"), true),
+        (Command::shell("true").shell("/bin/dash"), false),
+        (Command::shell("true").shell("busybox"), true),
+        (Command::shell("true").env("PATH", "/bin"), true),
+        (Command::shell(format!("[[ -d / ]] && {}true", "true; ".repeat(200))).shell("dash"), true),
+    ];
+    for (policy, event) in [(None, "start"), (Some(PERMIT), "start"), (Some(DENY), "denied")] {
+        let audit = Audit::new();
+        let agent = audit.agent("commands = \"programs\"");
+        let agent = policy.into_iter().fold(agent, AgentBuilder::policy).start();
+        let (client, executor) = (agent.connect().await, agent.executor().await);
+        for (count, (command, more)) in (1..).zip(&commands) {
+            let seen = client.check(&command.clone().build().unwrap()).await.unwrap();
+            let _ = run(&executor, command.clone()).await;
+            let record = audit.wait(event, count).await.swap_remove(count - 1);
+            assert_eq!(record["programs"], json!(seen.programs), "{policy:?} {record}");
+            assert_eq!(record["more_programs"] == json!(true), *more, "{policy:?} {record}");
+        }
     }
 }
 

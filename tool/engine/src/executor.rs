@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use futures_util::stream;
 use telexec_executor::{
     Attach, Command, Execution, ExecutionId, ExecutionInfo, ExecutionState, Executor, ExecutorError, Input, ListPage,
-    ListQuery, Program, Signal, SpawnError, Started, TerminalSize,
+    ListQuery, Signal, SpawnError, Started, TerminalSize,
 };
 use tokio::sync::{OwnedSemaphorePermit, TryAcquireError, oneshot};
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -113,13 +113,16 @@ impl LocalExecutor {
     pub fn resolve(&self, command: &Command) -> Result<ResolvedCommand, SpawnError> {
         let defaults = &self.shared.defaults;
         let account = defaults.account(command)?;
-        let shell = match defaults.program(command) {
-            Program::Shell { shell, .. } => shell,
-            Program::Argv(_) => None,
-        };
+        let shell = defaults.shell(command).map(str::to_owned);
         let working_directory = defaults.working_directory(command, &account);
         let variables = defaults.base(command, &account).into_keys().collect();
         Ok(ResolvedCommand { user: account.name, uid: account.uid, working_directory, shell, variables })
+    }
+
+    /// The shell that would read its text; `None`: it is a program without a shell. Never waits: whether there is such a
+    /// shell, and such a user, is not looked up.
+    pub fn shell<'a>(&'a self, command: &'a Command) -> Option<&'a str> {
+        self.shared.defaults.shell(command)
     }
 
     /// The time that a command would get at most; `None`: as long as it takes.

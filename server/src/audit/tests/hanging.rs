@@ -8,6 +8,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
 
 use super::*;
+use crate::analysis::CommandAnalysis;
 use crate::audit::writer::{Job, State, Writer};
 use crate::audit::{
     Audit, CommandDescriber, Commands, Inner, Key, MAX_WAITING, NonZero, OmittedRecords, Quota, REFUSALS, RateLimiter,
@@ -62,7 +63,8 @@ fn command() -> Command {
 
 /// Whether a command would start now.
 async fn starts(audit: &Audit) -> bool {
-    match audit.start(&call(), &ExecutionId::generate(), &command(), &Decision::unruled()).await {
+    let (id, analysis) = (ExecutionId::generate(), CommandAnalysis::new(None));
+    match audit.record_start(&call(), &id, &command(), &analysis, &Decision::without_policy()).await {
         Ok(Some(_)) => true,
         Err(ExecutorError::Exhausted { retry_after: Some(_), .. }) => false,
         _ => panic!("neither starts nor is refused"),
@@ -77,7 +79,8 @@ async fn nothing_starts_until_it_answers() {
     assert_eq!(begin.elapsed(), WRITE_TIMEOUT);
     // nothing else waits for it
     assert!(!starts(&audit).await && !starts(&audit).await);
-    audit.refused(&call(), &command(), &Decision::unruled(), &ExecutorError::ShuttingDown).await;
+    let (analysis, decision) = (CommandAnalysis::new(None), Decision::without_policy());
+    audit.record_refused(&call(), &command(), &analysis, &decision, &ExecutorError::ShuttingDown).await;
     assert_eq!(begin.elapsed(), WRITE_TIMEOUT);
     tokio::time::resume();
 

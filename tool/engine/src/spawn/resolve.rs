@@ -46,6 +46,14 @@ impl Defaults {
         asked.unwrap_or_else(|| account.directory()).to_owned()
     }
 
+    /// The shell that reads the command's text; `None`: it is a program without a shell.
+    pub(crate) fn shell<'a>(&'a self, command: &'a Command) -> Option<&'a str> {
+        match command.program() {
+            Program::Shell { shell, .. } => Some(shell.as_deref().unwrap_or(&self.shell)),
+            Program::Argv(_) => None,
+        }
+    }
+
     /// The command's program, with the shell that it gets by default.
     pub(crate) fn program(&self, command: &Command) -> Program {
         match command.program().clone() {
