@@ -13,7 +13,7 @@ use crate::output::spool::SpoolFile;
 pub(super) const WINDOW: usize = 512 * 1024;
 /// The same where much is in memory already. Then a quarter of it is read from disk at once.
 pub(super) const SMALL_WINDOW: usize = 64 * 1024;
-/// How much stays in memory for later readers while the command runs.
+/// How much stays in memory for later readers while the command runs, and up to one chunk more.
 pub(super) const KEPT_BYTES: usize = 64 * 1024;
 /// And after its end. A command that prints no more than this needs no files.
 pub(super) const KEPT_BYTES_AT_END: usize = 16 * 1024;
@@ -111,6 +111,10 @@ impl State {
             // what is not to be kept yet, since there is little, is in memory
             let is_kept = self.spool.as_ref().is_none_or(|spool| spool.seen >= end);
             if self.cost.bytes() <= kept || !is_read || !is_kept {
+                return;
+            }
+            // a long chunk stays while too little is left without it for those who come after the end
+            if !self.sealed && self.cost.bytes() - (first.data.len() + CHUNK_COST) < KEPT_BYTES_AT_END {
                 return;
             }
             let surplus = self.cost.bytes() - kept;

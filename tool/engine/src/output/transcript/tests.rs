@@ -1,4 +1,4 @@
-use super::state::KEPT_BYTES;
+use super::state::{KEPT_BYTES, KEPT_BYTES_AT_END};
 use telexec_executor::Event;
 
 use super::*;
@@ -30,4 +30,21 @@ async fn the_owner_of_a_promoted_command_learns_of_what_was_kept_and_is_lost() {
     }
     assert!(read == end && in_memory > 0);
     assert_eq!(transcript.seal(), [0; 2]);
+}
+
+/// Whatever pieces it came in.
+#[tokio::test]
+async fn who_comes_late_gets_the_last_kib() {
+    let transcript = Arc::new(Transcript::new(None));
+    let mut owner = Reader::owner(Arc::clone(&transcript));
+    for bytes in [KEPT_BYTES, KEPT_BYTES, 2000] {
+        transcript.add(OutputStream::Stdout, vec![b'x'; bytes].into());
+        assert!(matches!(owner.next().await, Event::Output(_)));
+    }
+    let late = |transcript: &Transcript| transcript.end() - transcript.state().start();
+    assert!(late(&transcript) >= KEPT_BYTES_AT_END as u64 - 1024, "{}", late(&transcript));
+    transcript.complete();
+    assert_eq!(transcript.seal(), [0; 2]);
+    let kept = late(&transcript);
+    assert!((KEPT_BYTES_AT_END as u64 - 1024..=KEPT_BYTES_AT_END as u64).contains(&kept), "{kept}");
 }
