@@ -155,7 +155,8 @@ impl Connector {
     }
 }
 
-/// tokio has no type for vsock. The one for Unix sockets polls, reads and writes this kind in the same way.
+/// tokio has no type for vsock, and the library that has one brings nix. The type for Unix sockets reads and writes this kind
+/// in the same way.
 #[cfg(target_os = "linux")]
 async fn connect_vsock(cid: u32, port: u32) -> io::Result<tokio::net::UnixStream> {
     let socket = Socket::new(Domain::VSOCK, Type::STREAM.nonblocking(), None)?;

@@ -35,7 +35,7 @@ fn dependencies_of(name: &str) -> BTreeSet<String> {
     found
 }
 
-/// The dependencies of each crate by the lock file, which does not tell those of tests apart.
+/// The dependencies of each crate by the lock file, which does not distinguish those of tests.
 fn locked() -> BTreeMap<String, BTreeSet<String>> {
     let mut dependencies = BTreeMap::<_, BTreeSet<_>>::new();
     for package in read("Cargo.lock")["package"].as_array().unwrap() {

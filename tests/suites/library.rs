@@ -321,7 +321,7 @@ impl ExecutionObserver for Seen {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_observer_gets_all_and_an_id_that_was_made_is_not_one_that_was_chosen() {
     let executor = LocalExecutor::new(LocalConfig::default()).unwrap();
-    let watched = async |command: Command, id: &ExecutionId| {
+    let observed = async |command: Command, id: &ExecutionId| {
         let seen = Seen::default();
         let execution = executor.execute_granted(command, grant(id, seen.clone())).await;
         if let Ok(execution) = execution {
@@ -333,13 +333,13 @@ async fn an_observer_gets_all_and_an_id_that_was_made_is_not_one_that_was_chosen
     let echo = || Command::argv(["printf", "0123456789"]).working_directory("/").max_output_bytes(4);
     let made = ExecutionId::generate();
     let all = ["started in /", "0123456789", "ended with 0"];
-    assert_eq!(watched(echo().build().unwrap(), &made).await, all, "also what is dropped");
-    assert_eq!(watched(echo().execution_id(made.clone()).build().unwrap(), &made).await, ["not started"]);
+    assert_eq!(observed(echo().build().unwrap(), &made).await, all, "also what is dropped");
+    assert_eq!(observed(echo().execution_id(made.clone()).build().unwrap(), &made).await, ["not started"]);
     let chosen: ExecutionId = marker().parse().unwrap();
-    assert_eq!(watched(echo().execution_id(chosen.clone()).build().unwrap(), &chosen).await, all);
-    assert_eq!(watched(echo().execution_id(chosen.clone()).build().unwrap(), &chosen).await, ["repeated"]);
+    assert_eq!(observed(echo().execution_id(chosen.clone()).build().unwrap(), &chosen).await, all);
+    assert_eq!(observed(echo().execution_id(chosen.clone()).build().unwrap(), &chosen).await, ["repeated"]);
     let missing = Command::argv(["/no/such"]).build().unwrap();
-    assert_eq!(watched(missing, &ExecutionId::generate()).await, ["not started"]);
+    assert_eq!(observed(missing, &ExecutionId::generate()).await, ["not started"]);
 }
 
 /// An observer with a fault: it panics at this event.

@@ -44,7 +44,7 @@ pub(crate) struct Stack {
 }
 
 /// What root may do with everybody's executions, on a Unix socket of an agent without a policy.
-const LOOKED_AFTER: [Rpc; 3] = [Rpc::ListExecutions, Rpc::GetExecution, Rpc::SignalExecution];
+const ADMINISTERED: [Rpc; 3] = [Rpc::ListExecutions, Rpc::GetExecution, Rpc::SignalExecution];
 
 impl Stack {
     /// What this caller may use.
@@ -85,13 +85,13 @@ impl Stack {
         self.evaluator.evaluate(call.caller.identity.as_str(), &self.engine, command, decide).await
     }
 
-    /// The facts about this at this moment.
+    /// What the policy decides about this now.
     pub(crate) fn decide(&self, call: &Call, rpc: Rpc, subject: &Subject<'_>) -> Decision {
         match &self.policy {
             Some(policy) => policy.current().decide(&call.caller, rpc, subject),
             // root on the machine administers it
             None => Decision {
-                any_owner: call.caller.is_root() && LOOKED_AFTER.contains(&rpc),
+                any_owner: call.caller.is_root() && ADMINISTERED.contains(&rpc),
                 ..Decision::without_policy()
             },
         }
@@ -244,7 +244,7 @@ impl Guarded {
         execution
     }
 
-    /// What the policy says of a command, which it may have found out something about.
+    /// Decides about a command.
     async fn judge(&self, command: Command) -> Result<Decided, ExecutorError> {
         if self.stack.policy.is_none() {
             // made only if the audit log needs it
@@ -303,7 +303,7 @@ impl Guarded {
             id: Some(id),
             allowance: decision.allowance,
             trace: None,
-            observers: iter::once(holder).chain(recorder).collect(),
+            observers: recorder.into_iter().chain(iter::once(holder)).collect(),
         };
         Ok(Admitted { command, grant, permission })
     }
@@ -328,8 +328,9 @@ impl Executor for Guarded {
             }
         };
         grant.trace = trace;
-        grant.observers.extend(metrics.observer(asked));
-        grant.observers.extend(span.zip(grant.id.as_ref()).map(|(span, id)| span.observer(id)));
+        let span = span.zip(grant.id.as_ref()).map(|(span, id)| span.observer(id));
+        // first, so that an end in the audit log is already counted
+        grant.observers.splice(..0, metrics.observer(asked).into_iter().chain(span));
         self.call.deadline.hand_over();
         let execution = permission.during(engine.execute_granted(command, grant)).await?;
         Ok(self.follow(execution, true, permission))

@@ -18,9 +18,9 @@ use crate::analysis::CommandAnalysis;
 /// The limit for a text, or for all arguments together. Each byte may take six in a line.
 const MAX_COMMAND: usize = 96 * 1024;
 /// The same for commands that do not run.
-const BRIEF: usize = 2048;
+const MAX_BRIEF_BYTES: usize = 2048;
 /// For the names of programs in a shortened record.
-const SHORT: usize = 256;
+const MAX_NAME_BYTES: usize = 256;
 /// How much is searched for secrets: a match that begins in the recorded part ends within this.
 const MAX_LOOKED_AT: usize = 128 * 1024;
 /// For all names of variables, or of programs, together.
@@ -107,15 +107,15 @@ impl CommandDescriber {
 
     /// For commands that do not run.
     pub(super) fn brief(&self, command: &Command, analysis: &CommandAnalysis) -> Box<Asked> {
-        self.describe(command, analysis, BRIEF, BRIEF)
+        self.describe(command, analysis, MAX_BRIEF_BYTES, MAX_BRIEF_BYTES)
     }
 
     /// For callers that have used up their share: the programs and digests only.
     pub(super) fn shortened(&self, command: &Command, analysis: &CommandAnalysis) -> Box<Asked> {
         let Asked { programs, more_programs, command_bytes, command_hmac_sha256, hmac_key, .. } =
-            *self.describe(command, analysis, 0, SHORT);
+            *self.describe(command, analysis, 0, MAX_NAME_BYTES);
         let shortened = true;
-        let user = command.user().map(|user| clip_to(SHORT, user));
+        let user = command.user().map(|user| clip_to(MAX_NAME_BYTES, user));
         let asked = Asked {
             programs,
             more_programs,

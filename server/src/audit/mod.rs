@@ -67,11 +67,13 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Refusals of one caller that are recorded in a burst; then one a second.
 const REFUSALS: NonZero<u32> = NonZero::new(100).expect("it is positive");
 /// The size at which the tables of refused callers and of executions with input are cleaned.
-const MANY: usize = 1024;
+const CLEANUP_SIZE: usize = 1024;
 /// Longer commands, in bytes, are described on another thread: they may have to be analysed.
-const QUICK: u64 = 512;
+const MAX_QUICK_BYTES: u64 = 512;
+/// So are those with more variables.
+const MAX_QUICK_VARIABLES: usize = 64;
 /// An upper bound of the records of a start and its end, without the command and the caller's name.
-const REST: u64 = 2048;
+const MAX_REST_BYTES: u64 = 2048;
 /// Records that may be queued, not counting those of ends.
 const MAX_WAITING: usize = 1024;
 
@@ -267,7 +269,7 @@ impl Audit {
     pub(crate) fn is_first_input(&self, call: &Call, id: &ExecutionId) -> bool {
         let Some(inner) = &self.0 else { return false };
         let mut typed = inner.typed.lock().unwrap_or_else(PoisonError::into_inner);
-        if typed.len() >= MANY {
+        if typed.len() >= CLEANUP_SIZE {
             typed.clear();
         }
         typed.insert((call.caller.identity.to_string(), id.clone(), call.rpc.as_str()))
@@ -305,7 +307,7 @@ impl Audit {
 
 /// An upper bound of the records of a start and its end, without the command: both name the caller.
 fn rest(call: &Call) -> u64 {
-    REST + 2 * json::length(&call.caller.identity.as_str())
+    MAX_REST_BYTES + 2 * json::length(&call.caller.identity.as_str())
 }
 
 impl Inner {
@@ -342,7 +344,8 @@ impl Inner {
         analysis: &Arc<CommandAnalysis>,
         describe: fn(&CommandDescriber, &Command, &CommandAnalysis) -> Box<Asked>,
     ) -> Result<Box<Asked>, ExecutorError> {
-        if command::length(command.program()) <= QUICK {
+        let is_short = command::length(command.program()) <= MAX_QUICK_BYTES;
+        if is_short && command.environment().len() <= MAX_QUICK_VARIABLES {
             return Ok(describe(&self.describer, command, analysis));
         }
         let (describer, command, analysis) = (Arc::clone(&self.describer), command.clone(), Arc::clone(analysis));
@@ -353,7 +356,7 @@ impl Inner {
 
     /// Whether a refusal of this caller is still recorded: repeated refusals must not fill the log.
     fn spares(self: &Arc<Self>, call: &Call) -> bool {
-        if self.refusals.len() > MANY {
+        if self.refusals.len() > CLEANUP_SIZE {
             self.refusals.retain_recent();
         }
         let spares = self.refusals.check_key(&call.caller.identity.as_str().to_owned()).is_ok();

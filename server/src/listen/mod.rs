@@ -11,6 +11,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use tokio::net::{TcpStream, UnixStream};
+use tokio_vsock::VsockStream;
 
 use self::tcp::Tcp;
 use self::unix::Unix;
@@ -135,8 +136,7 @@ pub(crate) enum Listener {
 pub(crate) enum Accepted {
     Unix(UnixStream),
     Tcp(TcpStream, Option<Tls>),
-    /// vsock, see there for the type.
-    Vsock(UnixStream, vsock::Peer),
+    Vsock(VsockStream, vsock::Peer),
 }
 
 /// Where a connection comes from.

@@ -1,7 +1,9 @@
 //! Sockets passed by systemd (sd_listen_fds(3)).
 
+use std::os::fd::OwnedFd;
+
 use listenfd::ListenFd;
-use socket2::{Domain, SockRef, Socket, Type};
+use socket2::{Domain, SockRef, Type};
 
 use super::{BindError, ListenAddress, Listener, Tcp, Unix, Vsock};
 use crate::tls::Tls;
@@ -30,7 +32,7 @@ fn listener(passed: &mut ListenFd, at: usize, tls: &Option<Tls>, insecure: bool)
         return Tcp::passed(socket, tls.clone(), insecure).map(Listener::Tcp);
     }
     let vsock = (Domain::VSOCK.into(), Type::STREAM.into());
-    match passed.take_custom::<Socket>(at, vsock.0, vsock.1, "vsock socket") {
+    match passed.take_custom::<OwnedFd>(at, vsock.0, vsock.1, "vsock socket") {
         Ok(Some(socket)) => {
             listening(SockRef::from(&socket), at)?;
             Vsock::passed(socket, insecure).map(Listener::Vsock).map_err(io)

@@ -7,11 +7,11 @@ use telexec_executor::{ExecutionId, TraceContext};
 use crate::observer::ExecutionObserver;
 
 /// What the admission adds to a command: none of it is the caller's choice. Given to
-/// [`execute_granted`](crate::LocalExecutor::execute_granted). The default grants what
-/// [`Executor::execute`](telexec_executor::Executor::execute) has: no identity, no limit, no observer.
+/// [`execute_granted`](crate::LocalExecutor::execute_granted). The default has no identity, no limit
+/// and no observer.
 #[derive(Default)]
 pub struct Grant {
-    /// Owns the execution; empty: this process itself.
+    /// Owns the execution, whoever the engine [acts as](crate::LocalExecutor::acting_as); empty: this process itself.
     pub identity: String,
     /// For a command that names no id itself. Must be new; `None`: the engine makes one.
     pub id: Option<ExecutionId>,

@@ -9,7 +9,8 @@ use telexec_executor::{ExecutorError, Exited, OutputStream};
 ///
 /// It gets exactly one of [`ended`](Self::ended), [`not_started`](Self::not_started) and [`repeated`](Self::repeated),
 /// or is dropped without: its call was given up before there was anything to report, or this process ends now. It is
-/// called by the task that carries the output: what takes long here holds the command up. By default each event is ignored.
+/// called by the task that carries the output: what takes long here holds the command up. By default each event is
+/// ignored.
 pub trait ExecutionObserver: Send + Sync {
     /// The command runs.
     fn started(&self, main: &MainProcess) {

@@ -55,7 +55,7 @@ macro_rules! command_setters {
             self
         }
 
-        /// The POSIX shell of calls that name none: a name or a path. Default: the executor's, usually `bash`.
+        /// The POSIX shell of commands, unless a call names another: a name or a path. Default: the executor's, usually `bash`.
         #[must_use]
         pub fn shell(mut self, shell: impl Into<String>) -> Self {
             self.commands.shell = Some(shell.into());
@@ -77,7 +77,7 @@ macro_rules! command_setters {
         }
 
         /// Refuses commands that contain one of these patterns; see [`Guard::deny`]. No one is asked to confirm them.
-        /// What is written to a command as input is not looked at.
+        /// Input that is written to a running command is not checked.
         ///
         /// [`Guard::deny`]: telexec_executor::guard::Guard::deny
         #[must_use]

@@ -56,12 +56,11 @@ impl Defaults {
 
     /// The command's program, with the shell that it gets by default.
     pub(crate) fn program(&self, command: &Command) -> Program {
-        match command.program().clone() {
-            Program::Shell { text, shell, login } => {
-                Program::Shell { text, shell: Some(shell.unwrap_or_else(|| self.shell.clone())), login }
-            }
-            argv => argv,
+        let mut program = command.program().clone();
+        if let Program::Shell { shell, .. } = &mut program {
+            *shell = self.shell(command).map(str::to_owned);
         }
+        program
     }
 
     /// The environment without what the request sets.

@@ -46,7 +46,7 @@ pub enum Descendants {
     /// They run on.
     #[default]
     Keep,
-    /// They are ended before the exit is told.
+    /// They are ended before the exit is reported.
     Kill,
 }
 
@@ -177,7 +177,7 @@ impl Command {
         self.options.terminal
     }
 
-    /// If it still runs so long after its start, its stream ends with [`crate::Event::Promoted`], and it goes on in the
+    /// If it still runs this long after its start, its stream ends with [`crate::Event::Promoted`], and it continues in the
     /// background.
     pub fn yield_after(&self) -> Option<Duration> {
         self.options.yield_after

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_definition_tells_the_default_timeout() {
+    fn the_definition_names_the_default_timeout() {
         for (style, timeout, seconds) in [
             (Style::plain(), Duration::from_secs(120), json!(120)),
             (Style::sections(), Duration::from_secs(5), json!(5)),

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_start_tells_the_step() {
+    fn what_did_not_start_reports_the_step() {
         let error =
             SpawnError { stage: SpawnStage::Chdir, subject: "/no/such".into(), errno: 2, missing_interpreter: false };
         let failure = reported(error.into());

@@ -1,4 +1,4 @@
-//! The tool `exec_command`: a shell command that becomes a task if it runs long, and the tools that go on with a task,
+//! The tool `exec_command`: a shell command that becomes a task if it runs long, and the tools for such tasks,
 //! over any [`Executor`].
 
 mod args;
@@ -90,7 +90,7 @@ impl ExecCommandTool {
         self
     }
 
-    /// The tool that reads a task's output. Those of one `ExecCommandTool` go on where any of them left off.
+    /// The tool that reads a task's output. Those of one `ExecCommandTool` share their position in it.
     pub fn task_output(&self) -> TaskOutputTool {
         TaskOutputTool::new(Arc::clone(&self.tasks))
     }
@@ -110,7 +110,7 @@ impl ExecCommandTool {
         TaskListTool::new(Arc::clone(&self.tasks))
     }
 
-    /// This tool and all that go on with its tasks: `exec_command`, `task_output`, `task_input`, `task_stop` and
+    /// This tool and those for its tasks: `exec_command`, `task_output`, `task_input`, `task_stop` and
     /// `task_list`.
     pub fn with_task_tools(self) -> Vec<Box<dyn Tool>> {
         let (output, input, stop, list) = (self.task_output(), self.task_input(), self.task_stop(), self.task_list());
@@ -302,10 +302,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_command_whose_output_has_a_gap_says_that_its_initial_output_is_not_all() {
-        let output = vec![(OutputStream::Stdout, "lost"), (OutputStream::Stdout, "told")];
+        let output = vec![(OutputStream::Stdout, "lost"), (OutputStream::Stdout, "shown")];
         let fake = Fake::new(State { output, kept_from: 4, promoted: true, ..State::default() });
         let result = call(&ExecCommandTool::new(fake), json!({ "cmd": "make" })).await;
-        assert_eq!(result.details["initial_output_preview"], "told");
+        assert_eq!(result.details["initial_output_preview"], "shown");
         assert_eq!(result.details["initial_output_truncated"], true);
     }
 
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn odd_parameters_are_told_and_nothing_runs() {
+    async fn odd_parameters_are_reported_and_nothing_runs() {
         let fake = Fake::new(State::default());
         let tool = ExecCommandTool::new(Arc::clone(&fake));
         for (params, named) in [
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_rule_that_says_no_is_told() {
+    async fn a_rule_that_denies_is_reported() {
         let fake = Fake::new(State::default());
         let tool = ExecCommandTool::new(Arc::clone(&fake)).confirm(async |_| panic!("asked")).deny(["rm -rf"]);
         let result = call(&tool, json!({ "cmd": "rm -rf /" })).await;

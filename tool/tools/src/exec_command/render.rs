@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promoted_command_tells_its_task_and_output() {
+    fn a_promoted_command_reports_its_task_and_output() {
         let promoted = |output: Option<&str>| {
             render(json!({
                 "outcome": "promoted_to_task",
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_duplicate_tells_what_it_is() {
+    fn a_running_duplicate_reports_what_it_is() {
         let head = "Command is already running\nTask: task_123\nStatus: Running";
         let running = |more: Value| {
             let mut result = json!({

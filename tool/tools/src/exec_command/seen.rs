@@ -19,7 +19,7 @@ pub(super) struct Seen {
     both: Preview,
     /// Bytes of both.
     pub(super) position: u64,
-    /// Some was not told.
+    /// Some was not shown.
     pub(super) has_gap: bool,
 }
 

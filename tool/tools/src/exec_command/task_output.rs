@@ -112,7 +112,11 @@ impl TaskOutputTool {
                 serde_json::json!({ "type": "integer", "description": position, "minimum": 0 }),
                 false,
             )
-            .parameter("yield_time_ms", number("Time to wait for more output or the end, in milliseconds", 0), false)
+            .parameter(
+                "yield_time_ms",
+                number("Time to collect more output, unless the task ends first, in milliseconds", 0),
+                false,
+            )
             .parameter("max_output_tokens", max_output_tokens(), false)
             .closed();
         Self { tasks, definition }

@@ -120,7 +120,7 @@ impl Transcript {
     }
 
     fn has_room(&self) -> bool {
-        self.bytes() < if in_memory::is_high() { SMALL_WINDOW } else { WINDOW }
+        self.bytes() <= if in_memory::is_high() { SMALL_WINDOW } else { WINDOW }
     }
 
     /// Adds a chunk.

@@ -13,10 +13,12 @@ use crate::output::spool::SpoolFile;
 pub(super) const WINDOW: usize = 512 * 1024;
 /// The same where much is in memory already. Then a quarter of it is read from disk at once.
 pub(super) const SMALL_WINDOW: usize = 64 * 1024;
-/// How much stays in memory for later readers while the command runs, and up to one chunk more.
+/// How much stays in memory for later readers while the command runs.
 pub(super) const KEPT_BYTES: usize = 64 * 1024;
 /// And after its end. A command that prints no more than this needs no files.
 pub(super) const KEPT_BYTES_AT_END: usize = 16 * 1024;
+// what was read never takes all the room: nobody would make any
+const _: () = assert!(KEPT_BYTES <= SMALL_WINDOW && KEPT_BYTES <= WINDOW);
 /// What a chunk costs beside its bytes, about.
 pub(super) const CHUNK_COST: usize = 128;
 /// The most that is given to the spool at once.
@@ -99,12 +101,14 @@ impl State {
 
     /// Forgets what is no longer needed.
     pub(super) fn trim(&mut self) {
+        let on_disk = self.spool.as_ref().is_some_and(|spool| !spool.is_stopped());
         let kept = match &self.spool {
-            // all of it is on disk
             Some(spool) if self.sealed && spool.end == self.end => 0,
             _ if self.sealed => KEPT_BYTES_AT_END,
             _ => KEPT_BYTES,
         };
+        // however long the chunks are: what is forgotten now is missing at the end
+        let tail = if on_disk && !self.sealed { 0 } else { kept.min(KEPT_BYTES_AT_END) };
         while let Some(first) = self.window.front() {
             let end = end_of(first);
             let is_read = self.owner == Owner::Gone || self.read >= end;
@@ -113,15 +117,10 @@ impl State {
             if self.cost.bytes() <= kept || !is_read || !is_kept {
                 return;
             }
-            // a long chunk stays while too little is left without it for those who come after the end
-            if !self.sealed && self.cost.bytes() - (first.data.len() + CHUNK_COST) < KEPT_BYTES_AT_END {
-                return;
-            }
-            let surplus = self.cost.bytes() - kept;
             let Some(chunk) = self.window.pop_front() else { return };
             self.cost.subtract(chunk.data.len() + CHUNK_COST);
-            // of the last one that is forgotten after the end, as much as fits stays
-            let rest = if self.sealed { after_position(&chunk, chunk.position + surplus as u64) } else { None };
+            let missing = tail.saturating_sub(self.cost.bytes() + CHUNK_COST);
+            let rest = after_position(&chunk, end.saturating_sub(missing as u64).max(chunk.position));
             self.forget(&chunk, rest.as_ref().map_or(end, |rest| rest.position));
             if let Some(rest) = rest {
                 // a copy, so that the rest of its memory is given back
