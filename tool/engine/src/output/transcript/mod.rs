@@ -120,7 +120,12 @@ impl Transcript {
     }
 
     fn has_room(&self) -> bool {
-        self.bytes() <= if in_memory::is_high() { SMALL_WINDOW } else { WINDOW }
+        self.has_room_within(if in_memory::is_high() { SMALL_WINDOW } else { WINDOW })
+    }
+
+    /// What was read, and is kept, never fills it.
+    fn has_room_within(&self, window: usize) -> bool {
+        self.bytes() <= window
     }
 
     /// Adds a chunk.

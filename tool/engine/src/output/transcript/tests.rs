@@ -39,12 +39,14 @@ async fn who_comes_late_gets_the_last_kib() {
     let mut owner = Reader::owner(Arc::clone(&transcript));
     let late = |transcript: &Transcript| transcript.end() - transcript.state().start();
     let enough = KEPT_BYTES_AT_END as u64 - 1024;
-    for bytes in [KEPT_BYTES, KEPT_BYTES, 2000, KEPT_BYTES - 1, 4096, 1, KEPT_BYTES] {
+    let full = KEPT_BYTES - CHUNK_COST;
+    for bytes in [KEPT_BYTES, KEPT_BYTES, 2000, full - 1, full, full + 1, 4096, 1, KEPT_BYTES] {
         transcript.add(OutputStream::Stdout, vec![b'x'; bytes].into());
         assert!(matches!(owner.next().await, Event::Output(_)));
         // asks for the next one
         assert!(transcript.find(transcript.end(), true).is_none());
         assert!(transcript.bytes() <= KEPT_BYTES, "{}", transcript.bytes());
+        assert!(transcript.has_room_within(SMALL_WINDOW));
         assert!(late(&transcript) >= enough, "{}", late(&transcript));
     }
     transcript.complete();
