@@ -287,7 +287,7 @@ async fn who_starts_too_often_waits_and_others_do_not() {
     .await;
     let refused = refused.unwrap();
     assert_eq!(refused.code(), Code::ResourceExhausted);
-    assert!(refused.message().contains("1 commands a second"), "{refused:?}");
+    assert!(refused.message().contains("1 command per second"), "{refused:?}");
     assert!(refused.get_details_retry_info().unwrap().retry_delay.is_some());
     bob.executions().run(request()).await.unwrap();
     until("its time has come", async || alice.executions().run(request()).await.is_ok()).await;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota};
 use telexec_executor::ExecutorError;
+use telexec_executor::text::counted;
 
 use crate::identity::Identity;
 
@@ -36,7 +37,8 @@ impl StartLimiter {
         }
         starts.check_key(&identity.as_str().to_owned()).map_err(|early| ExecutorError::Exhausted {
             reason: format!(
-                "{identity} may start {limit} commands a second (max_starts_per_second), and has; nothing ran"
+                "rate limit: {identity} may start {} per second (max_starts_per_second); nothing ran, try again",
+                counted(limit.get().into(), "command")
             ),
             retry_after: Some(early.wait_time_from(DefaultClock::default().now())),
         })

@@ -71,7 +71,7 @@ async fn invalid_arguments_are_for_the_model_and_unknown_tools_are_not() {
         ("exec_command", Value::Null, "cmd"),
         ("exec_command", json!({ "cmd": "ls", "target": "local" }), "target"),
         ("exec_command", json!({ "cmd": "ls", "workdir": "x" }), "workdir: "),
-        ("task_output", json!({ "task_id": "nothing" }), "there is no task nothing"),
+        ("task_output", json!({ "task_id": "nothing" }), "unknown task id \"nothing\""),
     ] {
         let said = client.error(tool, arguments).await;
         assert!(said.contains(named), "{said}");

@@ -273,7 +273,10 @@ impl LocalExecutor {
         Arc::clone(&self.shared.permits).try_acquire_owned().map_err(|error| match error {
             TryAcquireError::Closed => ExecutorError::ShuttingDown,
             TryAcquireError::NoPermits => ExecutorError::Exhausted {
-                reason: format!("{} executions run already, which is the limit", self.shared.max_executions),
+                reason: format!(
+                    "the agent already has {} running, the limit (max_executions)",
+                    self.shared.max_executions
+                ),
                 retry_after: Some(Duration::from_secs(1)),
             },
         })

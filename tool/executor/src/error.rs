@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
+use crate::text::counted;
 use crate::{ExecutionId, ExecutionInfo};
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
@@ -53,7 +54,7 @@ pub enum ExecutorError {
     #[error("no execution {0}")]
     NotFound(ExecutionId),
     /// The id was used before; nothing ran.
-    #[error("execution {0} exists already; choose another execution_id, or query that one")]
+    #[error("execution id \"{0}\" is in use by a different command: choose another id, or attach to that execution")]
     AlreadyExists(ExecutionId),
     /// The same command runs already, and [`crate::DuplicatePolicy::ReuseRunning`] was asked for; nothing ran.
     #[error("execution {} runs the same command already", .0.id)]
@@ -65,7 +66,7 @@ pub enum ExecutorError {
         reason: String,
     },
     /// A position or an offset is beyond the end; nothing was done.
-    #[error("{field}: is beyond the end, {end}")]
+    #[error("{field}: is beyond the end of the {} ({})", stream_of(field), counted(*end, "byte"))]
     OutOfRange {
         /// The field, as the proto names it.
         field: Cow<'static, str>,
@@ -105,6 +106,11 @@ pub enum ExecutorError {
     /// The executor itself failed, or did not keep to the protocol.
     #[error("{0}")]
     Internal(String),
+}
+
+/// What a position of this name is in.
+fn stream_of(field: &str) -> &'static str {
+    if field == "offset" { "input" } else { "output" }
 }
 
 /// A malformed field of a request.

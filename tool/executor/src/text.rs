@@ -1,5 +1,10 @@
 //! Text for people and models.
 
+/// A number of things, such as `1 record` or `2 records`; `thing` is the singular.
+pub fn counted(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
 /// The error and its causes, as in `no such machine: connection refused`.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -162,7 +162,7 @@ fn remove_abandoned(base: &Path) -> io::Result<()> {
             && remove(&entry.path()).is_err()
             && pids(&entry.path()).is_ok_and(|pids| !pids.is_empty())
         {
-            warn!(cgroup = %entry.path().display(), "an earlier agent has left processes here; they run on");
+            warn!(cgroup = %entry.path().display(), "processes of an earlier agent are still running");
         }
     }
     Ok(())

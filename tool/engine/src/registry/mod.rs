@@ -160,7 +160,7 @@ impl Registry {
         }
         Err(ExecutorError::Exhausted {
             reason: format!(
-                "{most} executions of {identity} run already, which is the limit for one caller (max_executions_per_identity)"
+                "{identity} already has {most} running, the limit per caller (max_executions_per_identity)"
             ),
             retry_after: Some(Duration::from_secs(1)),
         })

@@ -37,8 +37,8 @@ impl Failure {
                 let details = json!({ "retry_after_ms": retry_after_ms });
                 ToolFailure::new("exhausted", text).with_hint("try again later").with_details(details).into()
             }
-            ExecutorError::NotFound(id) => ToolFailure::new("task_not_found", format!("there is no task {id}"))
-                .with_hint("task_list names the tasks that there are")
+            ExecutorError::NotFound(id) => ToolFailure::new("task_not_found", format!("unknown task id \"{id}\""))
+                .with_hint("task_list lists the tasks")
                 .into(),
             ExecutorError::FailedPrecondition { .. } => ToolFailure::new("failed_precondition", text).into(),
             ExecutorError::OutOfRange { end, .. } => {

@@ -1,4 +1,4 @@
-//! The tool `task_list`: names the tasks that there are.
+//! The tool `task_list`: lists the tasks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
