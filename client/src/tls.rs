@@ -81,13 +81,13 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, BadFile> {
     let found = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| bad(pem_error(error)))?;
-    if found.is_empty() { Err(bad("it holds no certificate in PEM form".into())) } else { Ok(found) }
+    if found.is_empty() { Err(bad("it contains no PEM certificate".into())) } else { Ok(found) }
 }
 
 fn pem_error(error: pem::Error) -> Source {
     match error {
         pem::Error::Io(error) => error.into(),
-        pem::Error::NoItemsFound => "it holds no private key in PEM form".into(),
+        pem::Error::NoItemsFound => "it contains no PEM private key".into(),
         error => error.into(),
     }
 }

@@ -69,7 +69,7 @@ pub(crate) struct CertsUsage {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --dns and --ip, the certificate is for NAME itself.
+Without --dns and --ip, NAME is used as the host name.
 
 Examples:
   telexec certs issue build-7 --server

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, ValueEnum};
 use telexec_executor::ExecutionId;
 
+use super::executions::parse_id;
 use super::{CommandArgs, complete};
 use crate::config::ConnectArgs;
 use crate::syntax::{Destination, parse_duration, parse_timeout};
@@ -83,7 +84,7 @@ pub(crate) struct ExecArgs {
     #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", help_heading = BACKGROUND)]
     pub(crate) detach_keys: DetachKeys,
     /// Execution ID to use; repeating a request with the same ID attaches to the first execution
-    #[arg(long, value_name = "ID", help_heading = BACKGROUND)]
+    #[arg(long, value_name = "ID", help_heading = BACKGROUND, value_parser = parse_id)]
     pub(crate) id: Option<ExecutionId>,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,

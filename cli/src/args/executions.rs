@@ -1,7 +1,7 @@
 //! The command lines of `telexec ps`, `attach`, `input` and `kill`.
 
 use clap::Args;
-use telexec_executor::{ExecutionId, Signal};
+use telexec_executor::{ExecutionId, InvalidCommand, Signal};
 
 use super::complete;
 use crate::config::ConnectArgs;
@@ -67,12 +67,13 @@ pub(crate) struct AttachArgs {
     #[arg(value_parser = parse_agent, add = complete::targets())]
     pub(crate) target: Destination,
     /// Execution ID, as `telexec ps` lists them
+    #[arg(value_parser = parse_id)]
     pub(crate) id: ExecutionId,
     /// Forward standard input to the command
     #[arg(short = 'i', long)]
     pub(crate) stdin: bool,
     /// Start at this position: bytes of output, both streams together
-    #[arg(long, value_name = "POSITION", default_value = "0")]
+    #[arg(long, value_name = "POSITION", default_value = "0", value_parser = parse_position)]
     pub(crate) from: u64,
     /// Skip earlier output
     #[arg(long, conflicts_with = "from")]
@@ -106,6 +107,7 @@ pub(crate) struct InputArgs {
     #[arg(value_parser = parse_agent, add = complete::targets())]
     pub(crate) target: Destination,
     /// Execution ID, as `telexec ps` lists them
+    #[arg(value_parser = parse_id)]
     pub(crate) id: ExecutionId,
     /// Text to send [default: standard input]
     #[arg(allow_hyphen_values = true)]
@@ -136,7 +138,7 @@ pub(crate) struct KillArgs {
     #[arg(value_parser = parse_agent, add = complete::targets())]
     pub(crate) target: Destination,
     /// Execution IDs, as `telexec ps` lists them
-    #[arg(required = true, value_name = "ID")]
+    #[arg(required = true, value_name = "ID", value_parser = parse_id)]
     pub(crate) ids: Vec<ExecutionId>,
     /// Signal name or number: TERM, SIGTERM or 15
     #[arg(short = 's', long, value_name = "SIGNAL", default_value = "TERM", value_parser = parse_signal)]
@@ -145,8 +147,17 @@ pub(crate) struct KillArgs {
     pub(crate) connect: ConnectArgs,
 }
 
+/// An execution ID; the error does not name the field, which the flag already does.
+pub(super) fn parse_id(text: &str) -> Result<ExecutionId, String> {
+    text.parse().map_err(|error: InvalidCommand| error.reason.into_owned())
+}
+
+fn parse_position(text: &str) -> Result<u64, &'static str> {
+    text.parse().map_err(|_| "expected a number of bytes")
+}
+
 pub(super) fn parse_signal(text: &str) -> Result<Signal, String> {
-    text.to_ascii_uppercase().parse().map_err(|error: telexec_executor::InvalidCommand| error.reason.into_owned())
+    text.to_ascii_uppercase().parse().map_err(|error: InvalidCommand| error.reason.into_owned())
 }
 
 #[cfg(test)]

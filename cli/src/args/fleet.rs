@@ -7,7 +7,7 @@ use clap::Args;
 use telexec_executor::{ExecutionId, Signal, parse_size};
 use tracing_subscriber::filter::LevelFilter;
 
-use super::executions::parse_signal;
+use super::executions::{parse_id, parse_signal};
 use super::{CommandArgs, complete};
 use crate::config::ConnectArgs;
 use crate::syntax::{HostCount, parse_timeout};
@@ -195,13 +195,14 @@ pub(crate) struct OutputArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Uses the hosts recorded on this machine when the run was started, unless -w or similar flags
-select others, by the same names.
+Uses the hosts recorded on this machine when the run was started, unless -w, -g, … select
+other hosts.
 
 Example:
   telexec fleet attach -b fleet-0192f0c47a51-3e7b")]
 pub(crate) struct FleetAttachArgs {
     /// ID printed by `fleet -d`
+    #[arg(value_parser = parse_id)]
     pub(crate) id: ExecutionId,
     #[command(flatten)]
     pub(crate) hosts: HostArgs,
@@ -221,6 +222,7 @@ Example:
   telexec fleet ps fleet-0192f0c47a51-3e7b")]
 pub(crate) struct FleetPsArgs {
     /// ID printed by `fleet -d`
+    #[arg(value_parser = parse_id)]
     pub(crate) id: Option<ExecutionId>,
     /// Print one JSON object per line: the host, and its execution as in `telexec ps --json`
     #[arg(long)]
@@ -235,12 +237,13 @@ pub(crate) struct FleetPsArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit codes: 0 sent to all hosts, 1 unknown on a host, or a host is unreachable.
+Exit codes: 0 sent to all hosts, 1 the execution is unknown on a host, or a host is unreachable.
 
 Example:
   telexec fleet kill -s INT fleet-0192f0c47a51-3e7b")]
 pub(crate) struct FleetKillArgs {
     /// ID printed by `fleet -d`
+    #[arg(value_parser = parse_id)]
     pub(crate) id: ExecutionId,
     /// Signal name or number: TERM, SIGTERM or 15
     #[arg(short = 's', long, value_name = "SIGNAL", default_value = "TERM", value_parser = parse_signal)]

@@ -31,7 +31,9 @@ pub(crate) fn run(directory: Option<&Path>) -> Result<(), Failure> {
         let directory = directory.join(format!("man{}", page.section));
         let path = directory.join(page.file);
         let written = std::fs::create_dir_all(&directory).and_then(|()| std::fs::write(&path, page.text));
-        written.map_err(|error| Failure::new(exit::LOST, &error).context(path.display()))?;
+        written.map_err(|error| {
+            Failure::new(exit::LOST, &error).context(format_args!("cannot write {}", path.display()))
+        })?;
     }
     Ok(())
 }

@@ -38,7 +38,7 @@ impl Config {
             Ok(text) => Self::parse(&text, &path).map_err(|error| Failure::message(exit::USAGE, error)),
             Err(error) if error.kind() == io::ErrorKind::NotFound && !named => Ok(Self::default()),
             Err(error) => {
-                let failure = Failure::new(exit::USAGE, &error).context(path.display());
+                let failure = Failure::new(exit::USAGE, &error).context(format_args!("cannot read {}", path.display()));
                 Err(failure.hint(named.then(|| format!("{VARIABLE} names this file"))))
             }
         }
@@ -104,7 +104,7 @@ mod tests {
             ("[targets.'a b']\naddress = 'a:1'", "targets.a b: "),
             ("[groups]\n'a,b' = ['x']", "groups.a,b: "),
             ("[groups]\na = ['x[1-']", "groups.a: "),
-            ("[groups]\na = ['@b']", "groups.a: no such group: b"),
+            ("[groups]\na = ['@b']", "groups.a: no group \"b\""),
             ("[groups]\na = ['@b']\nb = ['c', '@a']", "groups.a: group b contains itself"),
             ("[groups]\na = 'x'", ":2: invalid type"),
         ] {

@@ -44,9 +44,7 @@ fn is_name(text: &str) -> bool {
 /// A target other than `local`, whose agent exists only within one process.
 pub(crate) fn parse_agent(text: &str) -> Result<Destination, String> {
     match text.parse() {
-        Ok(Destination::Local) => {
-            Err("the agent in telexec itself has no earlier executions: use a permanent agent".to_owned())
-        }
+        Ok(Destination::Local) => Err("\"local\" keeps no executions: use a running agent".to_owned()),
         destination => destination.map_err(|error| error.to_string()),
     }
 }

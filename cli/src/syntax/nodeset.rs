@@ -53,7 +53,7 @@ fn expand_into(
         if enclosing.iter().any(|outer| outer == name) {
             return Err(InvalidHostSet(format!("group {name} contains itself")));
         }
-        let nodes = groups.group(name).ok_or_else(|| InvalidHostSet(format!("no such group: {name}")))?;
+        let nodes = groups.group(name).ok_or_else(|| InvalidHostSet(format!("no group {name:?}")))?;
         enclosing.push(name.to_owned());
         for nodes in nodes {
             expand_into(&nodes, groups, enclosing, hosts)?;
@@ -254,7 +254,7 @@ mod tests {
             ("web[+1]", "is not a number"),
             ("web[1-5/0]", "step"),
             ("web[18446744073709551616]", "is not a number"),
-            ("@nope", "no such group: nope"),
+            ("@nope", "no group \"nope\""),
             ("@self", "group self contains itself"),
         ] {
             let error = expand(text, &Some3).unwrap_err();

@@ -94,7 +94,7 @@ func transport(target string) (credentials.TransportCredentials, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(ca) {
-		return nil, errors.New("TELEXEC_CA holds no certificate in PEM form")
+		return nil, errors.New("TELEXEC_CA contains no PEM certificate")
 	}
 	return credentials.NewTLS(&tls.Config{
 		Certificates: []tls.Certificate{pair},

@@ -52,7 +52,11 @@ async fn a_certificate_is_for_the_side_that_was_said() {
     let said = certs(&["issue", "a"], directory.path()).await;
     assert!(said.code == 2 && said.stderr().contains("--server|--client|--both"), "{said:?}");
     assert!(!directory.path().join("a.pem").exists());
-    for (side, usages) in [("--server", "server"), ("--client", "client"), ("--both", "server, client")] {
+    for (side, usages) in [
+        ("--server", "server authentication"),
+        ("--client", "client authentication"),
+        ("--both", "server authentication, client authentication"),
+    ] {
         certs(&["issue", "a", side, "--force"], directory.path()).await.answer();
         let said = say(&["certs", "show", directory.path().join("a.pem").to_str().unwrap()]).await;
         let shown = said.answer().lines().find(|line| line.starts_with("usages:")).unwrap();

@@ -53,7 +53,9 @@ fn subject_names(args: &CertsIssueArgs) -> Result<Vec<SanType>, Failure> {
     let name = args.name.as_str();
     let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-@:".contains(&byte));
     if !plain || name.is_empty() || name.starts_with(['.', '-']) {
-        return Err(wrong("a file name: use letters, digits and . _ - @", name));
+        let text =
+            format!("invalid name {name:?}: use only letters, digits and . _ - @ :, and neither . nor - at the start");
+        return Err(Failure::message(exit::USAGE, text));
     }
     let mut names = Vec::new();
     if args.dns.is_empty() && args.ip.is_empty() {

@@ -26,8 +26,7 @@ pub(super) fn show(files: &[PathBuf]) -> Result<(), Failure> {
 }
 
 fn one_file(path: &Path) -> Result<String, Failure> {
-    let name = path.display();
-    let data = std::fs::read(path).map_err(|error| failed(name, &error))?;
+    let data = std::fs::read(path).map_err(|error| failed(format_args!("cannot read {}", path.display()), &error))?;
     let mut text = String::new();
     for pem in Pem::iter_from_buffer(&data) {
         let pem = pem.map_err(|error| failed(path.display(), &error))?;
@@ -92,7 +91,9 @@ fn usages(cert: &X509Certificate<'_>) -> String {
         usages.push(usage.value.to_string().to_lowercase());
     }
     if let Ok(Some(usage)) = cert.extended_key_usage() {
-        for (set, name) in [(usage.value.server_auth, "server"), (usage.value.client_auth, "client")] {
+        for (set, name) in
+            [(usage.value.server_auth, "server authentication"), (usage.value.client_auth, "client authentication")]
+        {
             usages.extend(set.then(|| name.to_owned()));
         }
     }

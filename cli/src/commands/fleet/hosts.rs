@@ -131,7 +131,7 @@ pub(crate) async fn find(args: &HostArgs, connect: &ConnectArgs, config: &Config
     let mut chosen: Vec<_> =
         given.into_iter().filter(|(name, _)| !excluded.contains(name) && seen.insert(name.clone())).collect();
     if chosen.is_empty() {
-        return Err(Failure::message(exit::USAGE, "no hosts selected: the set is empty"));
+        return Err(Failure::message(exit::USAGE, "no hosts left: the set is empty"));
     }
     pick(&mut chosen, args.pick);
     chosen.into_iter().map(|(name, server_name)| resolver.host(name, server_name)).collect()
@@ -159,7 +159,7 @@ fn read_hosts_file(path: &Path) -> Result<Vec<String>, Failure> {
         true => std::io::stdin().lock().read_to_string(&mut text).map(|_| ()),
         false => std::fs::read_to_string(path).map(|read| text = read),
     };
-    read.map_err(|error| Failure::new(exit::USAGE, &error).context(path.display()))?;
+    read.map_err(|error| Failure::new(exit::USAGE, &error).context(format_args!("cannot read {}", path.display())))?;
     let lines = text.lines().map(|line| line.split_once('#').map_or(line, |(line, _)| line).trim());
     Ok(lines.filter(|line| !line.is_empty()).map(str::to_owned).collect())
 }

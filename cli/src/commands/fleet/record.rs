@@ -68,7 +68,7 @@ impl FleetRecord {
         read().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => Failure::message(exit::USAGE, format!("no record of {id} on this machine"))
                 .hint(Some("`telexec fleet ps` lists recorded runs; or select the hosts with -w")),
-            _ => Failure::new(exit::LOST, &error).context(id),
+            _ => Failure::new(exit::LOST, &error).context(format_args!("cannot read the record of {id}")),
         })
     }
 

@@ -184,7 +184,7 @@ async fn wait_until_ended(agent: &Agent, id: &ExecutionId, position: u64) -> Out
         false
     };
     match tokio::time::timeout(CANCEL_TIMEOUT, proof).await {
-        Ok(true) => cancelled("ended"),
+        Ok(true) => Outcome { kind: Kind::Cancelled, code: exit::LOST, ..Outcome::ok() },
         Ok(false) => confirm_cancel(agent).await,
         Err(_) => cancelled("may still be running"),
     }
@@ -193,7 +193,7 @@ async fn wait_until_ended(agent: &Agent, id: &ExecutionId, position: u64) -> Out
 /// Any answer proves that an earlier cancellation has arrived.
 async fn confirm_cancel(agent: &Agent) -> Outcome {
     match tokio::time::timeout(CANCEL_TIMEOUT, agent.ping()).await {
-        Ok(Ok(_)) => cancelled("the agent is ending it"),
+        Ok(Ok(_)) => cancelled("the agent is ending the command"),
         _ => cancelled("may still be running"),
     }
 }

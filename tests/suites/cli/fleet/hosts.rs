@@ -98,7 +98,7 @@ async fn what_is_no_set_of_hosts_is_reported() {
         (&["-w", "web[9-1]"][..], "is reversed"),
         (&["-w", "web[1-999999999]"], "more than 100000 hosts"),
         (&["-w", "web[1-"], "unclosed"),
-        (&["-w", "@nope"], "no such group: nope"),
+        (&["-w", "@nope"], "no group \"nope\""),
         (&["-w", ","], "the set is empty"),
         (&["-w", "a", "-x", "a"], "the set is empty"),
         (&[], "no hosts given"),
