@@ -56,23 +56,23 @@ pub enum Fault {
     #[error("it has no newline: the file was cut off here, or is being written")]
     Unfinished,
     /// It has no hash at its end.
-    #[error("it is no record: it does not end with a hash")]
+    #[error("it is not an audit record: it does not end with a hash")]
     NoRecord,
     /// Its hash does not match.
-    #[error("it was changed: its hash is not that of its text")]
+    #[error("it was modified: its hash does not match")]
     Changed,
     /// It is not a record of an agent.
-    #[error("it is no record: {0}")]
+    #[error("it is not an audit record: {0}")]
     Malformed(String),
     /// The line that should be here is missing.
-    #[error("lines are missing before it: {0} should be here")]
+    #[error("records are missing before it: expected {0}")]
     Missing(u64),
     /// It is repeated or out of order.
-    #[error("it is repeated or out of order: {0} should be here")]
+    #[error("it is repeated or out of order: expected {0}")]
     Repeated(u64),
     /// The line before it is not the one whose hash it holds.
     #[error(
-        "the line before it was changed, and its hash made anew: it is not the one that this one was written after"
+        "the record before it was modified and its hash recomputed: it does not match the hash that this one holds"
     )]
     Unchained,
 }

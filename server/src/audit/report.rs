@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use telexec_executor::text::error_chain;
+use telexec_executor::text::{counted, error_chain};
 
 use super::files;
 use super::verify::{Position, Summary, Verifier, VerifyError};
@@ -16,7 +16,7 @@ const MAX_RETRIES: u32 = 5;
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// Verifies the files of one log, in this order; given a single file, also those rotated before it. Writes the result to
-/// `out`, and returns the exit code: 0 whole, 1 broken, 2 not readable.
+/// `out`, and returns the exit code: 0 valid, 1 broken, 2 not readable.
 ///
 /// # Errors
 /// `out` cannot be written.
@@ -72,18 +72,22 @@ fn open_all(given: &[PathBuf]) -> Result<impl Iterator<Item = Opened>, (PathBuf,
 fn write_summary(summary: &Summary, files: u32, out: &mut impl Write) -> io::Result<()> {
     let Summary { records, first, last, hash, running, more_running, dropped } = summary;
     let files = if files == 1 { String::new() } else { format!(" in {files} files") };
-    let (Some(first), Some(last)) = (first, last) else { return writeln!(out, "whole: 0 records{files}") };
-    writeln!(out, "whole: {records} records{files}, {} to {}", shown(first), shown(last))?;
+    let (Some(first), Some(last)) = (first, last) else { return writeln!(out, "valid: 0 records{files}") };
+    writeln!(out, "valid: {}{files}, {} to {}", counted(*records, "record"), shown(first), shown(last))?;
     writeln!(out, "last hash: {hash}")?;
     if first.seq > 1 {
-        writeln!(out, "begins after {} earlier records, which are not here", first.seq - 1)?;
+        writeln!(out, "begins after {}, not in these files", counted(first.seq - 1, "earlier record"))?;
     }
     if *dropped > 0 {
-        writeln!(out, "{dropped} records could not be written when they should have been")?;
+        writeln!(out, "{} could not be written in time", counted(*dropped, "record"))?;
     }
     let starts = running.len() as u64 + more_running;
     if starts > 0 {
-        writeln!(out, "{starts} starts without an end: they still run, or the agent was killed before they ended")?;
+        let rest = match starts {
+            1 => "it still runs, or the agent was killed before it ended",
+            _ => "they still run, or the agent was killed before they ended",
+        };
+        writeln!(out, "{} without an end: {rest}", counted(starts, "start"))?;
     }
     for (seq, id) in running {
         writeln!(out, "  seq {seq}: execution {}", id.escape_default())?;

@@ -160,7 +160,7 @@ async fn an_agent_that_was_killed_leaves_starts_that_are_reported() {
     until_output(&mut left, "ready\n").await;
     agent.kill();
     let (code, said) = audit.verify().await;
-    assert!(code == 0 && said.contains("1 starts without an end"), "{said}");
+    assert!(code == 0 && said.contains("1 start without an end"), "{said}");
     assert!(said.contains(&format!("seq 2: execution {}", left.id())), "{said}");
     let next = audit.agent("").start();
     run(&next.executor().await, Command::argv(["true"])).await.unwrap();

@@ -155,8 +155,8 @@ async fn a_changed_or_deleted_line_is_named() {
     let name = audit.file().display().to_string();
     let edited = whole[3].replace("innocent", "innocenT");
     for (changed, said_of_it) in [
-        ([&whole[..3], &[&edited[..]], &whole[4..]].concat(), "line 4 (seq 4): it was changed"),
-        ([&whole[..3], &whole[4..]].concat(), "line 4 (seq 5): lines are missing before it: 4 should be here"),
+        ([&whole[..3], &[&edited[..]], &whole[4..]].concat(), "line 4 (seq 4): it was modified"),
+        ([&whole[..3], &whole[4..]].concat(), "line 4 (seq 5): records are missing before it: expected 4"),
     ] {
         fs::write(audit.file(), changed.concat()).unwrap();
         let (code, said) = audit.verify().await;
@@ -183,5 +183,5 @@ async fn a_log_that_was_moved_away_goes_on_in_a_new_file_on_sighup() {
     assert!(agent.terminate().await.success());
     assert_eq!(records(&moved).len(), 3);
     let (code, said) = verify(&[&moved, &audit.file()]).await;
-    assert!(code == 0 && said.starts_with("whole: 6 records in 2 files, seq 1 "), "{said}");
+    assert!(code == 0 && said.starts_with("valid: 6 records in 2 files, seq 1 "), "{said}");
 }

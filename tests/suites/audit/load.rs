@@ -36,7 +36,7 @@ async fn rotation_under_load_keeps_the_chain() {
     assert!(agent.terminate().await.success());
     assert_whole(&audit).await;
     let (_, said) = audit.verify().await;
-    assert!(said.contains("whole: 402 records in "), "{said}");
+    assert!(said.contains("valid: 402 records in "), "{said}");
 
     let directory = audit.file().parent().unwrap().to_owned();
     let mut files: Vec<_> = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();

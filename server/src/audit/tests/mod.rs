@@ -214,7 +214,7 @@ fn rotation_at_any_size_keeps_the_chain() {
             assert!(fs::metadata(path).unwrap().len() <= max_bytes.max(record + 10));
         }
         let (code, said) = test_log.verify();
-        assert!(code == 0 && said.starts_with("whole: 9 records in "), "{max_bytes}: {said}");
+        assert!(code == 0 && said.starts_with("valid: 9 records in "), "{max_bytes}: {said}");
     }
 }
 
@@ -229,7 +229,7 @@ fn a_rotation_that_was_cut_short_is_gone_on_with() {
     fs::write(test_log.path(), "").unwrap();
     assert_eq!(append(&mut test_log.open(0, 0)), 4);
     let (code, said) = test_log.verify();
-    assert!(code == 0 && said.starts_with("whole: 4 records in 3 files"), "{said}");
+    assert!(code == 0 && said.starts_with("valid: 4 records in 3 files"), "{said}");
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn a_rotated_file_that_is_missing_is_named() {
     let (code, said) = test_log.verify();
     assert_eq!(code, 1);
     assert!(
-        said.contains("audit.log.000000000004: line 1 (seq 4): lines are missing before it: 3 should be"),
+        said.contains("audit.log.000000000004: line 1 (seq 4): records are missing before it: expected 3"),
         "{said}"
     );
 }
