@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use telexec_executor::Program;
-use telexec_executor::text::error_chain;
+use telexec_executor::text::{counted, error_chain};
 
 use crate::address::ListenAddress;
 use crate::args::Args;
@@ -61,7 +61,7 @@ telexecd --config telexecd.toml policy check")]
 /// Subcommands of `audit`.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum AuditAction {
-    /// Verify an audit log: print the first line that was changed or is missing, if any
+    /// Verify an audit log: print the first record that was modified or is missing, if any
     ///
     /// Prints the number of records, the last hash, and the starts without an end; exits with 0, with 1 if the chain is
     /// broken, and with 2 if a file cannot be read. Anyone who can write the file can also replace it by a new, valid chain:
@@ -71,10 +71,11 @@ pub enum AuditAction {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Print the digest of a command, as an audit log has it where a command is not recorded in full
+    /// Compute the digest that the audit log records when a command is too long to record in full, or redacted
     ///
-    /// Prints `hmac_key` and `command_hmac_sha256`, to compare with those of a record: HMAC-SHA-256 with the key in
-    /// FILE.key, of all of standard input, the shell text, or of the arguments.
+    /// Prints, separated by a space, what a record of the command has as `hmac_key` (which key it is) and as
+    /// `command_hmac_sha256`: the HMAC-SHA-256 with the key in FILE.key of the shell text, read from standard input
+    /// to its end, or of the arguments.
     #[command(after_help = "Examples:\n  \
 printf %s 'make deploy' | telexecd audit digest /var/log/telexec/audit.log\n  \
 telexecd audit digest /var/log/telexec/audit.log -- make deploy")]
@@ -145,6 +146,6 @@ fn check(mut config: Config, file: Option<&PathBuf>) -> Result<String, ConfigErr
     };
     let policy = if config.roles.is_empty() { file.load_without_roles() } else { file.load() }?;
     let warnings = policy.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect::<String>();
-    let (path, rules) = (file.path.display(), policy.len());
-    Ok(format!("{warnings}{path}: valid, {rules} rules, SHA-256 {}\n", policy.digest))
+    let (path, rules) = (file.path.display(), counted(policy.len() as u64, "rule"));
+    Ok(format!("{warnings}{path}: valid, {rules}, SHA-256 {}\n", policy.digest))
 }

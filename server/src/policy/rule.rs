@@ -8,6 +8,9 @@ use telexec_executor::parse_size;
 
 use super::environment::Variables;
 
+/// The annotations of rules.
+const KNOWN: &str = "id, description, max_timeout, max_concurrent, max_output, any_owner, environment";
+
 /// A rule, without its scope and conditions, which Cedar evaluates.
 #[derive(Clone, Debug)]
 pub(crate) struct Rule {
@@ -41,19 +44,22 @@ impl Rule {
             environment: Variables::default(),
         };
         for (key, value) in policy.annotations() {
-            rule.read(key, value).map_err(|fault| format!("@{key}({value:?}): {fault}"))?;
+            if !rule.read(key, value).map_err(|fault| format!("@{key}({value:?}): {fault}"))? {
+                return Err(format!("@{key}: unknown annotation, expected one of {KNOWN}"));
+            }
         }
         Ok(rule)
     }
 
-    fn read(&mut self, key: &str, value: &str) -> Result<(), String> {
+    /// Returns whether the annotation is known.
+    fn read(&mut self, key: &str, value: &str) -> Result<bool, String> {
         match key {
             "id" if value.is_empty() || value.contains(char::is_control) => return Err("expected a name".to_owned()),
-            "id" | "description" => return Ok(()),
+            "id" | "description" => {}
             "max_timeout" | "max_concurrent" | "max_output" | "any_owner" | "environment"
                 if self.effect == Effect::Forbid =>
             {
-                return Err("goes with permit, not with forbid".to_owned());
+                return Err("allowed only on permit rules".to_owned());
             }
             "max_timeout" => self.allowance.timeout = Some(timeout(value)?),
             "max_concurrent" => self.allowance.concurrent = Some(concurrent(value)?),
@@ -62,12 +68,9 @@ impl Rule {
             // has no value, like other annotations of Cedar that are flags
             "any_owner" if value.is_empty() => self.any_owner = true,
             "any_owner" => return Err("takes no value: @any_owner".to_owned()),
-            _ => {
-                let known = "id, description, max_timeout, max_concurrent, max_output, any_owner, environment";
-                return Err(format!("is not known: {known}"));
-            }
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -121,6 +124,6 @@ mod tests {
             assert!(refused.starts_with(annotation.split('(').next().unwrap()), "{refused}");
         }
         let refused = rule(r#"@max_timeout("1s") forbid(principal, action, resource);"#).unwrap_err();
-        assert!(refused.contains("goes with permit"), "{refused}");
+        assert!(refused.contains("allowed only on permit"), "{refused}");
     }
 }

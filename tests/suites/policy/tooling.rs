@@ -67,7 +67,7 @@ async fn what_is_valid_is_said_to_be() {
     let (code, out, reported) = said("telexecd", &["policy", "check", &policy]).await;
     assert_eq!((code, reported.as_str()), (0, ""));
     assert!(out.starts_with("warning: ") && out.contains("impossible"), "{out}");
-    assert!(out.contains(&format!("{policy}: valid, 1 rules, SHA-256 ")), "{out}");
+    assert!(out.contains(&format!("{policy}: valid, 1 rule, SHA-256 ")), "{out}");
 
     let (code, schema, _) = said("telexecd", &["policy", "schema"]).await;
     assert!(code == 0 && schema.contains("action Execute"), "{schema}");
