@@ -273,7 +273,7 @@ impl Connections {
         self.metrics.handshake(peer.as_ref().err().map_or(HandshakeResult::Ok, HandshakeError::result));
         let peer = match peer {
             Ok(peer) => peer,
-            Err(reason) => return info!(from = remote.address, %reason, "turned a peer away"),
+            Err(reason) => return info!(from = remote.address, %reason, "rejected a connection"),
         };
         let (identity, connections, metrics) = (peer.identity().clone(), self.connection_limiter, self.metrics.clone());
         let acquire_permit = move || {

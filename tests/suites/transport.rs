@@ -44,7 +44,7 @@ async fn only_a_valid_certificate_of_the_ca_gets_in() {
             assert!(answer.is_err(), "{why}: {answer:?}");
         }
     }
-    until("it is logged", async || agent.log().matches("turned a peer away").count() == 16).await;
+    until("it is logged", async || agent.log().matches("rejected a connection").count() == 16).await;
     assert_eq!(who_am_i(&agent, certs.config(Some(&certs.client))).await.unwrap(), "client");
 }
 
@@ -84,7 +84,7 @@ async fn plain_text_does_not_get_in_where_tls_is_spoken() {
     if let Ok(wire) = Wire::connect(&agent).await {
         identity(&wire).await.unwrap_err();
     }
-    until("it is logged", async || agent.log().contains("turned a peer away")).await;
+    until("it is logged", async || agent.log().contains("rejected a connection")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -161,7 +161,7 @@ async fn silent_connections_hold_up_nobody_and_are_closed() {
         let _ = within(stream.read_to_end(&mut Vec::new())).await;
     }
     until("each was turned away", async || {
-        let (reported, left_out) = agent.reported("turned a peer away");
+        let (reported, left_out) = agent.reported("rejected a connection");
         reported + left_out == 600
     })
     .await;
@@ -227,7 +227,7 @@ fn without_tls_only_this_machine_is_listened_to() {
         ("tcp://0.0.0.0:0", &["--insecure"][..], "loopback"),
         ("tcp://[::]:0", &["--insecure"], "loopback"),
         ("tcp://127.0.0.1:0", &[], "--tls-cert"),
-        ("tcp://127.0.0.1:0", &["--tls-cert", certs.agent.cert.to_str().unwrap()], "go together"),
+        ("tcp://127.0.0.1:0", &["--tls-cert", certs.agent.cert.to_str().unwrap()], "must be given together"),
     ] {
         let refused = Agent::builder().listen(listen).args(args.to_vec()).try_start();
         let refused = refused.expect_err("it does not listen");

@@ -22,6 +22,9 @@ use crate::trace;
 
 /// Twice the default number of executions: each may be followed, and queried besides.
 const MAX_CALLS_PER_IDENTITY: NonZeroU32 = NonZeroU32::new(8192).unwrap();
+/// Less would refuse what every caller sends.
+const MIN_REQUEST_BYTES: usize = 64 * 1024;
+const MIN_REQUEST_FIELDS: usize = 64;
 
 /// The configuration of an agent. `deploy/telexecd.toml` is the commented example.
 #[derive(Clone, Debug, Deserialize)]
@@ -213,7 +216,7 @@ pub enum ConfigError {
 
 impl ConfigError {
     pub(crate) fn tcp_needs_tls() -> Self {
-        let text = "tcp:// needs --tls-cert, --tls-key and --client-ca; on a loopback address --insecure does without";
+        let text = "tcp:// needs --tls-cert, --tls-key and --client-ca, or --insecure on a loopback address";
         InvalidSetting(text.to_owned()).into()
     }
 }
@@ -312,12 +315,18 @@ impl Config {
         if self.max_connections == 0 {
             return invalid("max_connections is 0: no caller could connect");
         }
-        const MIN_REQUEST_BYTES: usize = 64 * 1024;
-        let request_bytes = self.max_request_bytes_in_flight.min(self.max_request_bytes_in_flight_per_identity);
-        if request_bytes < MIN_REQUEST_BYTES || self.max_request_fields < 64 {
-            return invalid(
-                "max_request_bytes_in_flight, that per_identity, and max_request_fields must be at least 65536, 65536 and 64",
-            );
+        for (key, value, least) in [
+            ("max_request_bytes_in_flight", self.max_request_bytes_in_flight, MIN_REQUEST_BYTES),
+            (
+                "max_request_bytes_in_flight_per_identity",
+                self.max_request_bytes_in_flight_per_identity,
+                MIN_REQUEST_BYTES,
+            ),
+            ("max_request_fields", self.max_request_fields, MIN_REQUEST_FIELDS),
+        ] {
+            if value < least {
+                return invalid(&format!("{key}: must be at least {least}"));
+            }
         }
         if self.max_executions == 0 {
             return invalid("max_executions is 0: nothing could run");
@@ -368,7 +377,7 @@ impl Config {
             }
             (None, None, None, None) => Ok(None),
             (None, None, None, Some(_)) => Err(InvalidSetting("--client-crl needs --client-ca".into()).into()),
-            _ => Err(InvalidSetting("--tls-cert, --tls-key and --client-ca go together".into()).into()),
+            _ => Err(InvalidSetting("--tls-cert, --tls-key and --client-ca must be given together".into()).into()),
         }
     }
 

@@ -69,7 +69,7 @@ impl ConnectionLimiter {
         if let Some((open, max, setting)) = full {
             if !was_full {
                 let from = &remote.address;
-                warn!(from, %identity, open, most = max, setting, "turned a peer away, and will others: too many connections");
+                warn!(from, %identity, open, most = max, setting, "rejected a connection, and will reject others: too many connections");
             }
             return None;
         }

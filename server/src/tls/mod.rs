@@ -40,8 +40,8 @@ pub enum TlsError {
         /// The cause.
         source: pem::Error,
     },
-    /// A file holds nothing of the expected kind.
-    #[error("{path} holds no {what}")]
+    /// A file contains nothing of the expected kind.
+    #[error("{path} contains no PEM {what}")]
     Empty {
         /// The expected content.
         what: &'static str,
@@ -49,7 +49,7 @@ pub enum TlsError {
         path: PathBuf,
     },
     /// A CA certificate cannot be used.
-    #[error("{path} holds a CA certificate that cannot be used")]
+    #[error("{path} contains a CA certificate that cannot be used")]
     Ca {
         /// The file.
         path: PathBuf,
@@ -57,7 +57,7 @@ pub enum TlsError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A revocation list cannot be used.
-    #[error("{path} holds a revocation list that cannot be used")]
+    #[error("{path} contains a revocation list that cannot be used")]
     Revocation {
         /// The file.
         path: PathBuf,
@@ -65,7 +65,7 @@ pub enum TlsError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Without a list of its own, all certificates of a CA would be refused.
-    #[error("{path} holds no revocation list signed by {ca}: add one, even if it lists nothing")]
+    #[error("{path} contains no revocation list signed by {ca}: add one, even if it lists nothing")]
     Unlisted {
         /// The file of the lists.
         path: PathBuf,

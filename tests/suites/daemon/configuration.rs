@@ -63,13 +63,15 @@ async fn faults_of_the_file_are_named() {
         ("shell = \"\"", "shell"),
         ("log_format = \"xml\"", "xml"),
         ("log_level = \"a=b=c\"", "telexecd"),
+        ("max_request_bytes_in_flight = 1", "max_request_bytes_in_flight: must be at least 65536"),
+        ("max_request_fields = 63", "max_request_fields: must be at least 64"),
         ("[environment]\n\"A=B\" = \"c\"", "environment"),
         ("[audit]\nfile = \"relative\"", "audit.file"),
         ("[audit]\nfile = \"/\"", "audit.file"),
         ("[audit]\nredact = [\"(\"]", "audit.redact"),
         ("[audit]\nwhen_full = \"wait\"", "when_full"),
         ("[audit]\nfiles = \"/a\"", "files"),
-        ("tls_cert = \"/no/such.pem\"", "go together"),
+        ("tls_cert = \"/no/such.pem\"", "must be given together"),
         ("client_crl = \"/no/such.pem\"", "--client-crl needs --client-ca"),
         ("tls_cert = \"/no/such.pem\"\ntls_key = \"/no/such.key\"\nclient_ca = \"/no/ca.pem\"", "/no/"),
     ] {
@@ -125,7 +127,7 @@ async fn faults_of_revocation_lists_are_named() {
     let list = certs.ca.revocation_list(&[&certs.client]);
     let cut = format!("{}-----END X509 CRL-----\n", &list[..list.len() / 2]);
     for (content, named) in [
-        ("nothing", "holds no revocation list"),
+        ("nothing", "contains no PEM revocation list"),
         (&cut, "revocation list"),
         (&namesake.revocation_list(&[]), "no revocation list signed by CN=telexec tests"),
     ] {

@@ -53,7 +53,7 @@ async fn lines_of_one_kind_are_bounded_and_those_left_out_are_counted() {
     }
     let (mut reported, mut left_out) = (0, 0);
     until("each is logged or counted", async || {
-        (reported, left_out) = agent.reported("turned a peer away");
+        (reported, left_out) = agent.reported("rejected a connection");
         reported + left_out == CONNECTIONS
     })
     .await;
