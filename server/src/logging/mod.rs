@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tracing::error;
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -31,8 +31,8 @@ static STARTED: AtomicBool = AtomicBool::new(false);
 #[non_exhaustive]
 pub enum LogError {
     /// `log_level` is neither a level nor filter directives.
-    #[error(transparent)]
-    Level(#[from] ParseError),
+    #[error("log_level: unknown level {0:?}, expected error, warn, info, debug, trace or off, or filter directives")]
+    Level(String),
     /// The writer thread cannot be started.
     #[error("cannot start the thread that writes the log")]
     Thread(#[source] io::Error),
@@ -46,7 +46,7 @@ pub enum LogError {
 /// # Errors
 /// `log_level` is invalid, the thread cannot be started, or the log was started before.
 pub fn start(config: &Config) -> Result<(), LogError> {
-    let filter = EnvFilter::builder().parse(&config.log_level)?;
+    let filter = filter(&config.log_level)?;
     thread::Builder::new().name("log".into()).spawn(|| QUEUE.write()).map_err(LogError::Thread)?;
     STARTED.store(true, Ordering::Relaxed);
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Line).log_internal_errors(false);
@@ -61,6 +61,19 @@ pub fn start(config: &Config) -> Result<(), LogError> {
         error!(thread = thread.name(), place, "panicked: {text}");
     }));
     Ok(())
+}
+
+/// Stricter than `EnvFilter`, which takes a misspelled level for a target and turns off all others.
+///
+/// # Errors
+/// A part is neither a level nor a directive with a `=` or a `[`.
+fn filter(text: &str) -> Result<EnvFilter, LogError> {
+    let is_word = |part: &str| !part.contains(['=', '[']);
+    let is_unknown = |part: &&str| is_word(part) && part.parse::<LevelFilter>().is_err();
+    if let Some(unknown) = text.split(',').map(str::trim).find(is_unknown) {
+        return Err(LogError::Level(unknown.to_owned()));
+    }
+    EnvFilter::builder().parse(text).map_err(|_| LogError::Level(text.to_owned()))
 }
 
 /// Writes a plain line to standard error, in order with the log if that was started.
@@ -97,5 +110,21 @@ impl Write for Line {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_no_level_is_refused() {
+        for level in ["off", "error", "warn", "info", "debug", "trace", "INFO", "telexec_engine=debug,info", ""] {
+            assert!(filter(level).is_ok(), "{level}");
+        }
+        for (level, named) in [("foo", "\"foo\""), ("info,inof", "\"inof\""), ("a=b=c", "a=b=c"), ("a=foo", "a=foo")] {
+            let refused = filter(level).unwrap_err().to_string();
+            assert!(refused.contains(named) && refused.contains("error, warn, info, debug, trace"), "{refused}");
+        }
     }
 }

@@ -62,7 +62,8 @@ async fn faults_of_the_file_are_named() {
         ("max_connections = 0", "max_connections"),
         ("shell = \"\"", "shell"),
         ("log_format = \"xml\"", "xml"),
-        ("log_level = \"a=b=c\"", "telexecd"),
+        ("log_level = \"a=b=c\"", "log_level"),
+        ("log_level = \"foo\"", "expected error, warn, info, debug, trace or off"),
         ("max_request_bytes_in_flight = 1", "max_request_bytes_in_flight: must be at least 65536"),
         ("max_request_fields = 63", "max_request_fields: must be at least 64"),
         ("[environment]\n\"A=B\" = \"c\"", "environment"),
@@ -87,6 +88,8 @@ async fn faults_of_flags_and_environment_are_faults_of_the_configuration() {
         (&["--listen", "http://a:1"][..], &[][..]),
         (&[], &[("TELEXECD_LISTEN", "http://a:1")]),
         (&["--config", "/no/such/telexecd.toml"], &[]),
+        (&["--listen", "unix:///tmp/never.sock", "--log-level", "foo"], &[]),
+        (&["--listen", "unix:///tmp/never.sock"], &[("TELEXECD_LOG_LEVEL", "telexec_engine=foo")]),
     ] {
         let (code, log) = telexecd(&[&["--check-config"], args].concat(), environment).await;
         assert_eq!(code, 78, "{args:?} {environment:?}: {log}");
