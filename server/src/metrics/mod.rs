@@ -166,14 +166,14 @@ impl Counters {
         let mut registry = Registry::default();
         let ours = registry.sub_registry_with_prefix("telexec");
         ours.register("executions", "Commands that ran and have ended", self.executions.clone());
-        ours.register("start_seconds", "From a command's request to its process", self.start_seconds.clone());
-        ours.register("execution_seconds", "From a command's start to its end", self.execution_seconds.clone());
+        ours.register("start_seconds", "Time from a command's request to its process", self.start_seconds.clone());
+        ours.register("execution_seconds", "Time from a command's start to its end", self.execution_seconds.clone());
         ours.register("output_bytes", "Bytes that commands wrote", self.output.all.clone());
-        ours.register("output_dropped_bytes", "Of these, bytes that were sent to no caller", self.dropped.all.clone());
+        ours.register("output_dropped_bytes", "Bytes of output that were sent to no caller", self.dropped.all.clone());
         ours.register("start_failures", "Commands whose start failed", self.start_failures.clone());
-        ours.register("refusals", "Commands and callers that were turned away", self.refusals.clone());
+        ours.register("refusals", "Commands and callers that were refused", self.refusals.clone());
         ours.register("policy_decisions", "Calls that were allowed or denied", self.decisions.clone());
-        ours.register("handshakes", "Peers that said who they are, or could not", self.handshakes.clone());
+        ours.register("handshakes", "Connection handshakes, by result", self.handshakes.clone());
         registry.register_collector(Box::new(collector));
         registry
     }

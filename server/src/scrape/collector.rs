@@ -38,17 +38,25 @@ impl AgentCollector {
 
     /// The agent's own metrics.
     fn encode_agent(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
-        encoder.info("telexec_build", "The agent", ("version", env!("CARGO_PKG_VERSION")))?;
+        encoder.info("telexec_build", "Version of the agent", ("version", env!("CARGO_PKG_VERSION")))?;
         let containment = self.engine.containment().as_str();
-        encoder.info("telexec_containment", "How processes are kept together", ("containment", containment))?;
-        encoder.gauge("telexec_executions_running", "Commands that run", self.engine.running() as f64)?;
-        encoder.gauge("telexec_executions_limit", "max_executions", self.max_executions.into())?;
-        encoder.gauge(
-            "telexec_connections",
-            "Open connections of callers that are known",
-            self.connections.open() as f64,
+        encoder.info(
+            "telexec_containment",
+            "How the processes of a command are kept together",
+            ("containment", containment),
         )?;
-        encoder.gauge("telexec_connections_limit", "max_connections", self.max_connections.into())?;
+        encoder.gauge("telexec_executions_running", "Running commands", self.engine.running() as f64)?;
+        encoder.gauge(
+            "telexec_executions_limit",
+            "Maximum of running commands (max_executions)",
+            self.max_executions.into(),
+        )?;
+        encoder.gauge("telexec_connections", "Open authenticated connections", self.connections.open() as f64)?;
+        encoder.gauge(
+            "telexec_connections_limit",
+            "Maximum of open connections (max_connections)",
+            self.max_connections.into(),
+        )?;
         if let Some(tls) = &self.tls {
             let end = since_epoch(tls.current().certificate.end());
             encoder.gauge(
@@ -57,7 +65,7 @@ impl AgentCollector {
                 end,
             )?;
         }
-        encoder.counter("telexec_log_dropped_lines", "Lines of the log that are lost", logging::dropped() as f64)?;
+        encoder.counter("telexec_log_dropped_lines", "Lines of the log that were lost", logging::dropped() as f64)?;
         if let Some((missing, fails)) = self.audit.faults() {
             encoder.counter("telexec_audit_dropped", "Records that are missing in the audit log", missing as f64)?;
             encoder.gauge(
@@ -114,13 +122,17 @@ fn encode_process(encoder: &mut MetricEncoder<'_>) -> Result<(), Fault> {
     let started = procfs::boot_time_secs()? as f64 + stat.starttime as f64 / a_second;
     let cpu = (stat.utime + stat.stime) as f64 / a_second;
     encoder.counter("process_cpu_seconds", "Processor time of the agent itself", cpu)?;
-    encoder.gauge("process_resident_memory_bytes", "Its memory", stat.rss_bytes().get() as f64)?;
-    encoder.gauge("process_virtual_memory_bytes", "Its addresses", stat.vsize as f64)?;
-    encoder.gauge("process_threads", "Its threads", stat.num_threads as f64)?;
-    encoder.gauge("process_start_time_seconds", "Since the epoch", started)?;
-    encoder.gauge("process_open_fds", "Its descriptors", own.fd_count()? as f64)?;
+    encoder.gauge(
+        "process_resident_memory_bytes",
+        "Resident memory of the agent, in bytes",
+        stat.rss_bytes().get() as f64,
+    )?;
+    encoder.gauge("process_virtual_memory_bytes", "Virtual memory of the agent, in bytes", stat.vsize as f64)?;
+    encoder.gauge("process_threads", "Threads of the agent", stat.num_threads as f64)?;
+    encoder.gauge("process_start_time_seconds", "Start time of the agent, in seconds since the Unix epoch", started)?;
+    encoder.gauge("process_open_fds", "Open file descriptors of the agent", own.fd_count()? as f64)?;
     if let procfs::process::LimitValue::Value(most) = limits.max_open_files.soft_limit {
-        encoder.gauge("process_max_fds", "The most descriptors that it may have", most as f64)?;
+        encoder.gauge("process_max_fds", "Maximum of open file descriptors of the agent", most as f64)?;
     }
     Ok(())
 }
