@@ -28,55 +28,62 @@ telexecd --listen tcp://0.0.0.0:7443 --tls-cert web1.pem --tls-key web1.key --cl
 )]
 pub struct Args {
     /// Configuration file (TOML)
-    #[arg(long, value_name = "FILE", env = "TELEXECD_CONFIG")]
+    #[arg(long, value_name = "FILE", env = "TELEXECD_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
     /// Address to listen on: unix:///path.sock, tcp://host:port, vsock://cid:port (`any` for any cid) or systemd: (the
     /// sockets that systemd passes); may be repeated
-    #[arg(long, value_name = "URI", env = "TELEXECD_LISTEN", value_delimiter = ',')]
+    #[arg(long, value_name = "URI", env = "TELEXECD_LISTEN", hide_env_values = true, value_delimiter = ',')]
     listen: Vec<String>,
     /// Address for Prometheus metrics over HTTP: tcp://host:port (plaintext on loopback addresses, otherwise with the agent's
     /// certificates) or unix:///path.sock [default: none]
-    #[arg(long, value_name = "URI", env = "TELEXECD_METRICS_LISTEN")]
+    #[arg(long, value_name = "URI", env = "TELEXECD_METRICS_LISTEN", hide_env_values = true)]
     metrics_listen: Option<String>,
     /// OpenTelemetry collector on this machine to export spans to, such as http://127.0.0.1:4317 [default:
     /// OTEL_EXPORTER_OTLP_ENDPOINT, or none]
-    #[arg(long, value_name = "URL", env = "TELEXECD_OTLP_ENDPOINT")]
+    #[arg(long, value_name = "URL", env = "TELEXECD_OTLP_ENDPOINT", hide_env_values = true)]
     otlp_endpoint: Option<String>,
     /// The agent's certificate chain, for tcp://
-    #[arg(long, value_name = "PEM", env = "TELEXECD_TLS_CERT")]
+    #[arg(long, value_name = "PEM", env = "TELEXECD_TLS_CERT", hide_env_values = true)]
     tls_cert: Option<PathBuf>,
     /// The agent's private key
-    #[arg(long, value_name = "PEM", env = "TELEXECD_TLS_KEY")]
+    #[arg(long, value_name = "PEM", env = "TELEXECD_TLS_KEY", hide_env_values = true)]
     tls_key: Option<PathBuf>,
     /// CA certificates that callers are verified against
-    #[arg(long, value_name = "PEM", env = "TELEXECD_CLIENT_CA")]
+    #[arg(long, value_name = "PEM", env = "TELEXECD_CLIENT_CA", hide_env_values = true)]
     client_ca: Option<PathBuf>,
     /// Revocation lists of these CAs; like the certificates, reloaded on SIGHUP and when the file changes
-    #[arg(long, value_name = "PEM", env = "TELEXECD_CLIENT_CRL")]
+    #[arg(long, value_name = "PEM", env = "TELEXECD_CLIENT_CRL", hide_env_values = true)]
     client_crl: Option<PathBuf>,
     /// Policy: who may do what, in Cedar; like the certificates, reloaded on SIGHUP and when the file changes
-    #[arg(long, value_name = "FILE", env = "TELEXECD_POLICY")]
+    #[arg(long, value_name = "FILE", env = "TELEXECD_POLICY", hide_env_values = true)]
     policy: Option<PathBuf>,
     /// Allow tcp:// without TLS, on loopback addresses only
-    #[arg(long, env = "TELEXECD_INSECURE", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL")]
+    #[arg(long, env = "TELEXECD_INSECURE", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL")]
     insecure: Option<bool>,
     /// Directory for the agent's own files [default: a temporary one]
-    #[arg(long, value_name = "DIR", env = "TELEXECD_STATE_DIR")]
+    #[arg(long, value_name = "DIR", env = "TELEXECD_STATE_DIR", hide_env_values = true)]
     state_dir: Option<PathBuf>,
     /// How to track the processes of a command: cgroup-v2, cgroup-v1 or process-group [default: the best that works]
-    #[arg(long, value_name = "KIND", env = "TELEXECD_CONTAINMENT")]
+    #[arg(long, value_name = "KIND", env = "TELEXECD_CONTAINMENT", hide_env_values = true)]
     containment: Option<ContainmentKind>,
-    /// Refuse to start without this containment: cgroup
-    #[arg(long, value_name = "KIND", env = "TELEXECD_REQUIRE_CONTAINMENT", hide_possible_values = true)]
+    /// Refuse to start unless cgroups can contain commands; KIND is cgroup
+    #[arg(
+        long,
+        value_name = "KIND",
+        env = "TELEXECD_REQUIRE_CONTAINMENT",
+        hide_env_values = true,
+        hide_possible_values = true
+    )]
     require_containment: Option<RequiredContainment>,
     /// Log format [default: text]
-    #[arg(long, value_name = "FORMAT", env = "TELEXECD_LOG_FORMAT")]
+    #[arg(long, value_name = "FORMAT", env = "TELEXECD_LOG_FORMAT", hide_env_values = true)]
     log_format: Option<LogFormat>,
-    /// Log level: error, warn, info, debug, trace, or filter directives [default: info]
-    #[arg(long, value_name = "LEVEL", env = "TELEXECD_LOG_LEVEL")]
+    /// Log level: error, warn, info, debug, trace or off; or filter directives, such as telexec_engine=debug,info
+    /// [default: info]
+    #[arg(long, value_name = "LEVEL", env = "TELEXECD_LOG_LEVEL", hide_env_values = true)]
     log_level: Option<String>,
     /// Check the configuration, the certificates and the policy, then exit with 0 or 78
-    #[arg(long, env = "TELEXECD_CHECK_CONFIG")]
+    #[arg(long, env = "TELEXECD_CHECK_CONFIG", hide_env_values = true)]
     pub check_config: bool,
     /// A task other than serving
     #[command(subcommand)]
