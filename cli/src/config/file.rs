@@ -149,7 +149,7 @@ fn check_address(address: &str) -> Result<(), String> {
         Ok(Destination::Agent(_)) => Ok(()),
         Ok(Destination::Local) => Err("local is not an address".to_owned()),
         Ok(Destination::Named(_)) => {
-            Err("missing port: expected unix:///PATH, HOST:PORT or tcp://HOST:PORT".to_owned())
+            Err("missing port: expected unix:///PATH, HOST:PORT, tcp://HOST:PORT or vsock://CID:PORT".to_owned())
         }
         Err(error) => Err(error.to_string()),
     }

@@ -113,7 +113,8 @@ impl Permission {
         tokio::select! {
             biased;
             refused = self.ended() => Err(refused),
-            done = work => done,
+            // it may have failed since another call of the same caller was refused already
+            done = work => done.map_err(|error| self.check().err().unwrap_or(error)),
         }
     }
 

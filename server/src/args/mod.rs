@@ -20,7 +20,7 @@ const OTLP_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 #[command(
     name = "telexecd",
     version,
-    after_help = "Every flag is also a key of the configuration file (with _ for -), and an environment \
+    after_help = "Every flag but --config and --check-config is also a key of the configuration file (with _ for -), and an environment \
 variable TELEXECD_…; precedence: flag, environment, file.\n\n\
 Examples:\n  \
 telexecd --listen unix:///run/telexec/agent.sock\n  \

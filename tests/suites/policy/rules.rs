@@ -162,7 +162,9 @@ async fn a_rule_keeps_so_many_at_once_for_each_caller() {
     let start = async || anna.execute(sh("sleep 300").build().unwrap()).await;
     let (first, second) = (start().await.unwrap(), start().await.unwrap());
     match start().await {
-        Err(ExecutorError::Exhausted { retry_after: Some(_), reason }) => assert!(reason.contains('2'), "{reason}"),
+        Err(ExecutorError::Exhausted { retry_after: Some(_), reason }) => {
+            assert!(reason.contains("2 running") && reason.contains("@max_concurrent"), "{reason}");
+        }
         other => panic!("{other:?}"),
     }
     run(&other, sh("true")).await.unwrap();

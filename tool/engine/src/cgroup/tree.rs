@@ -342,11 +342,16 @@ fn try_remove(path: &Path) -> io::Result<()> {
     fs::remove_dir(path)
 }
 
-/// No process is visible in a cgroup and those below it.
+/// No process is visible in a cgroup and those below it, but for such as are ending.
 fn is_left(path: &Path) -> bool {
+    let stays = |pid: &i32| {
+        let process = table::read(*pid).ok().flatten();
+        process.is_some_and(|process| !process.zombie && !process.exiting)
+    };
     match pids(path) {
-        Ok(pids) => pids.is_empty(),
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
+        Ok(pids) => !pids.iter().any(stays),
+        // another thread has removed one of them, perhaps while it was read
+        Err(error) => error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV),
     }
 }
 

@@ -158,10 +158,12 @@ impl Registry {
         if entries.by_key.values().filter(is_its).count() < most as usize {
             return Ok(());
         }
+        let limit = match concurrent {
+            Some(allowed) if *allowed < self.max_per_identity => "the limit of the policy's rule (@max_concurrent)",
+            _ => "the limit per caller (max_executions_per_identity)",
+        };
         Err(ExecutorError::Exhausted {
-            reason: format!(
-                "{identity} already has {most} running, the limit per caller (max_executions_per_identity)"
-            ),
+            reason: format!("{identity} already has {most} running, {limit}"),
             retry_after: Some(Duration::from_secs(1)),
         })
     }
