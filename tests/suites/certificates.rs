@@ -134,8 +134,8 @@ async fn what_cannot_be_used_leaves_the_old_ones_in_use() {
     let write = |name: &str, text: &str| std::fs::write(mounted.path(name), text).unwrap();
     let bad: [(&str, &dyn Fn()); 5] = [
         ("cannot be used together", &|| write("agent.key", &std::fs::read_to_string(&another.key).unwrap())),
-        ("no certificate", &|| write("agent.pem", "nothing")),
-        ("no revocation list", &|| write("crl.pem", "")),
+        ("contains no PEM certificate", &|| write("agent.pem", "nothing")),
+        ("contains no PEM revocation list", &|| write("crl.pem", "")),
         ("cannot read", &|| std::fs::remove_file(mounted.path("ca.pem")).unwrap()),
         ("chmod 600", &|| std::fs::set_permissions(&key, PermissionsExt::from_mode(0o644)).unwrap()),
     ];
