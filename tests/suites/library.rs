@@ -162,11 +162,20 @@ fn holdings() -> BTreeMap<&'static str, String> {
     let files = names("/proc/self/fd").len();
     BTreeMap::from([
         ("descriptors", files.to_string()),
-        ("threads", names("/proc/self/task").len().to_string()),
+        ("threads", format!("{:?}", threads())),
         ("children", format!("{:?}", children(this()))),
         ("cgroups", format!("{:?}", cgroups(this()))),
         ("temporary files", format!("{:?}", names(std::env::temp_dir().to_str().unwrap()))),
     ])
+}
+
+/// The names of this process's threads.
+fn threads() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path().join("comm"));
+    // one may end meanwhile
+    let mut names: Vec<_> = tasks.filter_map(|path| fs::read_to_string(path).ok()).collect();
+    names.sort_unstable();
+    names
 }
 
 /// Whether it is shut down or only dropped.
