@@ -160,22 +160,16 @@ fn holdings() -> BTreeMap<&'static str, String> {
     };
     // the directory that is read is one of them, each time
     let files = names("/proc/self/fd").len();
+    let name = |tid: &String| fs::read_to_string(format!("/proc/self/task/{tid}/comm")).unwrap_or_default();
+    let mut threads: Vec<_> = names("/proc/self/task").iter().map(name).collect();
+    threads.sort_unstable();
     BTreeMap::from([
         ("descriptors", files.to_string()),
-        ("threads", format!("{:?}", threads())),
+        ("threads", format!("{threads:?}")),
         ("children", format!("{:?}", children(this()))),
         ("cgroups", format!("{:?}", cgroups(this()))),
         ("temporary files", format!("{:?}", names(std::env::temp_dir().to_str().unwrap()))),
     ])
-}
-
-/// The names of this process's threads.
-fn threads() -> Vec<String> {
-    let tasks = fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path().join("comm"));
-    // one may end meanwhile
-    let mut names: Vec<_> = tasks.filter_map(|path| fs::read_to_string(path).ok()).collect();
-    names.sort_unstable();
-    names
 }
 
 /// Whether it is shut down or only dropped.

@@ -198,6 +198,19 @@ impl Audit {
         }
     }
 
+    /// Describes a command that is refused; `None`: that is not recorded.
+    async fn describe_refused(
+        &self,
+        call: &Call,
+        command: &Command,
+        analysis: &Arc<CommandAnalysis>,
+    ) -> Option<(&Arc<Inner>, Box<Asked>)> {
+        let inner = self.0.as_ref().filter(|inner| inner.spares(call))?;
+        // if it cannot be described, the caller and the decision are recorded all the same
+        let asked = inner.describe(call, command, analysis, CommandDescriber::brief).await.unwrap_or_default();
+        inner.fits(call, json::length(&asked) + rest(call), true).then_some((inner, asked))
+    }
+
     /// Records a command that the policy denied.
     pub(crate) async fn record_denied(
         &self,
@@ -207,12 +220,7 @@ impl Audit {
         decision: &Decision,
         error: &ExecutorError,
     ) {
-        let Some(inner) = self.0.as_ref().filter(|inner| inner.spares(call)) else { return };
-        // if it cannot be described, the caller and the decision are recorded all the same
-        let asked = inner.describe(call, command, analysis, CommandDescriber::brief).await.unwrap_or_default();
-        if !inner.fits(call, json::length(&asked) + rest(call), true) {
-            return;
-        }
+        let Some((inner, asked)) = self.describe_refused(call, command, analysis).await else { return };
         let decision = decision.into();
         let body = Body::Denied { decision, failure: error.into(), asked };
         inner.write(Record::new(body).of(&Origin::of(call)).about(command.execution_id())).await;
@@ -227,11 +235,7 @@ impl Audit {
         decision: &Decision,
         error: &ExecutorError,
     ) {
-        let Some(inner) = self.0.as_ref().filter(|inner| inner.spares(call)) else { return };
-        let asked = inner.describe(call, command, analysis, CommandDescriber::brief).await.unwrap_or_default();
-        if !inner.fits(call, json::length(&asked) + rest(call), true) {
-            return;
-        }
+        let Some((inner, asked)) = self.describe_refused(call, command, analysis).await else { return };
         let decision = decision.into();
         let body = Body::Refused { decision, failure: error.into(), asked };
         inner.write(Record::new(body).of(&Origin::of(call)).about(command.execution_id())).await;
