@@ -12,5 +12,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .bytes(".telexec.v1")
         .codec_path("crate::codec::Codec")
         .compile_fds(descriptors)?;
+    // apart from the others, which an agent serves and describes
+    let enrollment = protox::compile(["telexec/enrollment/v1/enrollment.proto"], ["."])?;
+    tonic_prost_build::configure().compile_fds(enrollment)?;
     Ok(())
 }

@@ -11,13 +11,9 @@ mod terminal; // the terminal, standard input and signals of this process
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use self::args::Cli;
-
 fn main() -> ExitCode {
     #[cfg(all(target_os = "linux", target_env = "gnu", target_feature = "crt-static"))]
     telexec_engine::look_up_in_files();
     commands::complete();
-    ExitCode::from(commands::run(Cli::parse()))
+    ExitCode::from(commands::run(args::parse()))
 }

@@ -116,7 +116,16 @@ impl Agent {
     /// # Errors
     /// It did not answer, or its policy does not let this caller ask.
     pub async fn check(&self, command: &Command) -> Result<CommandCheck, ExecutorError> {
-        let request = CheckCommandRequest { request: Some(command_to_wire(command)) };
+        self.check_as(command, "").await
+    }
+
+    /// Asks whether the agent would run a command for another identity, such as `spiffe://example.org/ops/anna`; empty: the
+    /// caller's own.
+    ///
+    /// # Errors
+    /// It did not answer, or does not let this caller ask.
+    pub async fn check_as(&self, command: &Command, identity: &str) -> Result<CommandCheck, ExecutorError> {
+        let request = CheckCommandRequest { request: Some(command_to_wire(command)), identity: identity.to_owned() };
         let answer = AgentServiceClient::new(self.channel.clone()).check_command(request).await;
         answer.map(tonic::Response::into_inner).map_err(|status| self.failed(status))
     }

@@ -1,4 +1,7 @@
-//! Ends a command when its caller drops it. The agent does not, since it was asked to keep detached commands running.
+//! Ends a command when its caller drops it, also while the connection is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use telexec_executor::{Attach, ExecutionId, Executor, ExecutorError, OnDisconnect};
 use tokio::runtime::Handle;
@@ -6,6 +9,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::outage::Outage;
 use crate::{RemoteExecutor, Resume};
+
+/// Any grace makes an attach the continuation of the call that started the command: whoever might make that one may end
+/// the command by this one.
+const AT_ONCE: Duration = Duration::from_millis(1);
 
 /// Dropping it ends the command, in a spawned task, unless it was disarmed.
 pub(crate) struct CancelOnDrop {
@@ -45,8 +52,9 @@ impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         let Some((runtime, tasks)) = self.runtime.take() else { return };
         let (executor, id, started) = (self.executor.clone(), self.id.clone(), self.started);
-        let from = Attach { position: self.position, on_disconnect: OnDisconnect::Kill };
-        let outage = Outage::new(self.resume, None, executor.endpoint());
+        let from =
+            Attach { on_disconnect: OnDisconnect::Kill, disconnect_grace: AT_ONCE, ..Attach::position(self.position) };
+        let outage = Outage::new(self.resume, None, executor.endpoint(), Arc::default());
         tasks.spawn_on(end(executor, id, from, started, outage), &runtime);
     }
 }

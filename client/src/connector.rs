@@ -17,7 +17,7 @@ use tokio::net::{TcpStream, lookup_host};
 
 use crate::error::{Source, find};
 use crate::gathered::Gathered;
-use crate::{ConnectError, ConnectOptions, Target, TlsOptions, tls};
+use crate::{ConnectError, ConnectOptions, LookupError, Target, TlsOptions, tls};
 
 /// Detects vanished peers on quiet connections.
 const TCP_KEEPALIVE: TcpKeepalive =
@@ -97,7 +97,8 @@ impl Connector {
             Ok(Some(SETTINGS)) => Ok(Box::new(stream)),
             Ok(Some(_)) => Err(self.unreachable("what listens there is not an agent")),
             Ok(None) => {
-                Err(self.untrusted(format!("no HTTP/2 greeting within {timeout:?}: the agent may require TLS")))
+                let what = "it is an agent that requires TLS, or no agent";
+                Err(self.untrusted(format!("nothing came from it for {timeout:?}: {what}")))
             }
             Err(error) => Err(self.unreachable(error)),
         }
@@ -125,7 +126,8 @@ impl Connector {
 
     async fn dial_tcp(&self, host: &str, port: u16) -> Result<TcpStream, ConnectError> {
         let plain = self.options.tls.is_none();
-        let found = lookup_host((host, port)).await.map_err(|error| self.unreachable(error))?;
+        let found = lookup_host((host, port)).await;
+        let found = found.map_err(|error| self.unreachable(LookupError::new(host, &error)))?;
         // without TLS a name such as localhost counts as local only if its address is
         let addresses: Vec<SocketAddr> = found.filter(|address| !plain || address.ip().is_loopback()).collect();
         let each = self.options.connect_timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);

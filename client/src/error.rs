@@ -149,6 +149,11 @@ pub(crate) struct Forgotten {
     pub(crate) source: Option<ExecutorError>,
 }
 
+/// The agent has ended the command.
+#[derive(Debug, thiserror::Error)]
+#[error("the agent has ended the command, since this side was out of reach for too long")]
+pub(crate) struct GivenUp;
+
 /// It is unknown whether the command ran.
 #[derive(Debug, thiserror::Error)]
 #[error(

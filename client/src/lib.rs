@@ -44,6 +44,7 @@ mod error;
 mod executor;
 mod following;
 mod gathered;
+mod lookup;
 mod outage;
 mod resume;
 mod resumed;
@@ -53,8 +54,9 @@ mod tls;
 pub use agent::{Agent, ConnectOptions, Ping};
 pub use error::{Cause, ConnectError};
 pub use executor::RemoteExecutor;
+pub use lookup::LookupError;
 pub use resume::{Resume, Resuming};
-pub use target::{InvalidTarget, Target};
+pub use target::{DEFAULT_PORT, InvalidTarget, Target};
 /// What an agent says of a command that it might run.
 pub use telexec_proto::v1::CheckCommandResponse as CommandCheck;
 /// What an agent says about itself and its machine.

@@ -1,6 +1,9 @@
 //! Retries while the agent is out of reach: which errors count, when to try again, and when to give up.
 
+use std::sync::Arc;
+
 use telexec_executor::ExecutorError;
+use tokio::sync::watch;
 use tokio::time::{Duration, Instant, sleep_until, timeout_at};
 
 use crate::Resume;
@@ -14,6 +17,12 @@ pub(crate) fn is_loss(error: &ExecutorError) -> bool {
     matches!(error, Lost { .. } | Unreachable { .. } | Untrusted { .. })
 }
 
+impl Drop for Outage {
+    fn drop(&mut self) {
+        self.answered();
+    }
+}
+
 /// Begins with the first loss that is passed to [`pause`](Self::pause).
 pub(crate) struct Outage {
     resume: Resume,
@@ -24,16 +33,28 @@ pub(crate) struct Outage {
     end: Option<Instant>,
     /// The upper limit of the next pause.
     pause: Duration,
+    /// Whether there is one.
+    report: Arc<watch::Sender<bool>>,
 }
 
 impl Outage {
-    pub(crate) fn new(resume: Resume, deadline: Option<Instant>, endpoint: &str) -> Self {
-        Self { resume, deadline, endpoint: endpoint.to_owned(), end: None, pause: resume.initial_delay }
+    pub(crate) fn new(
+        resume: Resume,
+        deadline: Option<Instant>,
+        endpoint: &str,
+        report: Arc<watch::Sender<bool>>,
+    ) -> Self {
+        Self { resume, deadline, endpoint: endpoint.to_owned(), end: None, pause: resume.initial_delay, report }
     }
 
     /// Whether there was a loss that is not over.
     pub(crate) fn has_begun(&self) -> bool {
         self.end.is_some()
+    }
+
+    /// The agent has answered: the outage may be over.
+    pub(crate) fn answered(&self) {
+        self.report.send_if_modified(|lost| std::mem::replace(lost, false));
     }
 
     /// The agent is reachable again.
@@ -50,6 +71,7 @@ impl Outage {
         if !is_loss(&error) {
             return Err(error);
         }
+        self.report.send_if_modified(|lost| !std::mem::replace(lost, true));
         let now = Instant::now();
         let end = *self.end.get_or_insert(now + self.resume.give_up_after.min(MAX_TIME));
         let next = now + self.pause.min(self.resume.max_delay).min(MAX_TIME).mul_f64(fastrand::f64());

@@ -5,8 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use telexec_executor::{
-    Attach, Command, Execution, ExecutionId, Executor, ExecutorError, OnDisconnect, forward_executor,
+    Attach, Command, Execution, ExecutionId, ExecutionInfo, Executor, ExecutorError, ListPage, ListQuery, OnDisconnect,
+    forward_executor,
 };
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use crate::RemoteExecutor;
@@ -18,7 +20,8 @@ use crate::resumed::{Bounds, Resumed};
 /// How to retry while an agent is out of reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resume {
-    /// From the detection of a loss until giving up. Default: 30 s.
+    /// From the detection of a loss until giving up; also how long the agent is asked to wait before it ends the command.
+    /// Default: 30 s.
     pub give_up_after: Duration,
     /// The delay before the first attempt is random, up to this; the limit doubles with each attempt. Default: 100 ms.
     pub initial_delay: Duration,
@@ -41,17 +44,17 @@ impl Default for Resume {
 ///   reach is [`ExecutorError::DeadlineExceeded`].
 /// - A start whose response is lost is repeated with the same id, which does not run it twice. That needs the agent's start
 ///   time from before, so the very first start takes one more round trip: keep this value, and clone it.
-/// - Output that the agent no longer has is an [`Event::Gap`](telexec_executor::Event::Gap): it keeps the first
-///   `spool_max_bytes` (64 MiB unless configured) for callers that come back.
+/// - Output that the agent no longer has is an [`Event::Gap`](telexec_executor::Event::Gap). It keeps what may have been lost
+///   with the connection; and of detached commands the first `spool_max_bytes` (64 MiB unless configured).
 ///
-/// **Dropping.** The agent cannot distinguish a caller that lost the connection from one that is gone for good, so it is asked to
-/// keep every command running. Dropping an [`Execution`] of a command with [`OnDisconnect::Kill`] before its end still ends
-/// it, with [`ExitCause::Cancelled`](telexec_executor::ExitCause::Cancelled) and its grace: a task does that, also after
-/// [`ExecutorError::Lost`], which tries for as long as [`Resume::give_up_after`] and needs the runtime to stay alive. When this
-/// process dies instead, or the agent stays out of reach, the command runs on up to its timeout: give it one
-/// ([`Command::timeout`]). Of several callers that share an `execution_id`, the first that drops it ends it for all.
+/// **Dropping.** A command with [`OnDisconnect::Kill`] has a [`disconnect_grace`](Command::disconnect_grace) of
+/// [`Resume::give_up_after`]: the agent ends it when its caller has been gone for that long, as when this process dies.
+/// Dropping its [`Execution`] before the end ends it at once, with
+/// [`ExitCause::Cancelled`](telexec_executor::ExitCause::Cancelled) and its grace: during an outage a task does that, also
+/// after [`ExecutorError::Lost`], which tries for as long as [`Resume::give_up_after`] and needs the runtime to stay alive. Of
+/// several callers that share an `execution_id`, the first that drops it ends it for all.
 ///
-/// Input, signals and queries are not repeated: they fail with [`ExecutorError::Lost`] or [`ExecutorError::Unreachable`],
+/// Queries are repeated too. Input and signals are not: they fail with [`ExecutorError::Lost`] or [`ExecutorError::Unreachable`],
 /// and may be tried again.
 #[derive(Clone, Debug)]
 pub struct Resuming {
@@ -61,11 +64,19 @@ pub struct Resuming {
     agent_start: Arc<Mutex<Option<SystemTime>>>,
     /// Tasks that end dropped executions.
     cancellations: TaskTracker,
+    /// Whether a call waits for a lost connection.
+    outages: Arc<watch::Sender<bool>>,
 }
 
 impl Resuming {
     pub(crate) fn new(executor: RemoteExecutor, resume: Resume) -> Self {
-        Self { executor, resume, agent_start: Arc::default(), cancellations: TaskTracker::new() }
+        Self {
+            executor,
+            resume,
+            agent_start: Arc::default(),
+            cancellations: TaskTracker::new(),
+            outages: Arc::default(),
+        }
     }
 
     /// Waits until the agent was asked to end every dropped execution, or was out of reach for too long. Call it before the
@@ -75,13 +86,36 @@ impl Resuming {
         self.cancellations.wait().await;
     }
 
+    /// Whether a call waits for a lost connection at the moment.
+    pub fn outages(&self) -> watch::Receiver<bool> {
+        self.outages.subscribe()
+    }
+
     fn cancel_on_drop(&self, id: &ExecutionId, on_disconnect: OnDisconnect) -> CancelOnDrop {
         let ends = on_disconnect == OnDisconnect::Kill;
         CancelOnDrop::new(self.executor.clone(), self.resume, id.clone(), ends.then(|| self.cancellations.clone()))
     }
 
+    /// The command, which the agent keeps for a caller that has lost its connection.
+    fn with_grace(&self, command: Command) -> Command {
+        let grace = match command.on_disconnect() {
+            OnDisconnect::Kill => command.disconnect_grace().max(self.resume.give_up_after),
+            OnDisconnect::Detach => Duration::ZERO,
+        };
+        command.with_disconnect_grace(grace)
+    }
+
     fn outage(&self, bounds: &Bounds) -> Outage {
-        Outage::new(self.resume, bounds.deadline, self.executor.endpoint())
+        Outage::new(self.resume, bounds.deadline, self.executor.endpoint(), Arc::clone(&self.outages))
+    }
+
+    /// Makes a call that has no effect.
+    async fn repeat<T, F>(&self, call: impl Fn() -> F) -> Result<T, ExecutorError>
+    where
+        F: Future<Output = Result<T, ExecutorError>>,
+    {
+        let mut outage = self.outage(&Bounds::of_attach(Attach::start()));
+        outage.repeat(call).await
     }
 
     /// Starts a command that has an id.
@@ -90,7 +124,10 @@ impl Resuming {
         let mut may_run = false;
         loop {
             let error = match outage.limit(self.executor.execute(command.clone())).await {
-                Ok(execution) => return Ok(execution),
+                Ok(execution) => {
+                    outage.answered();
+                    return Ok(execution);
+                }
                 Err(error) => error,
             };
             may_run |= matches!(error, ExecutorError::Lost { .. });
@@ -128,7 +165,7 @@ impl Executor for Resuming {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
         let id = command.execution_id().cloned().unwrap_or_else(ExecutionId::generate);
         let mut cancel_on_drop = self.cancel_on_drop(&id, command.on_disconnect());
-        let command = command.with_execution_id(id).with_on_disconnect(OnDisconnect::Detach);
+        let command = self.with_grace(command.with_execution_id(id));
         let bounds = Bounds::of(&command);
         let mut outage = self.outage(&bounds);
         match self.start(&command, &mut outage).await {
@@ -147,15 +184,29 @@ impl Executor for Resuming {
     }
 
     async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
-        let bounds = Bounds::default();
+        let from = match from.on_disconnect {
+            OnDisconnect::Kill => {
+                Attach { disconnect_grace: from.disconnect_grace.max(self.resume.give_up_after), ..from }
+            }
+            OnDisconnect::Detach => from,
+        };
+        let bounds = Bounds::of_attach(from);
         let mut outage = self.outage(&bounds);
-        let detached = Attach { on_disconnect: OnDisconnect::Detach, ..from };
-        let execution = outage.repeat(|| self.executor.attach(id, detached)).await?;
+        let execution = outage.repeat(|| self.executor.attach(id, from)).await?;
+        outage.answered();
         let mut cancel_on_drop = self.cancel_on_drop(id, from.on_disconnect);
         cancel_on_drop.started();
         cancel_on_drop.position = from.position;
         Ok(Resumed::new(self.executor.clone(), execution, bounds, outage, cancel_on_drop).into_execution())
     }
 
-    forward_executor!(self => self.executor; write_input, resize, signal, get, list);
+    async fn get(&self, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
+        self.repeat(|| self.executor.get(id)).await
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<ListPage, ExecutorError> {
+        self.repeat(|| self.executor.list(query.clone())).await
+    }
+
+    forward_executor!(self => self.executor; write_input, resize, signal);
 }

@@ -3,36 +3,50 @@
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use telexec_executor::{Attach, Command, Event, Execution, Executor, ExecutorError, Output, Started};
+use telexec_executor::{
+    Attach, Command, Event, Execution, Executor, ExecutorError, ExitCause, OnDisconnect, Output, Started,
+};
 use tokio::time::{Instant, timeout_at};
 
 use crate::RemoteExecutor;
 use crate::cancel_on_drop::CancelOnDrop;
-use crate::error::{Forgotten, gone, lost};
+use crate::error::{Forgotten, GivenUp, gone, lost};
 use crate::following::Overdue;
 use crate::outage::Outage;
 
 /// A connection that lasts this long ends the outage, even without new events.
 const STABLE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How far the agent's promotion may lag behind the time that is kept here.
+const PROMOTION_MARGIN: Duration = Duration::from_secs(1);
+
 /// The times at which a command is to be promoted, ended and reported.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Bounds {
     /// From its start until it goes to the background, if it still runs.
     yield_after: Option<Duration>,
     /// When the agent ends it.
     pub(crate) deadline: Option<Instant>,
     overdue: Option<Overdue>,
+    /// How to attach again, apart from the position.
+    again: Attach,
 }
 
 impl Bounds {
+    /// For an attach.
+    pub(crate) fn of_attach(from: Attach) -> Self {
+        Self { yield_after: None, deadline: None, overdue: None, again: from }
+    }
+
     /// For a command that starts now.
     pub(crate) fn of(command: &Command) -> Self {
         let yield_after = command.yield_after();
         let promotion = yield_after.and_then(|delay| Instant::now().checked_add(delay));
         // once in the background it does not apply
         let deadline = command.deadline().map(Instant::from_std).filter(|at| promotion.is_none_or(|soon| *at <= soon));
-        Self { yield_after, deadline, overdue: Overdue::of(command) }
+        let (on_disconnect, disconnect_grace) = (command.on_disconnect(), command.disconnect_grace());
+        let again = Attach { on_disconnect, disconnect_grace, ..Attach::start() };
+        Self { yield_after, deadline, overdue: Overdue::of(command), again }
     }
 }
 
@@ -46,6 +60,7 @@ pub(crate) struct Resumed {
     /// When it goes to the background, if it still runs.
     promotion: Option<Instant>,
     overdue: Option<Overdue>,
+    again: Attach,
     outage: Outage,
     /// Ends the command if this is dropped before the end.
     cancel_on_drop: CancelOnDrop,
@@ -69,6 +84,7 @@ impl Resumed {
             is_first: !outage.has_begun(),
             promotion: bounds.yield_after.and_then(|delay| Instant::now().checked_add(delay)),
             overdue: bounds.overdue,
+            again: bounds.again,
             outage,
             cancel_on_drop,
             since: Instant::now(),
@@ -92,6 +108,11 @@ impl Resumed {
     async fn next(&mut self) -> Result<Event, ExecutorError> {
         loop {
             match self.event().await {
+                // nobody else has a reason to cancel it
+                Ok(Event::Exited(exited)) if exited.cause == ExitCause::Cancelled && self.may_be_given_up() => {
+                    self.cancel_on_drop.disarm();
+                    return Err(lost(self.executor.endpoint(), GivenUp));
+                }
                 Ok(event) => {
                     if let Some(event) = self.news(event) {
                         return Ok(event);
@@ -100,6 +121,11 @@ impl Resumed {
                 Err(error) => self.resume(error).await?,
             }
         }
+    }
+
+    /// The agent may have ended it, since this side was out of reach.
+    fn may_be_given_up(&self) -> bool {
+        !self.is_first && self.again.on_disconnect == OnDisconnect::Kill
     }
 
     /// The next event of this connection.
@@ -141,9 +167,11 @@ impl Resumed {
             self.outage.is_over();
         }
         self.outage.pause(error).await.map_err(gone)?;
-        let (id, from) = (self.cancel_on_drop.id(), Attach::position(self.cancel_on_drop.position));
-        let attach = || self.executor.attach_before(self.overdue, id, from);
+        let (id, position) = (self.cancel_on_drop.id(), self.cancel_on_drop.position);
+        let (again, promotion) = (Attach { position, ..self.again }, self.promotion);
+        let attach = || self.executor.attach_before(self.overdue, id, unbound_when_promoted(again, promotion));
         let followed = self.outage.repeat(attach).await.map_err(|error| self.failed(error))?;
+        self.outage.answered();
         if *followed.started() != self.started {
             return Err(self.forgotten(None));
         }
@@ -177,6 +205,15 @@ impl Resumed {
 
     fn forgotten(&self, source: Option<ExecutorError>) -> ExecutorError {
         lost(self.executor.endpoint(), Forgotten { id: self.cancel_on_drop.id().clone(), source })
+    }
+}
+
+/// A command that goes to the background about now is bound to nobody.
+fn unbound_when_promoted(from: Attach, promotion: Option<Instant>) -> Attach {
+    let margin = PROMOTION_MARGIN.min(from.disconnect_grace / 2);
+    match promotion {
+        Some(at) if at <= Instant::now() + margin => Attach::position(from.position),
+        _ => from,
     }
 }
 

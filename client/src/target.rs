@@ -5,8 +5,12 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+/// The port of hosts that are given without one.
+pub const DEFAULT_PORT: u16 = 7443;
+
 /// The address of an agent: `unix:///path`, `tcp://host:port`, or `host:port` for short; `vsock://cid:port` for one in a
-/// virtual machine, or `vsock-uds:///path:port` by way of its hypervisor. An IPv6 address stands in brackets: `[::1]:7443`.
+/// virtual machine, or `vsock-uds:///path:port` by way of its hypervisor. A host without a port is at [`DEFAULT_PORT`]. An
+/// IPv6 address stands in brackets: `[::1]:7443`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Target {
@@ -41,7 +45,8 @@ pub enum Target {
 #[error("{0}")]
 pub struct InvalidTarget(String);
 
-const FORMS: &str = "expected unix:///PATH, HOST:PORT, tcp://HOST:PORT, vsock://CID:PORT or vsock-uds:///PATH:PORT";
+const FORMS: &str =
+    "expected unix:///PATH, HOST, HOST:PORT, tcp://HOST:PORT, vsock://CID:PORT or vsock-uds:///PATH:PORT";
 
 impl Target {
     /// Whether it is certainly on this machine: a Unix socket, `localhost` or a loopback address.
@@ -92,25 +97,39 @@ impl fmt::Display for Target {
 }
 
 fn tcp(text: &str) -> Result<Target, InvalidTarget> {
-    let (host, port) = match text.strip_prefix('[').map(|rest| rest.split_once("]:")) {
-        Some(Some((host, port))) => {
-            host.parse::<Ipv6Addr>().map_err(|_| invalid("in the brackets is no IPv6 address"))?;
-            (host, port)
-        }
-        Some(None) => return Err(invalid("no port after the bracket: expected [ADDRESS]:PORT")),
-        None => text.rsplit_once(':').ok_or_else(|| InvalidTarget(format!("no port: {FORMS}")))?,
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => ipv6(rest)?,
+        None => match text.rsplit_once(':') {
+            Some((host, _)) if host.contains(':') => {
+                return Err(invalid("an IPv6 address stands in brackets: [ADDRESS] or [ADDRESS]:PORT"));
+            }
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
     };
-    if !text.starts_with('[') {
-        if host.contains(':') {
-            return Err(invalid("an IPv6 address stands in brackets: [ADDRESS]:PORT"));
-        }
-        if host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte)) {
-            return Err(InvalidTarget(format!("{host:?} is not a host: {FORMS}")));
-        }
+    let is_name = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    if host.is_empty() || !(is_name || text.starts_with('[')) {
+        return Err(InvalidTarget(format!("{host:?} is not a host: {FORMS}")));
     }
-    match port.parse() {
-        Ok(port) if port != 0 => Ok(Target::Tcp { host: host.to_owned(), port }),
-        _ => Err(InvalidTarget(format!("{port:?} is not a port: expected 1 to 65535"))),
+    let port = match port {
+        Some(port) => port
+            .parse()
+            .ok()
+            .filter(|port| *port != 0)
+            .ok_or_else(|| InvalidTarget(format!("{port:?} is not a port: expected 1 to 65535")))?,
+        None => DEFAULT_PORT,
+    };
+    Ok(Target::Tcp { host: host.to_owned(), port })
+}
+
+/// The address, and the port after its closing bracket.
+fn ipv6(rest: &str) -> Result<(&str, Option<&str>), InvalidTarget> {
+    let (host, port) = rest.split_once(']').ok_or_else(|| invalid("no closing bracket: expected [ADDRESS]:PORT"))?;
+    host.parse::<Ipv6Addr>().map_err(|_| invalid("in the brackets is no IPv6 address"))?;
+    match port.strip_prefix(':') {
+        Some(port) => Ok((host, Some(port))),
+        None if port.is_empty() => Ok((host, None)),
+        None => Err(invalid("after the bracket is no port: expected [ADDRESS]:PORT")),
     }
 }
 
@@ -155,7 +174,10 @@ mod tests {
             ("tcp://build-7:7443", "tcp://build-7:7443"),
             ("build_7.example.org:1", "tcp://build_7.example.org:1"),
             ("127.0.0.1:65535", "tcp://127.0.0.1:65535"),
+            ("build-7", "tcp://build-7:7443"),
+            ("tcp://10.0.0.7", "tcp://10.0.0.7:7443"),
             ("[::1]:7443", "tcp://[::1]:7443"),
+            ("[::1]", "tcp://[::1]:7443"),
             ("tcp://[fe80::1]:7443", "tcp://[fe80::1]:7443"),
             ("vsock://3:7443", "vsock://3:7443"),
             ("vsock-uds:///run/a:b.vsock:5000", "vsock-uds:///run/a:b.vsock:5000"),
@@ -169,8 +191,8 @@ mod tests {
     #[test]
     fn what_is_no_target_says_why() {
         for (text, why) in [
-            ("", "no port"),
-            ("build-7", "no port"),
+            ("", "not a host"),
+            ("tcp://", "not a host"),
             ("unix://run/x.sock", "absolute path"),
             ("unix:/run/x.sock", "three slashes"),
             ("vsock://3", "has a port"),
@@ -190,7 +212,9 @@ mod tests {
             ("me@build-7:7443", "not a host"),
             ("bücher:7443", "not a host"),
             ("::1:7443", "in brackets"),
-            ("[::1]", "no port"),
+            ("fe80::1", "in brackets"),
+            ("[::1]7443", "no port"),
+            ("[::1", "no closing bracket"),
             ("[build-7]:1", "no IPv6 address"),
         ] {
             let error = text.parse::<Target>().unwrap_err();

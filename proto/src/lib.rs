@@ -13,5 +13,14 @@ pub mod v1 {
     tonic::include_proto!("telexec.v1");
 }
 
-/// The compiled proto files (a `google.protobuf.FileDescriptorSet`), for server reflection.
+/// Types, client and server of the package `telexec.enrollment.v1`, by which a CA issues certificates.
+pub mod enrollment {
+    /// The proto file documents them.
+    #[allow(missing_docs, clippy::all, rustdoc::all)]
+    pub mod v1 {
+        tonic::include_proto!("telexec.enrollment.v1");
+    }
+}
+
+/// The compiled proto files of an agent (a `google.protobuf.FileDescriptorSet`), for server reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

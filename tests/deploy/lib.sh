@@ -11,11 +11,11 @@ telexec=${BIN:?}/telexec
 die() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
 passed() { printf 'ok: %s\n' "$*"; }
 
-# How a command ends, and a pattern that its output must match; the output is in $said afterwards.
+# How a command ends, and a pattern that its output must match; the output is in $said afterwards. It may take LIMIT seconds.
 expect() { # CODE PATTERN COMMAND...
   local code=0 wanted=$1 pattern=$2
   shift 2
-  said=$(timeout 120 "$@" 2>&1 </dev/null) || code=$?
+  said=$(timeout "${LIMIT:-120}" "$@" 2>&1 </dev/null) || code=$?
   [[ $code -eq $wanted ]] || die "exit code $code, not $wanted, of: $*"$'\n'"$said"
   grep -qE -- "$pattern" <<<"$said" || die "no /$pattern/ in the output of: $*"$'\n'"$said"
 }

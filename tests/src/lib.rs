@@ -34,7 +34,7 @@ pub use cgroups::{Cleared, Hierarchy, MemoryLimit, ProcessLimit, Subtree, cgroup
 pub use files::{Gate, Opened, directory, executable, lines};
 pub use grpcurl::{Answer, Grpcurl};
 pub use holdings::{Holdings, Memory, settled};
-pub use mcp::{McpClient, telexec_mcp, text};
+pub use mcp::{McpClient, McpServer, telexec_mcp, text};
 pub use outcome::{Outcome, Replay, collect, exit_of, replay, run, until_output};
 pub use places::{Place, at};
 pub use processes::{MARK, Process, Watch, children, marker, processes_with};

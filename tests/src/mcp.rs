@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
 use crate::{program, within};
 
@@ -51,8 +51,19 @@ impl McpClient {
     /// It cannot.
     pub async fn start_with(mode: &str, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let telexec = program("telexec");
-        let server = ["-c", CLIENT, mode, telexec.to_str().unwrap(), "mcp"];
-        let mut command = unconfigured(Command::new(python()), &[&server, args].concat());
+        Self::of(mode, &[&[telexec.to_str().unwrap(), "mcp"], args].concat(), variables).await
+    }
+
+    /// Calls a server by HTTP, with these variables in the client's environment.
+    ///
+    /// # Panics
+    /// It cannot.
+    pub async fn http(mode: &str, url: &str, variables: &[(&str, &str)]) -> Self {
+        Self::of(mode, &[url], variables).await
+    }
+
+    async fn of(mode: &str, server: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut command = unconfigured(Command::new(python()), &[&["-c", CLIENT, mode], server].concat());
         let mut child = command.envs(variables.iter().copied()).spawn().expect("python runs");
         let output = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut this =
@@ -172,6 +183,53 @@ impl McpClient {
     /// It has ended before.
     pub async fn kill(mut self) {
         within(self.child.kill()).await.unwrap();
+    }
+}
+
+/// `telexec mcp --listen` on a loopback address.
+pub struct McpServer {
+    child: Child,
+    /// Where it is called.
+    pub url: String,
+    _log: Lines<BufReader<ChildStderr>>,
+}
+
+impl McpServer {
+    /// Starts it with these arguments besides its address.
+    ///
+    /// # Panics
+    /// It does not say where it is called.
+    pub async fn start(args: &[&str]) -> Self {
+        let mut command = telexec_mcp(&[&["--listen", "tcp://127.0.0.1:0"], args].concat());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let line = within(log.next_line()).await.unwrap().expect("it says where it is called");
+        let url = line.strip_prefix("telexec: MCP is served at ").expect(&line).to_owned();
+        Self { child, url, _log: log }
+    }
+
+    /// Its address without the scheme and the path.
+    ///
+    /// # Panics
+    /// Never.
+    pub fn address(&self) -> &str {
+        self.url.split('/').nth(2).unwrap()
+    }
+
+    /// Its process.
+    ///
+    /// # Panics
+    /// It has ended.
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("it runs")
+    }
+
+    /// Its exit code.
+    ///
+    /// # Panics
+    /// It does not end.
+    pub async fn exit_code(mut self) -> Option<i32> {
+        within(self.child.wait()).await.unwrap().code()
     }
 }
 

@@ -1,8 +1,10 @@
 """A client of the Model Context Protocol: the official SDK, driven by lines of JSON, and printing what it receives.
 
     python mcp_client.py auto|legacy PROGRAM ARG...
+    python mcp_client.py auto|legacy URL
 
-It starts the program as its server, and reads such as
+It starts the program as its server, or calls the one at that address, with what MCP_TOKEN, MCP_CA, MCP_CERT and MCP_KEY
+name. It reads such as
     {"id": 1, "list": true}
     {"id": 2, "call": "bash", "arguments": {"command": "ls"}, "progress": true, "meta": {}}
     {"id": 2, "cancel": true}
@@ -11,10 +13,13 @@ At the end of its input it closes the connection as the SDK does, and reports th
 
 import json
 import os
+import ssl
 import sys
 
 import anyio
+import httpx2
 from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 
@@ -47,8 +52,21 @@ async def ask(client, request, scope):
         send(id=id, cancelled=True)
 
 
+def http(url):
+    token, ca, cert = (os.environ.get(name) for name in ["MCP_TOKEN", "MCP_CA", "MCP_CERT"])
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    verify = ssl.create_default_context(cafile=ca)
+    if cert:
+        verify.load_cert_chain(cert, os.environ["MCP_KEY"])
+    client = httpx2.AsyncClient(headers=headers, verify=verify, timeout=httpx2.Timeout(30, read=300))
+    return streamable_http_client(url, http_client=client)
+
+
 async def main(mode, program, *args):
-    server = StdioServerParameters(command=program, args=args, env=dict(os.environ))
+    if program.startswith("http"):
+        server = http(program)
+    else:
+        server = StdioServerParameters(command=program, args=args, env=dict(os.environ))
     async with Client(server, mode=mode) as client:
         send(server=plain(client.server_info), protocol=client.protocol_version, instructions=client.instructions)
         scopes = {}

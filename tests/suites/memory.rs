@@ -112,7 +112,7 @@ async fn large_requests_are_refused_before_they_are_unpacked_also_of_callers_wit
     let wire = Wire::connect(&agent).await.unwrap();
     let before = peak(&agent);
     let request = of_variables(250_000);
-    let check = CheckCommandRequest { request: Some(request.clone()) };
+    let check = CheckCommandRequest { request: Some(request.clone()), ..Default::default() };
     for (path, large) in [(EXECUTE, bytes(&request)), (CHECK, bytes(&check))] {
         let status = refused(&wire, path, large.clone()).await;
         assert_eq!(status.code(), Code::ResourceExhausted, "{path}: {status:?}");

@@ -5,60 +5,84 @@ use std::time::Duration;
 use clap::Args;
 use telexec_executor::{Command, CommandBuilder, ResourceLimits, TraceContext, parse_size};
 
-use crate::syntax::{parse_duration, parse_pair};
+use crate::syntax::{EnvFile, Variable, parse_duration, parse_pair, parse_variable, read_env_file};
+
+/// What runs where no command is given: the shell that the agent's machine has for the user, as a login shell.
+const LOGIN_SHELL: &str = r#"exec "${SHELL:-/bin/sh}" -l"#;
 
 #[derive(Debug, Args)]
 pub(crate) struct CommandArgs {
     /// Run this shell command
     #[arg(id = "command", short = 'c', value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "argv")]
     pub(crate) text: Option<String>,
-    /// Program and arguments to run without a shell
-    #[arg(last = true, value_name = "PROGRAM")]
+    /// Program to run, without a shell; everything after it is its arguments
+    #[arg(trailing_var_arg = true, value_names = ["PROGRAM", "ARG"])]
     pub(crate) argv: Vec<String>,
-    /// Set an environment variable; may be repeated
-    #[arg(short = 'e', long, value_name = "NAME=VALUE", value_parser = parse_pair)]
-    pub(crate) env: Vec<(String, String)>,
+    /// Set a variable, or pass on the caller's own; may be repeated
+    #[arg(short = 'e', long, value_name = "NAME[=VALUE]", value_parser = parse_variable)]
+    pub(crate) env: Vec<Variable>,
+    /// Read variables from a file of NAME=VALUE lines; may be repeated
+    #[arg(long, value_name = "FILE", value_parser = read_env_file)]
+    pub(crate) env_file: Vec<EnvFile>,
+    /// Send standard error to standard output, in the order of writing
+    #[arg(long, hide_short_help = true)]
+    pub(crate) merge: bool,
     /// Time from SIGTERM to SIGKILL when ending the command [default: the agent's, 2s]
-    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
+    #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) kill_grace: Option<Duration>,
     /// Memory limit, for all processes of the command together
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) memory: Option<u64>,
     /// Limit on concurrent processes and threads
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_processes: Option<u32>,
     /// CPU limit: 0.5 is half of one CPU, 2 is two CPUs
     #[arg(long, value_name = "N", value_parser = parse_cpus)]
     pub(crate) cpus: Option<f64>,
     /// Run the shell as a login shell
-    #[arg(long, conflicts_with = "argv")]
+    #[arg(long, hide_short_help = true, conflicts_with = "argv")]
     pub(crate) login: bool,
     /// Shell for -c [default: the agent's, bash]
-    #[arg(long, value_name = "SHELL", conflicts_with = "argv")]
+    #[arg(long, hide_short_help = true, value_name = "SHELL", conflicts_with = "argv")]
     pub(crate) shell: Option<String>,
     /// Reason, for the agent's policy and audit log
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, hide_short_help = true, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
     /// Set a label that `telexec ps` can filter by; may be repeated
-    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pair)]
+    #[arg(long, hide_short_help = true, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,
 }
 
 impl CommandArgs {
+    /// Whether there is a program or a text.
+    pub(crate) fn is_given(&self) -> bool {
+        self.text.is_some() || !self.argv.is_empty()
+    }
+
     /// The command as text.
     pub(crate) fn to_text(&self) -> String {
         self.text.clone().unwrap_or_else(|| self.argv.join(" "))
     }
 
+    /// The variables of the files, then those that replace them.
+    pub(crate) fn environment(&self) -> impl Iterator<Item = &Variable> {
+        self.env_file.iter().flat_map(|file| &file.0).chain(&self.env)
+    }
+
+    /// What to run; without a command a login shell.
+    fn program(&self) -> CommandBuilder {
+        match (&self.text, &self.shell) {
+            (Some(text), None) => Command::shell(text).login(self.login),
+            (Some(text), Some(shell)) => Command::shell(text).login(self.login).shell(shell),
+            (None, _) if !self.argv.is_empty() => Command::argv(self.argv.iter().cloned()),
+            (None, Some(shell)) => Command::argv([shell, "-l"]),
+            (None, None) => Command::shell(LOGIN_SHELL).shell("/bin/sh"),
+        }
+    }
+
     /// A builder with the settings of these flags.
     pub(crate) fn builder(&self) -> CommandBuilder {
-        let mut builder = match &self.text {
-            Some(text) => Command::shell(text).login(self.login),
-            None => Command::argv(self.argv.iter().cloned()),
-        };
-        if let Some(shell) = &self.shell {
-            builder = builder.shell(shell);
-        }
+        let mut builder = self.program();
         if let Some(reason) = &self.reason {
             builder = builder.reason(reason);
         }
@@ -66,7 +90,8 @@ impl CommandArgs {
             builder = builder.kill_grace(grace);
         }
         builder
-            .envs(self.env.iter().cloned())
+            .envs(self.environment().cloned())
+            .merge_output(self.merge)
             .labels(self.label.iter().cloned())
             .limits(ResourceLimits { memory_bytes: self.memory, max_processes: self.max_processes, cpus: self.cpus })
             .trace(TraceContext::from_environment())

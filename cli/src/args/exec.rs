@@ -2,34 +2,43 @@
 
 use std::time::Duration;
 
-use clap::{ArgGroup, Args, ValueEnum};
+use clap::{Args, ValueEnum};
 use telexec_executor::ExecutionId;
 
 use super::executions::parse_id;
 use super::{CommandArgs, complete};
 use crate::config::ConnectArgs;
+use crate::connect::ReconnectArgs;
 use crate::syntax::{Destination, parse_duration, parse_timeout};
 use crate::terminal::DetachKeys;
 
 #[derive(Debug, Args)]
 #[command(
-    group = ArgGroup::new("what").required(true).args(["command", "argv"]),
+    mut_arg("argv", |argv| argv.required_unless_present_any(["command", "tty"])),
     override_usage = "telexec exec [FLAGS] TARGET -c 'SHELL TEXT'\n       \
-                      telexec exec [FLAGS] TARGET -- PROGRAM [ARG]...",
-    after_help = "\
+                      telexec exec [FLAGS] TARGET PROGRAM [ARG]...\n       \
+                      telexec exec -it [FLAGS] TARGET",
+    after_long_help = "\
+Without a program, -it starts the login shell that the agent's machine has for the user.
+
 Exit codes:
   the command's own, or
   0      moved to the background: -d, --yield-after, or the detach keys
+  2      invalid command line or configuration; nothing was run
   124    timed out
   125    refused by the agent: policy, limits, invalid request, no such user or directory
   126    the program or shell cannot be executed
   127    the program or shell was not found
   128+n  killed by signal n; 130 after Ctrl-C
-  255    the agent is unreachable, or the connection was lost
+  255    the agent is unreachable or was shut down, or the connection was lost
 
 DUR is a number of seconds, or a duration such as 500ms, 10s, 5m, 1h30m.
 SIZE is a number of bytes, or a size such as 512K, 256M, 2GiB; K is 1,024.
 KEYS is a comma-separated list of characters, or ctrl- and one of a-z @ [ \\ ] ^ _.
+
+FILE of --env-file has docker's format: lines NAME=VALUE, where everything after the = is the value, \
+quotes and spaces too, or NAME alone, which passes on the caller's own variable (as -e NAME does; an error \
+if it is not set). Empty lines and lines that begin with # are skipped. -e replaces what a file sets.
 
 With --json, each line is one of these events; durations are in seconds:
   {\"event\":\"started\",\"execution_id\":…,\"pid\":…,\"start_time\":…}
@@ -37,30 +46,29 @@ With --json, each line is one of these events; durations are in seconds:
   {\"event\":\"stderr\",\"position\":…,\"text\":…}     likewise
   {\"event\":\"exited\",\"cause\":…,\"exit_code\":…,\"signal\":…,\"wall_time\":…,…}
   {\"event\":\"promoted\"}                        last, instead of exited: moved to the background
-  {\"event\":\"gap\",\"resume_position\":…}         output before this position is no longer available
-
+  {\"event\":\"gap\",\"resume_position\":…}         output before this position is no longer available",
+    after_help = "\
 Examples:
   telexec exec local -c 'echo hello; echo oops >&2; exit 3'
-  telexec exec --timeout 30s -e LANG=C build-7:7443 -- make -j8 all
-  telexec exec -u builder --memory 2G --cpus 1.5 build-7:7443 -- make check
-  telexec exec -i unix:///run/telexec/agent.sock -- sha256sum < file
-  telexec exec -it build-7:7443 -- vim notes.txt
-  telexec attach build-7:7443 $(telexec exec -d build-7:7443 -- make all)"
+  telexec exec --timeout 30s -e LANG=C -u builder build-7 make -j8 all
+  telexec exec -i unix:///run/telexec/agent.sock sha256sum < file
+  telexec exec -it build-7 vim notes.txt
+  telexec attach build-7 $(telexec exec -d build-7 make all)"
 )]
 pub(crate) struct ExecArgs {
-    /// Agent to use: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    /// Agent: local, HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
     #[arg(add = complete::targets())]
     pub(crate) target: Destination,
     #[command(flatten)]
     pub(crate) command: CommandArgs,
     /// Forward standard input to the command
-    #[arg(short = 'i', long)]
+    #[arg(short = 'i', long, alias = "interactive")]
     pub(crate) stdin: bool,
     /// Allocate a terminal; with -i, all keys typed here go to the command
     #[arg(short = 't', long)]
     pub(crate) tty: bool,
     /// Run as this user [default: the agent's user]
-    #[arg(short = 'u', long, value_name = "NAME")]
+    #[arg(short = 'u', visible_short_alias = 'l', long, value_name = "NAME")]
     pub(crate) user: Option<String>,
     /// Working directory
     #[arg(short = 'w', long, value_name = "DIR")]
@@ -75,17 +83,21 @@ pub(crate) struct ExecArgs {
     #[arg(short = 'd', long, conflicts_with_all = ["yield_after", "on_disconnect"], help_heading = BACKGROUND)]
     pub(crate) detach: bool,
     /// Move to the background if still running after this time
-    #[arg(long, value_name = "DUR", value_parser = parse_duration, help_heading = BACKGROUND)]
+    #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = parse_duration, help_heading = BACKGROUND)]
     pub(crate) yield_after: Option<Duration>,
     /// Kill or detach the command when telexec exits first or loses the connection
-    #[arg(long, value_name = "POLICY", value_enum, default_value = "kill", help_heading = BACKGROUND)]
+    #[arg(long, hide_short_help = true, value_name = "POLICY", value_enum, default_value = "kill")]
+    #[arg(help_heading = BACKGROUND)]
     pub(crate) on_disconnect: DisconnectPolicy,
     /// With -it and --on-disconnect=detach: key sequence that detaches; '' for none
-    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", help_heading = BACKGROUND)]
+    #[arg(long, hide_short_help = true, value_name = "KEYS", default_value = "ctrl-p,ctrl-q")]
+    #[arg(help_heading = BACKGROUND)]
     pub(crate) detach_keys: DetachKeys,
     /// Execution ID to use; repeating a request with the same ID attaches to the first execution
-    #[arg(long, value_name = "ID", help_heading = BACKGROUND, value_parser = parse_id)]
+    #[arg(long, hide_short_help = true, value_name = "ID", help_heading = BACKGROUND, value_parser = parse_id)]
     pub(crate) id: Option<ExecutionId>,
+    #[command(flatten)]
+    pub(crate) reconnect: ReconnectArgs,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
 }
@@ -157,14 +169,35 @@ mod tests {
     }
 
     #[test]
+    fn the_first_word_after_the_target_begins_the_program() {
+        for line in [
+            &["-u", "me", "h", "ls", "-l", "--json", "--", "-u", "x", ""][..],
+            &["h", "-u", "me", "ls", "-l", "--json", "--", "-u", "x", ""],
+            &["h", "-u", "me", "--", "ls", "-l", "--json", "--", "-u", "x", ""],
+            &["-u", "me", "--", "h", "ls", "-l", "--json", "--", "-u", "x", ""],
+        ] {
+            let args = exec(line);
+            assert_eq!(args.command.argv, ["ls", "-l", "--json", "--", "-u", "x", ""], "{line:?}");
+            assert_eq!((args.user.as_deref(), args.json), (Some("me"), false), "{line:?}");
+        }
+        // a program may be called like a subcommand, and a lone dash is a word
+        assert_eq!(exec(&["h", "exec", "-c"]).command.argv, ["exec", "-c"]);
+        assert_eq!(exec(&["h", "-", "-x"]).command.argv, ["-", "-x"]);
+    }
+
+    #[test]
     fn lines_that_make_no_sense_are_refused() {
         for line in [
             &["local"][..],
+            &["-i", "local"],
+            &["local", "-e", "NO_SUCH_VARIABLE_IS_SET", "x"],
+            &["local", "--env-file", "/no/such/file", "x"],
             &["local", "--"],
             &["local", "-c", "x", "--", "y"],
-            &["local", "x"],
+            &["local", "-c", "x", "y"],
+            &["local", "-x", "y"],
+            &["local", "--login", "y"],
             &["no where", "-c", "x"],
-            &["local", "-e", "A", "-c", "x"],
             &["local", "-e", "=b", "-c", "x"],
             &["local", "--timeout", "0", "-c", "x"],
             &["local", "--memory", "0", "-c", "x"],

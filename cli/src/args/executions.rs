@@ -1,15 +1,17 @@
-//! The command lines of `telexec ps`, `attach`, `input` and `kill`.
+//! The command lines of `telexec ps`, `attach`, `logs`, `wait`, `input` and `kill`.
 
 use clap::Args;
 use telexec_executor::{ExecutionId, InvalidCommand, Signal};
 
 use super::complete;
 use crate::config::ConnectArgs;
+use crate::connect::ReconnectArgs;
 use crate::syntax::{Destination, parse_agent, parse_pair};
 use crate::terminal::DetachKeys;
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    after_long_help = "\
 Lists your own executions, oldest first. Callers whose policy allows it, and root on the agent's own \
 Unix socket if the agent has no policy, see everyone's, with a column IDENTITY if there are several \
 identities. STATE is running, lingering (it has exited, but processes that it started still run), or \
@@ -20,12 +22,16 @@ With --json, each line is one of these; durations are in seconds, and exited is 
    \"command\":…,\"argv\":[…],\"shell\":…,\"login\":…,\"working_directory\":…,\"terminal\":…,
    \"labels\":{…},\"processes\":…,\"position\":…,\"exited\":…}
 
+Exit codes: 0 listed, 2 invalid command line or configuration, 125 refused by the agent, 255 the agent is \
+unreachable or the connection was lost.",
+    after_help = "\
 Examples:
   telexec ps unix:///run/telexec/agent.sock
-  telexec ps -a --label job=nightly build-7:7443
-  telexec ps -q build-7:7443 | xargs telexec kill build-7:7443")]
+  telexec ps -a --label job=nightly build-7
+  telexec ps -q build-7 | xargs telexec kill build-7"
+)]
 pub(crate) struct PsArgs {
-    /// Agent to use: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    /// Agent: HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
     #[arg(value_parser = parse_agent, add = complete::targets())]
     pub(crate) target: Destination,
     /// Include executions that have ended
@@ -48,7 +54,8 @@ pub(crate) struct PsArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    after_long_help = "\
 Prints the output from the beginning, as far as the agent still has it, then follows it. Ctrl-C \
 detaches with exit code 130; the command keeps running unless --kill-on-disconnect is given.
 
@@ -57,23 +64,24 @@ all keys are forwarded, including Ctrl-C; the detach keys detach.
 
 Exit codes: as for `telexec exec`; 0 also after the detach keys, 125 if there is no such execution.
 
-KEYS is a comma-separated list of characters, or ctrl- and one of a-z @ [ \\ ] ^ _.
-
+KEYS is a comma-separated list of characters, or ctrl- and one of a-z @ [ \\ ] ^ _.",
+    after_help = "\
 Examples:
-  telexec attach build-7:7443 0192f0c4-7a51-7d4e-9c3f-6f1d2b8e4a90
-  telexec attach -i --detach-keys ctrl-a,d build-7:7443 my-shell")]
+  telexec attach build-7 0192f0c4-7a51-7d4e-9c3f-6f1d2b8e4a90
+  telexec attach -i --detach-keys ctrl-a,d build-7 my-shell"
+)]
 pub(crate) struct AttachArgs {
-    /// Agent to use: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    /// Agent: HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
     #[arg(value_parser = parse_agent, add = complete::targets())]
     pub(crate) target: Destination,
-    /// Execution ID, as `telexec ps` lists them
-    #[arg(value_parser = parse_id)]
+    /// Execution ID, as `telexec ps` lists them, or the beginning of one
+    #[arg(value_parser = parse_id, add = complete::executions())]
     pub(crate) id: ExecutionId,
     /// Forward standard input to the command
     #[arg(short = 'i', long)]
     pub(crate) stdin: bool,
-    /// Start at this position: bytes of output, both streams together
-    #[arg(long, value_name = "POSITION", default_value = "0", value_parser = parse_position)]
+    /// Start at this position, in bytes of output of both streams together
+    #[arg(long, hide_short_help = true, value_name = "POSITION", default_value = "0", value_parser = parse_position)]
     pub(crate) from: u64,
     /// Skip earlier output
     #[arg(long, conflicts_with = "from")]
@@ -88,26 +96,88 @@ pub(crate) struct AttachArgs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
+    pub(crate) reconnect: ReconnectArgs,
+    #[command(flatten)]
     pub(crate) connect: ConnectArgs,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    after_long_help = "\
+Prints the output so far, from the beginning, as far as the agent still has it: standard output and standard \
+error to the same streams here. Lines of --tail are those of both streams together.
+
+Exit codes: 0 printed, 2 invalid command line or configuration, 125 refused by the agent, or no such execution, \
+130 after Ctrl-C, 255 the agent is unreachable or the connection was lost. The command's own code: telexec wait.",
+    after_help = "\
+Examples:
+  telexec logs build-7 0192f0c4-7a51-7d4e-9c3f-6f1d2b8e4a90
+  telexec logs -f --tail 20 build-7 nightly"
+)]
+pub(crate) struct LogsArgs {
+    /// Agent: HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
+    #[arg(value_parser = parse_agent, add = complete::targets())]
+    pub(crate) target: Destination,
+    /// Execution ID, as `telexec ps` lists them, or the beginning of one
+    #[arg(value_parser = parse_id, add = complete::executions())]
+    pub(crate) id: ExecutionId,
+    /// Follow the output until the command ends
+    #[arg(short = 'f', long)]
+    pub(crate) follow: bool,
+    /// Start with the last N lines [default: all]
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) tail: Option<usize>,
+    #[command(flatten)]
+    pub(crate) reconnect: ReconnectArgs,
+    #[command(flatten)]
+    pub(crate) connect: ConnectArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "\
+Prints nothing of their output. Ctrl-C stops waiting with exit code 130; the commands keep running.
+
+Exit codes: as for telexec exec, 125 also if there is no such execution. Of several executions the highest, and \
+each that did not exit with 0 is named on standard error.",
+    after_help = "\
+Examples:
+  telexec wait build-7 0192f0c4-7a51-7d4e-9c3f-6f1d2b8e4a90
+  telexec wait build-7 $(telexec ps -q --label job=nightly build-7) && telexec exec build-7 make install"
+)]
+pub(crate) struct WaitArgs {
+    /// Agent: HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
+    #[arg(value_parser = parse_agent, add = complete::targets())]
+    pub(crate) target: Destination,
+    /// Execution IDs, as `telexec ps` lists them, or the beginnings of such
+    #[arg(required = true, value_name = "ID", value_parser = parse_id, add = complete::executions())]
+    pub(crate) ids: Vec<ExecutionId>,
+    #[command(flatten)]
+    pub(crate) reconnect: ReconnectArgs,
+    #[command(flatten)]
+    pub(crate) connect: ConnectArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "\
 TEXT is sent with a trailing newline, standard input as is. The command must have been started with \
 -i, and accepts one writer at a time. Returns once all of it is written to the command's input.
 
-Exit codes: 0 sent, 1 no such execution, or it accepts no (more) input, 255 the agent is unreachable or the connection was lost.
-
+Exit codes: 0 sent, 1 no such execution, or it accepts no (more) input, 2 invalid command line or \
+configuration, 125 refused by the agent, 255 the agent is unreachable or the connection was lost.",
+    after_help = "\
 Examples:
-  telexec input build-7:7443 my-shell 'make all'
-  telexec input --close build-7:7443 my-sort < names
-  telexec input --close -n build-7:7443 my-sort ''       only closes its input")]
+  telexec input build-7 my-shell 'make all'
+  telexec input --close build-7 my-sort < names
+  telexec input --close -n build-7 my-sort ''       only closes its input"
+)]
 pub(crate) struct InputArgs {
-    /// Agent to use: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    /// Agent: HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
     #[arg(value_parser = parse_agent, add = complete::targets())]
     pub(crate) target: Destination,
-    /// Execution ID, as `telexec ps` lists them
-    #[arg(value_parser = parse_id)]
+    /// Execution ID, as `telexec ps` lists them, or the beginning of one
+    #[arg(value_parser = parse_id, add = complete::executions())]
     pub(crate) id: ExecutionId,
     /// Text to send [default: standard input]
     #[arg(allow_hyphen_values = true)]
@@ -123,25 +193,29 @@ pub(crate) struct InputArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    after_long_help = "\
 The signal is sent to every process of an execution. KILL is certain to end all of them. It is not \
 an error if an execution has already ended.
 
-Exit codes: 0 sent, 1 unknown execution, 255 the agent is unreachable or the connection was lost.
-
+Exit codes: 0 sent, 1 unknown execution, 2 invalid command line or configuration, 125 refused by the \
+agent, 255 the agent is unreachable or the connection was lost.",
+    after_help = "\
 Examples:
-  telexec kill build-7:7443 0192f0c4-7a51-7d4e-9c3f-6f1d2b8e4a90
-  telexec kill -s INT build-7:7443 first second
-  telexec kill -s 9 build-7:7443 $(telexec ps -q build-7:7443)")]
+  telexec kill build-7 0192f0c4-7a51-7d4e-9c3f-6f1d2b8e4a90
+  telexec kill -s INT build-7 first second
+  telexec kill -s 9 build-7 $(telexec ps -q build-7)"
+)]
 pub(crate) struct KillArgs {
-    /// Agent to use: unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    /// Agent: HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
     #[arg(value_parser = parse_agent, add = complete::targets())]
     pub(crate) target: Destination,
-    /// Execution IDs, as `telexec ps` lists them
-    #[arg(required = true, value_name = "ID", value_parser = parse_id)]
+    /// Execution IDs, as `telexec ps` lists them, or the beginnings of such
+    #[arg(required = true, value_name = "ID", value_parser = parse_id, add = complete::executions())]
     pub(crate) ids: Vec<ExecutionId>,
     /// Signal name or number: TERM, SIGTERM or 15
     #[arg(short = 's', long, value_name = "SIGNAL", default_value = "TERM", value_parser = parse_signal)]
+    #[arg(add = complete::signals())]
     pub(crate) signal: Signal,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,

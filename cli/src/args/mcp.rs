@@ -1,13 +1,21 @@
 //! The command line of `telexec mcp`.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
 use clap::Args;
 
 use super::{ToolOptions, complete};
 use crate::config::ConnectArgs;
-use crate::syntax::Destination;
+use crate::connect::ReconnectArgs;
+use crate::syntax::{Destination, parse_timeout};
+
+const HTTP: &str = "HTTP";
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    after_long_help = "\
 An MCP client starts this command and speaks MCP over its standard input and output. The tools are \
 those of `telexec tool`: bash, exec_command, and task_output, task_input, task_stop and task_list for \
 commands that exec_command moves to the background. With several targets, each tool has a parameter \
@@ -17,23 +25,65 @@ A call that requests progress receives the command's output as progress notifica
 call ends its command, and so does a client that closes standard input or exits. Tasks keep running, \
 except those on the target local.
 
-Targets are connected to on first use. A call survives a lost connection, unless the agent's policy \
-denies the caller's role signals or background executions: then its command ends with the connection.
+Targets are connected to on first use. A call survives a lost connection. If this command is killed, \
+agents wait for the time of --reconnect, and then end what its calls run.
 
 Put credentials in the configuration or in flags: MCP clients seldom pass on the environment.
 
-Exit codes: 0 the client closed standard input, 1 it did not speak MCP, 128+n killed by signal n.
+With --listen, clients connect to http://IP:PORT/mcp (streamable HTTP), or https with TLS. Without TLS \
+only loopback addresses are served, to every user of the machine or those who know the token. With TLS, \
+callers need a certificate of --client-ca, the token, or both. All of them act with the credentials that \
+telexec has for the targets. Each session has its own working directory; in MCP since 2026-07-28, which \
+has no sessions, it does not carry over.
 
+Exit codes: 0 the client closed standard input, 1 it did not speak MCP, 2 invalid command line or \
+configuration, 128+n killed by signal n.",
+    after_help = "\
 Examples:
   telexec mcp local
-  telexec mcp build-7 web1:7443
-  telexec mcp --user ci --deny 'rm -rf /' build-7")]
+  telexec mcp build-7 web1
+  telexec mcp --user ci --deny 'rm -rf /' build-7
+  telexec mcp --listen tcp://127.0.0.1:7480 --token-file ~/.config/telexec/mcp-token build-7"
+)]
 pub(crate) struct McpArgs {
-    /// Agent to use: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    /// Agent: local, HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
     #[arg(required = true, value_name = "TARGET", add = complete::targets())]
     pub(crate) targets: Vec<Destination>,
     #[command(flatten)]
     pub(crate) options: ToolOptions,
     #[command(flatten)]
+    pub(crate) http: HttpArgs,
+    #[command(flatten)]
+    pub(crate) reconnect: ReconnectArgs,
+    #[command(flatten)]
     pub(crate) connect: ConnectArgs,
+}
+
+/// Streamable HTTP instead of standard input and output.
+#[derive(Debug, Args)]
+#[command(next_help_heading = HTTP)]
+pub(crate) struct HttpArgs {
+    /// Serve HTTP at this address instead of standard input and output
+    #[arg(long, value_name = "tcp://IP:PORT", value_parser = parse_address)]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Bearer token that callers must send; the file must be accessible to its owner only
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Certificate for TLS
+    #[arg(long, hide_short_help = true, value_name = "PEM", requires_all = ["listen", "tls_key"])]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, hide_short_help = true, value_name = "PEM", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// CA that must have issued the certificates of callers
+    #[arg(long, hide_short_help = true, value_name = "PEM", requires = "tls_cert")]
+    pub(crate) client_ca: Option<PathBuf>,
+    /// End a session and its commands after this time without its client
+    #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = parse_timeout, default_value = "5m", requires = "listen")]
+    pub(crate) session_timeout: Duration,
+}
+
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let address = text.strip_prefix("tcp://").and_then(|address| address.parse().ok());
+    address.ok_or_else(|| "expected an address such as tcp://127.0.0.1:7480".to_owned())
 }

@@ -1,29 +1,37 @@
 //! The command line and its help.
 
 mod certs;
+mod check;
 mod command;
 mod complete;
 mod config;
 mod exec;
 mod executions;
 mod fleet;
+mod habits;
+pub(crate) mod help;
 mod mcp;
 mod tool;
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser};
+use clap::{Args, FromArgMatches, Parser};
 
-pub(crate) use self::certs::{CertsAction, CertsArgs, CertsInitArgs, CertsIssueArgs};
+pub(crate) use self::certs::{
+    CA_DAYS, CertsAction, CertsArgs, CertsCrlArgs, CertsEnrollArgs, CertsInitArgs, CertsIssueArgs, CertsListArgs,
+    CertsNames, CertsRenewArgs, CertsRevokeArgs, CertsServeArgs, CertsTokenArgs, CertsUsage,
+};
+pub(crate) use self::check::CheckArgs;
 pub(crate) use self::command::CommandArgs;
+pub(crate) use self::complete::FIND_EXECUTIONS;
 pub(crate) use self::config::{ConfigAction, ConfigArgs};
 pub(crate) use self::exec::ExecArgs;
-pub(crate) use self::executions::{AttachArgs, InputArgs, KillArgs, PsArgs};
+pub(crate) use self::executions::{AttachArgs, InputArgs, KillArgs, LogsArgs, PsArgs, WaitArgs};
 pub(crate) use self::fleet::{
-    FleetAction, FleetArgs, FleetAttachArgs, FleetCommandArgs, FleetKillArgs, FleetPsArgs, HostArgs, OutputArgs,
-    ScheduleArgs,
+    FleetAction, FleetArgs, FleetAttachArgs, FleetCommandArgs, FleetKillArgs, FleetPsArgs, FleetQueryArgs, HostArgs,
+    OutputArgs, ParallelArgs, ScheduleArgs,
 };
-pub(crate) use self::mcp::McpArgs;
+pub(crate) use self::mcp::{HttpArgs, McpArgs};
 pub(crate) use self::tool::{ToolArgs, ToolOptions, ToolStyle};
 use crate::config::ConnectArgs;
 use crate::syntax::Destination;
@@ -37,16 +45,15 @@ use crate::syntax::Destination;
 TARGET is one of:
   local                   an agent inside this process; needs no setup
   unix:///PATH            the Unix socket of an agent on this machine
-  HOST:PORT               an agent over TCP with mutual TLS (also tcp://HOST:PORT)
+  HOST[:PORT]             an agent over TCP with mutual TLS; the port is 7443, or as configured
   vsock://CID:PORT        an agent in a virtual machine of this host
   vsock-uds:///PATH:PORT  the same, through a Unix socket of Firecracker or Cloud Hypervisor
-  NAME                    a configured target: see telexec config --help
+  NAME                    a configured target, rather than a host: see telexec config --help
 
 Examples:
   telexec exec local -c 'echo hello'
-  telexec exec -it unix:///run/telexec/agent.sock -- bash
-  telexec exec --cert me.pem --key me.key --ca ca.pem build-7:7443 -- uname -a
-  telexec fleet -w 'web[01-32],@db' -- uptime"
+  telexec exec -it unix:///run/telexec/agent.sock bash
+  telexec fleet -w 'web[01-32],@db' uptime"
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -57,31 +64,46 @@ pub(crate) struct Cli {
 pub(crate) enum Subcommand {
     /// Run a command and stream its output
     Exec(Box<ExecArgs>),
-    /// Check whether an agent would run a command, without running it; takes the flags of exec
+    /// Check whether an agent would run a command, without running it
     #[command(
         override_usage = "telexec check [FLAGS] TARGET -c 'SHELL TEXT'\n       \
-                          telexec check [FLAGS] TARGET -- PROGRAM [ARG]...",
+                          telexec check [FLAGS] TARGET PROGRAM [ARG]...",
         after_help = "\
 Exit codes: 0 allowed, 125 refused, 255 the agent is unreachable.
 
 Examples:
-  telexec check build-7:7443 -c 'systemctl restart nginx'
-  telexec check --json --user nobody build-7:7443 -- make check | jq .reason"
+  telexec check build-7 -c 'systemctl restart nginx'
+  telexec check --as spiffe://example.org/ops/anna build-7 df -h
+  telexec check --json --user nobody build-7 make check | jq .reason",
+        after_long_help = "\
+If it is not allowed, \"not met\" lists the conditions of the nearest rule that do not hold, each with
+what the command has instead. All of them would have to hold.
+
+DUR is a number of seconds, or a duration such as 500ms, 10s, 5m, 1h30m.
+SIZE is a number of bytes, or a size such as 512K, 256M, 2GiB; K is 1,024.
+FILE of --env-file has lines NAME=VALUE, or NAME alone, which passes on the caller's own variable.
+
+With --json, one object:
+  {\"allowed\":…,\"reason\":…,\"missing\":[…],\"programs\":[…],\"permission_pattern\":…,\"uses_sudo\":…}"
     )]
-    Check(Box<ExecArgs>),
+    Check(Box<CheckArgs>),
     /// Run a command on many machines at once
     Fleet(Box<FleetArgs>),
     /// List executions
     Ps(PsArgs),
     /// Attach to an execution and follow its output
     Attach(AttachArgs),
+    /// Print the output of an execution
+    Logs(LogsArgs),
+    /// Wait until executions have ended
+    Wait(WaitArgs),
     /// Send input to an execution
     Input(InputArgs),
     /// Send a signal to executions
     Kill(KillArgs),
     /// Call an AI tool with JSON parameters, or list the tools
     Tool(ToolArgs),
-    /// Serve the tools to an MCP client over standard input and output
+    /// Serve the tools to MCP clients over standard input and output, or HTTP
     Mcp(McpArgs),
     /// Check whether an agent is serving
     Ping(PingArgs),
@@ -106,7 +128,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   telexec man | man -l -
-  telexec man --dir ~/.local/share/man && man telexec-exec")]
+  telexec man --dir ~/.local/share/man && man -M ~/.local/share/man telexec-exec")]
     Man {
         /// Write all pages below this directory, by section: man1, man5, man8
         #[arg(long, value_name = "DIR")]
@@ -126,12 +148,12 @@ pub(crate) enum CompletionShell {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit codes: 0 serving, 1 shutting down, 255 unreachable.
+Exit codes: 0 serving, 1 shutting down, 2 invalid command line or configuration, 255 unreachable.
 
 Example:
   telexec ping unix:///run/telexec/agent.sock")]
 pub(crate) struct PingArgs {
-    /// Agent to use: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    /// Agent: local, HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
     #[arg(add = complete::targets())]
     pub(crate) target: Destination,
     #[command(flatten)]
@@ -140,10 +162,12 @@ pub(crate) struct PingArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Exit codes: 0 shown, 2 invalid command line or configuration, 125 refused by the agent, 255 unreachable.
+
 Example:
   telexec info --json local | jq -r .kernel")]
 pub(crate) struct InfoArgs {
-    /// Agent to use: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    /// Agent: local, HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
     #[arg(add = complete::targets())]
     pub(crate) target: Destination,
     /// Print one JSON object
@@ -151,6 +175,15 @@ pub(crate) struct InfoArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
+}
+
+/// The command line of this process. Exits where it is invalid, or asks for help.
+pub(crate) fn parse() -> Cli {
+    let line: Vec<_> = std::env::args_os().collect();
+    let in_full = line.iter().take_while(|word| *word != "--").any(|word| word == "--help" || word == "help");
+    let definition = if in_full { help::complete() } else { help::brief() };
+    let parsed = definition.try_get_matches_from(&line).and_then(|matches| Cli::from_arg_matches(&matches));
+    parsed.unwrap_or_else(|error| habits::explained(error, &line).exit())
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use crate::config::ConnectArgs;
 use crate::syntax::Destination;
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    after_long_help = "\
 Tools:
   bash          runs a command to completion
   exec_command  runs a command that becomes a background task if it takes long; on the target local,
@@ -20,14 +21,16 @@ Styles of bash:
   code-first  the exit code, then the output
   sections    one section per stream, then the exit code
 
-Exit codes: 0 success, 1 the tool returned an error, 255 the agent is unreachable or the connection was lost.
-
+Exit codes: 0 success, 1 the tool returned an error, which a refusal by the agent's policy is too, 2 invalid command \
+line or configuration, 255 the agent is unreachable or the connection was lost.",
+    after_help = "\
 Examples:
   telexec tool local
   telexec tool local bash '{\"command\": \"ls -l\", \"timeout\": 10}'
-  telexec tool web1:7443 exec_command '{\"cmd\": \"make\", \"workdir\": \"/src\"}'")]
+  telexec tool web1 exec_command '{\"cmd\": \"make\", \"workdir\": \"/src\"}'"
+)]
 pub(crate) struct ToolArgs {
-    /// Agent to use: local, unix:///PATH, HOST:PORT, a configured NAME, or a virtual machine (see `telexec --help`)
+    /// Agent: local, HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
     #[arg(add = complete::targets())]
     pub(crate) target: Destination,
     /// Tool to call [default: list the tools]
@@ -48,16 +51,19 @@ pub(crate) struct ToolArgs {
 }
 
 /// Options of the tools, for `telexec tool` and `telexec mcp`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct ToolOptions {
     /// Output format of the tool bash
     #[arg(long, value_enum, default_value_t = ToolStyle::Plain)]
     pub(crate) style: ToolStyle,
+    /// Maximum length of an answer of the tool bash, in characters
+    #[arg(long, value_name = "CHARS", default_value_t = 30_000, value_parser = clap::value_parser!(u32).range(1_000..=10_000_000))]
+    pub(crate) max_output: u32,
     /// Run commands as this user [default: the target's configured user, or the agent's]
-    #[arg(short = 'u', long, value_name = "NAME")]
+    #[arg(short = 'u', visible_short_alias = 'l', long, value_name = "NAME")]
     pub(crate) user: Option<String>,
     /// Refuse commands that contain this text; may be repeated. Prevents mistakes only: to enforce, use the agent's policy
-    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, hide_short_help = true, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) deny: Vec<String>,
 }
 

@@ -3,40 +3,46 @@
 use std::io::{self, IsTerminal};
 
 use bytes::Bytes;
-use telexec_client::{Agent, RemoteExecutor};
-use telexec_executor::{Attach, ExecutionInfo, Executor, ExecutorError, Input, OnDisconnect, TerminalSize};
+use telexec_client::Agent;
+use telexec_executor::{Attach, ExecutionInfo, ExecutorError, Input, OnDisconnect, TerminalSize};
 
+use super::find::find;
 use crate::args::AttachArgs;
-use crate::connect::{call_failure, with_agent};
-use crate::follow::{FollowEnd, Interaction, OutputMode, StdinOptions, follow};
+use crate::connect::{Link, call_failure, with_agent};
+use crate::follow::{AttachHint, FollowEnd, Interaction, OutputMode, StdinOptions, follow};
 use crate::output::{Failure, exit, print_message_async};
 use crate::terminal;
 
-pub(crate) async fn run(args: AttachArgs) -> Result<u8, Failure> {
-    let ending = with_agent(&args.target, &args.connect, async |agent| attach(&args, agent).await).await?;
-    Ok(ending.report(&args.target, &args.id))
+pub(crate) async fn run(mut args: AttachArgs) -> Result<u8, Failure> {
+    let (target, connect) = (args.target.clone(), args.connect.clone());
+    let ending = with_agent(&target, &connect, async |agent| attach(&mut args, agent).await).await?;
+    let again = AttachHint { target: &target, id: &args.id, interactive: args.stdin, connect: &connect };
+    Ok(ending.report(&target, &again))
 }
 
-async fn attach(args: &AttachArgs, agent: &Agent) -> Result<FollowEnd, Failure> {
-    let executor = agent.executor();
+async fn attach(args: &mut AttachArgs, agent: &Agent) -> Result<FollowEnd, Failure> {
+    let link = args.reconnect.link(agent, &args.target);
+    let info = find(&*link.executor, &args.target, &args.id, exit::REFUSED).await?;
+    args.id = info.id.clone();
+    let args = &*args;
     let failed = |error: ExecutorError| call_failure(exit::of_error(&error), &args.target, &error);
-    let info = executor.get(&args.id).await.map_err(failed)?;
     let on_disconnect = if args.kill_on_disconnect { OnDisconnect::Kill } else { OnDisconnect::Detach };
     let position = if args.no_history { info.position } else { args.from };
-    let execution = executor.attach(&args.id, Attach { position, on_disconnect }).await.map_err(failed)?;
+    let execution =
+        link.executor.attach(&args.id, Attach { on_disconnect, ..Attach::position(position) }).await.map_err(failed)?;
 
     let raw = args.stdin && is_interactive(&info);
     let mode = OutputMode { target: &args.target, json: args.json, raw };
-    follow(execution, mode, interact(args, &executor, raw)).await
+    follow(execution, mode, link.outages.clone(), interact(args, &link, raw)).await
 }
 
-async fn interact(args: &AttachArgs, executor: &RemoteExecutor, raw: bool) -> Result<FollowEnd, Failure> {
-    if !args.stdin || !takes_input(args, executor).await? {
+async fn interact(args: &AttachArgs, link: &Link, raw: bool) -> Result<FollowEnd, Failure> {
+    if !args.stdin || !takes_input(args, link).await? {
         return std::future::pending().await;
     }
-    let window = if raw { redraw(args, executor).await } else { None };
+    let window = if raw { redraw(args, link).await } else { None };
     let keys = raw.then(|| args.detach_keys.clone());
-    let interaction = Interaction { target: &args.target, executor, id: &args.id };
+    let interaction = Interaction { target: &args.target, link, id: &args.id };
     interaction.run(Some(StdinOptions { offset: None, raw, keys, warn_unread: true }), window).await
 }
 
@@ -46,9 +52,9 @@ fn is_interactive(info: &ExecutionInfo) -> bool {
 }
 
 /// Checks with an empty write, while the output is followed, because it may block on another writer.
-async fn takes_input(args: &AttachArgs, executor: &RemoteExecutor) -> Result<bool, Failure> {
+async fn takes_input(args: &AttachArgs, link: &Link) -> Result<bool, Failure> {
     let nothing = Input { data: Bytes::new(), offset: Some(0), close: false };
-    match executor.write_input(&args.id, nothing).await {
+    match link.executor.write_input(&args.id, nothing).await {
         Ok(_) => Ok(true),
         Err(error @ ExecutorError::FailedPrecondition { .. }) => {
             print_message_async(format!("{}: input is not forwarded: {error}", args.target)).await;
@@ -62,10 +68,10 @@ async fn takes_input(args: &AttachArgs, executor: &RemoteExecutor) -> Result<boo
 
 /// Sets a size that differs from the window's, which is set next: full-screen programs redraw only when their size
 /// changes.
-async fn redraw(args: &AttachArgs, executor: &RemoteExecutor) -> Option<TerminalSize> {
+async fn redraw(args: &AttachArgs, link: &Link) -> Option<TerminalSize> {
     let size = terminal::size().ok()?;
     let rows = if size.rows() > 1 { size.rows() - 1 } else { 2 };
     let other = TerminalSize::new(size.columns().into(), rows.into()).ok()?;
-    let _ = executor.resize(&args.id, other).await;
+    let _ = link.executor.resize(&args.id, other).await;
     Some(other)
 }

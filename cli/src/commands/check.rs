@@ -5,33 +5,42 @@ use telexec_client::CommandCheck;
 use telexec_executor::TerminalSize;
 
 use super::exec;
-use crate::args::ExecArgs;
+use crate::args::CheckArgs;
 use crate::connect::{call_failure, with_agent};
 use crate::output::{self, Failure, exit, fields};
 
-pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
+pub(crate) async fn run(args: CheckArgs) -> Result<u8, Failure> {
+    let CheckArgs { exec: mut args, identity } = args;
+    let identity = identity.unwrap_or_default();
     exec::apply_configured_user(&mut args)?;
     // the size does not matter
     let size = args.tty.then(|| TerminalSize::new(80, 24)).transpose();
     let command = exec::command(&args, size.map_err(|error| Failure::new(exit::USAGE, &error))?)?;
     let check = with_agent(&args.target, &args.connect, async |agent| {
         let failure = |error| call_failure(exit::of_error(&error), &args.target, &error);
-        agent.check(&command).await.map_err(failure)
+        agent.check_as(&command, &identity).await.map_err(failure)
     });
     let check = check.await?;
-    let text = if args.json { as_json(&check) } else { as_text(&check) };
+    let text = if args.json { as_json(&check) } else { as_text(&identity, &check) };
     output::print(text.as_bytes())?;
     Ok(if check.allowed { 0 } else { exit::REFUSED })
 }
 
-fn as_text(check: &CommandCheck) -> String {
-    fields([
+fn as_text(identity: &str, check: &CommandCheck) -> String {
+    let decision = fields([
+        ("identity", identity.to_owned()),
         ("allowed", yes_or_no(check.allowed)),
         ("reason", check.reason.clone()),
+    ]);
+    let keys = std::iter::once("not met:").chain(std::iter::repeat(""));
+    let missing = keys.zip(&check.missing);
+    let missing = missing.map(|(key, condition)| format!("{key:14}{}\n", condition.replace(char::is_control, " ")));
+    let command = fields([
         ("programs", check.programs.join(" ")),
-        ("pattern", check.permission_pattern.clone()),
+        ("tool pattern", check.permission_pattern.clone()),
         ("uses sudo", yes_or_no(check.uses_sudo)),
-    ])
+    ]);
+    decision + &missing.collect::<String>() + &command
 }
 
 fn yes_or_no(yes: bool) -> String {
@@ -42,6 +51,7 @@ fn as_json(check: &CommandCheck) -> String {
     let object = json!({
         "allowed": check.allowed,
         "reason": check.reason,
+        "missing": check.missing,
         "programs": check.programs,
         "permission_pattern": check.permission_pattern,
         "uses_sudo": check.uses_sudo,

@@ -2,19 +2,58 @@
 //!
 //! The scripts call this program, with a variable in its environment, so they are never outdated.
 
-use clap::CommandFactory;
+use std::time::Duration;
+
+use clap::{CommandFactory, FromArgMatches};
 use clap_complete::CompleteEnv;
 use clap_complete::env::Shells;
+use telexec_executor::{ExecutionInfo, ListQuery};
+use tokio::runtime::Builder;
+use tokio::time::timeout;
 
-use crate::args::{Cli, CompletionShell};
+use super::find::list;
+use crate::args::{Cli, CompletionShell, FIND_EXECUTIONS};
+use crate::config::{Config, ConnectArgs};
+use crate::connect::Session;
 use crate::output::{self, Failure, exit};
+use crate::syntax::Destination;
 
+/// How long to wait for an agent, while somebody waits for the completion.
+const AGENT_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Set by the scripts.
 const VARIABLE: &str = "TELEXEC_COMPLETE";
 
 /// Answers a completion script and exits; returns if this is not such a call.
 pub(crate) fn complete() {
+    FIND_EXECUTIONS.get_or_init(|| executions_of_line);
     CompleteEnv::with_factory(Cli::command).var(VARIABLE).complete();
+}
+
+/// The executions of the agent that the line to complete names; none if that does not answer soon.
+fn executions_of_line() -> Vec<ExecutionInfo> {
+    let Some((target, args)) = named_agent() else { return Vec::new() };
+    let Ok(runtime) = Builder::new_current_thread().enable_all().build() else { return Vec::new() };
+    let found = runtime.block_on(async { timeout(AGENT_TIMEOUT, executions(&target, &args)).await });
+    // a lookup of a name may take longer
+    runtime.shutdown_background();
+    found.ok().flatten().unwrap_or_default()
+}
+
+async fn executions(target: &Destination, args: &ConnectArgs) -> Option<Vec<ExecutionInfo>> {
+    let resolved = Config::load().ok()?.resolve(target, args).ok()?;
+    // an agent in this process has none
+    resolved.target.as_ref()?;
+    let session = Session::connect(&resolved).await.ok()?;
+    list(&session.agent.executor(), ListQuery { include_exited: true, ..ListQuery::default() }).await.ok()
+}
+
+/// The TARGET and the connection settings of the line, which the script gives after `--`.
+fn named_agent() -> Option<(Destination, ConnectArgs)> {
+    let line = std::env::args_os().skip_while(|word| word != "--").skip(1);
+    let matches = Cli::command().ignore_errors(true).try_get_matches_from(line).ok()?;
+    let (_, matches) = matches.subcommand()?;
+    let target = matches.try_get_one::<Destination>("target").ok()??.clone();
+    Some((target, ConnectArgs::from_arg_matches(matches).ok()?))
 }
 
 /// Prints the completion script of a shell.

@@ -6,13 +6,13 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use telexec_client::Agent;
 use telexec_executor::TerminalSize;
-use telexec_executor::{Command, CommandBuilder, Event, Execution, ExecutionId, Executor, OnDisconnect};
+use telexec_executor::{Command, CommandBuilder, Event, Execution, ExecutionId, OnDisconnect};
 
 use crate::args::ExecArgs;
 use crate::config::Config;
 use crate::connect::{call_failure, with_agent};
-use crate::follow::{FollowEnd, Interaction, OutputMode, StdinOptions, attach_hint, follow};
-use crate::output::{self, Failure, exit, json};
+use crate::follow::{AttachHint, FollowEnd, Interaction, OutputMode, StdinOptions, follow};
+use crate::output::{self, Failure, exit, json, print_message};
 use crate::syntax::Destination;
 use crate::terminal;
 
@@ -23,13 +23,25 @@ pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
     let work = async |agent: &Agent| execute(&args, agent, &mut running).await;
     let done = with_agent(&args.target, &args.connect, work).await;
     match (done, running) {
-        (Ok(ending), Some(id)) if !args.detach => Ok(ending.report(&args.target, &id)),
+        (Ok(ending), Some(id)) if !args.detach => {
+            let code = ending.report(&args.target, &attach_hint(&args, &id));
+            if let FollowEnd::Exited(exited) = &ending
+                && exit::is_timeout_of_agent(exited, args.timeout)
+            {
+                print_message(&format!("{}: this timeout is set by the agent's configuration or policy", args.target));
+            }
+            Ok(code)
+        }
         (Ok(_), _) => Ok(0),
         (Err(failure), Some(id)) if args.survives_disconnect() => {
-            Err(failure.hint(Some(format!("the command may still be running: {}", attach_hint(&args.target, &id)))))
+            Err(failure.hint(Some(format!("the command may still be running: {}", attach_hint(&args, &id)))))
         }
         (Err(failure), _) => Err(failure),
     }
+}
+
+fn attach_hint<'a>(args: &'a ExecArgs, id: &'a ExecutionId) -> AttachHint<'a> {
+    AttachHint { target: &args.target, id, interactive: args.stdin, connect: &args.connect }
 }
 
 /// Checks what clap cannot.
@@ -40,6 +52,10 @@ fn check(args: &ExecArgs) -> Result<(), Failure> {
             "local: the agent ends with this process, so nothing can run in the background",
         )
         .hint(Some("to run a command in the background, use the target of a permanent agent")));
+    }
+    if !args.command.is_given() && !args.stdin {
+        return Err(Failure::message(exit::USAGE, "no program given: -t alone starts none")
+            .hint(Some("use -it for a login shell, or give a program or -c TEXT")));
     }
     if args.interactive() && !io::stdin().is_terminal() {
         return Err(Failure::message(exit::USAGE, "-i with -t needs a terminal, but standard input is not one")
@@ -59,7 +75,8 @@ pub(crate) fn apply_configured_user(args: &mut ExecArgs) -> Result<(), Failure> 
 /// Starts the command, stores its ID in `running`, and follows it.
 async fn execute(args: &ExecArgs, agent: &Agent, running: &mut Option<ExecutionId>) -> Result<FollowEnd, Failure> {
     let size = args.tty.then(terminal::size).transpose().map_err(|error| Failure::new(exit::REFUSED, &error))?;
-    let execution = agent.executor().execute(command(args, size)?).await;
+    let link = args.reconnect.link(agent, &args.target);
+    let execution = link.executor.execute(command(args, size)?).await;
     let execution = execution.map_err(|error| call_failure(exit::of_error(&error), &args.target, &error))?;
     let id = running.insert(execution.id().clone());
     if args.detach {
@@ -69,8 +86,8 @@ async fn execute(args: &ExecArgs, agent: &Agent, running: &mut Option<ExecutionI
     let mode = OutputMode { target: &args.target, json: args.json, raw };
     let keys = (raw && args.survives_disconnect()).then(|| args.detach_keys.clone());
     let feed = args.stdin.then_some(StdinOptions { offset: Some(0), raw, keys, warn_unread: false });
-    let interaction = Interaction { target: &args.target, executor: &agent.executor(), id };
-    follow(execution, mode, interaction.run(feed, size)).await
+    let interaction = Interaction { target: &args.target, link: &link, id };
+    follow(execution, mode, link.outages.clone(), interaction.run(feed, size)).await
 }
 
 /// Waits until the command is in the background, and prints its ID.
@@ -98,7 +115,7 @@ pub(crate) fn command(args: &ExecArgs, size: Option<TerminalSize>) -> Result<Com
         builder = builder.timeout(timeout);
     }
     if let Some(size) = size {
-        builder = on_terminal(builder, size, &args.command.env);
+        builder = on_terminal(builder, size, args);
     }
     in_background(builder, args)
         .accepts_input(args.stdin)
@@ -107,9 +124,9 @@ pub(crate) fn command(args: &ExecArgs, size: Option<TerminalSize>) -> Result<Com
 }
 
 /// Requests a terminal of the same type as this one, unless TERM is set explicitly.
-fn on_terminal(builder: CommandBuilder, size: TerminalSize, env: &[(String, String)]) -> CommandBuilder {
+fn on_terminal(builder: CommandBuilder, size: TerminalSize, args: &ExecArgs) -> CommandBuilder {
     let builder = builder.terminal(size);
-    let is_set = env.iter().any(|(name, _)| name == "TERM");
+    let is_set = args.command.environment().any(|(name, _)| name == "TERM");
     match std::env::var("TERM") {
         Ok(kind) if !is_set && !kind.is_empty() => builder.env("TERM", kind),
         _ => builder,
@@ -132,7 +149,7 @@ fn in_background(mut builder: CommandBuilder, args: &ExecArgs) -> CommandBuilder
 /// Relative paths are only unambiguous for `local`.
 fn directory_for(target: &Destination, directory: &str) -> Result<String, Failure> {
     match target {
-        Destination::Agent(_) | Destination::Named(_) => Ok(directory.to_owned()),
+        Destination::Agent(_) | Destination::Named(_) | Destination::Host(_) => Ok(directory.to_owned()),
         Destination::Local => std::path::absolute(directory)
             .map(|path| path.to_string_lossy().into_owned())
             .map_err(|error| Failure::new(exit::REFUSED, &error).context(directory)),

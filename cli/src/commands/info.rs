@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::time::SystemTime;
 
 use serde_json::json;
-use telexec_client::AgentInfo;
+use telexec_client::{AgentInfo, Target};
 use telexec_executor::ExecutorError;
 
 use crate::args::{InfoArgs, PingArgs};
-use crate::connect::{Session, call_failure};
+use crate::config::Config;
+use crate::connect::{Session, call_failure, check_own_certificate, own_expire_time};
 use crate::output::{self, Failure, exit, fields, json};
 use crate::syntax::Destination;
 
@@ -27,27 +28,42 @@ pub(crate) async fn ping(args: PingArgs) -> Result<u8, Failure> {
 }
 
 pub(crate) async fn info(args: InfoArgs) -> Result<u8, Failure> {
-    let session = Session::open(&args.target, &args.connect).await?;
+    let config = Config::load()?;
+    let resolved = config.resolve(&args.target, &args.connect)?;
+    check_own_certificate(&config, &resolved)?;
+    let session = Session::connect(&resolved).await?;
     let info = session.agent.info().await;
     session.close().await?;
     let info = info.map_err(|error| failure(&args.target, &error))?;
-    let text = if args.json { as_json(&info) } else { as_text(&info) };
+    // on a Unix socket or vsock none is shown
+    let is_tcp = matches!(resolved.target, Some(Target::Tcp { .. }));
+    let own = resolved.options.tls.as_ref().filter(|_| is_tcp).and_then(own_expire_time).and_then(json::time);
+    let text = match args.json {
+        true => {
+            let mut object = as_json(&info);
+            if let Some(object) = object.as_object_mut() {
+                object.insert("own_certificate_expire_time".to_owned(), own.into());
+            }
+            format!("{object}\n")
+        }
+        false => as_text(&info, own),
+    };
     output::print(text.as_bytes()).map(|()| 0)
 }
 
 fn failure(target: &Destination, error: &ExecutorError) -> Failure {
-    call_failure(exit::LOST, target, error)
+    call_failure(exit::of_error(error), target, error)
 }
 
 fn start_time(info: &AgentInfo) -> Option<String> {
     info.start_time.and_then(|time| SystemTime::try_from(time).ok()).and_then(json::time)
 }
 
-fn certificate_expire_time(info: &AgentInfo) -> Option<String> {
+pub(super) fn certificate_expire_time(info: &AgentInfo) -> Option<String> {
     info.certificate_expire_time.and_then(|time| SystemTime::try_from(time).ok()).and_then(json::time)
 }
 
-fn as_text(info: &AgentInfo) -> String {
+fn as_text(info: &AgentInfo, own: Option<String>) -> String {
     let mut labels: Vec<String> = info.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     labels.sort();
     let expiry = certificate_expire_time(info);
@@ -65,6 +81,7 @@ fn as_text(info: &AgentInfo) -> String {
         ("labels", labels.join(" ")),
         ("identity", info.identity.clone()),
         ("certificate", expiry.map(|time| format!("expires {time}")).unwrap_or_default()),
+        ("your own", own.map(|time| format!("expires {time}")).unwrap_or_default()),
     ])
 }
 
@@ -75,8 +92,8 @@ fn counts(counts: &HashMap<String, u64>) -> String {
     counts.into_iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
 }
 
-fn as_json(info: &AgentInfo) -> String {
-    let object = json!({
+pub(super) fn as_json(info: &AgentInfo) -> serde_json::Value {
+    json!({
         "version": info.version,
         "hostname": info.hostname,
         "os": info.os,
@@ -91,6 +108,5 @@ fn as_json(info: &AgentInfo) -> String {
         "certificate_expire_time": certificate_expire_time(info),
         "ended_executions": info.ended_executions,
         "refusals": info.refusals,
-    });
-    format!("{object}\n")
+    })
 }

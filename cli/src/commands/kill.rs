@@ -1,12 +1,14 @@
 //! `telexec kill`: sends a signal to executions.
 
-use telexec_executor::{Executor, ExecutorError};
+use telexec_client::RemoteExecutor;
+use telexec_executor::{ExecutionId, Executor, ExecutorError};
 
+use super::find::find_by_prefix;
 use crate::args::KillArgs;
 use crate::connect::{Session, call_failure};
-use crate::output::{Failure, exit};
+use crate::output::{Failure, exit, print_message};
 
-/// At least one execution is unknown.
+/// At least one execution is unknown, or its ID is ambiguous.
 const FAILED: u8 = 1;
 
 pub(crate) async fn run(args: KillArgs) -> Result<u8, Failure> {
@@ -14,14 +16,30 @@ pub(crate) async fn run(args: KillArgs) -> Result<u8, Failure> {
     let executor = session.agent.executor();
     let mut code = 0;
     for id in &args.ids {
-        match executor.signal(id, args.signal).await {
-            Ok(_) => {}
-            Err(error @ ExecutorError::NotFound(_)) => {
-                call_failure(FAILED, &args.target, &error).print();
+        match kill(&args, &executor, id).await {
+            Err(failure) if failure.code == FAILED => {
+                failure.print();
                 code = FAILED;
             }
-            Err(error) => return Err(call_failure(exit::LOST, &args.target, &error)),
+            done => done?,
         }
     }
     session.close().await.map(|()| code)
+}
+
+async fn kill(args: &KillArgs, executor: &RemoteExecutor, id: &ExecutionId) -> Result<(), Failure> {
+    let failed = |error: ExecutorError| {
+        let unknown = matches!(error, ExecutorError::NotFound(_));
+        call_failure(if unknown { FAILED } else { exit::of_error(&error) }, &args.target, &error)
+    };
+    match executor.signal(id, args.signal).await {
+        Err(error @ ExecutorError::NotFound(_)) => {
+            let found = find_by_prefix(executor, &args.target, id, &error, FAILED, ExecutionId::is_uuid).await?;
+            executor.signal(&found.id, args.signal).await.map_err(failed)?;
+            // what is ended is not exactly what was named; a name that was chosen is never the beginning of another
+            print_message(&format!("{}: {} sent to {}", args.target, args.signal, found.id));
+            Ok(())
+        }
+        sent => sent.map(|_| ()).map_err(failed),
+    }
 }

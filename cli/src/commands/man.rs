@@ -7,7 +7,7 @@ use clap::CommandFactory;
 use clap_mangen::Man;
 use roff::{Roff, roman};
 
-use crate::args::Cli;
+use crate::args::help;
 use crate::output::{self, Failure, exit};
 
 const MANUAL: &str = "telexec";
@@ -23,7 +23,7 @@ struct Page {
 /// Prints `telexec(1)`, or writes all pages below `directory`.
 pub(crate) fn run(directory: Option<&Path>) -> Result<(), Failure> {
     let Some(directory) = directory else {
-        let text = command_page(&built(Cli::command()), "1").map_err(|error| Failure::new(exit::LOST, &error))?;
+        let text = command_page(&built(help::complete()), "1").map_err(|error| Failure::new(exit::LOST, &error))?;
         return output::print(&text);
     };
     let pages = pages().map_err(|error| Failure::new(exit::LOST, &error))?;
@@ -40,7 +40,7 @@ pub(crate) fn run(directory: Option<&Path>) -> Result<(), Failure> {
 
 fn pages() -> io::Result<Vec<Page>> {
     let mut pages = Vec::new();
-    command_pages(&built(Cli::command()), "1", &mut pages)?;
+    command_pages(&built(help::complete()), "1", &mut pages)?;
     #[cfg(target_os = "linux")]
     command_pages(&built(telexec_server::args::Args::command().name("telexecd")), "8", &mut pages)?;
     for (name, about, example) in [
@@ -120,7 +120,8 @@ fn in_ascii(page: Vec<u8>) -> Vec<u8> {
     String::from_utf8_lossy(&page).chars().map(escaped).collect::<String>().into_bytes()
 }
 
-/// A page from a commented example file: comments become text, keys and values are verbatim.
+/// A page from a commented example file: comments become text, keys and values are verbatim, with the sign of those that are
+/// commented out.
 fn file_page(name: &str, about: &str, example: &str) -> io::Result<Vec<u8>> {
     let mut roff = Roff::new();
     roff.control("TH", [name, "5", "", SOURCE, MANUAL]);
@@ -134,7 +135,7 @@ fn file_page(name: &str, about: &str, example: &str) -> io::Result<Vec<u8>> {
                 roff.control("PP", []);
                 roff.control("RS", ["4"]);
                 roff.control("nf", []);
-                part.iter().for_each(|line| _ = roff.text([roman(line.trim_start_matches("# "))]));
+                part.iter().for_each(|line| _ = roff.text([roman(*line)]));
                 roff.control("fi", []);
                 roff.control("RE", []);
             } else {

@@ -6,14 +6,17 @@ mod check;
 mod completions;
 mod config;
 mod exec;
+mod find;
 mod fleet;
 mod info;
 mod input;
 mod kill;
+mod logs;
 mod man;
 mod mcp;
 mod ps;
 mod tool;
+mod wait;
 
 use std::future::Future;
 
@@ -29,9 +32,11 @@ pub(crate) fn run(cli: Cli) -> u8 {
     let done = match cli.subcommand {
         Subcommand::Exec(args) => run_single_threaded(args.connect.log_level, exec::run(*args)),
         Subcommand::Fleet(args) => run_async(Builder::new_multi_thread(), args.log_level(), fleet::run(*args)),
-        Subcommand::Check(args) => run_single_threaded(args.connect.log_level, check::run(*args)),
+        Subcommand::Check(args) => run_single_threaded(args.exec.connect.log_level, check::run(*args)),
         Subcommand::Ps(args) => run_single_threaded(args.connect.log_level, ps::run(args)),
         Subcommand::Attach(args) => run_single_threaded(args.connect.log_level, attach::run(args)),
+        Subcommand::Logs(args) => run_single_threaded(args.connect.log_level, logs::run(args)),
+        Subcommand::Wait(args) => run_single_threaded(args.connect.log_level, wait::run(args)),
         Subcommand::Input(args) => run_single_threaded(args.connect.log_level, input::run(args)),
         Subcommand::Kill(args) => run_single_threaded(args.connect.log_level, kill::run(args)),
         Subcommand::Tool(args) => run_single_threaded(args.connect.log_level, tool::run(args)),

@@ -2,44 +2,31 @@
 
 use std::time::SystemTime;
 
-use telexec_client::RemoteExecutor;
-use telexec_executor::{ExecutionInfo, Executor, ListQuery, Program};
+use telexec_executor::{ExecutionInfo, ListQuery};
 
+use super::find::list;
 use crate::args::PsArgs;
 use crate::connect::{Session, call_failure};
-use crate::output::{self, Failure, exit, json, printable, short_duration, state, table};
+use crate::output::{self, Failure, command_text, exit, json, printable, short_duration, state, table};
 use crate::terminal;
 
-const HEADING: [&str; 7] = ["ID", "STATE", "PID", "STARTED", "IDENTITY", "USER", "COMMAND"];
+pub(super) const HEADING: [&str; 7] = ["ID", "STATE", "PID", "STARTED", "IDENTITY", "USER", "COMMAND"];
 /// The column that is omitted if all executions have the same identity.
-const IDENTITY: usize = 4;
+pub(super) const IDENTITY: usize = 4;
 
 pub(crate) async fn run(args: PsArgs) -> Result<u8, Failure> {
     let session = Session::open(&args.target, &args.connect).await?;
-    let executions = list(&args, &session.agent.executor()).await?;
+    let labels = args.label.iter().cloned().collect();
+    let query = ListQuery { include_exited: args.all, labels, ..ListQuery::default() };
+    let executions = list(&session.agent.executor(), query).await;
     session.close().await?;
+    let executions = executions.map_err(|error| call_failure(exit::of_error(&error), &args.target, &error))?;
     let text = match (args.quiet, args.json) {
         (true, _) => executions.iter().map(|info| format!("{}\n", info.id)).collect(),
         (false, true) => json_lines(&executions)?,
         (false, false) => as_table(&executions, args.no_trunc),
     };
     output::print(text.as_bytes()).map(|()| 0)
-}
-
-/// Fetches all pages.
-async fn list(args: &PsArgs, executor: &RemoteExecutor) -> Result<Vec<ExecutionInfo>, Failure> {
-    let labels = args.label.iter().cloned().collect();
-    let mut query = ListQuery { include_exited: args.all, labels, ..ListQuery::default() };
-    let mut executions = Vec::new();
-    loop {
-        let page = executor.list(query.clone()).await;
-        let page = page.map_err(|error| call_failure(exit::of_error(&error), &args.target, &error))?;
-        executions.extend(page.executions);
-        if page.next_page_token.is_empty() {
-            return Ok(executions);
-        }
-        query.page_token = page.next_page_token;
-    }
 }
 
 fn json_lines(executions: &[ExecutionInfo]) -> Result<String, Failure> {
@@ -59,10 +46,10 @@ fn as_table(executions: &[ExecutionInfo], whole: bool) -> String {
     table(&rows, terminal::output_width().filter(|_| !whole))
 }
 
-fn row(info: &ExecutionInfo, now: SystemTime) -> Vec<String> {
+pub(super) fn row(info: &ExecutionInfo, now: SystemTime) -> Vec<String> {
     // the agent's clock may be ahead
     let age = now.duration_since(info.start_time).unwrap_or_default();
-    let [identity, user, text] = [&info.identity, &info.user, &text(info)].map(|text| printable(text));
+    let [identity, user, text] = [&info.identity, &info.user, &command_text(info)].map(|text| printable(text));
     vec![
         info.id.to_string(),
         state(info),
@@ -72,11 +59,4 @@ fn row(info: &ExecutionInfo, now: SystemTime) -> Vec<String> {
         user,
         text,
     ]
-}
-
-fn text(info: &ExecutionInfo) -> String {
-    match &info.program {
-        Program::Shell { text, .. } => text.clone(),
-        Program::Argv(argv) => argv.join(" "),
-    }
 }

@@ -1,7 +1,6 @@
 //! `telexec tool`: calls or lists the tools that AI orchestrators use.
 
 use std::io::Read;
-use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use telexec_client::Agent;
@@ -32,8 +31,7 @@ pub(crate) async fn run(args: ToolArgs) -> Result<u8, Failure> {
 }
 
 async fn work(args: &ToolArgs, params: Value, user: Option<String>, agent: &Agent) -> Result<u8, Failure> {
-    // files that a result names must outlive this process
-    let tools = tools(&args.options, user, agent.executor(), Some(std::env::temp_dir()));
+    let tools = tools(&args.options, user, agent.executor());
     let Some(name) = &args.name else {
         // fail if the agent is unreachable
         agent.ping().await.map_err(|error| call_failure(exit::LOST, &args.target, &error))?;
@@ -47,30 +45,38 @@ async fn work(args: &ToolArgs, params: Value, user: Option<String>, agent: &Agen
     show(result.map_err(|error| failure(args, &error))?, args.json)
 }
 
-/// All tools of a target. `user` is the configured one; `artifacts` replaces a directory deleted with the tools.
-pub(crate) fn tools(
-    options: &ToolOptions,
-    user: Option<String>,
-    executor: impl Executor + Clone + 'static,
-    artifacts: Option<PathBuf>,
-) -> Vec<Box<dyn Tool>> {
+/// All tools of a target. `user` is the configured one.
+fn tools(options: &ToolOptions, user: Option<String>, executor: impl Executor + Clone + 'static) -> Vec<Box<dyn Tool>> {
+    let user = options.user.clone().or(user);
+    let mut tools: Vec<Box<dyn Tool>> = vec![Box::new(bash(options, user.as_deref(), executor.clone()))];
+    tools.extend(exec_command(options, user.as_deref(), executor).with_task_tools());
+    tools
+}
+
+pub(crate) fn bash(options: &ToolOptions, user: Option<&str>, executor: impl Executor + 'static) -> BashTool {
     let style = match options.style {
         ToolStyle::Plain => Style::plain(),
         ToolStyle::CodeFirst => Style::code_first(),
         ToolStyle::Sections => Style::sections(),
     };
-    let mut bash = BashTool::new(executor.clone()).style(style).deny(&options.deny);
-    let mut exec_command = ExecCommandTool::new(executor).deny(&options.deny);
-    if let Some(user) = options.user.clone().or(user) {
-        bash = bash.user(&user);
-        exec_command = exec_command.user(user);
+    let limit = options.max_output as usize;
+    let bash = BashTool::new(executor).style(style).max_output_characters(limit).deny(&options.deny);
+    match user {
+        Some(user) => bash.user(user),
+        None => bash,
     }
-    if let Some(directory) = artifacts {
-        exec_command = exec_command.artifact_directory(directory);
+}
+
+pub(crate) fn exec_command(
+    options: &ToolOptions,
+    user: Option<&str>,
+    executor: impl Executor + 'static,
+) -> ExecCommandTool {
+    let exec_command = ExecCommandTool::new(executor).deny(&options.deny);
+    match user {
+        Some(user) => exec_command.user(user),
+        None => exec_command,
     }
-    let mut tools: Vec<Box<dyn Tool>> = vec![Box::new(bash)];
-    tools.extend(exec_command.with_task_tools());
-    tools
 }
 
 /// Calls the tool; if requested, streams its output to standard error.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::syntax::nodeset::Groups;
-use crate::syntax::{Destination, nodeset, parse_timeout};
+use crate::syntax::{Destination, nodeset, parse_duration, parse_timeout};
 
 /// The whole file.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -34,6 +34,9 @@ pub(crate) struct Defaults {
     /// Port of hosts given without one.
     pub(crate) port: Option<u16>,
     pub(crate) fanout: Option<usize>,
+    /// How long before a certificate expires the caller is warned; 0: never.
+    #[serde(deserialize_with = "any_duration", serialize_with = "as_text")]
+    pub(crate) expiry_warning: Option<Duration>,
 }
 
 /// The client certificate and the trusted CA.
@@ -65,6 +68,12 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duratio
     let text = String::deserialize(deserializer)?;
     let with_key = |error| serde::de::Error::custom(format!("connect_timeout: {error}"));
     parse_timeout(&text).map(Some).map_err(with_key)
+}
+
+fn any_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let with_key = |error| serde::de::Error::custom(format!("expiry_warning: {error}"));
+    parse_duration(&text).map(Some).map_err(with_key)
 }
 
 fn as_text<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -146,11 +155,8 @@ fn check_name(name: &str) -> Result<(), String> {
 
 fn check_address(address: &str) -> Result<(), String> {
     match address.parse() {
-        Ok(Destination::Agent(_)) => Ok(()),
+        Ok(Destination::Agent(_) | Destination::Named(_) | Destination::Host(_)) => Ok(()),
         Ok(Destination::Local) => Err("local is not an address".to_owned()),
-        Ok(Destination::Named(_)) => {
-            Err("missing port: expected unix:///PATH, HOST:PORT, tcp://HOST:PORT or vsock://CID:PORT".to_owned())
-        }
         Err(error) => Err(error.to_string()),
     }
 }

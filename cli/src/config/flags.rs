@@ -8,25 +8,44 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::syntax::parse_timeout;
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct ConnectArgs {
     /// Client certificate
-    #[arg(long, value_name = "PEM", env = "TELEXEC_CERT", hide_env_values = true)]
+    #[arg(long, hide_short_help = true, value_name = "PEM", env = "TELEXEC_CERT", hide_env_values = true)]
     pub(crate) cert: Option<PathBuf>,
     /// Private key of the client certificate
-    #[arg(long, value_name = "PEM", env = "TELEXEC_KEY", hide_env_values = true)]
+    #[arg(long, hide_short_help = true, value_name = "PEM", env = "TELEXEC_KEY", hide_env_values = true)]
     pub(crate) key: Option<PathBuf>,
     /// CA that must have issued the agent's certificate
-    #[arg(long, value_name = "PEM", env = "TELEXEC_CA", hide_env_values = true)]
+    #[arg(long, hide_short_help = true, value_name = "PEM", env = "TELEXEC_CA", hide_env_values = true)]
     pub(crate) ca: Option<PathBuf>,
-    /// Host name expected in the agent's certificate [default: the target's host]
-    #[arg(long, value_name = "NAME", env = "TELEXEC_SERVER_NAME", hide_env_values = true)]
+    /// Name in the agent's certificate [default: the target's host]
+    #[arg(long, hide_short_help = true, value_name = "NAME", env = "TELEXEC_SERVER_NAME", hide_env_values = true)]
     pub(crate) server_name: Option<String>,
     /// Connection timeout [default: 10s]
-    #[arg(long, value_name = "DUR", value_parser = parse_timeout)]
+    #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = parse_timeout)]
     pub(crate) connect_timeout: Option<Duration>,
-    /// Level of the log on standard error: off, error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", env = "TELEXEC_LOG_LEVEL", hide_env_values = true, default_value = "error")]
+    /// Log on standard error: off, error, warn, info, debug, trace
+    #[arg(long, hide_short_help = true, value_name = "LEVEL", env = "TELEXEC_LOG_LEVEL", hide_env_values = true)]
+    #[arg(default_value = "error")]
     pub(crate) log_level: LevelFilter,
+}
+
+impl ConnectArgs {
+    /// The flags that say how to connect, as they were given, without those that are in the environment.
+    pub(crate) fn given(&self) -> impl Iterator<Item = String> {
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.to_string_lossy().into_owned());
+        let flags = [
+            ("--cert", "TELEXEC_CERT", path(&self.cert)),
+            ("--key", "TELEXEC_KEY", path(&self.key)),
+            ("--ca", "TELEXEC_CA", path(&self.ca)),
+            ("--server-name", "TELEXEC_SERVER_NAME", self.server_name.clone()),
+        ];
+        let given = flags.into_iter().filter_map(|(flag, variable, value)| {
+            let value = value.filter(|value| std::env::var(variable).ok().as_ref() != Some(value))?;
+            Some([flag.to_owned(), value])
+        });
+        given.flatten()
+    }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use self::file::Config;
 pub(crate) use self::flags::ConnectArgs;
-pub(crate) use self::resolve::ResolvedTarget;
+pub(crate) use self::resolve::{ResolvedTarget, UnconfiguredName};
 use crate::output::{Failure, exit};
 
 /// Overrides the path of the file.
@@ -98,7 +98,7 @@ mod tests {
             ("[defaults]\nfanout = 0", "defaults.fanout: "),
             ("[defaults]\ncredentials = 'x'", "defaults.credentials: no [credentials.x]"),
             ("[targets.a]\naddress = 'a:1'\ncredentials = 'x'", "targets.a.credentials: no [credentials.x]"),
-            ("[targets.a]\naddress = 'b'", "targets.a.address: missing port"),
+            ("[targets.a]\naddress = '/run/b'", "targets.a.address: a Unix socket is written unix:///run/b"),
             ("[targets.a]\naddress = 'local'", "targets.a.address: "),
             ("[targets.local]\naddress = 'a:1'", "targets.local: "),
             ("[targets.'a b']\naddress = 'a:1'", "targets.a b: "),

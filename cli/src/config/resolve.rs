@@ -4,14 +4,19 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use telexec_client::{ConnectOptions, Target, TlsOptions};
+use telexec_client::{ConnectOptions, DEFAULT_PORT, Target, TlsOptions};
 
 use super::ConnectArgs;
 use super::file::{Config, Credentials, TargetConfig};
 use crate::output::{Failure, exit};
-use crate::syntax::Destination;
+use crate::syntax::{Destination, InvalidDestination};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const FANOUT: usize = 64;
+/// How many similar names are suggested.
+const MAX_SIMILAR: usize = 3;
+/// From 0 to 1, as in Python's difflib.
+const MIN_SIMILARITY: f32 = 0.6;
 
 /// The address of an agent, and how to connect to it.
 #[derive(Clone, Debug)]
@@ -21,24 +26,63 @@ pub(crate) struct ResolvedTarget {
     pub(crate) options: ConnectOptions,
     /// The user to run commands as, unless a flag overrides it.
     pub(crate) user: Option<String>,
+    /// The target is a name that the configuration does not have, so it is taken for a host.
+    pub(crate) unconfigured: Option<UnconfiguredName>,
+}
+
+/// A name that is not in the configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct UnconfiguredName {
+    pub(crate) name: String,
+    /// Configured names that resemble it.
+    pub(crate) similar: Vec<String>,
 }
 
 impl Config {
     /// # Errors
-    /// The name is unknown, or the credentials are incomplete.
+    /// The credentials are incomplete.
     pub(crate) fn resolve(&self, destination: &Destination, args: &ConnectArgs) -> Result<ResolvedTarget, Failure> {
         match destination {
             Destination::Local => self.with_settings(None, None, args),
             Destination::Agent(target) => self.with_settings(Some(target.clone()), None, args),
-            Destination::Named(name) => match (self.targets.get(name), self.defaults.port) {
-                (Some(named), _) => {
-                    let target = named.address.parse().map_err(|error| Failure::new(exit::USAGE, &error))?;
-                    self.with_settings(Some(target), Some(named), args)
+            Destination::Host(host) => self.with_settings(Some(self.at_default_port(host)), None, args),
+            Destination::Named(name) => match self.targets.get(name) {
+                Some(named) => self.with_settings(Some(self.address(named)?), Some(named), args),
+                None => {
+                    let resolved = self.with_settings(Some(self.at_default_port(name)), None, args)?;
+                    Ok(ResolvedTarget { unconfigured: Some(self.unconfigured(name)), ..resolved })
                 }
-                (None, Some(port)) => self.with_settings(Some(Target::Tcp { host: name.clone(), port }), None, args),
-                (None, None) => Err(unknown(name)),
             },
         }
+    }
+
+    /// The port of hosts that are given without one.
+    pub(crate) fn default_port(&self) -> u16 {
+        self.defaults.port.unwrap_or(DEFAULT_PORT)
+    }
+
+    /// How many hosts `telexec fleet` works on at once.
+    pub(crate) fn default_fanout(&self) -> usize {
+        self.defaults.fanout.unwrap_or(FANOUT)
+    }
+
+    fn at_default_port(&self, host: &str) -> Target {
+        Target::Tcp { host: host.to_owned(), port: self.default_port() }
+    }
+
+    /// The address of a configured target.
+    fn address(&self, target: &TargetConfig) -> Result<Target, Failure> {
+        match target.address.parse().map_err(|error: InvalidDestination| Failure::new(exit::USAGE, &error))? {
+            Destination::Agent(address) => Ok(address),
+            Destination::Named(host) | Destination::Host(host) => Ok(self.at_default_port(&host)),
+            Destination::Local => Err(Failure::message(exit::USAGE, "local is not an address")),
+        }
+    }
+
+    fn unconfigured(&self, name: &str) -> UnconfiguredName {
+        let names: Vec<&str> = self.targets.keys().map(String::as_str).collect();
+        let similar = similar::get_close_matches(name, &names, MAX_SIMILAR, MIN_SIMILARITY);
+        UnconfiguredName { name: name.to_owned(), similar: similar.into_iter().map(str::to_owned).collect() }
     }
 
     fn with_settings(
@@ -47,19 +91,23 @@ impl Config {
         named: Option<&TargetConfig>,
         args: &ConnectArgs,
     ) -> Result<ResolvedTarget, Failure> {
-        let timeout = args.connect_timeout.or(named.and_then(|named| named.connect_timeout));
         let options = ConnectOptions {
             tls: match &target {
                 Some(Target::Tcp { .. }) => self.tls(named, args)?,
                 _ => None,
             },
-            connect_timeout: timeout.or(self.defaults.connect_timeout).unwrap_or(CONNECT_TIMEOUT),
+            connect_timeout: self.connect_timeout(named, args),
             ..ConnectOptions::default()
         };
         let user = named.and_then(|named| named.user.as_ref()).or(self.defaults.user.as_ref());
         // the configured user does not apply to `local`
         let user = target.as_ref().and(user).cloned();
-        Ok(ResolvedTarget { target, options, user })
+        Ok(ResolvedTarget { target, options, user, unconfigured: None })
+    }
+
+    fn connect_timeout(&self, named: Option<&TargetConfig>, args: &ConnectArgs) -> Duration {
+        let timeout = args.connect_timeout.or(named.and_then(|named| named.connect_timeout));
+        timeout.or(self.defaults.connect_timeout).unwrap_or(CONNECT_TIMEOUT)
     }
 
     /// Fills in every target's credentials and settings from flags, environment and defaults.
@@ -68,14 +116,15 @@ impl Config {
         for target in self.targets.values_mut() {
             let Credentials { cert, key, ca, server_name } = whole.credentials_of(Some(target), args);
             (target.cert, target.key, target.ca, target.server_name) = (cert, key, ca, server_name);
-            let timeout = args.connect_timeout.or(target.connect_timeout).or(whole.defaults.connect_timeout);
-            target.connect_timeout = timeout;
+            target.connect_timeout = Some(whole.connect_timeout(Some(target), args));
             target.user = target.user.take().or_else(|| whole.defaults.user.clone());
         }
         let defaults = &mut self.defaults;
         let Credentials { cert, key, ca, server_name } = whole.credentials_of(None, args);
         (defaults.cert, defaults.key, defaults.ca, defaults.server_name) = (cert, key, ca, server_name);
-        defaults.connect_timeout = args.connect_timeout.or(defaults.connect_timeout);
+        defaults.connect_timeout = Some(whole.connect_timeout(None, args));
+        defaults.port = Some(whole.default_port());
+        defaults.fanout = Some(whole.default_fanout());
         self
     }
 
@@ -132,10 +181,4 @@ impl Credentials {
             server_name: self.server_name.or(other.server_name),
         }
     }
-}
-
-fn unknown(name: &str) -> Failure {
-    let file = super::locate().map_or_else(|| "the configuration".to_owned(), |(path, _)| path.display().to_string());
-    Failure::message(exit::USAGE, format!("no target {name:?} in {file}, and an address needs a port"))
-        .hint(Some("use local, unix:///PATH, HOST:PORT, or a name that `telexec config show` lists"))
 }

@@ -1,51 +1,114 @@
 //! Suggestions for connection failures.
 
 use std::error::Error;
+use std::fs;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 
 use rustls::{AlertDescription, CertificateError};
-use telexec_client::ConnectError;
-use telexec_executor::ExecutorError;
+use telexec_client::{ConnectError, LookupError};
+use telexec_executor::{ExecutorError, SpawnError, SpawnStage};
+
+use crate::config::UnconfiguredName;
+use crate::output::{Failure, exit, with_causes};
 
 const USE_CERTIFICATES: &str = "use --cert, --key and --ca; `telexec certs` can create them";
 
+/// The failure to connect to a host whose name may be a mistyped target.
+pub(super) fn unreachable(error: ConnectError, name: Option<&UnconfiguredName>) -> Failure {
+    let failure = Failure::message(exit::LOST, with_causes(&error));
+    let failure = match (&error, name, find::<LookupError>(&error)) {
+        (_, Some(UnconfiguredName { name, similar }), Some(LookupError { reason, .. })) => {
+            let what = "in the configuration, and no host of that name was found";
+            return Failure::message(exit::LOST, format!("no target named {name:?} {what}: {reason}"))
+                .hint(suggestion(name, similar));
+        }
+        // nobody has asked yet whether there is such a host
+        (ConnectError::TlsRequired { .. }, Some(UnconfiguredName { name, similar }), _) => failure
+            .hint(Some(format!("{name} is no target in the configuration, so it is taken for the name of a host")))
+            .hint(suggestion(name, similar)),
+        _ => failure,
+    };
+    failure.hint(hint(&ExecutorError::from(error)))
+}
+
+fn suggestion(name: &str, similar: &[String]) -> Option<String> {
+    if Path::new(name).is_file() {
+        return Some(format!("{name} is a file here: credentials are given with --cert, --key and --ca"));
+    }
+    let names = similar.join(", ");
+    (!similar.is_empty()).then(|| format!("similar targets in the configuration: {names}"))
+}
+
 /// A suggestion for this error, if there is one.
-pub(super) fn hint(error: &ExecutorError) -> Option<&'static str> {
+pub(super) fn hint(error: &ExecutorError) -> Option<String> {
     match find::<ConnectError>(error) {
-        Some(ConnectError::TlsRequired { .. }) => return Some(USE_CERTIFICATES),
+        Some(ConnectError::TlsRequired { .. }) => return Some(USE_CERTIFICATES.to_owned()),
         Some(_) => return None,
         None => {}
     }
     if let Some(error) = find::<rustls::Error>(error) {
-        return tls_hint(error);
+        return tls_hint(error).map(str::to_owned);
     }
     match error {
         // without TLS, missing certificates are the only cause
-        ExecutorError::Untrusted { .. } => Some(USE_CERTIFICATES),
+        ExecutorError::Untrusted { .. } => Some(USE_CERTIFICATES.to_owned()),
+        ExecutorError::Spawn(error) if error.is_not_found() => shell_hint(error),
+        ExecutorError::Unreachable { .. } if find::<LookupError>(error).is_some() => {
+            Some("check the spelling of the host name, or use its IP address".to_owned())
+        }
         ExecutorError::Unreachable { endpoint, .. } => {
-            find::<io::Error>(error).and_then(|error| connect_hint(error, endpoint.starts_with("unix:")))
+            let cause = find::<io::Error>(error)?;
+            let path = endpoint.strip_prefix("unix://").or_else(|| hypervisor_socket(endpoint));
+            path.map_or_else(|| tcp_hint(cause), |path| unix_hint(cause, Path::new(path)))
         }
         _ => None,
     }
 }
 
-fn connect_hint(error: &io::Error, unix: bool) -> Option<&'static str> {
+/// A word with a space that is no program is meant for a shell.
+fn shell_hint(error: &SpawnError) -> Option<String> {
+    let is_program = error.stage == SpawnStage::Exec && error.subject.contains(' ');
+    let quoted = error.subject.replace('\'', "'\\''");
+    is_program.then(|| format!("that is one word, so the name of a program: for a shell command use -c '{quoted}'"))
+}
+
+/// The path in `vsock-uds://PATH:PORT`.
+fn hypervisor_socket(endpoint: &str) -> Option<&str> {
+    endpoint.strip_prefix("vsock-uds://")?.rsplit_once(':').map(|(path, _)| path)
+}
+
+fn tcp_hint(error: &io::Error) -> Option<String> {
     match error.kind() {
-        io::ErrorKind::NotFound if unix => Some("check the path; an agent creates it: telexecd --listen unix:///PATH"),
-        io::ErrorKind::ConnectionRefused if unix => {
-            Some("the agent that created this socket is not running: start it again")
-        }
-        io::ErrorKind::PermissionDenied | io::ErrorKind::UnexpectedEof if unix => {
-            Some("the agent may run as another user: run telexec as that user or root")
-        }
         io::ErrorKind::ConnectionRefused => {
-            Some("no agent is listening there: check the port, and that telexecd is running")
-        }
-        // `io::ErrorKind` has no kind for name resolution failures
-        _ if error.to_string().starts_with("failed to lookup") => {
-            Some("check the spelling of the host name, or use its IP address")
+            Some("no agent is listening there: check the port, and that telexecd is running".to_owned())
         }
         _ => None,
+    }
+}
+
+fn unix_hint(error: &io::Error, path: &Path) -> Option<String> {
+    let is_socket = fs::metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    match error.kind() {
+        io::ErrorKind::NotFound => Some(missing_socket(path)),
+        io::ErrorKind::ConnectionRefused if is_socket => {
+            Some("the agent that created this socket is not running: start it again".to_owned())
+        }
+        io::ErrorKind::ConnectionRefused => Some(format!("{} is not a socket: check the path", path.display())),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::UnexpectedEof => {
+            Some("the agent may run as another user: run telexec as that user or root".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// Which part of the path is missing, and what to do.
+fn missing_socket(path: &Path) -> String {
+    let listen = format!("start the agent (telexecd --listen unix://{}), or check the path", path.display());
+    match path.ancestors().skip(1).take_while(|directory| !directory.exists()).last() {
+        Some(directory) => format!("there is no directory {}: {listen}", directory.display()),
+        None => format!("there is no such socket in its directory: {listen}"),
     }
 }
 

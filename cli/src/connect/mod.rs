@@ -1,17 +1,22 @@
-//! Connects to the agent of a target: `local` runs one in this process, `hint` suggests fixes for failures.
+//! Connects to the agent of a target: `local` runs one in this process, `reconnect` makes up for lost connections, `hint`
+//! suggests fixes for failures.
 
 mod hint;
 mod local;
+mod own_certificate;
+mod reconnect;
 
 use std::time::Duration;
 
 use telexec_client::Agent;
 use telexec_executor::ExecutorError;
 
-use self::hint::hint;
+use self::hint::{hint, unreachable};
 use self::local::LocalAgent;
+pub(crate) use self::own_certificate::{check as check_own_certificate, expire_time as own_expire_time};
+pub(crate) use self::reconnect::{Link, Outages, ReconnectArgs};
 use crate::config::{Config, ConnectArgs, ResolvedTarget};
-use crate::output::{Failure, exit, with_causes};
+use crate::output::Failure;
 use crate::syntax::Destination;
 use crate::terminal::Signals;
 
@@ -26,7 +31,10 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) async fn open(target: &Destination, args: &ConnectArgs) -> Result<Self, Failure> {
-        Self::connect(&Config::load()?.resolve(target, args)?).await
+        let config = Config::load()?;
+        let resolved = config.resolve(target, args)?;
+        own_certificate::check(&config, &resolved)?;
+        Self::connect(&resolved).await
     }
 
     pub(crate) async fn connect(resolved: &ResolvedTarget) -> Result<Self, Failure> {
@@ -36,11 +44,7 @@ impl Session {
         };
         match Agent::connect(target, resolved.options.clone()).await {
             Ok(agent) => Ok(Self { agent, local: None }),
-            Err(error) => {
-                let text = with_causes(&error);
-                let hint = hint(&ExecutorError::from(error));
-                Err(Failure::message(exit::LOST, text).hint(hint))
-            }
+            Err(error) => Err(unreachable(error, resolved.unconfigured.as_ref())),
         }
     }
 

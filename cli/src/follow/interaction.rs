@@ -5,16 +5,15 @@ use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use telexec_client::RemoteExecutor;
-use telexec_executor::{ExecutionId, Executor, ExecutorError, Input, TerminalSize};
+use telexec_executor::{ExecutionId, ExecutorError, TerminalSize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::FollowEnd;
-use crate::connect::call_failure;
+use crate::connect::{Link, call_failure};
 use crate::output::{Failure, exit, print_message_async};
 use crate::syntax::Destination;
-use crate::terminal::{self, DetachFilter, DetachKeys, RawMode, stdin};
+use crate::terminal::{self, DetachFilter, DetachKeys, EscapeFilter, RawMode, stdin};
 
 /// Input waiting to be sent. Well below the message size that agents accept.
 const PENDING_BYTES: usize = 1024 * 1024;
@@ -24,7 +23,7 @@ const FINAL_INPUT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The execution that receives it.
 pub(crate) struct Interaction<'a> {
     pub(crate) target: &'a Destination,
-    pub(crate) executor: &'a RemoteExecutor,
+    pub(crate) link: &'a Link,
     pub(crate) id: &'a ExecutionId,
 }
 
@@ -44,6 +43,8 @@ pub(crate) struct StdinOptions {
 enum ReadEnd {
     End,
     DetachKeys,
+    /// `~.` while the connection was lost.
+    Left,
 }
 
 /// How forwarding standard input ended.
@@ -52,6 +53,7 @@ enum StdinResult {
     /// The command does not accept it, for this reason. Its event stream reports how it ended.
     Unread(String),
     Detached,
+    Left,
 }
 
 impl Interaction<'_> {
@@ -84,8 +86,10 @@ impl Interaction<'_> {
         StdinOptions { offset, raw, keys, warn_unread }: StdinOptions,
     ) -> Result<FollowEnd, Failure> {
         let raw = raw.then(RawMode::enter).transpose()?;
-        match self.send_stdin(offset, keys).await? {
+        let escape = (raw.is_some() && self.link.outages.may_end()).then(EscapeFilter::new);
+        match self.send_stdin(offset, keys, escape).await? {
             StdinResult::Detached => return Ok(FollowEnd::Detached),
+            StdinResult::Left => return Ok(FollowEnd::Left),
             StdinResult::Sent => {}
             StdinResult::Unread(reason) => {
                 // leave raw mode: otherwise no key would have any effect, not even Ctrl-C
@@ -100,12 +104,17 @@ impl Interaction<'_> {
     }
 
     /// Forwards standard input. The detach keys are recognized even while the command does not read.
-    async fn send_stdin(&self, mut offset: Option<u64>, keys: Option<DetachKeys>) -> Result<StdinResult, Failure> {
+    async fn send_stdin(
+        &self,
+        mut offset: Option<u64>,
+        keys: Option<DetachKeys>,
+        escape: Option<EscapeFilter>,
+    ) -> Result<StdinResult, Failure> {
         let (typed, mut pending) = tokio::io::duplex(PENDING_BYTES);
         let sent = {
             let mut sending = pin!(self.send(&mut pending, &mut offset));
             let last = tokio::select! {
-                last = read(typed, keys) => last.map_err(|error| unreadable(&error))?,
+                last = self.read(typed, keys, escape) => last.map_err(|error| unreadable(&error))?,
                 sent = &mut sending => return self.stdin_result(sent),
             };
             match last {
@@ -113,6 +122,7 @@ impl Interaction<'_> {
                     let _ = tokio::time::timeout(FINAL_INPUT_TIMEOUT, sending).await;
                     return Ok(StdinResult::Detached);
                 }
+                ReadEnd::Left => return Ok(StdinResult::Left),
                 ReadEnd::End => sending.await,
             }
         };
@@ -120,6 +130,42 @@ impl Interaction<'_> {
             Ok(()) => self.stdin_result(self.write(Bytes::new(), true, &mut offset).await),
             failed => self.stdin_result(failed),
         }
+    }
+
+    /// Reads standard input until its end or the keys that leave it.
+    async fn read(
+        &self,
+        mut typed: DuplexStream,
+        keys: Option<DetachKeys>,
+        mut escape: Option<EscapeFilter>,
+    ) -> io::Result<ReadEnd> {
+        let mut filter = keys.as_ref().map(DetachFilter::new);
+        let mut chunks = stdin::read()?;
+        while let Some(mut chunk) = chunks.recv().await.transpose()? {
+            if let Some(escape) = &mut escape {
+                let (passed, left) = escape.pass(&chunk, self.link.outages.is_lost());
+                if left {
+                    return Ok(ReadEnd::Left);
+                }
+                chunk = passed.into();
+            }
+            let Some(filter) = &mut filter else {
+                typed.write_all(&chunk).await?;
+                continue;
+            };
+            let (passed, detached) = filter.pass(&chunk);
+            typed.write_all(&passed).await?;
+            if detached {
+                return Ok(ReadEnd::DetachKeys);
+            }
+        }
+        if let Some(escape) = &mut escape {
+            typed.write_all(escape.rest()).await?;
+        }
+        if let Some(filter) = &mut filter {
+            typed.write_all(&filter.rest()).await?;
+        }
+        Ok(ReadEnd::End)
     }
 
     fn stdin_result(&self, sent: Result<(), ExecutorError>) -> Result<StdinResult, Failure> {
@@ -148,7 +194,12 @@ impl Interaction<'_> {
     }
 
     async fn write(&self, data: Bytes, close: bool, offset: &mut Option<u64>) -> Result<(), ExecutorError> {
-        let end = self.executor.write_input(self.id, Input { data, offset: *offset, close }).await?;
+        let at = match *offset {
+            Some(offset) => offset,
+            // an empty write returns the offset of the end
+            None => self.link.write(self.id, Bytes::new(), false, 0).await?,
+        };
+        let end = self.link.write(self.id, data, close, at).await?;
         *offset = offset.map(|_| end);
         Ok(())
     }
@@ -160,8 +211,8 @@ impl Interaction<'_> {
         loop {
             let size = terminal::size().unwrap_or(known);
             if size != known {
-                // errors do not matter: the event stream reports an ended command and a lost connection
-                let _ = self.executor.resize(self.id, size).await;
+                // other errors do not matter: the event stream reports an ended command and a lost connection
+                let _ = self.link.repeat(|| self.link.executor.resize(self.id, size)).await;
                 known = size;
             }
             if changes.recv().await.is_none() {
@@ -169,27 +220,6 @@ impl Interaction<'_> {
             }
         }
     }
-}
-
-/// Reads standard input until its end or the detach keys.
-async fn read(mut typed: DuplexStream, keys: Option<DetachKeys>) -> io::Result<ReadEnd> {
-    let mut filter = keys.as_ref().map(DetachFilter::new);
-    let mut chunks = stdin::read()?;
-    while let Some(chunk) = chunks.recv().await.transpose()? {
-        let Some(filter) = &mut filter else {
-            typed.write_all(&chunk).await?;
-            continue;
-        };
-        let (passed, detached) = filter.pass(&chunk);
-        typed.write_all(&passed).await?;
-        if detached {
-            return Ok(ReadEnd::DetachKeys);
-        }
-    }
-    if let Some(filter) = &mut filter {
-        typed.write_all(&filter.rest()).await?;
-    }
-    Ok(ReadEnd::End)
 }
 
 fn unreadable(error: &io::Error) -> Failure {

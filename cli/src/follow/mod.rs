@@ -2,14 +2,25 @@
 //! how it ends.
 
 mod interaction;
+mod section;
+
+use std::fmt;
+use std::io::{self, IsTerminal};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use telexec_executor::{Event, Execution, ExecutionId, Exited, OutputStream};
 
 pub(crate) use self::interaction::{Interaction, StdinOptions};
-use crate::connect::call_failure;
-use crate::output::{Failure, OutputWriter, exit, json, print_message};
+pub(crate) use self::section::{Section, SectionEvent};
+use crate::config::ConnectArgs;
+use crate::connect::{Outages, call_failure};
+use crate::output::{self, Failure, OutputWriter, exit, json, print_message, print_message_async};
 use crate::syntax::Destination;
+use crate::terminal::ScreenModes;
+
+/// Shorter outages are not reported.
+const OUTAGE_DELAY: Duration = Duration::from_millis(300);
 
 /// Why following ended.
 pub(crate) enum FollowEnd {
@@ -19,11 +30,13 @@ pub(crate) enum FollowEnd {
     Promoted,
     /// The detach keys were typed.
     Detached,
+    /// `~.` was typed while the connection was lost.
+    Left,
 }
 
 impl FollowEnd {
     /// Prints what the output does not show, and returns the exit code.
-    pub(crate) fn report(&self, target: &Destination, id: &ExecutionId) -> u8 {
+    pub(crate) fn report(&self, target: &Destination, again: &AttachHint<'_>) -> u8 {
         match self {
             Self::Exited(exited) => {
                 if let Some(explanation) = exit::explanation(exited) {
@@ -33,21 +46,42 @@ impl FollowEnd {
             }
             Self::Promoted => {
                 print_message(&format!("{target}: the command keeps running in the background"));
-                print_message(&attach_hint(target, id));
+                print_message(&again.to_string());
                 0
             }
             Self::Detached => {
                 print_message(&format!("{target}: detached; the command keeps running"));
-                print_message(&attach_hint(target, id));
+                print_message(&again.to_string());
                 0
+            }
+            Self::Left => {
+                print_message(&format!("{target}: left while the connection was lost"));
+                exit::LOST
             }
         }
     }
 }
 
-/// How to follow it again.
-pub(crate) fn attach_hint(target: &Destination, id: &ExecutionId) -> String {
-    format!("follow it with `telexec attach {target} {id}`")
+/// How to follow it again: a command that works where this one did.
+pub(crate) struct AttachHint<'a> {
+    pub(crate) target: &'a Destination,
+    pub(crate) id: &'a ExecutionId,
+    /// Keys typed here went to it.
+    pub(crate) interactive: bool,
+    pub(crate) connect: &'a ConnectArgs,
+}
+
+impl fmt::Display for AttachHint<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (target, id) = (self.target.to_string(), self.id.to_string());
+        let mut words = vec!["telexec".to_owned(), "attach".to_owned()];
+        words.extend(self.interactive.then(|| "-i".to_owned()));
+        words.extend(self.connect.given());
+        words.extend([target, id]);
+        // a word that no shell takes has a NUL, and there is none
+        let command = shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "));
+        write!(f, "follow it with `{command}`")
+    }
 }
 
 /// How to print events.
@@ -63,15 +97,56 @@ pub(crate) struct OutputMode<'a> {
 pub(crate) async fn follow(
     execution: Execution,
     mode: OutputMode<'_>,
+    outages: Outages,
     interaction: impl Future<Output = Result<FollowEnd, Failure>>,
 ) -> Result<FollowEnd, Failure> {
+    let mut screen = Screen(mode.raw.then(ScreenModes::new));
     tokio::select! {
-        ending = write_events(execution, mode) => ending,
+        ending = write_events(execution, &mode, &mut screen) => ending,
         ending = interaction => ending,
+        never = report_outages(&mode, outages) => never,
     }
 }
 
-async fn write_events(mut execution: Execution, mode: OutputMode<'_>) -> Result<FollowEnd, Failure> {
+/// The terminal is as it was before once this is dropped, whatever the program that has used it does.
+struct Screen(Option<ScreenModes>);
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        if let Some(modes) = &mut self.0 {
+            let _ = output::print(&modes.reset());
+        }
+    }
+}
+
+/// Prints that a connection is lost, to who sees it, and that it is there again.
+async fn report_outages(mode: &OutputMode<'_>, mut outages: Outages) -> ! {
+    if !io::stderr().is_terminal() {
+        std::future::pending::<()>().await;
+    }
+    let print = async |text: String| match mode.raw {
+        true => print_message_async(format!("{text}\r")).await,
+        false => print_message_async(text).await,
+    };
+    loop {
+        outages.until(true).await;
+        // most are over at once
+        if tokio::time::timeout(OUTAGE_DELAY, outages.until(false)).await.is_ok() {
+            continue;
+        }
+        let leave = if mode.raw { "; to leave, type ~. on a new line" } else { "" };
+        let limit = humantime::format_duration(outages.limit);
+        print(format!("{}: connection lost, trying to connect again for {limit}{leave}", mode.target)).await;
+        outages.until(false).await;
+        print(format!("{}: connected again", mode.target)).await;
+    }
+}
+
+async fn write_events(
+    mut execution: Execution,
+    mode: &OutputMode<'_>,
+    screen: &mut Screen,
+) -> Result<FollowEnd, Failure> {
     let mut output = OutputWriter::start()?;
     while let Some(event) = execution.next().await {
         let event = event.map_err(|error| call_failure(exit::of_lost(&error), mode.target, &error))?;
@@ -80,7 +155,10 @@ async fn write_events(mut execution: Execution, mode: OutputMode<'_>) -> Result<
             output.write(OutputStream::Stdout, line.into()).await?;
         }
         match event {
-            Event::Output(chunk) if !mode.json => output.write(chunk.stream, chunk.data).await?,
+            Event::Output(chunk) if !mode.json => {
+                screen.0.iter_mut().for_each(|modes| modes.follow(&chunk.data));
+                output.write(chunk.stream, chunk.data).await?;
+            }
             Event::Gap(position) => output.write(OutputStream::Stderr, mode.gap(position).into()).await?,
             Event::Started(_) | Event::Output(_) => {}
             Event::Exited(exited) => return output.finish().await.map(|()| FollowEnd::Exited(exited)),
@@ -92,7 +170,7 @@ async fn write_events(mut execution: Execution, mode: OutputMode<'_>) -> Result<
 
 impl OutputMode<'_> {
     /// Written to the output stream, so that it appears where the output is missing.
-    fn gap(&self, position: u64) -> String {
+    pub(crate) fn gap(&self, position: u64) -> String {
         let end = if self.raw { "\r\n" } else { "\n" };
         format!("telexec: {}: output is missing here: it is available from position {position} on{end}", self.target)
     }

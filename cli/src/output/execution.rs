@@ -1,19 +1,37 @@
-//! The state and age of an execution, for humans.
+//! The state, command and age of an execution, for humans.
 
 use std::time::Duration;
 
-use telexec_executor::{ExecutionInfo, ExecutionState, ExitCause};
+use telexec_executor::{ExecutionInfo, ExecutionState, ExitCause, Exited, Program};
 
 pub(crate) fn state(info: &ExecutionInfo) -> String {
     match (info.state, &info.exited) {
         (ExecutionState::Running, _) => "running".to_owned(),
         (ExecutionState::Lingering, _) => "lingering".to_owned(),
         (ExecutionState::Exited, None) => "exited".to_owned(),
-        (ExecutionState::Exited, Some(exited)) => match (exited.cause, exited.signal) {
-            (ExitCause::Exited(code), _) => format!("exited {code}"),
-            (ExitCause::Signaled, Some(signal)) => format!("signaled {signal}"),
-            (cause, _) => cause.as_str().to_owned(),
-        },
+        (ExecutionState::Exited, Some(exited)) => end(exited),
+    }
+}
+
+/// How a command ended, in few words.
+pub(crate) fn end(exited: &Exited) -> String {
+    match (exited.cause, exited.signal) {
+        (ExitCause::Exited(code), _) => format!("exited {code}"),
+        (ExitCause::Signaled, Some(signal)) => format!("killed by {signal}"),
+        (ExitCause::Signaled, None) => "killed by a signal".to_owned(),
+        (ExitCause::TimedOut, _) => "timed out".to_owned(),
+        (ExitCause::DeadlineExceeded, _) => "deadline exceeded".to_owned(),
+        (ExitCause::OutOfMemory, _) => "out of memory".to_owned(),
+        (ExitCause::Cancelled, _) => "cancelled".to_owned(),
+        (ExitCause::Shutdown, _) => "agent shut down".to_owned(),
+    }
+}
+
+/// The command that it runs, as text.
+pub(crate) fn command_text(info: &ExecutionInfo) -> String {
+    match &info.program {
+        Program::Shell { text, .. } => text.clone(),
+        Program::Argv(argv) => argv.join(" "),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Exit codes of `exec`, which scripts can distinguish.
 
+use std::time::Duration;
+
 use telexec_executor::{ExecutorError, ExitCause, Exited, Signal, SpawnStage};
 
 /// The command timed out.
@@ -19,6 +21,9 @@ pub(crate) const LOST: u8 = 255;
 /// Invalid command line; the code that clap uses.
 pub(crate) const USAGE: u8 = 2;
 
+/// How exactly the agent measures a command's time.
+const TIMEOUT_PRECISION: Duration = Duration::from_millis(200);
+
 /// The code for a command that ran.
 pub(crate) fn of_exit(exited: &Exited) -> u8 {
     match exited.cause {
@@ -36,9 +41,20 @@ pub(crate) fn of_signal(number: i32) -> u8 {
     u8::try_from(number).map_or(LOST, |number| SIGNAL_BASE.saturating_add(number))
 }
 
-/// Explains an exit that the code alone does not.
+/// Whether the timeout that ended the command was the agent's, not the one that was asked for.
+pub(crate) fn is_timeout_of_agent(exited: &Exited, asked: Option<Duration>) -> bool {
+    exited.cause == ExitCause::TimedOut && asked.is_none_or(|asked| exited.wall_time + TIMEOUT_PRECISION < asked)
+}
+
+/// Explains an exit that the code and the output alone do not.
 pub(crate) fn explanation(exited: &Exited) -> Option<String> {
-    let after = || humantime::format_duration(std::time::Duration::from_millis(exited.wall_time.as_millis() as u64));
+    let parts: Vec<String> = [end(exited), loss(exited)].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// Says how it ended, if not by itself.
+fn end(exited: &Exited) -> Option<String> {
+    let after = || humantime::format_duration(Duration::from_millis(exited.wall_time.as_millis() as u64));
     match (exited.cause, exited.signal) {
         (ExitCause::Exited(_), _) => None,
         (ExitCause::Signaled, signal) => {
@@ -51,6 +67,15 @@ pub(crate) fn explanation(exited: &Exited) -> Option<String> {
         (ExitCause::OutOfMemory, _) => Some("the command ran out of memory and was killed".to_owned()),
         (ExitCause::Cancelled, _) => Some("the command was cancelled".to_owned()),
         (ExitCause::Shutdown, _) => Some("the agent shut down and ended the command".to_owned()),
+    }
+}
+
+/// Says that output is missing, if some is.
+pub(crate) fn loss(exited: &Exited) -> Option<String> {
+    match exited.stdout.dropped_bytes + exited.stderr.dropped_bytes {
+        0 => None,
+        1 => Some("1 byte of the output was dropped: the agent keeps no more of one command".to_owned()),
+        bytes => Some(format!("{bytes} bytes of the output were dropped: the agent keeps no more of one command")),
     }
 }
 
@@ -84,7 +109,7 @@ pub(crate) fn of_error(error: &ExecutorError) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, SystemTime};
+    use std::time::SystemTime;
 
     use telexec_executor::{InvalidCommand, SpawnError, StreamTotals};
 
@@ -148,7 +173,7 @@ mod tests {
             (ExecutorError::Invalid(InvalidCommand::new("x", "y")), 125),
             (ExecutorError::Unsupported { field: "x".into(), reason: String::new() }, 125),
             (ExecutorError::Unauthenticated { reason: String::new() }, 125),
-            (ExecutorError::Denied { rule: None, reason: String::new() }, 125),
+            (ExecutorError::Denied { rule: None, reason: String::new(), nearest: None, missing: Vec::new() }, 125),
             (ExecutorError::Exhausted { reason: String::new(), retry_after: None }, 125),
             (ExecutorError::ShuttingDown, 125),
             (ExecutorError::Internal(String::new()), 125),

@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::io::Write;
 
+use super::words::in_words;
+
 /// A failure with its messages and exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -65,7 +67,7 @@ pub(crate) async fn print_message_async(line: String) {
 
 /// The messages of an error and its causes, without repetitions.
 pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
+    let mut text = in_words(error);
     let mut cause = error.source();
     while let Some(error) = cause {
         let more = error.to_string();

@@ -4,10 +4,13 @@ mod execution;
 pub(crate) mod exit;
 mod failure;
 pub(crate) mod json;
+mod last_lines;
 mod table;
+mod words;
 mod writer;
 
-pub(crate) use self::execution::{short_duration, state};
+pub(crate) use self::execution::{command_text, end, short_duration, state};
 pub(crate) use self::failure::{Failure, print_message, print_message_async, with_causes};
+pub(crate) use self::last_lines::LastLines;
 pub(crate) use self::table::{fields, printable, table};
 pub(crate) use self::writer::{OutputWriter, print, unbuffered, write_all, write_failure};

@@ -1,26 +1,57 @@
-//! Where commands run: `local`, an agent's address, or a configured name.
+//! Where commands run: `local`, an agent's address, or a name.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 use telexec_client::{InvalidTarget, Target};
 
-/// `local`, an agent's address, or a configured name.
+/// `local`, an agent's address, or a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Destination {
     Local,
     Agent(Target),
+    /// A configured target, or else a host at the default port.
     Named(String),
+    /// A host at the default port, written such that it is no name: `tcp://web1` or `[::1]`.
+    Host(String),
+}
+
+/// A text that is not a [`Destination`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum InvalidDestination {
+    #[error("a Unix socket is written unix://{0}")]
+    Path(String),
+    #[error("the user is a flag: -u {user} {host}")]
+    User { user: String, host: String },
+    #[error(transparent)]
+    Address(#[from] InvalidTarget),
 }
 
 impl FromStr for Destination {
-    type Err = InvalidTarget;
+    type Err = InvalidDestination;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "local" => Ok(Self::Local),
             name if is_name(name) => Ok(Self::Named(name.to_owned())),
-            address => address.parse().map(Self::Agent),
+            address => match host(address) {
+                Some(host) => Ok(Self::Host(host.to_owned())),
+                None => address.parse().map(Self::Agent).map_err(|error| InvalidDestination::new(address, error)),
+            },
+        }
+    }
+}
+
+impl InvalidDestination {
+    /// Recognizes what is written so elsewhere: a path, and a user before the host.
+    fn new(text: &str, error: InvalidTarget) -> Self {
+        match text.split_once('@') {
+            _ if text.starts_with('/') => Self::Path(text.to_owned()),
+            Some((user, host)) if is_name(user) && host.parse::<Destination>().is_ok() => {
+                Self::User { user: user.to_owned(), host: host.to_owned() }
+            }
+            _ => Self::Address(error),
         }
     }
 }
@@ -31,14 +62,25 @@ impl fmt::Display for Destination {
             Self::Local => f.write_str("local"),
             Self::Agent(target) => target.fmt(f),
             Self::Named(name) => f.write_str(name),
+            Self::Host(host) if host.contains(':') => write!(f, "[{host}]"),
+            Self::Host(host) => write!(f, "tcp://{host}"),
         }
     }
 }
 
-/// Names are distinct from all addresses.
+/// Names are distinct from all addresses with a port.
 fn is_name(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+/// The host of an address without a port.
+fn host(address: &str) -> Option<&str> {
+    let rest = address.strip_prefix("tcp://");
+    match rest.unwrap_or(address).strip_prefix('[') {
+        Some(ipv6) => ipv6.strip_suffix(']').filter(|ipv6| ipv6.parse::<Ipv6Addr>().is_ok()),
+        None => rest.filter(|host| is_name(host)),
+    }
 }
 
 /// A target other than `local`, whose agent exists only within one process.
@@ -46,5 +88,40 @@ pub(crate) fn parse_agent(text: &str) -> Result<Destination, String> {
     match text.parse() {
         Ok(Destination::Local) => Err("\"local\" keeps no executions: use a running agent".to_owned()),
         destination => destination.map_err(|error| error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn destinations_read_back() {
+        for (text, expected) in [
+            ("local", Destination::Local),
+            ("web1", Destination::Named("web1".into())),
+            ("10.0.0.7", Destination::Named("10.0.0.7".into())),
+            ("tcp://web1", Destination::Host("web1".into())),
+            ("[::1]", Destination::Host("::1".into())),
+            ("tcp://web1:1", Destination::Agent("web1:1".parse().unwrap())),
+            ("unix:///run/a.sock", Destination::Agent(Target::Unix("/run/a.sock".into()))),
+        ] {
+            assert_eq!(text.parse(), Ok(expected.clone()), "{text}");
+            assert_eq!(expected.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_written_otherwise_elsewhere_is_explained() {
+        for (text, why) in [
+            ("/run/telexec/agent.sock", "unix:///run/telexec/agent.sock"),
+            ("root@web1", "-u root web1"),
+            ("root@web1:22", "-u root web1:22"),
+            ("@web", "is not a host"),
+            ("ssh://web1", "unknown scheme"),
+        ] {
+            let error = text.parse::<Destination>().unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
     }
 }

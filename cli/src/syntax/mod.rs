@@ -3,12 +3,14 @@
 mod count;
 mod destination;
 mod duration;
+mod environment;
 mod fold;
 pub(crate) mod nodeset;
 mod pair;
 
 pub(crate) use self::count::HostCount;
-pub(crate) use self::destination::{Destination, parse_agent};
+pub(crate) use self::destination::{Destination, InvalidDestination, parse_agent};
 pub(crate) use self::duration::{parse_duration, parse_timeout};
+pub(crate) use self::environment::{EnvFile, Variable, parse_variable, read_env_file};
 pub(crate) use self::fold::fold;
 pub(crate) use self::pair::parse_pair;

@@ -23,6 +23,11 @@ pub(crate) fn output_width() -> Option<usize> {
     window(&io::stdout()).map(|size| size.columns().into())
 }
 
+/// Width of the terminal on standard error.
+pub(crate) fn stderr_width() -> Option<usize> {
+    window(&io::stderr()).map(|size| size.columns().into())
+}
+
 /// Also `None` if the size is 0, which means that it was never set.
 fn window(stream: &(impl AsFd + IsTerminal)) -> Option<TerminalSize> {
     let size = tcgetwinsize(stream).ok().filter(|_| stream.is_terminal())?;

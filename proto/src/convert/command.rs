@@ -1,6 +1,6 @@
 //! `ExecuteRequest` and [`Command`].
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use telexec_executor::{Attach, Command, Descendants, DuplicatePolicy, InvalidCommand, OnDisconnect};
@@ -66,8 +66,10 @@ pub fn command_from_wire(request: ExecuteRequest, deadline: Option<Instant>) -> 
         .stdin(Bytes::copy_from_slice(&request.stdin))
         .accepts_input(request.accepts_input)
         .on_disconnect(on_disconnect)
+        .disconnect_grace(grace_from_wire(request.disconnect_grace)?)
         .duplicate_policy(duplicate_policy)
         .max_output_bytes(request.max_output_bytes)
+        .merge_output(request.merge_output)
         .limits(limits_from_wire(request.limits.unwrap_or_default()))
         .labels(request.labels)
         .report_working_directory(request.report_working_directory)
@@ -114,6 +116,8 @@ pub fn command_to_wire(command: &Command) -> ExecuteRequest {
         report_working_directory: command.report_working_directory(),
         descendants: descendants.into(),
         reason: command.reason().to_owned(),
+        disconnect_grace: grace_to_wire(command.disconnect_grace()),
+        merge_output: command.merge_output(),
     }
 }
 
@@ -138,6 +142,14 @@ fn on_disconnect_to_wire(on_disconnect: OnDisconnect) -> i32 {
     .into()
 }
 
+fn grace_from_wire(wire: Option<prost_types::Duration>) -> Result<Duration, InvalidCommand> {
+    wire.map_or(Ok(Duration::ZERO), |grace| duration_from_wire("disconnect_grace", grace))
+}
+
+fn grace_to_wire(grace: Duration) -> Option<prost_types::Duration> {
+    (!grace.is_zero()).then(|| duration_to_wire(grace))
+}
+
 /// A terminal's size.
 ///
 /// # Errors
@@ -157,7 +169,8 @@ pub fn size_to_wire(size: TerminalSize) -> v1::TerminalSize {
 /// The first malformed field.
 pub fn attach_from_wire(wire: &v1::AttachRequest) -> Result<(ExecutionId, Attach), InvalidCommand> {
     let on_disconnect = on_disconnect_from_wire(wire.on_disconnect, OnDisconnect::Detach)?;
-    Ok((wire.execution_id.parse()?, Attach { position: wire.position, on_disconnect }))
+    let disconnect_grace = grace_from_wire(wire.disconnect_grace)?;
+    Ok((wire.execution_id.parse()?, Attach { position: wire.position, on_disconnect, disconnect_grace }))
 }
 
 /// A request to follow an execution.
@@ -166,6 +179,7 @@ pub fn attach_to_wire(id: &ExecutionId, from: Attach) -> v1::AttachRequest {
         execution_id: id.to_string(),
         position: from.position,
         on_disconnect: on_disconnect_to_wire(from.on_disconnect),
+        disconnect_grace: grace_to_wire(from.disconnect_grace),
     }
 }
 
@@ -204,10 +218,11 @@ mod tests {
         type Change = Box<dyn FnOnce(&mut ExecuteRequest)>;
         let cpus = |cpus| Some(v1::ResourceLimits { cpus, ..Default::default() });
         let size = |columns, rows| Some(v1::TerminalSize { columns, rows });
-        let cases: [(Change, &str); 23] = [
+        let cases: [(Change, &str); 24] = [
             (Box::new(|r| r.duplicate_policy = 3), "duplicate_policy"),
             (Box::new(|r| r.on_disconnect = -1), "on_disconnect"),
             (Box::new(move |r| r.yield_after = seconds(-1, 0)), "yield_after"),
+            (Box::new(move |r| r.disconnect_grace = seconds(-1, 0)), "disconnect_grace"),
             (Box::new(move |r| r.terminal = size(0, 0)), "terminal.columns"),
             (Box::new(move |r| r.terminal = size(100_000, 1)), "terminal.columns"),
             (Box::new(move |r| r.terminal = size(80, 0)), "terminal.rows"),
@@ -259,7 +274,8 @@ mod tests {
             cpus in prop::option::of(0.01..=10_000.0),
             size in prop::option::of((1..=65_535u32, 1..=65_535u32)),
             yield_after in prop::option::of(0..10_000_000u64),
-            flags in any::<[bool; 3]>(),
+            grace in 0..10_000u64,
+            flags in any::<[bool; 4]>(),
             reason in ".{0,16}",
         ) {
             let command = user.into_iter().fold(Command::argv(argv), CommandBuilder::user);
@@ -271,6 +287,8 @@ mod tests {
                 .accepts_input(flags[0])
                 .on_disconnect(if flags[1] { OnDisconnect::Detach } else { OnDisconnect::Kill })
                 .duplicate_policy(if flags[2] { DuplicatePolicy::ReuseRunning } else { DuplicatePolicy::StartNew })
+                .disconnect_grace(std::time::Duration::from_millis(grace))
+                .merge_output(flags[3])
                 .limits(ResourceLimits { memory_bytes, max_processes, cpus })
                 .envs(env)
                 .stdin(stdin)

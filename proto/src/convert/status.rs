@@ -35,10 +35,9 @@ pub fn error_to_status(error: &ExecutorError) -> Status {
             (Code::FailedPrecondition, info(UNSUPPORTED, [("field", cut(field))]))
         }
         ExecutorError::Unauthenticated { .. } => (Code::Unauthenticated, ErrorDetails::new()),
-        ExecutorError::Denied { rule: Some(rule), .. } => {
-            (Code::PermissionDenied, info(POLICY_DENIED, [("rule", cut(rule))]))
+        ExecutorError::Denied { rule, nearest, missing, .. } => {
+            (Code::PermissionDenied, info(POLICY_DENIED, denied_metadata(rule.as_deref(), nearest.as_deref(), missing)))
         }
-        ExecutorError::Denied { rule: None, .. } => (Code::PermissionDenied, info(POLICY_DENIED, [])),
         ExecutorError::Exhausted { retry_after, .. } => {
             (Code::ResourceExhausted, ErrorDetails::with_retry_info(*retry_after))
         }
@@ -61,7 +60,35 @@ pub fn error_to_status(error: &ExecutorError) -> Status {
         }
         ExecutorError::Internal(_) => (Code::Internal, ErrorDetails::new()),
     };
-    Status::with_error_details(code, cut(&error.to_string()), details)
+    Status::with_error_details(code, cut(&message(error)), details)
+}
+
+/// A denial's own text is without its conditions, which have values of the command.
+fn message(error: &ExecutorError) -> String {
+    match error {
+        ExecutorError::Denied { reason, missing, .. } if !missing.is_empty() => {
+            format!("{reason}; not met: {}", missing.join("; "))
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// The conditions are lines: as many as fit.
+fn denied_metadata(
+    rule: Option<&str>,
+    nearest: Option<&str>,
+    missing: &[String],
+) -> impl Iterator<Item = (&'static str, String)> {
+    let mut lines = String::new();
+    for condition in missing {
+        if lines.len() + condition.len() >= MAX_TEXT_BYTES {
+            break;
+        }
+        lines.extend([condition.as_str(), "\n"]);
+    }
+    let named = [("rule", rule.map(cut)), ("nearest_rule", nearest.map(cut))];
+    let named = named.into_iter().filter_map(|(key, value)| Some((key, value?)));
+    named.chain((!lines.is_empty()).then_some(("missing", lines.trim_end().to_owned())))
 }
 
 /// An error that an agent answered.
@@ -88,8 +115,9 @@ pub fn error_from_status(status: &Status) -> ExecutorError {
         (Code::InvalidArgument, _) => ExecutorError::Invalid(invalid_from_details(&details, status.message())),
         (Code::Unauthenticated, _) => ExecutorError::Unauthenticated { reason: message() },
         (Code::PermissionDenied, _) => {
-            let rule = Some(metadata("rule")).filter(|rule| !rule.is_empty()).map(str::to_owned);
-            ExecutorError::Denied { rule, reason: message() }
+            let name = |key| Some(metadata(key)).filter(|name| !name.is_empty()).map(str::to_owned);
+            let missing = metadata("missing").lines().map(str::to_owned).collect();
+            ExecutorError::Denied { rule: name("rule"), reason: message(), nearest: name("nearest_rule"), missing }
         }
         (Code::ResourceExhausted, _) => ExecutorError::Exhausted {
             reason: message(),
@@ -155,8 +183,8 @@ fn invalid_from_details(details: &ErrorDetails, message: &str) -> InvalidCommand
     }
 }
 
-fn info<const N: usize>(reason: &str, metadata: [(&'static str, String); N]) -> ErrorDetails {
-    let metadata: HashMap<String, String> = metadata.map(|(key, value)| (key.to_owned(), value)).into();
+fn info(reason: &str, metadata: impl IntoIterator<Item = (&'static str, String)>) -> ErrorDetails {
+    let metadata: HashMap<String, String> = metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     ErrorDetails::with_error_info(reason, DOMAIN, metadata)
 }
 
@@ -169,6 +197,12 @@ fn cut(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn denied(rule: Option<&str>, reason: &str, nearest: Option<&str>, missing: &[&str]) -> ExecutorError {
+        let text = |text: &str| text.to_owned();
+        let missing = missing.iter().copied().map(text).collect();
+        ExecutorError::Denied { rule: rule.map(text), reason: text(reason), nearest: nearest.map(text), missing }
+    }
 
     #[test]
     fn errors_survive_the_wire() {
@@ -200,8 +234,8 @@ mod tests {
                 Code::FailedPrecondition,
             ),
             (ExecutorError::Unauthenticated { reason: "revoked".into() }, Code::Unauthenticated),
-            (ExecutorError::Denied { rule: Some("r".into()), reason: "no".into() }, Code::PermissionDenied),
-            (ExecutorError::Denied { rule: None, reason: "no".into() }, Code::PermissionDenied),
+            (denied(Some("r"), "no", None, &[]), Code::PermissionDenied),
+            (denied(None, "no", Some("n"), &[]), Code::PermissionDenied),
             (
                 ExecutorError::Exhausted { reason: "full".into(), retry_after: Some(Duration::from_secs(1)) },
                 Code::ResourceExhausted,
@@ -224,7 +258,23 @@ mod tests {
 
     #[test]
     fn long_texts_are_cut_between_characters() {
-        let status = error_to_status(&ExecutorError::Denied { rule: None, reason: "aé".repeat(5000) });
+        let status = error_to_status(&denied(None, &"aé".repeat(5000), None, &[]));
         assert!(status.message().len() <= MAX_TEXT_BYTES && status.message().len() > MAX_TEXT_BYTES - 4);
+    }
+
+    #[test]
+    fn a_denial_tells_its_conditions_and_does_not_log_them() {
+        let error = denied(Some("default"), "no", Some("look"), &["a (a is 1)", "b"]);
+        assert_eq!(error.to_string(), "no");
+        let told = error_from_status(&error_to_status(&error));
+        assert_eq!(told.to_string(), "no; not met: a (a is 1); b");
+        let ExecutorError::Denied { rule, nearest, missing, .. } = told else { panic!("{told:?}") };
+        assert_eq!((rule.as_deref(), nearest.as_deref()), (Some("default"), Some("look")));
+        assert_eq!(missing, ["a (a is 1)", "b"]);
+
+        let long = "é".repeat(200);
+        let many = error_to_status(&denied(None, "no", None, &[long.as_str(); 16]));
+        let ExecutorError::Denied { missing, .. } = error_from_status(&many) else { panic!("{many:?}") };
+        assert_eq!(missing, [long.as_str(); 2]);
     }
 }

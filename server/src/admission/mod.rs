@@ -23,7 +23,9 @@ use crate::admission::policy_evaluator::PolicyEvaluator;
 use crate::admission::start_limiter::StartLimiter;
 use crate::analysis::CommandAnalysis;
 use crate::audit::{Audit, Operation};
+use crate::call::caller::Caller;
 use crate::call::{Call, Rpc};
+use crate::identity::Identity;
 use crate::metrics::{Metrics, Refusal};
 use crate::policy::{Decision, Facts, PolicyFile, Subject};
 use crate::reload::Watched;
@@ -59,7 +61,7 @@ impl Stack {
     pub(crate) async fn permit(&self, call: &Call) -> Result<Decision, ExecutorError> {
         // its body may have come long after its headers
         call.caller.check()?;
-        let decision = self.decide(call, call.rpc, &Subject::Agent);
+        let decision = self.decide(&call.caller, call.rpc, &Subject::Agent);
         self.metrics.decided(call.rpc, decision.allowed);
         match decision.permitted() {
             Ok(()) => Ok(decision),
@@ -70,30 +72,51 @@ impl Stack {
         }
     }
 
-    /// Whether a caller may start this command by this RPC, and what is known of the command.
+    /// Whether a caller may ask what another identity may do; in any case that goes to the audit log.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Denied`].
+    pub(crate) async fn permit_as(&self, call: &Call, identity: &Identity) -> Result<(), ExecutorError> {
+        call.caller.check()?;
+        let decision = match &self.policy {
+            None if !call.caller.is_root() => Decision {
+                reason: "there is no policy: only root on a Unix socket of the agent may ask for others".to_owned(),
+                ..Decision::default()
+            },
+            _ => self.decide(&call.caller, call.rpc, &Subject::Identity(identity.as_str())),
+        };
+        self.metrics.decided(call.rpc, decision.allowed);
+        let permitted = decision.permitted();
+        let operation = Operation { about: Some(identity), ..Operation::default() };
+        self.audit.record_access(call, operation, &decision, permitted.as_ref().err()).await;
+        permitted
+    }
+
+    /// Whether `caller` may start this command by this RPC, and what is known of the command. It is judged in the turn of the
+    /// identity that calls.
     ///
     /// # Errors
     /// [`ExecutorError::Internal`].
     pub(crate) async fn judge(
         &self,
         call: &Call,
+        caller: Arc<Caller>,
         rpc: Rpc,
         command: Command,
     ) -> Result<(Facts, Decision), ExecutorError> {
-        let (this, asked) = (self.clone(), call.clone());
-        let decide = move |facts: &Facts| this.decide(&asked, rpc, &Subject::Command(facts));
+        let this = self.clone();
+        let decide = move |facts: &Facts| this.decide(&caller, rpc, &Subject::Command(facts));
         self.evaluator.evaluate(call.caller.identity.as_str(), &self.engine, command, decide).await
     }
 
     /// What the policy decides about this now.
-    pub(crate) fn decide(&self, call: &Call, rpc: Rpc, subject: &Subject<'_>) -> Decision {
+    pub(crate) fn decide(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>) -> Decision {
         match &self.policy {
-            Some(policy) => policy.current().decide(&call.caller, rpc, subject),
+            Some(policy) => policy.current().decide(caller, rpc, subject),
             // root on the machine administers it
-            None => Decision {
-                any_owner: call.caller.is_root() && ADMINISTERED.contains(&rpc),
-                ..Decision::without_policy()
-            },
+            None => {
+                Decision { any_owner: caller.is_root() && ADMINISTERED.contains(&rpc), ..Decision::without_policy() }
+            }
         }
     }
 
@@ -150,7 +173,7 @@ impl Stack {
     }
 
     fn decide_of(&self, call: &Call, rpc: Rpc, id: &ExecutionId, owner: &str) -> Decision {
-        self.decide(call, rpc, &Subject::Execution { id: id.as_str(), owner })
+        self.decide(&call.caller, rpc, &Subject::Execution { id: id.as_str(), owner })
     }
 }
 
@@ -251,7 +274,8 @@ impl Guarded {
             let analysis = CommandAnalysis::new(self.stack.engine.shell(&command));
             return Ok(Decided { command, analysis, decision: Decision::without_policy(), facts: None });
         }
-        let (facts, decision) = self.stack.judge(&self.call, self.call.rpc, command).await?;
+        let (facts, decision) =
+            self.stack.judge(&self.call, Arc::clone(&self.call.caller), self.call.rpc, command).await?;
         let analysis = facts.shared_analysis();
         let (command, facts) = facts.split();
         Ok(Decided { command, analysis, decision, facts: Some(Box::new(facts)) })
@@ -303,6 +327,7 @@ impl Guarded {
             id: Some(id),
             allowance: decision.allowance,
             trace: None,
+            connection: self.call.connection.clone(),
             observers: recorder.into_iter().chain(iter::once(holder)).collect(),
         };
         Ok(Admitted { command, grant, permission })
@@ -339,8 +364,11 @@ impl Executor for Guarded {
     async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
         let operation = Operation { position: Some(from.position), ..Operation::default() };
         let permission = self.reach(Rpc::Attach, id, operation).await?;
-        // to go is to end it
+        // to go is to end it; whoever has started it bound to a call might do that anyway
+        let is_own = permission.owner() == self.identity();
+        let continues = is_own && !from.disconnect_grace.is_zero() && self.engine(&permission).waits_for_caller(id);
         let ending = match from.on_disconnect {
+            OnDisconnect::Kill if continues => None,
             OnDisconnect::Kill => Some(self.reach(Rpc::SignalExecution, id, operation).await?),
             OnDisconnect::Detach => None,
         };
@@ -348,7 +376,8 @@ impl Executor for Guarded {
         if ending.as_ref().is_some_and(|ending| ending.owner() != permission.owner()) {
             return Err(ExecutorError::NotFound(id.clone()));
         }
-        let execution = permission.during(self.engine(&permission).attach(id, from)).await?;
+        let execution =
+            permission.during(self.engine(&permission).attach_over(id, from, self.call.connection.clone())).await?;
         let execution = match ending {
             Some(ending) => ending.limit(execution),
             None => execution,

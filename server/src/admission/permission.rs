@@ -173,7 +173,7 @@ impl Permission {
         match &self.subject {
             Permitted::Start(None) => (Decision::without_policy(), Ok(())),
             Permitted::Start(Some(judged)) => {
-                let decision = self.stack.decide(&self.call, self.call.rpc, &Subject::Command(&judged.facts));
+                let decision = self.stack.decide(&self.call.caller, self.call.rpc, &Subject::Command(&judged.facts));
                 let permitted = decision.permitted();
                 (decision, permitted)
             }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use hyper::client::conn::http2;
 use hyper::http::Uri;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tonic::body::Body;
 use tonic_health::pb::HealthCheckRequest;
@@ -32,12 +32,24 @@ pub(crate) enum HealthError {
         source: io::Error,
     },
     /// The connection is refused or does not speak gRPC.
-    #[error("no valid answer from {listen}: is it an agent, running as this user, without TLS on this address?")]
+    #[error(
+        "no valid answer from {listen}: is it an agent, running as this user, that asks for no certificates there? \
+         Otherwise name its Unix socket (telexecd health unix:///PATH)"
+    )]
     Strange {
         /// The address.
         listen: ListenAddress,
         /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// It answers with a TLS record.
+    #[error(
+        "{listen} asks for a certificate, which a health check has not: let the agent listen on a Unix socket too, and \
+         name that (telexecd health unix:///PATH)"
+    )]
+    Tls {
+        /// The address.
+        listen: ListenAddress,
     },
     /// The timeout passed.
     #[error("no answer from {listen} within {}", humantime::format_duration(*.timeout))]
@@ -60,6 +72,11 @@ pub(crate) enum HealthError {
 /// # Errors
 /// There is none.
 pub(crate) fn address(config: &Config) -> Result<ListenAddress, ConfigError> {
+    if config.listen.is_empty() {
+        let why = "no address to check: name one (telexecd health unix:///run/telexec/agent.sock), or the agent's own \
+                   --config FILE";
+        return Err(InvalidSetting(why.into()).into());
+    }
     let plain = config.tls_files()?.is_none();
     let unix = config.listen.iter().find(|listen| matches!(listen, ListenAddress::Unix(_)));
     let tcp = || config.listen.iter().find(|listen| plain && matches!(listen, ListenAddress::Tcp(_)));
@@ -79,12 +96,28 @@ pub(crate) async fn check(listen: &ListenAddress, timeout: Duration) -> Result<(
         let unreachable = |source| HealthError::Unreachable { listen: listen.clone(), source };
         match listen {
             ListenAddress::Unix(path) => call(listen, UnixStream::connect(path).await.map_err(unreachable)?).await,
-            ListenAddress::Tcp(address) => call(listen, TcpStream::connect(address).await.map_err(unreachable)?).await,
+            ListenAddress::Tcp(address) => {
+                let result = call(listen, TcpStream::connect(address).await.map_err(unreachable)?).await;
+                match result {
+                    Err(HealthError::Strange { .. }) if speaks_tls(address).await.unwrap_or(false) => {
+                        Err(HealthError::Tls { listen: listen.clone() })
+                    }
+                    result => result,
+                }
+            }
             ListenAddress::Vsock { .. } | ListenAddress::Systemd => Err(unreachable(io::ErrorKind::Unsupported.into())),
         }
     };
     let silent = || HealthError::Silent { listen: listen.clone(), timeout };
     tokio::time::timeout(timeout, asked).await.unwrap_or_else(|_| Err(silent()))
+}
+
+/// Whether it answers what is no TLS with a TLS alert.
+async fn speaks_tls(address: &str) -> io::Result<bool> {
+    const ALERT: u8 = 21;
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await?;
+    Ok(stream.read_u8().await? == ALERT)
 }
 
 async fn call<S>(listen: &ListenAddress, stream: S) -> Result<(), HealthError>

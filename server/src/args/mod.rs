@@ -3,9 +3,9 @@
 mod health;
 pub mod subcommand;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::Parser;
+use clap::{ArgAction, Parser};
 use telexec_engine::ContainmentKind;
 
 use crate::address::ListenAddress;
@@ -20,6 +20,7 @@ const OTLP_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 #[command(
     name = "telexecd",
     version,
+    disable_help_flag = true,
     after_help = "Every flag but --config and --check-config is also a key of the configuration file (with _ for -), and an environment \
 variable TELEXECD_…; precedence: flag, environment, file.\n\n\
 Examples:\n  \
@@ -85,12 +86,20 @@ pub struct Args {
     /// Check the configuration, the certificates and the policy, then exit with 0 or 78
     #[arg(long, env = "TELEXECD_CHECK_CONFIG", hide_env_values = true)]
     pub check_config: bool,
+    /// Print help
+    #[arg(short, long, global = true, action = ArgAction::HelpShort)]
+    help: Option<bool>,
     /// A task other than serving
     #[command(subcommand)]
     pub subcommand: Option<Subcommand>,
 }
 
 impl Args {
+    /// The configuration file, which alone defines roles.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
     /// The configuration: the file, overridden by the environment, overridden by the flags.
     ///
     /// # Errors

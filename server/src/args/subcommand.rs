@@ -1,10 +1,12 @@
 //! What `telexecd` does instead of serving.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use telexec_enrollment::{EnrollArgs, Enrolled, MachineFiles};
 use telexec_executor::Program;
 use telexec_executor::text::{counted, error_chain};
 
@@ -12,7 +14,7 @@ use crate::address::ListenAddress;
 use crate::args::Args;
 use crate::args::health;
 use crate::audit::{digest, verify_files};
-use crate::config::{Config, ConfigError};
+use crate::config::ConfigError;
 use crate::invalid::InvalidSetting;
 use crate::reload::Source;
 use crate::{logging, policy};
@@ -27,12 +29,13 @@ pub enum Subcommand {
     #[command(subcommand)]
     Audit(AuditAction),
     /// Check whether the agent on this machine is serving; exits with 0 or 1
-    ///
-    /// For health probes. The address is the Unix socket of the agent's configuration, or else its loopback address without
-    /// TLS, so use the same --config or environment as the agent.
-    #[command(after_help = "Examples:\n  \
+    #[command(
+        after_help = "For health probes. The address is the Unix socket of the agent's configuration, or else its \
+loopback address without TLS, so use the same --config or environment as the agent.\n\n\
+Examples:\n  \
 telexecd --config telexecd.toml health\n  \
-telexecd health --timeout 2s unix:///run/telexec/agent.sock")]
+telexecd health --timeout 2s unix:///run/telexec/agent.sock"
+    )]
     Health {
         /// Address to check, if not the configured one: unix:///path.sock or tcp://host:port
         #[arg(value_name = "URI")]
@@ -41,12 +44,31 @@ telexecd health --timeout 2s unix:///run/telexec/agent.sock")]
         #[arg(long, value_name = "DURATION", default_value = "5s")]
         timeout: humantime::Duration,
     },
+    /// Get a certificate for this machine, or renew it; exits with 0 or 1
+    ///
+    /// Makes a key, which stays on this machine, and gets a certificate for it from `telexec certs serve`, by a token of
+    /// `telexec certs token`. A running agent takes up the new files itself.
+    #[command(after_help = "Examples:\n  \
+telexecd enroll --server ca1 --token-file web1.token\n  \
+telexecd enroll --server ca1 --renew        from a timer, every day or hour\n  \
+telexecd enroll --csr --name web1           for another CA")]
+    Enroll(AgentEnrollArgs),
+}
+
+/// Arguments of `enroll`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AgentEnrollArgs {
+    #[command(flatten)]
+    enroll: EnrollArgs,
+    /// Directory for the files
+    #[arg(long, value_name = "DIR", default_value = "/etc/telexec")]
+    dir: PathBuf,
 }
 
 /// Subcommands of `policy`.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum PolicyAction {
-    /// Check a policy, and that the configuration defines its roles; exits with 0 or 78
+    /// Check a policy and, with --config, that the configuration defines its roles; exits with 0 or 78
     #[command(after_help = "Examples:\n  \
 telexecd policy check policy.cedar\n  \
 telexecd --config telexecd.toml policy check")]
@@ -62,21 +84,28 @@ telexecd --config telexecd.toml policy check")]
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum AuditAction {
     /// Verify an audit log: print the first record that was modified or is missing, if any
-    ///
-    /// Prints the number of records, the last hash, and the starts without an end; exits with 0, with 1 if the chain is
-    /// broken, and with 2 if a file cannot be read. Anyone who can write the file can also replace it by a new, valid chain:
-    /// from time to time save the last hash elsewhere, or send the lines to another machine, and compare.
+    #[command(
+        after_help = "Prints the number of records, the last hash, and the starts without an end; exits with 0, with \
+1 if the chain is broken or has no record, and with 2 if a file cannot be read. Anyone who can write the file can also \
+shorten it, or replace it by a new, valid chain: from time to time save the last hash on another machine, and give it to \
+the next verification.\n\n\
+Examples:\n  \
+telexecd audit verify /var/log/telexec/audit.log\n  \
+telexecd audit verify --expect \"$LAST_HASH\" /var/log/telexec/audit.log"
+    )]
     Verify {
+        /// Hash that a record must have: the last one of an earlier verification
+        #[arg(long, value_name = "HASH")]
+        expect: Option<String>,
         /// Log file, whose rotated files are found beside it; or all files, oldest first
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
     /// Compute the digest that the audit log records when a command is too long to record in full, or redacted
-    ///
-    /// Prints, separated by a space, what a record of the command has as `hmac_key` (which key it is) and as
-    /// `command_hmac_sha256`: the HMAC-SHA-256 with the key in FILE.key of the shell text, read from standard input
-    /// to its end, or of the arguments.
-    #[command(after_help = "Examples:\n  \
+    #[command(after_help = "Prints what a record of the command has as hmac_key (which key it is) and as \
+command_hmac_sha256: the HMAC-SHA-256 with the key in FILE.key of the shell text, read from standard input to its end, or \
+of the arguments.\n\n\
+Examples:\n  \
 printf %s 'make deploy' | telexecd audit digest /var/log/telexec/audit.log\n  \
 telexecd audit digest /var/log/telexec/audit.log -- make deploy")]
     Digest {
@@ -96,10 +125,13 @@ impl Subcommand {
     /// What was checked is invalid, or a file cannot be read or written.
     pub fn run(&self, args: &Args, out: &mut impl Write) -> Result<u8, Box<dyn Error>> {
         let text = match self {
-            Self::Policy(PolicyAction::Check { file }) => check(args.config()?, file.as_ref())?,
+            Self::Policy(PolicyAction::Check { file }) => check(args, file.as_ref())?,
             Self::Policy(PolicyAction::Schema) => policy::SCHEMA.to_owned(),
-            Self::Audit(AuditAction::Verify { files }) => return Ok(verify_files(files, out)?),
+            Self::Audit(AuditAction::Verify { expect, files }) => {
+                return Ok(verify_files(files, expect.as_deref(), out)?);
+            }
             Self::Audit(AuditAction::Digest { log, argv }) => digest_of(log, argv)?,
+            Self::Enroll(args) => return enroll(args, out),
             Self::Health { listen, timeout } => return health(args, listen.as_ref(), **timeout, out),
         };
         out.write_all(text.as_bytes())?;
@@ -113,7 +145,7 @@ fn digest_of(log: &Path, argv: &[String]) -> io::Result<String> {
         argv => Program::Argv(argv.to_vec()),
     };
     let (key, digest) = digest(log, &program)?;
-    Ok(format!("{key} {digest}\n"))
+    Ok(format!("hmac_key: {key}\ncommand_hmac_sha256: {digest}\n"))
 }
 
 fn health(
@@ -137,15 +169,61 @@ fn health(
     Ok(0)
 }
 
-fn check(mut config: Config, file: Option<&PathBuf>) -> Result<String, ConfigError> {
+fn enroll(args: &AgentEnrollArgs, out: &mut impl Write) -> Result<u8, Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // for the configuration, which may be anywhere
+    let directory = std::path::absolute(&args.dir)?;
+    let done = match runtime.block_on(args.enroll.run(&directory)) {
+        Ok(done) => done,
+        Err(error) => {
+            logging::line(&format!("telexecd: {}", error_chain(&error)));
+            return Ok(1);
+        }
+    };
+    match done {
+        Enrolled::Certificate(MachineFiles { cert, key, ca, crl }) => {
+            writeln!(out, "wrote {}; in the agent's configuration:", cert.display())?;
+            for (key, path) in [("tls_cert", cert), ("tls_key", key), ("client_ca", ca), ("client_crl", crl)] {
+                writeln!(out, "{key} = {:?}", path.display().to_string())?;
+            }
+        }
+        Enrolled::NotDue(files) => writeln!(out, "{} is not due for renewal", files.cert.display())?,
+        Enrolled::Request(request, MachineFiles { cert, key, .. }) => {
+            writeln!(out, "wrote {} and {}", request.display(), key.display())?;
+            writeln!(
+                out,
+                "next: have it signed, and put the certificate, with intermediate ones after it, into {}",
+                cert.display()
+            )?;
+        }
+    }
+    Ok(0)
+}
+
+fn check(args: &Args, file: Option<&PathBuf>) -> Result<String, ConfigError> {
+    let mut config = args.config()?;
     config.policy = file.cloned().or(config.policy);
     let Some(file) = config.policy_file()? else {
         return Err(ConfigError::from(InvalidSetting(
             "no policy given: name a file, or a configuration with a policy".into(),
         )));
     };
-    let policy = if config.roles.is_empty() { file.load_without_roles() } else { file.load() }?;
+    let policy = if args.file().is_some() { file.load() } else { file.load_without_roles() }?;
     let warnings = policy.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect::<String>();
     let (path, rules) = (file.path.display(), counted(policy.len() as u64, "rule"));
-    Ok(format!("{warnings}{path}: valid, {rules}, SHA-256 {}\n", policy.digest))
+    let scope = checked(args.file(), &policy.named_roles());
+    Ok(format!("{warnings}{path}: valid, {rules}, SHA-256 {}\n{scope}", policy.digest))
+}
+
+/// What was checked, and what was not.
+fn checked(config: Option<&Path>, roles: &BTreeSet<String>) -> String {
+    let checked = "checked: syntax, schema, annotations";
+    let roles = roles.iter().map(|role| format!("{role:?}")).collect::<Vec<_>>().join(", ");
+    match config {
+        Some(config) => format!("{checked}, roles in {}\n", config.display()),
+        None if roles.is_empty() => format!("{checked}\n"),
+        None => {
+            format!("{checked}\nnot checked: whether [roles] has {roles}; for that add --config telexecd.toml\n")
+        }
+    }
 }

@@ -41,7 +41,7 @@ pub(super) struct Entry {
     /// Records that could not be written before this one.
     #[serde(default)]
     pub(super) dropped: u64,
-    prev: String,
+    pub(super) prev: String,
     pub(super) hash: String,
 }
 

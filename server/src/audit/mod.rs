@@ -56,6 +56,7 @@ use self::writer::{Job, Start, State, Writer};
 use crate::analysis::CommandAnalysis;
 use crate::call::{Call, Rpc};
 use crate::hostname::hostname;
+use crate::identity::Identity;
 use crate::invalid::InvalidSetting;
 use crate::policy::Decision;
 use crate::reload::Reload;
@@ -125,6 +126,8 @@ pub(crate) struct Operation<'a> {
     pub(crate) signal: Option<Signal>,
     /// The output position to attach from.
     pub(crate) position: Option<u64>,
+    /// The identity that was asked about.
+    pub(crate) about: Option<&'a Identity>,
 }
 
 impl Audit {
@@ -407,7 +410,8 @@ impl Inner {
         }
         let action = operation.action.filter(|action| *action != call.rpc).map(Rpc::as_str);
         let signal = operation.signal.map(|signal| signal.to_string());
-        let record = OperationRecord { action, signal, position: operation.position };
+        let about = operation.about.map(|identity| record::clip_name(identity.as_str()));
+        let record = OperationRecord { action, signal, position: operation.position, about };
         let body = Body::Call { decision: decision.into(), operation: record, failure: error.map(Into::into) };
         Some(Record::new(body).of(&Origin::of(call)).about(operation.execution_id))
     }

@@ -132,13 +132,17 @@ pub(super) struct Decided {
 
 /// Further rules are not listed, and longer names are cut.
 const MAX_RULES: usize = 16;
-const MAX_RULE: usize = 256;
+const MAX_NAME: usize = 256;
+
+pub(super) fn clip_name(name: &str) -> String {
+    clip_to(MAX_NAME, name)
+}
 
 impl From<&Decision> for Decided {
     fn from(made: &Decision) -> Self {
         Self {
             decision: if made.allowed { "allow" } else { "deny" },
-            rules: made.rules.iter().take(MAX_RULES).map(|rule| clip_to(MAX_RULE, rule)).collect(),
+            rules: made.rules.iter().take(MAX_RULES).map(|rule| clip_name(rule)).collect(),
             policy: made.policy.as_deref().map(clip),
         }
     }
@@ -223,6 +227,9 @@ pub(super) struct OperationRecord {
     pub(super) signal: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) position: Option<u64>,
+    /// The identity that CheckCommand was asked about, if not the caller's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) about: Option<String>,
 }
 
 /// A start that came to nothing.

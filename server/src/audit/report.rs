@@ -15,13 +15,13 @@ use super::verify::{Position, Summary, Verifier, VerifyError};
 const MAX_RETRIES: u32 = 5;
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// Verifies the files of one log, in this order; given a single file, also those rotated before it. Writes the result to
-/// `out`, and returns the exit code: 0 valid, 1 broken, 2 not readable.
+/// Verifies the files of one log, in this order; given a single file, also those rotated before it. A record must have the
+/// hash `expected`. Writes the result to `out`, and returns the exit code: 0 valid, 1 broken, 2 not readable.
 ///
 /// # Errors
 /// `out` cannot be written.
-pub fn verify_files(given: &[PathBuf], out: &mut impl Write) -> io::Result<u8> {
-    let (mut verifier, mut read) = (Verifier::new(), 0);
+pub fn verify_files(given: &[PathBuf], expected: Option<&str>, out: &mut impl Write) -> io::Result<u8> {
+    let (mut verifier, mut read) = (Verifier::expecting(expected), 0);
     let files = match open_all(given) {
         Ok(files) => files,
         Err((path, error)) => return unreadable(&path, &error, out),
@@ -37,7 +37,19 @@ pub fn verify_files(given: &[PathBuf], out: &mut impl Write) -> io::Result<u8> {
             }
         }
     }
-    write_summary(&verifier.finish(), read, out)?;
+    let found = verifier.found();
+    let summary = verifier.finish();
+    if summary.records == 0 {
+        // an agent writes a record as soon as it opens the log
+        writeln!(out, "broken: no records: the log was emptied, or no agent has used it")?;
+        return Ok(1);
+    }
+    if let (Some(expected), false) = (expected, found) {
+        let expected = expected.escape_default();
+        writeln!(out, "broken: no record has the hash {expected}: records are missing, or the log is another one")?;
+        return Ok(1);
+    }
+    write_summary(&summary, read, out)?;
     Ok(0)
 }
 
@@ -72,7 +84,7 @@ fn open_all(given: &[PathBuf]) -> Result<impl Iterator<Item = Opened>, (PathBuf,
 fn write_summary(summary: &Summary, files: u32, out: &mut impl Write) -> io::Result<()> {
     let Summary { records, first, last, hash, running, more_running, dropped } = summary;
     let files = if files == 1 { String::new() } else { format!(" in {files} files") };
-    let (Some(first), Some(last)) = (first, last) else { return writeln!(out, "valid: 0 records{files}") };
+    let (Some(first), Some(last)) = (first, last) else { return Ok(()) };
     writeln!(out, "valid: {}{files}, {} to {}", counted(*records, "record"), shown(first), shown(last))?;
     writeln!(out, "last hash: {hash}")?;
     if first.seq > 1 {

@@ -12,6 +12,8 @@ const MAX_NAMED: usize = 1000;
 /// Reads the files of one log as streams, from the oldest to the newest, in bounded memory whatever they hold.
 #[derive(Debug, Default)]
 pub struct Verifier {
+    expected: Option<String>,
+    found: bool,
     last: Option<Link>,
     summary: Summary,
 }
@@ -69,6 +71,16 @@ impl Verifier {
         Self::default()
     }
 
+    /// A log in which a record must have this hash.
+    pub fn expecting(hash: Option<&str>) -> Self {
+        Self { expected: hash.map(str::to_lowercase), ..Self::default() }
+    }
+
+    /// Whether a record with the expected hash was read, or is the one before the first.
+    pub fn found(&self) -> bool {
+        self.found
+    }
+
     /// Reads the next file.
     ///
     /// # Errors
@@ -81,6 +93,9 @@ impl Verifier {
             let entry = read.and_then(|()| chain::read(&text));
             let entry = entry.map_err(|fault| VerifyError::Broken { line, seq: expected, fault })?;
             self.check(&entry).map_err(|fault| VerifyError::Broken { line, seq: Some(entry.seq), fault })?;
+            // what was before the first record may have been rotated away
+            let before_first = self.last.is_none().then_some(&entry.prev);
+            self.found |= self.expected.as_ref().is_some_and(|hash| *hash == entry.hash || Some(hash) == before_first);
             self.last = Some(entry.link());
             self.summary.add(entry);
         }

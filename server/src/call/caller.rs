@@ -27,6 +27,17 @@ impl Caller {
         Self { identity, transport, address, credentials: None, cert_check: None }
     }
 
+    /// A caller as it would be if one of this identity called.
+    pub(crate) fn imagined(identity: Identity) -> Self {
+        let transport = match identity.as_str() {
+            name if name.starts_with("unix:uid=") => Transport::Unix,
+            name if name.starts_with("vsock:cid=") => Transport::Vsock,
+            name if name.starts_with("tcp:") => Transport::Tcp,
+            _ => Transport::Mtls,
+        };
+        Self::new(identity, transport, "")
+    }
+
     /// Whether it is still authenticated.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ pub(crate) mod status;
 
 use std::sync::Arc;
 
+use telexec_engine::ConnectionState;
 use telexec_executor::TraceContext;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Status};
@@ -27,6 +28,8 @@ pub(crate) struct Call {
     pub(crate) rpc: Rpc,
     pub(crate) caller: Arc<Caller>,
     pub(crate) deadline: Deadline,
+    /// Whether its connection is lost.
+    pub(crate) connection: ConnectionState,
     /// The memory of its request.
     pub(crate) reservation: Arc<Reservation>,
     /// The caller's span, if it is part of a trace.
@@ -44,8 +47,10 @@ impl Call {
         let reservation = request.extensions().get::<Arc<Reservation>>();
         let reservation = reservation.ok_or_else(|| Status::internal("the transport did not count the request"))?;
         let deadline = request.extensions().get::<Deadline>().cloned().unwrap_or_default();
+        let connection = request.extensions().get::<ConnectionState>().cloned().unwrap_or_default();
         let trace = trace(request.metadata());
-        Ok(Self { rpc, caller: Arc::clone(caller), deadline, reservation: Arc::clone(reservation), trace })
+        let (caller, reservation) = (Arc::clone(caller), Arc::clone(reservation));
+        Ok(Self { rpc, caller, deadline, connection, reservation, trace })
     }
 }
 

@@ -79,6 +79,10 @@ pub struct Config {
     /// Longer ones, asked for or not, are cut to this. Default 60 s.
     #[serde(with = "humantime_serde")]
     pub max_kill_grace: Duration,
+    /// How long a command may wait for its caller after a lost connection: longer ones that are asked for are cut to this.
+    /// Default 5 min.
+    #[serde(with = "humantime_serde")]
+    pub max_disconnect_grace: Duration,
     /// For commands that do not say. Default: none.
     #[serde(with = "humantime_serde")]
     pub default_timeout: Option<Duration>,
@@ -247,6 +251,7 @@ impl Default for Config {
             labels: BTreeMap::new(),
             kill_grace: local.kill_grace,
             max_kill_grace: local.max_kill_grace,
+            max_disconnect_grace: local.max_disconnect_grace,
             default_timeout: None,
             max_timeout: None,
             max_output_bytes: 0,
@@ -399,6 +404,7 @@ impl Config {
             environment: self.environment.clone(),
             kill_grace: self.kill_grace,
             max_kill_grace: self.max_kill_grace,
+            max_disconnect_grace: self.max_disconnect_grace,
             default_timeout: self.default_timeout,
             max_timeout: self.max_timeout,
             max_output_bytes: self.max_output_bytes,

@@ -10,6 +10,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use telexec_engine::ConnectionState;
 use telexec_proto::convert::error_to_status;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
@@ -22,11 +23,15 @@ use crate::call::deadline::Deadline;
 use crate::handshake::Peer;
 use crate::http2::body;
 use crate::http2::body::Body;
+use crate::http2::loss::{Link, LossReport, Observed, Reported};
 use crate::http2::message;
 use crate::http2::message::Limited;
 use crate::http2::preface::{PendingAdmission, PrefaceTimeout};
 use crate::metrics::{Metrics, Refusal};
 use crate::request_memory::RequestMemory;
+
+/// Concurrent calls of one connection; executions have their own limit.
+pub(super) const MAX_STREAMS: u32 = 1024;
 
 /// From the end of the handshake to the HTTP/2 preface.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,17 +49,23 @@ pub(crate) async fn serve(
 ) {
     let Peer { caller, io } = peer;
     let account = request_memory.of(&caller.identity);
+    let link = Link::new();
+    let observed = Arc::clone(&link);
     let service = service_fn(move |mut request: Request<Incoming>| {
         let refusal = caller.check().err();
+        let report =
+            LossReport { call: ConnectionState::default(), stream: link.next_stream(), link: Arc::clone(&link) };
         request.extensions_mut().insert(Arc::clone(&caller));
+        request.extensions_mut().insert(report.call.clone());
         let permit = call_limiter.acquire(&caller.identity);
         let (routes, account, metrics) = (routes.clone(), account.clone(), metrics.clone());
-        async move {
+        let answered = report.clone();
+        let answer = async move {
             let permit = match permit {
                 Ok(permit) => permit,
                 Err(exhausted) => {
                     metrics.refused(Refusal::Exhausted);
-                    return Ok(call_limiter::count_until_sent(body::of(exhausted.into_http()), None, None));
+                    return call_limiter::count_until_sent(body::of(exhausted.into_http()), None, None);
                 }
             };
             let (answered, reservation) = match refusal {
@@ -67,11 +78,15 @@ pub(crate) async fn serve(
                     None => (body::of(message::unsupported()), None),
                 },
             };
-            Ok::<_, Infallible>(call_limiter::count_until_sent(answered, Some(permit), reservation))
+            call_limiter::count_until_sent(answered, Some(permit), reservation)
+        };
+        async move {
+            let response = Reported::new(Box::pin(answer), report).await;
+            Ok::<_, Infallible>(response.map(|body| Reported::new(body, answered)))
         }
     });
-    let connection =
-        http2().serve_connection(TokioIo::new(PrefaceTimeout::new(io, PREFACE_TIMEOUT, admission)), service);
+    let io = Observed { io: PrefaceTimeout::new(io, PREFACE_TIMEOUT, admission), link: observed };
+    let connection = http2().serve_connection(TokioIo::new(io), service);
     tokio::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,
@@ -103,8 +118,7 @@ fn http2() -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
-        // concurrent calls of one connection; executions have their own limit
-        .max_concurrent_streams(1024)
+        .max_concurrent_streams(MAX_STREAMS)
         // requests are small, except for input
         .initial_stream_window_size(1024 * 1024)
         .initial_connection_window_size(8 * 1024 * 1024)

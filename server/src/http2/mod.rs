@@ -3,5 +3,6 @@
 pub(crate) mod body;
 pub(crate) mod connection;
 mod fields;
+mod loss;
 mod message;
 pub(crate) mod preface;

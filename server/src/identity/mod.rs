@@ -10,6 +10,9 @@ use tokio::net::unix::UCred;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::X509Certificate;
 
+/// As much as a SPIFFE ID may have.
+const MAX_NAME_BYTES: usize = 2048;
+
 /// A caller as authenticated by its transport.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity(Arc<str>);
@@ -51,6 +54,12 @@ impl Identity {
         let name = spiffe.or_else(|| dns().or_else(common_name).filter(plain))?;
         // identities are logged
         (!name.is_empty() && !name.contains(char::is_control)).then(|| Self(name.into()))
+    }
+
+    /// One that someone asks about; `None`: no caller has such a name.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        let is_name = !name.is_empty() && name.len() <= MAX_NAME_BYTES && !name.contains(char::is_control);
+        is_name.then(|| Self(name.into()))
     }
 
     pub(crate) fn as_str(&self) -> &str {

@@ -25,6 +25,12 @@ impl Variables {
         }
     }
 
+    /// The annotation.
+    pub(super) fn annotation(&self) -> String {
+        let names = self.0.iter().map(Pattern::as_str).collect::<Vec<_>>().join(" ");
+        if names.is_empty() { "@environment".to_owned() } else { format!("@environment({names:?})") }
+    }
+
     /// Whether it may be set.
     pub(super) fn covers(&self, name: &str) -> bool {
         is_harmless(name) || self.0.iter().any(|pattern| pattern.matches(name))

@@ -61,6 +61,22 @@ impl Facts {
         given.chain(analysis.exported.iter().map(String::as_str)).chain(assigned).collect()
     }
 
+    /// Why an attribute of the context is missing.
+    pub(super) fn why_missing(&self, attribute: &str) -> String {
+        let analysis = self.analysis();
+        match attribute.split('.').next().unwrap_or_default() {
+            "programs" | "uses_sudo" if !analysis.understood => {
+                format!("it is not understood what the command runs: {}", analysis.reason.unwrap_or_default())
+            }
+            "user" | "user_id" | "shell" | "working_directory" if self.place.is_none() => {
+                "there is no such user".to_owned()
+            }
+            "working_directory" => "the path is not in its shortest form".to_owned(),
+            "argv" | "environment" | "labels" | "programs" => format!("{attribute} has more than {MAX_TEXTS} elements"),
+            _ => format!("{attribute} is not set"),
+        }
+    }
+
     /// The context of the request; see `telexec.cedarschema`.
     pub(crate) fn context(&self, transport: &str) -> Vec<(String, Value)> {
         let (command, analysis) = (&self.command, self.analysis());

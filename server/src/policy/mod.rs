@@ -4,25 +4,28 @@
 //! evaluated, since it uses an attribute that the call lacks, does not permit, and such a `forbid` forbids. A rule permits
 //! only those environment variables of a command that it names.
 
+mod condition;
+mod decision;
 mod environment;
+mod explanation;
 mod facts;
 mod fault;
 mod role;
 mod rule;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cedar_policy::{
     Authorizer, Context, Effect, Entities, Entity, EntityId, EntityTypeName, EntityUid, PolicyId, PolicySet,
-    PrincipalConstraint, Request, Response, RestrictedExpression as Value, Schema, ValidationMode, Validator,
+    PrincipalConstraint, Request, RestrictedExpression as Value, Schema, ValidationMode, ValidationWarning, Validator,
 };
-use telexec_engine::Allowance;
-use telexec_executor::ExecutorError;
 use tracing::{info, warn};
 
+pub(crate) use self::decision::Decision;
+use self::explanation::Denied;
 pub(crate) use self::facts::Facts;
 pub use self::fault::PolicyError;
 use self::fault::Source;
@@ -107,6 +110,8 @@ pub(crate) enum Subject<'a> {
     Agent,
     /// A command to be started.
     Command(&'a Facts),
+    /// Another identity, to ask what it may do: the action CheckAs.
+    Identity(&'a str),
     /// An execution, with the identity that owns it.
     Execution {
         /// Its id.
@@ -114,45 +119,6 @@ pub(crate) enum Subject<'a> {
         /// Its owner.
         owner: &'a str,
     },
-}
-
-/// The decision on a call.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Decision {
-    pub(crate) allowed: bool,
-    /// The rules that determined it; none: no rule permits it.
-    pub(crate) rules: Vec<String>,
-    /// The reason, worded for the caller.
-    pub(crate) reason: String,
-    /// The limits that the rules set for a command.
-    pub(crate) allowance: Allowance,
-    /// Applies to executions of others too.
-    pub(crate) any_owner: bool,
-    /// The digest of the policy; `None`: there is no policy.
-    pub(crate) policy: Option<Arc<str>>,
-}
-
-impl Decision {
-    /// The decision where there is no policy.
-    pub(crate) fn without_policy() -> Self {
-        Self {
-            allowed: true,
-            reason: "the agent has no policy: any authenticated caller may do this".to_owned(),
-            ..Self::default()
-        }
-    }
-
-    /// # Errors
-    /// It was denied.
-    pub(crate) fn permitted(&self) -> Result<(), ExecutorError> {
-        match self.allowed {
-            true => Ok(()),
-            false => {
-                let rule = if self.rules.is_empty() { "default".to_owned() } else { self.rules.join(", ") };
-                Err(ExecutorError::Denied { rule: Some(rule), reason: self.reason.clone() })
-            }
-        }
-    }
 }
 
 /// The types of the schema.
@@ -191,7 +157,10 @@ impl Policy {
         if !faults.is_empty() {
             return Err(source.invalid(faults));
         }
-        let warnings = checked.validation_warnings().map(|warning| source.located(warning)).collect();
+        let mut warnings: Vec<_> = checked.validation_warnings().map(|warning| source.located(warning)).collect();
+        if permits_nothing(&rules, checked.validation_warnings()) {
+            warnings.push(format!("{}: no rule permits anything: every call would be denied", path.display()));
+        }
         let (roles, digest) = (roles.cloned().unwrap_or_default(), sha256(text.as_bytes()).into());
         Ok(Self { authorizer: Authorizer::new(), set, rules, names: schema.1, roles, agent, digest, warnings })
     }
@@ -201,10 +170,16 @@ impl Policy {
         self.rules.len()
     }
 
+    /// The roles that its rules name.
+    pub(crate) fn named_roles(&self) -> BTreeSet<String> {
+        let roles = self.set.policies().flat_map(|policy| named_roles(policy, &self.names));
+        roles.collect()
+    }
+
     /// Decides a call.
     pub(crate) fn decide(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>) -> Decision {
         let decision = match self.ask(caller, rpc, subject) {
-            Ok(response) => self.decision(caller, rpc, subject, &response),
+            Ok((request, entities)) => self.decision(caller, rpc, subject, &request, &entities),
             // such as two entities with one name: deny
             Err(error) => Decision { reason: format!("the policy cannot decide this: {error}"), ..Decision::default() },
         };
@@ -227,7 +202,8 @@ impl Policy {
         })
     }
 
-    fn ask(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>) -> Result<Response, Box<dyn Error>> {
+    /// The question that a call puts to Cedar.
+    fn ask(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>) -> Result<(Request, Entities), Box<dyn Error>> {
         let names = &self.names;
         let principal = uid(&names.identity, caller.identity.as_str());
         let agent = uid(&names.agent, &self.agent.hostname);
@@ -237,6 +213,13 @@ impl Policy {
         let (resource, context) = match subject {
             Subject::Agent => (agent.clone(), call()),
             Subject::Command(facts) => (agent.clone(), facts.context(transport)),
+            Subject::Identity(name) => {
+                if *name != caller.identity.as_str() {
+                    entities.push(self.identity(name)?);
+                }
+                let identity = ("identity".to_owned(), Value::new_entity_uid(uid(&names.identity, name)));
+                (agent.clone(), call().into_iter().chain([identity]).collect())
+            }
             Subject::Execution { id, owner } => {
                 let execution = uid(&names.execution, id);
                 let attributes = [("owner".to_owned(), Value::new_entity_uid(uid(&names.identity, owner)))];
@@ -249,44 +232,42 @@ impl Policy {
             }
         };
         entities.push(Entity::new(agent, self.agent_attributes().collect(), HashSet::new())?);
-        let action = uid(&names.action, rpc.as_str());
-        let entities = entities.into_iter().chain([self.action(rpc)]);
+        let action = self.action(rpc, subject);
+        let (action, entities) = (action.uid(), entities.into_iter().chain([action]));
         let entities = Entities::from_entities(entities, None)?;
         // not validated against the schema: attributes that a command lacks are missing from the context
         let request = Request::new(principal, action, resource, Context::from_pairs(context)?, None)?;
-        Ok(self.authorizer.is_authorized(&request, &self.set, &entities))
+        Ok((request, entities))
     }
 
-    fn decision(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>, response: &Response) -> Decision {
+    fn decision(
+        &self,
+        caller: &Caller,
+        rpc: Rpc,
+        subject: &Subject<'_>,
+        request: &Request,
+        entities: &Entities,
+    ) -> Decision {
+        let response = self.authorizer.is_authorized(request, &self.set, entities);
         let rule = |id: &PolicyId| self.rules.get(id);
         let failed = response.diagnostics().errors().filter_map(|error| match error {
             cedar_policy::AuthorizationError::PolicyEvaluationError(error) => rule(error.policy_id()),
         });
-        let (failed_forbids, failed_permits): (Vec<_>, Vec<_>) = failed.partition(|rule| rule.effect == Effect::Forbid);
+        let is_forbid = |rule: &&Rule| rule.effect == Effect::Forbid;
+        let failed_forbids: Vec<_> = failed.filter(is_forbid).collect();
         let applied: Vec<_> = response.diagnostics().reason().filter_map(rule).collect();
         let permits = response.decision() == cedar_policy::Decision::Allow;
-        if permits && failed_forbids.is_empty() {
-            return match uncovered(subject, &applied) {
-                names if names.is_empty() => permission(&applied),
-                names => Decision { reason: unnamed(&names), ..Decision::default() },
-            };
+        if permits && failed_forbids.is_empty() && applied.iter().any(|rule| rule.uncovered(subject).is_empty()) {
+            return Decision::permitted_by(&applied);
         }
         // rules that permit have no part in a denial
-        let forbids =
-            applied.into_iter().filter(|rule| rule.effect == Effect::Forbid).chain(failed_forbids.iter().copied());
-        let mut rules: Vec<_> = forbids.map(|rule| rule.name.clone()).collect();
-        rules.sort_unstable();
-        let mut reason = match rules.is_empty() {
-            true => format!("no rule of the policy permits {} to {}", rpc.as_str(), caller.identity),
-            false => format!("the policy forbids it: {}", rules.join(", ")),
-        };
-        let unknown = failed_forbids.into_iter().chain(failed_permits).next().is_some();
-        if let Subject::Command(facts) = subject
-            && let (true, Some(why)) = (unknown, facts.analysis().reason)
-        {
-            reason.push_str(&format!("; it is not understood what the command runs: {why}"));
+        let forbids: Vec<_> = applied.into_iter().filter(is_forbid).chain(failed_forbids).collect();
+        let (identity, action) = (caller.identity.as_str(), action_name(rpc, subject));
+        let denied = Denied { identity, action, subject, request, entities };
+        match forbids.is_empty() {
+            true => self.unpermitted(&denied),
+            false => self.forbidden(&denied, forbids),
         }
-        Decision { rules, reason, ..Decision::default() }
     }
 
     /// An identity, as a member of its roles.
@@ -302,45 +283,21 @@ impl Policy {
         [("hostname".to_owned(), hostname), ("labels".to_owned(), Value::new_set(labels))].into_iter()
     }
 
-    /// An action, as a member of its group.
-    fn action(&self, rpc: Rpc) -> Entity {
-        let group = uid(&self.names.action, rpc.group());
-        Entity::new_no_attrs(uid(&self.names.action, rpc.as_str()), HashSet::from([group]))
+    /// An action, as a member of its group, if it has one.
+    fn action(&self, rpc: Rpc, subject: &Subject<'_>) -> Entity {
+        let group = match subject {
+            Subject::Identity(_) => None,
+            _ => Some(uid(&self.names.action, rpc.group())),
+        };
+        Entity::new_no_attrs(uid(&self.names.action, action_name(rpc, subject)), group.into_iter().collect())
     }
 }
 
-/// The variables that keep every permitting rule from covering the command: those missing in the closest rule.
-fn uncovered<'a>(subject: &Subject<'a>, applied: &[&Rule]) -> Vec<&'a str> {
-    let Subject::Command(facts) = subject else { return Vec::new() };
-    let variables = facts.variables();
-    let lacks = applied
-        .iter()
-        .map(|rule| variables.iter().copied().filter(|name| !rule.environment.covers(name)).collect::<Vec<_>>());
-    lacks.min_by_key(Vec::len).unwrap_or_default()
-}
-
-/// Further variables are not listed.
-const MAX_NAMED: usize = 8;
-
-fn unnamed(names: &[&str]) -> String {
-    let named: Vec<_> = names.iter().take(MAX_NAMED).map(|name| name.escape_debug().to_string()).collect();
-    let more = if names.len() > MAX_NAMED { ", …" } else { "" };
-    format!("no rule that permits it names {}{more} in @environment", named.join(", "))
-}
-
-/// The decision of several permitting rules: the strictest of each limit.
-fn permission(applied: &[&Rule]) -> Decision {
-    let mut rules: Vec<_> = applied.iter().map(|rule| rule.name.clone()).collect();
-    rules.sort_unstable();
-    let allowance = applied.iter().fold(Allowance::default(), |least, rule| least.and(rule.allowance));
-    let reason = format!("the policy permits it: {}", rules.join(", "));
-    Decision {
-        allowed: true,
-        any_owner: applied.iter().any(|rule| rule.any_owner),
-        rules,
-        reason,
-        allowance,
-        policy: None,
+/// The action of a call: its RPC, or what it is judged as.
+fn action_name(rpc: Rpc, subject: &Subject<'_>) -> &'static str {
+    match subject {
+        Subject::Identity(_) => "CheckAs",
+        _ => rpc.as_str(),
     }
 }
 
@@ -386,12 +343,27 @@ fn rules(set: &PolicySet, source: &Source<'_>, faults: &mut Vec<String>) -> Hash
 /// Roles that the configuration lacks, most likely typos.
 fn unknown_roles(set: &PolicySet, names: &Names, roles: &Roles, source: &Source<'_>) -> Vec<String> {
     let unknown = |policy: &cedar_policy::Policy| {
-        let literals = policy.entity_literals().into_iter();
-        let unknown = literals.filter(|uid| *uid.type_name() == names.role && !roles.contains(uid.id().unescaped()));
         let line = source.line_of(&policy.to_cedar().unwrap_or_default());
-        unknown
-            .map(|uid| source.at(line, &format!("the configuration has no role {:?}", uid.id().unescaped())))
+        named_roles(policy, names)
+            .filter(|role| !roles.contains(role))
+            .map(|role| source.at(line, &format!("the configuration has no role {role:?}")))
             .collect::<Vec<_>>()
     };
     set.policies().flat_map(unknown).collect()
+}
+
+fn named_roles(policy: &cedar_policy::Policy, names: &Names) -> impl Iterator<Item = String> {
+    let roles = policy.entity_literals().into_iter().filter(|uid| *uid.type_name() == names.role);
+    roles.map(|uid| uid.id().unescaped().to_owned())
+}
+
+/// Whether each rule forbids, or can never apply.
+fn permits_nothing<'a>(rules: &HashMap<PolicyId, Rule>, warnings: impl Iterator<Item = &'a ValidationWarning>) -> bool {
+    let idle = warnings.filter_map(|warning| match warning {
+        ValidationWarning::ImpossiblePolicy(idle) => Some(idle.policy_id()),
+        ValidationWarning::InvalidActionApplication(idle) => Some(idle.policy_id()),
+        _ => None,
+    });
+    let idle: HashSet<_> = idle.collect();
+    rules.iter().all(|(id, rule)| rule.effect == Effect::Forbid || idle.contains(id))
 }

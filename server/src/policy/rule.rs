@@ -6,12 +6,14 @@ use cedar_policy::{Effect, Policy, PrincipalConstraint};
 use telexec_engine::Allowance;
 use telexec_executor::parse_size;
 
+use super::Subject;
+use super::condition::Condition;
 use super::environment::Variables;
 
 /// The annotations of rules.
 const KNOWN: &str = "id, description, max_timeout, max_concurrent, max_output, any_owner, environment";
 
-/// A rule, without its scope and conditions, which Cedar evaluates.
+/// A rule. Cedar evaluates it; its conditions are here to explain why it does not permit.
 #[derive(Clone, Debug)]
 pub(crate) struct Rule {
     /// From `@id`, or else its line.
@@ -25,6 +27,12 @@ pub(crate) struct Rule {
     pub(crate) principal: PrincipalConstraint,
     /// The environment variables that commands may set.
     pub(crate) environment: Variables,
+    /// Where it begins.
+    pub(crate) line: usize,
+    /// The conditions of its scope: on the principal, the action and the resource.
+    pub(crate) scope: [Option<Condition>; 3],
+    /// Those of its clauses.
+    pub(crate) conditions: Vec<Condition>,
 }
 
 impl Rule {
@@ -35,6 +43,10 @@ impl Rule {
     pub(crate) fn new(policy: &Policy, line: usize) -> Result<Self, String> {
         let effect = policy.effect();
         let name = policy.annotation("id").map_or_else(|| format!("line {line}"), str::to_owned);
+        // only explanations lack what this tree cannot have
+        let tree = policy.to_pst().ok();
+        let (scope, conditions) =
+            tree.map(|tree| (Condition::of_scope(tree.body()), Condition::of_clauses(tree.body()))).unwrap_or_default();
         let mut rule = Self {
             name,
             effect,
@@ -42,6 +54,9 @@ impl Rule {
             any_owner: false,
             principal: policy.principal_constraint(),
             environment: Variables::default(),
+            line,
+            scope,
+            conditions,
         };
         for (key, value) in policy.annotations() {
             if !rule.read(key, value).map_err(|fault| format!("@{key}({value:?}): {fault}"))? {
@@ -49,6 +64,12 @@ impl Rule {
             }
         }
         Ok(rule)
+    }
+
+    /// The variables of a command that it does not permit.
+    pub(super) fn uncovered<'a>(&self, subject: &Subject<'a>) -> Vec<&'a str> {
+        let Subject::Command(facts) = subject else { return Vec::new() };
+        facts.variables().into_iter().filter(|name| !self.environment.covers(name)).collect()
     }
 
     /// Returns whether the annotation is known.

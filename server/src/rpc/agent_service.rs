@@ -1,6 +1,7 @@
 //! `telexec.v1.AgentService`.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use telexec_executor::InvalidCommand;
@@ -11,10 +12,12 @@ use telexec_shell::permission_pattern;
 use tonic::{Request, Response, Status};
 
 use crate::admission::Stack;
+use crate::call::caller::Caller;
 use crate::call::status::{counted, invalid};
 use crate::call::{Call, Rpc};
 use crate::config::Config;
 use crate::hostname::hostname;
+use crate::identity::Identity;
 use crate::tls::Tls;
 
 pub(crate) struct Agent {
@@ -63,13 +66,13 @@ impl AgentService for Agent {
         request: Request<CheckCommandRequest>,
     ) -> Result<Response<CheckCommandResponse>, Status> {
         let call = Call::of(&request, Rpc::CheckCommand)?;
-        let asked = request.into_inner().request;
+        let CheckCommandRequest { request: asked, identity } = request.into_inner();
         let asked = asked.ok_or_else(|| invalid(InvalidCommand::new("request", "is missing")))?;
         let command = command_from_wire(asked, None).map_err(invalid)?;
-        self.stack.permit(&call).await.map_err(|error| error_to_status(&error))?;
+        let caller = self.about(&call, &identity).await?;
         // evaluating it costs as much as a start
         self.stack.start_limiter.count(&call.caller.identity).map_err(|error| error_to_status(&error))?;
-        let judged = self.stack.judge(&call, Rpc::Execute, command).await;
+        let judged = self.stack.judge(&call, caller, Rpc::Execute, command).await;
         let (facts, decision) = judged.map_err(|error| error_to_status(&error))?;
         let analysis = facts.analysis();
         let answer = CheckCommandResponse {
@@ -78,7 +81,23 @@ impl AgentService for Agent {
             permission_pattern: permission_pattern(analysis).unwrap_or_default(),
             uses_sudo: analysis.uses_sudo,
             programs: analysis.programs.clone(),
+            missing: decision.missing,
         };
         counted(&call.reservation, answer)
+    }
+}
+
+impl Agent {
+    /// Whom CheckCommand asks about, if the caller may ask.
+    async fn about(&self, call: &Call, identity: &str) -> Result<Arc<Caller>, Status> {
+        if identity.is_empty() || identity == call.caller.identity.as_str() {
+            self.stack.permit(call).await.map_err(|error| error_to_status(&error))?;
+            return Ok(Arc::clone(&call.caller));
+        }
+        let malformed =
+            || invalid(InvalidCommand::new("identity", "is not the name of a caller, as GetAgent reports it"));
+        let identity = Identity::from_name(identity).ok_or_else(malformed)?;
+        self.stack.permit_as(call, &identity).await.map_err(|error| error_to_status(&error))?;
+        Ok(Arc::new(Caller::imagined(identity)))
     }
 }

@@ -14,6 +14,8 @@ pub(crate) struct Certificate {
     pub(crate) subject: String,
     pub(crate) serial: String,
     pub(crate) not_after: String,
+    /// Whether callers accept it as an agent's: its extended key usage, if it has one, includes servers.
+    pub(crate) is_for_servers: bool,
     end: u64,
 }
 
@@ -34,6 +36,7 @@ impl Certificate {
             subject: certificate.subject().to_string(),
             serial: certificate.raw_serial_as_string(),
             not_after: certificate.validity().not_after.to_string(),
+            is_for_servers: is_for_servers(&certificate),
             end: end(&certificate),
         })
     }
@@ -57,6 +60,11 @@ pub(super) fn parse<'a>(der: &'a CertificateDer<'_>) -> Option<X509Certificate<'
     X509Certificate::from_der(der).ok().map(|(_, certificate)| certificate)
 }
 
+fn is_for_servers(certificate: &X509Certificate<'_>) -> bool {
+    let usage = certificate.extended_key_usage();
+    usage.is_ok_and(|usage| usage.is_none_or(|usage| usage.value.server_auth))
+}
+
 /// Its last second, since the epoch.
 pub(super) fn end(certificate: &X509Certificate<'_>) -> u64 {
     u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0)
@@ -68,8 +76,13 @@ mod tests {
 
     #[test]
     fn the_last_week_is_near() {
-        let certificate =
-            Certificate { subject: String::new(), serial: String::new(), not_after: String::new(), end: 10_000_000 };
+        let certificate = Certificate {
+            subject: String::new(),
+            serial: String::new(),
+            not_after: String::new(),
+            is_for_servers: true,
+            end: 10_000_000,
+        };
         let at = |second| certificate.expiry(UnixTime::since_unix_epoch(Duration::from_secs(second)));
         let near = 10_000_000 - RENEWAL_SECONDS;
         assert_eq!([at(near), at(near + 1)], [Expiry::Far, Expiry::Near]);

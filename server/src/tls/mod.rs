@@ -80,6 +80,12 @@ pub enum TlsError {
         /// Its permissions.
         mode: u32,
     },
+    /// Callers would refuse the certificate.
+    #[error("the certificate {cert} is not for a server (extended key usage serverAuth): an agent needs one that is")]
+    NotForServer {
+        /// The certificate's file.
+        cert: PathBuf,
+    },
     /// The certificate and the key do not match, or cannot be used.
     #[error("the certificate {cert} and the key {key} cannot be used together")]
     Pair {
@@ -140,6 +146,9 @@ impl Source for TlsFiles {
         let clients = Arc::new(ClientVerifier { chains, ca_names });
         let chain = certificates(&self.cert)?;
         let certificate = Certificate::first_of(&chain).map_err(|source| self.pair(source))?;
+        if !certificate.is_for_servers {
+            return Err(TlsError::NotForServer { cert: self.cert.clone() });
+        }
         let key = private_key::read(&self.key)?;
         let mut server = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()

@@ -60,6 +60,23 @@ async fn decisions_are_reported_with_their_rules() {
     assert_whole(&audit).await;
 }
 
+/// Unlike CheckCommand for oneself: it tells of others.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_for_others_is_reported() {
+    let audit = Audit::new();
+    let policy = r#"@id("as") permit(principal, action == Action::"CheckAs", resource)
+                    when { context.identity == Identity::"anna" };"#;
+    let agent = audit.agent("").policy(policy).start();
+    let (client, command) = (agent.connect().await, Command::argv(["true"]).build().unwrap());
+    client.check_as(&command, "anna").await.unwrap();
+    client.check_as(&command, "bob").await.unwrap_err();
+    let calls = audit.wait("call", 2).await;
+    let reported: Vec<_> =
+        calls.iter().map(|call| json!([call["rpc"], call["about"], call["decision"], call["rules"]])).collect();
+    let expected = [json!(["CheckCommand", "anna", "allow", ["as"]]), json!(["CheckCommand", "bob", "deny", null])];
+    assert_eq!(reported, expected);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_typed_to_others_is_reported_once() {
     let audit = Audit::new();

@@ -1,7 +1,7 @@
 //! What happens to the log itself: full disks, restarts, torn and changed lines, another agent, files that are moved.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use futures_util::StreamExt;
 use rustix::process::Signal;
@@ -9,7 +9,7 @@ use serde_json::json;
 use telexec_executor::{Command, Event, Executor, ExecutorError};
 use telexec_tests::{Agent, Gate, Scrape, is_root, lines, run, until, until_output, within};
 
-use super::{Audit, records, verify};
+use super::{Audit, records, verify, verify_with};
 
 /// An agent whose log is on a small file system, which only it sees; and where that is seen from here. `None`: nothing can
 /// be mounted here.
@@ -165,6 +165,37 @@ async fn a_changed_or_deleted_line_is_named() {
     let (code, said) = verify(&[&audit.file().with_extension("none")]).await;
     assert!(code == 2 && said.starts_with("cannot read "), "{said}");
     assert_eq!(verify(&[]).await.0, 2);
+}
+
+/// Both end with a chain that is whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_was_emptied_or_shortened_is_not_valid() {
+    let audit = Audit::new();
+    let mut agent = audit.agent("").start();
+    let executor = agent.executor().await;
+    run(&executor, Command::argv(["true"])).await.unwrap();
+    assert!(agent.terminate().await.success());
+    let file = audit.file();
+    let (code, said) = verify(&[&file]).await;
+    assert_eq!(code, 0, "{said}");
+    let hash = said.lines().find_map(|line| line.strip_prefix("last hash: ")).unwrap().to_owned();
+    let expecting = async |file: &Path| verify_with(&["--expect", &hash], &[file]).await;
+    assert_eq!(expecting(&file).await, (0, said));
+    let text = fs::read_to_string(&file).unwrap();
+    let (last_start, _) = text.trim_end().rmatch_indices('\n').next().unwrap();
+    fs::write(&file, &text[..=last_start]).unwrap();
+    assert_eq!(verify(&[&file]).await.0, 0);
+    let (code, said) = expecting(&file).await;
+    assert!(code == 1 && said.starts_with(&format!("broken: no record has the hash {hash}")), "{said}");
+    // it is the one before the first record that is left, as after a rotation
+    let last = &text[last_start + 1..];
+    fs::write(&file, last).unwrap();
+    let before: serde_json::Value = serde_json::from_str(last).unwrap();
+    assert_eq!(verify_with(&["--expect", before["prev"].as_str().unwrap()], &[&file]).await.0, 0);
+    fs::write(&file, "").unwrap();
+    for (code, said) in [verify(&[&file]).await, expecting(&file).await] {
+        assert!(code == 1 && said.starts_with("broken: no records"), "{said}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -75,8 +75,12 @@ fn records(file: &Path) -> Vec<Value> {
 
 /// What `telexecd audit verify` says of these files.
 async fn verify(files: &[&Path]) -> (i32, String) {
+    verify_with(&[], files).await
+}
+
+async fn verify_with(flags: &[&str], files: &[&Path]) -> (i32, String) {
     let mut command = tokio::process::Command::from(telexec_tests::telexecd());
-    command.args(["audit", "verify"]).args(files);
+    command.args(["audit", "verify"]).args(flags).args(files);
     let output = telexec_tests::within(command.output()).await.unwrap();
     (output.status.code().unwrap_or(-1), String::from_utf8(output.stdout).unwrap())
 }
@@ -90,8 +94,9 @@ async fn digest_of(file: &Path, argv: &[&str], text: &str) -> (String, String) {
     let output = telexec_tests::within(child.wait_with_output()).await.unwrap();
     assert!(output.status.success());
     let said = String::from_utf8(output.stdout).unwrap();
-    let (key, digest) = said.trim_end().split_once(' ').unwrap();
-    (key.to_owned(), digest.to_owned())
+    let (key, digest) = said.trim_end().split_once('\n').unwrap();
+    let key = key.strip_prefix("hmac_key: ").unwrap();
+    (key.to_owned(), digest.strip_prefix("command_hmac_sha256: ").unwrap().to_owned())
 }
 
 /// Makes sure that the log is whole, and each start has one end, whatever that is.

@@ -1,9 +1,7 @@
 //! From call to call: timeouts, output while it runs, the working directory.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures_util::future::join_all;
 use serde_json::json;
 use telexec_executor::OutputStream;
 use telexec_tests::{MARK, lines, marker, processes_with, within};
@@ -16,9 +14,11 @@ here_and_there! {
     non_zero_exit_is_ok,
     several_commands_in_one_text_all_run,
     command_changes_files,
-    odd_timeouts_mean_the_default,
     fractions_of_a_second_are_a_timeout,
     timeout_leaves_no_process,
+    what_was_written_before_a_timeout_is_answered,
+    the_last_line_of_a_long_build_is_answered,
+    the_limit_is_configurable_and_counts_characters,
     output_streams_while_the_command_runs,
     output_streams_beyond_the_limit,
     listener_that_leaves_does_not_end_the_command,
@@ -51,15 +51,6 @@ async fn command_changes_files(machine: Machine) {
     assert_eq!(lines(&trace.directory.path().join("file")), ["created by bash"]);
 }
 
-async fn odd_timeouts_mean_the_default(machine: Machine) {
-    let tool = BashTool::new(machine).timeout(Duration::from_millis(300));
-    let odd = [json!("soon"), json!("300"), json!(null), json!(-1), json!([]), json!({}), json!(true)];
-    let answers = odd
-        .iter()
-        .map(async |odd| call(&tool, json!({ "command": "sleep 300", "timeout": odd })).await.unwrap().as_text());
-    assert_eq!(join_all(answers).await, ["command timed out after 0.3s"; 7]);
-}
-
 async fn fractions_of_a_second_are_a_timeout(machine: Machine) {
     let result = call(&BashTool::new(machine), json!({ "command": "sleep 300", "timeout": 0.3 })).await.unwrap();
     assert_eq!(result.as_text(), "command timed out after 0.3s");
@@ -72,6 +63,46 @@ async fn timeout_leaves_no_process(machine: Machine) {
     let result = call(&tool, json!({ "command": command, "timeout": 1 })).await.unwrap();
     assert_eq!(processes_with(&mark), []);
     assert_eq!(result.as_text(), "command timed out after 1s");
+}
+
+async fn what_was_written_before_a_timeout_is_answered(machine: Machine) {
+    for (style, text) in [
+        (Style::plain(), "out\n\nstderr: err\ncommand timed out after 1s"),
+        (Style::code_first(), "STDOUT:\nout\n\nSTDERR:\nerr\nCommand timed out after 1s"),
+        (Style::sections(), "stdout:\nout\nstderr:\nerr\nCommand timed out after 1 seconds"),
+    ] {
+        let tool = BashTool::new(Arc::clone(&machine)).style(style);
+        let command = "echo out; echo err >&2; sleep 300";
+        let answer = match call(&tool, json!({ "command": command, "timeout": 1 })).await {
+            Ok(result) => result.as_text(),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(answer, text);
+    }
+}
+
+async fn the_last_line_of_a_long_build_is_answered(machine: Machine) {
+    let build = "seq 1 300000 | sed 's/^/compiling /'; seq 1 300000 >&2; echo 'error: no such file' >&2; exit 101";
+    for style in [Style::plain(), Style::code_first(), Style::sections()] {
+        let text = text(&machine, style, build).await;
+        assert!(text.chars().count() <= 30_000, "{}", text.chars().count());
+        assert!(text.contains("compiling 1\n") && text.contains("compiling 300000\n"), "{text}");
+        assert!(text.contains("300000\nerror: no such file\n") && text.contains("101"), "{text}");
+        assert_eq!(text.matches("... (output truncated: ").count(), 2, "{text}");
+    }
+}
+
+async fn the_limit_is_configurable_and_counts_characters(machine: Machine) {
+    let tool = BashTool::new(machine).max_output_characters(2_000);
+    for letter in ["x", "語"] {
+        let command = |letters: usize| format!("printf '{letter}%.0s' $(seq {letters})");
+        let whole = answer(&tool, &command(1_500)).await.as_text();
+        assert_eq!(whole, letter.repeat(1_500));
+        let cut = answer(&tool, &command(3_000)).await.as_text();
+        let part = letter.repeat(750);
+        let left_out = 1_500 * letter.len();
+        assert_eq!(cut, format!("{part}\n... (output truncated: {left_out} bytes left out, line 1) ...\n{part}"));
+    }
 }
 
 async fn output_streams_while_the_command_runs(machine: Machine) {
@@ -94,7 +125,7 @@ async fn output_streams_while_the_command_runs(machine: Machine) {
 }
 
 async fn output_streams_beyond_the_limit(machine: Machine) {
-    let tool = BashTool::new(machine).max_output_bytes(4);
+    let tool = BashTool::new(machine).max_output_characters(1_000);
     let (context, mut reported) = listening();
     let count = async {
         let mut count = 0;
@@ -105,7 +136,9 @@ async fn output_streams_beyond_the_limit(machine: Machine) {
     };
     let call = tool.execute(json!({ "command": "head -c 1000000 /dev/zero | tr '\\0' x" }), context);
     let (result, count) = within(async { tokio::join!(call, count) }).await;
-    assert_eq!(result.unwrap().as_text(), "xxxx\n... (output truncated)");
+    let part = "x".repeat(250);
+    let text = format!("{part}\n... (output truncated: 999500 bytes left out, line 1) ...\n{part}");
+    assert_eq!(result.unwrap().as_text(), text);
     assert_eq!(count, 1_000_000);
 }
 

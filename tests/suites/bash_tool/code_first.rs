@@ -30,7 +30,7 @@ async fn cwd_is_used(machine: Machine) {
 async fn configured_timeout_fails_with_seconds(machine: Machine) {
     let tool = BashTool::new(machine).style(Style::code_first()).timeout(Duration::from_secs(1));
     let result = call(&tool, json!({ "command": "echo out; sleep 300" })).await;
-    assert_eq!(failed(result), "Command timed out after 1s");
+    assert_eq!(failed(result), "out\nCommand timed out after 1s");
 }
 
 async fn spawn_failure_fails_to_execute(machine: Machine) {
@@ -47,22 +47,27 @@ async fn invalid_utf8_is_replaced(machine: Machine) {
 }
 
 async fn output_is_cut_at_the_limit_between_characters(machine: Machine) {
-    // 1, 2 and 3 bytes: the limit is within the last character
-    let tool = BashTool::new(machine).style(Style::code_first()).max_output_bytes(5);
-    let text = answer(&tool, "printf aé語z; printf bü🦀z >&2").await.as_text();
-    let cut = "\n... (output truncated)";
-    assert_eq!(text, format!("Exit code: 0\nSTDOUT:\naé{cut}\nSTDERR:\nbü{cut}"));
+    let tool = BashTool::new(machine).style(Style::code_first()).max_output_characters(1_000);
+    let text = answer(&tool, "printf '🦀%.0s' $(seq 400); printf 'é%.0s' $(seq 400) >&2").await.as_text();
+    let cut = |letter: &str, bytes: usize| {
+        let part = letter.repeat(125);
+        format!("{part}\n... (output truncated: {bytes} bytes left out, line 1) ...\n{part}")
+    };
+    assert_eq!(text, format!("Exit code: 0\nSTDOUT:\n{}\nSTDERR:\n{}", cut("🦀", 600), cut("é", 300)));
 }
 
 async fn output_at_the_limit_is_whole(machine: Machine) {
-    let tool = BashTool::new(machine).style(Style::code_first()).max_output_bytes(6);
-    assert_eq!(answer(&tool, "printf aé語").await.as_text(), "Exit code: 0\naé語");
+    let tool = BashTool::new(machine).style(Style::code_first()).max_output_characters(1_000);
+    let text = answer(&tool, "printf '語%.0s' $(seq 500)").await.as_text();
+    assert_eq!(text, format!("Exit code: 0\n{}", "語".repeat(500)));
 }
 
 async fn output_far_beyond_the_limit_is_cut(machine: Machine) {
-    let tool = BashTool::new(machine).style(Style::code_first()).max_output_bytes(3);
+    let tool = BashTool::new(machine).style(Style::code_first()).max_output_characters(1_000);
     let text = answer(&tool, "head -c 5000000 /dev/zero | tr '\\0' x").await.as_text();
-    assert_eq!(text, "Exit code: 0\nxxx\n... (output truncated)");
+    let part = "x".repeat(250);
+    let cut = format!("{part}\n... (output truncated: 4999500 bytes left out, line 1) ...\n{part}");
+    assert_eq!(text, format!("Exit code: 0\n{cut}"));
 }
 
 async fn killed_by_signal_is_minus_one(machine: Machine) {

@@ -42,7 +42,7 @@ async fn silence_is_reported(machine: Machine) {
 async fn timeout_is_an_error_result(machine: Machine) {
     let result = call(&BashTool::new(machine), json!({ "command": "echo out; sleep 300", "timeout": 1 })).await;
     let result = result.unwrap();
-    assert_eq!((result.as_text().as_str(), result.is_error), ("command timed out after 1s", true));
+    assert_eq!((result.as_text().as_str(), result.is_error), ("out\ncommand timed out after 1s", true));
 }
 
 async fn spawn_failure_is_an_error_result(machine: Machine) {

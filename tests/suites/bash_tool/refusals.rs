@@ -9,6 +9,7 @@ use super::{Machine, Trace, answer, call, failed, listening, next, tool};
 
 here_and_there! {
     missing_command_is_invalid_args,
+    unknown_parameter_is_refused_by_name_and_nothing_runs,
     malformed_command_is_invalid_args,
     deny_pattern_blocks_and_nothing_runs,
     refused_confirmation_fails_and_nothing_runs,
@@ -27,6 +28,14 @@ async fn missing_command_is_invalid_args(machine: Machine) {
         let result = call(&tool, params.clone()).await;
         assert!(matches!(result, Err(ToolError::InvalidArgs(_))), "{params}: {result:?}");
     }
+}
+
+async fn unknown_parameter_is_refused_by_name_and_nothing_runs(machine: Machine) {
+    let trace = Trace::new();
+    let tool = tool(&machine, Style::plain(), &trace);
+    let result = call(&tool, json!({ "command": Trace::WRITE, "workdir": "/" })).await;
+    assert!(matches!(&result, Err(ToolError::InvalidArgs(text)) if text.starts_with("workdir: ")), "{result:?}");
+    assert!(!trace.has_run());
 }
 
 async fn malformed_command_is_invalid_args(machine: Machine) {
@@ -92,10 +101,13 @@ async fn cancel_before_the_start_is_cancelled_and_nothing_runs(machine: Machine)
 
 async fn timeout_that_is_not_positive_is_refused_and_nothing_runs(machine: Machine) {
     let trace = Trace::new();
-    let tool = tool(&machine, Style::sections(), &trace);
-    for timeout in [json!(0), json!(-1), json!(-0.5), json!("5"), json!(null)] {
-        let result = call(&tool, json!({ "command": Trace::WRITE, "timeout": timeout })).await;
-        assert!(matches!(result, Err(ToolError::InvalidArgs(_))), "{timeout}: {result:?}");
+    for style in [Style::plain(), Style::code_first(), Style::sections()] {
+        let tool = tool(&machine, style, &trace);
+        for timeout in [json!(0), json!(-1), json!(-0.5), json!("5"), json!(null), json!([]), json!(true)] {
+            let result = call(&tool, json!({ "command": Trace::WRITE, "timeout": timeout })).await;
+            let named = matches!(&result, Err(ToolError::InvalidArgs(text)) if text.starts_with("timeout: "));
+            assert!(named, "{timeout}: {result:?}");
+        }
     }
     assert!(!trace.has_run());
 }

@@ -9,7 +9,7 @@ use telexec_tool::bash::Style;
 use super::{Machine, answer, call, here, text};
 
 here_and_there! {
-    timeout_of_sections_is_minus_one_without_output,
+    timeout_of_sections_is_minus_one_and_its_details_have_no_output,
     sections_hold_what_there_is,
     sections_details_are_structured,
 }
@@ -20,11 +20,11 @@ async fn default_timeout_of_sections_is_five_seconds() {
     assert_eq!(text(&machine, Style::sections(), "sleep 300").await, "Command timed out after 5 seconds");
 }
 
-async fn timeout_of_sections_is_minus_one_without_output(machine: Machine) {
+async fn timeout_of_sections_is_minus_one_and_its_details_have_no_output(machine: Machine) {
     let tool = BashTool::new(machine).style(Style::sections());
     let command = "echo out; echo err >&2; sleep 300";
     let result = call(&tool, json!({ "command": command, "timeout": 2 })).await.unwrap();
-    assert_eq!(result.as_text(), "Command timed out after 2 seconds");
+    assert_eq!(result.as_text(), "stdout:\nout\nstderr:\nerr\nCommand timed out after 2 seconds");
     assert_eq!(result.details, json!({ "exitCode": -1, "stdout": "", "stderr": "" }));
 }
 

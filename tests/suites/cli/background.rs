@@ -10,18 +10,6 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use super::{Said, Site, interrupt, next_line};
 
-impl Site {
-    async fn say(&self, subcommand: &str, args: &[&str]) -> Said {
-        Said::by(self.telexec(subcommand, args)).await
-    }
-
-    /// Starts a command in the background, and gives its id.
-    async fn detached(&self, args: &[&str]) -> String {
-        let said = self.exec(&[&["-d"], args].concat()).await;
-        said.answer().strip_suffix('\n').unwrap().to_owned()
-    }
-}
-
 // exec
 
 #[tokio::test]
@@ -186,9 +174,9 @@ async fn ctrl_c_only_ends_the_following() {
 #[tokio::test]
 async fn output_that_is_no_longer_kept_is_reported() {
     let site = Site::unix().await;
-    // of one that is followed only the last few KiB are kept
+    // of one whose caller does not come back only the last few KiB are kept
     let text = "echo ready; head -c 1000000 /dev/zero; echo; exec sleep 300";
-    let (child, mut stdout) = site.running(&["-c", text]).await;
+    let (child, mut stdout) = site.running(&["--reconnect", "0", "-c", text]).await;
     let mut zeros = Vec::new();
     assert_eq!(within(stdout.read_until(b'\n', &mut zeros)).await.unwrap(), 1_000_001);
     let listed = site.say("ps", &["-q"]).await;

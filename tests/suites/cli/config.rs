@@ -95,6 +95,9 @@ async fn what_is_shown_is_a_configuration() {
     assert_eq!(again.say(&["exec", "build-7", "-c", "echo hello"]).await.answer(), "hello\n");
     let rest = |shown: &str| shown.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(rest(again.say(&["config", "show"]).await.answer()), rest(&shown));
+    for default in ["connect_timeout = \"10s\"\n", "port = 7443\n", "fanout = 64\n"] {
+        assert!(shown.contains(default), "{shown}");
+    }
     let path = configured.path().join("config.toml");
     assert_eq!(configured.say(&["config", "path"]).await.answer(), format!("{}\n", path.display()));
 }
@@ -120,10 +123,42 @@ async fn mistakes_are_reported_with_file_and_key() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_not_there_is_reported() {
-    let configured = Configured::new("[targets.a]\naddress = 'a:1'");
-    let said = configured.say(&["exec", "b", "-c", "true"]).await;
-    assert!(said.failure(2).contains("no target \"b\"") && said.failure(2).contains("HOST:PORT"), "{said:?}");
+async fn a_name_that_is_not_there_is_taken_for_a_host_and_said_to_be_none() {
+    let configured = Configured::new("[targets.build-7]\naddress = 'a:1'\n[targets.web1]\naddress = 'a:1'");
+    let said = configured.say(&["exec", "bild-7", "true"]).await;
+    for part in
+        ["tcp://bild-7:7443", "--cert", "bild-7 is no target", "similar targets in the configuration: build-7\n"]
+    {
+        assert!(said.failure(255).contains(part), "{said:?}");
+    }
+    let certs = Certs::new();
+    let agent = Agent::builder().mtls(&certs).start();
+    let configured = with_certs(&certs, &agent, &Agent::start());
+    // no resolver has to be asked about this one
+    let said = configured.say(&["exec", "--server-name", "x", "build..7", "true"]).await;
+    let expected = "no target named \"build..7\" in the configuration, and no host of that name was found: ";
+    assert!(said.failure(255).contains(expected), "{said:?}");
+    assert!(said.failure(255).contains("similar targets in the configuration: build-7\n"), "{said:?}");
+    let said = configured.say(&["exec", "--server-name", "x", "build..7:7443", "true"]).await;
+    assert!(said.failure(255).contains("no host named \"build..7\" was found: "), "{said:?}");
+}
+
+#[tokio::test]
+async fn hosts_without_a_port_are_at_the_default_port() {
+    let agent = Agent::builder().listen("tcp://127.0.0.1:0").args(["--insecure"]).start();
+    let port = agent.address().rsplit_once(':').unwrap().1.to_owned();
+    let configured = Configured::new(&format!(
+        "[defaults]\nport = {port}\n[targets.a]\naddress = '127.0.0.1'\n[targets.localhost]\naddress = '127.0.0.1:1'"
+    ));
+    for target in ["127.0.0.1", "tcp://127.0.0.1", "a"] {
+        assert_eq!(configured.say(&["exec", target, "echo", "hello"]).await.answer(), "hello\n", "{target}");
+    }
+    // a configured name goes before a host of that name, unless it is written as an address
+    let said = configured.say(&["ping", "localhost"]).await;
+    assert!(said.failure(255).contains("tcp://127.0.0.1:1 "), "{said:?}");
+    assert!(configured.say(&["ping", "tcp://localhost"]).await.answer().contains("serving"));
+    let said = Configured::new("").say(&["--help"]).await;
+    assert!(said.answer().contains("7443"), "{said:?}");
 }
 
 #[tokio::test]

@@ -23,10 +23,10 @@ pub(super) async fn a_timeout_is_124(site: Site) {
 }
 
 pub(super) async fn a_refused_request_is_125(site: Site) {
-    assert!(site.exec(&["-c", ""]).await.failure(125).contains("command"));
-    assert!(site.exec(&["--", ""]).await.failure(125).contains("argv"));
-    assert!(site.exec(&["-u", "", "-c", "true"]).await.failure(125).contains("user"));
-    assert!(site.exec(&["--cpus", "0.001", "-c", "true"]).await.failure(125).contains("limits.cpus"));
+    assert!(site.exec(&["-c", ""]).await.failure(125).contains("the text of -c is empty"));
+    assert!(site.exec(&["--", ""]).await.failure(125).contains("names no program"));
+    assert!(site.exec(&["-u", "", "-c", "true"]).await.failure(125).contains("--user is empty"));
+    assert!(site.exec(&["--cpus", "0.001", "-c", "true"]).await.failure(125).contains("--cpus is not a number"));
 }
 
 pub(super) async fn a_bad_directory_is_125(site: Site) {
@@ -119,14 +119,18 @@ async fn a_line_that_makes_no_sense_is_2() {
         &["exec", "local"],
         &["exec", "local", "--"],
         &["exec", "local", "-c", "true", "--", "true"],
-        &["exec", "local", "-e", "NO_VALUE", "-c", "true"],
+        &["exec", "-t", "local"],
+        &["exec", "local", "-e", "NOT_SET_HERE", "-c", "true"],
+        &["exec", "local", "--env-file", "/no/such/file", "true"],
         &["exec", "local", "-e", "=no-name", "-c", "true"],
         &["exec", "local", "--timeout", "0", "-c", "true"],
         &["exec", "local", "--memory", "1X", "-c", "true"],
         &["exec", "local", "--max-processes", "0", "-c", "true"],
         &["exec", "local", "--cpus", "-1", "-c", "true"],
         &["exec", "local", "--no-such-flag", "-c", "true"],
-        &["exec", "no-such-target", "-c", "true"],
+        &["exec", "/run/agent.sock", "-c", "true"],
+        &["exec", "root@localhost", "-c", "true"],
+        &["exec", "local", "-c", "true", "true"],
         &["exec", "--cert", "a.pem", "localhost:1", "-c", "true"],
         &["exec", "local", "-it", "-c", "true"],
         &["exec", "local", "-d", "-c", "true"],
@@ -136,6 +140,8 @@ async fn a_line_that_makes_no_sense_is_2() {
         &["exec", "local", "--detach-keys", "ctrl-1", "-c", "true"],
         &["exec", "local", "--id", "../a", "-c", "true"],
         &["ps", "local"],
+        &["logs", "unix:///a", "a", "--tail", "-1"],
+        &["wait", "unix:///a"],
         &["attach", "local", "a"],
         &["input", "local", "a", "text"],
         &["kill", "local", "a"],
@@ -152,10 +158,12 @@ async fn a_line_that_makes_no_sense_is_2() {
 
 // what goes in and what comes out
 
-pub(super) async fn arguments_after_the_dashes_are_verbatim(site: Site) {
+pub(super) async fn arguments_of_the_program_are_verbatim(site: Site) {
     let args = ["", "a b", "*", "$HOME", "`id`", "'\"\\", "--json", "--", "-c", "é", "\n", "~"];
-    let said = site.exec(&[&["--", "printf", "<%s>"][..], &args].concat()).await;
-    assert_eq!(said.answer(), args.map(|arg| format!("<{arg}>")).concat());
+    for dashes in [&["--"][..], &[]] {
+        let said = site.exec(&[dashes, &["printf", "<%s>"], &args].concat()).await;
+        assert_eq!(said.answer(), args.map(|arg| format!("<{arg}>")).concat());
+    }
 }
 
 pub(super) async fn bytes_are_exact_and_streams_are_kept_apart(site: Site) {
@@ -165,6 +173,15 @@ pub(super) async fn bytes_are_exact_and_streams_are_kept_apart(site: Site) {
     let said = site.exec(&["-w", directory, "-c", "tail -c 1000 all >&2; cat all"]).await;
     assert!(said.code == 0 && said.stdout == all, "{} of {} bytes", said.stdout.len(), all.len());
     assert!(said.stderr == all[all.len() - 1000..], "{:?}", said.stderr);
+}
+
+#[tokio::test]
+async fn merged_output_is_one_stream_in_its_order() {
+    let site = Site::unix().await;
+    let text = "for n in $(seq 500); do echo out $n; echo err $n >&2; done";
+    let said = site.exec(&["--merge", "-c", text]).await;
+    let expected: String = (1..=500).map(|n| format!("out {n}\nerr {n}\n")).collect();
+    assert_eq!(said.answer(), expected);
 }
 
 pub(super) async fn output_arrives_while_the_command_runs(site: Site) {
@@ -181,6 +198,20 @@ pub(super) async fn environment_and_directory_are_set(site: Site) {
     let env = ["-e", "A=1", "--env", "B=x=y z", "-e", "C="];
     let said = site.exec(&[&env[..], &["-w", directory, "-c", "echo \"$A|$B|${C-unset}\"; pwd"]].concat()).await;
     assert_eq!(said.answer(), format!("1|x=y z|\n{directory}\n"));
+}
+
+pub(super) async fn variables_are_passed_on_and_read_from_files(site: Site) {
+    let file = site.path().join("variables");
+    std::fs::write(&file, "# none\nA=of the file\nB=\"quoted\" \nOWN\n").unwrap();
+    let args = ["-e", "OWN_TOO", "--env-file", file.to_str().unwrap(), "-e", "A=of the flag"];
+    let mut command = site.telexec("exec", &[&args[..], &["-c", "echo \"$A|$B|$OWN|$OWN_TOO\""]].concat());
+    command.env("OWN", "own").env("OWN_TOO", "own too");
+    assert_eq!(Said::by(command).await.answer(), "of the flag|\"quoted\" |own|own too\n");
+    std::fs::write(&file, "A=1\nNOT_SET_HERE\n").unwrap();
+    for args in [["-e", "NOT_SET_HERE"], ["--env-file", file.to_str().unwrap()]] {
+        let said = site.exec(&[&args[..], &["true"]].concat()).await;
+        assert!(said.code == 2 && said.stderr().contains("NOT_SET_HERE is not set here"), "{said:?}");
+    }
 }
 
 pub(super) async fn json_lines_tell_the_events(site: Site) {
@@ -246,4 +277,73 @@ async fn local_leaves_no_files() {
     interrupt(&child);
     Said::by_child(child).await;
     assert_eq!(files(), [""; 0].map(PathBuf::from));
+}
+
+// what people are told
+
+#[tokio::test]
+async fn a_shell_command_as_one_word_is_advised_to_be_one() {
+    let said = say(&["exec", "local", "echo it's"]).await;
+    assert!(said.failure(127).contains(r"use -c 'echo it'\''s'"), "{said:?}");
+    assert!(!say(&["exec", "local", "no-such-program", "a b"]).await.failure(127).contains("-c"));
+}
+
+#[tokio::test]
+async fn a_timeout_of_the_agent_is_said_to_be_its() {
+    let mut site = Site::unix().await;
+    let agent = Agent::builder().config("max_timeout = \"500ms\"\n").start();
+    site.target = vec![agent.uri().to_owned()];
+    site.agent = Some(agent);
+    for (flags, is_agents) in [(&["--timeout", "1h"][..], true), (&[], true), (&["--timeout", "100ms"], false)] {
+        let said = site.exec(&[flags, &["sleep", "300"]].concat()).await;
+        let message = said.failure(124);
+        assert!(message.contains("timed out") && message.contains("set by the agent's") == is_agents, "{said:?}");
+    }
+}
+
+#[tokio::test]
+async fn dropped_output_is_said() {
+    let mut site = Site::unix().await;
+    let agent = Agent::builder().config("max_output_bytes = 10\n").start();
+    site.target = vec![agent.uri().to_owned()];
+    site.agent = Some(agent);
+    let id = site.detached(&["printf", "0123456789abc"]).await;
+    for said in [site.exec(&["printf", "0123456789abc"]).await, site.say("attach", &[&id]).await] {
+        assert_eq!((said.code, said.stdout()), (0, "0123456789"));
+        assert!(said.remark().contains("3 bytes of the output were dropped"), "{said:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_path_of_a_socket_is_said() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| format!("{}/{name}", directory.path().display());
+    std::fs::write(path("file"), "").unwrap();
+    for (name, what) in [
+        ("agent.sock", "no such socket in its directory".to_owned()),
+        ("none/at/all/agent.sock", format!("there is no directory {}: ", path("none"))),
+        ("file", format!("{} is not a socket", path("file"))),
+    ] {
+        let said = say(&["ping", &format!("unix://{}", path(name))]).await;
+        assert!(said.failure(255).contains(&what), "{said:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_by_the_policy_is_125_in_every_subcommand() {
+    let agent = Agent::builder().policy("@id(\"nothing\") forbid(principal, action, resource);").start();
+    for line in [
+        &["exec", agent.uri(), "true"][..],
+        &["check", agent.uri(), "true"],
+        &["info", agent.uri()],
+        &["ps", agent.uri()],
+        &["attach", agent.uri(), "a"],
+        &["logs", agent.uri(), "a"],
+        &["wait", agent.uri(), "a"],
+        &["input", agent.uri(), "a", "text"],
+        &["kill", agent.uri(), "a"],
+    ] {
+        let said = say(line).await;
+        assert!(said.failure(125).contains("nothing"), "{line:?}: {said:?}");
+    }
 }

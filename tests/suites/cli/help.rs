@@ -1,6 +1,6 @@
 //! The help of `telexec`, and its completions.
 
-use telexec_tests::{program, within};
+use telexec_tests::{Agent, program, within};
 use tokio::process::Command;
 
 use super::{Said, say, telexec};
@@ -24,6 +24,10 @@ const CONFIG: &str = "[targets.build-7]\naddress = 'b:1'\n[targets.web1]\naddres
 
 /// What bash completes the last word of a line to.
 async fn in_bash(line: &[&str]) -> Vec<String> {
+    in_bash_with(CONFIG, line).await
+}
+
+async fn in_bash_with(config: &str, line: &[&str]) -> Vec<String> {
     let words = line.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
     let text = format!(
         "source $SCRIPT; COMP_WORDS=({words}); COMP_CWORD={}; _clap_complete_telexec telexec '{}' x; \
@@ -31,7 +35,7 @@ async fn in_bash(line: &[&str]) -> Vec<String> {
         line.len() - 1,
         line[line.len() - 1]
     );
-    completed("bash", CONFIG, &text).await.lines().map(|line| line.trim_end().to_owned()).collect()
+    completed("bash", config, &text).await.lines().map(|line| line.trim_end().to_owned()).collect()
 }
 
 #[tokio::test]
@@ -45,6 +49,22 @@ async fn completions_know_commands_flags_targets_and_groups() {
     assert_eq!(in_bash(&["telexec", "fleet", "-w", "web"]).await, ["web1"]);
     assert_eq!(in_bash(&["telexec", "fleet", "-w", "x,@f"]).await, ["x,@front"]);
     assert_eq!(in_bash(&["telexec", "fleet", "-g", ""]).await, ["front"]);
+}
+
+#[tokio::test]
+async fn completions_know_signals_and_the_executions_of_the_target() {
+    assert_eq!(in_bash(&["telexec", "kill", "-s", "KI"]).await, ["KILL"]);
+    assert_eq!(in_bash(&["telexec", "kill", "-s", "SIGKI"]).await, ["SIGKILL"]);
+    let agent = Agent::start();
+    for id in ["first-1", "first-2", "second"] {
+        say(&["exec", "-d", "--id", id, agent.uri(), "true"]).await.answer();
+    }
+    let config = format!("[targets.here]\naddress = '{}'\n[targets.gone]\naddress = 'unix:///no/where'", agent.uri());
+    let in_bash = async |line: &[&str]| in_bash_with(&config, line).await;
+    assert_eq!(in_bash(&["telexec", "attach", "here", "first"]).await, ["first-1", "first-2"]);
+    assert_eq!(in_bash(&["telexec", "logs", "-f", "here", "s"]).await, ["second"]);
+    assert_eq!(in_bash(&["telexec", "kill", "-s", "INT", "here", "first-1", "s"]).await, ["second"]);
+    assert_eq!(in_bash(&["telexec", "wait", "gone", "s"]).await, [""]);
 }
 
 #[tokio::test]
@@ -97,12 +117,43 @@ async fn every_subcommand_has_help_that_tells_only_of_what_is_there() {
         for unbuilt in ["--policy", "--crl"] {
             assert!(!help.contains(unbuilt), "{line:?}: {unbuilt}");
         }
-        lines.extend(subcommands(help).into_iter().map(|name| [&line[..], &[name]].concat()));
+        let names = subcommands(help);
+        assert!(!names.is_empty() || help.contains("Exit codes:"), "{line:?}");
+        lines.extend(names.into_iter().map(|name| [&line[..], &[name]].concat()));
         seen.push(line.join(" "));
     }
     seen.sort();
-    let all = "|attach|certs|certs init|certs issue|certs show|check|completions|config|config path|config show|exec|fleet|fleet attach|fleet kill|fleet ps|info|input|kill|man|mcp|ping|ps|tool";
+    let all = "|attach|certs|certs crl|certs enroll|certs init|certs issue|certs list|certs renew|certs revoke|certs serve|certs show|certs token|check|completions|config|config path|config show|exec|fleet|fleet attach|fleet info|fleet kill|fleet ping|fleet ps|info|input|kill|logs|man|mcp|ping|ps|tool|wait";
     assert_eq!(seen.join("|"), all);
+}
+
+#[tokio::test]
+async fn the_short_help_fits_a_screen_and_the_long_one_has_all_flags() {
+    for subcommand in ["exec", "check", "ps", "attach", "input", "kill", "logs", "wait", "tool", "mcp", "ping", "info"]
+    {
+        let (short, long) = (say(&[subcommand, "-h"]).await, say(&[subcommand, "--help"]).await);
+        let (short, long) = (short.answer(), long.answer());
+        assert!(short.lines().count() <= 40, "{short}");
+        assert!(short.ends_with(&format!(": telexec {subcommand} --help\n")), "{short}");
+        assert_eq!((short.matches("--ca ").count(), long.matches("--ca ").count()), (0, 1), "{subcommand}");
+        assert_eq!(say(&["help", subcommand]).await.answer(), long);
+        assert!(long.contains("Exit codes:"), "{subcommand}");
+        assert!(long.contains("Example"), "{subcommand}");
+    }
+    for (line, lines) in [
+        (&["fleet"][..], 50),
+        (&["fleet", "attach"], 40),
+        (&["fleet", "info"], 40),
+        (&["fleet", "kill"], 40),
+        (&["fleet", "ping"], 40),
+        (&["fleet", "ps"], 40),
+    ] {
+        let short = say(&[line, &["-h"]].concat()).await;
+        assert!(short.answer().lines().count() <= lines, "{}", short.answer());
+        assert!(say(&[line, &["--help"]].concat()).await.answer().contains("Exit codes:"), "{line:?}");
+    }
+    // what belongs to the program is not telexec's
+    assert_eq!(say(&["exec", "local", "echo", "--help", "-h"]).await.answer(), "--help -h\n");
 }
 
 #[tokio::test]

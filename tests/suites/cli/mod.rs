@@ -11,12 +11,16 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 
 mod background;
+mod ca;
 mod certs;
 mod config;
+mod enrollment;
 mod exec;
 mod fleet;
 mod help;
 mod input;
+mod logs;
+mod reconnect;
 mod terminal;
 mod tool;
 
@@ -132,8 +136,18 @@ impl Site {
         telexec([subcommand].into_iter().chain(target).chain(args.iter().copied()))
     }
 
+    async fn say(&self, subcommand: &str, args: &[&str]) -> Said {
+        Said::by(self.telexec(subcommand, args)).await
+    }
+
     async fn exec(&self, args: &[&str]) -> Said {
-        Said::by(self.telexec("exec", args)).await
+        self.say("exec", args).await
+    }
+
+    /// Starts a command in the background, and gives its id.
+    async fn detached(&self, args: &[&str]) -> String {
+        let said = self.exec(&[&["-d"], args].concat()).await;
+        said.answer().strip_suffix('\n').unwrap().to_owned()
     }
 
     /// Starts a command that says `ready`, and waits until it does. What it says after that can be read.
@@ -184,13 +198,14 @@ at_every_target! {
     a_signal_is_128_and_its_number,
     ctrl_c_is_130_and_leaves_nothing,
 
-    arguments_after_the_dashes_are_verbatim,
+    arguments_of_the_program_are_verbatim,
     bytes_are_exact_and_streams_are_kept_apart,
     output_arrives_while_the_command_runs,
     standard_input_is_sent_when_asked_for,
     standard_input_is_sent_while_it_comes,
     input_that_is_not_read_is_no_error,
     environment_and_directory_are_set,
+    variables_are_passed_on_and_read_from_files,
     json_lines_tell_the_events,
     a_reader_that_leaves_ends_it_quietly,
 

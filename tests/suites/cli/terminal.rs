@@ -115,6 +115,19 @@ async fn a_shell_has_jobs_and_ends_with_its_input() {
     desk.ends(0).await;
 }
 
+#[tokio::test]
+async fn without_a_program_the_users_login_shell_starts() {
+    let desk = Desk::new().await;
+    let home = desk.tmux.directory().display().to_string();
+    std::fs::write(desk.tmux.directory().join(".profile"), "echo profile read by $SHELL\n").unwrap();
+    for flags in ["", "--shell sh"] {
+        desk.telexec(&format!("exec -it {flags} -e HOME={home} $T")).await;
+        desk.tmux.shows("profile read by /").await;
+        desk.tmux.line("exit 7");
+        desk.ends(7).await;
+    }
+}
+
 // keys and the window
 
 #[tokio::test]
@@ -184,7 +197,7 @@ async fn the_local_agent_has_terminals_too() {
 #[tokio::test]
 async fn the_terminal_is_restored_when_the_agent_is_killed() {
     let mut desk = Desk::new().await;
-    desk.telexec("exec -it $T -- vim -u NONE -N").await;
+    desk.telexec("exec -it --reconnect 1s $T -- vim -u NONE -N").await;
     desk.tmux.shows("~\n").await;
     desk.agent.kill();
     desk.ends(255).await;

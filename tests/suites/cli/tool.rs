@@ -57,13 +57,12 @@ pub(super) async fn exec_command_answers(site: Site) {
 
 #[tokio::test]
 async fn an_artifact_outlives_the_call() {
-    let here = tempfile::tempdir().unwrap();
     let params = "{\"cmd\": \"seq 1000\", \"login\": false, \"max_output_tokens\": 5}";
-    let mut command = telexec(["tool", "--json", "local", "exec_command", params]);
-    command.env("TMPDIR", here.path());
-    let said = Said::by(command).await;
+    let said = say(&["tool", "--json", "local", "exec_command", params]).await;
     let result: Value = serde_json::from_str(said.answer()).unwrap();
-    let kept = std::fs::read_to_string(result["details"]["artifacts"][0]["path"].as_str().unwrap()).unwrap();
+    let path = result["details"]["artifacts"][0]["path"].as_str().unwrap();
+    let kept = std::fs::read_to_string(path).unwrap();
+    std::fs::remove_file(path).unwrap();
     assert_eq!((kept.lines().count(), kept.lines().last()), (1000, Some("1000")));
 }
 

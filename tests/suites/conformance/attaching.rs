@@ -9,7 +9,8 @@ use telexec_tests::{Gate, MARK, collect, marker, processes_with, replay, run, un
 
 use super::{Machine, attach, start};
 
-const KILL: Attach = Attach { position: 0, on_disconnect: OnDisconnect::Kill };
+const KILL: Attach =
+    Attach { position: 0, on_disconnect: OnDisconnect::Kill, disconnect_grace: std::time::Duration::ZERO };
 
 async fn a_follower_gets_what_the_caller_gets(machine: Machine) {
     let gate = Gate::new();

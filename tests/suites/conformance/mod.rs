@@ -49,6 +49,7 @@ telexec_tests::everywhere! {
     alternating_lines_keep_their_order_in_each_stream,
     ten_megabytes_on_both_streams_arrive,
     a_flood_of_one_byte_writes_arrives,
+    merged_output_is_one_stream_in_the_order_it_was_written,
     the_last_line_before_the_exit_arrives,
     a_slow_reader_gets_every_byte,
     the_stream_that_was_written_first_comes_first,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
-use telexec_executor::{Command, Event, Execution, ListQuery, OutputStream, Signal};
+use telexec_executor::{Command, Event, Execution, ListQuery, OutputStream, Signal, StreamTotals};
 use telexec_tests::{Gate, collect, replay, rounds, run, until, until_output, within};
 
 use super::{Machine, start};
@@ -12,6 +12,19 @@ use super::{Machine, start};
 pub(super) async fn streams_are_kept_apart(machine: Machine) {
     let outcome = run(&machine, Command::shell("echo out; echo err >&2")).await.unwrap();
     assert_eq!((&outcome.stdout[..], &outcome.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
+}
+
+pub(super) async fn merged_output_is_one_stream_in_the_order_it_was_written(machine: Machine) {
+    let text = "for i in {1..500}; do echo $i; echo $i >&2; done; exit 3";
+    let outcome = run(&machine, Command::shell(text).merge_output(true)).await.unwrap();
+    let lines: String = (1..=500).map(|i| format!("{i}\n{i}\n")).collect();
+    assert_eq!((outcome.text(), outcome.stderr.len()), (&lines[..], 0));
+    let exited = outcome.exited;
+    assert_eq!((exited.exit_code(), exited.stdout.incomplete, exited.stderr), (3, false, StreamTotals::default()));
+    // what is open as one file is one
+    let same = "[ /dev/fd/1 -ef /dev/fd/2 ]";
+    assert_eq!(run(&machine, Command::shell(same).merge_output(true)).await.unwrap().exited.exit_code(), 0);
+    assert_eq!(run(&machine, Command::shell(same)).await.unwrap().exited.exit_code(), 1);
 }
 
 pub(super) async fn output_arrives_while_the_command_runs(machine: Machine) {

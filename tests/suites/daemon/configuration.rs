@@ -161,6 +161,19 @@ async fn a_private_key_that_others_can_use_is_refused() {
     assert_eq!(check(0o640).await.0, if of_root { 0 } else { 78 }, "a group may read it if it is root's");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_callers_would_refuse_is_refused() {
+    let certs = Certs::new();
+    let ca = certs.ca.cert();
+    for (pair, expected) in [(&certs.agent, 0), (&certs.client, 78)] {
+        let tls = ["--tls-cert", text(&pair.cert), "--tls-key", text(&pair.key), "--client-ca", text(&ca)];
+        let args = [&["--check-config", "--listen", "tcp://0.0.0.0:0"], &tls[..]].concat();
+        let (code, log) = telexecd(&args, &[]).await;
+        assert_eq!(code, expected, "{log}");
+        assert_eq!(log.contains("is not for a server (extended key usage serverAuth)"), expected != 0, "{log}");
+    }
+}
+
 #[test]
 fn a_flag_goes_before_the_environment_and_that_before_the_file() {
     let directory = tempfile::tempdir().unwrap();

@@ -17,6 +17,8 @@ here_and_there! {
     death_by_a_signal_has_no_code,
     survivors_are_reported,
     cut_output_is_whole_in_a_file,
+    long_output_is_whole_in_a_file_that_the_next_command_reads,
+    file_that_cannot_be_made_is_reported_and_breaks_nothing,
     uncut_output_leaves_no_file,
     workdir_shell_and_login_are_used,
     output_streams_while_the_command_runs,
@@ -82,12 +84,12 @@ async fn survivors_are_reported(machine: Machine) {
 
 async fn cut_output_is_whole_in_a_file(machine: Machine) {
     let directory = tempfile::tempdir().unwrap();
-    let tool = ExecCommandTool::new(machine).artifact_directory(directory.path());
+    let tool = ExecCommandTool::new(machine).artifact_directory(directory.path().to_str().unwrap());
     let command = "printf '\\377\\000'; seq 200000; echo oops >&2";
     let result = call(&tool, plain(json!({ "cmd": command, "max_output_tokens": 10 }))).await;
     let text = result.as_text();
     assert!(text.starts_with("Process exited with code 0\n\nstdout:\n\u{fffd}\0"), "{text}");
-    assert!(text.contains("\n... (output cut: 1288897 bytes in all) ...\n"), "{text}");
+    assert!(text.contains("\n... (output truncated: 1288869 bytes left out, lines 7-199998) ...\n"), "{text}");
     let details: ExecCommandResult = serde_json::from_value(result.details).unwrap();
     let ExecCommandOutcome::Completed {
         truncated, artifacts, stdout_artifact, stderr_artifact, stderr_preview, ..
@@ -104,9 +106,28 @@ async fn cut_output_is_whole_in_a_file(machine: Machine) {
     assert_eq!((artifact.bytes, artifact.complete, files(directory.path())), (1_288_897, true, 1));
 }
 
+async fn long_output_is_whole_in_a_file_that_the_next_command_reads(machine: Machine) {
+    let directory = tempfile::tempdir().unwrap();
+    let tool = ExecCommandTool::new(machine).artifact_directory(directory.path().to_str().unwrap());
+    let call = async |command: &str| call(&tool, plain(json!({ "cmd": command, "max_output_tokens": 100 }))).await;
+    let details = call("head -c 3000001 /dev/zero; head -c 2000 /dev/zero | tr '\\0' e >&2").await.details;
+    let path = |index: usize| details["artifacts"][index]["path"].as_str().unwrap().to_owned();
+    let read = format!("wc -c < {}; tr -d e < {} | wc -c; stat -c %a {0}", path(0), path(1));
+    assert_eq!(call(&read).await.details["stdout_preview"], "3000001\n0\n600\n");
+}
+
+async fn file_that_cannot_be_made_is_reported_and_breaks_nothing(machine: Machine) {
+    let tool = ExecCommandTool::new(machine).artifact_directory("/no/such/directory");
+    let result = call(&tool, plain(json!({ "cmd": "seq 1000; exit 3", "max_output_tokens": 10 }))).await;
+    let text = result.as_text();
+    assert!(text.starts_with("Process exited with code 3\n\nstdout:\n1\n") && !text.contains("Artifacts:"), "{text}");
+    assert!(text.contains("There is no artifact with the whole of stdout: ") && text.contains("/no/such"), "{text}");
+    assert_eq!((&result.details["artifacts"], &result.details["truncated"]), (&json!([]), &json!(true)));
+}
+
 async fn uncut_output_leaves_no_file(machine: Machine) {
     let directory = tempfile::tempdir().unwrap();
-    let tool = ExecCommandTool::new(machine).artifact_directory(directory.path());
+    let tool = ExecCommandTool::new(machine).artifact_directory(directory.path().to_str().unwrap());
     let result = call(&tool, plain(json!({ "cmd": "seq 1000" }))).await;
     assert_eq!((&result.details["truncated"], files(directory.path())), (&json!(false), 0));
 }
@@ -163,7 +184,7 @@ async fn deny_pattern_blocks_and_nothing_runs(machine: Machine) {
 async fn cancel_is_cancelled_and_leaves_no_process_and_no_file(machine: Machine) {
     let mark = marker();
     let directory = tempfile::tempdir().unwrap();
-    let tool = ExecCommandTool::new(machine).env(MARK, &mark).artifact_directory(directory.path());
+    let tool = ExecCommandTool::new(machine).env(MARK, &mark).artifact_directory(directory.path().to_str().unwrap());
     let (context, mut reported) = listening();
     let cancel = context.cancel.clone();
     let command = json!({ "cmd": "seq 100; setsid sleep 300 & sleep 300", "max_output_tokens": 1 });

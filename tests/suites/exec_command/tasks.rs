@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use telexec_tests::{MARK, marker, processes_with, until, within};
-use telexec_tool::exec_command::{ExecCommandOutcome, ExecCommandResult, TaskOutput, TaskStatus};
+use telexec_tool::exec_command::{ExecCommandOutcome, ExecCommandResult, TaskInput, TaskOutput, TaskStatus};
 use telexec_tool::{ExecCommandTool, Tool, ToolContext, ToolError};
 
 use super::{Machine, Tools, WAIT, answer, call, go, plain};
@@ -18,6 +18,7 @@ here_and_there! {
     task_goes_on_after_a_cancelled_read,
     long_output_of_a_task_comes_in_pieces,
     task_takes_input,
+    a_step_of_python_is_one_call,
     task_without_input_refuses_it,
     task_is_stopped,
     task_that_ignores_sigterm_is_killed,
@@ -119,12 +120,27 @@ async fn task_takes_input(machine: Machine) {
     let tools = Tools::on(machine);
     let task = tools.task(json!({ "cmd": "cat; echo bye", "accepts_input": true, "yield_time_ms": 0 })).await;
     let written = tools.write(&task, "hé\n", false).await;
-    assert_eq!(written.as_text(), format!("Input written\nTask: {}", task.task_id));
+    let text = format!("Input written\nTask: {}\nNext position: 4\n\nstdout:\nhé\n", task.task_id);
+    assert_eq!(written.as_text(), text);
     assert_eq!(written.details["committed_offset"], 4);
-    assert_eq!(tools.read_until(&task, "\n").await, "hé\n");
-    assert_eq!(tools.write(&task, "last\n", true).await.details["closed"], true);
-    let rest = tools.read(&task, 60_000).await;
-    assert_eq!((rest.stdout.as_deref(), rest.exit_status), (Some("last\nbye\n"), Some(0)));
+    let last: TaskInput = serde_json::from_value(tools.write(&task, "last\n", true).await.details).unwrap();
+    let output = last.output.unwrap();
+    assert!(last.closed && output.stdout.as_deref() == Some("last\nbye\n"), "{output:?}");
+    assert_eq!((output.status, output.exit_status), (TaskStatus::Exited, Some(0)));
+}
+
+async fn a_step_of_python_is_one_call(machine: Machine) {
+    let tools = Tools::on(machine);
+    for tty in [true, false] {
+        let command = json!({ "cmd": "exec python3 -i -u", "tty": tty, "accepts_input": true, "yield_time_ms": 0 });
+        let task = tools.task(command).await;
+        for (step, shown) in [("6 * 7\n", "42"), ("import time; time.sleep(1); print(20 + 3)\n", "23")] {
+            let written = tools.write(&task, step, false).await.as_text();
+            assert!(written.contains(shown), "{tty}: {written}");
+        }
+        let end = tools.write(&task, "exit(3)\n", false).await;
+        assert_eq!(end.details["output"]["exit_status"], 3, "{end:?}");
+    }
 }
 
 async fn task_without_input_refuses_it(machine: Machine) {
@@ -209,9 +225,9 @@ async fn terminal_takes_input(machine: Machine) {
     if task.initial_output.is_none() {
         tools.read_until(&task, "ready\r\n").await;
     }
-    tools.write(&task, "this\n", false).await;
-    let rest = tools.read(&task, 60_000).await;
-    assert_eq!((rest.stdout.as_deref(), rest.exit_status), (Some("got this\r\n"), Some(0)));
+    let step = tools.write(&task, "this\n", false).await.details;
+    let output = &step["output"];
+    assert_eq!((&output["stdout"], &output["exit_status"]), (&json!("got this\r\n"), &json!(0)));
 }
 
 async fn no_tasks_are_reported(machine: Machine) {

@@ -37,7 +37,7 @@ async fn a_flood_of_checks_does_not_hold_up_the_command_of_another() {
         .map(|_| {
             let mut client = flooding.agent();
             let request = Some(ExecuteRequest { command: long_text(), ..Default::default() });
-            async move { client.check_command(CheckCommandRequest { request }).await }
+            async move { client.check_command(CheckCommandRequest { request, ..Default::default() }).await }
         })
         .collect();
     let answered = Arc::new(AtomicUsize::new(0));

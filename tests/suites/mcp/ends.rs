@@ -189,3 +189,15 @@ async fn a_client_that_does_not_read_holds_up_no_command() {
     let (status, _) = bare.close().await;
     assert_eq!(status.code(), Some(0));
 }
+
+/// The agent waits for it as for any client that has lost its connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_killed_leaves_nothing_for_longer_than_that() {
+    let agent = Agent::start();
+    let mark = marker();
+    let mut server = Bare::start(&["--reconnect", "2s", agent.uri()]).await;
+    server.call(1, json!({ "command": tree(&mark) })).await;
+    server.until(|message| message["params"]["message"] == "ready\n").await;
+    server.child.kill().await.unwrap();
+    nothing_is_left(&mark).await;
+}

@@ -1,7 +1,10 @@
 //! What goes wrong, and how it is reported.
 
+use std::process::Stdio;
+
 use serde_json::{Value, json};
-use telexec_tests::{Agent, Gate, McpClient, directory, text, within};
+use telexec_tests::{Agent, Gate, McpClient, directory, telexec_mcp, text, within};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
 use super::ends::Bare;
@@ -98,8 +101,30 @@ async fn a_client_that_talks_nonsense_gets_protocol_and_nothing_else() {
     let answer = bare.until(|message| message["id"] == 9).await;
     assert_eq!(text(&answer["result"]), "hello\n");
     let (status, errors) = bare.close().await;
+    let codes: Vec<_> = errors.iter().filter_map(|message| message["error"]["code"].as_i64()).collect();
+    for code in [-32700, -32600] {
+        assert!(codes.contains(&code), "{codes:?}");
+    }
     assert!(errors.iter().all(|message| message["jsonrpc"] == "2.0"), "{errors:?}");
     assert_eq!(status.code(), Some(0));
+}
+
+#[tokio::test]
+async fn nonsense_from_the_start_is_refused_and_1() {
+    for (nonsense, code) in
+        [("hello\n", -32700), ("hello", -32700), ("{\n", -32700), ("[]\n", -32600), ("{\"id\": 7}\n", -32600)]
+    {
+        let mut child = telexec_mcp(&["local"]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        within(input.write_all(nonsense.as_bytes())).await.unwrap();
+        drop(input);
+        let output = within(child.wait_with_output()).await.unwrap();
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&answer["jsonrpc"], &answer["error"]["code"]), (&json!("2.0"), &json!(code)), "{answer}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("does not speak MCP"), "{nonsense:?}: {said}");
+        assert_eq!(output.status.code(), Some(1));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

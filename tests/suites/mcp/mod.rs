@@ -8,6 +8,7 @@ use tokio::process::Command;
 
 mod ends;
 mod faults;
+mod http;
 mod output;
 mod ruled;
 
@@ -20,7 +21,12 @@ async fn it_says_who_it_is_in_both_lifecycles() {
         let mut client = McpClient::start_with(mode, &["local"], &[]).await;
         let server = &client.ready["server"];
         assert_eq!((&server["name"], &server["version"]), (&json!("telexec"), &json!(env!("CARGO_PKG_VERSION"))));
-        assert_eq!(client.ready["instructions"], "Commands run on: local.");
+        let instructions = client.ready["instructions"].as_str().unwrap().to_owned();
+        let about = "Commands run on: local.\nlocal: this machine; its tasks end with this server.\nbash: ";
+        assert!(instructions.starts_with(about), "{instructions}");
+        for tool in client.tools().await {
+            assert!(instructions.contains(&format!("{}: ", tool["name"].as_str().unwrap())), "{instructions}");
+        }
         versions.push(client.ready["protocol"].clone());
         assert_eq!(client.text("bash", json!({ "command": "echo hello" })).await, "hello\n");
         client.close().await;
@@ -52,7 +58,7 @@ async fn bash_answers_and_keeps_its_directory() {
     let mut client = McpClient::start(&[agent.uri()]).await;
     let result = client.call("bash", json!({ "command": "cd /usr; echo out; echo err >&2; exit 3" })).await;
     assert_eq!((text(&result), &result["isError"]), ("out\n\nstderr: err\n\nexit code: 3", &json!(false)));
-    assert_eq!(result["_meta"]["telexec/details"], json!({ "exit_code": 3, "success": false }));
+    assert_eq!(result["structuredContent"]["exit_code"], 3);
     assert_eq!(client.text("bash", json!({ "command": "pwd; echo $PPID" })).await, format!("/usr\n{}\n", agent.pid()));
     client.close().await;
 }
@@ -72,6 +78,8 @@ async fn styles_rules_and_users_are_the_operators() {
         return eprintln!("skipped: only root can run commands as another user");
     }
     let mut client = McpClient::start(&["--user", "nobody", "local"]).await;
+    let instructions = client.ready["instructions"].as_str().unwrap();
+    assert!(instructions.contains("; commands run as nobody.\n"), "{instructions}");
     let (uid, id) = (format!("{NOBODY}\n"), json!({ "command": "cd /; id -u" }));
     assert_eq!(client.text("bash", id).await, uid);
     let said = client.text("exec_command", json!({ "cmd": "id -u", "workdir": "/" })).await;
@@ -85,15 +93,16 @@ async fn a_task_goes_on_and_outlives_the_client() {
     let mut client = McpClient::start(&[agent.uri()]).await;
     let start = json!({ "cmd": "cat", "login": false, "accepts_input": true, "yield_time_ms": 0 });
     let result = client.call("exec_command", start).await;
-    let id = result["_meta"]["telexec/details"]["task_handle"]["task_id"].clone();
+    let id = result["structuredContent"]["task_handle"]["task_id"].clone();
     assert!(text(&result).starts_with("Command promoted to background task\nTask: "), "{result}");
     let listed = client.text("task_list", json!({})).await;
     assert!(listed.contains(id.as_str().unwrap()), "{listed}");
     client.close().await;
 
     let mut client = McpClient::start(&[agent.uri()]).await;
-    client.text("task_input", json!({ "task_id": id, "text": "hello\n", "close": true })).await;
-    let reported = client.text("task_output", json!({ "task_id": id, "yield_time_ms": 30_000 })).await;
+    let reported = client.text("task_input", json!({ "task_id": id, "text": "hello\n", "close": true })).await;
+    assert!(reported.contains("hello\n") && reported.contains("Process exited with code 0\n"), "{reported}");
+    let reported = client.text("task_output", json!({ "task_id": id, "position": 0 })).await;
     assert!(reported.contains("hello\n"), "{reported}");
     let stopped = client.text("task_stop", json!({ "task_id": id })).await;
     assert!(stopped.starts_with("Task had ended already"), "{stopped}");
@@ -110,7 +119,9 @@ async fn several_targets_are_kept_apart() {
     let variables = [("TELEXEC_CONFIG", config.to_str().unwrap())];
     let mut client = McpClient::start_with("auto", &[one.uri(), "build", "local"], &variables).await;
     let names = [one.uri(), "build", "local"];
-    assert_eq!(client.ready["instructions"], format!("Commands run on: {}.", names.join(", ")));
+    let instructions = client.ready["instructions"].as_str().unwrap();
+    let about = format!("Commands run on: {}.\nlocal: this machine; ", names.join(", "));
+    assert!(instructions.starts_with(&about) && instructions.contains("`target` selects it"), "{instructions}");
     for tool in client.tools().await {
         let schema = &tool["inputSchema"];
         assert_eq!(schema["properties"]["target"]["enum"], json!(names), "{tool}");
@@ -191,7 +202,7 @@ async fn odd_command_lines_are_2() {
     for (args, named) in [
         (&[][..], "<TARGET>"),
         (&["local", "local"], "local: given twice"),
-        (&["local", "no-such-name"], "no-such-name"),
+        (&["local", "no such name"], "no such name"),
         (&["--deny", "", "local"], "--deny"),
         (&["--cert", "x", "h:1"], "--cert, --key and --ca"),
     ] {

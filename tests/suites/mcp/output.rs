@@ -1,9 +1,7 @@
 //! Output: while a command runs, and in its answer.
 
-use std::path::Path;
-
 use serde_json::json;
-use telexec_tests::{Agent, Gate, McpClient, text};
+use telexec_tests::{Agent, Gate, McpClient, is_root, text};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn output_is_reported_before_the_end() {
@@ -48,7 +46,7 @@ async fn a_huge_output_is_cut_and_told_in_part() {
     let id = client.ask(json!({ "call": "bash", "arguments": { "command": flood }, "progress": true })).await;
     let answer = client.answer(id).await;
     let said = text(&answer["result"]);
-    assert!(said.len() < 300_000 && said.trim_end().ends_with("(output truncated)"), "{} bytes", said.len());
+    assert!(said.len() <= 30_000 && said.contains("\n... (output truncated: "), "{} bytes", said.len());
     let reported = client.progress(id);
     assert!(reported.iter().all(|(_, message)| message.len() < 20_000));
     assert!(reported.iter().any(|(_, message)| message.contains(" bytes left out]\n")));
@@ -56,11 +54,75 @@ async fn a_huge_output_is_cut_and_told_in_part() {
 
     let flood = json!({ "cmd": flood, "login": false, "yield_time_ms": 60_000 });
     let result = client.call("exec_command", flood).await;
-    let artifact = &result["_meta"]["telexec/details"]["artifacts"][0];
-    let path = Path::new(artifact["path"].as_str().unwrap());
-    assert_eq!(std::fs::metadata(path).unwrap().len(), 64 << 20);
+    let artifact = &result["structuredContent"]["artifacts"][0];
+    assert_eq!((&artifact["bytes"], &artifact["complete"]), (&json!(64 << 20), &json!(false)));
+    let path = artifact["path"].as_str().unwrap();
+    assert!(text(&result).ends_with(&format!("\n\nArtifacts:\n{path}")), "{path}");
+    let read = json!({ "command": format!("wc -c < {path}; stat -c %a {path} $(dirname {path})") });
+    assert_eq!(client.text("bash", read).await, "67108864\n600\n700\n");
     client.close().await;
-    assert!(!path.exists());
+    // it outlives the client
+    std::fs::remove_file(path).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_artifact_belongs_to_the_user_that_commands_run_as() {
+    if !is_root() {
+        return eprintln!("skipped: only root can run commands as another user");
+    }
+    let agent = Agent::start();
+    let mut client = McpClient::start(&["--user", "nobody", "--deny", "rm -f", agent.uri()]).await;
+    let flood = json!({ "cmd": "cd /; seq 1000", "login": false, "max_output_tokens": 10 });
+    let result = client.call("exec_command", flood).await;
+    let path = result["structuredContent"]["artifacts"][0]["path"].as_str().unwrap();
+    let read = format!("cd /; wc -l < {path}; stat -c '%U %a' {path} $(dirname {path}); unlink {path}");
+    let said = client.text("bash", json!({ "command": read })).await;
+    assert_eq!(said, "1000\nnobody 600\nnobody 700\n");
+    client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn results_are_structured_and_fit_their_schemas() {
+    let mut client = McpClient::start(&["local"]).await;
+    for tool in client.tools().await {
+        assert_eq!(tool["outputSchema"]["type"], "object", "{tool}");
+    }
+    // the client compares results with the schemas
+    let ended = client.call("bash", json!({ "command": "echo out; echo err >&2; exit 3" })).await;
+    let streams = json!({
+        "exit_code": 3, "cause": "exited", "signal": null, "stdout": "out\n", "stderr": "err\n",
+        "stdout_truncated": false, "stderr_truncated": false,
+    });
+    assert_eq!(ended["structuredContent"], streams);
+    let late = client.call("bash", json!({ "command": "echo out; sleep 300", "timeout": 1 })).await;
+    let late = &late["structuredContent"];
+    assert_eq!(
+        (&late["exit_code"], &late["cause"], &late["stdout"]),
+        (&json!(null), &json!("timed_out"), &json!("out\n"))
+    );
+    let long = client.call("bash", json!({ "command": "seq 1 100000" })).await;
+    assert_eq!(long["structuredContent"]["stdout_truncated"], true);
+
+    let start = json!({ "cmd": "cat", "login": false, "accepts_input": true, "yield_time_ms": 0 });
+    let task = client.call("exec_command", start.clone()).await;
+    assert_eq!(task["structuredContent"]["outcome"], "promoted_to_task");
+    assert_eq!(client.call("exec_command", start).await["structuredContent"]["outcome"], "already_running");
+    let id = &task["structuredContent"]["task_handle"]["task_id"];
+    let listed = client.call("task_list", json!({})).await;
+    assert_eq!(&listed["structuredContent"]["tasks"][0]["task_id"], id);
+    let step = client.call("task_input", json!({ "task_id": id, "text": "hello\n" })).await;
+    assert_eq!(step["structuredContent"]["output"]["stdout"], "hello\n");
+    let read = client.call("task_output", json!({ "task_id": id, "position": 0 })).await;
+    assert_eq!(read["structuredContent"]["next_position"], 6);
+    let stopped = client.call("task_stop", json!({ "task_id": id })).await;
+    assert_eq!(stopped["structuredContent"]["status"], "exited");
+    let gone = client.call("exec_command", json!({ "cmd": "kill -9 $$", "login": false })).await;
+    assert_eq!(gone["structuredContent"]["command_diagnostics"]["signal"], "SIGKILL");
+
+    let failed = client.call("task_output", json!({ "task_id": "nothing" })).await;
+    assert_eq!(failed["structuredContent"], json!(null));
+    assert_eq!(failed["_meta"]["telexec/details"]["error"]["kind"], "task_not_found");
+    client.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

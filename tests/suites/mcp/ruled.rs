@@ -48,3 +48,19 @@ async fn what_is_denied_is_reported_with_its_rule() {
     assert_eq!(client.text("bash", json!({ "command": "echo hello" })).await, "hello\n");
     client.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_write_files_gets_no_artifact_and_all_else() {
+    let policy = "permit(principal, action, resource);
+        @id(\"no-files\") forbid(principal, action in Action::\"start\", resource)
+        when { context.programs.contains(\"mktemp\") };";
+    let agent = Agent::builder().policy(policy).start();
+    let mut client = McpClient::start(&[agent.uri()]).await;
+    let result =
+        client.call("exec_command", json!({ "cmd": "seq 1000", "login": false, "max_output_tokens": 10 })).await;
+    assert_eq!((&result["isError"], &result["structuredContent"]["artifacts"]), (&json!(false), &json!([])));
+    let said = text(&result);
+    assert!(said.contains("There is no artifact with the whole of stdout: ") && said.contains("no-files"), "{said}");
+    assert!(said.contains("stdout:\n1\n2\n"), "{said}");
+    client.close().await;
+}

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use telexec_executor::{Command, CommandBuilder, ResourceLimits};
-use telexec_tests::Agent;
+use telexec_executor::{Command, CommandBuilder, Executor, ResourceLimits};
+use telexec_tests::{Agent, Certs, Leaf, directory, program, within};
 
 use super::{Ruled, sh};
 
@@ -108,4 +108,62 @@ async fn who_is_on_call_says_why() {
     ] {
         assert!(!check(command.clone()).await, "{command:?}");
     }
+}
+
+/// `telexec info`, `ps` and `check`, which the comments and the guides tell them to use.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_may_run_something_may_look_too() {
+    for (example, names) in [
+        ("read-only-operators.cedar", &["admin-anna", "ops-bob"][..]),
+        ("sandbox-orchestrator.cedar", &["orchestrator"]),
+        ("break-glass.cedar", &["ci-deploy", "on-call-anna"]),
+    ] {
+        let ruled = agent(example);
+        for name in names {
+            let agent = ruled.to(name).await;
+            agent.info().await.unwrap();
+            agent.executor().list(Default::default()).await.unwrap();
+            agent.check(&sh("true").build().unwrap()).await.unwrap();
+        }
+    }
+    let ruled = agent("read-only-operators.cedar");
+    let admin = ruled.to("admin-anna").await;
+    assert!(!admin.check_as(&sh("rm").user("nobody").build().unwrap(), "ops-bob").await.unwrap().allowed);
+}
+
+/// The first block in this language of README's section on authorization.
+fn readme(language: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let (_, section) = readme.split_once("\n## Authorization\n").unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let (_, block) = section.split_once(&format!("\n```{language}\n")).unwrap();
+    block.split_once("```").unwrap().0.to_owned()
+}
+
+/// As README has it, by the caller that it has made a certificate for.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_policy_of_readme_permits_its_commands() {
+    let (certs, directory) = (Certs::new(), directory());
+    let config = format!("listen = [\"unix:///x.sock\"]\n{}", readme("toml"));
+    std::fs::write(directory.path().join("telexecd.toml"), &config).unwrap();
+    std::fs::write(directory.path().join("policy.cedar"), readme("cedar")).unwrap();
+    let (_, roles) = config.split_once("[roles]").unwrap();
+    let agent = Agent::builder().mtls(&certs).policy(readme("cedar")).config(format!("[roles]{roles}")).start();
+    let alice = certs.ca.issue(Leaf::client("alice"));
+    let path = format!("{}:{}", program("telexec").parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let (_, port) = agent.address().rsplit_once(':').unwrap();
+    let mut asked = Vec::new();
+    for line in readme("sh").lines() {
+        // nothing is done to this machine
+        let text = line.replace("web1:7443", &format!("localhost:{port}")).replace("telexec exec ", "telexec check ");
+        let mut shell = tokio::process::Command::new("sh");
+        shell.arg("-c").arg(text).env("PATH", &path).current_dir(directory.path());
+        shell.env("TELEXEC_CERT", &alice.cert).env("TELEXEC_KEY", &alice.key).env("TELEXEC_CA", certs.ca.cert());
+        let output = within(shell.kill_on_drop(true).output()).await.unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success() && !said.contains("warning"), "{line}: {said}");
+        asked.extend(line.split_whitespace().nth(1).map(str::to_owned));
+    }
+    assert!(["check", "exec", "info", "ps"].iter().all(|word| asked.iter().any(|asked| asked == word)), "{asked:?}");
 }

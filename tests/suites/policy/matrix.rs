@@ -63,7 +63,10 @@ async fn call(wire: &Wire, rpc: &str) -> Result<(), Status> {
             }
             "ListExecutions" => executions.list_executions(ListExecutionsRequest::default()).await.map(drop),
             "GetAgent" => agent.get_agent(GetAgentRequest {}).await.map(drop),
-            "CheckCommand" => agent.check_command(CheckCommandRequest { request: Some(command) }).await.map(drop),
+            "CheckCommand" => {
+                let request = CheckCommandRequest { request: Some(command), ..Default::default() };
+                agent.check_command(request).await.map(drop)
+            }
             new => panic!("{new} is a new RPC: add a call of it here, and an action to the schema of policies"),
         }
     };

@@ -2,6 +2,7 @@
 
 mod environment;
 mod examples;
+mod explained;
 mod matrix;
 mod open_calls;
 mod ownership;
@@ -49,7 +50,9 @@ impl Ruled {
     async fn denied(&self, name: &str, command: CommandBuilder) -> Option<String> {
         match run(&self.to(name).await.executor(), command).await {
             Ok(_) => None,
-            Err(ExecutorError::Denied { rule, reason }) => Some(rule.unwrap_or_else(|| panic!("no rule: {reason}"))),
+            Err(ExecutorError::Denied { rule, reason, .. }) => {
+                Some(rule.unwrap_or_else(|| panic!("no rule: {reason}")))
+            }
             Err(other) => panic!("{other:?}"),
         }
     }

@@ -54,7 +54,7 @@ async fn rules_see_what_is_asked_for() {
         let check = ruled.check("any", command.clone()).await;
         assert!(!check.allowed, "{name}: {check:?}");
         assert!(
-            check.reason.starts_with("the policy forbids it: ") && check.reason.contains(name),
+            check.reason.starts_with("the policy forbids Execute on ") && check.reason.contains(name),
             "{name}: {check:?}"
         );
     }

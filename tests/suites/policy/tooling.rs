@@ -52,6 +52,11 @@ async fn faults_are_reported_with_their_lines() {
         assert!(code == 78 && reported.contains(":7: the configuration has no role \"ops\""), "{reported}");
     }
 
+    // as the agent would, with no roles at all
+    let bare = write(directory.path(), "bare.toml", &format!("listen = [\"unix:///x.sock\"]\npolicy = \"{policy}\""));
+    let (code, _, reported) = said("telexecd", &["--config", &bare, "policy", "check"]).await;
+    assert!(code == 78 && reported.contains(":7: the configuration has no role \"ops\""), "{reported}");
+
     write(directory.path(), "policy.cedar", "permit(principal action, resource);");
     let (code, _, reported) = said("telexecd", &["policy", "check", &policy]).await;
     assert!(code == 78 && reported.contains(&format!("{policy}:1: unexpected token")), "{reported}");
@@ -67,7 +72,25 @@ async fn what_is_valid_is_said_to_be() {
     let (code, out, reported) = said("telexecd", &["policy", "check", &policy]).await;
     assert_eq!((code, reported.as_str()), (0, ""));
     assert!(out.starts_with("warning: ") && out.contains("impossible"), "{out}");
+    assert!(out.contains(&format!("{policy}: no rule permits anything")), "{out}");
     assert!(out.contains(&format!("{policy}: valid, 1 rule, SHA-256 ")), "{out}");
+    assert!(out.ends_with("\nchecked: syntax, schema, annotations\n"), "{out}");
+
+    let roles =
+        "permit(principal in Role::\"ops\", action, resource);\nforbid(principal in Role::\"dev\", action, resource);";
+    write(directory.path(), "policy.cedar", roles);
+    let (code, out, _) = said("telexecd", &["policy", "check", &policy]).await;
+    assert!(code == 0 && out.contains("\nnot checked: whether [roles] has \"dev\", \"ops\";"), "{out}");
+    let config = "listen = [\"unix:///x.sock\"]\n[roles]\nops = [\"a\"]\ndev = []";
+    let config = write(directory.path(), "telexecd.toml", config);
+    let (code, out, _) = said("telexecd", &["--config", &config, "policy", "check", &policy]).await;
+    assert!(
+        code == 0 && out.ends_with(&format!("\nchecked: syntax, schema, annotations, roles in {config}\n")),
+        "{out}"
+    );
+    write(directory.path(), "policy.cedar", "// nothing yet\n");
+    let (code, out, _) = said("telexecd", &["policy", "check", &policy]).await;
+    assert!(code == 0 && out.starts_with(&format!("warning: {policy}: no rule permits anything")), "{out}");
 
     let (code, schema, _) = said("telexecd", &["policy", "schema"]).await;
     assert!(code == 0 && schema.contains("action Execute"), "{schema}");
@@ -83,26 +106,38 @@ async fn telexec_check_asks_and_runs_nothing() {
     let check = async |args: &[&str]| said("telexec", &[&["check", agent.uri()], args].concat()).await;
     let (code, out, reported) = check(&["-c", "ls -l"]).await;
     assert_eq!((code, reported.as_str()), (0, ""));
-    let expected = "allowed:      yes\nreason:       the policy permits it: ls\nprograms:     ls\npattern:      ls **\n\
+    let expected = "allowed:      yes\nreason:       the policy permits it: ls\nprograms:     ls\ntool pattern: ls **\n\
                     uses sudo:    no\n";
     assert_eq!(out, expected);
     let (code, out, reported) = check(&["--", "sudo", "ls"]).await;
     assert_eq!((code, reported.as_str()), (125, ""));
-    assert!(
-        out.starts_with("allowed:      no\nreason:       no rule of the policy permits Execute to unix:uid="),
-        "{out}"
+    let uid = rustix::process::getuid().as_raw();
+    let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let expected = format!(
+        "allowed:      no\n\
+         reason:       no rule of the policy permits Execute on {hostname} to unix:uid={uid} (no role); nearest is ls\n\
+         not met:      context.programs == [\"ls\"] (programs is [\"ls\", \"sudo\"])\n\
+         programs:     sudo ls\n\
+         uses sudo:    yes\n"
     );
+    assert_eq!(out, expected);
     let (code, out, _) = check(&["--json", "-c", "rm x"]).await;
     let reported: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &reported["allowed"], &reported["programs"]), (125, &json!(false), &json!(["rm"])));
+    assert_eq!(reported["missing"], json!(["context.programs == [\"ls\"] (programs is [\"rm\"])"]));
+    let (code, _, reported) = check(&["--as", "anna", "-c", "ls"]).await;
+    assert!(code == 125 && reported.contains("permits CheckAs anna on "), "{reported}");
     let (code, _, reported) = check(&["-c", ""]).await;
-    assert!(code == 125 && reported.contains("command"), "{reported}");
+    assert!(code == 125 && reported.contains("the text of -c is empty"), "{reported}");
 
     let closed = Agent::builder().policy("").start();
     let (code, _, reported) = said("telexec", &["check", closed.uri(), "-c", "ls"]).await;
     assert!(code == 125 && reported.contains("CheckCommand"), "{reported}");
     let (code, _, reported) = said("telexec", &["exec", closed.uri(), "-c", "ls"]).await;
     assert!(code == 125 && reported.contains("no rule of the policy permits Execute"), "{reported}");
+    let all = Agent::builder().policy("@id(\"all\") permit(principal, action, resource);").start();
+    let (code, out, _) = said("telexec", &["check", "--as", "anna", all.uri(), "-c", "ls"]).await;
+    assert!(code == 0 && out.starts_with("identity:     anna\nallowed:      yes\n"), "{out}");
     let (code, out, _) = said("telexec", &["check", "local", "-c", "ls"]).await;
     assert!(code == 0 && out.contains("no policy"), "{out}");
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use serde_json::json;
-use telexec_executor::{Command, Event, Execution, Executor, ExecutorError, ExitCause};
+use telexec_executor::{Command, Event, Execution, Executor, ExecutorError, ExitCause, OnDisconnect};
 use telexec_tests::{Agent, MARK, Outcome, collect, marker, processes_with, rounds, run, until, until_output, within};
 use telexec_tool::{BashTool, Tool, ToolContext};
 
@@ -115,7 +115,9 @@ async fn output_that_the_agent_no_longer_has_is_a_gap() {
     let scene = Scene::of(agent, None).await;
     let executor = scene.executor(RESUME).await;
     let text = format!("echo ready; {}; head -c 3000000 /dev/zero; echo last", scene.wait());
-    let mut execution = start(&executor, &text).await;
+    // one that is bound to its caller would wait to be read
+    let command = Command::shell(text).on_disconnect(OnDisconnect::Detach).build().unwrap();
+    let mut execution = executor.execute(command).await.unwrap();
     until_output(&mut execution, "ready\n").await;
     scene.proxy.down();
     scene.go_on();
@@ -143,14 +145,14 @@ async fn output_that_the_agent_no_longer_has_is_a_gap() {
 async fn a_call_of_a_tool_survives_cuts() {
     let scene = Scene::mtls().await;
     let executor = Arc::new(scene.executor(RESUME).await);
-    let tool = BashTool::new(Arc::clone(&executor)).max_output_bytes(2 << 20);
+    let tool = BashTool::new(Arc::clone(&executor)).max_output_characters(2 << 20);
     run(&executor, Command::shell("true")).await.unwrap();
     scene.proxy.cut_each_after(1..150_000, 1);
     scene.proxy.cut();
     let text = scene.noted("cd /usr; seq 200000; seq 10 >&2; exit 3");
     let result = within(tool.execute(json!({ "command": text }), ToolContext::default())).await.unwrap();
     let local =
-        BashTool::new(telexec_engine::LocalExecutor::new(Default::default()).unwrap()).max_output_bytes(2 << 20);
+        BashTool::new(telexec_engine::LocalExecutor::new(Default::default()).unwrap()).max_output_characters(2 << 20);
     let plain = within(local.execute(json!({ "command": text }), ToolContext::default())).await.unwrap();
     assert_eq!(result, plain);
     assert_eq!(tool.working_directory().as_deref(), Some("/usr"));

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 mod cuts;
 mod ends;
+mod grace;
 mod starts;
 
 const RESUME: Resume = Resume {

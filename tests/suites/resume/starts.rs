@@ -110,7 +110,8 @@ async fn an_agent_out_of_reach_is_given_up_and_a_detached_command_goes_on() {
     let direct = scene.direct().await;
     assert_eq!(direct.get(&id).await.unwrap().state, ExecutionState::Running);
     // and can be followed again
-    let mut again = executor.attach(&id, Attach { position: 0, on_disconnect: OnDisconnect::Kill }).await.unwrap();
+    let mut again =
+        executor.attach(&id, Attach { on_disconnect: OnDisconnect::Kill, ..Attach::start() }).await.unwrap();
     until_output(&mut again, "ready\n").await;
     scene.proxy.cut();
     drop(again);

@@ -19,6 +19,9 @@ pub struct LocalConfig {
     pub kill_grace: Duration,
     /// Longer ones, asked for or not, are cut to this. Default 60 s.
     pub max_kill_grace: Duration,
+    /// Longer ones ([`Command::disconnect_grace`](telexec_executor::Command::disconnect_grace)) are cut to this. Default
+    /// 5 min.
+    pub max_disconnect_grace: Duration,
     /// For commands that set no timeout of their own. Default: none.
     pub default_timeout: Option<Duration>,
     /// Longer timeouts, and none, are cut to this. Default: no limit.
@@ -57,6 +60,7 @@ impl Default for LocalConfig {
             environment: BTreeMap::new(),
             kill_grace: Duration::from_secs(2),
             max_kill_grace: Duration::from_secs(60),
+            max_disconnect_grace: Duration::from_secs(300),
             default_timeout: None,
             max_timeout: None,
             max_output_bytes: 0,

@@ -15,7 +15,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{Instrument, debug, info_span, warn};
 
 use crate::binding::Binding;
-use crate::grant::{Allowance, Grant};
+use crate::grant::{Allowance, ConnectionState, Grant};
 use crate::observer::Observers;
 use crate::output::pump::Totals;
 use crate::output::transcript::Reader;
@@ -106,6 +106,12 @@ impl LocalExecutor {
         self.shared.registry.owners(id)
     }
 
+    /// Whether an execution of the identity that this acts as is bound to its caller, with a
+    /// [grace](Command::disconnect_grace) for lost connections.
+    pub fn waits_for_caller(&self, id: &ExecutionId) -> bool {
+        self.record(id).is_ok_and(|record| record.waits_for_caller && !record.transcript.is_promoted())
+    }
+
     /// Where and as whom a command would run. May take long, or forever, where users are looked up over a network.
     ///
     /// # Errors
@@ -186,7 +192,7 @@ impl LocalExecutor {
     /// # Errors
     /// As for `execute`.
     pub async fn execute_granted(&self, command: Command, grant: Grant) -> Result<Execution, ExecutorError> {
-        let Grant { identity, id, allowance, trace, observers } = grant;
+        let Grant { identity, id, allowance, trace, connection, observers } = grant;
         let mut observers = Observers::new(observers);
         let command = match trace {
             Some(trace) => command.with_trace(Some(trace)),
@@ -196,7 +202,7 @@ impl LocalExecutor {
         let id = id.unwrap_or_else(ExecutionId::generate);
         let reserved = tokio::select! {
             biased;
-            reserved = self.reserve(&command, &owner, id) => reserved,
+            reserved = self.reserve(&command, &owner, id, &connection) => reserved,
             // nothing has been started for it
             () = until(command.deadline()) => Err(ExecutorError::DeadlineExceeded),
         };
@@ -214,7 +220,7 @@ impl LocalExecutor {
         let span = span(&record, &command);
         span.in_scope(|| self.log_request(&command));
 
-        let binding = Binding::owner(&record, command.on_disconnect());
+        let binding = Binding::owner(&record, command.on_disconnect(), self.disconnect_grace(&command), connection);
         let (started, start) = oneshot::channel();
         let (shared, abandoned) = (Arc::clone(&self.shared), self.shared.hurry.child_token());
         let (transcript, mut command) = (Arc::clone(&record.transcript), command);
@@ -230,12 +236,44 @@ impl LocalExecutor {
         Ok(follow(Reader::owner(transcript), binding, started, None))
     }
 
+    /// Follows an execution as [`Executor::attach`] does, for a call over this connection.
+    ///
+    /// # Errors
+    /// As for `attach`.
+    pub async fn attach_over(
+        &self,
+        id: &ExecutionId,
+        from: Attach,
+        connection: ConnectionState,
+    ) -> Result<Execution, ExecutorError> {
+        let record = self.record(id)?;
+        let started = record.start().await.ok_or_else(|| ExecutorError::NotFound(id.clone()))?;
+        let end = record.transcript.end();
+        if from.position > end {
+            return Err(ExecutorError::OutOfRange { field: "position".into(), end });
+        }
+        let grace = self.shared.disconnect_grace(from.on_disconnect, from.disconnect_grace);
+        let binding = Binding::follower(&record, from.on_disconnect, grace, connection);
+        Ok(follow_later(&record, from.position, binding, started, None))
+    }
+
+    fn disconnect_grace(&self, command: &Command) -> Duration {
+        self.shared.disconnect_grace(command.on_disconnect(), command.disconnect_grace())
+    }
+
     /// Reserves a record for the command, under this id if it names none itself; or finds what was asked for before.
-    async fn reserve(&self, command: &Command, owner: &Owner, id: ExecutionId) -> Result<Reservation, ExecutorError> {
+    async fn reserve(
+        &self,
+        command: &Command,
+        owner: &Owner,
+        id: ExecutionId,
+        connection: &ConnectionState,
+    ) -> Result<Reservation, ExecutorError> {
+        let grace = self.disconnect_grace(command);
         loop {
             let program = self.shared.defaults.program(command);
             let file = || self.shared.spool.file(&owner.identity);
-            match self.shared.registry.reserve(command, program, owner, &id, file)? {
+            match self.shared.registry.reserve(command, program, owner, &id, grace, file)? {
                 Reserved::New(record) => {
                     let tracked = self.shared.tracker.token();
                     let permit = self.permit().inspect_err(|_| self.shared.registry.release(&record))?;
@@ -244,10 +282,10 @@ impl LocalExecutor {
                 // if that one could not be started, this one is reserved
                 Reserved::Repeated(record) => {
                     // before it has started: the first caller may go while it does
-                    let binding = Binding::repeat(&record, command.on_disconnect());
+                    let binding = Binding::repeat(&record, command.on_disconnect(), grace, connection.clone());
                     if let Some(started) = record.start().await {
-                        let reader = Reader::at(Arc::clone(&record.transcript), 0);
-                        return Ok(Reservation::Repeated(follow(reader, binding, started, command.deadline())));
+                        let execution = follow_later(&record, 0, binding, started, command.deadline());
+                        return Ok(Reservation::Repeated(execution));
                     }
                 }
                 Reserved::Duplicate(record) => {
@@ -298,14 +336,7 @@ impl Executor for LocalExecutor {
     }
 
     async fn attach(&self, id: &ExecutionId, from: Attach) -> Result<Execution, ExecutorError> {
-        let record = self.record(id)?;
-        let started = record.start().await.ok_or_else(|| ExecutorError::NotFound(id.clone()))?;
-        let end = record.transcript.end();
-        if from.position > end {
-            return Err(ExecutorError::OutOfRange { field: "position".into(), end });
-        }
-        let reader = Reader::at(Arc::clone(&record.transcript), from.position);
-        Ok(follow(reader, Binding::follower(&record, from.on_disconnect), started, None))
+        self.attach_over(id, from, ConnectionState::default()).await
     }
 
     async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
@@ -364,6 +395,22 @@ fn span(record: &Record, command: &Command) -> tracing::Span {
         }
     }
     span
+}
+
+/// The events from a position on, for a call that has not started the command.
+fn follow_later(
+    record: &Arc<Record>,
+    position: u64,
+    mut binding: Binding,
+    started: Started,
+    deadline: Option<Instant>,
+) -> Execution {
+    let transcript = Arc::clone(&record.transcript);
+    let reader = match binding.take_over(position) {
+        Some(generation) => Reader::successor(transcript, position, generation),
+        None => Reader::at(transcript, position),
+    };
+    follow(reader, binding, started, deadline)
 }
 
 /// The events that a reader finds, until the deadline of its call. The binding ends with them.

@@ -1,5 +1,7 @@
 //! On whose behalf a command is started, and what it may use.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use telexec_executor::{ExecutionId, TraceContext};
@@ -19,8 +21,28 @@ pub struct Grant {
     pub allowance: Allowance,
     /// The span of the execution; `None`: [`Command::trace`](telexec_executor::Command::trace).
     pub trace: Option<TraceContext>,
+    /// Of the call that starts it.
+    pub connection: ConnectionState,
     /// Get every event, in this order.
     pub observers: Vec<Box<dyn ExecutionObserver>>,
+}
+
+/// Whether the connection of a call was lost: a call whose [`Execution`](telexec_executor::Execution) is dropped after
+/// that is not cancelled, and may be made up for within
+/// [`Command::disconnect_grace`](telexec_executor::Command::disconnect_grace). Clones are of one call. By default it never
+/// is.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectionState(Arc<AtomicBool>);
+
+impl ConnectionState {
+    /// The connection was lost.
+    pub fn set_lost(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 /// What a command may use at most, whatever it asks for.

@@ -39,7 +39,7 @@ mod workers;
 pub use self::config::{LocalConfig, Retention, SpoolLimits};
 pub use self::containment_kind::ContainmentKind;
 pub use self::executor::{LocalExecutor, ResolvedCommand};
-pub use self::grant::{Allowance, Grant};
+pub use self::grant::{Allowance, ConnectionState, Grant};
 pub use self::memory::give_back_memory;
 #[cfg(target_env = "gnu")]
 pub use self::names::look_up_in_files;

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use telexec_executor::Command;
+use telexec_executor::{Command, OnDisconnect};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -45,6 +45,7 @@ pub(crate) struct Shared {
     /// No longer than `max_kill_grace`.
     pub(crate) kill_grace: Duration,
     pub(crate) max_kill_grace: Duration,
+    pub(crate) max_disconnect_grace: Duration,
     pub(crate) default_timeout: Option<Duration>,
     pub(crate) max_timeout: Option<Duration>,
     pub(crate) max_output_bytes: u64,
@@ -104,6 +105,7 @@ impl Shared {
             spool,
             kill_grace: config.kill_grace.min(config.max_kill_grace),
             max_kill_grace: config.max_kill_grace,
+            max_disconnect_grace: config.max_disconnect_grace,
             default_timeout: config.default_timeout,
             max_timeout: config.max_timeout,
             max_output_bytes: config.max_output_bytes,
@@ -128,6 +130,14 @@ impl Shared {
     /// From SIGTERM to SIGKILL.
     pub(crate) fn kill_grace(&self, command: &Command) -> Duration {
         command.kill_grace().unwrap_or(self.kill_grace).min(self.max_kill_grace)
+    }
+
+    /// How long it waits for its caller after a lost connection. Zero: not at all, or as long as it takes.
+    pub(crate) fn disconnect_grace(&self, on_disconnect: OnDisconnect, asked: Duration) -> Duration {
+        match on_disconnect {
+            OnDisconnect::Kill => asked.min(self.max_disconnect_grace),
+            OnDisconnect::Detach => Duration::ZERO,
+        }
     }
 
     /// Leaves the ended executions to the next engine, or removes all files. Blocks on the file system.

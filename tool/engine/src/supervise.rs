@@ -362,6 +362,7 @@ impl Supervisor {
         let Concluded { ending, rests, inputs } = concluded;
         let lingers = ending.survivors > 0;
         let grace = self.grace();
+        let retained_for = self.shared.disconnect_grace(self.command.on_disconnect(), self.command.disconnect_grace());
         // what is left behind gets no more time than the command
         let limit = self.allowance.timeout.and_then(|most| main.started.checked_add(most));
         let working_directory = match main.report.take() {
@@ -383,6 +384,7 @@ impl Supervisor {
             containment.leave_alone();
         }
         record.transcript.finish(exited.clone());
+        record.release_retained_after(retained_for);
         // the answer goes out first
         tokio::task::yield_now().await;
         log_end(&exited);

@@ -39,8 +39,12 @@ pub enum ExecutorError {
     Denied {
         /// The name of the rule; `None`: it has none.
         rule: Option<String>,
-        /// Why, in words for the caller.
+        /// Why, in words for the caller. What an agent answered has the conditions in it.
         reason: String,
+        /// The name of the rule that came nearest to permitting it.
+        nearest: Option<String>,
+        /// Its conditions that do not hold, or those of the rules that forbid it, with values of the command.
+        missing: Vec<String>,
     },
     /// A limit is reached; nothing ran.
     #[error("{reason}")]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -84,6 +84,10 @@ pub struct Attach {
     pub position: u64,
     /// [`OnDisconnect::Kill`]: dropping the stream before the end ends the execution.
     pub on_disconnect: OnDisconnect,
+    /// With [`OnDisconnect::Kill`]: how long after a lost connection the caller may attach again before the execution is
+    /// ended; see [`Command::disconnect_grace`]. Of a command that has a grace itself, such an attach takes the place of
+    /// the call that started it: it slows the command down when it reads slowly. Default: zero.
+    pub disconnect_grace: Duration,
 }
 
 impl Attach {
@@ -94,7 +98,7 @@ impl Attach {
 
     /// From here on; dropping the stream changes nothing.
     pub fn position(position: u64) -> Self {
-        Self { position, on_disconnect: OnDisconnect::Detach }
+        Self { position, on_disconnect: OnDisconnect::Detach, disconnect_grace: Duration::ZERO }
     }
 }
 

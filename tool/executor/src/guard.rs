@@ -63,7 +63,8 @@ impl<E> Guard<E> {
 #[async_trait]
 impl<E: Executor> Executor for Guard<E> {
     async fn execute(&self, command: Command) -> Result<Execution, ExecutorError> {
-        (self.rule)(command.text()).await.map_err(|reason| ExecutorError::Denied { rule: None, reason })?;
+        let denied = |reason| ExecutorError::Denied { rule: None, reason, nearest: None, missing: Vec::new() };
+        (self.rule)(command.text()).await.map_err(denied)?;
         self.inner.execute(command).await
     }
 

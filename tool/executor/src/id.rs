@@ -18,6 +18,11 @@ impl ExecutionId {
         Self(uuid::Uuid::now_v7().to_string())
     }
 
+    /// Whether it looks like a generated one: a UUID.
+    pub fn is_uuid(&self) -> bool {
+        uuid::Uuid::try_parse(&self.0).is_ok_and(|id| id.hyphenated().to_string() == self.0)
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -6,6 +6,9 @@
 pub mod bash;
 mod commands;
 pub mod exec_command;
+#[cfg(test)]
+mod fake;
+mod preview;
 mod summary;
 mod tool;
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use async_trait::async_trait;
+use schemars::{JsonSchema, schema_for};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -75,13 +76,16 @@ pub struct ToolDefinition {
     /// JSON schema of the parameters: an object.
     #[serde(rename = "inputSchema")]
     pub input_schema: Value,
+    /// JSON schema of [`ToolResult::structured`]: an object; null: there is none.
+    #[serde(rename = "outputSchema", skip_serializing_if = "Value::is_null")]
+    pub output_schema: Value,
 }
 
 impl ToolDefinition {
     /// A tool without parameters yet.
     pub fn new(name: impl Into<String>, description: impl Into<String>) -> Self {
         let input_schema = json!({ "type": "object", "properties": {}, "required": [] });
-        Self { name: name.into(), description: description.into(), input_schema }
+        Self { name: name.into(), description: description.into(), input_schema, output_schema: Value::Null }
     }
 
     /// The same tool with one more parameter; `schema` is the parameter's own JSON schema.
@@ -95,12 +99,33 @@ impl ToolDefinition {
         self
     }
 
+    /// The same tool, whose structured results are of this type.
+    pub fn returns<T: JsonSchema>(mut self) -> Self {
+        self.output_schema = schema_for!(T).to_value();
+        without_descriptions(&mut self.output_schema);
+        self
+    }
+
     /// The same tool, which refuses any other parameter.
     pub fn closed(mut self) -> Self {
         if let Some(schema) = self.input_schema.as_object_mut() {
             schema.insert("additionalProperties".to_owned(), false.into());
         }
         self
+    }
+}
+
+/// Names say what fields are: clients put schemas into the model's context, where each word costs.
+fn without_descriptions(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            fields.retain(|name, field| {
+                !(field.is_string() && ["description", "title", "$schema"].contains(&name.as_str()))
+            });
+            fields.values_mut().for_each(without_descriptions);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_descriptions),
+        _ => {}
     }
 }
 
@@ -120,8 +145,10 @@ pub struct ToolContext {
 pub struct ToolResult {
     /// For the model.
     pub content: Vec<Content>,
-    /// For programs.
+    /// For programs, in the layout that orchestrators are used to.
     pub details: Value,
+    /// For programs, as the output schema of the tool says; null: the call failed.
+    pub structured: Value,
     /// The tool did its part, but what was asked for failed.
     pub is_error: bool,
 }
@@ -129,7 +156,12 @@ pub struct ToolResult {
 impl ToolResult {
     /// A result that is one text.
     pub fn text(text: impl Into<String>) -> Self {
-        Self { content: vec![Content::Text(text.into())], details: Value::Null, is_error: false }
+        Self {
+            content: vec![Content::Text(text.into())],
+            details: Value::Null,
+            structured: Value::Null,
+            is_error: false,
+        }
     }
 
     /// A failure that the model should see.
@@ -146,6 +178,12 @@ impl ToolResult {
     /// The same result with details for programs.
     pub fn with_details(mut self, details: Value) -> Self {
         self.details = details;
+        self
+    }
+
+    /// The same result with what the output schema describes.
+    pub fn with_structured(mut self, structured: Value) -> Self {
+        self.structured = structured;
         self
     }
 

@@ -1,18 +1,31 @@
-//! `telexec certs`: a private CA, for a first setup of mutual TLS.
+//! `telexec certs`: a private CA.
+//!
+//! `ca` signs, `index` notes what was issued, and `store` is the directory with both, locked. `profile` is what a certificate
+//! is for. `serve` issues to machines that have a `token`; `enroll` is such a machine.
 
 mod ca;
+mod enroll;
 mod files;
+mod index;
+mod init;
 mod issue;
+mod list;
+mod profile;
+mod renew;
+mod revoke;
+mod serve;
 mod show;
+mod store;
+mod token;
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use rcgen::{DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256, SerialNumber};
-use time::OffsetDateTime;
+use aws_lc_rs::digest;
+use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 
 use crate::args::CertsAction;
-use crate::output::Failure;
+use crate::output::{Failure, json, print_message};
 
 /// The exit code of failures.
 const FAILED: u8 = 1;
@@ -22,8 +35,15 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(crate) fn run(action: CertsAction) -> Result<(), Failure> {
     match action {
-        CertsAction::Init(args) => ca::init(&args),
+        CertsAction::Init(args) => init::init(&args),
         CertsAction::Issue(args) => issue::issue(&args),
+        CertsAction::List(args) => list::list(&args),
+        CertsAction::Renew(args) => renew::renew(&args),
+        CertsAction::Revoke(args) => revoke::revoke(&args),
+        CertsAction::Crl(args) => revoke::crl(&args),
+        CertsAction::Token(args) => token::token(&args),
+        CertsAction::Serve(args) => serve::serve(&args),
+        CertsAction::Enroll(args) => enroll::enroll(&args),
         CertsAction::Show { files } => show::show(&files),
     }
 }
@@ -44,26 +64,33 @@ fn new_key() -> Result<KeyPair, Failure> {
     KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(|error| failed("cannot generate a key", &error))
 }
 
-/// A random positive number of 16 bytes.
-fn new_serial() -> Result<SerialNumber, Failure> {
-    let mut bytes = [0; 16];
-    aws_lc_rs::rand::fill(&mut bytes).map_err(|error| failed("cannot generate a serial number", &error))?;
-    if let Some(first) = bytes.first_mut() {
-        *first = (*first & 0x7f) | 0x40;
-    }
-    Ok(SerialNumber::from_slice(&bytes))
+/// Warns that a certificate ends sooner than asked for.
+fn say_cut(name: &str, end: SystemTime) {
+    print_message(&format!(
+        "{name}: valid until {} only, the end of the CA; `telexec certs renew --ca` extends that",
+        date(end)
+    ));
 }
 
-/// From shortly before now, for this many days.
-fn validity(days: u32) -> (OffsetDateTime, OffsetDateTime) {
-    let now = SystemTime::now();
-    ((now - CLOCK_SKEW).into(), (now + DAY * days).into())
+/// In UTC, to the second.
+fn date(time: SystemTime) -> String {
+    let text = json::time(time);
+    text.and_then(|time| time.split('.').next().map(|seconds| format!("{seconds}Z"))).unwrap_or_else(|| "?".to_owned())
 }
 
-fn common_name(name: &str) -> DistinguishedName {
-    let mut subject = DistinguishedName::new();
-    subject.push(DnType::CommonName, name);
-    subject
+fn sha256(data: &[u8]) -> Vec<u8> {
+    digest::digest(&digest::SHA256, data).as_ref().to_vec()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes of hexadecimal digits; others end it.
+fn unhex(text: &str) -> Vec<u8> {
+    let digits: Vec<_> = text.chars().map_while(|digit| digit.to_digit(16)).collect();
+    let (bytes, _) = digits.as_chunks::<2>();
+    bytes.iter().filter_map(|[high, low]| u8::try_from(high * 16 + low).ok()).collect()
 }
 
 fn failed(what: impl std::fmt::Display, error: &(dyn std::error::Error + 'static)) -> Failure {

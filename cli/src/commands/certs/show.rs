@@ -3,15 +3,13 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
-use aws_lc_rs::digest;
 use x509_parser::extensions::GeneralName;
 use x509_parser::pem::Pem;
 use x509_parser::prelude::X509Certificate;
 
-use super::{FAILED, failed};
-use crate::output::{self, Failure, json};
+use super::{FAILED, date, failed, sha256};
+use crate::output::{self, Failure};
 
 pub(super) fn show(files: &[PathBuf]) -> Result<(), Failure> {
     let mut text = String::new();
@@ -52,15 +50,15 @@ fn fields(cert: &X509Certificate<'_>, der: &[u8]) -> Vec<(&'static str, String)>
         validity if now > validity.not_after => "expired",
         _ => "valid now",
     };
-    let from_to = [cert.validity().not_before, cert.validity().not_after].map(|time| date(time.timestamp()));
+    let from_to = [cert.validity().not_before, cert.validity().not_after].map(|time| date(time.to_datetime().into()));
     vec![
         ("subject", cert.subject().to_string()),
         ("names", names(cert)),
         ("issuer", cert.issuer().to_string()),
         ("validity", format!("{} ({state})", from_to.join(" to "))),
         ("usages", usages(cert)),
-        ("serial", hex(cert.raw_serial())),
-        ("sha256", hex(digest::digest(&digest::SHA256, der).as_ref())),
+        ("serial", colons(cert.raw_serial())),
+        ("sha256", colons(&sha256(der))),
     ]
 }
 
@@ -100,12 +98,6 @@ fn usages(cert: &X509Certificate<'_>) -> String {
     if usages.is_empty() { "unrestricted".to_owned() } else { usages.join(", ") }
 }
 
-fn date(timestamp: i64) -> String {
-    let since = u64::try_from(timestamp).ok().map(Duration::from_secs);
-    let time = since.and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since)).and_then(json::time);
-    time.and_then(|time| time.split('.').next().map(|seconds| format!("{seconds}Z"))).unwrap_or_else(|| "?".to_owned())
-}
-
-fn hex(bytes: &[u8]) -> String {
+fn colons(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
 }

@@ -7,17 +7,19 @@ use std::time::{Duration, SystemTime};
 use telexec_executor::ExecutionId;
 
 use super::command::CommandTemplate;
-use super::event::Outcome;
-use super::hosts;
-use super::hosts::{Host, HostResolver};
+use super::event::{Answer, Outcome};
+use super::hosts::{self, Host, HostResolver, ServerName};
 use super::operation::operate;
+use super::printer::{Printing, Reports};
+use super::queries;
 use super::record::FleetRecord;
 use super::results::Results;
+use super::show::{Answers, json_lines};
 use super::worker::Job;
-use crate::args::{FleetArgs, FleetAttachArgs, FleetKillArgs, FleetPsArgs, HostArgs, OutputArgs};
+use crate::args::{FleetArgs, FleetAttachArgs, FleetKillArgs, FleetPsArgs, HostArgs};
 use crate::config::{Config, ConnectArgs};
 use crate::output::{self, Failure, exit, json, printable, table};
-use crate::syntax::fold;
+use crate::syntax::{InvalidDestination, fold};
 use crate::terminal;
 
 /// Starts the command on all hosts, and prints the ID of the run.
@@ -31,7 +33,8 @@ pub(crate) async fn start(args: FleetArgs, hosts: Arc<[Host]>, config: &Config) 
     };
     // printed before anything runs, so that an interrupted run can be found again
     output::print(line.as_bytes())?;
-    let results = operate(hosts, Job::Start(template), &args.schedule, &args.output, config).await?;
+    let printing = Printing::new(&args.output, hosts.len());
+    let results = operate(hosts, Job::Start(template), &args.schedule.schedule(config), printing).await?;
     Ok(results.exit_code(args.output.max_code))
 }
 
@@ -43,29 +46,37 @@ fn new_id() -> Result<ExecutionId, Failure> {
 }
 
 pub(crate) async fn attach(mut args: FleetAttachArgs) -> Result<u8, Failure> {
-    args.schedule.apply_connect_timeout(&mut args.connect);
+    args.parallel.apply_connect_timeout(&mut args.connect);
     let config = Config::load()?;
     let hosts = select_hosts(&args.id, &args.hosts, &args.connect, &config).await?;
-    let results = operate(hosts, Job::Attach(args.id), &args.schedule, &args.output, &config).await?;
+    let printing = Printing::new(&args.output, hosts.len());
+    let results =
+        operate(hosts, Job::Attach(args.id, args.reconnect), &args.parallel.schedule(&config), printing).await?;
     Ok(results.exit_code(args.output.max_code))
 }
 
 pub(crate) async fn kill(mut args: FleetKillArgs) -> Result<u8, Failure> {
-    args.schedule.apply_connect_timeout(&mut args.connect);
+    args.parallel.apply_connect_timeout(&mut args.connect);
     let config = Config::load()?;
     let hosts = select_hosts(&args.id, &args.hosts, &args.connect, &config).await?;
     let job = Job::Signal(args.id, args.signal);
-    let results = operate(hosts, job, &args.schedule, &OutputArgs::none(), &config).await?;
+    let answers = Box::new(Answers::new(hosts.len(), false));
+    let printing = Printing { show: answers, outdir: None, reports: Reports::All, json_summary: false };
+    let results = operate(hosts, job, &args.parallel.schedule(&config), printing).await?;
     Ok(results.exit_code(false))
 }
 
 pub(crate) async fn ps(mut args: FleetPsArgs) -> Result<u8, Failure> {
-    args.schedule.apply_connect_timeout(&mut args.connect);
-    let Some(id) = args.id else { return list(args.json) };
+    args.parallel.apply_connect_timeout(&mut args.connect);
+    let Some(id) = args.id.clone() else {
+        return if args.hosts.is_given() { queries::ps(args, &Config::load()?).await } else { list(args.json) };
+    };
     let config = Config::load()?;
     let hosts = select_hosts(&id, &args.hosts, &args.connect, &config).await?;
-    let show = OutputArgs { quiet: true, ..OutputArgs::none() };
-    let results = operate(hosts, Job::Get(id), &args.schedule, &show, &config).await?;
+    // the table has all that there is to report
+    let answers = Box::new(Answers::new(hosts.len(), false));
+    let printing = Printing { show: answers, outdir: None, reports: Reports::Nothing, json_summary: false };
+    let results = operate(hosts, Job::Get(id), &args.parallel.schedule(&config), printing).await?;
     let text = if args.json { as_json(&results)? } else { as_table(&results) };
     output::print(text.as_bytes())?;
     Ok(results.exit_code(false))
@@ -86,8 +97,8 @@ async fn select_hosts(
         let destination = host
             .address
             .parse()
-            .map_err(|error: telexec_client::InvalidTarget| Failure::new(exit::USAGE, &error).context(&host.address))?;
-        resolver.host_at(host.name, destination, host.server_name)
+            .map_err(|error: InvalidDestination| Failure::new(exit::USAGE, &error).context(&host.address))?;
+        resolver.host_at(host.name, destination, ServerName { given: host.server_name, implied: None })
     });
     hosts.collect()
 }
@@ -119,18 +130,18 @@ fn list(as_json: bool) -> Result<u8, Failure> {
 }
 
 fn as_json(results: &Results) -> Result<String, Failure> {
-    let line = |(host, outcome): (&Host, &Outcome)| match &outcome.info {
-        Some(info) => json::execution_on_host(&host.name, info),
-        None => outcome.json_line(&host.name),
-    };
-    results.outcomes().map(line).collect::<Result<_, _>>().map_err(|error| Failure::new(exit::LOST, &error))
+    let lines = |(host, outcome): (&Host, &Outcome)| json_lines(host, outcome);
+    results.outcomes().map(lines).collect::<Result<_, _>>().map_err(|error| Failure::new(exit::LOST, &error))
 }
 
 /// The hosts in each state.
 fn as_table(results: &Results) -> String {
     let mut states: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (host, outcome) in results.outcomes() {
-        let state = outcome.info.as_ref().map_or_else(|| outcome.description(), output::state);
+        let state = match &outcome.answer {
+            Some(Answer::Execution(info)) => output::state(info),
+            _ => outcome.description(),
+        };
         states.entry(state).or_default().push(&host.name);
     }
     let heading = ["STATE", "COUNT", "HOSTS"].map(str::to_owned);

@@ -28,7 +28,7 @@ impl CommandTemplate {
     pub(crate) fn new(args: FleetCommandArgs, fleet: Option<ExecutionId>) -> Result<Self, Failure> {
         if args.command.text.is_none() && args.command.argv.is_empty() {
             return Err(Failure::message(exit::USAGE, "no command given")
-                .hint(Some("use -c 'SHELL TEXT' or -- PROGRAM [ARG]...; see `telexec fleet --help`")));
+                .hint(Some("use PROGRAM [ARG]..., or -c 'SHELL TEXT'; see `telexec fleet --help`")));
         }
         let this = Self { args: Arc::new(args), fleet };
         this.build(None, None).map_err(|error| Failure::new(exit::REFUSED, &error))?;

@@ -1,6 +1,7 @@
 //! Events and outcomes of hosts, sent from the workers to the printer.
 
 use serde::Serialize;
+use telexec_client::{AgentInfo, Ping};
 use telexec_executor::{ExecutionInfo, ExecutorError, ExitCause, Exited, Output, Started};
 
 use crate::output::{exit, json, with_causes};
@@ -72,13 +73,26 @@ pub(crate) struct Outcome {
     /// Details beyond the kind.
     pub(crate) reason: Option<String>,
     pub(crate) exited: Option<Exited>,
-    /// The result of `fleet ps`.
-    pub(crate) info: Option<ExecutionInfo>,
+    /// What the agent answered, if it was asked something.
+    pub(crate) answer: Option<Answer>,
+}
+
+/// The answer of an agent.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    Agent(Box<AgentInfo>),
+    Execution(Box<ExecutionInfo>),
+    Executions(Vec<ExecutionInfo>),
+    Ping(Ping),
 }
 
 impl Outcome {
     pub(crate) fn ok() -> Self {
-        Self { kind: Kind::Ok, code: 0, reason: None, exited: None, info: None }
+        Self { kind: Kind::Ok, code: 0, reason: None, exited: None, answer: None }
+    }
+
+    pub(crate) fn answered(answer: Answer) -> Self {
+        Self { answer: Some(answer), ..Self::ok() }
     }
 
     pub(crate) fn new(kind: Kind, code: u8, reason: impl Into<String>) -> Self {
@@ -100,7 +114,7 @@ impl Outcome {
             ExitCause::Cancelled => (Kind::Cancelled, None),
             ExitCause::Shutdown => (Kind::Lost, exit::explanation(&exited)),
         };
-        Self { kind, code, reason, exited: Some(exited), info: None }
+        Self { kind, code, reason, exited: Some(exited), answer: None }
     }
 
     /// The command did not run, or its state is unknown.
@@ -134,6 +148,11 @@ impl Outcome {
 
     pub(crate) fn is_ok(&self) -> bool {
         self.kind == Kind::Ok
+    }
+
+    /// Neither a success, nor what was stopped from here.
+    pub(crate) fn is_failure(&self) -> bool {
+        !matches!(self.kind, Kind::Ok | Kind::Cancelled | Kind::NotRun)
     }
 
     /// As one line of JSON.

@@ -2,20 +2,20 @@
 
 use std::collections::HashSet;
 use std::io::Read;
+use std::net::Ipv6Addr;
 use std::path::Path;
 
 use telexec_client::Target;
 
-use super::inventory::Inventory;
+use super::inventory::{Inventory, InventoryHost};
 use super::{dns, inventory};
-use crate::args::{HostArgs, ScheduleArgs};
+use crate::args::{HostArgs, ParallelArgs};
 use crate::config::{Config, ConnectArgs, ResolvedTarget};
+use crate::connect::check_own_certificate;
 use crate::output::{self, Failure, exit};
 use crate::syntax::nodeset::Groups;
-use crate::syntax::{Destination, fold, nodeset};
+use crate::syntax::{Destination, InvalidDestination, fold, nodeset};
 
-/// Default port of agents.
-const PORT: u16 = 7443;
 /// Flow control window per host. All of them together must fit into memory.
 const WINDOW_BYTES: u32 = 256 * 1024;
 
@@ -31,6 +31,15 @@ pub(crate) struct Host {
     pub(crate) resolved: ResolvedTarget,
 }
 
+/// The name that a host's certificate must be of. A flag takes precedence over all others.
+#[derive(Debug, Default)]
+pub(crate) struct ServerName {
+    /// Takes precedence over the configuration.
+    pub(crate) given: Option<String>,
+    /// Otherwise, unless the configuration has one.
+    pub(crate) implied: Option<String>,
+}
+
 /// Resolves the names of hosts.
 pub(crate) struct HostResolver<'a> {
     pub(crate) config: &'a Config,
@@ -41,45 +50,79 @@ pub(crate) struct HostResolver<'a> {
 
 impl<'a> HostResolver<'a> {
     pub(crate) fn new(config: &'a Config, connect: &'a ConnectArgs, port: Option<u16>) -> Self {
-        let port = port.or(config.defaults.port).unwrap_or(PORT);
+        let port = port.unwrap_or(config.default_port());
         Self { config, connect, inventory: Inventory::default(), port }
     }
 
+    /// `server_name` is the name in its certificate, if DNS says it.
+    ///
     /// # Errors
     /// The name is invalid, or its credentials are incomplete.
-    pub(crate) fn host(&self, name: String, server_name: Option<String>) -> Result<Host, Failure> {
+    fn host(&self, name: String, server_name: Option<String>) -> Result<Host, Failure> {
         if name.contains(char::is_control) {
             return Err(Failure::message(exit::USAGE, format!("{name:?} is not a host name")));
         }
-        let listed = self.inventory.hosts.get(&name);
-        let address = listed.and_then(|host| host.address.as_deref()).unwrap_or(&name);
-        let port = listed.and_then(|host| host.port).unwrap_or(self.port);
-        let wrong = |reason: &dyn std::fmt::Display| Failure::message(exit::USAGE, format!("{address:?}: {reason}"));
-        let destination = match address.parse().map_err(|error: telexec_client::InvalidTarget| wrong(&error))? {
-            Destination::Local => return Err(wrong(&"not available in fleet; use `telexec exec local`")),
-            Destination::Named(host) if listed.is_some() || !self.config.targets.contains_key(&host) => {
-                Destination::Agent(Target::Tcp { host, port })
+        if let Some(listed) = self.inventory.hosts.get(&name) {
+            return self.listed_host(name, listed);
+        }
+        let destination = self.destination(&name, self.port)?;
+        self.host_at(name, destination, ServerName { implied: server_name, ..ServerName::default() })
+    }
+
+    /// A host of the inventory. Its certificate must be of its name there, unless the inventory names another, or the
+    /// configuration knows the target.
+    fn listed_host(&self, name: String, listed: &InventoryHost) -> Result<Host, Failure> {
+        let is_target = |name: &String| self.config.targets.contains_key(name);
+        let address = listed.target.as_ref().or_else(|| listed.address.as_ref().filter(|_| !is_target(&name)));
+        let destination = self.destination(address.unwrap_or(&name), listed.port.unwrap_or(self.port))?;
+        let named = matches!(&destination, Destination::Named(_));
+        let implied = address.filter(|_| !named).map(|_| name.clone());
+        self.host_at(name, destination, ServerName { given: listed.server_name.clone(), implied })
+    }
+
+    /// A configured target, or an address. Hosts without a port have this one.
+    fn destination(&self, text: &str, port: u16) -> Result<Destination, Failure> {
+        let wrong = |reason: &dyn std::fmt::Display| Failure::message(exit::USAGE, format!("{text:?}: {reason}"));
+        if text.parse::<Ipv6Addr>().is_ok() {
+            return Ok(Destination::Agent(Target::Tcp { host: text.to_owned(), port }));
+        }
+        match text.parse() {
+            Ok(Destination::Local) => Err(wrong(&"not available in fleet; use `telexec exec local`")),
+            Ok(Destination::Named(host)) if !self.config.targets.contains_key(&host) => {
+                Ok(Destination::Agent(Target::Tcp { host, port }))
             }
-            destination => destination,
-        };
-        let server_name = server_name.or_else(|| listed.and_then(|host| host.server_name.clone()));
-        self.host_at(name, destination, server_name)
+            Ok(Destination::Host(host)) => Ok(Destination::Agent(Target::Tcp { host, port })),
+            Ok(destination) => Ok(destination),
+            // here -w and -u are other flags than those of exec
+            Err(InvalidDestination::Path(_)) => {
+                Err(wrong(&"not a host")
+                    .hint(Some("-w selects hosts; the working directory of the command is --workdir")))
+            }
+            Err(InvalidDestination::User { user, host }) => {
+                Err(wrong(&format_args!("the user is a flag: -l {user} -w {host}")))
+            }
+            Err(InvalidDestination::Address(error)) => Err(wrong(&error)),
+        }
     }
 
     /// # Errors
-    /// The name is unknown, or its credentials are incomplete.
+    /// The name is unknown, or its credentials are incomplete, or not for a caller.
     pub(crate) fn host_at(
         &self,
         name: String,
         destination: Destination,
-        server_name: Option<String>,
+        server_name: ServerName,
     ) -> Result<Host, Failure> {
         let mut resolved = self.config.resolve(&destination, self.connect)?;
+        check_own_certificate(self.config, &resolved)?;
         resolved.options.stream_window_bytes = WINDOW_BYTES;
-        if let (Some(tls), Some(name)) = (&mut resolved.options.tls, &server_name) {
-            tls.server_name.get_or_insert_with(|| name.clone());
+        let mut effective = None;
+        if let Some(tls) = &mut resolved.options.tls {
+            let given = server_name.given.filter(|_| self.connect.server_name.is_none());
+            tls.server_name = given.or(tls.server_name.take()).or(server_name.implied);
+            effective.clone_from(&tls.server_name);
         }
-        Ok(Host { name, destination, server_name, resolved })
+        Ok(Host { name, destination, server_name: effective, resolved })
     }
 }
 
@@ -105,7 +148,7 @@ impl HostArgs {
     }
 }
 
-impl ScheduleArgs {
+impl ParallelArgs {
     /// `-t` is a short form of `--connect-timeout`.
     pub(crate) fn apply_connect_timeout(&self, connect: &mut ConnectArgs) {
         connect.connect_timeout = connect.connect_timeout.or(self.connect_wait);
@@ -119,13 +162,13 @@ impl ScheduleArgs {
 pub(crate) async fn find(args: &HostArgs, connect: &ConnectArgs, config: &Config) -> Result<Vec<Host>, Failure> {
     if !args.is_given() {
         return Err(Failure::message(exit::USAGE, "no hosts given")
-            .hint(Some("use -w 'web[01-32],@db', --hosts-file FILE, or --inventory COMMAND")));
+            .hint(Some("use -w 'web[01-32],@db', --hosts-file FILE, or --inventory FILE")));
     }
     let mut resolver = HostResolver::new(config, connect, args.port);
-    if let Some(command) = &args.inventory {
-        resolver.inventory = inventory::run(command).await?;
+    if let Some(source) = &args.inventory {
+        resolver.inventory = inventory::load(source).await?;
     }
-    let given = expand(&sets(args, &resolver)?, &resolver).await?;
+    let given = expand(&sets(args)?, &resolver).await?;
     let excluded: HashSet<String> = expand(&args.exclude, &resolver).await?.into_iter().map(|(name, _)| name).collect();
     let mut seen = HashSet::new();
     let mut chosen: Vec<_> =
@@ -138,7 +181,7 @@ pub(crate) async fn find(args: &HostArgs, connect: &ConnectArgs, config: &Config
 }
 
 /// The sets from the command line and from files.
-fn sets(args: &HostArgs, resolver: &HostResolver<'_>) -> Result<Vec<String>, Failure> {
+fn sets(args: &HostArgs) -> Result<Vec<String>, Failure> {
     let mut sets = args.hosts.clone();
     sets.extend(args.group.iter().map(|group| format!("@{group}")));
     if args.all {
@@ -148,7 +191,8 @@ fn sets(args: &HostArgs, resolver: &HostResolver<'_>) -> Result<Vec<String>, Fai
         sets.extend(read_hosts_file(path)?);
     }
     if sets.is_empty() {
-        sets.extend(resolver.inventory.hosts.keys().cloned());
+        // of an inventory
+        sets.push("@all".to_owned());
     }
     Ok(sets)
 }

@@ -6,10 +6,10 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use telexec_client::RemoteExecutor;
-use telexec_executor::{ExecutionId, Executor, ExecutorError, Input};
+use telexec_executor::{ExecutionId, ExecutorError};
 use tokio::sync::watch;
 
+use crate::connect::Link;
 use crate::terminal::stdin;
 
 /// Bytes sent to a host at once.
@@ -49,7 +49,7 @@ impl SharedInput {
     }
 
     /// Sends the input to an execution, as far as it accepts it.
-    pub(crate) async fn feed(mut self, executor: &RemoteExecutor, id: &ExecutionId) -> Result<(), ExecutorError> {
+    pub(crate) async fn feed(mut self, link: &Link, id: &ExecutionId) -> Result<(), ExecutorError> {
         let mut offset = 0;
         loop {
             let Ok(read) = self.read.wait_for(|read| read.bytes > offset || read.ended).await.map(|read| *read) else {
@@ -57,7 +57,7 @@ impl SharedInput {
             };
             let data = self.piece(offset, read.bytes).map_err(|error| ExecutorError::Internal(error.to_string()))?;
             let close = read.ended && offset + data.len() as u64 == read.bytes;
-            offset = executor.write_input(id, Input { data, offset: Some(offset), close }).await?;
+            offset = link.write(id, data, close, offset).await?;
             if close {
                 return Ok(());
             }

@@ -2,7 +2,7 @@
 //!
 //! `hosts` selects the hosts (`inventory`, `dns`), `schedule` decides when each one starts, `worker` runs the job on one
 //! and reports `event`s, and `printer` prints them in one thread, in the format of `show`. `operation` combines these
-//! for `run`, and for `background`: runs that are started with -d and acted on later.
+//! for `run`, for `background`: runs that are started with -d and acted on later, and for `queries`.
 
 mod background;
 mod command;
@@ -12,9 +12,11 @@ mod held_output;
 mod hosts;
 mod input;
 mod inventory;
+mod live_line;
 mod operation;
 mod outdir;
 mod printer;
+mod queries;
 mod record;
 mod results;
 mod run;
@@ -30,7 +32,9 @@ pub(crate) async fn run(args: FleetArgs) -> Result<u8, Failure> {
     match args.action {
         None => run::run(args).await,
         Some(FleetAction::Attach(args)) => background::attach(*args).await,
-        Some(FleetAction::Ps(args)) => background::ps(args).await,
-        Some(FleetAction::Kill(args)) => background::kill(args).await,
+        Some(FleetAction::Ps(args)) => background::ps(*args).await,
+        Some(FleetAction::Kill(args)) => background::kill(*args).await,
+        Some(FleetAction::Ping(args)) => queries::ping(*args).await,
+        Some(FleetAction::Info(args)) => queries::info(*args).await,
     }
 }

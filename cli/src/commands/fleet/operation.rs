@@ -8,18 +8,16 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::{mpsc, watch};
 
 use super::hosts::Host;
-use super::printer::{Message, Printer};
+use super::printer::{Message, Printer, Printing, Stage};
 use super::results::Results;
-use super::schedule::Schedule;
+use super::schedule::{Batch, Schedule};
 use super::worker::{self, Job, Reporter, Stop};
-use crate::args::{OutputArgs, ScheduleArgs};
+use crate::args::{ParallelArgs, ScheduleArgs};
 use crate::config::Config;
 use crate::output::{Failure, exit};
 use crate::syntax::HostCount;
 use crate::terminal::Signals;
 
-/// Default number of hosts in parallel.
-const FANOUT: usize = 64;
 /// Two interrupts within this time stop the run.
 const DOUBLE_INTERRUPT: Duration = Duration::from_secs(1);
 
@@ -30,13 +28,12 @@ const DOUBLE_INTERRUPT: Duration = Duration::from_secs(1);
 pub(crate) async fn operate(
     hosts: Arc<[Host]>,
     job: Job,
-    schedule: &ScheduleArgs,
-    output: &OutputArgs,
-    config: &Config,
+    schedule: &Schedule,
+    printing: Printing,
 ) -> Result<Results, Failure> {
     raise_file_limit();
     let mut signals = Signals::listen()?;
-    let printer = Printer::start(&hosts, output)?;
+    let printer = Printer::start(&hosts, printing)?;
     let (stop, stopping) = watch::channel(false);
     let stop_code = {
         let context = WorkerContext {
@@ -45,9 +42,15 @@ pub(crate) async fn operate(
             messages: printer.messages.clone(),
             stop: Arc::new(stop),
             stopping: Stop(stopping),
-            fail_fast: schedule.fail_fast,
         };
-        context.work(&schedule.schedule(config), &mut signals).await?
+        context.work(schedule, &mut signals).await
+    };
+    let stop_code = match stop_code {
+        Ok(stop_code) => stop_code,
+        Err(failure) => {
+            printer.abandon().await;
+            return Err(failure);
+        }
     };
     let results = printer.finish().await?;
     match stop_code {
@@ -63,14 +66,17 @@ struct WorkerContext {
     messages: mpsc::Sender<Message>,
     stop: Arc<watch::Sender<bool>>,
     stopping: Stop,
-    fail_fast: bool,
 }
 
 impl WorkerContext {
     /// Runs all workers; returns the exit code of a signal that stopped them.
     async fn work(self, schedule: &Schedule, signals: &mut Signals) -> Result<Option<u8>, Failure> {
-        let mut working =
-            pin!(schedule.run(self.hosts.len(), |number| self.spawn_worker(number), || !self.stopping.is_requested()));
+        let mut working = pin!(schedule.run(
+            self.hosts.len(),
+            async |batch| self.begin_batch(batch, schedule.batch_wait).await,
+            |number| self.spawn_worker(number, schedule.fail_fast),
+            || !self.stopping.is_requested(),
+        ));
         let (mut last, mut stop_code) = (None::<Instant>, None);
         loop {
             tokio::select! {
@@ -81,7 +87,7 @@ impl WorkerContext {
                 code = signals.exit_code() => {
                     let once = code == exit::of_signal(2) && last.is_none_or(|last| last.elapsed() > DOUBLE_INTERRUPT);
                     match stop_code {
-                        None if once => self.report_running(),
+                        None if once && self.job.runs_commands() => self.report_running(),
                         None => {
                             stop_code = Some(code);
                             self.stop.send_replace(true);
@@ -97,10 +103,10 @@ impl WorkerContext {
     }
 
     /// Works on one host, in its own task, so that TLS handshakes use all CPUs.
-    fn spawn_worker(&self, number: usize) -> impl Future<Output = bool> + use<> {
+    fn spawn_worker(&self, number: usize, fail_fast: bool) -> impl Future<Output = bool> + use<> {
         let (hosts, job, stopping) = (Arc::clone(&self.hosts), Arc::clone(&self.job), self.stopping.clone());
         let reporter = Reporter { host: number, messages: self.messages.clone() };
-        let stop = self.fail_fast.then(|| Arc::clone(&self.stop));
+        let stop = fail_fast.then(|| Arc::clone(&self.stop));
         let task = tokio::spawn(async move {
             match hosts.get(number) {
                 Some(host) => worker::work(host, &job, &reporter, stopping).await,
@@ -118,18 +124,40 @@ impl WorkerContext {
 
     /// Makes the printer list the hosts that are still running.
     fn report_running(&self) {
-        let detaches = matches!(*self.job, Job::Attach(_));
         let messages = self.messages.clone();
-        tokio::spawn(async move { messages.send(Message::StillRunning { detaches }).await });
+        tokio::spawn(async move { messages.send(Message::StillRunning).await });
+    }
+
+    /// Waits before every batch but the first, unless the run is stopped.
+    async fn begin_batch(&self, batch: Batch, wait: Duration) {
+        if batch.number > 1 && !wait.is_zero() {
+            let _ = self.messages.send(Message::Stage(Stage::Waiting(batch, Instant::now() + wait))).await;
+            let mut stopping = self.stopping.clone();
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = stopping.requested() => return,
+            }
+        }
+        let _ = self.messages.send(Message::Stage(Stage::Running(batch))).await;
+    }
+}
+
+impl ParallelArgs {
+    /// All hosts in one batch, whatever fails.
+    pub(crate) fn schedule(&self, config: &Config) -> Schedule {
+        let fanout = self.fanout.unwrap_or(config.default_fanout());
+        Schedule { fanout, batch: None, batch_wait: Duration::ZERO, max_failures: None, fail_fast: false }
     }
 }
 
 impl ScheduleArgs {
-    fn schedule(&self, config: &Config) -> Schedule {
+    pub(crate) fn schedule(&self, config: &Config) -> Schedule {
         Schedule {
-            fanout: self.fanout.or(config.defaults.fanout).unwrap_or(FANOUT),
             batch: self.batch,
+            batch_wait: self.batch_wait.unwrap_or_default(),
             max_failures: if self.fail_fast { Some(HostCount::Count(0)) } else { self.max_failures },
+            fail_fast: self.fail_fast,
+            ..self.parallel.schedule(config)
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The thread that prints the events of all hosts.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use telexec_executor::OutputStream;
 use tokio::sync::{mpsc, oneshot};
@@ -11,20 +12,57 @@ use super::event::{Event, Outcome};
 use super::hosts::Host;
 use super::outdir::Outdir;
 use super::results::Results;
+use super::schedule::Batch;
 use super::screen::Screen;
 use super::show::{Show, show};
 use crate::args::OutputArgs;
-use crate::output::{Failure, write_failure};
+use crate::output::{Failure, exit, write_failure};
 
 /// Events waiting for the thread; when it is full, hosts are slowed down.
 const QUEUE: usize = 64;
+/// Between updates of the live line, whose time goes on without events.
+const TICK: Duration = Duration::from_millis(250);
+/// How long the thread may take to remove the live line when it must not wait for the hosts.
+const ABANDON_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// What is printed, and how.
+pub(crate) struct Printing {
+    pub(crate) show: Box<dyn Show>,
+    pub(crate) outdir: Option<PathBuf>,
+    pub(crate) reports: Reports,
+    /// The summary is a JSON line on standard output.
+    pub(crate) json_summary: bool,
+}
+
+/// What is printed on standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reports {
+    Nothing,
+    /// What is missing from the output.
+    Gaps,
+    /// Also the live line, each failure, and the summary.
+    All,
+}
 
 /// A message to the printer.
 pub(crate) enum Message {
     /// An event of a host.
     Host(usize, Event),
-    /// Print what is still running, and whether another Ctrl-C ends it or detaches from it.
-    StillRunning { detaches: bool },
+    Stage(Stage),
+    /// Print what is still running, and that another Ctrl-C ends it.
+    StillRunning,
+    /// Update the live line.
+    Tick,
+    /// Print nothing more.
+    Abandon,
+}
+
+/// Where the schedule is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stage {
+    Running(Batch),
+    /// Before this batch.
+    Waiting(Batch, Instant),
 }
 
 /// The printing thread.
@@ -35,20 +73,33 @@ pub(crate) struct Printer {
 
 struct Thread {
     hosts: Arc<[Host]>,
-    show: Box<dyn Show>,
+    printing: Printing,
     outdir: Option<Outdir>,
     screen: Screen,
     results: Results,
-    quiet: bool,
-    json: bool,
+    stage: Option<Stage>,
     began: Instant,
 }
 
+impl Printing {
+    pub(crate) fn new(args: &OutputArgs, hosts: usize) -> Self {
+        let reports = match (args.json, args.quiet) {
+            (true, _) => Reports::Nothing,
+            (false, true) => Reports::Gaps,
+            (false, false) => Reports::All,
+        };
+        Self { show: show(args, hosts), outdir: args.outdir.clone(), reports, json_summary: args.json }
+    }
+}
+
 impl Printer {
-    pub(crate) fn start(hosts: &Arc<[Host]>, args: &OutputArgs) -> Result<Self, Failure> {
+    pub(crate) fn start(hosts: &Arc<[Host]>, printing: Printing) -> Result<Self, Failure> {
         let (messages, queue) = mpsc::channel(QUEUE);
         let (finished, done) = oneshot::channel();
-        let thread = Thread::new(hosts, args).map_err(|error| write_failure(&error))?;
+        let thread = Thread::new(hosts, printing).map_err(|error| write_failure(&error))?;
+        if thread.screen.has_live_line() {
+            tokio::spawn(tick(messages.downgrade()));
+        }
         std::thread::spawn(move || finished.send(thread.run(queue)));
         Ok(Self { messages, done })
     }
@@ -59,43 +110,62 @@ impl Printer {
         let gone = || Err(io::Error::other("the output thread has failed"));
         self.done.await.unwrap_or_else(|_| gone()).map_err(|error| write_failure(&error))
     }
+
+    /// Leaves the terminal without a live line, if the thread is not held up.
+    pub(crate) async fn abandon(self) {
+        let _ = self.messages.try_send(Message::Abandon);
+        let _ = tokio::time::timeout(ABANDON_TIMEOUT, self.done).await;
+    }
+}
+
+/// Makes the thread update its live line until it has all messages.
+async fn tick(messages: mpsc::WeakSender<Message>) {
+    loop {
+        tokio::time::sleep(TICK).await;
+        match messages.upgrade().map(|messages| messages.try_send(Message::Tick)) {
+            None | Some(Err(mpsc::error::TrySendError::Closed(_))) => return,
+            Some(Ok(()) | Err(mpsc::error::TrySendError::Full(_))) => {}
+        }
+    }
 }
 
 impl Thread {
-    fn new(hosts: &Arc<[Host]>, args: &OutputArgs) -> io::Result<Self> {
-        let progress = (!args.json && !args.quiet && hosts.len() > 1).then_some(hosts.len());
-        let outdir = args.outdir.as_ref().map(|directory| {
+    fn new(hosts: &Arc<[Host]>, printing: Printing) -> io::Result<Self> {
+        let outdir = printing.outdir.as_ref().map(|directory| {
             let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", directory.display()));
             Outdir::create(directory, hosts).map_err(named)
         });
         Ok(Self {
             hosts: Arc::clone(hosts),
-            show: show(args, hosts.len()),
             outdir: outdir.transpose()?,
-            screen: Screen::new(progress)?,
+            screen: Screen::new(printing.reports == Reports::All && hosts.len() > 1)?,
             results: Results::new(Arc::clone(hosts)),
-            quiet: args.quiet,
-            json: args.json,
+            printing,
+            stage: None,
             began: Instant::now(),
         })
     }
 
     fn run(mut self, mut messages: mpsc::Receiver<Message>) -> io::Result<Results> {
         while let Some(message) = messages.blocking_recv() {
-            self.message(message)?;
-            while let Ok(message) = messages.try_recv() {
+            let mut next = Some(message);
+            while let Some(message) = next {
+                if matches!(message, Message::Abandon) {
+                    self.screen.end_live_line()?;
+                    return Ok(self.results);
+                }
                 self.message(message)?;
+                next = messages.try_recv().ok();
             }
-            self.show.after_batch(&self.hosts, &mut self.screen)?;
-            self.screen.flush()?;
-            self.screen.progress(self.results.done(), || self.results.progress());
+            self.printing.show.after_batch(&self.hosts, &mut self.screen)?;
+            self.screen.update(|| self.results.progress(self.began.elapsed(), self.stage))?;
         }
         for host in self.results.pending() {
             self.event(host, &Event::Finished(Box::new(Outcome::not_run())))?;
         }
-        self.show.after_batch(&self.hosts, &mut self.screen)?;
-        self.screen.end_progress();
-        self.show.finish(&self.hosts, &mut self.screen)?;
+        self.printing.show.after_batch(&self.hosts, &mut self.screen)?;
+        self.screen.end_live_line()?;
+        self.printing.show.finish(&self.hosts, &mut self.screen)?;
         self.close()?;
         self.screen.flush()?;
         Ok(self.results)
@@ -104,11 +174,15 @@ impl Thread {
     fn message(&mut self, message: Message) -> io::Result<()> {
         match message {
             Message::Host(host, event) => self.event(host, &event),
-            Message::StillRunning { detaches } => {
-                let verb = if detaches { "detach from" } else { "end" };
-                let still = self.results.still_running();
-                self.screen.message(&format!("{still}; press Ctrl-C twice within a second to {verb} them"))
+            Message::Stage(stage) => {
+                self.stage = Some(stage);
+                Ok(())
             }
+            Message::StillRunning => {
+                let still = self.results.still_running();
+                self.screen.message(&format!("{still}; press Ctrl-C twice within a second to end them"))
+            }
+            Message::Tick | Message::Abandon => Ok(()),
         }
     }
 
@@ -118,17 +192,25 @@ impl Thread {
         if let Some(outdir) = &mut self.outdir {
             outdir.event(number, host, event)?;
         }
-        self.show.event(number, host, event, &mut self.screen)
+        self.printing.show.event(number, host, event, &mut self.screen)?;
+        let Event::Finished(outcome) = event else { return Ok(()) };
+        let loss = outcome.exited.as_ref().and_then(exit::loss);
+        if let Some(loss) = loss.filter(|_| self.printing.reports >= Reports::Gaps) {
+            self.screen.message(&format!("{}: {loss}", host.name))?;
+        }
+        if outcome.is_failure() && self.printing.reports >= Reports::All {
+            self.screen.message(&format!("{}: {}", host.name, outcome.description()))?;
+        }
+        Ok(())
     }
 
     fn close(&mut self) -> io::Result<()> {
         let took = self.began.elapsed();
-        if self.json {
+        if self.printing.json_summary {
             let line = self.results.as_json(took);
             self.screen.buffer(OutputStream::Stdout)?.extend_from_slice(line.as_bytes());
-            return Ok(());
         }
-        let lines = if self.quiet { Vec::new() } else { self.results.summary(took) };
+        let lines = if self.printing.reports == Reports::All { self.results.summary(took) } else { Vec::new() };
         lines.iter().try_for_each(|line| self.screen.message(line))
     }
 }

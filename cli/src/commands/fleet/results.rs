@@ -2,12 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::event::{Event, Kind, Outcome};
 use super::hosts::Host;
+use super::printer::Stage;
 use crate::syntax::fold;
 
+/// So many running hosts or fewer are named.
+const MAX_STRAGGLERS: usize = 5;
+/// What is left of a wait is rounded up to seconds.
+const ROUND_UP: Duration = Duration::from_millis(999);
 /// Maximum number of different outcomes in a summary.
 const MAX_SUMMARY_LINES: usize = 40;
 
@@ -54,15 +59,35 @@ impl Results {
         self.states.iter().enumerate().filter(|(_, state)| matches!(state, State::Pending)).map(|(n, _)| n).collect()
     }
 
-    pub(crate) fn done(&self) -> usize {
-        self.done
-    }
-
-    /// For the progress bar.
-    pub(crate) fn progress(&self) -> String {
+    /// For the live line: what matters most comes first, since its end may not fit.
+    pub(crate) fn progress(&self, took: Duration, stage: Option<Stage>) -> String {
+        let seconds = |duration: Duration| humantime::format_duration(Duration::from_secs(duration.as_secs()));
+        let mut parts = vec![format!("{}/{} done", self.done, self.hosts.len()), seconds(took).to_string()];
+        match stage {
+            Some(Stage::Running(batch)) if batch.count > 1 => {
+                parts.push(format!("batch {} of {}", batch.number, batch.count));
+            }
+            Some(Stage::Waiting(batch, until)) => {
+                let left = seconds(until.saturating_duration_since(Instant::now()) + ROUND_UP);
+                parts.push(format!("batch {} of {} in {left}", batch.number, batch.count));
+            }
+            Some(Stage::Running(_)) | None => {}
+        }
+        let waiting = self.hosts.len().saturating_sub(self.started);
+        if waiting > 0 {
+            parts.push(format!("{waiting} waiting"));
+        }
+        let failed = self.counts.iter().filter(|(kind, _)| **kind != Kind::Ok);
+        parts.extend(failed.map(|(kind, count)| format!("{count} {}", kind.label())));
         let running = self.started.saturating_sub(self.done);
-        let ended: String = self.counts.iter().map(|(kind, count)| format!(", {count} {}", kind.label())).collect();
-        format!("{running} running{ended}")
+        if running > 0 {
+            parts.push(format!("{running} running"));
+        }
+        let text = parts.join(", ");
+        match running {
+            1..=MAX_STRAGGLERS => format!("{text}: {}", fold(self.hosts_in(|state| matches!(state, State::Running)))),
+            _ => text,
+        }
     }
 
     /// The message after the first Ctrl-C.
@@ -70,7 +95,8 @@ impl Results {
         let running: Vec<_> = self.hosts_in(|state| matches!(state, State::Running)).collect();
         let waiting = self.pending().len();
         let waiting = if waiting > 0 { format!(", {waiting} waiting") } else { String::new() };
-        format!("{} still running{waiting}: {}", running.len(), fold(running))
+        let names = if running.is_empty() { String::new() } else { format!(": {}", fold(running.iter().copied())) };
+        format!("{} still running{waiting}{names}", running.len())
     }
 
     fn hosts_in(&self, of: impl Fn(&State) -> bool) -> impl Iterator<Item = &str> {

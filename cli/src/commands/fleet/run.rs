@@ -8,20 +8,25 @@ use super::event::Kind;
 use super::hosts::{self, Host};
 use super::input::SharedInput;
 use super::operation::operate;
+use super::printer::{Printing, Reports};
 use super::results::Results;
 use super::worker::Job;
-use crate::args::{FleetArgs, OutputArgs};
+use crate::args::{CommandArgs, FleetArgs, OutputArgs};
 use crate::config::Config;
 use crate::output::{self, Failure, exit};
 
 pub(crate) async fn run(mut args: FleetArgs) -> Result<u8, Failure> {
-    args.schedule.apply_connect_timeout(&mut args.connect);
+    args.schedule.parallel.apply_connect_timeout(&mut args.connect);
     if args.command.stdin && args.hosts.reads_stdin() {
         return Err(Failure::message(
             exit::USAGE,
             "standard input cannot be both the list of hosts and the command's input",
         )
         .hint(Some("use a file for --hosts-file, or omit -i")));
+    }
+    if !args.hosts.is_given() && has_host_flag(&args.command.command) {
+        return Err(Failure::message(exit::USAGE, "no hosts given")
+            .hint(Some("flags go before the program: telexec fleet -w HOSTS PROGRAM")));
     }
     let config = Config::load()?;
     let hosts: Arc<[Host]> = hosts::find(&args.hosts, &args.connect, &config).await?.into();
@@ -32,16 +37,36 @@ pub(crate) async fn run(mut args: FleetArgs) -> Result<u8, Failure> {
         return background::start(args, hosts, &config).await;
     }
     let (dry_run, stdin) = (args.command.dry_run, args.command.stdin);
+    let schedule = args.schedule.schedule(&config);
+    let shell_text = lone_shell_text(&args.command.command).filter(|_| !args.output.json && !args.output.quiet);
     let template = CommandTemplate::new(args.command, None)?;
     if dry_run {
-        args.output.quiet = true;
-        let results = operate(hosts, Job::Check(template), &args.schedule, &args.output, &config).await?;
+        let reports = Reports::Nothing;
+        let printing = Printing { reports, ..Printing::new(&args.output, hosts.len()) };
+        let results = operate(hosts, Job::Check(template), &schedule, printing).await?;
         return print_check(&results, &args.output);
     }
     let input = stdin.then(SharedInput::start).transpose();
     let input = input.map_err(|error| Failure::new(exit::LOST, &error).context("cannot read standard input"))?;
-    let results = operate(hosts, Job::Run(template, input), &args.schedule, &args.output, &config).await?;
+    let printing = Printing::new(&args.output, hosts.len());
+    let results = operate(hosts, Job::Run(template, input, args.reconnect), &schedule, printing).await?;
+    if let Some(word) = shell_text.filter(|_| results.outcomes().any(|(_, outcome)| outcome.code == exit::NOT_FOUND)) {
+        output::print_message(&format!("{word:?} was taken for the name of a program; use -c for a shell command"));
+    }
     Ok(results.exit_code(args.output.max_code))
+}
+
+/// Whether the arguments of the program seem to be meant for telexec.
+fn has_host_flag(command: &CommandArgs) -> bool {
+    command.argv.iter().any(|word| ["-w", "-g", "-a", "--hosts", "--group", "--all", "--inventory"].contains(&&**word))
+}
+
+/// The only word of the command, if it looks like a shell command.
+fn lone_shell_text(command: &CommandArgs) -> Option<String> {
+    match command.argv.as_slice() {
+        [word] if word.contains(' ') => Some(word.clone()),
+        _ => None,
+    }
 }
 
 /// Prints the result of a dry run.

@@ -1,14 +1,14 @@
-//! Standard output and standard error, written in order, and the progress bar below them.
+//! Standard output and standard error, written in order, and the live line below them.
 
 use std::fs::File;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::fd::AsFd;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::Style;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use telexec_executor::OutputStream;
 
+use super::live_line::LiveLine;
 use crate::output::{unbuffered, write_all};
 
 /// Bytes collected before they are written.
@@ -20,20 +20,16 @@ pub(crate) struct Screen {
     /// The stream to write to next, and the bytes for it.
     pending: (OutputStream, Vec<u8>),
     colors: [bool; 2],
-    progress: Option<ProgressBar>,
+    live: Option<LiveLine>,
 }
 
 impl Screen {
-    /// `progress` is the number of hosts; the bar is shown if standard error is a terminal.
-    pub(crate) fn new(progress: Option<usize>) -> io::Result<Self> {
+    /// `live`: with a live line, if standard error is a terminal.
+    pub(crate) fn new(live: bool) -> io::Result<Self> {
+        let (stdout, stderr) = (unbuffered(io::stdout().as_fd())?, unbuffered(io::stderr().as_fd())?);
+        let live = if live { LiveLine::new(&stdout, &stderr) } else { None };
         let colors = [colored(&io::stdout()), colored(&io::stderr())];
-        Ok(Self {
-            stdout: unbuffered(io::stdout().as_fd())?,
-            stderr: unbuffered(io::stderr().as_fd())?,
-            pending: (OutputStream::Stdout, Vec::new()),
-            colors,
-            progress: progress.filter(|_| io::stderr().is_terminal()).map(bar),
-        })
+        Ok(Self { stdout, stderr, pending: (OutputStream::Stdout, Vec::new()), colors, live })
     }
 
     /// The buffer for what is written to this stream next.
@@ -66,34 +62,39 @@ impl Screen {
         if text.is_empty() {
             return Ok(());
         }
-        let file = if *stream == OutputStream::Stdout { &mut self.stdout } else { &mut self.stderr };
-        let written = match &self.progress {
-            Some(bar) => bar.suspend(|| write_all(file, text)),
-            None => write_all(file, text),
-        };
+        let is_stdout = *stream == OutputStream::Stdout;
+        if let Some(live) = &mut self.live {
+            live.above(text, is_stdout);
+        }
+        let written = write_all(if is_stdout { &mut self.stdout } else { &mut self.stderr }, text);
         text.clear();
         written
     }
 
-    pub(crate) fn progress(&self, done: usize, message: impl FnOnce() -> String) {
-        if let Some(bar) = &self.progress {
-            bar.set_position(done as u64);
-            bar.set_message(message());
+    pub(crate) fn has_live_line(&self) -> bool {
+        self.live.is_some()
+    }
+
+    /// Sets the text of the live line, and flushes.
+    pub(crate) fn update(&mut self, live_text: impl FnOnce() -> String) -> io::Result<()> {
+        if let Some(live) = &mut self.live {
+            live.set(live_text());
+        }
+        self.flush()?;
+        match self.live.as_mut().and_then(LiveLine::redraw) {
+            Some(drawing) => write_all(&mut self.stderr, &drawing),
+            None => Ok(()),
         }
     }
 
-    pub(crate) fn end_progress(&mut self) {
-        if let Some(bar) = self.progress.take() {
-            bar.finish_and_clear();
+    /// Erases the live line for good.
+    pub(crate) fn end_live_line(&mut self) -> io::Result<()> {
+        self.flush()?;
+        match self.live.take() {
+            Some(live) => write_all(&mut self.stderr, live.erase()),
+            None => Ok(()),
         }
     }
-}
-
-fn bar(hosts: usize) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(hosts as u64), ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("[{bar:24}] {pos}/{len} {wide_msg}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
-    bar
 }
 
 /// A terminal, subject to NO_COLOR, CLICOLOR, TERM and CLICOLOR_FORCE.

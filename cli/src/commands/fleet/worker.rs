@@ -5,15 +5,17 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use telexec_client::Agent;
 use telexec_executor::{
-    Attach, Event as ExecutionEvent, Execution, ExecutionId, Executor, ExecutorError, OnDisconnect, Signal,
+    Attach, Event as ExecutionEvent, Execution, ExecutionId, Executor, ExecutorError, ListQuery, Signal,
 };
 use tokio::sync::{mpsc, watch};
 
 use super::command::{CommandTemplate, execution_id_on};
-use super::event::{Event, Kind, Outcome};
+use super::event::{Answer, Event, Kind, Outcome};
 use super::hosts::Host;
 use super::input::SharedInput;
 use super::printer::Message;
+use crate::commands::find;
+use crate::connect::{Link, ReconnectArgs};
 use crate::output::exit;
 
 /// How long to wait for proof that a cancelled command has ended.
@@ -23,16 +25,28 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug)]
 pub(crate) enum Job {
     /// Run a command and follow it.
-    Run(CommandTemplate, Option<SharedInput>),
+    Run(CommandTemplate, Option<SharedInput>, ReconnectArgs),
     /// Start it in the background.
     Start(CommandTemplate),
     /// Check whether it would run.
     Check(CommandTemplate),
     /// Follow the execution of a background run.
-    Attach(ExecutionId),
+    Attach(ExecutionId, ReconnectArgs),
     /// Query its state.
     Get(ExecutionId),
     Signal(ExecutionId, Signal),
+    /// List the executions of the agent.
+    List(ListQuery),
+    Ping,
+    /// Describe the agent.
+    Info,
+}
+
+impl Job {
+    /// Whether stopping ends commands.
+    pub(crate) fn runs_commands(&self) -> bool {
+        matches!(self, Self::Run(..) | Self::Start(_))
+    }
 }
 
 /// Sends events to the printer.
@@ -55,7 +69,7 @@ pub(crate) struct Stop(pub(crate) watch::Receiver<bool>);
 
 impl Stop {
     /// Waits for the request.
-    async fn requested(&mut self) {
+    pub(crate) async fn requested(&mut self) {
         if self.0.wait_for(|stop| *stop).await.is_err() {
             std::future::pending().await
         }
@@ -88,23 +102,43 @@ pub(crate) async fn work(host: &Host, job: &Job, reporter: &Reporter, mut stop: 
 }
 
 async fn on_agent(host: &Host, agent: &Agent, job: &Job, reporter: &Reporter, stop: &mut Stop) -> Outcome {
-    let done = match job {
-        Job::Run(template, input) => return run(host, agent, template, input.clone(), reporter, stop).await,
-        Job::Start(template) => return start(host, agent, template, reporter).await,
-        Job::Check(template) => check(host, agent, template).await,
-        Job::Attach(fleet) => match execution_id_on(fleet, &host.name) {
-            Ok(id) => return attach(agent, &id, reporter, stop).await,
-            Err(error) => Err(error.into()),
-        },
-        Job::Get(fleet) => get(host, agent, fleet).await,
-        Job::Signal(fleet, signal) => kill(host, agent, fleet, *signal).await,
+    let asking = async {
+        match job {
+            Job::Run(template, input, reconnect) => {
+                let link = reconnect.link(agent, &host.destination);
+                Ok(run(host, agent, &link, template, input.clone(), reporter, stop).await)
+            }
+            Job::Start(template) => Ok(start(host, agent, template, reporter).await),
+            Job::Attach(fleet, reconnect) => {
+                let link = reconnect.link(agent, &host.destination);
+                Ok(attach(&link, &execution_id_on(fleet, &host.name)?, reporter, stop).await)
+            }
+            Job::Check(template) => unless_stopped(stop, check(host, agent, template)).await,
+            Job::Get(fleet) => unless_stopped(stop, get(host, agent, fleet)).await,
+            Job::Signal(fleet, signal) => unless_stopped(stop, kill(host, agent, fleet, *signal)).await,
+            Job::List(query) => unless_stopped(stop, list(agent, query)).await,
+            Job::Ping => unless_stopped(stop, ping(agent)).await,
+            Job::Info => unless_stopped(stop, info(agent)).await,
+        }
     };
-    done.unwrap_or_else(|error| Outcome::error(&error))
+    asking.await.unwrap_or_else(|error| Outcome::error(&error))
+}
+
+/// For calls that leave nothing to end.
+async fn unless_stopped(
+    stop: &mut Stop,
+    call: impl Future<Output = Result<Outcome, ExecutorError>>,
+) -> Result<Outcome, ExecutorError> {
+    tokio::select! {
+        outcome = call => outcome,
+        () = stop.requested() => Ok(cancelled("the agent had not answered")),
+    }
 }
 
 async fn run(
     host: &Host,
     agent: &Agent,
+    link: &Link,
     template: &CommandTemplate,
     input: Option<SharedInput>,
     reporter: &Reporter,
@@ -114,9 +148,8 @@ async fn run(
         Ok(command) => command,
         Err(error) => return Outcome::error(&error.into()),
     };
-    let executor = agent.executor();
     let execution = tokio::select! {
-        execution = executor.execute(command) => execution,
+        execution = link.executor.execute(command) => execution,
         () = stop.requested() => return confirm_cancel(agent).await,
     };
     let mut execution = match execution {
@@ -127,7 +160,7 @@ async fn run(
     let feeding = async {
         if let Some(input) = input {
             // unread input is not an error, and the event stream reports a lost connection
-            let _ = input.feed(&executor, &id).await;
+            let _ = input.feed(link, &id).await;
         }
         std::future::pending::<()>().await;
     };
@@ -161,7 +194,7 @@ async fn follow(execution: &mut Execution, reporter: &Reporter, position: &mut u
 
 /// Waits until the agent confirms that the cancelled command has no processes left.
 async fn wait_until_ended(agent: &Agent, id: &ExecutionId, position: u64) -> Outcome {
-    let from = Attach { position, on_disconnect: OnDisconnect::Detach };
+    let from = Attach::position(position);
     let proof = async {
         let mut execution = match agent.executor().attach(id, from).await {
             Ok(execution) => execution,
@@ -224,10 +257,10 @@ async fn start(host: &Host, agent: &Agent, template: &CommandTemplate, reporter:
     Outcome::new(Kind::Lost, exit::LOST, "the agent did not report whether it keeps running")
 }
 
-async fn attach(agent: &Agent, id: &ExecutionId, reporter: &Reporter, stop: &mut Stop) -> Outcome {
-    let from = Attach { position: 0, on_disconnect: OnDisconnect::Detach };
+async fn attach(link: &Link, id: &ExecutionId, reporter: &Reporter, stop: &mut Stop) -> Outcome {
+    let from = Attach::start();
     let following = async {
-        match agent.executor().attach(id, from).await {
+        match link.executor.attach(id, from).await {
             Ok(mut execution) => follow(&mut execution, reporter, &mut 0).await,
             Err(error) => Outcome::error(&error),
         }
@@ -240,7 +273,8 @@ async fn attach(agent: &Agent, id: &ExecutionId, reporter: &Reporter, stop: &mut
 
 async fn check(host: &Host, agent: &Agent, template: &CommandTemplate) -> Result<Outcome, ExecutorError> {
     let check = agent.check(&template.command(host)?).await?;
-    let reason = check.reason.replace(char::is_control, " ");
+    let not_met = if check.missing.is_empty() { "" } else { "; not met: " };
+    let reason = format!("{}{not_met}{}", check.reason, check.missing.join("; ")).replace(char::is_control, " ");
     Ok(match check.allowed {
         true => Outcome::ok(),
         false => Outcome::new(Kind::Refused, exit::REFUSED, reason),
@@ -250,7 +284,24 @@ async fn check(host: &Host, agent: &Agent, template: &CommandTemplate) -> Result
 async fn get(host: &Host, agent: &Agent, fleet: &ExecutionId) -> Result<Outcome, ExecutorError> {
     let info = agent.executor().get(&execution_id_on(fleet, &host.name)?).await?;
     let outcome = info.exited.clone().map_or_else(Outcome::ok, Outcome::exited);
-    Ok(Outcome { info: Some(info), ..outcome })
+    Ok(Outcome { answer: Some(Answer::Execution(Box::new(info))), ..outcome })
+}
+
+async fn list(agent: &Agent, query: &ListQuery) -> Result<Outcome, ExecutorError> {
+    let executions = find::list(&agent.executor(), query.clone()).await?;
+    Ok(Outcome::answered(Answer::Executions(executions)))
+}
+
+async fn ping(agent: &Agent) -> Result<Outcome, ExecutorError> {
+    let ping = agent.ping().await?;
+    Ok(match ping.serving {
+        true => Outcome::answered(Answer::Ping(ping)),
+        false => Outcome { answer: Some(Answer::Ping(ping)), ..Outcome::new(Kind::Failed, 1, "shutting down") },
+    })
+}
+
+async fn info(agent: &Agent) -> Result<Outcome, ExecutorError> {
+    Ok(Outcome::answered(Answer::Agent(Box::new(agent.info().await?))))
 }
 
 async fn kill(host: &Host, agent: &Agent, fleet: &ExecutionId, signal: Signal) -> Result<Outcome, ExecutorError> {

@@ -1,8 +1,9 @@
-//! `telexec mcp`: serves the tools of targets over the Model Context Protocol on standard input and output.
+//! `telexec mcp`: serves the tools of targets over the Model Context Protocol, on standard input and output or by HTTP.
 //!
-//! `server` is the protocol, `lazy_target` runs the commands, `progress` sends their output meanwhile, and `transport`
-//! detects that the client is gone.
+//! `server` is the protocol, `lazy_target` runs the commands, `progress` sends their output meanwhile, `transport` is
+//! standard input and output, and `http` the other one.
 
+mod http;
 mod lazy_target;
 mod progress;
 mod server;
@@ -10,18 +11,21 @@ mod transport;
 
 use std::collections::HashSet;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::future::join_all;
 use rmcp::service::{ServerInitializeError, serve_server_with_ct};
+use telexec_tool::Tool;
 use tokio_util::sync::CancellationToken;
 
+use self::http::HttpServer;
 use self::lazy_target::LazyTarget;
-use self::server::{Server, TargetTools};
-use self::transport::NotifyOnClose;
-use super::tool::tools;
-use crate::args::McpArgs;
+use self::server::{Calls, Server, TargetTools};
+use self::transport::StdioTransport;
+use super::tool::{bash, exec_command};
+use crate::args::{McpArgs, ToolOptions};
 use crate::config::Config;
+use crate::connect::check_own_certificate;
 use crate::output::{Failure, exit};
 use crate::terminal::Signals;
 
@@ -31,12 +35,9 @@ const NOT_MCP: u8 = 1;
 pub(crate) async fn run(args: McpArgs) -> Result<u8, Failure> {
     let mut signals = Signals::listen()?;
     let targets = targets(&args)?;
-    let hosts = targets.iter().map(|target| {
-        let tools = tools(&args.options, target.user(), Arc::clone(target), None);
-        TargetTools { name: target.name(), tools }
-    });
-    let stop = CancellationToken::new();
-    let mut served = pin!(serve(Server::new(hosts.collect()), stop.clone()));
+    let calls = Calls::default();
+    let stop = calls.stop.clone();
+    let mut served = pin!(serve(&args, &targets, calls));
     let done = tokio::select! {
         done = &mut served => done,
         code = signals.exit_code() => {
@@ -49,27 +50,85 @@ pub(crate) async fn run(args: McpArgs) -> Result<u8, Failure> {
     done.and_then(|code| closed.into_iter().collect::<Result<(), _>>().map(|()| code))
 }
 
+/// Serves until it is stopped, or until the client on standard input is gone. All calls have ended when this returns.
+async fn serve(args: &McpArgs, targets: &[Arc<LazyTarget>], calls: Calls) -> Result<u8, Failure> {
+    let options = args.options.clone();
+    let users: Vec<_> = targets.iter().map(|target| options.user.clone().or(target.user())).collect();
+    let Some(address) = args.http.listen else {
+        let tools = targets.iter().zip(users).map(|(target, user)| TargetTools {
+            name: target.name(),
+            tools: tools(&options, user.as_deref(), target),
+            sessionless: None,
+            user,
+        });
+        return stdio(Server::new(tools.collect(), calls.clone()), calls.stop).await;
+    };
+    let http = HttpServer::bind(address, &args.http).await?;
+    // each session has a working directory of its own; tasks, and how far their output was read, are everybody's
+    let shared: Vec<Vec<Arc<dyn Tool>>> =
+        targets.iter().zip(&users).map(|(target, user)| task_tools(&options, user.as_deref(), target)).collect();
+    let (targets, calls_of_server) = (targets.to_vec(), calls.clone());
+    let server = move || {
+        let hosts = targets.iter().zip(&users).zip(&shared).map(|((target, user), shared)| {
+            let bash = || bash(&options, user.as_deref(), Arc::clone(target));
+            let own: Arc<dyn Tool> = Arc::new(bash());
+            TargetTools {
+                name: target.name(),
+                tools: [own].into_iter().chain(shared.iter().cloned()).collect(),
+                sessionless: Some(Arc::new(bash().keep_directory(false))),
+                user: user.clone(),
+            }
+        });
+        Server::new(hosts.collect(), calls_of_server.clone())
+    };
+    http.serve(server, calls).await;
+    Ok(0)
+}
+
+/// All tools of a target.
+fn tools(options: &ToolOptions, user: Option<&str>, target: &Arc<LazyTarget>) -> Vec<Arc<dyn Tool>> {
+    let bash: Arc<dyn Tool> = Arc::new(bash(options, user, Arc::clone(target)));
+    [bash].into_iter().chain(task_tools(options, user, target)).collect()
+}
+
+fn task_tools(options: &ToolOptions, user: Option<&str>, target: &Arc<LazyTarget>) -> Vec<Arc<dyn Tool>> {
+    let tools = exec_command(options, user, Arc::clone(target)).with_task_tools();
+    tools.into_iter().map(Arc::from).collect()
+}
+
 fn targets(args: &McpArgs) -> Result<Vec<Arc<LazyTarget>>, Failure> {
     let config = Config::load()?;
     let mut seen = HashSet::new();
     if let Some(twice) = args.targets.iter().find(|target| !seen.insert(*target)) {
         return Err(Failure::message(exit::USAGE, format!("{twice}: given twice")));
     }
-    let target = |target| Ok(Arc::new(LazyTarget::new(target, config.resolve(target, &args.connect)?)));
+    let target = |target| {
+        let resolved = config.resolve(target, &args.connect)?;
+        check_own_certificate(&config, &resolved)?;
+        Ok(Arc::new(LazyTarget::new(target, resolved, args.reconnect)))
+    };
     args.targets.iter().map(target).collect()
 }
 
 /// Runs until the client is gone or the token is cancelled; all calls have ended when it returns.
-async fn serve(server: Server, stop: CancellationToken) -> Result<u8, Failure> {
-    let transport = NotifyOnClose::new(tokio::io::stdin(), tokio::io::stdout(), stop.clone());
-    let running = match serve_server_with_ct(server, transport, stop.clone()).await {
-        Ok(running) => running,
-        Err(ServerInitializeError::Cancelled | ServerInitializeError::ConnectionClosed(_)) => return Ok(0),
-        Err(error) => {
-            let failure = Failure::new(NOT_MCP, &error).context("the client on standard input");
-            return Err(failure.hint(Some("an MCP client is meant to start this: see `telexec mcp --help`")));
+async fn stdio(server: Server, stop: CancellationToken) -> Result<u8, Failure> {
+    let nonsense = Arc::new(OnceLock::new());
+    let transport = StdioTransport::new(stop.clone(), Arc::clone(&nonsense));
+    let served = serve_server_with_ct(server, transport, stop.clone()).await;
+    if let Some(reason) = nonsense.get() {
+        return Err(not_mcp(reason));
+    }
+    match served {
+        Ok(running) => running.waiting().await.map(|_| 0).map_err(|error| Failure::new(exit::LOST, &error)),
+        Err(ServerInitializeError::Cancelled | ServerInitializeError::ConnectionClosed(_)) => Ok(0),
+        Err(ServerInitializeError::ExpectedInitializeRequest(_)) => {
+            Err(not_mcp("its first message is no request to initialize"))
         }
-    };
-    running.waiting().await.map_err(|error| Failure::new(exit::LOST, &error))?;
-    Ok(0)
+        Err(error) => Err(not_mcp(&error.to_string())),
+    }
+}
+
+fn not_mcp(reason: &str) -> Failure {
+    Failure::message(NOT_MCP, format!("the client on standard input does not speak MCP: {reason}"))
+        .hint(Some("an MCP client is meant to start this: see `telexec mcp --help`"))
 }

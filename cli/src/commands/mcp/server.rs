@@ -13,26 +13,61 @@ use serde_json::{Value, json};
 use telexec_executor::TraceContext;
 use telexec_tool::{Content, Tool, ToolContext, ToolError, ToolFailure, ToolResult};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::progress::Progress;
 
 /// The parameter that selects one of several targets.
 const TARGET: &str = "target";
-/// The key of a result's details for programs. Not `structuredContent`, because some clients show that to the model
-/// instead of the text.
+/// The target that ends with this process.
+const LOCAL: &str = "local";
+/// The header that names a session.
+const SESSION_ID: &str = "mcp-session-id";
+/// The key of the details of a failed call, which do not fit the tool's output schema.
 const DETAILS: &str = "telexec/details";
+/// What a model needs to choose between the tools; what each does is in its description.
+const TOOLS: [&str; 5] = [
+    "bash: commands that end soon. It waits for the end, or for its timeout, which ends the command.",
+    "exec_command: builds, tests, servers and whatever may take long: after `yield_time_ms` it goes on as a task. With \
+     `tty` also for interactive programs such as python, psql or ssh.",
+    "task_output: reads on. task_input: types into a task and returns what it prints next. task_stop: ends it. task_list: \
+     finds tasks again.",
+    "Long output is cut in the middle, where a line says how much is missing. If exec_command names artifacts, they have \
+     all of it, as files on that machine: look into them with bash (grep, sed -n, tail).",
+    "An exit code other than 0 is a result, not a failure of the tool.",
+];
 /// Chunks of output between a tool and its progress notifications.
 const QUEUE: usize = 16;
 
 /// A target and its tools, which are the same for all targets.
 pub(super) struct TargetTools {
     pub(super) name: String,
-    pub(super) tools: Vec<Box<dyn Tool>>,
+    /// Who commands run as; `None`: the agent's user.
+    pub(super) user: Option<String>,
+    pub(super) tools: Vec<Arc<dyn Tool>>,
+    /// Instead of the tool of that name for requests without a session, which remember nothing.
+    pub(super) sessionless: Option<Arc<dyn Tool>>,
 }
 
 impl TargetTools {
-    fn tool(&self, name: &str) -> Option<&dyn Tool> {
-        self.tools.iter().map(AsRef::as_ref).find(|tool| tool.definition().name == name)
+    /// What sets it apart from others.
+    fn remark(&self) -> Option<String> {
+        let user = self.user.as_ref().map(|user| format!("commands run as {user}"));
+        let local = (self.name == LOCAL).then(|| "this machine; its tasks end with this server".to_owned());
+        let remarks: Vec<_> = local.into_iter().chain(user).collect();
+        (!remarks.is_empty()).then(|| format!("{}: {}.", self.name, remarks.join("; ")))
+    }
+
+    fn tools(&self, has_session: bool) -> impl Iterator<Item = &dyn Tool> {
+        let sessionless = self.sessionless.as_deref().filter(|_| !has_session);
+        self.tools.iter().map(move |tool| {
+            sessionless.filter(|other| other.definition().name == tool.definition().name).unwrap_or(tool.as_ref())
+        })
+    }
+
+    fn tool(&self, name: &str, has_session: bool) -> Option<&dyn Tool> {
+        self.tools(has_session).find(|tool| tool.definition().name == name)
     }
 
     /// An error as a result for the model, which knows the target by this name.
@@ -51,15 +86,35 @@ pub(super) struct Server {
     targets: Vec<TargetTools>,
     /// For calls without a trace context.
     trace: Option<TraceContext>,
+    calls: Calls,
+}
+
+/// The calls of all servers in this process.
+#[derive(Clone, Default)]
+pub(super) struct Calls {
+    pub(super) running: TaskTracker,
+    /// Ends them.
+    pub(super) stop: CancellationToken,
 }
 
 impl Server {
-    pub(super) fn new(targets: Vec<TargetTools>) -> Self {
-        Self { targets, trace: TraceContext::from_environment() }
+    pub(super) fn new(targets: Vec<TargetTools>, calls: Calls) -> Self {
+        Self { targets, trace: TraceContext::from_environment(), calls }
     }
 
     fn names(&self) -> Vec<&str> {
         self.targets.iter().map(|target| target.name.as_str()).collect()
+    }
+
+    /// Which tool is for what, and where.
+    fn instructions(&self) -> String {
+        let mut lines = vec![format!("Commands run on: {}.", self.names().join(", "))];
+        lines.extend(self.targets.iter().filter_map(TargetTools::remark));
+        if self.targets.len() > 1 {
+            lines.push("Each has its own files, working directory and tasks: `target` selects it.".to_owned());
+        }
+        lines.extend(TOOLS.map(str::to_owned));
+        lines.join("\n")
     }
 
     /// The definition of a tool for the client.
@@ -79,7 +134,12 @@ impl Server {
             .destructive(tool.is_destructive())
             .idempotent(tool.is_idempotent())
             .open_world(tool.is_open_world());
-        rmcp::model::Tool::new(definition.name, definition.description, Arc::new(schema)).with_annotations(annotations)
+        let tool = rmcp::model::Tool::new(definition.name, definition.description, Arc::new(schema));
+        let tool = match definition.output_schema {
+            Value::Object(schema) => tool.with_raw_output_schema(Arc::new(schema)),
+            _ => tool,
+        };
+        tool.with_annotations(annotations)
     }
 
     /// Takes the target out of the parameters of a call.
@@ -101,6 +161,7 @@ impl Server {
         request: RequestContext<RoleServer>,
     ) -> Result<ToolResult, ToolError> {
         let meta = &request.meta;
+        let _running = self.calls.running.token();
         let parent = meta.get_traceparent();
         let trace = parent.and_then(|parent| TraceContext::parse(parent, meta.get_tracestate().unwrap_or_default()));
         let (output, progress) = match meta.get_progress_token() {
@@ -113,26 +174,26 @@ impl Server {
         let trace = trace.or_else(|| self.trace.clone());
         let context = ToolContext { cancel: request.ct.clone(), output, trace };
         let call = async { tokio::join!(tool.execute(params.into(), context), OptionFuture::from(progress)).0 };
-        request.ct.run_until_cancelled(call).await.unwrap_or(Err(ToolError::Cancelled))
+        let call = request.ct.run_until_cancelled(self.calls.stop.run_until_cancelled(call));
+        call.await.flatten().unwrap_or(Err(ToolError::Cancelled))
     }
 }
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
-        let names = self.names().join(", ");
         ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
             .with_server_info(Implementation::new("telexec", env!("CARGO_PKG_VERSION")))
-            .with_instructions(format!("Commands run on: {names}."))
+            .with_instructions(self.instructions())
     }
 
     async fn list_tools(
         &self,
         _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         // all targets have the same tools
-        let tools = self.targets.iter().take(1).flat_map(|target| &target.tools);
-        Ok(ListToolsResult::with_all_items(tools.map(|tool| self.mcp_definition(tool.as_ref())).collect()))
+        let tools = self.targets.iter().take(1).flat_map(|target| target.tools(has_session(&context)));
+        Ok(ListToolsResult::with_all_items(tools.map(|tool| self.mcp_definition(tool)).collect()))
     }
 
     async fn call_tool(
@@ -142,7 +203,8 @@ impl ServerHandler for Server {
     ) -> Result<CallToolResponse, ErrorData> {
         let mut params = request.arguments.unwrap_or_default();
         let target = self.target(&mut params);
-        let Some(tool) = target.or(self.targets.first()).and_then(|target| target.tool(&request.name)) else {
+        let any = target.or(self.targets.first());
+        let Some(tool) = any.and_then(|target| target.tool(&request.name, has_session(&context))) else {
             return Err(ErrorData::invalid_params(format!("unknown tool {:?}", request.name), None));
         };
         let result = match target {
@@ -156,14 +218,24 @@ impl ServerHandler for Server {
     }
 }
 
+/// Over HTTP, requests of MCP since 2026-07-28 have no session.
+fn has_session(request: &RequestContext<RoleServer>) -> bool {
+    let http = request.extensions.get::<http::request::Parts>();
+    http.is_none_or(|parts| parts.headers.contains_key(SESSION_ID))
+}
+
 fn answer(result: ToolResult) -> CallToolResult {
     let content = result.content.into_iter().map(|Content::Text(text)| ContentBlock::text(text)).collect();
     let mut answer = match result.is_error {
         true => CallToolResult::error(content),
         false => CallToolResult::success(content),
     };
-    if !result.details.is_null() {
-        answer.meta = Some(MetaObject(JsonObject::from_iter([(DETAILS.to_owned(), result.details)])));
+    match (result.structured, result.details) {
+        (Value::Null, Value::Null) => {}
+        (Value::Null, details) => {
+            answer.meta = Some(MetaObject(JsonObject::from_iter([(DETAILS.to_owned(), details)])));
+        }
+        (structured, _) => answer.structured_content = Some(structured),
     }
     answer
 }

@@ -49,6 +49,7 @@ fn hanging(when_full: WhenFull) -> (Audit, UnboundedReceiver<Job>, Arc<State>) {
 fn call() -> Call {
     let caller = Arc::new(Caller::new(Identity::anonymous(), Transport::Tcp, "127.0.0.1:1"));
     Call {
+        connection: Default::default(),
         rpc: Rpc::Execute,
         caller,
         deadline: Deadline::default(),

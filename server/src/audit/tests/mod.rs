@@ -47,7 +47,7 @@ impl TestLog {
     /// What `telexecd audit verify` says.
     fn verify(&self) -> (u8, String) {
         let mut out = Vec::new();
-        let code = verify_files(&[self.path()], &mut out).unwrap();
+        let code = verify_files(&[self.path()], None, &mut out).unwrap();
         (code, String::from_utf8(out).unwrap())
     }
 

@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 use telexec_executor::Executor;
+use tokio::io::BufReader;
 
+use super::super::{Said, interrupt, next_line};
 use super::{Fleet, sorted, summary};
 
 impl Fleet {
@@ -32,6 +34,24 @@ async fn it_starts_everywhere_and_is_followed_later() {
     assert_eq!(summary(&said)[1], "  web[01-03]: failed: exit code 3");
     assert_eq!(state().await, (1, "exited 3 3 web[01-03]".to_owned()));
     assert_eq!(fleet.say(&["attach", "-qS", "-w", "web02", &id]).await.code, 3);
+}
+
+#[tokio::test]
+async fn ctrl_c_leaves_it_running() {
+    let fleet = Fleet::of(2);
+    let id = fleet.detached("echo begun; exec sleep 300").await;
+    let mut child = fleet.telexec(&["attach", &id]).spawn().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    for _ in 0..2 {
+        assert!(next_line(&mut stdout).await.ends_with(": begun\n"));
+    }
+    interrupt(&child);
+    let said = Said::by_child(child).await;
+    let lines = ["0 of 2 ok, 2 cancelled", "  web[01-02]: cancelled: detached; keeps running"];
+    assert_eq!((said.code, &*summary(&said)), (130, &lines.map(str::to_owned)[..]));
+    let said = fleet.say(&["ps", &id]).await;
+    assert!(said.code == 0 && said.stdout().contains("running  2"), "{said:?}");
+    fleet.say(&["kill", "-s", "KILL", &id]).await;
 }
 
 #[tokio::test]
@@ -89,9 +109,17 @@ async fn lines_that_make_no_sense_are_refused() {
         &["-f", "0", "-w", "web01", "-c", "a"],
         &["--batch", "101%", "-w", "web01", "-c", "a"],
         &["-t", "1", "--connect-timeout", "1", "-w", "web01", "-c", "a"],
+        &["--batch-wait", "1s", "-w", "web01", "-c", "a"],
         &["attach"],
         &["attach", "../x"],
+        &["attach", "--batch", "1", "x"],
         &["kill"],
+        &["kill", "-k", "x"],
+        &["ps", "--exited", "x"],
+        &["ps", "--batch", "1", "x"],
+        &["ping", "--batch", "1", "-w", "web01"],
+        &["info", "-c", "a", "-w", "web01"],
+        &["ping"],
     ] {
         assert_eq!(fleet.say(line).await.code, 2, "{line:?}");
     }

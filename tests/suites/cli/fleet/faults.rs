@@ -2,13 +2,13 @@
 
 use std::process::Stdio;
 
-use telexec_tests::{MARK, Proxy, marker, processes_with, program, until, within};
-use tokio::io::{AsyncBufReadExt, BufReader};
+use telexec_tests::{Agent, MARK, Proxy, marker, processes_with, program, until, within};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
 use super::super::{Said, interrupt, next_line};
-use super::{Fleet, summary};
+use super::{Fleet, sorted, summary};
 
 #[tokio::test]
 async fn a_tenth_that_is_unreachable_does_not_stop_the_others() {
@@ -20,6 +20,41 @@ async fn a_tenth_that_is_unreachable_does_not_stop_the_others() {
     assert!(said.stdout().contains("web[01-18] (18)"), "{said:?}");
     let lines = ["18 of 20 ok, 2 unreachable", "  gone[1-2]: unreachable: Connection refused (os error 111)"];
     assert_eq!(summary(&said), lines);
+}
+
+#[tokio::test]
+async fn a_host_that_fails_is_reported_at_once() {
+    let fleet = Fleet::of(1);
+    fleet.add("gone", "127.0.0.1:1");
+    let gate = fleet.path().join("gate");
+    let text = format!("[ \"$KIND\" = other ] && exit 3; until [ -e {} ]; do sleep 0.01; done", gate.display());
+    let mut child = fleet.telexec(&["-w", "web01,other,gone", "-c", &text]).spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut lines = String::new();
+    for _ in 0..2 {
+        within(stderr.read_line(&mut lines)).await.unwrap();
+    }
+    // before web01 has ended
+    std::fs::write(gate, "").unwrap();
+    let failed =
+        ["telexec: gone: unreachable: Connection refused (os error 111)", "telexec: other: failed: exit code 3"];
+    assert_eq!(sorted(&lines), failed);
+    let mut rest = String::new();
+    within(stderr.read_to_string(&mut rest)).await.unwrap();
+    assert!(rest.starts_with("telexec: 1 of 3 ok, 1 failed, 1 unreachable, in "), "{rest}");
+    assert_eq!(Said::by_child(child).await.stdout(), "");
+}
+
+#[tokio::test]
+async fn output_that_an_agent_dropped_is_reported() {
+    let fleet = Fleet::of(1);
+    let small = Agent::builder().config("max_output_bytes = 4").start();
+    fleet.add("small", small.uri());
+    for flags in [&["-q"][..], &["-qL"], &["-qb"]] {
+        let said = fleet.say(&[flags, &["-w", "web01,small", "--", "echo", "1234567"]].concat()).await;
+        assert_eq!(said.code, 0);
+        assert!(said.remark().starts_with("telexec: small: 4 bytes of the output were dropped: "), "{said:?}");
+    }
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use telexec_tests::{Agent, executable, within};
+use telexec_tests::{Agent, within};
 use tokio::io::AsyncWriteExt;
 
 use super::super::{Said, say};
@@ -55,33 +55,6 @@ async fn files_name_hosts() {
 }
 
 #[tokio::test]
-async fn inventories_name_hosts_and_say_where_they_are() {
-    let fleet = Fleet::of(2);
-    let inventory = format!(
-        "#!/bin/sh\n[ \"$1\" = --list ] && echo '{{\"_meta\": {{\"hostvars\": {{ \
-         \"a1\": {{\"telexec_address\": \"{}\"}}, \"a2\": {{\"ansible_host\": \"{}\"}} }}}}, \
-         \"app\": {{\"hosts\": [\"a1\", \"a2\"]}}, \"first\": [\"a1\"] }}'",
-        fleet.agent.uris()[0],
-        fleet.agent.uris()[1].strip_prefix("tcp://").unwrap(),
-    );
-    let program = executable(fleet.path(), "inventory", &inventory);
-    let command = format!("{} --list", program.display());
-    let run = async |args: &[&str]| fleet.say(&[&["--inventory", &command], args, &["-c", "echo hi"]].concat()).await;
-    assert_eq!(sorted(run(&[]).await.stdout()), ["a1: hi", "a2: hi"]);
-    assert_eq!(sorted(run(&["-w", "@app", "-x", "@first"]).await.stdout()), ["a2: hi"]);
-    assert_eq!(sorted(run(&["-w", "@first,web01"]).await.stdout()), ["a1: hi", "web01: hi"]);
-    for (command, why) in [
-        ("exit 3", "failed: exit status: 3"),
-        ("echo no", "the output is not JSON"),
-        ("echo 1", "neither a list"),
-        ("echo '[\"a\\\\u001b\"]'", "not a host name"),
-    ] {
-        let said = fleet.say(&["--inventory", command, "-c", "true"]).await;
-        assert!(said.failure(2).contains(why), "{said:?}");
-    }
-}
-
-#[tokio::test]
 async fn every_address_of_a_name_is_a_host() {
     let fleet = Fleet::of(1);
     let port = fleet.agent.address().rsplit_once(':').unwrap().1;
@@ -102,8 +75,10 @@ async fn what_is_no_set_of_hosts_is_reported() {
         (&["-w", ","], "the set is empty"),
         (&["-w", "a", "-x", "a"], "the set is empty"),
         (&[], "no hosts given"),
+        (&["uptime", "-w", "a"], "flags go before the program"),
         (&["-w", "a:b"], "not a port"),
         (&["-w", "local"], "telexec exec local"),
+        (&["-w", "/tmp"], "the working directory of the command is --workdir"),
         (&["--hosts-file", "/nothing"], "No such file"),
         (&["-w", "a:1", "--cert", "x"], "must be given together"),
     ] {

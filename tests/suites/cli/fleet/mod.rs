@@ -12,8 +12,11 @@ use super::{Said, telexec};
 mod background;
 mod faults;
 mod hosts;
+mod inventories;
+mod live_line;
 mod output;
 mod pace;
+mod queries;
 
 /// Hosts over mTLS, which a configuration calls web01, web02 and so on: all of one agent. One called other is of an agent
 /// whose commands have `KIND=other` in their environment.
@@ -79,8 +82,9 @@ fn sorted(text: &str) -> Vec<&str> {
     lines
 }
 
-/// The closing summary, without the time that it took.
+/// The closing summary, without the time that it took, and without the failures that were reported before it.
 fn summary(said: &Said) -> Vec<String> {
     let lines = said.remark().lines().map(|line| line.strip_prefix("telexec: ").unwrap());
-    lines.map(|line| line.split(", in ").next().unwrap().to_owned()).collect()
+    let lines = lines.map(|line| line.split(", in ").next().unwrap().to_owned());
+    lines.skip_while(|line| !line.contains(" ok")).collect()
 }

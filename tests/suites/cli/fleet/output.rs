@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use telexec_tests::{Tmux, within};
+use telexec_tests::within;
 use tokio::io::AsyncWriteExt;
 
 use super::super::Said;
@@ -145,21 +145,6 @@ async fn color_is_for_those_who_want_it() {
     assert_eq!(said(&[]).await, "web01: hi\n");
     assert!(said(&[("CLICOLOR_FORCE", "1")]).await.contains("\x1b["));
     assert_eq!(said(&[("NO_COLOR", "1")]).await, "web01: hi\n");
-}
-
-#[tokio::test]
-async fn a_terminal_shows_progress_while_it_runs() {
-    let fleet = Fleet::of(3);
-    let config = fleet.path().join("config.toml");
-    let gate = fleet.path().join("gate");
-    let tmux = Tmux::open(&[("TELEXEC_CONFIG", config.to_str().unwrap())]).await;
-    let wait = format!("echo begun; until [ -e {} ]; do sleep 0.01; done", gate.display());
-    tmux.line(&format!("telexec fleet -w @web -c '{wait}'"));
-    tmux.shows("0/3 3 running").await;
-    tmux.shows("web03: begun").await;
-    std::fs::write(gate, "").unwrap();
-    tmux.shows("telexec: 3 of 3 ok").await;
-    assert!(!tmux.screen().contains("running"), "{}", tmux.screen());
 }
 
 #[tokio::test]

@@ -1,5 +1,9 @@
 //! How many at once, in which batches, and when it stops; and the exit code.
 
+use telexec_tests::{until, within};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+
+use super::super::{interrupt, next_line};
 use super::{Fleet, summary};
 
 #[tokio::test]
@@ -7,6 +11,42 @@ async fn one_after_the_other_is_in_their_order() {
     let fleet = Fleet::of(5);
     let said = fleet.say(&["-q", "-f", "1", "-w", "@web", "-c", "echo hi"]).await;
     assert_eq!(said.answer(), (1..=5).map(|host| format!("web{host:02}: hi\n")).collect::<String>());
+}
+
+#[tokio::test]
+async fn a_wait_between_batches_can_be_interrupted() {
+    let fleet = Fleet::of(4);
+    let args = ["--batch", "2", "--batch-wait", "1ms", "-f", "1", "-q", "-w", "@web", "--", "echo", "hi"];
+    assert_eq!(fleet.say(&args).await.answer().lines().count(), 4);
+
+    let args = ["--batch", "2", "--batch-wait", "24h", "-w", "@web", "--", "echo", "hi"];
+    let mut child = fleet.telexec(&args).spawn().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    for _ in 0..2 {
+        assert!(next_line(&mut stdout).await.ends_with(": hi\n"));
+    }
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut said = String::new();
+    // until the first two have ended, one interrupt may come before the wait
+    until("the interrupt is noticed in the wait", async || {
+        interrupt(&child);
+        within(stderr.read_line(&mut said)).await.unwrap();
+        said.contains("telexec: 0 still running, 2 waiting; press Ctrl-C twice") || said.contains(" ok, ")
+    })
+    .await;
+    let mut status = None;
+    until("it has ended", async || {
+        status = child.try_wait().unwrap();
+        if status.is_none() {
+            interrupt(&child);
+        }
+        status.is_some()
+    })
+    .await;
+    assert_eq!(status.unwrap().code(), Some(130));
+    within(stderr.read_to_string(&mut said)).await.unwrap();
+    assert!(said.contains("2 of 4 ok, 2 not run"), "{said}");
+    assert!(within(stdout.read_to_string(&mut String::new())).await.is_ok_and(|read| read == 0));
 }
 
 /// A text that fails on the first host that runs it.
@@ -48,7 +88,7 @@ async fn the_largest_code_is_the_exit_code_if_that_is_asked_for() {
         assert_eq!(fleet.say(&["-qS", "-u", "1", "-w", "@web", "-c", text]).await.code, code, "{text}");
     }
     assert_eq!(fleet.say(&["-qS", "-w", "web01", "--", "no-such-program"]).await.code, 127);
-    assert_eq!(fleet.say(&["-qS", "--user", "no-such-user", "-w", "web01", "--", "id"]).await.code, 125);
+    assert_eq!(fleet.say(&["-qS", "-l", "no-such-user", "-w", "web01", "--", "id"]).await.code, 125);
     assert_eq!(fleet.say(&["-q", "-w", "@web", "-c", "exit 7"]).await.code, 1);
 }
 
@@ -56,5 +96,5 @@ async fn the_largest_code_is_the_exit_code_if_that_is_asked_for() {
 async fn a_request_that_no_agent_takes_is_refused_at_once() {
     let fleet = Fleet::of(1);
     let said = fleet.say(&["-e", "A=\u{1}", "--workdir", "relative", "-w", "web01", "-c", "true"]).await;
-    assert!(said.failure(125).contains("working_directory"), "{said:?}");
+    assert!(said.failure(125).contains("--workdir is not an absolute path"), "{said:?}");
 }

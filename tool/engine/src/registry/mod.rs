@@ -5,7 +5,6 @@ mod record;
 mod remembered;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -94,7 +93,7 @@ impl Registry {
 
     /// Takes the command's id for its identity, or `fresh` if it has none; or finds the execution that answers the
     /// request. A new one is visible once it has [`started`](Record::started). `file` is for its output, if that may be
-    /// kept on disk.
+    /// kept on disk. `grace` is what it waits for its caller after a lost connection.
     ///
     /// # Errors
     /// The identity has used the id for something else.
@@ -104,6 +103,7 @@ impl Registry {
         program: Program,
         owner: &Owner,
         fresh: &ExecutionId,
+        grace: Duration,
         file: impl FnOnce() -> SpoolFile,
     ) -> Result<Reserved, ExecutorError> {
         let asked = Asked {
@@ -128,17 +128,20 @@ impl Registry {
             return Ok(Reserved::Duplicate(Arc::clone(record)));
         }
         self.check_share(&entries, owner)?;
-        let may_be_kept = command.may_go_to_background() || fingerprint.is_some();
+        // clients generate one to attach again after a lost connection, and for nothing else
+        let is_chosen = command.execution_id().is_some_and(|id| grace.is_zero() || !id.is_uuid());
+        let may_be_kept = command.may_go_to_background() || is_chosen;
         let record = Arc::new(Record {
             id: key.id.clone(),
             sequence: entries.next_sequence,
             asked,
             labels: command.labels().clone(),
             fingerprint,
-            transcript: Arc::new(Transcript::new(may_be_kept.then(file))),
+            transcript: Arc::new(Transcript::new(may_be_kept.then(file), !grace.is_zero())),
             kill: CancellationToken::new(),
             cancel: CancellationToken::new(),
-            bound: AtomicUsize::new(0),
+            bindings: Mutex::default(),
+            waits_for_caller: !grace.is_zero(),
             settled: CancellationToken::new(),
             state: Mutex::new(State::Starting),
         });

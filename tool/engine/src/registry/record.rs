@@ -1,13 +1,13 @@
 //! One execution, from its reservation until it is forgotten.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use telexec_executor::{
     ExecutionId, ExecutionInfo, ExecutionState, ExecutorError, Exited, Fingerprint, ListQuery, Started,
 };
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::kept_program::KeptProgram;
@@ -48,11 +48,22 @@ pub(crate) struct Record {
     pub(crate) kill: CancellationToken,
     /// Cancelled when it is no longer wanted.
     pub(crate) cancel: CancellationToken,
-    /// How many calls there are whose end ends it.
-    pub(super) bound: AtomicUsize,
+    pub(super) bindings: Mutex<Bindings>,
+    /// It was started by a call that it is bound to, and waits for that after a lost connection.
+    pub(crate) waits_for_caller: bool,
     /// Cancelled once it has started, or could not.
     pub(super) settled: CancellationToken,
     pub(super) state: Mutex<State>,
+}
+
+/// The calls whose end ends it.
+#[derive(Default)]
+pub(super) struct Bindings {
+    /// The call that started it, or the last one that has taken its place.
+    owner: bool,
+    others: usize,
+    /// How many there have been.
+    all: u64,
 }
 
 /// What two commands have in common that count as the same.
@@ -97,7 +108,8 @@ impl Record {
             transcript: Arc::new(Transcript::ended(ended.output, file, ended.exited.clone())),
             kill: CancellationToken::new(),
             cancel: CancellationToken::new(),
-            bound: AtomicUsize::new(0),
+            bindings: Mutex::default(),
+            waits_for_caller: false,
             settled,
             state: Mutex::new(State::Exited(ended.main, ended.exited)),
         }
@@ -136,16 +148,79 @@ impl Record {
         Some(Started { id: self.id.clone(), pid: main.pid, start_time: main.start_time })
     }
 
-    /// Another call whose end ends it.
-    pub(crate) fn bind(&self) {
-        self.bound.fetch_add(1, Ordering::Relaxed);
+    /// Another call whose end ends it. `is_owner`: it starts it.
+    pub(crate) fn bind(&self, is_owner: bool) {
+        let mut bindings = lock(&self.bindings);
+        match is_owner {
+            true => bindings.owner = true,
+            false => bindings.others += 1,
+        }
+        bindings.all += 1;
     }
 
-    /// Such a call is over.
-    pub(crate) fn unbind(&self) {
-        if self.bound.fetch_sub(1, Ordering::Relaxed) == 1 && !self.transcript.is_promoted() {
+    /// Such a call takes the place of the owner, whose end then does nothing any more. Returns which owner of the
+    /// transcript it is; `None`: the execution waits for none.
+    pub(crate) fn take_over(&self, position: u64) -> Option<u64> {
+        let mut bindings = lock(&self.bindings);
+        let owner = self.transcript.take_over(position)?;
+        bindings.others = bindings.others.saturating_sub(1);
+        bindings.owner = true;
+        Some(owner)
+    }
+
+    /// Such a call is over. The last one ends the execution.
+    pub(crate) fn unbind(&self, owner: Option<u64>) {
+        if self.remove_binding(owner).is_some() && !self.transcript.is_promoted() {
             self.cancel.cancel();
         }
+    }
+
+    /// Such a call has lost its connection. If it was the last one, the execution is ended after the grace, unless another
+    /// call binds it until then. As long the command waits to be read, unless another reader takes this one's place.
+    pub(crate) fn unbind_after(self: &Arc<Self>, owner: Option<u64>, grace: Duration) {
+        let last = self.remove_binding(owner);
+        let this = Arc::clone(self);
+        let end = move || {
+            if last.is_some_and(|all| lock(&this.bindings).all == all) && !this.transcript.is_promoted() {
+                this.cancel.cancel();
+            }
+            owner.into_iter().for_each(|owner| this.transcript.leave(owner));
+        };
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(async move {
+                tokio::time::sleep(grace).await;
+                end();
+            })),
+            Err(_) => end(),
+        }
+    }
+
+    /// `Some`, with how many there have been: it was the last one.
+    fn remove_binding(&self, owner: Option<u64>) -> Option<u64> {
+        let mut bindings = lock(&self.bindings);
+        match owner {
+            Some(owner) if self.transcript.generation() != owner => return None,
+            Some(_) => bindings.owner = false,
+            None => bindings.others = bindings.others.saturating_sub(1),
+        }
+        (!bindings.owner && bindings.others == 0).then_some(bindings.all)
+    }
+
+    /// Forgets the output that is kept for a caller which loses its connection, when none has been there for this time.
+    pub(crate) fn release_retained_after(&self, grace: Duration) {
+        if grace.is_zero() {
+            return;
+        }
+        // once forgotten it holds nothing
+        let transcript = Arc::downgrade(&self.transcript);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(grace).await;
+                if transcript.upgrade().is_none_or(|transcript| transcript.release_retained()) {
+                    return;
+                }
+            }
+        });
     }
 
     /// The channels to it.

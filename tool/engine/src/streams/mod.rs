@@ -22,7 +22,7 @@ use crate::process::vfork::Credentials;
 pub(crate) struct Ends {
     pub(crate) stdin: Sink,
     pub(crate) stdout: Source,
-    /// A terminal has only one stream.
+    /// `None`: it is a part of standard output, as on a terminal.
     pub(crate) stderr: Option<Source>,
     pub(crate) terminal: Option<Arc<Terminal>>,
 }
@@ -45,22 +45,25 @@ pub(crate) enum CommandEnds {
 /// There are no more descriptors or terminals, or the runtime cannot watch another descriptor.
 pub(crate) fn open(command: &Command) -> io::Result<(Ends, CommandEnds)> {
     match command.terminal() {
-        None => pipes(!command.stdin().is_empty() || command.accepts_input()),
+        None => pipes(!command.stdin().is_empty() || command.accepts_input(), command.merge_output()),
         Some(size) => terminal(size),
     }
 }
 
-fn pipes(with_stdin: bool) -> io::Result<(Ends, CommandEnds)> {
+fn pipes(with_stdin: bool, merged: bool) -> io::Result<(Ends, CommandEnds)> {
     let (stdin_end, stdin) = match with_stdin.then(pipe).transpose()? {
         Some((read, write)) => (Some(above_standard_streams(read.as_fd())?), Some(write)),
         None => (None, None),
     };
     let (stdout, stdout_end) = pipe()?;
-    let (stderr, stderr_end) = pipe()?;
+    let (stderr, stderr_end) = match merged {
+        true => (None, stdout_end.try_clone()?),
+        false => pipe().map(|(read, write)| (Some(read), write))?,
+    };
     let ends = Ends {
         stdin: Sink::pipe(stdin)?,
         stdout: Source::pipe(stdout)?,
-        stderr: Some(Source::pipe(stderr)?),
+        stderr: stderr.map(Source::pipe).transpose()?,
         terminal: None,
     };
     let [stdout, stderr] = [above_standard_streams(stdout_end.as_fd())?, above_standard_streams(stderr_end.as_fd())?];

@@ -119,6 +119,12 @@ impl CommandBuilder {
         self
     }
 
+    /// See [`Command::disconnect_grace`]. Default: zero.
+    pub fn disconnect_grace(mut self, grace: Duration) -> Self {
+        self.options.disconnect_grace = grace;
+        self
+    }
+
     /// See [`Command::duplicate_policy`].
     pub fn duplicate_policy(mut self, policy: DuplicatePolicy) -> Self {
         self.options.duplicate_policy = policy;
@@ -134,6 +140,12 @@ impl CommandBuilder {
     /// See [`Command::max_output_bytes`].
     pub fn max_output_bytes(mut self, bytes: u64) -> Self {
         self.options.max_output_bytes = bytes;
+        self
+    }
+
+    /// See [`Command::merge_output`].
+    pub fn merge_output(mut self, merge: bool) -> Self {
+        self.options.merge_output = merge;
         self
     }
 

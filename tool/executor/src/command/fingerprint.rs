@@ -41,9 +41,11 @@ pub(super) fn of(identity: &str, program: &Program, options: &Options) -> Finger
         terminal,
         yield_after,
         on_disconnect,
+        disconnect_grace,
         duplicate_policy,
         execution_id,
         max_output_bytes,
+        merge_output,
         labels,
         report_working_directory,
         descendants,
@@ -74,6 +76,8 @@ pub(super) fn of(identity: &str, program: &Program, options: &Options) -> Finger
     digest.optional("limits.max_processes", limits.max_processes.map(u32::to_le_bytes));
     digest.optional("limits.cpus", limits.cpus.map(|cpus| cpus.to_bits().to_le_bytes()));
     digest.flag("detach", *on_disconnect == OnDisconnect::Detach);
+    digest.time("disconnect_grace", Some(*disconnect_grace).filter(|grace| !grace.is_zero()));
+    digest.flag("merge_output", *merge_output);
     digest.flag("reuse_running", *duplicate_policy == DuplicatePolicy::ReuseRunning);
     digest.flag("kill_descendants", *descendants == Descendants::Kill);
     digest.flag("report_working_directory", *report_working_directory);
@@ -184,6 +188,8 @@ mod tests {
             full().max_output_bytes(8),
             full().timeout(Duration::from_secs(2)),
             full().env("OTHER", ""),
+            full().disconnect_grace(Duration::from_secs(1)),
+            full().merge_output(true),
         ];
         for other in others {
             assert_ne!(hex(other), hex(full()));

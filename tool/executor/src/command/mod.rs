@@ -86,9 +86,11 @@ struct Options {
     terminal: Option<TerminalSize>,
     yield_after: Option<Duration>,
     on_disconnect: OnDisconnect,
+    disconnect_grace: Duration,
     duplicate_policy: DuplicatePolicy,
     execution_id: Option<ExecutionId>,
     max_output_bytes: u64,
+    merge_output: bool,
     labels: BTreeMap<String, String>,
     report_working_directory: bool,
     descendants: Descendants,
@@ -188,6 +190,12 @@ impl Command {
         self.options.on_disconnect
     }
 
+    /// With [`OnDisconnect::Kill`]: how long after a lost connection its caller may attach again, with a grace, before it
+    /// is ended. Dropping its [`crate::Execution`] still ends it at once. Zero: a lost connection does too.
+    pub fn disconnect_grace(&self) -> Duration {
+        self.options.disconnect_grace
+    }
+
     /// What becomes of it while the same one runs already.
     pub fn duplicate_policy(&self) -> DuplicatePolicy {
         self.options.duplicate_policy
@@ -212,6 +220,12 @@ impl Command {
     /// For each stream, in bytes; 0: the executor's default.
     pub fn max_output_bytes(&self) -> u64 {
         self.options.max_output_bytes
+    }
+
+    /// Standard error goes to the same pipe as standard output: all that it writes is standard output, in the order in
+    /// which it was written. A terminal does that anyway.
+    pub fn merge_output(&self) -> bool {
+        self.options.merge_output
     }
 
     /// For the caller's own use.
@@ -265,6 +279,12 @@ impl Command {
     /// The same command under this id.
     pub fn with_execution_id(mut self, id: ExecutionId) -> Self {
         self.options.execution_id = Some(id);
+        self
+    }
+
+    /// The same command with this [`disconnect_grace`](Self::disconnect_grace).
+    pub fn with_disconnect_grace(mut self, grace: Duration) -> Self {
+        self.options.disconnect_grace = grace;
         self
     }
 

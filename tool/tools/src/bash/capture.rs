@@ -1,108 +1,139 @@
-//! What an answer keeps of an output stream: bounded while it grows, whole characters at its end.
+//! What an answer keeps of a command's output: bounded while it grows, beginning and end of each stream.
 
-use telexec_executor::StreamTotals;
-use telexec_executor::text::without_cut_character;
+use telexec_executor::{Exited, Output, OutputStream, StreamTotals};
 
-use super::style::TRUNCATED;
+use crate::preview::{Preview, Unit, shares};
 
-/// Kept beyond the limit, so that a character which begins before it is whole.
-pub(super) const SPARE_BYTES: usize = 4;
-
-/// The beginning of a stream.
+/// The output of a command so far.
 pub(super) struct Capture {
     limit: usize,
-    bytes: Vec<u8>,
-    dropped: bool,
+    stdout: Preview,
+    stderr: Preview,
+    /// After what came last, in bytes of both streams.
+    position: u64,
+    lost_bytes: u64,
+}
+
+/// The text of a stream.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Captured {
+    pub(super) text: String,
+    /// That is not all.
+    pub(super) truncated: bool,
 }
 
 impl Capture {
-    /// Nothing yet; its text will have at most `limit` bytes and, if that is not all, a remark.
+    /// Nothing yet; the texts of both streams will have at most `limit` characters, and remarks.
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, bytes: Vec::new(), dropped: false }
+        let preview = || Preview::new(limit, Unit::Characters);
+        Self { limit, stdout: preview(), stderr: preview(), position: 0, lost_bytes: 0 }
     }
 
-    /// Adds what came next, as far as it is wanted.
-    pub(super) fn push(&mut self, chunk: &[u8]) {
-        let room = self.limit.saturating_add(SPARE_BYTES).saturating_sub(self.bytes.len());
-        let wanted = chunk.get(..room).unwrap_or(chunk);
-        self.dropped |= wanted.len() < chunk.len();
-        self.bytes.extend_from_slice(wanted);
-    }
-
-    /// Some of it was lost.
-    pub(super) fn note_gap(&mut self) {
-        self.dropped = true;
-    }
-
-    /// The text, once the stream has ended with these totals: the executor may have dropped something too.
-    pub(super) fn into_text(self, totals: StreamTotals) -> String {
-        let dropped = self.dropped || totals.dropped_bytes > 0;
-        let bytes = if dropped { without_cut_character(&self.bytes) } else { &self.bytes };
-        let mut text = String::from_utf8_lossy(bytes).into_owned();
-        if dropped || text.len() > self.limit {
-            text.truncate(text.floor_char_boundary(self.limit));
-            text.push_str(TRUNCATED);
+    /// Adds what came next.
+    pub(super) fn push(&mut self, output: &Output) {
+        self.position = output.position + output.data.len() as u64;
+        match output.stream {
+            OutputStream::Stdout => self.stdout.push(&output.data),
+            OutputStream::Stderr => self.stderr.push(&output.data),
         }
-        text
+    }
+
+    /// What came before this position was lost; which stream's it was is not known.
+    pub(super) fn skip(&mut self, position: u64) {
+        self.lost_bytes += position.saturating_sub(self.position);
+        self.position = position;
+    }
+
+    /// The texts of standard output and standard error, once the command has ended like this.
+    pub(super) fn into_texts(self, exited: &Exited) -> (Captured, Captured) {
+        let (first, second) = shares(self.limit, self.stdout.text_len(), self.stderr.text_len());
+        let mut stdout = text(self.stdout, first, exited.stdout);
+        let mut stderr = text(self.stderr, second, exited.stderr);
+        if self.lost_bytes > 0 {
+            stdout.remark(&format!("{} bytes of both streams were lost with a connection", self.lost_bytes));
+            stderr.truncated = true;
+        }
+        (stdout, stderr)
+    }
+}
+
+fn text(mut preview: Preview, limit: usize, totals: StreamTotals) -> Captured {
+    if totals.dropped_bytes > 0 {
+        preview.end_between_characters();
+    }
+    let (text, truncated) = preview.text(limit);
+    let mut captured = Captured { text, truncated };
+    if totals.dropped_bytes > 0 {
+        captured.remark(&format!("{} more bytes were dropped: there was more than may be kept", totals.dropped_bytes));
+    }
+    captured
+}
+
+impl Captured {
+    fn remark(&mut self, remark: &str) {
+        self.truncated = true;
+        let newline = if self.text.is_empty() || self.text.ends_with('\n') { "" } else { "\n" };
+        self.text += &format!("{newline}... (output truncated: {remark})");
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use telexec_executor::ExitCause;
+
     use super::*;
+    use crate::fake::exited;
 
-    fn capture(limit: usize, bytes: &[u8], chunk: usize, dropped_bytes: u64) -> String {
+    const DROPPED: &str = "more bytes were dropped: there was more than may be kept)";
+
+    fn capture(limit: usize, stdout: &'static [u8], stderr: &'static [u8]) -> Capture {
         let mut capture = Capture::new(limit);
-        bytes.chunks(chunk).for_each(|chunk| capture.push(chunk));
-        assert!(capture.bytes.len() <= limit.saturating_add(SPARE_BYTES));
-        capture.into_text(StreamTotals { dropped_bytes, ..StreamTotals::default() })
+        let (out, err) = (Bytes::from_static(stdout), Bytes::from_static(stderr));
+        let position = stdout.len() as u64;
+        capture.push(&Output { stream: OutputStream::Stdout, data: out, position: 0 });
+        capture.push(&Output { stream: OutputStream::Stderr, data: err, position });
+        capture
+    }
+
+    fn ended(dropped_bytes: u64) -> Exited {
+        let stdout = StreamTotals { dropped_bytes, ..StreamTotals::default() };
+        Exited { stdout, ..exited(ExitCause::Exited(0)) }
+    }
+
+    fn whole(text: &str) -> Captured {
+        Captured { text: text.to_owned(), truncated: false }
+    }
+
+    fn truncated(text: &str) -> Captured {
+        Captured { text: text.to_owned(), truncated: true }
     }
 
     #[test]
-    fn every_limit_cuts_between_characters() {
-        for text in ["", "a", "plain", "é", "aé語🦀z", "🦀🦀🦀", "語\n語\n", "a🦀é語a🦀é語 and more"]
-        {
-            for limit in 0..text.len() + 8 {
-                for chunk in 1..=5 {
-                    let kept = capture(limit, text.as_bytes(), chunk, 0);
-                    if text.len() <= limit {
-                        assert_eq!(kept, text);
-                    } else {
-                        assert_eq!(kept, text[..text.floor_char_boundary(limit)].to_owned() + TRUNCATED);
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn bytes_that_are_not_utf8_are_replaced_and_count_as_replaced() {
-        assert_eq!(capture(100, b"a\xff\xf0\x9f\xa6", 1, 0), "a\u{fffd}\u{fffd}");
-        assert_eq!(capture(3, b"\xff\xff", 1, 0), format!("\u{fffd}{TRUNCATED}"));
-        for limit in 0..20 {
-            let kept = capture(limit, b"\xff\xf0\x9f\x80a\xc3\xff", 2, 0);
-            assert!(kept.strip_suffix(TRUNCATED).unwrap_or(&kept).len() <= limit);
-        }
+    fn the_streams_share_the_limit() {
+        let texts = capture(6, "aé語".as_bytes(), b"xyz").into_texts(&ended(0));
+        assert_eq!(texts, (whole("aé語"), whole("xyz")));
+        let (stdout, stderr) = capture(6, b"abcdef", b"xyz").into_texts(&ended(0));
+        assert_eq!(stdout, truncated("a\n... (output truncated: 3 bytes left out, line 1) ...\nef"));
+        assert_eq!(stderr, whole("xyz"));
     }
 
     #[test]
     fn what_the_executor_dropped_is_reported() {
-        assert_eq!(capture(100, b"abc", 3, 1), format!("abc{TRUNCATED}"));
-        assert_eq!(capture(100, "a語".as_bytes().split_at(3).0, 3, 1), format!("a{TRUNCATED}"));
-        assert_eq!(capture(100, b"a\xff", 3, 1), format!("a\u{fffd}{TRUNCATED}"));
+        for (kept, text) in [(&b"abc"[..], "abc"), (b"abc\xe8\xaa", "abc"), (b"a\xff", "a\u{fffd}"), (b"a\n", "a")] {
+            let (stdout, stderr) = capture(100, kept, b"").into_texts(&ended(7));
+            assert_eq!(stdout, truncated(&format!("{text}\n... (output truncated: 7 {DROPPED}")));
+            assert_eq!(stderr, whole(""));
+        }
     }
 
     #[test]
     fn a_gap_is_reported() {
-        let mut capture = Capture::new(100);
-        capture.push(b"abc");
-        capture.note_gap();
-        capture.push(b"def");
-        assert_eq!(capture.into_text(StreamTotals::default()), format!("abcdef{TRUNCATED}"));
-    }
-
-    #[test]
-    fn the_largest_limit_is_no_limit() {
-        assert_eq!(capture(usize::MAX, b"abc", 2, 0), "abc");
+        let mut capture = capture(100, b"abc", b"");
+        capture.skip(10);
+        capture.push(&Output { stream: OutputStream::Stdout, data: Bytes::from_static(b"def"), position: 10 });
+        let (stdout, stderr) = capture.into_texts(&ended(0));
+        let lost = "abcdef\n... (output truncated: 7 bytes of both streams were lost with a connection)";
+        assert_eq!((stdout, stderr), (truncated(lost), truncated("")));
     }
 }

@@ -3,6 +3,7 @@
 //! What it answers in words is a preset of its own, a [`Style`].
 
 mod capture;
+mod output;
 mod style;
 mod sudo;
 
@@ -13,32 +14,40 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 use telexec_executor::text::error_chain;
-use telexec_executor::{Command, Event, ExitCause, Exited, InvalidCommand, Output, OutputStream, SpawnStage};
+use telexec_executor::{Command, Event, ExitCause, Exited, InvalidCommand, Output, SpawnStage};
 use telexec_executor::{Executor, ExecutorError};
 use telexec_shell as shell;
 use tokio::sync::mpsc;
 
-use self::capture::{Capture, SPARE_BYTES};
+use self::capture::Capture;
+pub use self::output::BashOutput;
 pub use self::style::Style;
-use self::style::{Ended, clamp};
+use self::style::{Ended, clamp, then};
 use crate::commands::{Commands, command_setters};
 use crate::summary::shorten;
 use crate::{Tool, ToolContext, ToolDefinition, ToolError, ToolResult};
 
-const DEFAULT_MAX_OUTPUT_BYTES: usize = 256 * 1024;
+const NAME: &str = "bash";
+/// What models are used to.
+const DEFAULT_MAX_OUTPUT_CHARACTERS: usize = 30_000;
+/// Less has no room for the words around the output.
+const MIN_OUTPUT_CHARACTERS: usize = 1_000;
+/// Of an answer: for headings, exit code or timeout, and remarks on what was left out.
+const WORDS_CHARACTERS: usize = 500;
 
 /// Runs the shell text that a model asks for and answers with its output.
 ///
-/// The parameters of a call are `command` and `timeout` (seconds). A command that ran is a result, whatever its exit
-/// code. A command that changes its directory takes the next one along, as in a terminal; nothing else of the shell
-/// lasts. If that directory is gone by then, the next call fails, because the command was not meant for another place,
+/// The parameters of a call are `command` and `timeout` (seconds); its structured result is a [`BashOutput`]. A command
+/// that ran is a result, whatever its exit code. A command that changes its directory takes the next one along, as in a
+/// terminal; nothing else of the shell lasts. If that directory is gone by then, the next call fails, because the command was not meant for another place,
 /// and the one after it starts in the configured directory again.
 pub struct BashTool {
     commands: Commands,
     style: Style,
     definition: ToolDefinition,
     default_timeout: Option<Duration>,
-    max_output_bytes: usize,
+    max_output_characters: usize,
+    keeps_directory: bool,
     moved_to: Mutex<Option<String>>,
 }
 
@@ -48,10 +57,11 @@ impl BashTool {
         let style = Style::default();
         Self {
             commands: Commands::new(Arc::new(executor)),
-            definition: definition(&style, style.default_timeout),
+            definition: definition(&style, style.default_timeout, true),
             style,
             default_timeout: None,
-            max_output_bytes: DEFAULT_MAX_OUTPUT_BYTES,
+            max_output_characters: DEFAULT_MAX_OUTPUT_CHARACTERS,
+            keeps_directory: true,
             moved_to: Mutex::new(None),
         }
     }
@@ -60,8 +70,7 @@ impl BashTool {
     #[must_use]
     pub fn style(mut self, style: Style) -> Self {
         self.style = style;
-        self.definition = definition(&self.style, self.default_timeout());
-        self
+        self.describe()
     }
 
     /// For calls that give none: more than zero, at most 100 years; what is outside is moved inside. Default: the
@@ -69,15 +78,26 @@ impl BashTool {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.default_timeout = Some(clamp(timeout));
-        self.definition = definition(&self.style, self.default_timeout());
+        self.describe()
+    }
+
+    /// The most that an answer has, in characters, but at least 1,000. Of longer output it has the beginning and the end,
+    /// and between them a line that says what was left out. Streamed output has no such limit. Default: 30,000.
+    #[must_use]
+    pub fn max_output_characters(mut self, characters: usize) -> Self {
+        self.max_output_characters = characters.max(MIN_OUTPUT_CHARACTERS);
         self
     }
 
-    /// The most that an answer has of each stream, in bytes of UTF-8; the rest is left out, which the answer marks.
-    /// Streamed output has no such limit. Default: 256 KiB.
+    /// A command that changes its directory takes the next one along. Default: yes.
     #[must_use]
-    pub fn max_output_bytes(mut self, bytes: usize) -> Self {
-        self.max_output_bytes = bytes;
+    pub fn keep_directory(mut self, keep: bool) -> Self {
+        self.keeps_directory = keep;
+        self.describe()
+    }
+
+    fn describe(mut self) -> Self {
+        self.definition = definition(&self.style, self.default_timeout(), self.keeps_directory);
         self
     }
 
@@ -96,46 +116,36 @@ impl BashTool {
         self.default_timeout.unwrap_or(self.style.default_timeout)
     }
 
-    /// The command of a call. Without a listener, output beyond the limit need not even travel.
-    fn command(&self, text: &str, timeout: Duration, context: &ToolContext) -> Result<Command, ToolError> {
-        let mut command = self
-            .commands
-            .command(text, None, self.moved_to().clone())
-            .timeout(timeout)
-            .report_working_directory(true)
-            .trace(context.trace.clone());
-        if context.output.is_none() {
-            command = command.max_output_bytes(self.max_output_bytes.saturating_add(SPARE_BYTES) as u64);
-        }
-        command.build().map_err(malformed)
+    /// The command of a call.
+    fn command(&self, call: &Call<'_>, context: &ToolContext) -> Result<Command, ToolError> {
+        self.commands
+            .command(call.command, None, self.moved_to().clone())
+            .timeout(call.timeout)
+            .report_working_directory(self.keeps_directory)
+            .trace(context.trace.clone())
+            .build()
+            .map_err(malformed)
     }
 
     /// Runs a command to its end. Dropping this ends it.
     async fn run(&self, command: Command, listener: Option<mpsc::Sender<Output>>) -> Result<Ran, ExecutorError> {
         let mut execution = self.commands.execute(command).await?;
-        let mut stdout = Capture::new(self.max_output_bytes);
-        let mut stderr = Capture::new(self.max_output_bytes);
+        let mut capture = Capture::new(self.max_output_characters.saturating_sub(WORDS_CHARACTERS));
         while let Some(event) = execution.next().await {
             match event? {
                 Event::Started(_) => {}
-                // after a lost connection; its stream is not known
-                Event::Gap(_) => {
-                    stdout.note_gap();
-                    stderr.note_gap();
-                }
+                // after a lost connection
+                Event::Gap(position) => capture.skip(position),
                 // cannot be: it does not yield
                 Event::Promoted => break,
                 Event::Output(output) => {
-                    match output.stream {
-                        OutputStream::Stdout => stdout.push(&output.data),
-                        OutputStream::Stderr => stderr.push(&output.data),
-                    }
+                    capture.push(&output);
                     if let Some(listener) = &listener {
                         // an error: it no longer listens
                         let _ = listener.send(output).await;
                     }
                 }
-                Event::Exited(exited) => return Ok(Ran { exited, stdout, stderr }),
+                Event::Exited(exited) => return Ok(Ran { exited, capture }),
             }
             // so that a cancel is seen however fast events come
             tokio::task::coop::consume_budget().await;
@@ -145,24 +155,30 @@ impl BashTool {
 
     /// What a command that ran comes to.
     fn result(&self, ran: Ran, timeout: Duration) -> Result<ToolResult, ToolError> {
-        let Ran { exited, stdout, stderr } = ran;
-        let exit_code = exited.exit_code();
-        if let Some(path) = exited.working_directory {
+        let (stdout, stderr) = ran.capture.into_texts(&ran.exited);
+        let exit_code = ran.exited.exit_code();
+        let output = BashOutput::of(&ran.exited, &stdout, &stderr);
+        if let Some(path) = ran.exited.working_directory {
             *self.moved_to() = Some(path);
         }
-        let ended =
-            || Ended { exit_code, stdout: stdout.into_text(exited.stdout), stderr: stderr.into_text(exited.stderr) };
-        match exited.cause {
-            ExitCause::Exited(_) | ExitCause::Signaled => Ok((self.style.ended)(ended())),
+        let ended = Ended { exit_code, stdout: stdout.text, stderr: stderr.text };
+        let unfinished = || (self.style.unfinished)(&ended);
+        let result = match ran.exited.cause {
+            ExitCause::Exited(_) | ExitCause::Signaled => Ok((self.style.ended)(ended)),
             // the code alone does not say why
             ExitCause::OutOfMemory => {
-                Ok((self.style.ended)(ended().with_remark("Command was killed: it ran out of memory.")))
+                Ok((self.style.ended)(ended.with_remark("Command was killed: it ran out of memory.")))
             }
-            ExitCause::TimedOut => (self.style.timed_out)(timeout),
+            ExitCause::TimedOut => (self.style.timed_out)(unfinished(), timeout),
             ExitCause::Cancelled => Err(ToolError::Cancelled),
-            ExitCause::DeadlineExceeded => Err(ToolError::failed("Command was ended: the call's deadline ran out.")),
-            ExitCause::Shutdown => Err(ToolError::failed("Command was ended: its machine's agent shut down.")),
-        }
+            ExitCause::DeadlineExceeded => {
+                Err(ToolError::failed(then(unfinished(), "Command was ended: the call's deadline ran out.")))
+            }
+            ExitCause::Shutdown => {
+                Err(ToolError::failed(then(unfinished(), "Command was ended: its machine's agent shut down.")))
+            }
+        };
+        Ok(result?.with_structured(json!(output)))
     }
 
     /// What a command that did not run, or was lost, comes to.
@@ -172,7 +188,8 @@ impl BashTool {
                 if error.stage == SpawnStage::Chdir {
                     *self.moved_to() = None;
                 }
-                (self.style.not_started)(error)
+                let output = BashOutput::not_started(error.to_string());
+                Ok((self.style.not_started)(error)?.with_structured(json!(output)))
             }
             ExecutorError::Denied { reason, .. } | ExecutorError::Unauthenticated { reason } => {
                 Err(ToolError::failed(reason))
@@ -186,8 +203,36 @@ impl BashTool {
 /// A command that ran: how it ended, and what it wrote.
 struct Ran {
     exited: Exited,
-    stdout: Capture,
-    stderr: Capture,
+    capture: Capture,
+}
+
+/// What a model asks for.
+#[derive(Debug)]
+struct Call<'a> {
+    command: &'a str,
+    timeout: Duration,
+}
+
+impl<'a> Call<'a> {
+    /// Reads the parameters of a call.
+    fn parse(params: &'a Value, default_timeout: Duration) -> Result<Self, ToolError> {
+        let invalid = |text: &str| Err(ToolError::InvalidArgs(text.to_owned()));
+        let Some(params) = params.as_object() else { return invalid("expected an object with the parameter command") };
+        if let Some(name) = params.keys().find(|name| !matches!(name.as_str(), "command" | "timeout")) {
+            return invalid(&format!("{name}: unknown parameter; {NAME} has command and timeout"));
+        }
+        let Some(command) = params.get("command").and_then(Value::as_str) else {
+            return invalid("command: is missing, or is not a string");
+        };
+        let timeout = match params.get("timeout") {
+            None => Some(default_timeout),
+            Some(seconds) => seconds.as_f64().and_then(style::timeout),
+        };
+        match timeout {
+            Some(timeout) => Ok(Self { command, timeout }),
+            None => invalid("timeout: is not a positive number of seconds"),
+        }
+    }
 }
 
 #[async_trait]
@@ -197,15 +242,13 @@ impl Tool for BashTool {
     }
 
     async fn execute(&self, params: Value, context: ToolContext) -> Result<ToolResult, ToolError> {
-        let text = command_text(&params)
-            .ok_or_else(|| ToolError::InvalidArgs("command: is missing, or is not a string".to_owned()))?;
-        let timeout = self.style.timeout(params.get("timeout"), self.default_timeout())?;
-        if self.style.refuses_sudo && sudo::calls_sudo(text) {
+        let call = Call::parse(&params, self.default_timeout())?;
+        if self.style.refuses_sudo && sudo::calls_sudo(call.command) {
             return Err(ToolError::failed("Command blocked by safety policy: sudo is not permitted"));
         }
-        let command = self.command(text, timeout, &context)?;
+        let command = self.command(&call, &context)?;
         match context.cancel.run_until_cancelled(self.run(command, context.output)).await {
-            Some(Ok(ran)) => self.result(ran, timeout),
+            Some(Ok(ran)) => self.result(ran, call.timeout),
             Some(Err(error)) => self.failure(error),
             None => Err(ToolError::Cancelled),
         }
@@ -235,9 +278,13 @@ impl Tool for BashTool {
     }
 }
 
-fn definition(style: &Style, default_timeout: Duration) -> ToolDefinition {
+fn definition(style: &Style, default_timeout: Duration, keeps_directory: bool) -> ToolDefinition {
     let sudo = if style.refuses_sudo { " sudo is not permitted." } else { "" };
-    let about = "Runs a bash command and returns its output. The working directory carries over to the next call.";
+    let directory = match keeps_directory {
+        true => "The working directory carries over to the next call.",
+        false => "The working directory does not carry over to the next call.",
+    };
+    let about = format!("Runs a bash command and returns its output. {directory}");
     let seconds = match default_timeout.subsec_nanos() {
         0 => json!(default_timeout.as_secs()),
         _ => json!(default_timeout.as_secs_f64()),
@@ -249,7 +296,11 @@ fn definition(style: &Style, default_timeout: Duration) -> ToolDefinition {
         "exclusiveMinimum": 0,
         "default": seconds,
     });
-    ToolDefinition::new("bash", about).parameter("command", command, true).parameter("timeout", timeout, false)
+    ToolDefinition::new(NAME, about)
+        .parameter("command", command, true)
+        .parameter("timeout", timeout, false)
+        .closed()
+        .returns::<BashOutput>()
 }
 
 fn command_text(params: &Value) -> Option<&str> {
@@ -269,10 +320,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_string_is_a_command() {
-        assert_eq!(command_text(&json!({ "command": "ls" })), Some("ls"));
-        for params in [json!({}), json!({ "command": 1 }), json!({ "command": null }), json!("ls"), Value::Null] {
-            assert_eq!(command_text(&params), None, "{params}");
+    fn parameters_that_do_not_fit_are_refused_by_name() {
+        let default = Duration::from_secs(7);
+        for (params, named) in [
+            (json!({}), "command: "),
+            (json!({ "command": 1 }), "command: "),
+            (json!({ "command": null }), "command: "),
+            (json!({ "cmd": "ls" }), "cmd: unknown parameter"),
+            (json!({ "command": "ls", "workdir": "/" }), "workdir: unknown parameter"),
+            (json!("ls"), "expected an object"),
+            (Value::Null, "expected an object"),
+        ] {
+            let refused = Call::parse(&params, default).unwrap_err();
+            assert!(matches!(&refused, ToolError::InvalidArgs(text) if text.starts_with(named)), "{refused:?}");
+        }
+        for odd in [json!(0), json!(-1), json!(-0.5), json!("5"), json!(null), json!([]), json!({}), json!(true)] {
+            let refused = Call::parse(&json!({ "command": "ls", "timeout": odd }), default).unwrap_err();
+            assert!(matches!(&refused, ToolError::InvalidArgs(text) if text.starts_with("timeout: ")), "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_command_alone_has_the_default_timeout() {
+        let default = Duration::from_secs(7);
+        for (params, timeout) in [
+            (json!({ "command": "ls" }), default),
+            (json!({ "command": "ls", "timeout": 3 }), Duration::from_secs(3)),
+            (json!({ "command": "ls", "timeout": 0.5 }), Duration::from_millis(500)),
+        ] {
+            let call = Call::parse(&params, default).unwrap();
+            assert_eq!((call.command, call.timeout), ("ls", timeout));
         }
     }
 
@@ -283,7 +360,7 @@ mod tests {
             (Style::sections(), Duration::from_secs(5), json!(5)),
             (Style::plain(), Duration::from_millis(500), json!(0.5)),
         ] {
-            let definition = definition(&style, timeout);
+            let definition = definition(&style, timeout, true);
             assert_eq!(definition.name, "bash");
             assert!(definition.description.contains("bash"));
             assert_eq!(definition.input_schema["required"], json!(["command"]));

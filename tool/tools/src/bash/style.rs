@@ -9,9 +9,6 @@ use telexec_executor::SpawnError;
 
 use crate::{ToolError, ToolResult};
 
-/// After a stream that was cut, in every preset.
-pub(super) const TRUNCATED: &str = "\n... (output truncated)";
-
 /// For a timer, as good as never.
 const MAX_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
@@ -19,11 +16,12 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 #[derive(Clone, Debug)]
 pub struct Style {
     pub(super) default_timeout: Duration,
-    /// A timeout that is not a positive number is an error rather than the default.
-    strict_timeout: bool,
     pub(super) refuses_sudo: bool,
     pub(super) ended: fn(Ended) -> ToolResult,
-    pub(super) timed_out: fn(Duration) -> Result<ToolResult, ToolError>,
+    /// The output of a command that was ended before it had finished; empty, if there is none.
+    pub(super) unfinished: fn(&Ended) -> String,
+    /// What comes of that output and a timeout.
+    pub(super) timed_out: fn(String, Duration) -> Result<ToolResult, ToolError>,
     pub(super) not_started: fn(SpawnError) -> Result<ToolResult, ToolError>,
 }
 
@@ -38,30 +36,36 @@ pub(super) struct Ended {
 impl Style {
     /// Standard output as it is; standard error and an exit code only if there is something to say. The default.
     ///
-    /// - A timeout (120 s unless asked for) and a command that does not start are results marked as errors.
+    /// - A timeout (120 s unless asked for) and a command that does not start are results marked as errors. A timeout
+    ///   comes after what was written until then.
     /// - Details: `exit_code`, `success`; null if there is no exit code because of a timeout or no start.
     pub const fn plain() -> Self {
         Self {
             default_timeout: Duration::from_secs(120),
-            strict_timeout: false,
             refuses_sudo: false,
             ended: |ended| ToolResult::text(plain(&ended)).with_details(code_details(ended.exit_code)),
-            timed_out: |after| Ok(ToolResult::error(format!("command timed out after {}s", seconds(after)))),
+            unfinished: |ended| plain_output(ended).join("\n"),
+            timed_out: |output, after| {
+                Ok(ToolResult::error(then(output, &format!("command timed out after {}s", seconds(after)))))
+            },
             not_started: |error| Ok(ToolResult::error(format!("failed to run command: {error}"))),
         }
     }
 
     /// The exit code first, then standard output; both streams under headings if there is standard error.
     ///
-    /// - A timeout (120 s unless asked for) and a command that does not start are [`ToolError::Failed`].
+    /// - A timeout (120 s unless asked for) and a command that does not start are [`ToolError::Failed`]. A timeout comes
+    ///   after what was written until then.
     /// - Details: `exit_code`, `success`.
     pub const fn code_first() -> Self {
         Self {
             default_timeout: Duration::from_secs(120),
-            strict_timeout: false,
             refuses_sudo: false,
             ended: |ended| ToolResult::text(code_first(&ended)).with_details(code_details(ended.exit_code)),
-            timed_out: |after| Err(ToolError::failed(format!("Command timed out after {}s", seconds(after)))),
+            unfinished: code_first_output,
+            timed_out: |output, after| {
+                Err(ToolError::failed(then(output, &format!("Command timed out after {}s", seconds(after)))))
+            },
             not_started: |error| {
                 Err(ToolError::Failed { message: format!("Failed to execute: {error}"), source: Some(Box::new(error)) })
             },
@@ -70,38 +74,24 @@ impl Style {
 
     /// A section for each stream that has output, then always the exit code.
     ///
-    /// - A timeout (5 s unless asked for) is exit code -1 without output. So is a command that does not start, but with
-    ///   the reason as its standard error.
-    /// - A timeout that is not a positive number is [`ToolError::InvalidArgs`], `sudo` is [`ToolError::Failed`].
-    /// - Details: `exitCode`, `stdout`, `stderr`.
+    /// - A timeout (5 s unless asked for) comes after what was written until then. A command that does not start has the
+    ///   reason as its standard error.
+    /// - `sudo` is [`ToolError::Failed`].
+    /// - Details: `exitCode`, `stdout`, `stderr`; of a timeout -1 and no output, by which programs know it.
     pub const fn sections() -> Self {
         Self {
             default_timeout: Duration::from_secs(5),
-            strict_timeout: true,
             refuses_sudo: true,
             ended: |ended| ToolResult::text(sections(&ended)).with_details(stream_details(ended)),
-            timed_out: |after| {
-                let text = format!("Command timed out after {} seconds", seconds(after));
+            unfinished: sections_output,
+            timed_out: |output, after| {
+                let text = then(output, &format!("Command timed out after {} seconds", seconds(after)));
                 Ok(ToolResult::text(text).with_details(stream_details(Ended::without_code(String::new()))))
             },
             not_started: |error| {
                 let ended = Ended::without_code(error.to_string());
                 Ok(ToolResult::text(sections(&ended)).with_details(stream_details(ended)))
             },
-        }
-    }
-
-    /// The timeout of a call whose parameter `timeout` is `asked`.
-    ///
-    /// # Errors
-    /// It is not a positive number, and this style is strict.
-    pub(super) fn timeout(&self, asked: Option<&Value>, default: Duration) -> Result<Duration, ToolError> {
-        match asked.and_then(Value::as_f64).filter(|seconds| *seconds > 0.0) {
-            Some(seconds) => Ok(clamp(Duration::try_from_secs_f64(seconds).unwrap_or(MAX_TIMEOUT))),
-            None if asked.is_some() && self.strict_timeout => {
-                Err(ToolError::InvalidArgs("timeout: is not a positive number of seconds".to_owned()))
-            }
-            None => Ok(default),
         }
     }
 }
@@ -127,12 +117,33 @@ impl Ended {
     }
 }
 
+/// The timeout of so many seconds, if that is a positive number.
+pub(super) fn timeout(seconds: f64) -> Option<Duration> {
+    (seconds > 0.0).then(|| clamp(Duration::try_from_secs_f64(seconds).unwrap_or(MAX_TIMEOUT)))
+}
+
 /// The nearest timeout that a command can have.
 pub(super) fn clamp(timeout: Duration) -> Duration {
     timeout.clamp(Duration::from_nanos(1), MAX_TIMEOUT)
 }
 
-fn plain(Ended { exit_code, stdout, stderr }: &Ended) -> String {
+/// The output of a command that was ended, and why on a line of its own.
+pub(super) fn then(mut output: String, why: &str) -> String {
+    if !output.is_empty() && !output.ends_with('\n') {
+        output.push('\n');
+    }
+    output + why
+}
+
+fn plain(ended: &Ended) -> String {
+    let mut parts = plain_output(ended);
+    if ended.exit_code != 0 {
+        parts.push(format!("exit code: {}", ended.exit_code));
+    }
+    if parts.is_empty() { "(no output)".to_owned() } else { parts.join("\n") }
+}
+
+fn plain_output(Ended { stdout, stderr, .. }: &Ended) -> Vec<String> {
     let mut parts = Vec::new();
     if !stdout.is_empty() {
         parts.push(stdout.clone());
@@ -140,20 +151,25 @@ fn plain(Ended { exit_code, stdout, stderr }: &Ended) -> String {
     if !stderr.is_empty() {
         parts.push(format!("stderr: {stderr}"));
     }
-    if *exit_code != 0 {
-        parts.push(format!("exit code: {exit_code}"));
-    }
-    if parts.is_empty() { "(no output)".to_owned() } else { parts.join("\n") }
+    parts
 }
 
-fn code_first(Ended { exit_code, stdout, stderr }: &Ended) -> String {
+fn code_first(ended: &Ended) -> String {
+    format!("Exit code: {}\n{}", ended.exit_code, code_first_output(ended))
+}
+
+fn code_first_output(Ended { stdout, stderr, .. }: &Ended) -> String {
     match stderr.as_str() {
-        "" => format!("Exit code: {exit_code}\n{stdout}"),
-        _ => format!("Exit code: {exit_code}\nSTDOUT:\n{stdout}\nSTDERR:\n{stderr}"),
+        "" => stdout.clone(),
+        _ => format!("STDOUT:\n{stdout}\nSTDERR:\n{stderr}"),
     }
 }
 
-fn sections(Ended { exit_code, stdout, stderr }: &Ended) -> String {
+fn sections(ended: &Ended) -> String {
+    sections_output(ended) + &format!("exit code: {}", ended.exit_code)
+}
+
+fn sections_output(Ended { stdout, stderr, .. }: &Ended) -> String {
     let mut text = String::new();
     for (name, output) in [("stdout", stdout), ("stderr", stderr)] {
         if !output.is_empty() {
@@ -161,7 +177,7 @@ fn sections(Ended { exit_code, stdout, stderr }: &Ended) -> String {
             text += &format!("{name}:\n{}\n", output.strip_suffix('\n').unwrap_or(output));
         }
     }
-    text + &format!("exit code: {exit_code}")
+    text
 }
 
 fn code_details(exit_code: i32) -> Value {
@@ -229,31 +245,45 @@ mod tests {
     #[test]
     fn each_preset_has_its_own_timeout_answer() {
         let after = Duration::from_secs(2);
-        let plain = (Style::plain().timed_out)(after).unwrap();
+        let nothing = String::new;
+        let plain = (Style::plain().timed_out)(nothing(), after).unwrap();
         assert_eq!((plain.as_text().as_str(), plain.is_error), ("command timed out after 2s", true));
-        let failed = (Style::code_first().timed_out)(after).unwrap_err();
+        let failed = (Style::code_first().timed_out)(nothing(), after).unwrap_err();
         assert_eq!(failed.to_string(), "Command timed out after 2s");
-        let sections = (Style::sections().timed_out)(after).unwrap();
+        let sections = (Style::sections().timed_out)(nothing(), after).unwrap();
         assert_eq!((sections.as_text().as_str(), sections.is_error), ("Command timed out after 2 seconds", false));
         assert_eq!(sections.details, json!({ "exitCode": -1, "stdout": "", "stderr": "" }));
     }
 
     #[test]
-    fn permissive_timeouts_fall_back_and_strict_ones_refuse() {
-        let default = Duration::from_secs(7);
-        for bad in [json!(0), json!(-1), json!(-0.5), json!("5"), json!(null), json!([]), json!({})] {
-            assert_eq!(Style::plain().timeout(Some(&bad), default).unwrap(), default, "{bad}");
-            let refused = Style::sections().timeout(Some(&bad), default).unwrap_err();
-            assert!(matches!(&refused, ToolError::InvalidArgs(text) if text.contains("timeout")), "{bad}");
+    fn what_was_written_comes_before_the_timeout() {
+        let after = Duration::from_secs(2);
+        for (style, stdout, stderr, expected) in [
+            (Style::plain(), "out", "", "out\ncommand timed out after 2s"),
+            (Style::plain(), "out\n", "err\n", "out\n\nstderr: err\ncommand timed out after 2s"),
+            (Style::code_first(), "out\n", "", "out\nCommand timed out after 2s"),
+            (Style::code_first(), "out", "err", "STDOUT:\nout\nSTDERR:\nerr\nCommand timed out after 2s"),
+            (Style::sections(), "out\n", "err", "stdout:\nout\nstderr:\nerr\nCommand timed out after 2 seconds"),
+        ] {
+            let output = (style.unfinished)(&ended(-1, stdout, stderr));
+            let text = match (style.timed_out)(output, after) {
+                Ok(result) => result.as_text(),
+                Err(error) => error.to_string(),
+            };
+            assert_eq!(text, expected);
         }
-        for style in [Style::plain(), Style::code_first(), Style::sections()] {
-            assert_eq!(style.timeout(None, default).unwrap(), default);
-            assert_eq!(style.timeout(Some(&json!(0.5)), default).unwrap(), Duration::from_millis(500));
-            assert_eq!(style.timeout(Some(&json!(3)), default).unwrap(), Duration::from_secs(3));
-            assert_eq!(style.timeout(Some(&json!(1e-300)), default).unwrap(), Duration::from_nanos(1));
-            for huge in [json!(1e10), json!(u64::MAX), json!(1e300), json!(f64::MAX)] {
-                assert_eq!(style.timeout(Some(&huge), default).unwrap(), MAX_TIMEOUT, "{huge}");
-            }
+    }
+
+    #[test]
+    fn timeouts_are_positive_and_bounded() {
+        for odd in [0.0, -0.0, -1.0, -0.5, f64::NAN, f64::NEG_INFINITY] {
+            assert_eq!(timeout(odd), None, "{odd}");
+        }
+        assert_eq!(timeout(0.5), Some(Duration::from_millis(500)));
+        assert_eq!(timeout(3.0), Some(Duration::from_secs(3)));
+        assert_eq!(timeout(1e-300), Some(Duration::from_nanos(1)));
+        for huge in [1e10, u64::MAX as f64, 1e300, f64::MAX, f64::INFINITY] {
+            assert_eq!(timeout(huge), Some(MAX_TIMEOUT), "{huge}");
         }
     }
 

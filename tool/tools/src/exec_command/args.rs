@@ -7,6 +7,7 @@ use telexec_executor::{DuplicatePolicy, ExecutionId};
 
 use super::NAME;
 use super::failure::Failure;
+use super::outcome::ExecCommandResult;
 use crate::ToolDefinition;
 
 /// For calls that give no `yield_time_ms`.
@@ -118,6 +119,7 @@ pub(super) fn definition() -> ToolDefinition {
         )
         .parameter("max_output_tokens", max_output_tokens(), false)
         .closed()
+        .returns::<ExecCommandResult>()
 }
 
 pub(super) fn text(about: &str) -> Value {

@@ -1,11 +1,12 @@
 //! What the exit code does not say about how a command ended.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use telexec_executor::{ExecutionState, ExitCause, Exited};
 
 /// What the exit code does not say about how a command ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CommandDiagnostics {
     /// Why it ended, as [`ExitCause::as_str`] says it; of exit codes that shells give a meaning to,
     /// `command_not_executable` (126) and `command_not_found` (127).
@@ -94,8 +95,8 @@ pub(super) fn exit_status(exited: &Exited) -> Option<i32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::exited;
     use super::*;
+    use crate::fake::exited;
     use telexec_executor::{Signal, StreamTotals};
 
     fn of(exited: &Exited) -> Option<CommandDiagnostics> {

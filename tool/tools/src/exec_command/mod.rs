@@ -6,19 +6,16 @@ mod artifacts;
 mod capture;
 mod diagnostics;
 mod failure;
-#[cfg(test)]
-mod fake;
 mod outcome;
-mod preview;
 mod render;
 mod seen;
+mod settle;
 mod task_input;
 mod task_list;
 mod task_output;
 mod task_stop;
 mod tasks;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,8 +29,8 @@ use tokio::sync::mpsc;
 
 pub use self::args::{ExecCommandArgs, ExecCommandDuplicatePolicy};
 use self::args::{definition, output_limit, parse, yield_time_ms};
-use self::artifacts::ArtifactDirectory;
 pub use self::artifacts::CommandArtifact;
+use self::artifacts::Store;
 pub use self::diagnostics::CommandDiagnostics;
 use self::failure::{Failure, answer};
 pub use self::outcome::{ExecCommandOutcome, ExecCommandResult, TaskCommand, TaskHandle, TaskStatus};
@@ -59,14 +56,15 @@ const TERMINAL: (u32, u32) = (200, 50);
 /// says no, is a result that is an error (see [`crate::ToolFailure`]). Cancelling or dropping a call ends its command,
 /// unless that is a task already. A terminal has 200 columns and 50 rows.
 ///
-/// What is cut from an answer is whole, up to 64 MiB a stream, in a file on this side: an artifact. Artifacts are in a
-/// temporary directory for this process's user alone, and live as long as this object; see
-/// [`ExecCommandTool::artifact_directory`] for longer. A command that was promoted has none: its output can be read again.
+/// What is cut from an answer is whole, up to 64 MiB a stream, in a file where the commands run: an artifact, which the
+/// next command can read. A command of the same user writes it, into `telexec-UID` in TMPDIR or `/tmp`; it is removed a
+/// week later, when another one is written. Where the executor does not permit that, the result says that there is none.
+/// A command that was promoted has none: its output can be read again.
 pub struct ExecCommandTool {
     commands: Commands,
     tasks: Arc<Tasks>,
     definition: ToolDefinition,
-    artifacts: Arc<ArtifactDirectory>,
+    artifact_directory: Option<String>,
 }
 
 impl ExecCommandTool {
@@ -77,17 +75,27 @@ impl ExecCommandTool {
             tasks: Arc::new(Tasks::new(Arc::clone(&executor))),
             commands: Commands::new(executor),
             definition: definition(),
-            artifacts: Arc::default(),
+            artifact_directory: None,
         }
     }
 
     command_setters!();
 
-    /// Makes artifacts in this directory, which exists; whoever owns it removes them. Default: see [`ExecCommandTool`].
+    /// Makes artifacts in this directory, an absolute path to one that exists where the commands run; whoever owns it
+    /// removes them. Default: see [`ExecCommandTool`].
     #[must_use]
-    pub fn artifact_directory(mut self, path: impl Into<PathBuf>) -> Self {
-        self.artifacts = Arc::new(ArtifactDirectory::at(path.into()));
+    pub fn artifact_directory(mut self, path: impl Into<String>) -> Self {
+        self.artifact_directory = Some(path.into());
         self
+    }
+
+    /// Nobody is asked to confirm its commands, whose text is not the model's.
+    fn store(&self) -> Store {
+        Store {
+            executor: Arc::clone(&self.tasks.executor),
+            user: self.commands.user.clone(),
+            directory: self.artifact_directory.clone(),
+        }
     }
 
     /// The tool that reads a task's output. Those of one `ExecCommandTool` share their position in it.
@@ -132,7 +140,7 @@ impl ExecCommandTool {
             Err(error) => Err(error),
         };
         let result = result.map_err(|error| Failure::of(NAME, error))?;
-        Ok(ToolResult::text(result.render()).with_details(tasks::details(&result)?))
+        tasks::result(result.render(), &result)
     }
 
     /// The command of a call.
@@ -159,7 +167,7 @@ impl ExecCommandTool {
         limit: usize,
         listener: Option<mpsc::Sender<Output>>,
     ) -> Result<ExecCommandResult, ExecutorError> {
-        let mut seen = Seen::new(limit, &self.artifacts);
+        let mut seen = Seen::new(limit);
         while let Some(event) = execution.next().await {
             match event? {
                 Event::Started(_) => {}
@@ -172,7 +180,7 @@ impl ExecCommandTool {
                         let _ = listener.send(output).await;
                     }
                 }
-                Event::Exited(exited) => return Ok(seen.completed(&exited).await),
+                Event::Exited(exited) => return Ok(seen.completed(&exited, &self.store()).await),
                 Event::Promoted => {
                     self.tasks.remember(execution.id(), seen.position);
                     return Ok(ExecCommandResult::promoted(execution.id(), seen.initial_output()));
@@ -228,8 +236,8 @@ fn command_text(params: &Value) -> Option<&str> {
 mod tests {
     use serde_json::json;
 
-    use super::fake::{Fake, ID, State, exited};
     use super::*;
+    use crate::fake::{Fake, ID, State, exited};
     use telexec_executor::{DuplicatePolicy, ExitCause, OutputStream, Program};
 
     async fn call(tool: &ExecCommandTool, params: Value) -> ToolResult {

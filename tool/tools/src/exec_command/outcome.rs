@@ -1,5 +1,6 @@
 //! What a call came to, for programs.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use telexec_executor::{ExecutionId, ExecutionInfo, ExecutionState, Exited, Program};
 
@@ -8,7 +9,7 @@ use super::capture::Captured;
 use super::diagnostics::{CommandDiagnostics, exit_status};
 
 /// What a call of `exec_command` came to.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExecCommandResult {
     /// In JSON, its fields are beside those of the result.
     #[serde(flatten)]
@@ -22,7 +23,7 @@ pub struct ExecCommandResult {
 }
 
 /// The ways that a call of `exec_command` can go; in JSON the field `outcome` says which.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum ExecCommandOutcome {
     /// The command has ended.
@@ -35,7 +36,7 @@ pub enum ExecCommandOutcome {
         stderr_preview: Option<String>,
         /// A preview is not all that was written.
         truncated: bool,
-        /// Files with the whole of what was cut.
+        /// Files with the whole of what was cut, where the command ran.
         artifacts: Vec<CommandArtifact>,
         /// Which of `artifacts`, counted from 0, is standard output.
         stdout_artifact: Option<usize>,
@@ -65,7 +66,7 @@ pub enum ExecCommandOutcome {
 }
 
 /// Names a task.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskHandle {
     /// For the tools that work with it; the id of the execution.
     pub task_id: String,
@@ -79,7 +80,7 @@ pub struct TaskHandle {
 }
 
 /// How a task is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskStatus {
     /// It runs.
@@ -91,7 +92,7 @@ pub enum TaskStatus {
 }
 
 /// What a task was started as.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskCommand {
     /// Text for the shell, or a program and its arguments.
     pub cmd: Option<String>,
@@ -196,8 +197,8 @@ impl From<ExecutionState> for TaskStatus {
 mod tests {
     use serde_json::json;
 
-    use super::super::fake::{exited, info};
     use super::*;
+    use crate::fake::{exited, info};
     use telexec_executor::{ExitCause, StreamTotals};
 
     fn captured(text: Option<&str>, artifact: Option<&str>) -> Captured {

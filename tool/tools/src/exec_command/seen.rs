@@ -1,14 +1,12 @@
 //! What a call saw of its command before it ended or became a task.
 
-use std::sync::Arc;
-
 use telexec_executor::{Exited, Output, OutputStream};
 
-use super::artifacts::ArtifactDirectory;
+use super::artifacts::Store;
 use super::capture;
 use super::capture::Capture;
 use super::outcome::ExecCommandResult;
-use super::preview::Preview;
+use crate::preview::{Preview, Unit};
 
 /// What a command wrote while it was waited for.
 pub(super) struct Seen {
@@ -24,12 +22,12 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    pub(super) fn new(limit: usize, artifacts: &Arc<ArtifactDirectory>) -> Self {
+    pub(super) fn new(limit: usize) -> Self {
         Self {
             limit,
-            stdout: Capture::new("stdout", limit, artifacts),
-            stderr: Capture::new("stderr", limit, artifacts),
-            both: Preview::new(limit),
+            stdout: Capture::new("stdout", limit),
+            stderr: Capture::new("stderr", limit),
+            both: Preview::new(limit, Unit::Bytes),
             position: 0,
             has_gap: false,
         }
@@ -44,8 +42,8 @@ impl Seen {
         }
     }
 
-    pub(super) async fn completed(self, exited: &Exited) -> ExecCommandResult {
-        let (stdout, stderr) = capture::finish(self.stdout, self.stderr, self.limit).await;
+    pub(super) async fn completed(self, exited: &Exited, store: &Store) -> ExecCommandResult {
+        let (stdout, stderr) = capture::finish(self.stdout, self.stderr, self.limit, store).await;
         ExecCommandResult::completed(exited, stdout, stderr)
     }
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use telexec_executor::{ExecutionInfo, ExecutorError, ListQuery};
@@ -12,7 +13,7 @@ use super::args::{flag, parse};
 use super::diagnostics::exit_status;
 use super::failure::{Failure, answer};
 use super::outcome::{TaskCommand, TaskStatus};
-use super::tasks::{LABEL, Tasks, details};
+use super::tasks::{LABEL, Tasks, result};
 use crate::summary::shorten;
 use crate::{Tool, ToolContext, ToolDefinition, ToolError, ToolResult};
 
@@ -37,7 +38,7 @@ pub struct TaskListArgs {
 }
 
 /// Tasks.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskList {
     /// The newest 100, oldest first.
     pub tasks: Vec<TaskListEntry>,
@@ -46,7 +47,7 @@ pub struct TaskList {
 }
 
 /// One task.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskListEntry {
     /// Names it.
     pub task_id: String,
@@ -93,14 +94,15 @@ impl TaskListTool {
     pub(super) fn new(tasks: Arc<Tasks>) -> Self {
         let definition = ToolDefinition::new(NAME, "Lists the running tasks started by exec_command.")
             .parameter("include_exited", flag("Include tasks that have ended", false.into()), false)
-            .closed();
+            .closed()
+            .returns::<TaskList>();
         Self { tasks, definition }
     }
 
     async fn call(&self, params: Value) -> Result<ToolResult, Failure> {
         let args: TaskListArgs = parse(NAME, params)?;
         let list = self.list(args.include_exited).await.map_err(|error| Failure::of(NAME, error))?;
-        Ok(ToolResult::text(list.render()).with_details(details(&list)?))
+        result(list.render(), &list)
     }
 
     async fn list(&self, include_exited: bool) -> Result<TaskList, ExecutorError> {
@@ -149,8 +151,8 @@ mod tests {
     use serde_json::json;
 
     use super::super::ExecCommandTool;
-    use super::super::fake::{Fake, State, exited};
     use super::*;
+    use crate::fake::{Fake, State, exited};
     use telexec_executor::ExitCause;
 
     #[tokio::test]
@@ -171,7 +173,7 @@ mod tests {
     #[test]
     fn none_and_too_many_are_reported() {
         assert_eq!(TaskList::default().render(), "(no tasks)");
-        let entry = TaskListEntry::of(&super::super::fake::info("a", telexec_executor::ExecutionState::Lingering));
+        let entry = TaskListEntry::of(&crate::fake::info("a", telexec_executor::ExecutionState::Lingering));
         let list = TaskList { tasks: vec![entry], left_out: 7 };
         assert_eq!(list.render(), "(older tasks left out: 7)\na  Lingering  make");
     }

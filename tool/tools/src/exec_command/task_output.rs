@@ -5,17 +5,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use telexec_executor::text::without_cut_character;
 use telexec_executor::{Attach, Event, ExecutionId, ExecutionInfo, ExecutorError, Exited, Output, OutputStream};
+use tokio::time::{Instant, sleep_until};
 
 use super::args::{max_output_tokens, number, output_limit, parse, parse_task_id, task_id, yield_time_ms};
 use super::diagnostics::{CommandDiagnostics, exit_status, since};
 use super::failure::{Failure, answer};
 use super::outcome::TaskStatus;
 use super::render::{ended, section, task};
-use super::tasks::{Tasks, details};
+use super::settle::Settle;
+use super::tasks::{Tasks, result};
 use crate::{Tool, ToolContext, ToolDefinition, ToolError, ToolResult};
 
 const NAME: &str = "task_output";
@@ -50,7 +53,7 @@ pub struct TaskOutputArgs {
 }
 
 /// Some output of a task.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskOutput {
     /// The task.
     pub task_id: String,
@@ -83,7 +86,12 @@ impl TaskOutput {
             TaskStatus::Running => "Task is running".to_owned(),
             TaskStatus::Lingering | TaskStatus::Exited => ended(self.exit_status),
         };
-        let mut lines = vec![first, task(&self.task_id), format!("Next position: {}", self.next_position)];
+        self.render_after(vec![first, task(&self.task_id)])
+    }
+
+    /// The same after other lines than the usual first ones.
+    pub(super) fn render_after(&self, mut lines: Vec<String>) -> String {
+        lines.push(format!("Next position: {}", self.next_position));
         if let Some(position) = self.gap_until {
             lines.push(format!("Output before position {position} is no longer kept"));
         }
@@ -118,52 +126,65 @@ impl TaskOutputTool {
                 false,
             )
             .parameter("max_output_tokens", max_output_tokens(), false)
-            .closed();
+            .closed()
+            .returns::<TaskOutput>();
         Self { tasks, definition }
     }
 
     async fn call(&self, params: Value) -> Result<ToolResult, Failure> {
         let args: TaskOutputArgs = parse(NAME, params)?;
         let id = parse_task_id(NAME, &args.task_id)?;
-        let output = self.read(&id, &args).await.map_err(|error| Failure::of(NAME, error))?;
-        self.tasks.remember(&id, output.next_position);
-        Ok(ToolResult::text(output.render()).with_details(details(&output)?))
+        let wait = Duration::from_millis(yield_time_ms(args.yield_time_ms.or(Some(0))));
+        let limit = output_limit(args.max_output_tokens);
+        let output = read(&self.tasks, &id, args.position, limit, wait, None).await;
+        let output = output.map_err(|error| Failure::of(NAME, error))?;
+        result(output.render(), &output)
     }
+}
 
-    async fn read(&self, id: &ExecutionId, args: &TaskOutputArgs) -> Result<TaskOutput, ExecutorError> {
-        let from = args.position.unwrap_or_else(|| self.tasks.position(id));
-        // what was written by now comes without a wait, and the end too if there is one
-        let now = self.tasks.executor.get(id).await?;
-        let mut execution = self.tasks.executor.attach(id, Attach::position(from)).await?;
-        let mut piece = Piece::new(from, output_limit(args.max_output_tokens));
-        let wait = tokio::time::sleep(Duration::from_millis(yield_time_ms(args.yield_time_ms.or(Some(0)))));
-        tokio::pin!(wait);
-        loop {
-            let has_all = piece.position >= now.position && now.exited.is_none();
-            let event = tokio::select! {
-                biased;
-                event = execution.next() => event,
-                () = &mut wait, if has_all => return Ok(piece.report(&now)),
-            };
-            match event {
-                Some(Ok(Event::Started(_) | Event::Promoted)) => {}
-                Some(Ok(Event::Gap(position))) => piece.skip(position),
-                Some(Ok(Event::Output(output))) => {
-                    if !piece.push(&output) {
-                        return Ok(TaskOutput { more: true, ..piece.report(&now) });
-                    }
+/// Reads a task's output, from where it was left unless a position is given, and remembers how far. It takes what there is
+/// and waits for more, unless the task ends, the output settles or the answer is full.
+pub(super) async fn read(
+    tasks: &Tasks,
+    id: &ExecutionId,
+    position: Option<u64>,
+    limit: usize,
+    wait: Duration,
+    mut settle: Option<Settle>,
+) -> Result<TaskOutput, ExecutorError> {
+    let end = Instant::now() + wait;
+    let mut piece = Piece::new(position.unwrap_or_else(|| tasks.position(id)), limit);
+    // what was written by now comes without a wait, and the end too if there is one
+    let now = tasks.executor.get(id).await?;
+    let mut execution = tasks.executor.attach(id, Attach::position(piece.from)).await?;
+    let output = loop {
+        let has_all = piece.position >= now.position && now.exited.is_none();
+        let settled = settle.as_ref().and_then(Settle::end).unwrap_or(end);
+        let event = tokio::select! {
+            biased;
+            event = execution.next() => event,
+            () = sleep_until(settled.min(end)), if has_all => break piece.report(&now),
+        };
+        match event {
+            Some(Ok(Event::Started(_) | Event::Promoted)) => {}
+            Some(Ok(Event::Gap(position))) => piece.skip(position),
+            Some(Ok(Event::Output(output))) => {
+                if let Some(settle) = &mut settle {
+                    settle.push(&output);
                 }
-                Some(Ok(Event::Exited(exited))) => {
-                    let now = self.tasks.executor.get(id).await?;
-                    return Ok(piece.ended(&now, exited));
+                if !piece.push(&output) {
+                    break TaskOutput { more: true, ..piece.report(&now) };
                 }
-                Some(Err(error)) => return Err(error),
-                None => return Err(ExecutorError::Internal("the executor stopped reporting on the task".to_owned())),
             }
-            // so that a cancel is seen however fast events come
-            tokio::task::coop::consume_budget().await;
+            Some(Ok(Event::Exited(exited))) => break piece.ended(&tasks.executor.get(id).await?, exited),
+            Some(Err(error)) => return Err(error),
+            None => return Err(ExecutorError::Internal("the executor stopped reporting on the task".to_owned())),
         }
-    }
+        // so that a cancel is seen however fast events come
+        tokio::task::coop::consume_budget().await;
+    };
+    tasks.remember(id, output.next_position);
+    Ok(output)
 }
 
 /// Output from a position on, as much as fits.
@@ -306,8 +327,8 @@ mod tests {
     use serde_json::json;
 
     use super::super::ExecCommandTool;
-    use super::super::fake::{Fake, ID, State, exited, info};
     use super::*;
+    use crate::fake::{Fake, ID, State, exited, info};
     use telexec_executor::ExitCause;
 
     const OUT: OutputStream = OutputStream::Stdout;
@@ -419,7 +440,7 @@ mod tests {
         let chunk = |stream, position, data: &'static [u8]| Output { stream, position, data: data.into() };
         let mut piece = Piece::new(0, 100);
         assert!(piece.push(&chunk(OUT, 0, b"a\xc3")));
-        let now = super::super::fake::info(ID, telexec_executor::ExecutionState::Running);
+        let now = crate::fake::info(ID, telexec_executor::ExecutionState::Running);
         let report = piece.report(&now);
         assert_eq!((report.stdout.as_deref(), report.next_position), (Some("a"), 1));
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use telexec_executor::{ExecutionId, ExecutionInfo, ExecutionState, ExecutorError, Signal};
@@ -14,7 +15,7 @@ use super::diagnostics::{CommandDiagnostics, exit_status, since};
 use super::failure::{Failure, answer};
 use super::outcome::TaskStatus;
 use super::render::{ended, section, task};
-use super::tasks::{Tasks, details};
+use super::tasks::{Tasks, result};
 use crate::{Tool, ToolContext, ToolDefinition, ToolError, ToolResult};
 
 const NAME: &str = "task_stop";
@@ -46,7 +47,7 @@ pub struct TaskStopArgs {
 }
 
 /// A task that was asked to end.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskStop {
     /// The task.
     pub task_id: String,
@@ -98,7 +99,8 @@ impl TaskStopTool {
         let definition = ToolDefinition::new(NAME, about)
             .parameter("task_id", task_id(), true)
             .parameter("grace_ms", number(grace, DEFAULT_GRACE_MS), false)
-            .closed();
+            .closed()
+            .returns::<TaskStop>();
         Self { tasks, definition }
     }
 
@@ -107,7 +109,7 @@ impl TaskStopTool {
         let id = parse_task_id(NAME, &args.task_id)?;
         let grace = Duration::from_millis(args.grace_ms.unwrap_or(DEFAULT_GRACE_MS).min(MAX_GRACE_MS));
         let stopped = self.stop(&id, grace).await.map_err(|error| Failure::of(NAME, error))?;
-        Ok(ToolResult::text(stopped.render()).with_details(details(&stopped)?))
+        result(stopped.render(), &stopped)
     }
 
     async fn stop(&self, id: &ExecutionId, grace: Duration) -> Result<TaskStop, ExecutorError> {
@@ -174,8 +176,8 @@ mod tests {
     use serde_json::json;
 
     use super::super::ExecCommandTool;
-    use super::super::fake::{Fake, ID, State, exited};
     use super::*;
+    use crate::fake::{Fake, ID, State, exited};
     use telexec_executor::ExitCause;
 
     /// The answer, and the signals that were sent.

@@ -7,8 +7,9 @@ use serde::Serialize;
 use serde_json::Value;
 use telexec_executor::{ExecutionId, Executor};
 
-use crate::ToolError;
+use super::failure::Failure;
 use crate::summary::shorten;
+use crate::{ToolError, ToolResult};
 
 /// Marks the commands that `exec_command` starts.
 pub(super) const LABEL: (&str, &str) = ("telexec.tool", super::NAME);
@@ -52,16 +53,17 @@ pub(super) fn summary(tool: &str, params: &Value) -> String {
     task.map_or_else(|| format!("[{tool}]"), |task| format!("[{tool}: {}]", shorten(task)))
 }
 
-/// A result for programs.
-pub(super) fn details(result: &impl Serialize) -> Result<Value, ToolError> {
-    serde_json::to_value(result)
-        .map_err(|error| ToolError::Failed { message: error.to_string(), source: Some(Box::new(error)) })
+/// What a call came to: the text for the model, and the value for programs.
+pub(super) fn result(text: String, value: &impl Serialize) -> Result<ToolResult, Failure> {
+    let value = serde_json::to_value(value)
+        .map_err(|error| ToolError::Failed { message: error.to_string(), source: Some(Box::new(error)) })?;
+    Ok(ToolResult::text(text).with_structured(value.clone()).with_details(value))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::{Fake, State};
     use super::*;
+    use crate::fake::{Fake, State};
 
     #[test]
     fn summaries_name_the_task() {

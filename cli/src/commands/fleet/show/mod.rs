@@ -1,5 +1,6 @@
 //! How events are printed.
 
+mod answers;
 mod gather;
 mod json;
 mod lines;
@@ -8,6 +9,7 @@ mod order;
 
 use std::io;
 
+pub(crate) use self::answers::{Answers, JsonAnswers, json_lines};
 use super::event::Event;
 use super::hosts::Host;
 use super::screen::Screen;

@@ -21,7 +21,7 @@ use tracing::warn;
 
 pub(crate) use self::reader::Reader;
 use self::state::{CHUNK_COST, KEPT_BYTES_AT_END, Owner, SMALL_WINDOW, Spooled, State, ToKeep, WINDOW, after, end_of};
-use super::in_memory::{self, HeldBytes};
+use super::in_memory::{HeldBytes, RETAINED, WAITING};
 use super::printed::{Chunk, Printed};
 use super::spool::{SpoolFile, Stopped};
 use crate::lock::lock;
@@ -43,15 +43,20 @@ pub(crate) struct Transcript {
 }
 
 impl Transcript {
-    /// An empty one. With `file`, what does not fit into memory is kept there.
-    pub(crate) fn new(file: Option<SpoolFile>) -> Self {
+    /// An empty one. With `file`, what does not fit into memory is kept there. One that `retains` keeps what was read last,
+    /// for a reader that lost it with its connection.
+    pub(crate) fn new(file: Option<SpoolFile>, retains: bool) -> Self {
         let is_kept = file.is_some();
         let spool = file.map(|file| Spooled { file: Arc::new(file), end: 0, seen: 0 });
         let state = State {
             window: VecDeque::new(),
-            cost: HeldBytes::default(),
+            cost: 0,
+            waiting: HeldBytes::of(&WAITING),
+            retained: HeldBytes::of(&RETAINED),
+            retains,
             end: 0,
             owner: Owner::Reads,
+            generation: 0,
             read: 0,
             spool,
             is_kept,
@@ -66,7 +71,7 @@ impl Transcript {
 
     /// That of an execution which has ended under an earlier engine.
     pub(crate) fn ended(printed: Printed, file: Option<SpoolFile>, exited: Exited) -> Self {
-        let transcript = Self::new(file);
+        let transcript = Self::new(file, false);
         {
             let mut state = transcript.state();
             if let Some(spool) = &mut state.spool {
@@ -75,11 +80,11 @@ impl Transcript {
             }
             let output = |Chunk { stream, position, data }| Output { stream, data, position };
             state.window = printed.tail.into_iter().map(output).collect();
-            let cost = state.window.iter().map(|chunk| chunk.data.len() + CHUNK_COST).sum();
-            state.cost.set(cost);
+            state.cost = state.window.iter().map(|chunk| chunk.data.len() + CHUNK_COST).sum();
             state.end = printed.end;
             (state.owner, state.complete, state.sealed) = (Owner::Gone, true, true);
             state.exited = Some(exited);
+            state.trim();
         }
         transcript
     }
@@ -98,9 +103,9 @@ impl Transcript {
     }
 
     /// Where a reader continues that cannot read what is on disk.
-    fn after_disk(&self, is_owner: bool) -> u64 {
+    fn after_disk(&self, is_first: bool) -> u64 {
         let state = self.state();
-        state.start().min(state.until(is_owner))
+        state.start().min(state.until(is_first))
     }
 
     /// Bytes of both streams so far.
@@ -108,9 +113,10 @@ impl Transcript {
         self.state().end
     }
 
-    /// What it takes of memory.
+    /// What it takes of memory, without what is retained.
     pub(crate) fn bytes(&self) -> usize {
-        self.state().cost.bytes()
+        let state = self.state();
+        if state.retains && state.sealed { state.cost.min(KEPT_BYTES_AT_END) } else { state.cost }
     }
 
     /// Waits until there is room for another chunk. False: there is none, and the owner is not waited for any more.
@@ -120,12 +126,7 @@ impl Transcript {
     }
 
     fn has_room(&self) -> bool {
-        self.has_room_within(if in_memory::is_high() { SMALL_WINDOW } else { WINDOW })
-    }
-
-    /// What was read, and is kept, never fills it.
-    fn has_room_within(&self, window: usize) -> bool {
-        self.bytes() <= window
+        self.state().has_room(if WAITING.is_high() { SMALL_WINDOW } else { WINDOW })
     }
 
     /// Adds a chunk.
@@ -133,17 +134,26 @@ impl Transcript {
         let mut state = self.state();
         let position = state.end;
         state.end += data.len() as u64;
-        state.cost.add(data.len() + CHUNK_COST);
+        state.cost += data.len() + CHUNK_COST;
         state.window.push_back(Output { stream, data, position });
         state.trim();
         drop(state);
         self.added.notify_waiters();
     }
 
+    /// This owner goes, unless another has taken its place.
+    pub(crate) fn leave(&self, generation: u64) {
+        if self.state().generation == generation {
+            self.release_owner();
+        }
+    }
+
     /// The owner goes, or needs no more: the command does not wait for it any more.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn release_owner(&self) {
         let mut state = self.state();
         state.owner = Owner::Gone;
+        // what a connection that is lost now takes with it is kept after the end
+        state.retains &= state.exited.is_some();
         state.trim();
         drop(state);
         self.taken.notify_waiters();
@@ -160,7 +170,7 @@ impl Transcript {
         drop(state);
         self.added.notify_waiters();
         // it has what it needs in memory, or in the spool
-        self.leave();
+        self.release_owner();
     }
 
     /// It went, or goes, to the background.
@@ -231,14 +241,40 @@ impl Transcript {
         }
     }
 
-    fn find(&self, position: u64, is_owner: bool) -> Option<Found> {
+    /// Which owner it has, or had last.
+    pub(crate) fn generation(&self) -> u64 {
+        self.state().generation
+    }
+
+    /// From now on another reader is the owner; returns its generation. `None`: the command waits for none.
+    pub(crate) fn take_over(&self, position: u64) -> Option<u64> {
         let mut state = self.state();
-        if is_owner {
+        if !state.retains {
+            return None;
+        }
+        state.owner = Owner::Reads;
+        state.generation += 1;
+        state.read = position;
+        Some(state.generation)
+    }
+
+    /// Forgets what is retained. False: there is an owner, which may lose its connection yet.
+    pub(crate) fn release_retained(&self) -> bool {
+        let mut state = self.state();
+        state.retains &= state.owner == Owner::Reads;
+        state.trim();
+        !state.retains
+    }
+
+    fn find(&self, position: u64, generation: Option<u64>) -> Option<Found> {
+        let mut state = self.state();
+        let is_first = generation == Some(0);
+        if generation == Some(state.generation) {
             state.read = position;
             state.trim();
             self.taken.notify_waiters();
         }
-        if is_owner && state.promoted.is_some_and(|end| position >= end) {
+        if is_first && state.promoted.is_some_and(|end| position >= end) {
             return Some(Found::Promoted);
         }
         if position >= state.end {
@@ -247,7 +283,7 @@ impl Transcript {
         if let Some(output) = state.output(position) {
             return Some(Found::Output(output));
         }
-        let until = state.until(is_owner);
+        let until = state.until(is_first);
         match &state.spool {
             Some(spool) if position < spool.end => match spool.file.start() {
                 start if start <= position => Some(Found::OnDisk(Arc::clone(&spool.file), spool.end.min(until))),

@@ -8,7 +8,7 @@ use tracing::warn;
 
 use super::state::{BATCH_BYTES, SMALL_WINDOW, end_of};
 use super::{Found, Transcript, when};
-use crate::output::in_memory::{self, HeldBytes};
+use crate::output::in_memory::{HeldBytes, WAITING};
 use crate::output::spool::SpoolFile;
 use crate::wait::{RETRY_DELAY, is_transient};
 
@@ -20,18 +20,32 @@ pub(crate) struct Reader {
     read: VecDeque<Output>,
     /// What that takes of memory, with the piece of it that was delivered last.
     held: HeldBytes,
-    is_owner: bool,
+    /// Which owner it is, or was: 0 for the call that started the command; `None`: it never was one.
+    generation: Option<u64>,
 }
 
 impl Reader {
     /// For the call that started the command: it reads all.
     pub(crate) fn owner(transcript: Arc<Transcript>) -> Self {
-        Self { transcript, position: 0, read: VecDeque::new(), held: HeldBytes::default(), is_owner: true }
+        Self::new(transcript, 0, Some(0))
+    }
+
+    /// For a call that [takes the place](Transcript::take_over) of that.
+    pub(crate) fn successor(transcript: Arc<Transcript>, position: u64, generation: u64) -> Self {
+        Self::new(transcript, position, Some(generation))
     }
 
     /// For any other call.
     pub(crate) fn at(transcript: Arc<Transcript>, position: u64) -> Self {
-        Self { transcript, position, read: VecDeque::new(), held: HeldBytes::default(), is_owner: false }
+        Self::new(transcript, position, None)
+    }
+
+    fn new(transcript: Arc<Transcript>, position: u64, generation: Option<u64>) -> Self {
+        Self { transcript, position, read: VecDeque::new(), held: HeldBytes::of(&WAITING), generation }
+    }
+
+    fn is_first(&self) -> bool {
+        self.generation == Some(0)
     }
 
     /// What comes next; not to be called after the last event.
@@ -42,14 +56,15 @@ impl Reader {
             }
             self.held.set(0);
             let transcript = Arc::clone(&self.transcript);
-            match when(&transcript.added, || transcript.find(self.position, self.is_owner)).await {
+            match when(&transcript.added, || transcript.find(self.position, self.generation)).await {
                 Found::Output(output) => return self.advance(output),
                 Found::OnDisk(file, end) => {
                     if !self.read(file, end).await {
-                        return self.skip_to(transcript.after_disk(self.is_owner));
+                        return self.skip_to(transcript.after_disk(self.is_first()));
                     }
                 }
-                Found::Gap(position) if self.is_owner => self.position = position,
+                // the owner learns at the end how much it has not got
+                Found::Gap(position) if self.is_first() && transcript.generation() == 0 => self.position = position,
                 Found::Gap(position) | Found::Lost(position) => return self.skip_to(position),
                 Found::Promoted => return Event::Promoted,
                 Found::Exited(exited) => return Event::Exited(*exited),
@@ -70,7 +85,7 @@ impl Reader {
 
     /// False: it cannot be read any more.
     async fn read(&mut self, file: Arc<SpoolFile>, end: u64) -> bool {
-        let length = if in_memory::is_high() { SMALL_WINDOW / 4 } else { BATCH_BYTES };
+        let length = if WAITING.is_high() { SMALL_WINDOW / 4 } else { BATCH_BYTES };
         let end = end.min(self.position.saturating_add(length as u64));
         // before the read, so that readers at the same time see it
         self.held.set(length);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use telexec_executor::{Exited, Output, OutputStream};
 
-use crate::output::in_memory::HeldBytes;
+use crate::output::in_memory::{HeldBytes, RETAINED};
 use crate::output::spool::SpoolFile;
 
 /// How much may wait in memory for the owner or the spool while the command runs.
@@ -19,6 +19,12 @@ pub(super) const KEPT_BYTES: usize = 64 * 1024;
 pub(super) const KEPT_BYTES_AT_END: usize = 16 * 1024;
 // what was read never takes all the room: nobody would make any
 const _: () = assert!(KEPT_BYTES <= SMALL_WINDOW && KEPT_BYTES <= WINDOW);
+/// How much that was read stays in memory, of a command that waits for its caller after a lost connection: what may have
+/// been lost with it. That is the stream window of the client (4 MiB, of this project's), the server's send buffer (1 MiB),
+/// a message, and what chunks cost.
+pub(super) const RETAINED_BYTES: usize = 6656 * 1024;
+/// The same where much is retained already.
+pub(super) const SMALL_RETAINED_BYTES: usize = 256 * 1024;
 /// What a chunk costs beside its bytes, about.
 pub(super) const CHUNK_COST: usize = 128;
 /// The most that is given to the spool at once.
@@ -29,10 +35,18 @@ pub(super) struct State {
     /// The end of the output, without gaps.
     pub(super) window: VecDeque<Output>,
     /// What the window costs, in bytes.
-    pub(super) cost: HeldBytes,
+    pub(super) cost: usize,
+    /// Counts that, without what is retained.
+    pub(super) waiting: HeldBytes,
+    /// Counts what was read, while it is retained.
+    pub(super) retained: HeldBytes,
+    /// What was read is to be retained.
+    pub(super) retains: bool,
     /// Bytes of both streams.
     pub(super) end: u64,
     pub(super) owner: Owner,
+    /// Counts up with each reader that took the owner's place.
+    pub(super) generation: u64,
     /// The owner has read so far.
     pub(super) read: u64,
     pub(super) spool: Option<Spooled>,
@@ -49,7 +63,7 @@ pub(super) struct State {
     pub(super) dropped: [u64; 2],
 }
 
-/// Who started the command.
+/// Who started the command, or took the place of who did.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
     /// Output waits until it was read.
@@ -89,8 +103,39 @@ impl State {
     }
 
     /// Where a reader stops.
-    pub(super) fn until(&self, is_owner: bool) -> u64 {
-        self.promoted.filter(|_| is_owner).unwrap_or(u64::MAX)
+    pub(super) fn until(&self, is_first: bool) -> u64 {
+        self.promoted.filter(|_| is_first).unwrap_or(u64::MAX)
+    }
+
+    /// How much stays in memory that was read.
+    fn retention(&self) -> usize {
+        match self.may_retain() {
+            false => 0,
+            true if RETAINED.is_full() => 0,
+            true if RETAINED.is_high() => SMALL_RETAINED_BYTES,
+            true => RETAINED_BYTES,
+        }
+    }
+
+    /// What is on disk can be read again from there.
+    fn may_retain(&self) -> bool {
+        self.retains && self.spool.as_ref().is_none_or(Spooled::is_stopped)
+    }
+
+    /// Whether another chunk may be added, where this much may wait. What was read, and is kept, never fills it.
+    pub(super) fn has_room(&self, window: usize) -> bool {
+        let waits = self.end.saturating_sub(self.read);
+        // not as much as may be retained now: that may become less, and nothing is forgotten for it
+        let most = window.saturating_add(RETAINED_BYTES);
+        self.cost <= window || (self.may_retain() && waits <= window as u64 && self.cost <= most)
+    }
+
+    /// Counts what is in memory.
+    fn account(&mut self) {
+        let read = if self.retains { self.read.min(self.end).saturating_sub(self.start()) } else { 0 };
+        let retained = usize::try_from(read).unwrap_or(usize::MAX).min(self.cost);
+        self.retained.set(retained);
+        self.waiting.set(self.cost - retained);
     }
 
     /// What is in memory at this position, to the end of its chunk.
@@ -101,12 +146,18 @@ impl State {
 
     /// Forgets what is no longer needed.
     pub(super) fn trim(&mut self) {
+        self.trim_window();
+        self.account();
+    }
+
+    fn trim_window(&mut self) {
         let on_disk = self.spool.as_ref().is_some_and(|spool| !spool.is_stopped());
         let kept = match &self.spool {
             Some(spool) if self.sealed && spool.end == self.end => 0,
             _ if self.sealed => KEPT_BYTES_AT_END,
             _ => KEPT_BYTES,
         };
+        let kept = kept.max(self.retention());
         // however long the chunks are: what is forgotten now is missing at the end
         let tail = if on_disk && !self.sealed { 0 } else { kept.min(KEPT_BYTES_AT_END) };
         while let Some(first) = self.window.front() {
@@ -114,17 +165,17 @@ impl State {
             let is_read = self.owner == Owner::Gone || self.read >= end;
             // what is not to be kept yet, since there is little, is in memory
             let is_kept = self.spool.as_ref().is_none_or(|spool| spool.seen >= end);
-            if self.cost.bytes() <= kept || !is_read || !is_kept {
+            if self.cost <= kept || !is_read || !is_kept {
                 return;
             }
             let Some(chunk) = self.window.pop_front() else { return };
-            self.cost.subtract(chunk.data.len() + CHUNK_COST);
-            let missing = tail.saturating_sub(self.cost.bytes() + CHUNK_COST);
+            self.cost -= chunk.data.len() + CHUNK_COST;
+            let missing = tail.saturating_sub(self.cost + CHUNK_COST);
             let rest = after_position(&chunk, end.saturating_sub(missing as u64).max(chunk.position));
             self.forget(&chunk, rest.as_ref().map_or(end, |rest| rest.position));
             if let Some(rest) = rest {
                 // a copy, so that the rest of its memory is given back
-                self.cost.add(rest.data.len() + CHUNK_COST);
+                self.cost += rest.data.len() + CHUNK_COST;
                 self.window.push_front(Output { data: Bytes::copy_from_slice(&rest.data), ..rest });
                 return;
             }
@@ -145,7 +196,7 @@ impl State {
     /// What is to be done for the spool next; `None`: that is not yet known.
     pub(super) fn to_keep(&self) -> Option<ToKeep> {
         let Some(spool) = &self.spool else { return Some(ToKeep::Nothing) };
-        let is_much = spool.seen > 0 || self.cost.bytes() > KEPT_BYTES_AT_END;
+        let is_much = spool.seen > 0 || self.cost > KEPT_BYTES_AT_END;
         if !is_much || spool.seen == self.end {
             return self.complete.then_some(ToKeep::Nothing);
         }
@@ -167,7 +218,7 @@ impl State {
     pub(super) fn forget_spool(&mut self, tail: Vec<Output>) -> Option<Spooled> {
         let spool = self.spool.take()?;
         if self.window.is_empty() {
-            self.cost.set(tail.iter().map(|chunk| chunk.data.len() + CHUNK_COST).sum());
+            self.cost = tail.iter().map(|chunk| chunk.data.len() + CHUNK_COST).sum();
             self.window = tail.into();
             self.trim();
         }

@@ -11,7 +11,7 @@ use crate::state::disk::Disk;
 async fn the_owner_of_a_promoted_command_learns_of_what_was_kept_and_is_lost() {
     let state = tempfile::tempdir().unwrap();
     let (spool, _) = handover::open(Disk::new().unwrap(), Some(state.path()), SpoolLimits::default()).unwrap();
-    let transcript = Arc::new(Transcript::new(Some(spool.file("owner"))));
+    let transcript = Arc::new(Transcript::new(Some(spool.file("owner")), false));
     for _ in 0..8 {
         transcript.add(OutputStream::Stdout, vec![b'x'; KEPT_BYTES / 4].into());
     }
@@ -35,7 +35,7 @@ async fn the_owner_of_a_promoted_command_learns_of_what_was_kept_and_is_lost() {
 /// However long its pieces were. What was read takes no more memory for that.
 #[tokio::test]
 async fn who_comes_late_gets_the_last_kib() {
-    let transcript = Arc::new(Transcript::new(None));
+    let transcript = Arc::new(Transcript::new(None, false));
     let mut owner = Reader::owner(Arc::clone(&transcript));
     let late = |transcript: &Transcript| transcript.end() - transcript.state().start();
     let enough = KEPT_BYTES_AT_END as u64 - 1024;
@@ -44,9 +44,9 @@ async fn who_comes_late_gets_the_last_kib() {
         transcript.add(OutputStream::Stdout, vec![b'x'; bytes].into());
         assert!(matches!(owner.next().await, Event::Output(_)));
         // asks for the next one
-        assert!(transcript.find(transcript.end(), true).is_none());
+        assert!(transcript.find(transcript.end(), Some(0)).is_none());
         assert!(transcript.bytes() <= KEPT_BYTES, "{}", transcript.bytes());
-        assert!(transcript.has_room_within(SMALL_WINDOW));
+        assert!(transcript.state().has_room(SMALL_WINDOW));
         assert!(late(&transcript) >= enough, "{}", late(&transcript));
     }
     transcript.complete();

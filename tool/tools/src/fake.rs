@@ -13,36 +13,40 @@ use telexec_executor::{
 
 /// One execution, and what was asked of it.
 #[derive(Default)]
-pub(super) struct Fake(Mutex<State>);
+pub(crate) struct Fake(Mutex<State>);
 
 #[derive(Default)]
-pub(super) struct State {
+pub(crate) struct State {
     /// What it writes.
-    pub(super) output: Vec<(OutputStream, &'static str)>,
+    pub(crate) output: Vec<(OutputStream, &'static str)>,
+    /// What it writes as soon as it gets input.
+    pub(crate) replies: Vec<(OutputStream, &'static str)>,
+    /// It has a terminal.
+    pub(crate) terminal: bool,
     /// Bytes before this are no longer kept.
-    pub(super) kept_from: u64,
+    pub(crate) kept_from: u64,
     /// How it ends; `None`: it runs on.
-    pub(super) exited: Option<Exited>,
+    pub(crate) exited: Option<Exited>,
     /// It becomes a task after its output.
-    pub(super) promoted: bool,
+    pub(crate) promoted: bool,
     /// The same command runs.
-    pub(super) duplicate: bool,
+    pub(crate) duplicate: bool,
     /// The signal that ends it.
-    pub(super) ends_by: Option<Signal>,
-    pub(super) commands: Vec<Command>,
-    pub(super) inputs: Vec<Input>,
-    pub(super) signals: Vec<Signal>,
-    pub(super) queries: Vec<ListQuery>,
+    pub(crate) ends_by: Option<Signal>,
+    pub(crate) commands: Vec<Command>,
+    pub(crate) inputs: Vec<Input>,
+    pub(crate) signals: Vec<Signal>,
+    pub(crate) queries: Vec<ListQuery>,
 }
 
-pub(super) const ID: &str = "task_123";
+pub(crate) const ID: &str = "task_123";
 
 impl Fake {
-    pub(super) fn new(state: State) -> std::sync::Arc<Self> {
+    pub(crate) fn new(state: State) -> std::sync::Arc<Self> {
         std::sync::Arc::new(Self(Mutex::new(state)))
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
     }
 
@@ -58,7 +62,8 @@ impl State {
 
     fn info(&self) -> ExecutionInfo {
         let state = if self.exited.is_some() { ExecutionState::Exited } else { ExecutionState::Running };
-        ExecutionInfo { position: self.end(), exited: self.exited.clone(), ..info(ID, state) }
+        let (position, terminal) = (self.end(), self.terminal);
+        ExecutionInfo { position, terminal, exited: self.exited.clone(), ..info(ID, state) }
     }
 
     fn execution(&self, from: u64) -> Execution {
@@ -104,6 +109,8 @@ impl Executor for Fake {
     async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
         let mut state = self.known(id)?;
         state.inputs.push(input);
+        let replies = std::mem::take(&mut state.replies);
+        state.output.extend(replies);
         Ok(state.inputs.iter().map(|input| input.data.len() as u64).sum())
     }
 
@@ -131,7 +138,7 @@ impl Executor for Fake {
     }
 }
 
-pub(super) fn info(id: &str, state: ExecutionState) -> ExecutionInfo {
+pub(crate) fn info(id: &str, state: ExecutionState) -> ExecutionInfo {
     ExecutionInfo {
         id: id.parse().unwrap(),
         program: Program::Shell { text: "make".into(), shell: Some("bash".into()), login: true },
@@ -149,7 +156,7 @@ pub(super) fn info(id: &str, state: ExecutionState) -> ExecutionInfo {
     }
 }
 
-pub(super) fn exited(cause: ExitCause) -> Exited {
+pub(crate) fn exited(cause: ExitCause) -> Exited {
     Exited {
         cause,
         signal: None,

@@ -1,0 +1,121 @@
+//! Hints where a habit from ssh, docker, kubectl, kill or pdsh makes an invalid command line.
+
+use std::ffi::OsString;
+
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
+
+use super::executions::parse_signal;
+
+/// A subcommand, what it does not know, and what to use instead.
+const FLAGS: &[(&str, &[&str], &str)] = &[
+    ("exec", &["--name"], "--id names an execution"),
+    ("exec", &["--rm"], "nothing has to be removed: an execution that has ended is forgotten after a while"),
+    ("exec", &["-n"], "standard input is not forwarded without -i"),
+    ("exec", &["-T"], "there is no terminal without -t"),
+    ("exec", &["-p", "--port"], "the port is part of the target: HOST:PORT"),
+    ("exec", &["-v", "--verbose"], "--log-level debug logs the connection"),
+    ("exec", &["-o", "-F", "-J", "-L", "-R", "-D"], "options of ssh are not those of telexec: see telexec exec -h"),
+    ("attach", &["--no-stdin"], "standard input is not forwarded without -i"),
+    ("ps", &["--filter", "-f", "-e"], "executions are listed, by --label; for processes: telexec exec TARGET ps -ef"),
+];
+
+/// A word that is no subcommand, and what to use instead.
+const SUBCOMMANDS: &[(&[&str], &str)] = &[
+    (&["run"], "telexec exec TARGET PROGRAM runs a program"),
+    (&["start"], "telexec exec -d TARGET PROGRAM starts a program in the background"),
+    (&["sh", "shell", "login", "ssh"], "telexec exec -it TARGET starts a login shell"),
+    (&["ls", "list", "jobs", "top"], "telexec ps TARGET lists executions"),
+    (&["stop", "signal", "terminate"], "telexec kill TARGET ID ends an execution"),
+    (&["log", "tail"], "telexec logs TARGET ID prints the output of an execution"),
+    (&["status", "inspect"], "telexec info TARGET describes an agent, telexec ps TARGET lists its executions"),
+    (&["pdsh", "clush", "parallel"], "telexec fleet -w HOSTS PROGRAM runs a program on many machines"),
+];
+
+/// The error with a hint for this command line, and without clap's advice to use `--`, which no program needs.
+pub(super) fn explained(mut error: Error, line: &[OsString]) -> Error {
+    if let Some(ContextValue::StyledStrs(tips)) = error.remove(ContextKind::Suggested) {
+        let kept: Vec<_> = tips.into_iter().filter(|tip| !tip.to_string().contains("as a value, use")).collect();
+        add(&mut error, kept);
+    }
+    if let Some(hint) = hint(&error, line) {
+        add(&mut error, vec![StyledStr::from(hint)]);
+    }
+    error
+}
+
+fn add(error: &mut Error, tips: Vec<StyledStr>) {
+    if !tips.is_empty() {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+    }
+}
+
+fn hint(error: &Error, line: &[OsString]) -> Option<String> {
+    let words: Vec<&str> = line.iter().skip(1).filter_map(|word| word.to_str()).collect();
+    let subcommand = match *words.first()? {
+        // it takes the same flags
+        "check" => "exec",
+        subcommand => subcommand,
+    };
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let word = text(ContextKind::InvalidSubcommand)?;
+            let known = SUBCOMMANDS.iter().find(|(words, _)| words.contains(&word))?;
+            Some(known.1.to_owned())
+        }
+        ErrorKind::UnknownArgument if subcommand == "kill" => {
+            let signals = words.iter().filter_map(|word| word.strip_prefix('-'));
+            let signal = signals.into_iter().find(|signal| parse_signal(signal).is_ok())?;
+            Some(format!("the signal is given with -s: telexec kill -s {signal} TARGET ID"))
+        }
+        ErrorKind::UnknownArgument => {
+            let flag = text(ContextKind::InvalidArg)?;
+            let known = FLAGS.iter().find(|(place, flags, _)| *place == subcommand && flags.contains(&flag))?;
+            Some(known.2.to_owned())
+        }
+        ErrorKind::MissingRequiredArgument if subcommand == "exec" && words.contains(&"-w") => {
+            Some("-w is the working directory here; for hosts: telexec fleet -w HOSTS".to_owned())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::help;
+
+    fn refusal(line: &str) -> String {
+        let line: Vec<OsString> = format!("telexec {line}").split(' ').map(OsString::from).collect();
+        let error = help::brief().try_get_matches_from(&line).unwrap_err();
+        explained(error, &line).to_string()
+    }
+
+    #[test]
+    fn habits_are_answered_with_what_to_use() {
+        for (line, hint) in [
+            ("run web1 ls", "telexec exec TARGET"),
+            ("ls web1", "telexec ps TARGET"),
+            ("exec -p 7443 web1 ls", "HOST:PORT"),
+            ("exec web1 -v ls", "--log-level debug"),
+            ("check --name x web1 ls", "--id names"),
+            ("exec -w web1 ls", "telexec fleet -w HOSTS"),
+            ("kill -9 web1 a", "telexec kill -s 9 TARGET"),
+            ("kill -KILL web1 a", "telexec kill -s KILL TARGET"),
+            ("ps -ef web1", "telexec exec TARGET ps -ef"),
+        ] {
+            assert!(refusal(line).contains(hint), "{line}: {}", refusal(line));
+        }
+    }
+
+    #[test]
+    fn what_is_unknown_is_not_advised_to_follow_dashes() {
+        let text = refusal("exec web1 --no-such-flag ls");
+        assert!(text.contains("unexpected argument '--no-such-flag'") && !text.contains("-- --no-such-flag"), "{text}");
+        assert!(refusal("exec web1 --timeou 5 ls").contains("--timeout"));
+    }
+}

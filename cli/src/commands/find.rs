@@ -1,0 +1,77 @@
+//! Finds executions by their IDs, or the beginnings of them.
+
+use telexec_executor::{ExecutionId, ExecutionInfo, Executor, ExecutorError, ListQuery};
+
+use crate::connect::call_failure;
+use crate::output::{Failure, command_text, exit, printable, state};
+use crate::syntax::Destination;
+
+/// How many are named where the beginning of an ID is that of several.
+const MAX_CANDIDATES: usize = 10;
+
+/// The execution with this ID, or else the only one whose ID begins so.
+///
+/// # Errors
+/// There is none, with the code `missing`, or there are several.
+pub(super) async fn find(
+    executor: &dyn Executor,
+    target: &Destination,
+    id: &ExecutionId,
+    missing: u8,
+) -> Result<ExecutionInfo, Failure> {
+    match executor.get(id).await {
+        Ok(info) => Ok(info),
+        Err(error @ ExecutorError::NotFound(_)) => {
+            find_by_prefix(executor, target, id, &error, missing, |_| true).await
+        }
+        Err(error) => Err(call_failure(exit::of_error(&error), target, &error)),
+    }
+}
+
+/// The only execution whose ID begins so, and `may_be` the one, where `error` says that none has it.
+///
+/// # Errors
+/// As [`find`].
+pub(super) async fn find_by_prefix(
+    executor: &dyn Executor,
+    target: &Destination,
+    prefix: &ExecutionId,
+    error: &ExecutorError,
+    missing: u8,
+    may_be: impl Fn(&ExecutionId) -> bool,
+) -> Result<ExecutionInfo, Failure> {
+    let mut all = match list(executor, ListQuery { include_exited: true, ..ListQuery::default() }).await {
+        Ok(all) => all,
+        // who may not list them is told that there is none
+        Err(ExecutorError::Denied { .. }) => Vec::new(),
+        Err(error) => return Err(call_failure(exit::of_error(&error), target, &error)),
+    };
+    all.retain(|info| info.id.as_str().starts_with(prefix.as_str()) && may_be(&info.id));
+    match <[ExecutionInfo; 1]>::try_from(all) {
+        Ok([info]) => Ok(info),
+        Err(none) if none.is_empty() => Err(call_failure(missing, target, error)),
+        Err(several) => Err(ambiguous(target, prefix, &several, missing)),
+    }
+}
+
+fn ambiguous(target: &Destination, prefix: &ExecutionId, found: &[ExecutionInfo], code: u8) -> Failure {
+    let count = found.len();
+    let failure = Failure::message(code, format!("{target}: {count} executions have IDs that begin with {prefix}:"));
+    let lines = found.iter().take(MAX_CANDIDATES);
+    let lines = lines.map(|info| format!("  {}  {}  {}", info.id, state(info), printable(&command_text(info))));
+    let failure = lines.fold(failure, |failure, line| failure.hint(Some(line)));
+    failure.hint((count > MAX_CANDIDATES).then(|| format!("  and {} more", count - MAX_CANDIDATES)))
+}
+
+/// All pages.
+pub(crate) async fn list(executor: &dyn Executor, mut query: ListQuery) -> Result<Vec<ExecutionInfo>, ExecutorError> {
+    let mut executions = Vec::new();
+    loop {
+        let page = executor.list(query.clone()).await?;
+        executions.extend(page.executions);
+        if page.next_page_token.is_empty() {
+            return Ok(executions);
+        }
+        query.page_token = page.next_page_token;
+    }
+}

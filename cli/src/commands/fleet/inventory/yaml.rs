@@ -1,0 +1,171 @@
+//! Ansible's inventories in YAML: groups with `hosts`, `vars` and `children`.
+
+use serde_yaml_ng::{Mapping, Value};
+
+use super::ranges;
+use super::tree::{Tree, Variables};
+
+/// The text as YAML, with its merge keys (`<<`) applied.
+///
+/// # Errors
+/// It is not YAML.
+pub(super) fn parse(text: &str) -> Result<Value, String> {
+    let mut value: Value = serde_yaml_ng::from_str(text).map_err(|error| error.to_string())?;
+    value.apply_merge().map_err(|error| error.to_string())?;
+    Ok(value)
+}
+
+/// Adds the groups and hosts of the text.
+///
+/// # Errors
+/// What is wrong, and in which group.
+pub(super) fn read(inventory: &Value, tree: &mut Tree) -> Result<(), String> {
+    let groups = inventory.as_mapping().ok_or("expected groups, each with hosts, vars or children")?;
+    if groups.contains_key("plugin") {
+        return Err("it configures a plugin of Ansible; use --inventory 'ansible-inventory -i FILE --list'".to_owned());
+    }
+    groups.iter().try_for_each(|(name, group)| add_group(&text(name)?, group, tree))
+}
+
+/// Recursive: the YAML parser limits the depth.
+fn add_group(name: &str, group: &Value, tree: &mut Tree) -> Result<(), String> {
+    let group = match group {
+        Value::Null => &Mapping::new(),
+        Value::Mapping(group) => group,
+        _ => {
+            tree.warnings.push(format!("skipped {name}: it is not a group"));
+            return Ok(());
+        }
+    };
+    tree.add_group(name);
+    for (key, value) in group {
+        let entries = || entries(value).ok_or_else(|| format!("group {name}: {} is not a mapping", shown(key)));
+        match key.as_str() {
+            Some("hosts") => {
+                entries()?.iter().try_for_each(|(pattern, variables)| add_hosts(pattern, variables, name, tree))?;
+            }
+            Some("vars") => tree.set_group_variables(name, variables(&entries()?)),
+            Some("children") => {
+                for (child, group) in &entries()? {
+                    let child = text(child)?;
+                    tree.add_child(name, &child);
+                    add_group(&child, group, tree)?;
+                }
+            }
+            _ => {
+                let key = shown(key);
+                tree.warnings.push(format!("group {name}: skipped {key}: expected hosts, vars or children"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn add_hosts(pattern: &Value, variables: &Value, group: &str, tree: &mut Tree) -> Result<(), String> {
+    let variables = variables.as_mapping().map(self::variables).unwrap_or_default();
+    for host in ranges::expand(&text(pattern)?)? {
+        tree.add_host(group, &host, variables.clone());
+    }
+    Ok(())
+}
+
+/// A single name stands for a mapping of it to nothing.
+fn entries(value: &Value) -> Option<Mapping> {
+    match value {
+        Value::Null => Some(Mapping::new()),
+        Value::String(name) => Some([(Value::from(name.as_str()), Value::Null)].into_iter().collect()),
+        Value::Mapping(entries) => Some(entries.clone()),
+        _ => None,
+    }
+}
+
+/// Those with a single value.
+pub(super) fn variables(mapping: &Mapping) -> Variables {
+    let single = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    mapping.iter().filter_map(|(name, value)| Some((name.as_str()?.to_owned(), single(value)?))).collect()
+}
+
+fn text(name: &Value) -> Result<String, String> {
+    name.as_str().map(str::to_owned).ok_or_else(|| format!("{} is not a name: put it into quotes", shown(name)))
+}
+
+fn shown(key: &Value) -> String {
+    serde_yaml_ng::to_string(key).unwrap_or_default().trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::fleet::inventory::Inventory;
+
+    fn tree(text: &str) -> Result<Tree, String> {
+        let mut tree = Tree::default();
+        read(&parse(text)?, &mut tree)?;
+        Ok(tree)
+    }
+
+    fn inventory(text: &str) -> Result<Inventory, String> {
+        tree(text)?.into_inventory()
+    }
+
+    #[test]
+    fn groups_have_hosts_and_variables_and_children() {
+        let inventory = inventory(
+            "all:
+  hosts:
+    alone:
+  vars: {telexec_port: 17443, list: [1], secret: !vault x}
+  children:
+    prod:
+      children:
+        web:
+          hosts:
+            web[01:02]: &both {ansible_host: 10.0.0.1}
+            web10: {<<: *both, telexec_port: '1'}
+        db:
+          hosts: db1
+    empty:
+",
+        )
+        .unwrap();
+        let group = |name: &str| inventory.groups[name].join(" ");
+        assert_eq!(group("all"), "alone web01 web02 web10 db1");
+        assert_eq!(
+            (group("prod"), group("web"), group("empty")),
+            ("@web @db".into(), "web01 web02 web10".into(), String::new())
+        );
+        let host = |name: &str| (inventory.hosts[name].address.as_deref(), inventory.hosts[name].port);
+        assert_eq!((host("web02"), host("web10")), ((Some("10.0.0.1"), Some(17443)), (Some("10.0.0.1"), Some(1))));
+        assert_eq!((host("db1"), host("alone")), ((None, Some(17443)), (None, Some(17443))));
+    }
+
+    #[test]
+    fn what_is_no_inventory_says_why() {
+        for (text, why) in [
+            ("- a\n- b\n", "expected groups"),
+            ("plugin: amazon.aws.aws_ec2\n", "ansible-inventory -i FILE --list"),
+            ("web:\n  hosts: [a, b]\n", "group web: hosts is not a mapping"),
+            ("web:\n  hosts:\n    10: {}\n", "10 is not a name"),
+            ("web:\n  hosts:\n    a[1-2]: {}\n", "is not a range"),
+            ("web: {", "line"),
+        ] {
+            let error = inventory(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        let deep = format!("{}x{}", "{a: {children: ".repeat(60), "}}".repeat(60));
+        assert!(inventory(&deep).is_err());
+    }
+
+    #[test]
+    fn what_is_left_out_is_reported() {
+        let tree = tree("web:\n  host: {a: {}}\nversion: 2\n").unwrap();
+        assert_eq!(
+            tree.warnings,
+            ["group web: skipped host: expected hosts, vars or children", "skipped version: it is not a group"]
+        );
+    }
+}

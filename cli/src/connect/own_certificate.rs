@@ -1,0 +1,114 @@
+//! The caller's own certificate: whether it is one for callers, and when it or the CA expires.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use telexec_client::{Target, TlsOptions};
+use x509_parser::pem::Pem;
+
+use crate::config::{Config, ResolvedTarget};
+use crate::output::{Failure, exit, json, print_message};
+
+/// How long before the end of a certificate its holder is warned, unless the configuration says otherwise.
+const WARNING: Duration = Duration::from_secs(14 * 24 * 60 * 60);
+
+/// Files that were looked at: many hosts have the same, and one warning is enough.
+static SEEN: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
+
+/// Checks the certificate that a target is called with, and warns once for each file that expires soon. What cannot be read
+/// is reported by the connection.
+///
+/// # Errors
+/// The certificate is not for a caller: the agent would refuse it, and say less.
+pub(crate) fn check(config: &Config, resolved: &ResolvedTarget) -> Result<(), Failure> {
+    let (Some(Target::Tcp { .. }), Some(tls)) = (&resolved.target, &resolved.options.tls) else { return Ok(()) };
+    let within = config.defaults.expiry_warning.unwrap_or(WARNING);
+    for path in [&tls.cert, &tls.ca] {
+        let is_new =
+            || SEEN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(path.clone());
+        if !is_new() {
+            continue;
+        }
+        let Some(read) = Certificates::read(path) else { continue };
+        if path == &tls.cert && !read.is_for_clients {
+            let text = "its certificate is not for a client (extended key usage clientAuth), so no agent accepts it";
+            return Err(Failure::message(exit::LOST, format!("cannot use {}: {text}", path.display()))
+                .hint(Some("use one that was issued for a caller: telexec certs issue NAME --client")));
+        }
+        if let Some(warning) = warning(path, read.expire_time, within, SystemTime::now()) {
+            print_message(&warning);
+        }
+    }
+    Ok(())
+}
+
+/// When the caller's own certificate expires.
+pub(crate) fn expire_time(tls: &TlsOptions) -> Option<SystemTime> {
+    Certificates::read(&tls.cert).map(|read| read.expire_time)
+}
+
+fn warning(path: &Path, end: SystemTime, within: Duration, now: SystemTime) -> Option<String> {
+    let date = json::time(end).and_then(|time| time.split('T').next().map(str::to_owned)).unwrap_or_default();
+    let path = path.display();
+    match end.duration_since(now) {
+        Err(_) => Some(format!("warning: {path} has expired on {date}")),
+        Ok(rest) if rest < within => {
+            let rest = humantime::format_duration(coarse(rest));
+            Some(format!("warning: {path} expires in {rest}, on {date}: renew it"))
+        }
+        Ok(_) => None,
+    }
+}
+
+/// In whole days, or hours on the last.
+fn coarse(rest: Duration) -> Duration {
+    const HOUR: u64 = 60 * 60;
+    let unit = if rest.as_secs() < 24 * HOUR { HOUR } else { 24 * HOUR };
+    Duration::from_secs((rest.as_secs() / unit).max(1) * unit)
+}
+
+/// What matters of the certificates in a file.
+struct Certificates {
+    /// The end of the first that ends.
+    expire_time: SystemTime,
+    /// Of the first certificate; one that does not say is for anything.
+    is_for_clients: bool,
+}
+
+impl Certificates {
+    /// `None`: there is none, or it is malformed.
+    fn read(path: &Path) -> Option<Self> {
+        let data = std::fs::read(path).ok()?;
+        let mut read: Option<Self> = None;
+        for pem in Pem::iter_from_buffer(&data).filter_map(Result::ok).filter(|pem| pem.label == "CERTIFICATE") {
+            let certificate = pem.parse_x509().ok()?;
+            let end = SystemTime::from(certificate.validity().not_after.to_datetime());
+            let usage = certificate.extended_key_usage().ok()?;
+            let is_for_clients = usage.is_none_or(|usage| usage.value.client_auth);
+            read = Some(read.map_or(Self { expire_time: end, is_for_clients }, |first| Self {
+                expire_time: first.expire_time.min(end),
+                ..first
+            }));
+        }
+        read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_days_are_counted() {
+        const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+        let now = SystemTime::UNIX_EPOCH + DAY * 20_000;
+        let said = |end| warning(Path::new("a.pem"), end, DAY * 14, now);
+        assert_eq!(said(now + DAY * 14), None);
+        assert_eq!(said(now + DAY * 7 / 2).unwrap(), "warning: a.pem expires in 3days, on 2024-10-07: renew it");
+        assert!(said(now + DAY / 2).unwrap().contains("in 12h,"));
+        assert_eq!(said(now - DAY).unwrap(), "warning: a.pem has expired on 2024-10-03");
+        assert_eq!(warning(Path::new("a.pem"), now + DAY, Duration::ZERO, now), None);
+    }
+}

@@ -1,0 +1,199 @@
+//! The command line of `telexecd enroll` and `telexec certs enroll`, which are the same but for their directory.
+
+use std::io::Read;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use crate::client::Server;
+use crate::error::EnrollError;
+use crate::files;
+use crate::machine::{Answer, MachineFiles, certificates, file};
+use crate::token::{Token, is_name, sha256};
+
+/// A token is shorter.
+const MAX_TOKEN_BYTES: u64 = 4096;
+/// The variable that may have the token instead of a file.
+const TOKEN_VARIABLE: &str = "TELEXEC_ENROLL_TOKEN";
+
+/// What to get, and from whom.
+#[derive(Clone, Debug, Args)]
+pub struct EnrollArgs {
+    /// Machine on which `telexec certs serve` runs [default port: 7444]
+    #[arg(long, value_name = "HOST[:PORT]", required_unless_present = "csr")]
+    server: Option<String>,
+    /// File with the token; - is standard input [default: the variable TELEXEC_ENROLL_TOKEN]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["renew", "csr"])]
+    token_file: Option<PathBuf>,
+    /// Renew the certificate if that is due, and replace ca.pem and crl.pem; needs no token
+    #[arg(long)]
+    renew: bool,
+    /// Only make a key and a signing request, NAME.csr, for another CA
+    #[arg(long, requires = "name", conflicts_with_all = ["server", "renew", "force"])]
+    csr: bool,
+    /// Name of the files [default: the token's; with --renew the only one in the directory]
+    #[arg(long)]
+    name: Option<String>,
+    /// Host name in the signing request; may be repeated [default: NAME]
+    #[arg(long, value_name = "NAME", requires = "csr")]
+    dns: Vec<String>,
+    /// IP address in the signing request; may be repeated
+    #[arg(long, value_name = "ADDRESS", requires = "csr")]
+    ip: Vec<IpAddr>,
+    /// Replace an existing certificate and its key; with --renew: renew it even if that is not due
+    #[arg(long)]
+    force: bool,
+    /// How long to try while the server cannot be reached
+    #[arg(long, value_name = "DURATION", default_value = "30s")]
+    timeout: humantime::Duration,
+}
+
+/// What has been done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Enrolled {
+    /// A certificate was issued, or renewed.
+    Certificate(MachineFiles),
+    /// Nothing was due; the CAs and revocation lists are up to date.
+    NotDue(MachineFiles),
+    /// A signing request was written to this file; the certificate goes to those.
+    Request(PathBuf, MachineFiles),
+}
+
+impl EnrollArgs {
+    /// Does it, with the files in this directory.
+    ///
+    /// # Errors
+    /// Why nothing was issued.
+    pub async fn run(&self, directory: &Path) -> Result<Enrolled, EnrollError> {
+        if directory.join("ca.key").exists() {
+            return Err(EnrollError::DirectoryOfCa(directory.to_owned()));
+        }
+        if let Some(name) = self.name.as_deref().filter(|name| !is_name(name)) {
+            let text = format!("invalid name {name:?}: use only letters, digits and . _ - @ :, and no . or - first");
+            return Err(EnrollError::Usage(text));
+        }
+        let server = self.server.as_deref().map(str::parse::<Server>).transpose().map_err(EnrollError::Usage)?;
+        match (server, self.name.as_deref()) {
+            (None, Some(name)) => self.request(directory, name),
+            (None, None) => Err(EnrollError::Usage("--server is missing".into())),
+            (Some(server), _) if self.renew => self.renew(directory, &server).await,
+            (Some(server), _) => self.enroll(directory, &server).await,
+        }
+    }
+
+    async fn enroll(&self, directory: &Path, server: &Server) -> Result<Enrolled, EnrollError> {
+        let token = self.token()?;
+        let machine = MachineFiles::new(directory, self.name.as_deref().unwrap_or(token.name()));
+        make_directory(directory)?;
+        if !self.force {
+            machine.check_ca(token.fingerprint())?;
+        }
+        let key = machine.prepare_key(self.force)?;
+        let request = CertificateParams::default().serialize_request(&key)?;
+        let issued = server.enroll(&token, request.der(), *self.timeout).await?;
+        let answer = Answer {
+            certificate: issued.certificate,
+            ca_certificates: issued.ca_certificates,
+            revocation_lists: issued.revocation_lists,
+        };
+        let cas = parsed(server, &answer.ca_certificates)?;
+        if !cas.iter().any(|ca| sha256(ca) == *token.fingerprint()) {
+            return Err(wrong_answer(server, "the CA of the token is not among those to trust"));
+        }
+        check_key(server, &answer.certificate, &key)?;
+        machine.place(&answer)?;
+        Ok(Enrolled::Certificate(machine))
+    }
+
+    async fn renew(&self, directory: &Path, server: &Server) -> Result<Enrolled, EnrollError> {
+        let machine = match &self.name {
+            Some(name) => MachineFiles::new(directory, name),
+            None => MachineFiles::only(directory)?,
+        };
+        let (chain, key) = machine.pair()?;
+        let own = KeyPair::try_from(&key)?;
+        let cas = certificates(&machine.ca)?;
+        let renewed = server.renew(chain, key, cas, self.force, *self.timeout).await?;
+        let answer = Answer {
+            certificate: renewed.certificate,
+            ca_certificates: renewed.ca_certificates,
+            revocation_lists: renewed.revocation_lists,
+        };
+        parsed(server, &answer.ca_certificates)?;
+        let is_due = !answer.certificate.is_empty();
+        if is_due {
+            check_key(server, &answer.certificate, &own)?;
+        }
+        machine.place(&answer)?;
+        Ok(if is_due { Enrolled::Certificate(machine) } else { Enrolled::NotDue(machine) })
+    }
+
+    fn request(&self, directory: &Path, name: &str) -> Result<Enrolled, EnrollError> {
+        let machine = MachineFiles::new(directory, name);
+        make_directory(directory)?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        let dns = if self.dns.is_empty() && self.ip.is_empty() { vec![name.to_owned()] } else { self.dns.clone() };
+        for dns in dns {
+            params.subject_alt_names.push(SanType::DnsName(dns.as_str().try_into()?));
+        }
+        params.subject_alt_names.extend(self.ip.iter().copied().map(SanType::IpAddress));
+        let pem = params.serialize_request(&machine.key()?)?.pem()?;
+        let path = directory.join(format!("{name}.csr"));
+        files::replace(&path, files::PUBLIC, &pem).map_err(|source| file("write", &path, source))?;
+        Ok(Enrolled::Request(path, machine))
+    }
+
+    /// From the file, standard input or the environment: the arguments of a process are for everybody to read.
+    fn token(&self) -> Result<Token, EnrollError> {
+        let mut text = String::new();
+        let read = |reader: &mut dyn Read, text: &mut String| reader.take(MAX_TOKEN_BYTES).read_to_string(text);
+        match &self.token_file {
+            None => match std::env::var(TOKEN_VARIABLE) {
+                Ok(token) => text = token,
+                Err(_) => {
+                    let missing = format!("no token: use --token-file, or the variable {TOKEN_VARIABLE}");
+                    return Err(EnrollError::Usage(missing));
+                }
+            },
+            Some(path) if path == Path::new("-") => {
+                read(&mut std::io::stdin(), &mut text).map_err(|source| file("read", path, source))?;
+            }
+            Some(path) => {
+                let opened = std::fs::File::open(path).and_then(|mut file| read(&mut file, &mut text));
+                opened.map_err(|source| file("read", path, source))?;
+            }
+        }
+        Ok(text.parse()?)
+    }
+}
+
+fn make_directory(directory: &Path) -> Result<(), EnrollError> {
+    files::make_directory(directory).map_err(|source| file("create", directory, source))
+}
+
+fn parsed(server: &Server, pem: &str) -> Result<Vec<CertificateDer<'static>>, EnrollError> {
+    let found = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
+    let found = found.map_err(|_| wrong_answer(server, "a certificate is malformed"))?;
+    if found.is_empty() { Err(wrong_answer(server, "there is no certificate")) } else { Ok(found) }
+}
+
+/// The certificate is for this key.
+fn check_key(server: &Server, certificate: &str, key: &KeyPair) -> Result<(), EnrollError> {
+    let chain = parsed(server, certificate)?;
+    let der = rustls::pki_types::PrivatePkcs8KeyDer::from(key.serialize_der());
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    match rustls::sign::CertifiedKey::from_der(chain, der.into(), &provider) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(wrong_answer(server, "the certificate is not for the key of this machine")),
+    }
+}
+
+fn wrong_answer(server: &Server, what: &'static str) -> EnrollError {
+    EnrollError::Answer { server: server.to_string(), what }
+}

@@ -1,0 +1,109 @@
+//! Why a machine has no certificate.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::token::InvalidToken;
+
+/// Why a certificate was not issued, renewed or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnrollError {
+    /// The flags do not fit together.
+    #[error("{0}")]
+    Usage(String),
+    /// No token was given, or something else.
+    #[error("the token cannot be used")]
+    Token(#[from] InvalidToken),
+    /// A file cannot be read or written.
+    #[error("cannot {what} {}", path.display())]
+    File {
+        /// What was to be done with it.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A file has something else in it.
+    #[error("cannot use {}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// There is a certificate already.
+    #[error("{} exists: renew it with --renew, or replace it with --force and a new token", .0.display())]
+    Exists(PathBuf),
+    /// Machines must trust the CA that they have in this file.
+    #[error("{} is of another CA: replace it with --force, or select another directory with --dir", .0.display())]
+    AnotherCa(PathBuf),
+    /// The directory is that of a CA.
+    #[error("{} is the directory of a CA: select another one with --dir", .0.display())]
+    DirectoryOfCa(PathBuf),
+    /// It is not clear which certificate is to be renewed.
+    #[error("{} has {found} certificates with a key: select one with --name", directory.display())]
+    Ambiguous {
+        /// The directory.
+        directory: PathBuf,
+        /// How many it has.
+        found: usize,
+    },
+    /// No connection.
+    #[error("{server} is unreachable: is `telexec certs serve` running there?")]
+    Unreachable {
+        /// HOST:PORT.
+        server: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The server is not the CA.
+    #[error("{server} is not the CA that this machine is to trust; nothing was sent to it")]
+    Untrusted {
+        /// HOST:PORT.
+        server: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The CA refused.
+    #[error("{server} refused: {reason}")]
+    Refused {
+        /// HOST:PORT.
+        server: String,
+        /// Why.
+        reason: String,
+    },
+    /// The call failed.
+    #[error("{server} failed")]
+    Failed {
+        /// HOST:PORT.
+        server: String,
+        /// The cause.
+        source: Box<tonic::Status>,
+    },
+    /// The answer makes no sense.
+    #[error("{server} answered with something else than was asked for: {what}")]
+    Answer {
+        /// HOST:PORT.
+        server: String,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A key or a request cannot be made.
+    #[error("cannot make the request")]
+    Request(#[from] rcgen::Error),
+}
+
+impl EnrollError {
+    /// Whether trying again may help.
+    pub(crate) fn is_transient(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Failed { source, .. } => {
+                matches!(source.code(), tonic::Code::Unavailable | tonic::Code::Unknown | tonic::Code::Cancelled)
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The files of a machine: `NAME.key`, which never leaves it, `NAME.pem`, `ca.pem` and `crl.pem`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+use crate::error::EnrollError;
+use crate::files;
+use crate::token::sha256;
+
+/// The files of one certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MachineFiles {
+    /// The certificate.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The CAs to trust.
+    pub ca: PathBuf,
+    /// Their revocation lists.
+    pub crl: PathBuf,
+}
+
+/// What a CA answered, as PEM.
+pub(crate) struct Answer {
+    pub(crate) certificate: String,
+    pub(crate) ca_certificates: String,
+    pub(crate) revocation_lists: String,
+}
+
+impl MachineFiles {
+    pub(crate) fn new(directory: &Path, name: &str) -> Self {
+        Self {
+            cert: directory.join(format!("{name}.pem")),
+            key: directory.join(format!("{name}.key")),
+            ca: directory.join("ca.pem"),
+            crl: directory.join("crl.pem"),
+        }
+    }
+
+    /// The only certificate of the directory that has a key.
+    pub(crate) fn only(directory: &Path) -> Result<Self, EnrollError> {
+        let unreadable = |source| file("read", directory, source);
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(directory).map_err(unreadable)? {
+            let path = entry.map_err(unreadable)?.path();
+            let is_key = path.extension().is_some_and(|extension| extension == "key");
+            if let Some(name) = path.file_stem().and_then(|name| name.to_str()).filter(|_| is_key)
+                && Self::new(directory, name).cert.exists()
+            {
+                names.push(name.to_owned());
+            }
+        }
+        match &names[..] {
+            [name] => Ok(Self::new(directory, name)),
+            _ => Err(EnrollError::Ambiguous { directory: directory.to_owned(), found: names.len() }),
+        }
+    }
+
+    /// A key for a certificate that is to be requested: it is on the disk before anyone knows of it. One that an interrupted
+    /// enrolment left is used again, so that the same token serves.
+    pub(crate) fn prepare_key(&self, force: bool) -> Result<KeyPair, EnrollError> {
+        let pending = self.pending_key();
+        let fits = self.pair().is_ok();
+        if fits && !force {
+            return Err(EnrollError::Exists(self.cert.clone()));
+        }
+        if pending.exists() {
+            return read_key(&pending);
+        }
+        if self.key.exists() && !fits {
+            return read_key(&self.key);
+        }
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        match files::create(&pending, files::SECRET, &key.serialize_pem()) {
+            // another enrolment was faster
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => read_key(&pending),
+            written => written.map(|()| key).map_err(|source| file("write", &pending, source)),
+        }
+    }
+
+    /// A key for a request that is signed elsewhere; an existing one is kept.
+    pub(crate) fn key(&self) -> Result<KeyPair, EnrollError> {
+        if self.key.exists() {
+            return read_key(&self.key);
+        }
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let written = files::create(&self.key, files::SECRET, &key.serialize_pem());
+        written.map(|()| key).map_err(|source| file("write", &self.key, source))
+    }
+
+    /// Refuses to replace the CA that the machine trusts by the one with this fingerprint.
+    pub(crate) fn check_ca(&self, fingerprint: &[u8; 32]) -> Result<(), EnrollError> {
+        match certificates(&self.ca) {
+            Ok(present) if !present.iter().any(|ca| sha256(ca) == *fingerprint) => {
+                Err(EnrollError::AnotherCa(self.ca.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes an answer. The key is put in its place before the certificate: a key without its certificate is one that
+    /// [`prepare_key`](Self::prepare_key) uses again.
+    pub(crate) fn place(&self, answer: &Answer) -> Result<(), EnrollError> {
+        write(&self.ca, &answer.ca_certificates)?;
+        if !answer.revocation_lists.is_empty() {
+            write(&self.crl, &answer.revocation_lists)?;
+        }
+        if answer.certificate.is_empty() {
+            return Ok(());
+        }
+        let pending = self.pending_key();
+        if pending.exists() {
+            files::rename(&pending, &self.key).map_err(|source| file("write", &self.key, source))?;
+        }
+        write(&self.cert, &answer.certificate)
+    }
+
+    /// The certificate, with its intermediates, and its key.
+    pub(crate) fn pair(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), EnrollError> {
+        let chain = certificates(&self.cert)?;
+        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|error| content(&self.key, error))?;
+        let fits = CertifiedKey::from_der(chain.clone(), key.clone_key(), &aws_lc_rs::default_provider());
+        fits.map_err(|error| content(&self.key, error))?;
+        Ok((chain, key))
+    }
+
+    fn pending_key(&self) -> PathBuf {
+        let mut path = self.key.clone().into_os_string();
+        path.push(".new");
+        path.into()
+    }
+}
+
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, EnrollError> {
+    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    found.map_err(|error| content(path, error))
+}
+
+fn read_key(path: &Path) -> Result<KeyPair, EnrollError> {
+    let text = std::fs::read_to_string(path).map_err(|source| file("read", path, source))?;
+    KeyPair::from_pem(&text).map_err(|error| content(path, error))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), EnrollError> {
+    // not touched if nothing has changed: an agent would load it again
+    if std::fs::read_to_string(path).is_ok_and(|present| present == text) {
+        return Ok(());
+    }
+    files::replace(path, files::PUBLIC, text).map_err(|source| file("write", path, source))
+}
+
+pub(crate) fn file(what: &'static str, path: &Path, source: io::Error) -> EnrollError {
+    EnrollError::File { what, path: path.to_owned(), source }
+}
+
+fn content(path: &Path, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> EnrollError {
+    EnrollError::Content { path: path.to_owned(), source: error.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use rcgen::CertificateParams;
+
+    use super::*;
+
+    fn answer(key: &KeyPair) -> Answer {
+        let pem = CertificateParams::default().self_signed(key).unwrap().pem();
+        Answer { certificate: pem.clone(), ca_certificates: pem, revocation_lists: "list".into() }
+    }
+
+    #[test]
+    fn an_interrupted_enrolment_goes_on_with_its_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let machine = MachineFiles::new(directory.path(), "web1");
+        let key = machine.prepare_key(false).unwrap();
+        let mode = machine.pending_key().metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        // before the answer
+        assert_eq!(machine.prepare_key(false).unwrap().serialize_pem(), key.serialize_pem());
+        // between the two files
+        files::rename(&machine.pending_key(), &machine.key).unwrap();
+        assert_eq!(machine.prepare_key(false).unwrap().serialize_pem(), key.serialize_pem());
+        machine.place(&answer(&key)).unwrap();
+        assert!(matches!(machine.prepare_key(false), Err(EnrollError::Exists(_))));
+
+        // a second one, cut off at the same places: the first pair works until then
+        let next = machine.prepare_key(true).unwrap();
+        assert_ne!(next.serialize_pem(), key.serialize_pem());
+        machine.pair().unwrap();
+        assert_eq!(machine.prepare_key(true).unwrap().serialize_pem(), next.serialize_pem());
+        files::rename(&machine.pending_key(), &machine.key).unwrap();
+        assert_eq!(machine.prepare_key(false).unwrap().serialize_pem(), next.serialize_pem());
+        machine.place(&answer(&next)).unwrap();
+        machine.pair().unwrap();
+        assert_eq!(MachineFiles::only(directory.path()).unwrap(), machine);
+    }
+}

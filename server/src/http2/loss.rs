@@ -1,0 +1,266 @@
+//! Whether a call ends since its connection is lost, rather than by a cancel: HTTP/2 drops both alike.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use hyper::body::{Body, Frame, SizeHint};
+use telexec_engine::ConnectionState;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::http2::connection::MAX_STREAMS;
+use crate::http2::preface::PREFACE_BYTES;
+
+/// A cancel was read just before it takes effect. A peer that was not heard of for this long has sent none: its connection
+/// has failed the keepalive.
+const SILENCE: Duration = Duration::from_secs(5);
+/// The first bit of a stream identifier.
+const RESERVED: u32 = 1 << 31;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const GOAWAY: u8 = 7;
+
+/// What is known of a connection.
+pub(crate) struct Link {
+    since: Instant,
+    /// Its end or an error was seen.
+    is_over: AtomicBool,
+    /// Milliseconds after `since` when the peer was last heard of.
+    heard: AtomicU64,
+    frames: Mutex<Frames>,
+}
+
+impl Link {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            since: Instant::now(),
+            is_over: AtomicBool::new(false),
+            heard: AtomicU64::new(0),
+            frames: Mutex::default(),
+        })
+    }
+
+    /// The stream of a call that begins now: they begin in the order of their headers.
+    pub(crate) fn next_stream(&self) -> u32 {
+        self.frames().opened.pop_front().unwrap_or_default()
+    }
+
+    /// Whether the call of this stream, which ends now, does so because the connection is lost.
+    fn is_lost(&self, stream: u32) -> bool {
+        let heard = Duration::from_millis(self.heard.load(Ordering::Acquire));
+        let is_over = self.is_over.load(Ordering::Acquire) || self.since.elapsed().saturating_sub(heard) > SILENCE;
+        is_over && !self.frames().has_cancelled(stream)
+    }
+
+    fn frames(&self) -> MutexGuard<'_, Frames> {
+        self.frames.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self, result: &io::Result<()>, bytes: &[u8]) {
+        match result {
+            Ok(()) if !bytes.is_empty() => {
+                self.frames().read(bytes);
+                let heard = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+                self.heard.store(heard, Ordering::Release);
+            }
+            _ => self.is_over.store(true, Ordering::Release),
+        }
+    }
+
+    fn wrote<T>(&self, result: &io::Result<T>) {
+        if result.is_err() {
+            self.is_over.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// The frames of the peer, by their headers (RFC 9113, section 4.1): a peer that goes on purpose resets its streams, or
+/// sends GOAWAY, and its end may be read together with that.
+struct Frames {
+    /// Bytes until the next header.
+    skip: usize,
+    header: [u8; 9],
+    /// How much of the header was read.
+    read: usize,
+    has_said_goodbye: bool,
+    /// The last stream that was opened.
+    last: u32,
+    /// Those whose calls have not begun.
+    opened: VecDeque<u32>,
+    /// Those that were reset last.
+    reset: VecDeque<u32>,
+}
+
+impl Default for Frames {
+    fn default() -> Self {
+        let skip = PREFACE_BYTES;
+        let (opened, reset) = (VecDeque::new(), VecDeque::new());
+        Self { skip, header: [0; 9], read: 0, has_said_goodbye: false, last: 0, opened, reset }
+    }
+}
+
+impl Frames {
+    fn read(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let skipped = self.skip.min(bytes.len());
+            self.skip -= skipped;
+            bytes = bytes.get(skipped..).unwrap_or_default();
+            let missing = self.header.get_mut(self.read..).unwrap_or_default();
+            let taken = missing.len().min(bytes.len());
+            let (header, rest) = bytes.split_at(taken);
+            missing.iter_mut().zip(header).for_each(|(to, from)| *to = *from);
+            self.read += taken;
+            bytes = rest;
+            if self.read == self.header.len() {
+                self.read = 0;
+                self.frame();
+            }
+        }
+    }
+
+    fn frame(&mut self) {
+        let [high, middle, low, kind, _, stream @ ..] = self.header;
+        self.skip = u32::from_be_bytes([0, high, middle, low]) as usize;
+        let stream = u32::from_be_bytes(stream) & !RESERVED;
+        match kind {
+            // others are trailers
+            HEADERS if stream > self.last => {
+                self.last = stream;
+                remember(&mut self.opened, stream);
+            }
+            RST_STREAM => remember(&mut self.reset, stream),
+            GOAWAY => self.has_said_goodbye = true,
+            _ => {}
+        }
+    }
+
+    fn has_cancelled(&self, stream: u32) -> bool {
+        self.has_said_goodbye || self.reset.contains(&stream)
+    }
+}
+
+/// More are not remembered: there are no more calls at once.
+fn remember(streams: &mut VecDeque<u32>, stream: u32) {
+    if streams.len() >= MAX_STREAMS as usize {
+        streams.pop_front();
+    }
+    streams.push_back(stream);
+}
+
+/// A connection that is observed.
+pub(crate) struct Observed<S> {
+    pub(crate) io: S,
+    pub(crate) link: Arc<Link>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Observed<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let result = ready!(Pin::new(&mut self.io).poll_read(cx, buf));
+        self.link.read(&result, buf.filled().get(before..).unwrap_or_default());
+        Poll::Ready(result)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Observed<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let result = ready!(Pin::new(&mut self.io).poll_write(cx, buf));
+        self.link.wrote(&result);
+        Poll::Ready(result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = ready!(Pin::new(&mut self.io).poll_write_vectored(cx, bufs));
+        self.link.wrote(&result);
+        Poll::Ready(result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = ready!(Pin::new(&mut self.io).poll_flush(cx));
+        self.link.wrote(&result);
+        Poll::Ready(result)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+/// Tells the engine whether the connection of a call is lost.
+#[derive(Clone)]
+pub(crate) struct LossReport {
+    pub(crate) call: ConnectionState,
+    pub(crate) link: Arc<Link>,
+    pub(crate) stream: u32,
+}
+
+/// Something of a call that HTTP/2 may drop before its end: if the connection is lost then, that is reported before.
+pub(crate) struct Reported<T> {
+    inner: T,
+    /// `None`: it has come to its end.
+    report: Option<LossReport>,
+}
+
+impl<T> Reported<T> {
+    pub(crate) fn new(inner: T, report: LossReport) -> Self {
+        Self { inner, report: Some(report) }
+    }
+}
+
+impl<T> Drop for Reported<T> {
+    fn drop(&mut self) {
+        // before `inner` is dropped
+        if let Some(LossReport { call, link, stream }) = &self.report
+            && link.is_lost(*stream)
+        {
+            call.set_lost();
+        }
+    }
+}
+
+impl<F: Future + Unpin> Future for Reported<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let output = ready!(Pin::new(&mut self.inner).poll(cx));
+        self.report = None;
+        Poll::Ready(output)
+    }
+}
+
+impl<B: Body + Unpin> Body for Reported<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        if frame.is_none() || self.inner.is_end_stream() {
+            self.report = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

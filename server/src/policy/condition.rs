@@ -1,0 +1,274 @@
+//! The conditions of a rule, each of which is evaluated and explained by itself.
+
+use std::sync::Arc;
+
+use cedar_policy::pst::{BinaryOp, Clause, Effect, Expr, Literal, Template, UnaryOp, Var};
+use cedar_policy::{Entities, EvalResult, Expression, Request, eval_expression};
+
+/// Longer conditions and values are cut when they are printed.
+const MAX_TEXT_BYTES: usize = 300;
+const MAX_VALUE_BYTES: usize = 100;
+/// Further values are not printed.
+const MAX_VALUES: usize = 8;
+
+/// What a rule needs in order to permit a call or, if it forbids, in order not to.
+#[derive(Clone, Debug)]
+pub(super) struct Condition {
+    /// As Cedar writes it, on one line.
+    text: String,
+    expression: Expression,
+    /// What it looks at in the context.
+    attributes: Vec<Attribute>,
+    /// For `context has timeout`: the attribute, without which further conditions cannot hold.
+    guards: Option<Attribute>,
+    /// For `["cat", "df"].containsAll(context.programs)`: the list.
+    list: Option<Vec<String>>,
+    /// It says whom the rule is about.
+    pub(super) is_about_principal: bool,
+}
+
+/// An attribute of the context, by its path: `limits`, `cpus`.
+#[derive(Clone, Debug, PartialEq)]
+struct Attribute(Vec<String>);
+
+impl Condition {
+    /// The conditions of the scope of a rule: of its principal, of its action, and of its resource. `None`: any.
+    pub(super) fn of_scope(rule: &Template) -> [Option<Self>; 3] {
+        let constraint = |variable: &str, constraint: &dyn ToString| match constraint.to_string() {
+            any if any.is_empty() => None,
+            text => Self::new(format!("{variable} {text}"), None),
+        };
+        [
+            constraint("principal", &rule.principal),
+            constraint("action", &rule.action),
+            constraint("resource", &rule.resource),
+        ]
+    }
+
+    /// The conditions of a rule's clauses: all have to hold for it to permit, or not to forbid.
+    pub(super) fn of_clauses(rule: &Template) -> Vec<Self> {
+        let clauses = rule.clauses().iter().map(|clause| match clause {
+            Clause::When(expr) => Arc::clone(expr),
+            Clause::Unless(expr) => not(expr),
+        });
+        let both = |left, right| Arc::new(Expr::BinaryOp { op: BinaryOp::And, left, right });
+        let mut needed = Vec::new();
+        if let Some(all) = clauses.reduce(both) {
+            conjuncts(&all, rule.effect == Effect::Permit, &mut needed);
+        }
+        needed.into_iter().filter_map(|expr| Self::new(expr.to_string(), Some(&expr))).collect()
+    }
+
+    /// `None`: the text does not read back as an expression, which the tests of Cedar exclude.
+    fn new(text: String, expr: Option<&Expr>) -> Option<Self> {
+        let expression = text.parse().ok()?;
+        let attributes = expr.map(attributes).unwrap_or_default();
+        let (guards, list) = match expr {
+            Some(Expr::HasAttr { .. }) => (attributes.first().cloned(), None),
+            Some(Expr::BinaryOp { op: BinaryOp::ContainsAll, left, right }) if path(right).is_some() => {
+                (None, literals(left))
+            }
+            _ => (None, None),
+        };
+        let is_about_principal = expr.is_some_and(|expr| variables(expr) == [Var::Principal]);
+        Some(Self { text, expression, attributes, guards, list, is_about_principal })
+    }
+
+    /// Whether it holds; what cannot be evaluated does not.
+    pub(super) fn holds(&self, request: &Request, entities: &Entities) -> bool {
+        eval_expression(request, entities, &self.expression) == Ok(EvalResult::Bool(true))
+    }
+
+    /// Whether it cannot hold because of another one that does not, as `context.timeout < …` after `context has timeout`.
+    pub(super) fn follows(&self, other: &Self) -> bool {
+        let guarded = |attribute: &Attribute| other.guards.iter().any(|guard| attribute.0.starts_with(&guard.0));
+        self.attributes.iter().any(guarded)
+    }
+
+    /// Its text, and the values that it looks at: `context.user == "nobody" (user is "root")`. `missing` says why the
+    /// context lacks an attribute.
+    pub(super) fn explain(&self, request: &Request, missing: impl Fn(&str) -> String) -> String {
+        let detail = |attribute: &Attribute| match (attribute.value(request), &self.list) {
+            (None, _) => missing(&attribute.0.join(".")),
+            (Some(EvalResult::Set(set)), Some(list)) => {
+                let is_listed = |value: &&EvalResult| !matches!(value, EvalResult::String(text) if list.contains(text));
+                let others: Vec<_> = set.iter().filter(is_listed).collect();
+                let are = if others.len() == 1 { "is" } else { "are" };
+                format!("{} {are} not among them", enumerate(&others))
+            }
+            (Some(value), _) => format!("{} is {}", attribute.0.join("."), print(&value)),
+        };
+        let text = cut(&self.text, MAX_TEXT_BYTES);
+        match self.attributes.iter().map(detail).collect::<Vec<_>>() {
+            details if details.is_empty() => text,
+            details => format!("{text} ({})", details.join(", ")),
+        }
+    }
+}
+
+impl Attribute {
+    /// `None`: the context lacks it.
+    fn value(&self, request: &Request) -> Option<EvalResult> {
+        let (first, rest) = self.0.split_first()?;
+        let within = |value, name: &String| match value {
+            EvalResult::Record(record) => record.get(name).cloned(),
+            _ => None,
+        };
+        rest.iter().try_fold(request.context()?.get(first)?, within)
+    }
+}
+
+/// What has to hold so that this does or, if it is not `needed`, does not: `!(a || b)` needs `!a` and `!b`.
+fn conjuncts(expr: &Arc<Expr>, needed: bool, all: &mut Vec<Arc<Expr>>) {
+    match (&**expr, needed) {
+        (Expr::BinaryOp { op: BinaryOp::And, left, right }, true)
+        | (Expr::BinaryOp { op: BinaryOp::Or, left, right }, false) => {
+            conjuncts(left, needed, all);
+            conjuncts(right, needed, all);
+        }
+        (Expr::UnaryOp { op: UnaryOp::Not, expr }, _) => conjuncts(expr, !needed, all),
+        (_, true) => all.push(Arc::clone(expr)),
+        (Expr::BinaryOp { op: BinaryOp::Eq, left, right }, false) => {
+            all.push(Arc::new(Expr::BinaryOp {
+                op: BinaryOp::NotEq,
+                left: Arc::clone(left),
+                right: Arc::clone(right),
+            }));
+        }
+        (_, false) => all.push(not(expr)),
+    }
+}
+
+fn not(expr: &Arc<Expr>) -> Arc<Expr> {
+    Arc::new(Expr::UnaryOp { op: UnaryOp::Not, expr: Arc::clone(expr) })
+}
+
+/// The path of an attribute of the context; empty: the context itself.
+fn path(expr: &Expr) -> Option<Vec<String>> {
+    match expr {
+        Expr::Var(Var::Context) => Some(Vec::new()),
+        Expr::GetAttr { expr, attr } => path(expr).map(|path| [path, vec![attr.to_string()]].concat()),
+        Expr::HasAttr { expr, attrs } => {
+            path(expr).map(|path| path.into_iter().chain(attrs.iter().map(ToString::to_string)).collect())
+        }
+        _ => None,
+    }
+}
+
+/// The attributes of the context that it looks at, each once.
+fn attributes(expr: &Expr) -> Vec<Attribute> {
+    let of = |expr: &Expr| path(expr).map(|path| vec![Attribute(path)]);
+    expr.reduce(&of, &union, Vec::new()).into_iter().filter(|attribute| !attribute.0.is_empty()).collect()
+}
+
+/// The variables that it looks at, each once.
+fn variables(expr: &Expr) -> Vec<Var> {
+    let of = |expr: &Expr| match expr {
+        Expr::Var(variable) => Some(vec![variable.clone()]),
+        _ => None,
+    };
+    expr.reduce(&of, &union, Vec::new())
+}
+
+fn union<T: PartialEq>(mut one: Vec<T>, other: Vec<T>) -> Vec<T> {
+    for value in other {
+        if !one.contains(&value) {
+            one.push(value);
+        }
+    }
+    one
+}
+
+/// The texts of a set of literals; `None`: it is something else.
+fn literals(expr: &Expr) -> Option<Vec<String>> {
+    let Expr::Set(elements) = expr else { return None };
+    let text = |element: &Arc<Expr>| match &**element {
+        Expr::Literal(Literal::String(text)) => Some(text.to_string()),
+        _ => None,
+    };
+    elements.iter().map(text).collect()
+}
+
+fn print(value: &EvalResult) -> String {
+    match value {
+        EvalResult::Set(set) => format!("[{}]", enumerate(&set.iter().collect::<Vec<_>>())),
+        EvalResult::String(text) => format!("{:?}", cut(text, MAX_VALUE_BYTES)),
+        value => cut(&value.to_string(), MAX_VALUE_BYTES),
+    }
+}
+
+fn enumerate(values: &[&EvalResult]) -> String {
+    let some = values.iter().take(MAX_VALUES).map(|value| print(value)).collect::<Vec<_>>().join(", ");
+    if values.len() > MAX_VALUES { format!("{some}, …") } else { some }
+}
+
+fn cut(text: &str, bytes: usize) -> String {
+    match text.get(..text.floor_char_boundary(bytes)) {
+        Some(start) if start.len() < text.len() => format!("{start}…"),
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cedar_policy::Policy;
+
+    use super::*;
+
+    fn needs(rule: &str) -> Vec<String> {
+        let rule = Policy::parse(None, rule).unwrap().to_pst().unwrap();
+        Condition::of_clauses(rule.body()).into_iter().map(|condition| condition.text).collect()
+    }
+
+    #[test]
+    fn a_rule_needs_what_its_clauses_say() {
+        let permit = |clauses: &str| needs(&format!("permit(principal, action, resource) {clauses};"));
+        let forbid = |clauses: &str| needs(&format!("forbid(principal, action, resource) {clauses};"));
+        let (a, b) = (r#"context.user == "nobody""#, r#"["cat", "df"].containsAll(context.programs)"#);
+        let both = format!("when {{ ({a} // why\n && {b}) && context.login }}");
+        assert_eq!(permit(&both), [a, b, "context.login"]);
+        assert_eq!(
+            permit("when { context.login } unless { context.terminal }"),
+            ["context.login", "!context.terminal"]
+        );
+        assert_eq!(permit("unless { context.login || context.terminal }"), ["!context.login", "!context.terminal"]);
+        assert_eq!(permit("when { context.login || context.terminal }"), ["context.login || context.terminal"]);
+        assert_eq!(permit("unless { context.login && context.terminal }"), ["!(context.login && context.terminal)"]);
+        assert_eq!(permit(""), [""; 0]);
+        assert_eq!(
+            forbid("when { context.user_id == 0 || context.uses_sudo }"),
+            ["context.user_id != 0", "!context.uses_sudo"]
+        );
+        assert_eq!(
+            forbid("unless { context.limits has cpus && context.login }"),
+            ["context.limits has cpus", "context.login"]
+        );
+        assert_eq!(
+            forbid("when { context.login } unless { context.terminal }"),
+            ["!(context.login && (!context.terminal))"]
+        );
+    }
+
+    #[test]
+    fn what_a_condition_looks_at_is_known() {
+        let of = |text: &str| {
+            let rule = format!("permit(principal, action, resource) when {{ {text} }};");
+            let rule = Policy::parse(None, rule).unwrap().to_pst().unwrap();
+            let condition = Condition::of_clauses(rule.body()).remove(0);
+            let attributes = condition.attributes.iter().map(|attribute| attribute.0.join(".")).collect::<Vec<_>>();
+            (attributes.join(" "), condition.guards.is_some(), condition.list.is_some(), condition.is_about_principal)
+        };
+        for (text, attributes, guards, list, is_about_principal) in [
+            ("context.user == context.reason || context.user == \"x\"", "user reason", false, false, false),
+            ("context.limits.cpus < decimal(\"1.0\")", "limits.cpus", false, false, false),
+            ("context.limits has cpus", "limits.cpus", true, false, false),
+            ("context has limits.cpus", "limits.cpus", true, false, false),
+            ("[\"a\"].containsAll(context.programs)", "programs", false, true, false),
+            ("principal in Role::\"ops\" || principal.name like \"x*\"", "", false, false, true),
+            ("principal.name == context.user", "user", false, false, false),
+            ("resource.owner == principal", "", false, false, false),
+        ] {
+            assert_eq!(of(text), (attributes.to_owned(), guards, list, is_about_principal), "{text}");
+        }
+    }
+}

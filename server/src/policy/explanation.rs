@@ -1,0 +1,150 @@
+//! Why a call is denied: the rule that came nearest to permitting it, and its conditions that do not hold.
+//!
+//! Whoever is denied hears of the rules that are about this identity, by their principal, and of no others; and of values,
+//! of those of the request alone.
+
+use std::cmp::Reverse;
+
+use cedar_policy::{Effect, Entities, Request};
+
+use super::condition::Condition;
+use super::rule::Rule;
+use super::{Decision, Policy, Subject};
+
+/// Further conditions are not named, nor are further variables.
+const MAX_CONDITIONS: usize = 16;
+const MAX_VARIABLES: usize = 8;
+
+/// A call that is denied.
+pub(super) struct Denied<'a> {
+    pub(super) identity: &'a str,
+    pub(super) action: &'static str,
+    pub(super) subject: &'a Subject<'a>,
+    pub(super) request: &'a Request,
+    pub(super) entities: &'a Entities,
+}
+
+/// A rule that is about the caller and the action.
+struct Candidate<'a> {
+    rule: &'a Rule,
+    /// How many of its conditions hold.
+    held: usize,
+    unmet: Vec<&'a Condition>,
+}
+
+impl Policy {
+    /// No rule permits it.
+    pub(super) fn unpermitted(&self, denied: &Denied<'_>) -> Decision {
+        let rules = self.rules.values().filter(|rule| rule.effect == Effect::Permit);
+        let about: Vec<_> = rules.filter(|rule| denied.is_about(rule)).collect();
+        let candidates = about.iter().filter(|rule| denied.is_about_action(rule)).map(|rule| denied.candidate(rule));
+        let nearest = candidates.max_by_key(|candidate| denied.nearness(candidate));
+        let hint = match &nearest {
+            Some(nearest) => format!("nearest is {}", nearest.rule.name),
+            None if about.is_empty() => "no rule is about this identity".to_owned(),
+            None => format!("no rule about this identity is about {}", denied.action),
+        };
+        let (call, who) = (self.describe(denied), self.who(denied.identity));
+        Decision {
+            reason: format!("no rule of the policy permits {call} to {who}; {hint}"),
+            missing: nearest.as_ref().map(|nearest| denied.missing(nearest)).unwrap_or_default(),
+            nearest: nearest.map(|nearest| nearest.rule.name.clone()),
+            ..Decision::default()
+        }
+    }
+
+    /// These rules forbid it.
+    pub(super) fn forbidden(&self, denied: &Denied<'_>, mut rules: Vec<&Rule>) -> Decision {
+        rules.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        let names: Vec<_> = rules.iter().map(|rule| rule.name.clone()).collect();
+        let unmet = rules.iter().flat_map(|rule| denied.check(rule).1);
+        let (call, who) = (self.describe(denied), self.who(denied.identity));
+        Decision {
+            reason: format!("the policy forbids {call} to {who}: {}", names.join(", ")),
+            missing: unmet.take(MAX_CONDITIONS).map(|condition| denied.explain(condition)).collect(),
+            rules: names,
+            ..Decision::default()
+        }
+    }
+
+    fn describe(&self, denied: &Denied<'_>) -> String {
+        match denied.subject {
+            Subject::Identity(identity) => format!("{} {identity} on {}", denied.action, self.agent.hostname),
+            _ => format!("{} on {}", denied.action, self.agent.hostname),
+        }
+    }
+
+    /// The identity with its roles.
+    fn who(&self, identity: &str) -> String {
+        match self.roles.of(identity).collect::<Vec<_>>().as_slice() {
+            [] => format!("{identity} (no role)"),
+            [role] => format!("{identity} (role {role})"),
+            roles => format!("{identity} (roles {})", roles.join(", ")),
+        }
+    }
+}
+
+impl Denied<'_> {
+    fn holds(&self, condition: &Condition) -> bool {
+        condition.holds(self.request, self.entities)
+    }
+
+    /// Whether the rule is about the caller, by its scope and by what its clauses say of the principal alone.
+    fn is_about(&self, rule: &Rule) -> bool {
+        let [principal, ..] = &rule.scope;
+        let clauses = rule.conditions.iter().filter(|condition| condition.is_about_principal);
+        principal.iter().chain(clauses).all(|condition| self.holds(condition))
+    }
+
+    fn is_about_action(&self, rule: &Rule) -> bool {
+        let [_, action, _] = &rule.scope;
+        action.iter().all(|condition| self.holds(condition))
+    }
+
+    /// How many of the other conditions hold, and which do not.
+    fn check<'a>(&self, rule: &'a Rule) -> (usize, Vec<&'a Condition>) {
+        let [.., resource] = &rule.scope;
+        let clauses = rule.conditions.iter().filter(|condition| !condition.is_about_principal);
+        let (mut held, mut unmet) = (0, Vec::<&Condition>::new());
+        for condition in resource.iter().chain(clauses) {
+            if self.holds(condition) {
+                held += 1;
+            } else if !unmet.iter().any(|other| condition.follows(other)) {
+                unmet.push(condition);
+            }
+        }
+        (held, unmet)
+    }
+
+    fn candidate<'a>(&'a self, rule: &'a Rule) -> Candidate<'a> {
+        let (held, unmet) = self.check(rule);
+        Candidate { rule, held, unmet }
+    }
+
+    /// Rules whose conditions hold are nearest, by the number of variables that they do not permit; then those of which the
+    /// most hold, and the fewest do not; then the first.
+    fn nearness(&self, Candidate { rule, held, unmet }: &Candidate<'_>) -> impl Ord + use<> {
+        let applies = unmet.is_empty();
+        let variables = if applies { rule.uncovered(self.subject).len() } else { 0 };
+        (applies, Reverse(variables), *held, Reverse(unmet.len()), Reverse((rule.line, rule.name.clone())))
+    }
+
+    fn missing(&self, nearest: &Candidate<'_>) -> Vec<String> {
+        let conditions = nearest.unmet.iter().map(|condition| self.explain(condition));
+        let variables = nearest.rule.uncovered(self.subject);
+        let more = if variables.len() > MAX_VARIABLES { ", …" } else { "" };
+        let names = variables.iter().take(MAX_VARIABLES).map(|name| name.escape_debug().to_string());
+        let names = names.collect::<Vec<_>>().join(", ");
+        let environment = (!names.is_empty())
+            .then(|| format!("{} (the command sets {names}{more})", nearest.rule.environment.annotation()));
+        // there is room for that in any case
+        conditions.take(MAX_CONDITIONS - 1).chain(environment).collect()
+    }
+
+    fn explain(&self, condition: &Condition) -> String {
+        condition.explain(self.request, |attribute| match self.subject {
+            Subject::Command(facts) => facts.why_missing(attribute),
+            _ => format!("{attribute} is not known"),
+        })
+    }
+}

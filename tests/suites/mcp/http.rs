@@ -1,0 +1,267 @@
+//! `telexec mcp --listen`: streamable HTTP.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use telexec_tests::{Agent, Certs, McpClient, McpServer, directory, marker, processes_with, telexec_mcp, within};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::ends::{nothing_is_left, tree};
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+/// With sessions and without.
+const MODES: [&str; 2] = ["legacy", "auto"];
+
+fn token_file(place: &Path) -> String {
+    let path = place.join("token");
+    std::fs::write(&path, format!("{TOKEN}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// The first line of the answer to a call that lists the tools, with these headers.
+async fn status(server: &McpServer, path: &str, headers: &[&str]) -> String {
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {} }).to_string();
+    let mut request = format!("POST {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+    request += "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n";
+    for header in headers {
+        request += &format!("{header}\r\n");
+    }
+    let mut stream = within(TcpStream::connect(server.address())).await.unwrap();
+    within(stream.write_all(format!("{request}\r\n{body}").as_bytes())).await.unwrap();
+    let mut answer = String::new();
+    within(stream.read_to_string(&mut answer)).await.unwrap();
+    answer.lines().next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_client_calls_it_with_sessions_and_without() {
+    let agent = Agent::start();
+    let server = McpServer::start(&[agent.uri()]).await;
+    for mode in MODES {
+        let mut client = McpClient::http(mode, &server.url, &[]).await;
+        assert_eq!(client.ready["server"]["name"], "telexec");
+        let id = client.ask(json!({ "call": "bash", "arguments": { "command": "echo out" }, "progress": true })).await;
+        let result = client.answer(id).await["result"].clone();
+        assert_eq!(result["structuredContent"]["stdout"], "out\n", "{result}");
+        assert_eq!(client.progress(id), [(4.0, "out\n")]);
+
+        let start = json!({ "cmd": "cat", "login": false, "accepts_input": true, "yield_time_ms": 0,
+            "duplicate_policy": "start_new" });
+        let task = client.call("exec_command", start).await["structuredContent"]["task_handle"]["task_id"].clone();
+        let step = client.call("task_input", json!({ "task_id": task, "text": "one\n" })).await;
+        assert_eq!(step["structuredContent"]["output"]["stdout"], "one\n");
+        // how far it was read is remembered
+        let step = client.call("task_input", json!({ "task_id": task, "text": "two\n" })).await;
+        assert_eq!(step["structuredContent"]["output"]["stdout"], "two\n");
+        client.text("task_stop", json!({ "task_id": task })).await;
+        client.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_working_directory_belongs_to_a_session() {
+    let server = McpServer::start(&["local"]).await;
+    let mut first = McpClient::http("legacy", &server.url, &[]).await;
+    let mut second = McpClient::http("legacy", &server.url, &[]).await;
+    let mut sessionless = McpClient::http("auto", &server.url, &[]).await;
+    for client in [&mut first, &mut sessionless] {
+        client.text("bash", json!({ "command": "cd /usr" })).await;
+    }
+    assert_eq!(first.text("bash", json!({ "command": "pwd" })).await, "/usr\n");
+    for client in [&mut second, &mut sessionless] {
+        assert_ne!(client.text("bash", json!({ "command": "pwd" })).await, "/usr\n");
+    }
+    for (client, carries) in [(&mut first, true), (&mut sessionless, false)] {
+        let tools = client.tools().await;
+        let about = tools[0]["description"].as_str().unwrap();
+        assert_eq!(about.contains("does not carry over"), !carries, "{about}");
+    }
+    for client in [first, second, sessionless] {
+        client.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_call_leaves_no_process_by_http() {
+    let agent = Agent::start();
+    let server = McpServer::start(&[agent.uri()]).await;
+    for mode in MODES {
+        let (mut client, mark) = (McpClient::http(mode, &server.url, &[]).await, marker());
+        let arguments = json!({ "command": tree(&mark) });
+        let id = client.ask(json!({ "call": "bash", "arguments": arguments, "progress": true })).await;
+        client.event(|event| event["id"] == id && event["message"] == "ready\n").await;
+        client.cancel(id).await;
+        nothing_is_left(&mark).await;
+        client.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_is_gone_leaves_no_command_by_http() {
+    let agent = Agent::start();
+    let server = McpServer::start(&["--session-timeout", "1", agent.uri()]).await;
+    for mode in MODES {
+        for progress in [true, false] {
+            let place = directory();
+            let (mut client, mark) = (McpClient::http(mode, &server.url, &[]).await, marker());
+            let begun = place.path().join("begun");
+            let command = format!("touch {}; {}", begun.display(), tree(&mark));
+            client.ask(json!({ "call": "bash", "arguments": { "command": command }, "progress": progress })).await;
+            telexec_tests::until("it runs", async || begun.exists() && processes_with(&mark).len() >= 3).await;
+            client.kill().await;
+            nothing_is_left(&mark).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_closed_ends_its_commands() {
+    let agent = Agent::start();
+    let server = McpServer::start(&[agent.uri()]).await;
+    let (mut client, mark) = (McpClient::http("legacy", &server.url, &[]).await, marker());
+    let arguments = json!({ "command": tree(&mark) });
+    let id = client.ask(json!({ "call": "bash", "arguments": arguments, "progress": true })).await;
+    client.event(|event| event["id"] == id && event["message"] == "ready\n").await;
+    client.close().await;
+    nothing_is_left(&mark).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_silent_for_longer_than_sessions_last_is_answered() {
+    let server = McpServer::start(&["--session-timeout", "0.5", "local"]).await;
+    let mut client = McpClient::http("legacy", &server.url, &[]).await;
+    assert_eq!(client.text("bash", json!({ "command": "sleep 3; echo done" })).await, "done\n");
+    client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_ends_the_server_and_its_calls() {
+    let agent = Agent::start();
+    for target in [agent.uri(), "local"] {
+        let server = McpServer::start(&[target]).await;
+        let mut marks = Vec::new();
+        let mut clients = Vec::new();
+        for mode in MODES {
+            let (mut client, mark) = (McpClient::http(mode, &server.url, &[]).await, marker());
+            let arguments = json!({ "command": tree(&mark) });
+            let id = client.ask(json!({ "call": "bash", "arguments": arguments, "progress": true })).await;
+            client.event(|event| event["id"] == id && event["message"] == "ready\n").await;
+            marks.push(mark);
+            clients.push(client);
+        }
+        let pid = Pid::from_raw(i32::try_from(server.pid()).unwrap()).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+        assert_eq!(server.exit_code().await, Some(128 + 15));
+        for mark in marks {
+            nothing_is_left(&mark).await;
+        }
+        for client in clients {
+            client.kill().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_other_hosts_and_browsers_are_refused() {
+    let server = McpServer::start(&["local"]).await;
+    for (headers, refused) in [
+        (&["Host: localhost"][..], false),
+        (&["Host: 127.0.0.1:7"], false),
+        (&["Host: telexec.example"], true),
+        (&["Host: telexec.example:80"], true),
+        (&["Host: localhost", "Origin: http://telexec.example"], true),
+        (&["Host: localhost", "Origin: http://localhost"], true),
+        (&["Host: localhost", "Origin: null"], true),
+    ] {
+        let status = status(&server, "/mcp", headers).await;
+        assert_eq!(status.starts_with("HTTP/1.1 403 "), refused, "{headers:?}: {status}");
+    }
+    assert_eq!(status(&server, "/", &["Host: localhost"]).await, "HTTP/1.1 404 Not Found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_token_is_asked_for_first() {
+    let place = directory();
+    let server = McpServer::start(&["--token-file", &token_file(place.path()), "local"]).await;
+    for headers in [
+        &["Host: localhost"][..],
+        &["Host: localhost", "Authorization: Bearer wrong"],
+        &["Host: localhost", &format!("Authorization: Bearer {TOKEN}x")],
+        &["Host: localhost", &format!("Authorization: Basic {TOKEN}")],
+    ] {
+        for path in ["/mcp", "/"] {
+            assert_eq!(status(&server, path, headers).await, "HTTP/1.1 401 Unauthorized", "{headers:?}");
+        }
+    }
+    for mode in MODES {
+        let mut client = McpClient::http(mode, &server.url, &[("MCP_TOKEN", TOKEN)]).await;
+        assert_eq!(client.text("bash", json!({ "command": "echo hello" })).await, "hello\n");
+        client.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_is_asked_for_with_tls() {
+    let (certs, place) = (Certs::new(), directory());
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    let (ca, token) = (path(&certs.ca.cert()), token_file(place.path()));
+    let own = ["--tls-cert", &path(&certs.agent.cert), "--tls-key", &path(&certs.agent.key)].map(str::to_owned);
+    let by_certificate = ["--client-ca", ca.as_str()];
+    let by_token = ["--token-file", token.as_str()];
+    let (cert, key) = (path(&certs.client.cert), path(&certs.client.key));
+    let certificate = [("MCP_CA", ca.as_str()), ("MCP_CERT", cert.as_str()), ("MCP_KEY", key.as_str())];
+    for (flags, variables) in [
+        (&by_certificate[..], &certificate[..]),
+        (&by_token, &[("MCP_CA", ca.as_str()), ("MCP_TOKEN", TOKEN)]),
+        (&[by_certificate, by_token].concat(), &[&certificate[..], &[("MCP_TOKEN", TOKEN)]].concat()),
+    ] {
+        let own: Vec<&str> = own.iter().map(String::as_str).collect();
+        let server = McpServer::start(&[&own, flags, &["local"]].concat()).await;
+        let url = server.url.replace("127.0.0.1", "localhost");
+        assert!(url.starts_with("https://"), "{url}");
+        let mut client = McpClient::http("auto", &url, variables).await;
+        assert_eq!(client.text("bash", json!({ "command": "echo hello" })).await, "hello\n");
+        client.close().await;
+        // without one the connection ends, and what is not TLS as well
+        assert!(!status(&server, "/mcp", &["Host: localhost"]).await.starts_with("HTTP/1.1 200"));
+        if flags.contains(&"--client-ca") {
+            let mut stream = within(TcpStream::connect(server.address())).await.unwrap();
+            let connector = tokio_rustls::TlsConnector::from(certs.config(None));
+            let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+            let refused = match within(connector.connect(name, &mut stream)).await {
+                // in TLS 1.3 the refusal comes after the handshake
+                Ok(mut stream) => within(stream.read_u8()).await.is_err(),
+                Err(_) => true,
+            };
+            assert!(refused);
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_may_call_is_not_left_open() {
+    let (certs, place) = (Certs::new(), directory());
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    let (cert, key) = (path(&certs.agent.cert), path(&certs.agent.key));
+    let exposed = token_file(place.path());
+    std::fs::set_permissions(&exposed, std::fs::Permissions::from_mode(0o644)).unwrap();
+    for (args, named) in [
+        (&["--listen", "tcp://0.0.0.0:0"][..], "loopback"),
+        (&["--listen", "tcp://0.0.0.0:0", "--token-file", &exposed], "mode 644"),
+        (&["--listen", "tcp://0.0.0.0:0", "--tls-cert", &cert, "--tls-key", &key], "--client-ca"),
+        (&["--listen", "tcp://127.0.0.1:0", "--tls-cert", &cert], "--tls-key"),
+        (&["--listen", "tcp://127.0.0.1:0", "--client-ca", &cert], "--tls-cert"),
+        (&["--listen", "127.0.0.1:0"], "tcp://127.0.0.1:7480"),
+        (&["--token-file", &exposed], "--listen"),
+    ] {
+        let output = telexec_mcp(&[args, &["local"]].concat()).stderr(std::process::Stdio::piped()).output();
+        let output = within(output).await.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(named), "{args:?}: {said}");
+    }
+}

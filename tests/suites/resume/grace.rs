@@ -1,0 +1,236 @@
+//! How long an agent waits for a caller that has lost its connection, and what that caller gets when it is back.
+
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use telexec_executor::{Attach, Command, Event, Execution, Executor, ExecutorError, ExitCause, OnDisconnect};
+use telexec_tests::{Agent, MARK, marker, processes_with, rounds, until, until_output, within};
+
+use super::{RESUME, Scene, cause, causes, rest, start};
+
+const LONG: Duration = Duration::from_secs(300);
+const SHORT: Duration = Duration::from_secs(2);
+
+fn again(position: u64, disconnect_grace: Duration) -> Attach {
+    Attach { position, on_disconnect: OnDisconnect::Kill, disconnect_grace }
+}
+
+impl Scene {
+    /// Over a connection of its own.
+    async fn plain(&self) -> telexec_client::RemoteExecutor {
+        self.agent.connect_through(&self.proxy).await.executor()
+    }
+}
+
+async fn started(executor: &impl Executor, text: &str, grace: Duration) -> (Execution, String) {
+    let mark = marker();
+    let command = Command::shell(text).env(MARK, &mark).disconnect_grace(grace).build().unwrap();
+    let mut execution = within(executor.execute(command)).await.unwrap();
+    until_output(&mut execution, "ready\n").await;
+    (execution, mark)
+}
+
+/// From a position on: how much there was of it, with no hole, and how it ended.
+async fn read_on(mut execution: Execution, mut position: u64) -> (u64, i32) {
+    let begin = position;
+    while let Some(event) = within(execution.next()).await {
+        match event.unwrap_or_else(|error| panic!("{}", causes(&error))) {
+            Event::Started(_) => {}
+            Event::Output(output) => {
+                assert_eq!(output.position, position);
+                position += output.data.len() as u64;
+            }
+            Event::Exited(exited) => {
+                assert_eq!((exited.stdout.bytes, exited.stdout.dropped_bytes), (position, 0));
+                return (position - begin, exited.exit_code());
+            }
+            event => panic!("{event:?}"),
+        }
+    }
+    panic!("no exit");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_comes_back_in_time_finds_it_running() {
+    let scene = Scene::mtls().await;
+    let (mut first, mark) = started(&scene.plain().await, "echo ready; read -t 300 < <(sleep 300)", LONG).await;
+    for _ in 0..3 {
+        scene.proxy.cut();
+        assert!(matches!(rest(&mut first).await.unwrap_err(), ExecutorError::Lost { .. }));
+        let attached = scene.plain().await.attach(first.id(), again(0, LONG)).await;
+        first = attached.unwrap();
+        until_output(&mut first, "ready\n").await;
+        assert!(!processes_with(&mark).is_empty());
+    }
+    drop(first);
+    until("nothing is left", async || processes_with(&mark).is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_come_back_leaves_nothing() {
+    for scene in [Scene::tcp().await, Scene::mtls().await, Scene::unix().await] {
+        let (lost, mark) = started(&scene.plain().await, "echo ready; sleep 300", SHORT).await;
+        let begin = Instant::now();
+        scene.proxy.cut();
+        until("nothing is left", async || processes_with(&mark).is_empty()).await;
+        assert!(begin.elapsed() >= SHORT, "it was waited for");
+        assert_eq!(cause(&scene.direct().await, lost.id()).await, ExitCause::Cancelled);
+    }
+}
+
+/// However long it would wait for a connection that is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_ends_it_at_once() {
+    for scene in [Scene::tcp().await, Scene::mtls().await, Scene::unix().await] {
+        let executor = scene.plain().await;
+        for _ in 0..rounds(5) {
+            let (first, mark) = started(&executor, "echo ready; sleep 300", LONG).await;
+            let second = executor.attach(first.id(), again(0, LONG)).await.unwrap();
+            drop(second);
+            until("nothing is left", async || processes_with(&mark).is_empty()).await;
+            drop(first);
+            let (first, mark) = started(&executor, "echo ready; sleep 300", LONG).await;
+            drop(first);
+            until("nothing is left", async || processes_with(&mark).is_empty()).await;
+        }
+    }
+}
+
+/// The agent does not know yet that the first connection is lost, and waits for nobody there.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_comes_back_takes_the_place_of_a_connection_that_has_fallen_silent() {
+    let scene = Scene::mtls().await;
+    let text = format!("echo ready; {}; head -c 30000000 /dev/zero; exit 4", scene.wait());
+    let (first, _) = started(&scene.plain().await, &text, LONG).await;
+    scene.proxy.freeze();
+    scene.go_on();
+    let attached = scene.plain().await.attach(first.id(), again(6, LONG)).await.unwrap();
+    assert_eq!(read_on(attached, 6).await, (30_000_000, 4));
+}
+
+/// Nobody reads, as if the reader was slow.
+#[tokio::test(flavor = "multi_thread")]
+async fn until_then_the_command_waits_to_be_read() {
+    let scene = Scene::tcp().await;
+    let text = format!("echo ready; {}; head -c 30000000 /dev/zero; exit 4", scene.wait());
+    let (mut first, mark) = started(&scene.plain().await, &text, LONG).await;
+    scene.proxy.cut();
+    rest(&mut first).await.unwrap_err();
+    scene.go_on();
+    let direct = scene.direct().await;
+    let mut position = 0;
+    // what it writes beyond that would be dropped, and is not
+    until("nearly as much waits as may", async || {
+        position = direct.get(first.id()).await.unwrap().position;
+        position > 400_000
+    })
+    .await;
+    assert!(position < 6_000_000 && !processes_with(&mark).is_empty(), "{position}");
+    let attached = scene.plain().await.attach(first.id(), again(6, LONG)).await.unwrap();
+    assert_eq!(read_on(attached, 6).await, (30_000_000, 4));
+}
+
+/// What waited for a reader is let go with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_waits_to_be_read_ends_with_the_grace() {
+    let scene = Scene::tcp().await;
+    let text = "echo ready; head -c 30000000 /dev/zero; sleep 300";
+    let (mut lost, mark) = started(&scene.plain().await, text, SHORT).await;
+    scene.proxy.cut();
+    rest(&mut lost).await.unwrap_err();
+    until("nothing is left", async || processes_with(&mark).is_empty()).await;
+    assert_eq!(cause(&scene.direct().await, lost.id()).await, ExitCause::Cancelled);
+}
+
+/// More than is kept of any output, and nothing of it on disk.
+#[tokio::test(flavor = "multi_thread")]
+async fn output_of_any_length_is_exact_through_cuts() {
+    let agent = Agent::builder().tcp().config("spool_max_bytes = 0").start();
+    let scene = Scene::of(agent, None).await;
+    let executor = scene.executor(RESUME).await;
+    for round in 1..=rounds(3) {
+        let before = scene.proxy.accepted();
+        scene.proxy.cut_each_after(1..20_000_000, round.into());
+        scene.proxy.cut();
+        let mut execution = start(&executor, "seq 10000000; exit 5").await;
+        let (mut position, mut digest) = (0, 0u64);
+        while let Some(event) = within(execution.next()).await {
+            match event.unwrap_or_else(|error| panic!("round {round}: {}", causes(&error))) {
+                Event::Started(_) => {}
+                Event::Output(output) => {
+                    assert_eq!(output.position, position);
+                    position += output.data.len() as u64;
+                    digest = output.data.iter().fold(digest, |sum, byte| sum.rotate_left(5) ^ u64::from(*byte));
+                }
+                Event::Exited(exited) => assert_eq!((exited.exit_code(), exited.stdout.dropped_bytes), (5, 0)),
+                event => panic!("{event:?}"),
+            }
+        }
+        assert_eq!((position, digest), *EXPECTED);
+        assert!(scene.proxy.accepted() > before + 3, "there were cuts");
+    }
+}
+
+static EXPECTED: std::sync::LazyLock<(u64, u64)> = std::sync::LazyLock::new(|| {
+    let (mut length, mut digest) = (0, 0u64);
+    for number in 1..=10_000_000 {
+        let line = format!("{number}\n");
+        length += line.len() as u64;
+        digest = line.bytes().fold(digest, |sum, byte| sum.rotate_left(5) ^ u64::from(byte));
+    }
+    (length, digest)
+});
+
+/// The last of the output, and the exit, may be lost with the connection too.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_sent_before_the_end_is_there_after_it() {
+    let scene = Scene::tcp().await;
+    let (mut first, _) = started(&scene.plain().await, "echo ready; head -c 2000000 /dev/zero; exit 6", LONG).await;
+    // it is sent, and not read
+    let direct = scene.direct().await;
+    assert_eq!(cause(&direct, first.id()).await, ExitCause::Exited(6));
+    scene.proxy.cut();
+    let _ = rest(&mut first).await;
+    let attached = direct.attach(first.id(), again(6, LONG)).await.unwrap();
+    assert_eq!(read_on(attached, 6).await, (2_000_000, 6));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_agents_setting_is_the_longest() {
+    let agent = Agent::builder().tcp().config("max_disconnect_grace = \"2s\"").start();
+    let scene = Scene::of(agent, None).await;
+    let (lost, mark) = started(&scene.plain().await, "echo ready; sleep 300", LONG).await;
+    let begin = Instant::now();
+    scene.proxy.cut();
+    until("nothing is left", async || processes_with(&mark).is_empty()).await;
+    assert!(begin.elapsed() >= SHORT, "it was waited for");
+    assert_eq!(cause(&scene.direct().await, lost.id()).await, ExitCause::Cancelled);
+}
+
+/// Instead of an end that nobody has asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_comes_back_too_late_hears_why_it_has_ended() {
+    let agent = Agent::builder().tcp().config("max_disconnect_grace = \"200ms\"").start();
+    let scene = Scene::of(agent, None).await;
+    let executor = scene.executor(RESUME).await;
+    let mut execution = start(&executor, "echo ready; sleep 300").await;
+    until_output(&mut execution, "ready\n").await;
+    scene.proxy.down();
+    assert_eq!(cause(&scene.direct().await, execution.id()).await, ExitCause::Cancelled);
+    scene.proxy.up();
+    let error = rest(&mut execution).await.unwrap_err();
+    assert!(matches!(error, ExecutorError::Lost { .. }) && causes(&error).contains("out of reach"), "{error:?}");
+}
+
+/// It follows, and holds nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_that_follows_does_not_keep_it() {
+    let scene = Scene::tcp().await;
+    let (lost, mark) = started(&scene.plain().await, "echo ready; sleep 300", SHORT).await;
+    let direct = scene.direct().await;
+    let mut watcher = direct.attach(lost.id(), Attach::start()).await.unwrap();
+    scene.proxy.cut();
+    let events = rest(&mut watcher).await.unwrap();
+    assert!(matches!(events.last(), Some(Event::Exited(exited)) if exited.cause == ExitCause::Cancelled), "{events:?}");
+    assert!(processes_with(&mark).is_empty());
+}
