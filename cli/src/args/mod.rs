@@ -1,4 +1,5 @@
 //! The command line and its help.
+#![allow(rustdoc::broken_intra_doc_links, reason = "clap shows these comments as help, where `[:PORT]` is no link")]
 
 mod certs;
 mod check;
