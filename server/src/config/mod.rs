@@ -282,14 +282,21 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads a TOML file.
+    /// Reads a TOML file. Paths in it are relative to its directory.
     ///
     /// # Errors
     /// It cannot be read, or has an unknown key or an invalid value.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
-        let text =
-            std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        toml::from_str(&text).map_err(|error: toml::de::Error| {
+        let unreadable = |source| ConfigError::Read { path: path.to_owned(), source };
+        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        // absolute, so that errors name files as they are found from anywhere
+        let absolute = std::path::absolute(path).map_err(unreadable)?;
+        let config = Self::parse(path, &text)?;
+        Ok(config.with_paths_below(absolute.parent().unwrap_or(&absolute)))
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        toml::from_str(text).map_err(|error: toml::de::Error| {
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
             let line = before.matches('\n').count() + 1;
             let key = text.lines().nth(line - 1).and_then(|line| line.split_once('=')).map(|(key, _)| key.trim());
@@ -297,6 +304,18 @@ impl Config {
             let fault = key.map_or_else(|| fault.clone(), |key| format!("{key}: {fault}"));
             ConfigError::Parse { path: path.to_owned(), line, fault }
         })
+    }
+
+    /// The audit log's stays as it is: that one has to be absolute.
+    fn with_paths_below(mut self, directory: &Path) -> Self {
+        let tls = [&mut self.tls_cert, &mut self.tls_key, &mut self.client_ca, &mut self.client_crl];
+        for path in tls.into_iter().chain([&mut self.policy, &mut self.state_dir]).flatten() {
+            *path = directory.join(&*path);
+        }
+        if let Some(identities) = self.identities.take() {
+            self.identities = Some(identities.into_iter().map(|(path, names)| (directory.join(path), names)).collect());
+        }
+        self
     }
 
     /// Checks everything that can be checked without binding a socket, certificates included.

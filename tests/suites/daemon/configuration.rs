@@ -38,6 +38,18 @@ async fn a_valid_configuration_is_checked_and_nothing_more() {
     assert!(!socket.exists());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn paths_are_relative_to_the_file() {
+    let (directory, path) = file("listen = [\"unix:///tmp/never.sock\"]\npolicy = \"policy.cedar\"");
+    let (code, log) = telexecd(&["--check-config", "--config", &path], &[]).await;
+    let policy = directory.path().join("policy.cedar");
+    assert!(code == 78 && log.contains(text(&policy)), "{log}");
+
+    std::fs::write(&policy, "permit(principal, action, resource);").unwrap();
+    let (code, log) = telexecd(&["--check-config", "--config", &path], &[]).await;
+    assert_eq!(code, 0, "{log}");
+}
+
 async fn fault(toml: &str) -> String {
     let (_directory, path) = file(toml);
     let (code, log) = telexecd(&["--check-config", "--config", &path], &[]).await;
