@@ -54,6 +54,10 @@ serve() { # PROGRAM ARG...
     *" policy "* | *" audit "* | *" health "* | *" --check-config "* | *" --help "*) command "$@"; return ;;
   esac
   local log
+  case "$*" in
+    "./telexecd --listen "*) printf '%s\n' "$PWD" "$*" >"$agents/without-policy" ;;
+    "./telexecd --config "*) stop './telexecd --listen' ;;
+  esac
   log=$(mktemp "$agents/XXXX")
   setsid "$@" >"$log" 2>&1 </dev/null &
   local agent=$!
@@ -62,6 +66,18 @@ serve() { # PROGRAM ARG...
     kill -0 "$agent" 2>/dev/null || { echo "$at: the agent ended: $*" >&2; cat "$log" >&2; exit 1; }
     sleep 0.1
   done
+}
+stop() { # BEGINNING-OF-THE-COMMAND
+  pkill -f "^$1" || return 0
+  while pgrep -f "^$1" >/dev/null; do sleep 0.1; done
+}
+# What comes after the rules of an example is not about them.
+section() {
+  pgrep -f '^./telexecd --config' >/dev/null || return 0
+  stop './telexecd --config'
+  local lines
+  mapfile -t lines <"$agents/without-policy"
+  (cd "${lines[0]}" && serve ${lines[1]})
 }
 telexecd() { serve telexecd "$@"; }
 ./telexecd() { serve ./telexecd "$@"; }
@@ -118,8 +134,6 @@ def around(root):
         program.write_text(f"#!/bin/bash\nset -e\n{text}\n")
         program.chmod(0o755)
     here = root / REPO.relative_to("/")
-    (here / "telexecd.toml").write_text('policy = "policy.cedar"\n[roles]\noperators = ["alice"]\n')
-    (here / "policy.cedar").write_text(re.search(r"```cedar\n(.*?)```", (REPO / "README.md").read_text(), re.DOTALL)[1])
     (here / "hosts.ini").write_text("[app]\nweb1\nweb2\n")
     (root / "root/Makefile").write_text("world:; sleep 3\n")
     (root / "root/health").write_text("ok\n")
@@ -128,33 +142,41 @@ def around(root):
     (root / "etc/resolv.conf").write_text("nameserver 127.0.0.1\n")
     for machine in (root / "machines/web1", root / "machines/build-7"):
         machine.mkdir(parents=True)
+    for kind, name in (("toml", "telexecd.toml"), ("cedar", "policy.cedar")):
+        text = re.search(rf"```{kind}\n(.*?)```", (REPO / "README.md").read_text(), re.DOTALL)[1]
+        (root / "machines/web1" / name).write_text(text)
     config = root / "root/.config/telexec/config.toml"
     config.parent.mkdir(parents=True)
     config.write_text(CONFIG)
 
 
 def blocks(page):
-    """The blocks of a page for the shell, each with its line number and the machine that the text before it names."""
-    number, start, lines, before = 0, None, [], ""
+    """The blocks of a page for the shell: line number, section, the machine that the text before it names, lines."""
+    number, start, lines, before, section = 0, None, [], "", ""
     for number, line in enumerate((REPO / page).read_text().splitlines(), 1):
         if start is None and line.startswith("```sh"):
             start, lines = number, []
         elif start is not None and line.startswith("```"):
             where = re.search(r"\bon web1:$", before, re.IGNORECASE)
-            yield start, where and "web1", lines
+            yield start, section, where and "web1", lines
             start = None
         elif start is not None:
             lines.append(line)
         elif line.strip():
             before = line
+            if line.startswith("## "):
+                section = line
 
 
 def script(page):
     """The commands of a page as one program for bash."""
-    parts, skipped = [], SKIPPED.get(page, {})
+    parts, skipped, last = [], SKIPPED.get(page, {}), ""
     unused = set(skipped)
-    for line, where, lines in blocks(page):
+    for line, section, where, lines in blocks(page):
         kept = []
+        if section != last:
+            parts.append("section\n")
+        last = section
         for text in lines:
             start = next((start for start in skipped if text.startswith(start)), None)
             unused.discard(start)

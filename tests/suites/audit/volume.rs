@@ -5,6 +5,7 @@ use telexec_executor::{Command, ExecutorError};
 use telexec_tests::{Agent, Certs, Leaf, run};
 
 use super::{Audit, assert_whole, digest_of};
+use crate::cli::troubleshooting::shows;
 
 /// Long commands that are permitted: as many as once pushed out everything.
 #[tokio::test(flavor = "multi_thread")]
@@ -21,6 +22,7 @@ async fn who_may_run_anything_does_not_push_out_the_records_of_others() {
             Ok(_) => {}
             Err(ExecutorError::Exhausted { reason, retry_after: Some(_) }) => {
                 assert!(reason.contains("audit.max_bytes_per_identity"), "{reason}");
+                shows("… its share of the audit log", &reason);
                 refused += 1;
             }
             Err(error) => panic!("{error:?}"),

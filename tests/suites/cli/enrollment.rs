@@ -11,6 +11,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
+use super::troubleshooting::shows;
 use super::{Said, say, telexec};
 
 /// A directory with CAs and machines.
@@ -165,7 +166,8 @@ async fn a_token_serves_one_machine_however_many_use_it_at_once() {
     let said = join_all(enrolling).await;
     assert_eq!(said.iter().filter(|said| said.code == 0).count(), 1, "{said:#?}");
     for said in said.iter().filter(|said| said.code != 0) {
-        assert!(said.code == 1 && said.stderr().contains("was used by another machine"), "{said:?}");
+        assert_eq!(said.code, 1, "{said:?}");
+        shows("the token is unknown, has expired, or was used by another machine", said.stderr());
     }
     assert_eq!(place.listed("ca").await, [["web1".to_owned(), "valid".to_owned()]]);
     // nothing of a refused one looks like a certificate
@@ -246,6 +248,7 @@ async fn only_the_ca_of_the_token_gets_it() {
     let token = place.token("ca", &WEB1).await;
     let said = place.enroll(&theirs.address, "web1", &["--token-file", &token]).await;
     assert!(said.code == 1 && said.stderr().contains("nothing was sent to it"), "{said:?}");
+    shows("… is not the CA that this machine is to trust", said.stderr());
     // neither does a machine that has a certificate of the right one: this name is for nobody
     for name in ["enrollment.telexec.invalid", "*.telexec.invalid"] {
         let said = place.certs(&["issue", "web2", "--server", "--dns", name], "ca").await;

@@ -23,6 +23,7 @@ mod logs;
 mod reconnect;
 mod terminal;
 mod tool;
+pub(crate) mod troubleshooting;
 
 use self::{exec::*, input::*, tool::*};
 

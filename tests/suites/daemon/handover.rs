@@ -11,6 +11,8 @@ use telexec_executor::{
 };
 use telexec_tests::{Agent, Certs, Gate, Leaf, Replay, collect, replay, run, until, until_output, within};
 
+use crate::cli::troubleshooting::shows;
+
 /// A state directory, and agents on it.
 struct Place {
     directory: tempfile::TempDir,
@@ -206,7 +208,7 @@ async fn is_set_aside(fault: impl Fn(&Path)) {
         let [long, _] = place.left().await;
         fault(&place.file("executions"));
         let mut next = place.agent("");
-        assert!(next.log().contains("is set aside"), "{}", next.log());
+        shows("the state of the previous agent cannot be read, and is set aside", &next.log());
         let machine = next.executor().await;
         assert_eq!(all(&machine).await, []);
         let [aside] = &place.directories("unreadable-")[..] else { panic!("only the last one is kept, round {round}") };
