@@ -258,7 +258,7 @@ certificate that is valid and not revoked.
 
 Examples:
   telexec certs serve
-  telexec certs serve --dir ca2 --trust ca    while ca2 takes the place of ca")]
+  telexec certs serve --dir ca2 --trust ca    # while ca2 takes the place of ca")]
 pub(crate) struct CertsServeArgs {
     /// Address to listen on
     #[arg(long, value_name = "URI", default_value = "tcp://0.0.0.0:7444", value_parser = parse_listen)]

@@ -5,10 +5,11 @@ use std::time::Duration;
 use clap::Args;
 use telexec_executor::{Command, CommandBuilder, ResourceLimits, TraceContext, parse_size};
 
+use crate::output::LOGIN_SHELL;
 use crate::syntax::{EnvFile, Variable, parse_duration, parse_pair, parse_variable, read_env_file};
 
-/// What runs where no command is given: the shell that the agent's machine has for the user, as a login shell.
-const LOGIN_SHELL: &str = r#"exec "${SHELL:-/bin/sh}" -l"#;
+/// Less is a mistake.
+const MIN_MEMORY_BYTES: u64 = 64 * 1024;
 
 #[derive(Debug, Args)]
 pub(crate) struct CommandArgs {
@@ -31,7 +32,7 @@ pub(crate) struct CommandArgs {
     #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) kill_grace: Option<Duration>,
     /// Memory limit, for all processes of the command together
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     pub(crate) memory: Option<u64>,
     /// Limit on concurrent processes and threads
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -95,6 +96,15 @@ impl CommandArgs {
             .labels(self.label.iter().cloned())
             .limits(ResourceLimits { memory_bytes: self.memory, max_processes: self.max_processes, cpus: self.cpus })
             .trace(TraceContext::from_environment())
+    }
+}
+
+/// A number of bytes in which no program runs lacks its unit.
+fn parse_memory(text: &str) -> Result<u64, String> {
+    let lacks_unit = |bytes: &u64| *bytes < MIN_MEMORY_BYTES && text.bytes().all(|byte| byte.is_ascii_digit());
+    match parse_size(text)? {
+        bytes if lacks_unit(&bytes) => Err(format!("that is {bytes} bytes: for megabytes write {text}M")),
+        bytes => Ok(bytes),
     }
 }
 

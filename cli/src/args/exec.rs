@@ -30,7 +30,8 @@ Exit codes:
   126    the program or shell cannot be executed
   127    the program or shell was not found
   128+n  killed by signal n; 130 after Ctrl-C
-  255    the agent is unreachable or was shut down, or the connection was lost
+  255    the agent is unreachable or was shut down, or the connection was lost; also instead of 0 if part of
+         the output is missing
 
 DUR is a number of seconds, or a duration such as 500ms, 10s, 5m, 1h30m.
 SIZE is a number of bytes, or a size such as 512K, 256M, 2GiB; K is 1,024.
@@ -85,8 +86,8 @@ pub(crate) struct ExecArgs {
     /// Move to the background if still running after this time
     #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = parse_duration, help_heading = BACKGROUND)]
     pub(crate) yield_after: Option<Duration>,
-    /// Kill or detach the command when telexec exits first or loses the connection
-    #[arg(long, hide_short_help = true, value_name = "POLICY", value_enum, default_value = "kill")]
+    /// Kill or detach the command when telexec exits first or loses the connection. With detach, ctrl-p ctrl-q leave -it
+    #[arg(long, value_name = "POLICY", value_enum, default_value = "kill")]
     #[arg(help_heading = BACKGROUND)]
     pub(crate) on_disconnect: DisconnectPolicy,
     /// With -it and --on-disconnect=detach: key sequence that detaches; '' for none

@@ -62,7 +62,8 @@ detaches with exit code 130; the command keeps running unless --kill-on-disconne
 With -i, standard input is forwarded to the command, if it was started with -i. If it has a terminal, \
 all keys are forwarded, including Ctrl-C; the detach keys detach.
 
-Exit codes: as for `telexec exec`; 0 also after the detach keys, 125 if there is no such execution.
+Exit codes: as for `telexec exec`, 255 also instead of 0 if part of the output is missing; 0 also after the \
+detach keys, 125 if there is no such execution. The command's own code in any case: telexec wait.
 
 KEYS is a comma-separated list of characters, or ctrl- and one of a-z @ [ \\ ] ^ _.",
     after_help = "\
@@ -125,7 +126,7 @@ pub(crate) struct LogsArgs {
     #[arg(short = 'f', long)]
     pub(crate) follow: bool,
     /// Start with the last N lines [default: all]
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = parse_tail)]
     pub(crate) tail: Option<usize>,
     #[command(flatten)]
     pub(crate) reconnect: ReconnectArgs,
@@ -164,13 +165,13 @@ pub(crate) struct WaitArgs {
 TEXT is sent with a trailing newline, standard input as is. The command must have been started with \
 -i, and accepts one writer at a time. Returns once all of it is written to the command's input.
 
-Exit codes: 0 sent, 1 no such execution, or it accepts no (more) input, 2 invalid command line or \
-configuration, 125 refused by the agent, 255 the agent is unreachable or the connection was lost.",
+Exit codes: 0 sent, 1 the execution accepts no (more) input, 2 invalid command line or configuration, 125 \
+refused by the agent, or no such execution, 255 the agent is unreachable or the connection was lost.",
     after_help = "\
 Examples:
   telexec input build-7 my-shell 'make all'
   telexec input --close build-7 my-sort < names
-  telexec input --close -n build-7 my-sort ''       only closes its input"
+  telexec input --close -n build-7 my-sort ''       # only closes its input"
 )]
 pub(crate) struct InputArgs {
     /// Agent: HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
@@ -198,8 +199,8 @@ pub(crate) struct InputArgs {
 The signal is sent to every process of an execution. KILL is certain to end all of them. It is not \
 an error if an execution has already ended.
 
-Exit codes: 0 sent, 1 unknown execution, 2 invalid command line or configuration, 125 refused by the \
-agent, 255 the agent is unreachable or the connection was lost.",
+Exit codes: 0 sent, 2 invalid command line or configuration, 125 refused by the agent, or no such execution \
+(the others get the signal all the same), 255 the agent is unreachable or the connection was lost.",
     after_help = "\
 Examples:
   telexec kill build-7 0192f0c4-7a51-7d4e-9c3f-6f1d2b8e4a90
@@ -224,6 +225,23 @@ pub(crate) struct KillArgs {
 /// An execution ID; the error does not name the field, which the flag already does.
 pub(super) fn parse_id(text: &str) -> Result<ExecutionId, String> {
     text.parse().map_err(|error: InvalidCommand| error.reason.into_owned())
+}
+
+/// `all` is docker's and the default.
+fn parse_tail(text: &str) -> Result<usize, &'static str> {
+    match text {
+        "all" => Ok(LogsArgs::ALL_LINES),
+        number => number.parse().map_err(|_| "expected a number of lines, or all"),
+    }
+}
+
+impl LogsArgs {
+    const ALL_LINES: usize = usize::MAX;
+
+    /// How many of the last lines to print; `None`: all.
+    pub(crate) fn last_lines(&self) -> Option<usize> {
+        self.tail.filter(|lines| *lines != Self::ALL_LINES)
+    }
 }
 
 fn parse_position(text: &str) -> Result<u64, &'static str> {

@@ -46,8 +46,8 @@ Exit codes:
 With -S, the highest code of all hosts instead of 1; codes are those of `telexec exec`.
 
 An inventory is a file of Ansible's (INI or YAML, with group_vars and host_vars beside it), a directory of such \
-files, or a script; or else a command that prints one, or a list of names, as JSON. -w and -x select from it. A \
-host's certificate must be of its name in the inventory, also where ansible_host says another address. Variables: \
+files, or a script; or else a command with its arguments that prints one, or a list of names, as JSON. -a selects \
+all of its hosts, -w and -g some of them; without these nothing runs. A host's certificate must be of its name in the inventory, also where ansible_host says another address. Variables: \
 telexec_port (ansible_port is that of ssh), telexec_server_name, and telexec_target: any TARGET. A host that is \
 called as a configured target is that target.
 
@@ -144,8 +144,12 @@ pub(crate) struct FleetCommandArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
     /// Timeout on each host, after which the command is ended
-    #[arg(short = 'u', long, value_name = "DUR", value_parser = parse_run_timeout)]
+    #[arg(long, value_name = "DUR", value_parser = parse_timeout)]
     pub(crate) timeout: Option<Duration>,
+    /// The same, as a number with a unit: -u 30s
+    #[arg(short = 'u', hide_short_help = true, value_name = "DUR", value_parser = parse_short_timeout)]
+    #[arg(conflicts_with = "timeout")]
+    pub(crate) short_timeout: Option<Duration>,
     /// Run in the background and print an ID for attach, ps and kill
     #[arg(short = 'd', long)]
     pub(crate) detach: bool,
@@ -353,8 +357,11 @@ pub(crate) struct FleetQueryArgs {
     pub(crate) connect: ConnectArgs,
 }
 
-/// -u is the timeout, as in clush and pdsh; elsewhere it is the user.
-fn parse_run_timeout(text: &str) -> Result<Duration, String> {
+/// -u is the timeout, as in clush and pdsh; elsewhere it is the user, who may be a number.
+fn parse_short_timeout(text: &str) -> Result<Duration, String> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("-u is the timeout, and needs a unit: -u {text}s; the user is -l"));
+    }
     let hint = if text.starts_with(|first: char| first.is_ascii_alphabetic()) { "; the user is -l" } else { "" };
     parse_timeout(text).map_err(|error| format!("{error}{hint}"))
 }
@@ -419,11 +426,14 @@ mod tests {
 
     #[test]
     fn the_user_is_l_and_the_timeout_u() {
-        let args = parse("-l nobody -u 5 -w @web id").unwrap();
+        let args = parse("-l nobody -u 5s -w @web id").unwrap();
         assert_eq!(
-            (args.command.user.as_deref(), args.command.timeout),
+            (args.command.user.as_deref(), args.command.short_timeout),
             (Some("nobody"), Some(Duration::from_secs(5)))
         );
+        assert_eq!(parse("--timeout 5 -w @web id").unwrap().command.timeout, Some(Duration::from_secs(5)));
+        // a number may be that of a user
+        assert!(parse("-u 1000 -w @web id").unwrap_err().contains("the user is -l"));
         assert!(parse("-u nobody -w @web id").unwrap_err().contains("the user is -l"));
         assert!(!parse("-u 5x -w @web id").unwrap_err().contains("the user"));
     }

@@ -6,6 +6,10 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
 use super::executions::parse_signal;
+use crate::config::Config;
+
+/// How many configured targets are listed.
+const MAX_TARGETS: usize = 12;
 
 /// A subcommand, what it does not know, and what to use instead.
 const FLAGS: &[(&str, &[&str], &str)] = &[
@@ -27,6 +31,7 @@ const SUBCOMMANDS: &[(&[&str], &str)] = &[
     (&["sh", "shell", "login", "ssh"], "telexec exec -it TARGET starts a login shell"),
     (&["ls", "list", "jobs", "top"], "telexec ps TARGET lists executions"),
     (&["stop", "signal", "terminate"], "telexec kill TARGET ID ends an execution"),
+    (&["policy"], "the agent's program checks policies: telexecd --config FILE policy check"),
     (&["log", "tail"], "telexec logs TARGET ID prints the output of an execution"),
     (&["status", "inspect"], "telexec info TARGET describes an agent, telexec ps TARGET lists its executions"),
     (&["pdsh", "clush", "parallel"], "telexec fleet -w HOSTS PROGRAM runs a program on many machines"),
@@ -72,6 +77,11 @@ fn hint(error: &Error, line: &[OsString]) -> Option<String> {
             let signal = signals.into_iter().find(|signal| parse_signal(signal).is_ok())?;
             Some(format!("the signal is given with -s: telexec kill -s {signal} TARGET ID"))
         }
+        ErrorKind::UnknownArgument | ErrorKind::ArgumentConflict | ErrorKind::ValueValidation
+            if let Some((text, _)) = after_text(&words).filter(|_| has_text(subcommand)) =>
+        {
+            Some(whole_text(text))
+        }
         ErrorKind::UnknownArgument => {
             let flag = text(ContextKind::InvalidArg)?;
             let known = FLAGS.iter().find(|(place, flags, _)| *place == subcommand && flags.contains(&flag))?;
@@ -80,8 +90,51 @@ fn hint(error: &Error, line: &[OsString]) -> Option<String> {
         ErrorKind::MissingRequiredArgument if subcommand == "exec" && words.contains(&"-w") => {
             Some("-w is the working directory here; for hosts: telexec fleet -w HOSTS".to_owned())
         }
+        ErrorKind::MissingRequiredArgument if is_missing(error, "<TARGET>") => configured_targets(),
         _ => None,
     }
+}
+
+/// Refuses `-c ls -la` and `-c df -h`, which are valid, but say `-l a` and ask for help.
+pub(super) fn misread_text(line: &[OsString]) -> Option<Error> {
+    let words: Vec<&str> = line.iter().skip(1).map_while(|word| word.to_str()).collect();
+    has_text(words.first()?).then_some(())?;
+    let (text, next) = after_text(&words)?;
+    let is_user = next.starts_with("-l") && next.len() > 2;
+    if !is_user && next != "-h" {
+        return None;
+    }
+    let flag = if is_user { "a flag of telexec, the user" } else { "telexec's own flag for help" };
+    let message = format!("{next} after -c {text} would be {flag}; {}\n", whole_text(text));
+    Some(Error::raw(ErrorKind::ArgumentConflict, message).with_cmd(&super::help::brief()))
+}
+
+/// Whether it takes a text with -c.
+fn has_text(subcommand: &str) -> bool {
+    ["exec", "check", "fleet"].contains(&subcommand)
+}
+
+/// The text of -c, if it is a single word, and the word after it.
+fn after_text<'a>(words: &[&'a str]) -> Option<(&'a str, &'a str)> {
+    let words = words.iter().take_while(|word| **word != "--").copied().collect::<Vec<_>>();
+    let at = words.iter().position(|word| *word == "-c")?;
+    let (text, next) = (words.get(at + 1)?, words.get(at + 2)?);
+    (!text.contains(char::is_whitespace)).then_some((text, next))
+}
+
+fn whole_text(text: &str) -> String {
+    format!("-c takes the whole text as one word, in quotes: -c '{text} ...'")
+}
+
+fn is_missing(error: &Error, argument: &str) -> bool {
+    matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::Strings(missing)) if missing.iter().any(|one| one == argument))
+}
+
+fn configured_targets() -> Option<String> {
+    let targets = Config::load().ok()?.targets;
+    let names: Vec<_> = targets.keys().take(MAX_TARGETS).map(String::as_str).collect();
+    let more = if targets.len() > names.len() { ", ..." } else { "" };
+    (!names.is_empty()).then(|| format!("configured targets: {}{more}", names.join(", ")))
 }
 
 #[cfg(test)]
@@ -107,8 +160,29 @@ mod tests {
             ("kill -9 web1 a", "telexec kill -s 9 TARGET"),
             ("kill -KILL web1 a", "telexec kill -s KILL TARGET"),
             ("ps -ef web1", "telexec exec TARGET ps -ef"),
+            ("exec web1 -c ls /tmp", "-c 'ls ...'"),
+            ("exec web1 -c uname -a", "-c 'uname ...'"),
+            ("check web1 -c ps -ef", "-c 'ps ...'"),
+            ("policy check", "telexecd --config FILE policy check"),
         ] {
             assert!(refusal(line).contains(hint), "{line}: {}", refusal(line));
+        }
+    }
+
+    #[test]
+    fn flags_that_belong_to_a_text_are_not_those_of_telexec() {
+        let misread = |line: &str| {
+            let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            misread_text(&line).map(|error| error.to_string())
+        };
+        for line in ["telexec exec web1 -c ls -la", "telexec fleet -w @web -c df -h", "telexec check web1 -c ls -lh /"]
+        {
+            assert!(misread(line).is_some_and(|text| text.contains("in quotes: -c '")), "{line}");
+        }
+        for line in
+            ["telexec exec -c ls -l me web1", "telexec exec -c ls -it web1", "telexec exec web1 -- sh -c ls -la"]
+        {
+            assert_eq!(misread(line), None, "{line}");
         }
     }
 

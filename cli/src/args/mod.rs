@@ -181,6 +181,9 @@ pub(crate) struct InfoArgs {
 /// The command line of this process. Exits where it is invalid, or asks for help.
 pub(crate) fn parse() -> Cli {
     let line: Vec<_> = std::env::args_os().collect();
+    if let Some(error) = habits::misread_text(&line) {
+        error.exit();
+    }
     let in_full = line.iter().take_while(|word| *word != "--").any(|word| word == "--help" || word == "help");
     let definition = if in_full { help::complete() } else { help::brief() };
     let parsed = definition.try_get_matches_from(&line).and_then(|matches| Cli::from_arg_matches(&matches));

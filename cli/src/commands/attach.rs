@@ -10,19 +10,27 @@ use super::find::find;
 use crate::args::AttachArgs;
 use crate::connect::{Link, call_failure, with_agent};
 use crate::follow::{AttachHint, FollowEnd, Interaction, OutputMode, StdinOptions, follow};
-use crate::output::{Failure, exit, print_message_async};
+use crate::output::{Failure, exit, print_message_async, with_causes};
 use crate::terminal;
 
 pub(crate) async fn run(mut args: AttachArgs) -> Result<u8, Failure> {
     let (target, connect) = (args.target.clone(), args.connect.clone());
-    let ending = with_agent(&target, &connect, async |agent| attach(&mut args, agent).await).await?;
+    let mut attached = false;
+    let ending = with_agent(&target, &connect, async |agent| attach(&mut args, agent, &mut attached).await).await;
     let again = AttachHint { target: &target, id: &args.id, interactive: args.stdin, connect: &connect };
-    Ok(ending.report(&target, &again))
+    let keeps_running = attached && !args.kill_on_disconnect;
+    match ending {
+        Ok(ending) => Ok(ending.report(&target, &again)),
+        Err(failure) if failure.code == exit::INTERRUPTED && keeps_running => {
+            Err(failure.hint(Some(format!("{target}: the command keeps running: {again}"))))
+        }
+        Err(failure) => Err(failure),
+    }
 }
 
-async fn attach(args: &mut AttachArgs, agent: &Agent) -> Result<FollowEnd, Failure> {
+async fn attach(args: &mut AttachArgs, agent: &Agent, attached: &mut bool) -> Result<FollowEnd, Failure> {
     let link = args.reconnect.link(agent, &args.target);
-    let info = find(&*link.executor, &args.target, &args.id, exit::REFUSED).await?;
+    let info = find(&*link.executor, &args.target, &args.id).await?;
     args.id = info.id.clone();
     let args = &*args;
     let failed = |error: ExecutorError| call_failure(exit::of_error(&error), &args.target, &error);
@@ -30,7 +38,7 @@ async fn attach(args: &mut AttachArgs, agent: &Agent) -> Result<FollowEnd, Failu
     let position = if args.no_history { info.position } else { args.from };
     let execution =
         link.executor.attach(&args.id, Attach { on_disconnect, ..Attach::position(position) }).await.map_err(failed)?;
-
+    *attached = true;
     let raw = args.stdin && is_interactive(&info);
     let mode = OutputMode { target: &args.target, json: args.json, raw };
     follow(execution, mode, link.outages.clone(), interact(args, &link, raw)).await
@@ -57,7 +65,7 @@ async fn takes_input(args: &AttachArgs, link: &Link) -> Result<bool, Failure> {
     match link.executor.write_input(&args.id, nothing).await {
         Ok(_) => Ok(true),
         Err(error @ ExecutorError::FailedPrecondition { .. }) => {
-            print_message_async(format!("{}: input is not forwarded: {error}", args.target)).await;
+            print_message_async(format!("{}: input is not forwarded: {}", args.target, with_causes(&error))).await;
             Ok(false)
         }
         // the event stream reports how it ended

@@ -49,7 +49,8 @@ async fn executions(target: &Destination, args: &ConnectArgs) -> Option<Vec<Exec
 
 /// The TARGET and the connection settings of the line, which the script gives after `--`.
 fn named_agent() -> Option<(Destination, ConnectArgs)> {
-    let line = std::env::args_os().skip_while(|word| word != "--").skip(1);
+    // an empty word, before anything is typed, would make the line invalid
+    let line = std::env::args_os().skip_while(|word| word != "--").skip(1).filter(|word| !word.is_empty());
     let matches = Cli::command().ignore_errors(true).try_get_matches_from(line).ok()?;
     let (_, matches) = matches.subcommand()?;
     let target = matches.try_get_one::<Destination>("target").ok()??.clone();

@@ -8,6 +8,7 @@ use telexec_client::Agent;
 use telexec_executor::TerminalSize;
 use telexec_executor::{Command, CommandBuilder, Event, Execution, ExecutionId, OnDisconnect};
 
+use super::program;
 use crate::args::ExecArgs;
 use crate::config::Config;
 use crate::connect::{call_failure, with_agent};
@@ -25,7 +26,7 @@ pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
     match (done, running) {
         (Ok(ending), Some(id)) if !args.detach => {
             let code = ending.report(&args.target, &attach_hint(&args, &id));
-            if let FollowEnd::Exited(exited) = &ending
+            if let FollowEnd::Exited { exited, .. } = &ending
                 && exit::is_timeout_of_agent(exited, args.timeout)
             {
                 print_message(&format!("{}: this timeout is set by the agent's configuration or policy", args.target));
@@ -35,6 +36,11 @@ pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
         (Ok(_), _) => Ok(0),
         (Err(failure), Some(id)) if args.survives_disconnect() => {
             Err(failure.hint(Some(format!("the command may still be running: {}", attach_hint(&args, &id)))))
+        }
+        (Err(failure), _) if failure.code == exit::NOT_FOUND => {
+            let argv = &args.command.argv;
+            let several = program::several_targets(&args.target, argv, &Config::load()?);
+            Err(failure.hint(several.or_else(|| program::hint(argv))))
         }
         (Err(failure), _) => Err(failure),
     }

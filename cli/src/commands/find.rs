@@ -12,18 +12,15 @@ const MAX_CANDIDATES: usize = 10;
 /// The execution with this ID, or else the only one whose ID begins so.
 ///
 /// # Errors
-/// There is none, with the code `missing`, or there are several.
+/// There is none, or there are several.
 pub(super) async fn find(
     executor: &dyn Executor,
     target: &Destination,
     id: &ExecutionId,
-    missing: u8,
 ) -> Result<ExecutionInfo, Failure> {
     match executor.get(id).await {
         Ok(info) => Ok(info),
-        Err(error @ ExecutorError::NotFound(_)) => {
-            find_by_prefix(executor, target, id, &error, missing, |_| true).await
-        }
+        Err(error @ ExecutorError::NotFound(_)) => find_by_prefix(executor, target, id, &error, |_| true).await,
         Err(error) => Err(call_failure(exit::of_error(&error), target, &error)),
     }
 }
@@ -37,7 +34,6 @@ pub(super) async fn find_by_prefix(
     target: &Destination,
     prefix: &ExecutionId,
     error: &ExecutorError,
-    missing: u8,
     may_be: impl Fn(&ExecutionId) -> bool,
 ) -> Result<ExecutionInfo, Failure> {
     let mut all = match list(executor, ListQuery { include_exited: true, ..ListQuery::default() }).await {
@@ -49,14 +45,15 @@ pub(super) async fn find_by_prefix(
     all.retain(|info| info.id.as_str().starts_with(prefix.as_str()) && may_be(&info.id));
     match <[ExecutionInfo; 1]>::try_from(all) {
         Ok([info]) => Ok(info),
-        Err(none) if none.is_empty() => Err(call_failure(missing, target, error)),
-        Err(several) => Err(ambiguous(target, prefix, &several, missing)),
+        Err(none) if none.is_empty() => Err(call_failure(exit::of_error(error), target, error)),
+        Err(several) => Err(ambiguous(target, prefix, &several)),
     }
 }
 
-fn ambiguous(target: &Destination, prefix: &ExecutionId, found: &[ExecutionInfo], code: u8) -> Failure {
+fn ambiguous(target: &Destination, prefix: &ExecutionId, found: &[ExecutionInfo]) -> Failure {
     let count = found.len();
-    let failure = Failure::message(code, format!("{target}: {count} executions have IDs that begin with {prefix}:"));
+    let failure =
+        Failure::message(exit::REFUSED, format!("{target}: {count} executions have IDs that begin with {prefix}:"));
     let lines = found.iter().take(MAX_CANDIDATES);
     let lines = lines.map(|info| format!("  {}  {}  {}", info.id, state(info), printable(&command_text(info))));
     let failure = lines.fold(failure, |failure, line| failure.hint(Some(line)));

@@ -10,7 +10,7 @@ use crate::connect::{Session, call_failure};
 use crate::output::{Failure, exit};
 use crate::terminal::stdin;
 
-/// The command does not accept input, or does not exist.
+/// The command does not accept input.
 const FAILED: u8 = 1;
 
 pub(crate) async fn run(args: InputArgs) -> Result<u8, Failure> {
@@ -52,14 +52,13 @@ impl InputSender<'_> {
         let sent = match self.executor.write_input(&self.id, input.clone()).await {
             Err(error @ ExecutorError::NotFound(_)) => {
                 let target = &self.args.target;
-                self.id =
-                    find_by_prefix(&self.executor, target, &self.id, &error, FAILED, ExecutionId::is_uuid).await?.id;
+                self.id = find_by_prefix(&self.executor, target, &self.id, &error, ExecutionId::is_uuid).await?.id;
                 self.executor.write_input(&self.id, input).await
             }
             sent => sent,
         };
         sent.map(|_| ()).map_err(|error| {
-            let failed = matches!(error, ExecutorError::NotFound(_) | ExecutorError::FailedPrecondition { .. });
+            let failed = matches!(error, ExecutorError::FailedPrecondition { .. });
             call_failure(if failed { FAILED } else { exit::of_error(&error) }, &self.args.target, &error)
         })
     }

@@ -8,18 +8,16 @@ use crate::args::KillArgs;
 use crate::connect::{Session, call_failure};
 use crate::output::{Failure, exit, print_message};
 
-/// At least one execution is unknown, or its ID is ambiguous.
-const FAILED: u8 = 1;
-
 pub(crate) async fn run(args: KillArgs) -> Result<u8, Failure> {
     let session = Session::open(&args.target, &args.connect).await?;
     let executor = session.agent.executor();
     let mut code = 0;
     for id in &args.ids {
         match kill(&args, &executor, id).await {
-            Err(failure) if failure.code == FAILED => {
+            // those that are known get the signal all the same
+            Err(failure) if failure.code == exit::REFUSED => {
                 failure.print();
-                code = FAILED;
+                code = exit::REFUSED;
             }
             done => done?,
         }
@@ -28,13 +26,10 @@ pub(crate) async fn run(args: KillArgs) -> Result<u8, Failure> {
 }
 
 async fn kill(args: &KillArgs, executor: &RemoteExecutor, id: &ExecutionId) -> Result<(), Failure> {
-    let failed = |error: ExecutorError| {
-        let unknown = matches!(error, ExecutorError::NotFound(_));
-        call_failure(if unknown { FAILED } else { exit::of_error(&error) }, &args.target, &error)
-    };
+    let failed = |error: ExecutorError| call_failure(exit::of_error(&error), &args.target, &error);
     match executor.signal(id, args.signal).await {
         Err(error @ ExecutorError::NotFound(_)) => {
-            let found = find_by_prefix(executor, &args.target, id, &error, FAILED, ExecutionId::is_uuid).await?;
+            let found = find_by_prefix(executor, &args.target, id, &error, ExecutionId::is_uuid).await?;
             executor.signal(&found.id, args.signal).await.map_err(failed)?;
             // what is ended is not exactly what was named; a name that was chosen is never the beginning of another
             print_message(&format!("{}: {} sent to {}", args.target, args.signal, found.id));

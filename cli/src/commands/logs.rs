@@ -21,9 +21,9 @@ pub(crate) async fn run(args: LogsArgs) -> Result<u8, Failure> {
 async fn logs(args: &LogsArgs, agent: &Agent) -> Result<(), Failure> {
     let Link { executor, .. } = args.reconnect.link(agent, &args.target);
     let executor = &*executor;
-    let info = find(executor, &args.target, &args.id, exit::REFUSED).await?;
+    let info = find(executor, &args.target, &args.id).await?;
     let failed = |error: ExecutorError| call_failure(exit::of_error(&error), &args.target, &error);
-    let start = match args.tail {
+    let start = match args.last_lines() {
         Some(lines) => tail(executor, &info.id, info.position, lines).await.map_err(failed)?,
         None => 0,
     };

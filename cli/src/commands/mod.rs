@@ -14,6 +14,7 @@ mod kill;
 mod logs;
 mod man;
 mod mcp;
+mod program;
 mod ps;
 mod tool;
 mod wait;

@@ -17,7 +17,9 @@ pub(crate) async fn run(args: WaitArgs) -> Result<u8, Failure> {
     let ended = with_agent(&args.target, &args.connect, async |agent| wait(&args, agent).await).await?;
     if let [(info, exited)] = &ended[..] {
         let again = AttachHint { target: &args.target, id: &info.id, interactive: false, connect: &args.connect };
-        return Ok(FollowEnd::Exited(exited.clone()).report(&args.target, &again));
+        // its output is not asked for
+        let ending = FollowEnd::Exited { exited: exited.clone(), incomplete: false };
+        return Ok(ending.report(&args.target, &again));
     }
     let code = |exited: &Exited| exit::of_exit(exited);
     for (info, exited) in ended.iter().filter(|(_, exited)| code(exited) != 0) {
@@ -31,7 +33,7 @@ async fn wait(args: &WaitArgs, agent: &Agent) -> Result<Vec<(ExecutionInfo, Exit
     let Link { executor, .. } = args.reconnect.link(agent, &args.target);
     let mut executions = Vec::new();
     for id in &args.ids {
-        executions.push(find(&*executor, &args.target, id, exit::REFUSED).await?);
+        executions.push(find(&*executor, &args.target, id).await?);
     }
     let waiting = executions.into_iter().map(async |info| {
         let exited = exited(&*executor, &info).await;

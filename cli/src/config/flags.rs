@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::syntax::parse_timeout;
@@ -13,12 +14,15 @@ use crate::syntax::parse_timeout;
 pub(crate) struct ConnectArgs {
     /// Client certificate
     #[arg(long, hide_short_help = true, value_name = "PEM", env = "TELEXEC_CERT", hide_env_values = true)]
+    #[arg(value_parser = file())]
     pub(crate) cert: Option<PathBuf>,
     /// Private key of the client certificate
     #[arg(long, hide_short_help = true, value_name = "PEM", env = "TELEXEC_KEY", hide_env_values = true)]
+    #[arg(value_parser = file())]
     pub(crate) key: Option<PathBuf>,
     /// CA that must have issued the agent's certificate
     #[arg(long, hide_short_help = true, value_name = "PEM", env = "TELEXEC_CA", hide_env_values = true)]
+    #[arg(value_parser = file())]
     pub(crate) ca: Option<PathBuf>,
     /// Name in the agent's certificate [default: the target's host]
     #[arg(long, hide_short_help = true, value_name = "NAME", env = "TELEXEC_SERVER_NAME", hide_env_values = true)]
@@ -30,6 +34,11 @@ pub(crate) struct ConnectArgs {
     #[arg(long, hide_short_help = true, value_name = "LEVEL", env = "TELEXEC_LOG_LEVEL", hide_env_values = true)]
     #[arg(default_value = "error")]
     pub(crate) log_level: LevelFilter,
+}
+
+/// A path. It may be empty, since a variable that is set to nothing is as good as unset.
+fn file() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
 }
 
 impl ConnectArgs {

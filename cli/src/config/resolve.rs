@@ -139,11 +139,12 @@ impl Config {
 
     /// The credentials from flags, environment and configuration.
     fn credentials_of(&self, named: Option<&TargetConfig>, args: &ConnectArgs) -> Credentials {
+        let path = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
         let given = Credentials {
-            cert: args.cert.clone(),
-            key: args.key.clone(),
-            ca: args.ca.clone(),
-            server_name: args.server_name.clone(),
+            cert: path(&args.cert),
+            key: path(&args.key),
+            ca: path(&args.ca),
+            server_name: args.server_name.clone().filter(|name| !name.is_empty()),
         };
         let by_name = |name: &Option<String>| self.credentials.get(name.as_ref()?).cloned();
         let defaults = &self.defaults;

@@ -42,7 +42,7 @@ fn suggestion(name: &str, similar: &[String]) -> Option<String> {
 }
 
 /// A suggestion for this error, if there is one.
-pub(super) fn hint(error: &ExecutorError) -> Option<String> {
+pub(crate) fn hint(error: &ExecutorError) -> Option<String> {
     match find::<ConnectError>(error) {
         Some(ConnectError::TlsRequired { .. }) => return Some(USE_CERTIFICATES.to_owned()),
         Some(_) => return None,

@@ -11,7 +11,8 @@ use std::time::Duration;
 use telexec_client::Agent;
 use telexec_executor::ExecutorError;
 
-use self::hint::{hint, unreachable};
+pub(crate) use self::hint::hint;
+use self::hint::unreachable;
 use self::local::LocalAgent;
 pub(crate) use self::own_certificate::{check as check_own_certificate, expire_time as own_expire_time};
 pub(crate) use self::reconnect::{Link, Outages, ReconnectArgs};

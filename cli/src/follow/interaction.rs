@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::FollowEnd;
 use crate::connect::{Link, call_failure};
-use crate::output::{Failure, exit, print_message_async};
+use crate::output::{Failure, exit, print_message_async, with_causes};
 use crate::syntax::Destination;
 use crate::terminal::{self, DetachFilter, DetachKeys, EscapeFilter, RawMode, stdin};
 
@@ -175,7 +175,7 @@ impl Interaction<'_> {
                 error @ (ExecutorError::FailedPrecondition { .. }
                 | ExecutorError::NotFound(_)
                 | ExecutorError::ShuttingDown),
-            ) => Ok(StdinResult::Unread(error.to_string())),
+            ) => Ok(StdinResult::Unread(with_causes(&error))),
             Err(error) => Err(call_failure(exit::of_lost(&error), self.target, &error)),
         }
     }

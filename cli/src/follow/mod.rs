@@ -24,8 +24,8 @@ const OUTAGE_DELAY: Duration = Duration::from_millis(300);
 
 /// Why following ended.
 pub(crate) enum FollowEnd {
-    /// The command has ended.
-    Exited(Exited),
+    /// The command has ended. With `incomplete`, part of its output was not received.
+    Exited { exited: Exited, incomplete: bool },
     /// It keeps running in the background.
     Promoted,
     /// The detach keys were typed.
@@ -38,11 +38,19 @@ impl FollowEnd {
     /// Prints what the output does not show, and returns the exit code.
     pub(crate) fn report(&self, target: &Destination, again: &AttachHint<'_>) -> u8 {
         match self {
-            Self::Exited(exited) => {
+            Self::Exited { exited, incomplete } => {
                 if let Some(explanation) = exit::explanation(exited) {
                     print_message(&format!("{target}: {explanation}"));
                 }
-                exit::of_exit(exited)
+                match exit::of_exit(exited) {
+                    0 if *incomplete => {
+                        print_message(&format!(
+                            "{target}: the command exited with 0, but part of its output is missing"
+                        ));
+                        exit::LOST
+                    }
+                    code => code,
+                }
             }
             Self::Promoted => {
                 print_message(&format!("{target}: the command keeps running in the background"));
@@ -148,6 +156,7 @@ async fn write_events(
     screen: &mut Screen,
 ) -> Result<FollowEnd, Failure> {
     let mut output = OutputWriter::start()?;
+    let mut incomplete = false;
     while let Some(event) = execution.next().await {
         let event = event.map_err(|error| call_failure(exit::of_lost(&error), mode.target, &error))?;
         if mode.json {
@@ -159,9 +168,18 @@ async fn write_events(
                 screen.0.iter_mut().for_each(|modes| modes.follow(&chunk.data));
                 output.write(chunk.stream, chunk.data).await?;
             }
-            Event::Gap(position) => output.write(OutputStream::Stderr, mode.gap(position).into()).await?,
+            Event::Gap(position) => {
+                incomplete = true;
+                // as JSON it is an event
+                if !mode.json {
+                    output.write(OutputStream::Stderr, mode.gap(position).into()).await?;
+                }
+            }
             Event::Started(_) | Event::Output(_) => {}
-            Event::Exited(exited) => return output.finish().await.map(|()| FollowEnd::Exited(exited)),
+            Event::Exited(exited) => {
+                incomplete |= exit::loss(&exited).is_some();
+                return output.finish().await.map(|()| FollowEnd::Exited { exited, incomplete });
+            }
             Event::Promoted => return output.finish().await.map(|()| FollowEnd::Promoted),
         }
     }

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use telexec_executor::{ExecutionInfo, ExecutionState, ExitCause, Exited, Program};
 
+/// What runs where no command is given: the shell that the agent's machine has for the user, as a login shell.
+pub(crate) const LOGIN_SHELL: &str = r#"exec "${SHELL:-/bin/sh}" -l"#;
+
 pub(crate) fn state(info: &ExecutionInfo) -> String {
     match (info.state, &info.exited) {
         (ExecutionState::Running, _) => "running".to_owned(),
@@ -30,6 +33,7 @@ pub(crate) fn end(exited: &Exited) -> String {
 /// The command that it runs, as text.
 pub(crate) fn command_text(info: &ExecutionInfo) -> String {
     match &info.program {
+        Program::Shell { text, .. } if text == LOGIN_SHELL => "(login shell)".to_owned(),
         Program::Shell { text, .. } => text.clone(),
         Program::Argv(argv) => argv.join(" "),
     }

@@ -14,6 +14,8 @@ pub(crate) const NOT_EXECUTABLE: u8 = 126;
 pub(crate) const NOT_FOUND: u8 = 127;
 /// This plus n: killed by signal n.
 pub(crate) const SIGNAL_BASE: u8 = 128;
+/// After Ctrl-C: the code of a process killed by SIGINT.
+pub(crate) const INTERRUPTED: u8 = SIGNAL_BASE + 2;
 /// Standard output was closed: the code of a process killed by SIGPIPE.
 pub(crate) const BROKEN_PIPE: u8 = SIGNAL_BASE + 13;
 /// The agent is unreachable, or the command could not be followed to its end.

@@ -41,6 +41,8 @@ pub(super) fn in_words(error: &(dyn Error + 'static)) -> String {
     match error.downcast_ref() {
         Some(ExecutorError::Invalid(InvalidCommand { field, reason })) => sentence(field, reason),
         Some(ExecutorError::Unsupported { field, reason }) => sentence(field, reason),
+        // a field of the request too
+        Some(ExecutorError::FailedPrecondition { reason }) => reason.replace("accepts_input", "-i"),
         Some(ExecutorError::OutOfRange { field, end }) if field == "position" => {
             format!("--from is beyond the end of the output, at {end}")
         }
@@ -78,6 +80,10 @@ mod tests {
             (
                 ExecutorError::OutOfRange { field: "position".into(), end: 7 },
                 "--from is beyond the end of the output, at 7",
+            ),
+            (
+                ExecutorError::FailedPrecondition { reason: "it was started without accepts_input".to_owned() },
+                "it was started without -i",
             ),
             (ExecutorError::ShuttingDown, "the agent is shutting down; nothing ran"),
         ] {

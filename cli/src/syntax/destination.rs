@@ -24,6 +24,8 @@ pub(crate) enum InvalidDestination {
     Path(String),
     #[error("the user is a flag: -u {user} {host}")]
     User { user: String, host: String },
+    #[error("{0:?} is not a host; for several hosts: telexec fleet -w {quoted} PROGRAM", quoted = quoted(.0))]
+    Several(String),
     #[error(transparent)]
     Address(#[from] InvalidTarget),
 }
@@ -44,15 +46,25 @@ impl FromStr for Destination {
 }
 
 impl InvalidDestination {
-    /// Recognizes what is written so elsewhere: a path, and a user before the host.
+    /// Recognizes what is written so elsewhere: a path, a user before the host, and a set of hosts.
     fn new(text: &str, error: InvalidTarget) -> Self {
         match text.split_once('@') {
             _ if text.starts_with('/') => Self::Path(text.to_owned()),
+            _ if text.starts_with('@') || text.contains(',') => Self::Several(text.to_owned()),
             Some((user, host)) if is_name(user) && host.parse::<Destination>().is_ok() => {
                 Self::User { user: user.to_owned(), host: host.to_owned() }
             }
             _ => Self::Address(error),
         }
+    }
+}
+
+/// As a shell takes it.
+fn quoted(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"@,._:/-".contains(&byte);
+    match shlex::try_quote(text) {
+        Ok(quoted) if !text.bytes().all(is_plain) => quoted.into_owned(),
+        _ => text.to_owned(),
     }
 }
 
@@ -118,6 +130,7 @@ mod tests {
             ("root@web1", "-u root web1"),
             ("root@web1:22", "-u root web1:22"),
             ("@web", "is not a host"),
+            ("web1,web2", "telexec fleet -w web1,web2 PROGRAM"),
             ("ssh://web1", "unknown scheme"),
         ] {
             let error = text.parse::<Destination>().unwrap_err().to_string();

@@ -64,7 +64,10 @@ fn expand_into(
 }
 
 /// Splits at commas and whitespace outside brackets.
-fn elements(text: &str) -> Result<Vec<&str>, InvalidHostSet> {
+///
+/// # Errors
+/// A bracket is not closed.
+pub(crate) fn elements(text: &str) -> Result<Vec<&str>, InvalidHostSet> {
     let mut depth = 0_u32;
     for c in text.chars() {
         depth = match (c, depth) {

@@ -108,6 +108,15 @@ async fn all_pages_are_listed() {
     assert_eq!(site.say("ps", &["-aq"]).await.answer().lines().count(), 120);
 }
 
+#[tokio::test]
+async fn a_login_shell_is_listed_as_one() {
+    let site = Site::unix().await;
+    let id = site.detached(&["-it"]).await;
+    let listed = site.say("ps", &[]).await;
+    assert!(listed.answer().trim_end().ends_with("(login shell)"), "{listed:?}");
+    site.say("kill", &["-s", "KILL", &id]).await.answer();
+}
+
 // kill
 
 #[tokio::test]
@@ -128,10 +137,13 @@ async fn an_id_that_is_not_known_is_reported_and_the_others_are_signalled() {
     let site = Site::unix().await;
     let (child, _stdout) = site.running(&["--id", "known", "-c", "echo ready; exec sleep 300"]).await;
     let said = site.say("kill", &["nope", "known"]).await;
-    assert!(said.failure(1).contains("nope"), "{said:?}");
+    assert!(said.failure(125).contains("nope"), "{said:?}");
     assert_eq!(Said::by_child(child).await.code, 143);
-    assert!(site.say("attach", &["nope"]).await.failure(125).contains("nope"));
-    assert!(site.say("input", &["nope", "text"]).await.failure(1).contains("nope"));
+    for line in
+        [&["attach", "nope"][..], &["input", "nope", "text"], &["kill", "nope"], &["logs", "nope"], &["wait", "nope"]]
+    {
+        assert!(site.say(line[0], &line[1..]).await.failure(125).contains("nope"), "{line:?}");
+    }
 }
 
 // attach
@@ -163,8 +175,10 @@ async fn ctrl_c_only_ends_the_following() {
         assert_eq!(next_line(&mut stdout).await, "ready\n");
         interrupt(&child);
         let said = Said::by_child(child).await;
-        assert_eq!((said.code, said.stderr()), (130, ""));
+        assert_eq!((said.code, said.stderr().is_empty()), (130, !survives), "{said:?}");
         if survives {
+            let again = format!("keeps running: follow it with `telexec attach {} {id}`", site.target[0]);
+            assert!(said.remark().contains(&again), "{said:?}");
             assert_eq!(site.say("ps", &["-q"]).await.answer(), format!("{id}\n"));
         }
     }
@@ -217,7 +231,7 @@ async fn input_goes_to_an_execution() {
 async fn a_command_without_input_refuses_it() {
     let site = Site::unix().await;
     let id = site.detached(&["-c", "echo out; sleep 300"]).await;
-    assert!(site.say("input", &[&id, "text"]).await.failure(1).contains("input"));
+    assert!(site.say("input", &[&id, "text"]).await.failure(1).contains("started without -i"));
     let mut child = site.telexec("attach", &["-i", &id]).spawn().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     assert_eq!(next_line(&mut stdout).await, "out\n");

@@ -302,16 +302,69 @@ async fn a_timeout_of_the_agent_is_said_to_be_its() {
 }
 
 #[tokio::test]
-async fn dropped_output_is_said() {
+async fn output_that_is_not_whole_is_no_success() {
     let mut site = Site::unix().await;
     let agent = Agent::builder().config("max_output_bytes = 10\n").start();
     site.target = vec![agent.uri().to_owned()];
     site.agent = Some(agent);
     let id = site.detached(&["printf", "0123456789abc"]).await;
     for said in [site.exec(&["printf", "0123456789abc"]).await, site.say("attach", &[&id]).await] {
-        assert_eq!((said.code, said.stdout()), (0, "0123456789"));
+        assert_eq!((said.code, said.stdout()), (255, "0123456789"));
         assert!(said.remark().contains("3 bytes of the output were dropped"), "{said:?}");
+        assert!(said.remark().contains("exited with 0, but part of its output is missing"), "{said:?}");
     }
+    // a code of the command's own that is no success stays, and who does not ask for the output misses nothing
+    assert_eq!(site.exec(&["-c", "printf 0123456789abc; exit 3"]).await.code, 3);
+    assert_eq!(site.say("wait", &[&id]).await.code, 0);
+}
+
+#[tokio::test]
+async fn what_is_no_program_is_said_to_be_meant_otherwise() {
+    for (line, hint) in [
+        (&["export", "A=1"][..], "export is built into the shell, so use -c 'export A=1'"),
+        (&["A=1 2", "env"], "-e 'A=1 2'"),
+    ] {
+        let said = say(&[&["exec", "local"], line].concat()).await;
+        assert!(said.failure(127).contains(hint), "{said:?}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("config.toml");
+    std::fs::write(&file, "[targets.web1]\naddress = 'a'\n[targets.web2]\naddress = 'b'\n").unwrap();
+    let configured = async |line: &[&str]| {
+        let mut command = telexec(line);
+        command.env("TELEXEC_CONFIG", &file);
+        Said::by(command).await
+    };
+    let said = configured(&["exec", "local", "web2", "uptime"]).await;
+    assert!(said.failure(127).contains("telexec fleet -w local,web2 PROGRAM"), "{said:?}");
+    let said = configured(&["exec"]).await;
+    assert!(said.code == 2 && said.stderr().contains("configured targets: web1, web2"), "{said:?}");
+    let said = configured(&["exec", "web1,web2", "uptime"]).await;
+    assert!(said.code == 2 && said.stderr().contains("telexec fleet -w web1,web2 PROGRAM"), "{said:?}");
+    let said = say(&["exec", "local", "--memory", "512", "true"]).await;
+    assert!(said.code == 2 && said.stderr().contains("512M"), "{said:?}");
+}
+
+#[tokio::test]
+async fn flags_of_a_program_after_a_text_are_not_those_of_telexec() {
+    for line in [&["-c", "ls", "-la"][..], &["-c", "df", "-h"], &["-c", "uname", "-a"], &["-c", "ls", "/tmp"]] {
+        let said = say(&[&["exec", "local"], line].concat()).await;
+        let hint = format!("in quotes: -c '{} ...'", line[1]);
+        assert!(said.code == 2 && said.stderr().contains(&hint), "{said:?}");
+    }
+}
+
+#[tokio::test]
+async fn variables_that_are_set_to_nothing_are_unset() {
+    let site = Site::unix().await;
+    let mut command = site.telexec("exec", &["true"]);
+    for name in ["TELEXEC_CERT", "TELEXEC_KEY", "TELEXEC_CA", "TELEXEC_SERVER_NAME", "TELEXEC_LOG_LEVEL"] {
+        command.env(name, "");
+    }
+    Said::by(command).await.answer();
+    let mut command = telexec(["exec", "localhost:1", "true"]);
+    command.env("TELEXEC_CERT", "");
+    Said::by(command).await.failure(255);
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! The help of `telexec`, and its completions.
 
-use telexec_tests::{Agent, program, within};
+use std::process::Stdio;
+
+use telexec_tests::{Agent, executable, program, within};
 use tokio::process::Command;
 
 use super::{Said, say, telexec};
@@ -63,6 +65,8 @@ async fn completions_know_signals_and_the_executions_of_the_target() {
     let in_bash = async |line: &[&str]| in_bash_with(&config, line).await;
     assert_eq!(in_bash(&["telexec", "attach", "here", "first"]).await, ["first-1", "first-2"]);
     assert_eq!(in_bash(&["telexec", "logs", "-f", "here", "s"]).await, ["second"]);
+    let offered = in_bash(&["telexec", "logs", "here", ""]).await;
+    assert!(["first-1", "first-2", "second"].iter().all(|id| offered.iter().any(|one| one == id)), "{offered:?}");
     assert_eq!(in_bash(&["telexec", "kill", "-s", "INT", "here", "first-1", "s"]).await, ["second"]);
     assert_eq!(in_bash(&["telexec", "wait", "gone", "s"]).await, [""]);
 }
@@ -125,6 +129,42 @@ async fn every_subcommand_has_help_that_tells_only_of_what_is_there() {
     seen.sort();
     let all = "|attach|certs|certs crl|certs enroll|certs init|certs issue|certs list|certs renew|certs revoke|certs serve|certs show|certs token|check|completions|config|config path|config show|exec|fleet|fleet attach|fleet info|fleet kill|fleet ping|fleet ps|info|input|kill|logs|man|mcp|ping|ps|tool|wait";
     assert_eq!(seen.join("|"), all);
+}
+
+/// The lines of the examples in a help.
+fn examples(help: &str) -> impl Iterator<Item = &str> {
+    let lines = help.lines().skip_while(|line| !["Example:", "Examples:"].contains(line)).skip(1);
+    lines.take_while(|line| !line.is_empty()).map(str::trim)
+}
+
+#[tokio::test]
+async fn every_example_is_a_valid_command_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log");
+    // each call reads its command line, then ends with the configuration, and gives an id to the line around it
+    let script =
+        format!("#!/bin/sh\n{} \"$@\" >/dev/null 2>>{}; echo an-id", program("telexec").display(), log.display());
+    executable(directory.path(), "telexec", script);
+    let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
+    let mut lines = vec![Vec::<String>::new()];
+    let mut count = 0;
+    while let Some(line) = lines.pop() {
+        let said = Said::by(telexec(line.iter().map(String::as_str).chain(["--help"]))).await;
+        for example in examples(said.answer()) {
+            std::fs::write(&log, "").unwrap();
+            let home = tempfile::tempdir().unwrap();
+            let mut command = Command::new("bash");
+            command.args(["-c", example]).current_dir(home.path()).env("HOME", home.path());
+            command.env("PATH", &path).env("TELEXEC_CONFIG", "/no/such/file").stdin(Stdio::null());
+            within(command.output()).await.unwrap();
+            let stderr = std::fs::read_to_string(&log).unwrap();
+            assert!(!stderr.lines().any(|line| line.starts_with("error: ")), "{line:?}: {example}\n{stderr}");
+            count += 1;
+        }
+        let names = subcommands(said.answer());
+        lines.extend(names.into_iter().map(|name| [&line[..], &[name]].concat()));
+    }
+    assert!(count > 50, "only {count} examples were found");
 }
 
 #[tokio::test]

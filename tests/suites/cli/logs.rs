@@ -18,6 +18,7 @@ async fn logs_print_what_there_is_and_return() {
     assert_eq!(site.say("wait", &[&id]).await.code, 143);
     let said = site.say("logs", &[&id]).await;
     assert_eq!((said.code, said.stdout(), said.stderr()), (0, "out\nno newline", "err\n"));
+    assert_eq!(site.say("logs", &["--tail", "all", &id]).await.stdout(), "out\nno newline");
     assert!(site.say("logs", &["unknown"]).await.failure(125).contains("no execution unknown"));
 }
 
@@ -97,7 +98,7 @@ async fn the_beginning_of_an_id_is_enough_if_it_is_that_of_one() {
     // a name that was chosen may be the beginning of another by chance: it is not ended for that
     for (subcommand, rest) in [("input", &["text"][..]), ("kill", &[])] {
         let said = site.say(subcommand, &[&["sec"], rest].concat()).await;
-        assert!(said.failure(1).contains("no execution sec"), "{said:?}");
+        assert!(said.failure(125).contains("no execution sec"), "{said:?}");
     }
     site.say("input", &["--close", "-n", "second", "text"]).await.answer();
     assert_eq!(site.say("wait", &["s"]).await.answer(), "");

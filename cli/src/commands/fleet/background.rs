@@ -90,7 +90,7 @@ async fn select_hosts(
     config: &Config,
 ) -> Result<Arc<[Host]>, Failure> {
     if args.is_given() {
-        return Ok(hosts::find(args, connect, config).await?.into());
+        return Ok(hosts::find(args, None, connect, config).await?.into());
     }
     let resolver = HostResolver::new(config, connect, args.port);
     let hosts = FleetRecord::load(id)?.hosts.into_iter().map(|host| {

@@ -59,7 +59,7 @@ impl CommandTemplate {
         if let Some(directory) = &args.workdir {
             builder = builder.working_directory(directory);
         }
-        if let Some(timeout) = args.timeout {
+        if let Some(timeout) = args.timeout.or(args.short_timeout) {
             builder = builder.timeout(timeout);
         }
         if let Some(id) = id.transpose()? {

@@ -4,6 +4,7 @@ use serde::Serialize;
 use telexec_client::{AgentInfo, Ping};
 use telexec_executor::{ExecutionInfo, ExecutorError, ExitCause, Exited, Output, Started};
 
+use crate::connect::hint;
 use crate::output::{exit, json, with_causes};
 
 /// An event of a host.
@@ -72,6 +73,8 @@ pub(crate) struct Outcome {
     pub(crate) code: u8,
     /// Details beyond the kind.
     pub(crate) reason: Option<String>,
+    /// What to do about it.
+    pub(crate) hint: Option<String>,
     pub(crate) exited: Option<Exited>,
     /// What the agent answered, if it was asked something.
     pub(crate) answer: Option<Answer>,
@@ -88,7 +91,7 @@ pub(crate) enum Answer {
 
 impl Outcome {
     pub(crate) fn ok() -> Self {
-        Self { kind: Kind::Ok, code: 0, reason: None, exited: None, answer: None }
+        Self { kind: Kind::Ok, code: 0, reason: None, hint: None, exited: None, answer: None }
     }
 
     pub(crate) fn answered(answer: Answer) -> Self {
@@ -114,7 +117,20 @@ impl Outcome {
             ExitCause::Cancelled => (Kind::Cancelled, None),
             ExitCause::Shutdown => (Kind::Lost, exit::explanation(&exited)),
         };
-        Self { kind, code, reason, exited: Some(exited), answer: None }
+        Self { kind, code, reason, exited: Some(exited), ..Self::ok() }
+    }
+
+    /// The same with its output, of which part is missing if `incomplete`.
+    pub(crate) fn followed(exited: Exited, incomplete: bool) -> Self {
+        let outcome = Self::exited(exited);
+        let incomplete = incomplete || outcome.exited.as_ref().and_then(exit::loss).is_some();
+        match outcome.is_ok() && incomplete {
+            true => Self {
+                exited: outcome.exited,
+                ..Self::new(Kind::Lost, exit::LOST, "it exited with 0, but part of its output is missing")
+            },
+            false => outcome,
+        }
     }
 
     /// The command did not run, or its state is unknown.
@@ -137,13 +153,13 @@ impl Outcome {
             | ExecutorError::ShuttingDown
             | ExecutorError::Internal(_) => Kind::Refused,
         };
-        Self::new(kind, exit::of_error(error), cause(error))
+        Self { hint: hint(error), ..Self::new(kind, exit::of_error(error), cause(error)) }
     }
 
     /// The command ran, but could not be followed to its end.
     pub(crate) fn lost(error: &ExecutorError) -> Self {
         let kind = if matches!(error, ExecutorError::DeadlineExceeded) { Kind::TimedOut } else { Kind::Lost };
-        Self::new(kind, exit::of_lost(error), cause(error))
+        Self { hint: hint(error), ..Self::new(kind, exit::of_lost(error), cause(error)) }
     }
 
     pub(crate) fn is_ok(&self) -> bool {

@@ -8,8 +8,8 @@ use std::path::Path;
 use telexec_client::Target;
 
 use super::inventory::{Inventory, InventoryHost};
-use super::{dns, inventory};
-use crate::args::{HostArgs, ParallelArgs};
+use super::{dns, habits, inventory};
+use crate::args::{FleetCommandArgs, HostArgs, ParallelArgs};
 use crate::config::{Config, ConnectArgs, ResolvedTarget};
 use crate::connect::check_own_certificate;
 use crate::output::{self, Failure, exit};
@@ -44,7 +44,7 @@ pub(crate) struct ServerName {
 pub(crate) struct HostResolver<'a> {
     pub(crate) config: &'a Config,
     pub(crate) connect: &'a ConnectArgs,
-    inventory: Inventory,
+    pub(crate) inventory: Inventory,
     port: u16,
 }
 
@@ -101,6 +101,7 @@ impl<'a> HostResolver<'a> {
             Err(InvalidDestination::User { user, host }) => {
                 Err(wrong(&format_args!("the user is a flag: -l {user} -w {host}")))
             }
+            Err(InvalidDestination::Several(_)) => Err(wrong(&"not a host")),
             Err(InvalidDestination::Address(error)) => Err(wrong(&error)),
         }
     }
@@ -133,13 +134,14 @@ impl Groups for HostResolver<'_> {
 }
 
 impl HostArgs {
-    /// Whether any hosts are given.
+    /// Whether any flag names hosts, or where they are listed.
     pub(crate) fn is_given(&self) -> bool {
-        !self.hosts.is_empty()
-            || !self.group.is_empty()
-            || self.all
-            || self.hosts_file.is_some()
-            || self.inventory.is_some()
+        self.selects() || self.inventory.is_some()
+    }
+
+    /// Whether hosts are selected. An inventory alone selects none: all of its hosts are too many for a mistake.
+    fn selects(&self) -> bool {
+        !self.hosts.is_empty() || !self.group.is_empty() || self.all || self.hosts_file.is_some()
     }
 
     /// Whether standard input is the list of hosts.
@@ -155,18 +157,23 @@ impl ParallelArgs {
     }
 }
 
-/// The selected hosts, at least one.
+/// The selected hosts, at least one; `command` is what they are to run.
 ///
 /// # Errors
 /// They cannot be determined, or there are none.
-pub(crate) async fn find(args: &HostArgs, connect: &ConnectArgs, config: &Config) -> Result<Vec<Host>, Failure> {
-    if !args.is_given() {
-        return Err(Failure::message(exit::USAGE, "no hosts given")
-            .hint(Some("use -w 'web[01-32],@db', --hosts-file FILE, or --inventory FILE")));
-    }
+pub(crate) async fn find(
+    args: &HostArgs,
+    command: Option<&FleetCommandArgs>,
+    connect: &ConnectArgs,
+    config: &Config,
+) -> Result<Vec<Host>, Failure> {
     let mut resolver = HostResolver::new(config, connect, args.port);
     if let Some(source) = &args.inventory {
         resolver.inventory = inventory::load(source).await?;
+    }
+    if !args.selects() {
+        let hint = habits::how_to_select(args, command, &resolver);
+        return Err(Failure::message(exit::USAGE, "no hosts given").hint(Some(hint)));
     }
     let given = expand(&sets(args)?, &resolver).await?;
     let excluded: HashSet<String> = expand(&args.exclude, &resolver).await?.into_iter().map(|(name, _)| name).collect();
@@ -174,7 +181,8 @@ pub(crate) async fn find(args: &HostArgs, connect: &ConnectArgs, config: &Config
     let mut chosen: Vec<_> =
         given.into_iter().filter(|(name, _)| !excluded.contains(name) && seen.insert(name.clone())).collect();
     if chosen.is_empty() {
-        return Err(Failure::message(exit::USAGE, "no hosts left: the set is empty"));
+        let failure = Failure::message(exit::USAGE, "no hosts left: the set is empty");
+        return Err(failure.hint(habits::why_empty(args, config)));
     }
     pick(&mut chosen, args.pick);
     chosen.into_iter().map(|(name, server_name)| resolver.host(name, server_name)).collect()
@@ -189,10 +197,6 @@ fn sets(args: &HostArgs) -> Result<Vec<String>, Failure> {
     }
     if let Some(path) = &args.hosts_file {
         sets.extend(read_hosts_file(path)?);
-    }
-    if sets.is_empty() {
-        // of an inventory
-        sets.push("@all".to_owned());
     }
     Ok(sets)
 }
@@ -212,6 +216,7 @@ fn read_hosts_file(path: &Path) -> Result<Vec<String>, Failure> {
 async fn expand(sets: &[String], resolver: &HostResolver<'_>) -> Result<Vec<(String, Option<String>)>, Failure> {
     let mut hosts = Vec::new();
     for set in sets {
+        habits::check(set, resolver)?;
         for name in nodeset::expand(set, resolver).map_err(|error| Failure::new(exit::USAGE, &error))? {
             match dns::lookup(&name).await {
                 Some(found) => {

@@ -1,6 +1,6 @@
 //! `telexec fleet`: one command on many machines.
 //!
-//! `hosts` selects the hosts (`inventory`, `dns`), `schedule` decides when each one starts, `worker` runs the job on one
+//! `hosts` selects the hosts (`inventory`, `dns`; `habits` has hints), `schedule` decides when each one starts, `worker` runs the job on one
 //! and reports `event`s, and `printer` prints them in one thread, in the format of `show`. `operation` combines these
 //! for `run`, for `background`: runs that are started with -d and acted on later, and for `queries`.
 
@@ -8,6 +8,7 @@ mod background;
 mod command;
 mod dns;
 mod event;
+mod habits;
 mod held_output;
 mod hosts;
 mod input;

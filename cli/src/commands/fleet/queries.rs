@@ -25,14 +25,14 @@ pub(crate) async fn info(args: FleetQueryArgs) -> Result<u8, Failure> {
 async fn query(mut args: FleetQueryArgs, job: Job) -> Result<u8, Failure> {
     args.parallel.apply_connect_timeout(&mut args.connect);
     let config = Config::load()?;
-    let hosts: Arc<[Host]> = hosts::find(&args.hosts, &args.connect, &config).await?.into();
+    let hosts: Arc<[Host]> = hosts::find(&args.hosts, None, &args.connect, &config).await?.into();
     let answers = Answers::new(hosts.len(), false);
     ask(hosts, job, args.parallel.schedule(&config), answers, args.json, args.quiet).await
 }
 
 /// Lists the executions of all hosts.
 pub(crate) async fn ps(args: FleetPsArgs, config: &Config) -> Result<u8, Failure> {
-    let hosts: Arc<[Host]> = hosts::find(&args.hosts, &args.connect, config).await?.into();
+    let hosts: Arc<[Host]> = hosts::find(&args.hosts, None, &args.connect, config).await?.into();
     let labels = args.label.iter().cloned().collect();
     let query = ListQuery { include_exited: args.exited, labels, ..ListQuery::default() };
     let answers = Answers::new(hosts.len(), args.no_trunc);

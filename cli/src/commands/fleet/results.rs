@@ -1,6 +1,6 @@
 //! The progress and outcomes of all hosts, and their summary.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -138,7 +138,13 @@ impl Results {
         if left_out > 0 {
             lines.push(format!("  and {left_out} more; use --json for all"));
         }
+        lines.extend(self.hints());
         lines
+    }
+
+    /// What to do about the failures, each once.
+    fn hints(&self) -> BTreeSet<String> {
+        self.outcomes().filter_map(|(_, outcome)| outcome.hint.clone()).collect()
     }
 
     /// The hosts of each outcome, in the order of kinds.

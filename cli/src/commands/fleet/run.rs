@@ -5,13 +5,14 @@ use std::sync::Arc;
 use super::background;
 use super::command::CommandTemplate;
 use super::event::Kind;
+use super::habits;
 use super::hosts::{self, Host};
 use super::input::SharedInput;
 use super::operation::operate;
 use super::printer::{Printing, Reports};
 use super::results::Results;
 use super::worker::Job;
-use crate::args::{CommandArgs, FleetArgs, OutputArgs};
+use crate::args::{FleetArgs, OutputArgs};
 use crate::config::Config;
 use crate::output::{self, Failure, exit};
 
@@ -24,12 +25,8 @@ pub(crate) async fn run(mut args: FleetArgs) -> Result<u8, Failure> {
         )
         .hint(Some("use a file for --hosts-file, or omit -i")));
     }
-    if !args.hosts.is_given() && has_host_flag(&args.command.command) {
-        return Err(Failure::message(exit::USAGE, "no hosts given")
-            .hint(Some("flags go before the program: telexec fleet -w HOSTS PROGRAM")));
-    }
     let config = Config::load()?;
-    let hosts: Arc<[Host]> = hosts::find(&args.hosts, &args.connect, &config).await?.into();
+    let hosts: Arc<[Host]> = hosts::find(&args.hosts, Some(&args.command), &args.connect, &config).await?.into();
     if args.list_hosts {
         return hosts::list(&hosts, args.output.gather).map(|()| 0);
     }
@@ -38,7 +35,7 @@ pub(crate) async fn run(mut args: FleetArgs) -> Result<u8, Failure> {
     }
     let (dry_run, stdin) = (args.command.dry_run, args.command.stdin);
     let schedule = args.schedule.schedule(&config);
-    let shell_text = lone_shell_text(&args.command.command).filter(|_| !args.output.json && !args.output.quiet);
+    let argv = Some(args.command.command.argv.clone()).filter(|_| !args.output.json && !args.output.quiet);
     let template = CommandTemplate::new(args.command, None)?;
     if dry_run {
         let reports = Reports::Nothing;
@@ -50,23 +47,11 @@ pub(crate) async fn run(mut args: FleetArgs) -> Result<u8, Failure> {
     let input = input.map_err(|error| Failure::new(exit::LOST, &error).context("cannot read standard input"))?;
     let printing = Printing::new(&args.output, hosts.len());
     let results = operate(hosts, Job::Run(template, input, args.reconnect), &schedule, printing).await?;
-    if let Some(word) = shell_text.filter(|_| results.outcomes().any(|(_, outcome)| outcome.code == exit::NOT_FOUND)) {
-        output::print_message(&format!("{word:?} was taken for the name of a program; use -c for a shell command"));
+    let is_missing = results.outcomes().any(|(_, outcome)| outcome.code == exit::NOT_FOUND);
+    if let Some(hint) = argv.filter(|_| is_missing).and_then(|argv| habits::missing_program(&argv)) {
+        output::print_message(&hint);
     }
     Ok(results.exit_code(args.output.max_code))
-}
-
-/// Whether the arguments of the program seem to be meant for telexec.
-fn has_host_flag(command: &CommandArgs) -> bool {
-    command.argv.iter().any(|word| ["-w", "-g", "-a", "--hosts", "--group", "--all", "--inventory"].contains(&&**word))
-}
-
-/// The only word of the command, if it looks like a shell command.
-fn lone_shell_text(command: &CommandArgs) -> Option<String> {
-    match command.argv.as_slice() {
-        [word] if word.contains(' ') => Some(word.clone()),
-        _ => None,
-    }
 }
 
 /// Prints the result of a dry run.

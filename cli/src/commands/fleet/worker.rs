@@ -176,14 +176,18 @@ async fn run(
 /// Reports the events of an execution until its end.
 async fn follow(execution: &mut Execution, reporter: &Reporter, position: &mut u64) -> Outcome {
     reporter.report(Event::Started(execution.started().clone())).await;
+    let mut incomplete = false;
     while let Some(event) = execution.next().await {
         match event {
             Ok(ExecutionEvent::Output(output)) => {
                 *position = output.position + output.data.len() as u64;
                 reporter.report(Event::Output(output)).await;
             }
-            Ok(ExecutionEvent::Gap(position)) => reporter.report(Event::Gap(position)).await,
-            Ok(ExecutionEvent::Exited(exited)) => return Outcome::exited(exited),
+            Ok(ExecutionEvent::Gap(position)) => {
+                incomplete = true;
+                reporter.report(Event::Gap(position)).await;
+            }
+            Ok(ExecutionEvent::Exited(exited)) => return Outcome::followed(exited, incomplete),
             Ok(ExecutionEvent::Promoted) => return Outcome::ok(),
             Ok(ExecutionEvent::Started(_)) => {}
             Err(error) => return Outcome::lost(&error),

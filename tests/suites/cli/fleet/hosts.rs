@@ -76,6 +76,9 @@ async fn what_is_no_set_of_hosts_is_reported() {
         (&["-w", "a", "-x", "a"], "the set is empty"),
         (&[], "no hosts given"),
         (&["uptime", "-w", "a"], "flags go before the program"),
+        (&["logs", "fleet-1"], "telexec fleet attach ID"),
+        (&["wait", "fleet-1"], "telexec fleet attach ID"),
+        (&["-a"], "-a selects the targets of the configuration, which has none"),
         (&["-w", "a:b"], "not a port"),
         (&["-w", "local"], "telexec exec local"),
         (&["-w", "/tmp"], "the working directory of the command is --workdir"),
@@ -87,6 +90,28 @@ async fn what_is_no_set_of_hosts_is_reported() {
     }
     let said = say(&["fleet", "-w", "a"]).await;
     assert!(said.failure(2).contains("no command given"), "{said:?}");
+}
+
+#[tokio::test]
+async fn a_subcommand_after_a_flag_is_a_program_and_said_to_be() {
+    let fleet = Fleet::of(1);
+    for (line, hint) in [
+        (&["-w", "web01", "logs", "x"][..], "telexec fleet attach ID"),
+        (&["-w", "web01", "attach", "x"], "telexec fleet attach -w HOSTS"),
+        (&["-w", "web01", "A=1", "env"], "-e 'A=1'"),
+        (&["-w", "web01", "echo it's"], "use -c 'echo it'"),
+    ] {
+        let said = fleet.say(line).await;
+        assert!(said.code == 1 && said.remark().contains(hint), "{line:?}: {said:?}");
+    }
+}
+
+#[tokio::test]
+async fn without_targets_all_hints_at_the_groups() {
+    let fleet = Fleet::of(1);
+    std::fs::write(fleet.path().join("config.toml"), "[groups]\nweb = ['a']\ndb = ['b']\n").unwrap();
+    let said = fleet.say(&["ping", "-a"]).await;
+    assert!(said.failure(2).contains("for the hosts of its groups: -w @db,@web"), "{said:?}");
 }
 
 #[tokio::test]

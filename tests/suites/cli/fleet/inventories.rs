@@ -27,7 +27,7 @@ async fn commands_name_hosts_and_say_where_they_are() {
     // a script is run as Ansible runs it, and a command as it is
     for source in [program, &format!("{program} --list")] {
         let run = async |args: &[&str]| fleet.say(&[&["--inventory", source], args, &["-c", "echo hi"]].concat()).await;
-        assert_eq!(sorted(run(&[]).await.stdout()), ["a1: hi", "a2: hi"]);
+        assert_eq!(sorted(run(&["-a"]).await.stdout()), ["a1: hi", "a2: hi"]);
         assert_eq!(sorted(run(&["-w", "@app", "-x", "@first"]).await.stdout()), ["a2: hi"]);
         assert_eq!(sorted(run(&["-w", "@first,web01"]).await.stdout()), ["a1: hi", "web01: hi"]);
     }
@@ -37,7 +37,7 @@ async fn commands_name_hosts_and_say_where_they_are() {
         ("echo 1", "neither a list"),
         ("echo '[\"a\\\\u001b\"]'", "not a host name"),
     ] {
-        let said = fleet.say(&["--inventory", command, "-c", "true"]).await;
+        let said = fleet.say(&["--inventory", command, "-a", "-c", "true"]).await;
         assert!(said.failure(2).contains(why), "{said:?}");
     }
 }
@@ -80,9 +80,10 @@ async fn certificates_are_of_the_name_in_the_inventory() {
     let lines = summary(&said);
     assert_eq!(lines[0], "2 of 3 ok, 1 unreachable");
     assert!(lines[1].starts_with("  alias: unreachable: ") && lines[1].contains("not valid for name"), "{lines:?}");
+    assert!(lines[2].contains("is for another name: select one of its names with --server-name"), "{lines:?}");
     // a flag is for all of them
     let mut command = fleet.telexec(&["-q", "--inventory", file.to_str().unwrap(), "--server-name", "localhost"]);
-    command.args(credentials(&fleet)).args(["--", "echo", "hi"]).env("TELEXEC_CONFIG", "/dev/null");
+    command.args(credentials(&fleet)).args(["-a", "--", "echo", "hi"]).env("TELEXEC_CONFIG", "/dev/null");
     assert_eq!(Said::by(command).await.answer().lines().count(), 3);
 }
 
@@ -98,6 +99,66 @@ async fn names_that_are_targets_of_the_configuration_are_those() {
 }
 
 #[tokio::test]
+async fn an_inventory_alone_selects_no_hosts() {
+    let fleet = Fleet::of(1);
+    let mark = fleet.path().join("mark");
+    let file = fleet.path().join("hosts.ini");
+    std::fs::write(&file, "[app]\nweb01\n[db]\nother\n").unwrap();
+    let file = file.to_str().unwrap();
+    for (words, hint) in [
+        (&["touch"][..], "-a selects all hosts of the inventory, -w HOST,@GROUP some of them"),
+        (&["app", "touch"], "telexec fleet -w @app PROGRAM"),
+        (&["web01", "touch"], "telexec fleet -w web01 PROGRAM"),
+        (&["all", "touch"], "telexec fleet -w @all PROGRAM"),
+    ] {
+        let said = fleet.say(&[&["--inventory", file], words, &[mark.to_str().unwrap()]].concat()).await;
+        let text = said.failure(2);
+        assert!(text.contains("no hosts given") && text.contains(hint), "{said:?}");
+    }
+    for args in [&["ping"][..], &["info"], &["ps"]] {
+        fleet.say(&[args, &["--inventory", file]].concat()).await.failure(2);
+    }
+    let said = fleet.say(&["-i", file, "uptime"]).await;
+    assert!(said.failure(2).contains(&format!("an inventory is --inventory {file}")), "{said:?}");
+    assert!(!mark.exists());
+}
+
+#[tokio::test]
+async fn groups_and_patterns_are_not_taken_for_hosts() {
+    let fleet = Fleet::of(1);
+    let file = fleet.path().join("hosts.ini");
+    std::fs::write(&file, "[app]\nweb01\n[db]\nother\n[same]\nsame\n").unwrap();
+    let file = file.to_str().unwrap();
+    for (args, hint) in [
+        (&["-w", "app"][..], "its hosts are @app"),
+        (&["-a", "-x", "db"], "its hosts are @db"),
+        (&["-w", "web01,all"], "its hosts are @all"),
+        (&["-w", "app:db"], "use -w @app,@db"),
+        (&["-w", "app:!db"], "use -w @app -x @db"),
+        (&["-w", "app:&db"], "hosts that are in two groups cannot be selected"),
+        (&["-w", "*"], "-a selects all hosts"),
+    ] {
+        let said = fleet.say(&[&["--inventory", file, "--list-hosts"], args].concat()).await;
+        assert!(said.failure(2).contains(hint), "{args:?}: {said:?}");
+    }
+    // a group may be called as its host
+    assert_eq!(fleet.say(&["--inventory", file, "--list-hosts", "-w", "same"]).await.answer(), "same\n");
+}
+
+#[tokio::test]
+async fn one_word_is_a_file_and_never_a_command() {
+    let fleet = Fleet::of(1);
+    executable(fleet.path(), "hsots", "#!/bin/sh\ntouch mark; echo '[]'");
+    let mut command = fleet.telexec(&["-a", "--inventory", "hsots", "--", "true"]);
+    let path = format!("{}:{}", fleet.path().display(), std::env::var("PATH").unwrap());
+    let elsewhere = tempfile::tempdir().unwrap();
+    command.env("PATH", path).current_dir(elsewhere.path());
+    let said = Said::by(command).await;
+    assert!(said.failure(2).contains("--inventory \"hsots\": no such file"), "{said:?}");
+    assert!(!elsewhere.path().join("mark").exists());
+}
+
+#[tokio::test]
 async fn what_is_no_inventory_is_reported() {
     let fleet = Fleet::of(1);
     let file = fleet.path().join("inventory.yml");
@@ -109,11 +170,11 @@ async fn what_is_no_inventory_is_reported() {
         ("web: {hosts: {a: {telexec_target: local}}}\n", "telexec exec local"),
     ] {
         std::fs::write(&file, text).unwrap();
-        let said = fleet.say(&["--inventory", file.to_str().unwrap(), "-c", "true"]).await;
+        let said = fleet.say(&["--inventory", file.to_str().unwrap(), "-a", "-c", "true"]).await;
         assert!(said.failure(2).contains(why), "{text}: {said:?}");
     }
     std::fs::write(&file, "web: {host: {a: }, hosts: {web01: }}\n").unwrap();
-    let said = fleet.say(&["-q", "--inventory", file.to_str().unwrap(), "--", "true"]).await;
+    let said = fleet.say(&["-qa", "--inventory", file.to_str().unwrap(), "--", "true"]).await;
     assert!(said.code == 0 && said.stderr().contains("group web: skipped host: expected hosts"), "{said:?}");
 }
 
@@ -150,7 +211,7 @@ fn write_inventory(directory: &Path) {
 impl Fleet {
     /// Where each host of the inventory is, and the name of its certificate: what a start in the background notes.
     async fn places(&self, inventory: &str) -> BTreeMap<String, (String, Option<String>)> {
-        let started = self.say(&["-qd", "--inventory", inventory, "-t", "1ms", "-c", "true"]).await;
+        let started = self.say(&["-qda", "--inventory", inventory, "-t", "1ms", "-c", "true"]).await;
         let id = started.stdout().trim_end();
         let record = std::fs::read_to_string(self.path().join(format!("state/telexec/fleets/{id}.json"))).unwrap();
         let record: Value = serde_json::from_str(&record).unwrap();

@@ -152,13 +152,14 @@ async fn the_summary_tells_ends_apart() {
     let fleet = Fleet::of(3);
     fleet.add("gone", "127.0.0.1:1");
     let text = "[ \"$KIND\" = other ] && sleep 60; exit 3";
-    let said = fleet.say(&["-u", "2", "-w", "@web,other,gone", "-c", text]).await;
+    let said = fleet.say(&["-u", "2s", "-w", "@web,other,gone", "-c", text]).await;
     assert_eq!((said.code, said.stdout()), (1, ""));
     let lines = [
         "0 of 5 ok, 3 failed, 1 timed out, 1 unreachable",
         "  web[01-03]: failed: exit code 3",
         "  other: timed out",
         "  gone: unreachable: Connection refused (os error 111)",
+        "no agent is listening there: check the port, and that telexecd is running",
     ];
     assert_eq!(summary(&said), lines);
 }

@@ -85,7 +85,7 @@ async fn the_first_failure_can_end_all() {
 async fn the_largest_code_is_the_exit_code_if_that_is_asked_for() {
     let fleet = Fleet::of(2);
     for (text, code) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("sleep 60", 124)] {
-        assert_eq!(fleet.say(&["-qS", "-u", "1", "-w", "@web", "-c", text]).await.code, code, "{text}");
+        assert_eq!(fleet.say(&["-qS", "-u", "1s", "-w", "@web", "-c", text]).await.code, code, "{text}");
     }
     assert_eq!(fleet.say(&["-qS", "-w", "web01", "--", "no-such-program"]).await.code, 127);
     assert_eq!(fleet.say(&["-qS", "-l", "no-such-user", "-w", "web01", "--", "id"]).await.code, 125);

@@ -17,7 +17,11 @@ async fn ping_tells_who_is_serving() {
     let said = fleet.say(&["ping", "-w", "@web,gone"]).await;
     let lines: Vec<_> = said.stdout().lines().map(|line| line.split_once(", ").unwrap().0).collect();
     assert_eq!((said.code, &*lines), (1, &["web01: serving", "web02: serving"][..]));
-    let lines = ["2 of 3 ok, 1 unreachable", "  gone: unreachable: Connection refused (os error 111)"];
+    let lines = [
+        "2 of 3 ok, 1 unreachable",
+        "  gone: unreachable: Connection refused (os error 111)",
+        "no agent is listening there: check the port, and that telexecd is running",
+    ];
     assert_eq!(summary(&said), lines);
     assert_eq!(fleet.say(&["ping", "-q", "-w", "@web"]).await.answer().lines().count(), 2);
 

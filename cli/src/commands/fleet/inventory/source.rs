@@ -13,7 +13,7 @@ use crate::output::{Failure, exit, print_message};
 const IGNORED: [&str; 12] =
     ["~", ".orig", ".cfg", ".retry", ".pyc", ".pyo", ".bak", ".md", ".rst", ".txt", ".rpm", ".swp"];
 
-/// Reads a file or a directory if there is one, and runs a command otherwise.
+/// Reads a file or a directory, or runs a command, which is of several words: one that names no file is a mistake.
 ///
 /// # Errors
 /// It cannot be read or run, or is not an inventory.
@@ -37,6 +37,8 @@ fn read(source: &str) -> Result<Inventory, String> {
         }
         let directory = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
         variables::read(directory, &mut tree)?;
+    } else if !source.trim().contains(char::is_whitespace) {
+        return Err("no such file or directory; a command needs arguments, or its path".to_owned());
     } else {
         let mut shell = Command::new("sh");
         shell.args(["-c", source]);
