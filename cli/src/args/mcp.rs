@@ -32,8 +32,8 @@ Put credentials in the configuration or in flags: MCP clients seldom pass on the
 
 With --listen, clients connect to http://IP:PORT/mcp (streamable HTTP), or https with TLS. Without TLS \
 only loopback addresses are served, to every user of the machine or those who know the token. With TLS, \
-callers need a certificate of --client-ca, the token, or both. All of them act with the credentials that \
-telexec has for the targets. Each session has its own working directory; in MCP since 2026-07-28, which \
+callers need a certificate of --client-ca, the token, or both. The certificate files are reloaded when \
+they change. All callers act with the credentials that telexec has for the targets. Each session has its own working directory; in MCP since 2026-07-28, which \
 has no sessions, it does not carry over.
 
 Exit codes: 0 the client closed standard input, 1 it did not speak MCP, 2 invalid command line or \
@@ -78,6 +78,9 @@ pub(crate) struct HttpArgs {
     /// CA that must have issued the certificates of callers
     #[arg(long, hide_short_help = true, value_name = "PEM", requires = "tls_cert")]
     pub(crate) client_ca: Option<PathBuf>,
+    /// Revocation lists of that CA; a connection whose certificate is revoked is closed
+    #[arg(long, hide_short_help = true, value_name = "PEM", requires = "client_ca")]
+    pub(crate) client_crl: Option<PathBuf>,
     /// End a session and its commands after this time without its client
     #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = parse_timeout, default_value = "5m", requires = "listen")]
     pub(crate) session_timeout: Duration,

@@ -265,3 +265,98 @@ async fn who_may_call_is_not_left_open() {
         assert!(said.contains(named), "{args:?}: {said}");
     }
 }
+
+/// More than the server has places for.
+const MANY: usize = 300;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_ask_for_nothing_keep_nobody_waiting() {
+    let place = directory();
+    let server = McpServer::start(&["--token-file", &token_file(place.path()), "local"]).await;
+    let mut idle = Vec::new();
+    for number in 0..MANY {
+        let mut stream = within(TcpStream::connect(server.address())).await.unwrap();
+        let begin: &[u8] = if number % 2 == 0 { b"" } else { b"POST /mcp HTTP/1.1\r\nHost: local" };
+        within(stream.write_all(begin)).await.unwrap();
+        idle.push(stream);
+    }
+    for mode in MODES {
+        let mut client = McpClient::http(mode, &server.url, &[("MCP_TOKEN", TOKEN)]).await;
+        assert_eq!(client.text("bash", json!({ "command": "echo hello" })).await, "hello\n");
+        client.close().await;
+    }
+    // the oldest had to make way
+    assert!(within(idle[0].read_u8()).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_without_the_token_is_closed() {
+    let place = directory();
+    let server = McpServer::start(&["--token-file", &token_file(place.path()), "local"]).await;
+    let mut stream = within(TcpStream::connect(server.address())).await.unwrap();
+    within(stream.write_all(b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n")).await.unwrap();
+    let mut answer = String::new();
+    within(stream.read_to_string(&mut answer)).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 401 ") && answer.contains("connection: close"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_deleted_is_gone_at_once() {
+    let server = McpServer::start(&["local"]).await;
+    let initialize = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" } } });
+    let common = "Host: localhost\r\nAccept: application/json, text/event-stream\r\nConnection: close\r\n";
+    let ask = async |request: String| {
+        let mut stream = within(TcpStream::connect(server.address())).await.unwrap();
+        within(stream.write_all(request.as_bytes())).await.unwrap();
+        let mut answer = String::new();
+        within(stream.read_to_string(&mut answer)).await.unwrap();
+        answer
+    };
+    let body = initialize.to_string();
+    let head = format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+    let answer = ask(format!("POST /mcp HTTP/1.1\r\n{common}{head}\r\n{body}")).await;
+    let session =
+        answer.lines().find_map(|line| line.strip_prefix("mcp-session-id: ")).unwrap_or_else(|| panic!("{answer}"));
+    let answer = ask(format!("DELETE /mcp HTTP/1.1\r\n{common}Mcp-Session-Id: {session}\r\n\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 204 "), "{answer}");
+    let answer = ask(format!("POST /mcp HTTP/1.1\r\n{common}{head}Mcp-Session-Id: {session}\r\n\r\n{body}")).await;
+    assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_certificate_is_refused_on_open_connections_too() {
+    let (certs, place) = (Certs::new(), directory());
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    let list = place.path().join("crl.pem");
+    std::fs::write(&list, certs.ca.revocation_list(&[])).unwrap();
+    let args = ["--tls-cert", &path(&certs.agent.cert), "--tls-key", &path(&certs.agent.key)].map(str::to_owned);
+    let args: Vec<_> = args.into_iter().chain(["--client-ca".into(), path(&certs.ca.cert())]).collect();
+    let args = [args, vec!["--client-crl".into(), path(&list), "local".into()]].concat();
+    let server = McpServer::start(&args.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let connect = async || {
+        let stream = within(TcpStream::connect(server.address())).await.unwrap();
+        let mut config = (*certs.config(Some(&certs.client))).clone();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
+        within(connector.connect(rustls::pki_types::ServerName::try_from("localhost").unwrap(), stream)).await
+    };
+    let get = b"GET /elsewhere HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut open = connect().await.unwrap();
+    within(open.write_all(get)).await.unwrap();
+    let mut answer = vec![0; 12];
+    within(open.read_exact(&mut answer)).await.unwrap();
+    assert_eq!(answer, b"HTTP/1.1 404");
+    // one that is mixed up changes nothing
+    std::fs::write(&list, telexec_tests::Ca::new("other").revocation_list(&[&certs.client])).unwrap();
+    std::fs::write(place.path().join("new"), certs.ca.revocation_list(&[&certs.client])).unwrap();
+    std::fs::rename(place.path().join("new"), &list).unwrap();
+    // closed by the server
+    let mut rest = Vec::new();
+    let _ = within(open.read_to_end(&mut rest)).await;
+    let refused = match connect().await {
+        Ok(mut stream) => within(stream.write_all(get)).await.is_err() || within(stream.read_u8()).await.is_err(),
+        Err(_) => true,
+    };
+    assert!(refused);
+}

@@ -141,6 +141,8 @@ async fn several_targets_are_kept_apart() {
         let said = client.error("bash", arguments).await;
         assert!(said.contains(&format!("target: expected one of {}", names.join(", "))), "{said}");
     }
+    let said = client.error("bash", json!({ "command": "ls", "target": "local", "cwd": "/" })).await;
+    assert!(said.contains("cwd: unknown parameter; bash has target, command, timeout"), "{said}");
     client.close().await;
 }
 

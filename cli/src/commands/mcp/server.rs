@@ -153,6 +153,15 @@ impl Server {
         }
     }
 
+    /// Names a parameter that does not exist. Without several targets the tool does that; it does not know `target`.
+    fn unknown_parameter(&self, tool: &dyn Tool, params: &JsonObject) -> Option<String> {
+        let definition = tool.definition();
+        let known = definition.input_schema.get("properties").and_then(Value::as_object)?;
+        let name = params.keys().find(|name| self.targets.len() > 1 && !known.contains_key(*name))?;
+        let known: Vec<_> = [TARGET].into_iter().chain(known.keys().map(String::as_str)).collect();
+        Some(format!("{name}: unknown parameter; {} has {}", definition.name, known.join(", ")))
+    }
+
     /// Calls a tool; cancelling the request drops the call, which ends its command.
     async fn call(
         &self,
@@ -207,12 +216,11 @@ impl ServerHandler for Server {
         let Some(tool) = any.and_then(|target| target.tool(&request.name, has_session(&context))) else {
             return Err(ErrorData::invalid_params(format!("unknown tool {:?}", request.name), None));
         };
+        let invalid = |error| ToolResult::failure("Call failed", &ToolFailure::invalid_input(&request.name, error));
         let result = match target {
+            None => invalid(format!("{TARGET}: expected one of {}", self.names().join(", "))),
+            Some(_) if let Some(error) = self.unknown_parameter(tool, &params) => invalid(error),
             Some(target) => self.call(tool, params, context).await.unwrap_or_else(|error| target.error_result(error)),
-            None => {
-                let error = format!("{TARGET}: expected one of {}", self.names().join(", "));
-                ToolResult::failure("Call failed", &ToolFailure::invalid_input(&request.name, error))
-            }
         };
         Ok(answer(result).into())
     }

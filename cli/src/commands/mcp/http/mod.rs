@@ -1,8 +1,10 @@
 //! The streamable HTTP transport of MCP, at `/mcp`. Callers are all those of a loopback address, or have a certificate,
 //! a token, or both.
 
+mod connections;
 mod secrets;
 mod sessions;
+mod tls;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -11,36 +13,40 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{CONNECTION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use self::secrets::{Tls, Token};
+use self::connections::{Connection, Connections};
+use self::secrets::Token;
 use self::sessions::Sessions;
+use self::tls::Tls;
 use super::server::{Calls, Server};
 use crate::args::HttpArgs;
 use crate::output::{Failure, exit, print_message};
 
 const PATH: &str = "/mcp";
-/// Open at once; further ones wait.
-const MAX_CONNECTIONS: usize = 256;
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the head of a request, also of the next one on an idle connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+/// For the rest of a request.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
 /// For all calls to end after a stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// After a failed accept.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
+type McpService = StreamableHttpService<Server, Sessions>;
 type HttpResponse = Response<BoxBody<Bytes, Infallible>>;
 
 /// A listener, and who may call.
@@ -49,6 +55,7 @@ pub(super) struct HttpServer {
     tls: Option<Tls>,
     token: Option<Token>,
     session_timeout: Duration,
+    connections: Connections,
 }
 
 impl HttpServer {
@@ -57,25 +64,20 @@ impl HttpServer {
     /// # Errors
     /// It cannot, or callers would not be authenticated.
     pub(super) async fn bind(address: SocketAddr, args: &HttpArgs) -> Result<Self, Failure> {
-        let tls = Tls::new(args);
+        let tls = Tls::new(args)?;
         let token = args.token_file.as_deref().map(Token::read).transpose()?;
         if tls.is_none() && !address.ip().is_loopback() {
             let text = format!("--listen tcp://{address}: only a loopback address is served without TLS");
             return Err(Failure::message(exit::USAGE, text).hint(Some("see --tls-cert, --tls-key and --client-ca")));
         }
-        if let Some(tls) = &tls {
-            tls.load()?;
-            if args.client_ca.is_none() && token.is_none() {
-                return Err(Failure::message(
-                    exit::USAGE,
-                    "TLS needs --client-ca, --token-file or both: who may call?",
-                ));
-            }
+        if tls.is_some() && args.client_ca.is_none() && token.is_none() {
+            return Err(Failure::message(exit::USAGE, "TLS needs --client-ca, --token-file or both: who may call?"));
         }
         let listener = TcpListener::bind(address).await;
         let listener =
             listener.map_err(|error| Failure::new(exit::USAGE, &error).context(format!("tcp://{address}")))?;
-        Ok(Self { listener, tls, token, session_timeout: args.session_timeout })
+        let connections = Connections::default();
+        Ok(Self { listener, tls, token, session_timeout: args.session_timeout, connections })
     }
 
     /// Serves until the calls are stopped; all of them have ended when this returns. Each session has a server of its own,
@@ -93,8 +95,10 @@ impl HttpServer {
         };
         let service = StreamableHttpService::new(move || Ok(server()), Arc::clone(&sessions), config);
         self.announce();
+        let this = Arc::new(self);
         tokio::select! {
-            () = Arc::new(self).accept(service) => {}
+            () = this.follow_files() => {}
+            () = Arc::clone(&this).accept(service) => {}
             () = sessions.expire() => {}
             () = calls.stop.cancelled() => {}
         }
@@ -116,65 +120,138 @@ impl HttpServer {
     }
 
     /// Never returns.
-    async fn accept(self: Arc<Self>, service: StreamableHttpService<Server, Sessions>) {
-        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let mut connections = JoinSet::new();
+    async fn follow_files(&self) {
+        match &self.tls {
+            Some(tls) => match tls.follow().await {},
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Never returns.
+    async fn accept(self: Arc<Self>, service: McpService) {
+        let mut tasks = JoinSet::new();
         loop {
-            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
-            while connections.try_join_next().is_some() {}
-            let Ok((stream, _)) = self.listener.accept().await else {
+            while tasks.try_join_next().is_some() {}
+            let Ok((stream, peer)) = self.listener.accept().await else {
                 sleep(RETRY_DELAY).await;
                 continue;
             };
+            // closed if all connections have requests
+            let Some(connection) = self.connections.enter(peer.ip()) else { continue };
             let (this, service) = (Arc::clone(&self), service.clone());
-            connections.spawn(async move {
-                let _slot = slot;
-                this.connection(stream, service).await;
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = this.converse(stream, &connection, &service) => {}
+                    () = connection.closed() => {}
+                }
             });
         }
     }
 
-    async fn connection(&self, stream: TcpStream, service: StreamableHttpService<Server, Sessions>) {
+    /// Until the peer or a timeout ends it.
+    async fn converse(&self, stream: TcpStream, connection: &Connection, service: &McpService) {
         let _ = stream.set_nodelay(true);
-        let Some(tls) = &self.tls else { return self.speak(stream, service).await };
-        match tls.load() {
-            Ok(acceptor) => {
-                if let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-                    self.speak(stream, service).await;
-                }
-            }
-            Err(failure) => failure.print(),
+        let Some(tls) = &self.tls else { return self.speak(stream, &[], connection, service).await };
+        let Ok(stream) = tls.acceptor().accept(stream).await else { return };
+        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
+        tokio::select! {
+            () = self.speak(stream, &chain, connection, service) => {}
+            () = tls.refused(&chain), if !chain.is_empty() => {}
         }
     }
 
     async fn speak(
         &self,
         io: impl AsyncRead + AsyncWrite + Send + Unpin,
-        service: StreamableHttpService<Server, Sessions>,
+        chain: &[CertificateDer<'static>],
+        connection: &Connection,
+        service: &McpService,
     ) {
-        let answer = service_fn(async |request| Ok::<_, Infallible>(self.respond(request, &service).await));
+        let answer = service_fn(async |request| {
+            let answer = self.respond(request, chain, connection, service).await;
+            Ok::<_, Infallible>(answer.unwrap_or_else(Refusal::into_response))
+        });
         let served = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_TIMEOUT)
+            .max_buf_size(MAX_HEAD_BYTES)
             .serve_connection(TokioIo::new(io), answer);
         // a client that is gone is no error
         let _ = served.await;
     }
 
+    /// # Errors
+    /// The request is refused.
     async fn respond(
         &self,
         request: Request<Incoming>,
-        service: &StreamableHttpService<Server, Sessions>,
-    ) -> HttpResponse {
-        if self.token.as_ref().is_some_and(|token| !token.authorizes(request.headers())) {
-            let mut response = plain(StatusCode::UNAUTHORIZED, "the bearer token is missing or wrong\n");
+        chain: &[CertificateDer<'static>],
+        connection: &Connection,
+        service: &McpService,
+    ) -> Result<HttpResponse, Refusal> {
+        self.authorize(request.headers(), chain)?;
+        let active = connection.begin();
+        let active = active.ok_or(Refusal(StatusCode::SERVICE_UNAVAILABLE, "too many connections\n"))?;
+        if request.uri().path() != PATH {
+            return Ok(plain(StatusCode::NOT_FOUND, "MCP is at /mcp\n"));
+        }
+        let is_delete = request.method() == Method::DELETE;
+        let mut response = service.handle(received(request).await?).await;
+        // 202 would mean that the session may yet be there, of which the SDK for Python warns
+        if is_delete && response.status() == StatusCode::ACCEPTED {
+            response = plain(StatusCode::NO_CONTENT, "");
+        }
+        // the request lasts as long as the response
+        Ok(response.map(|body| {
+            let body = body.map_frame(move |frame| {
+                let _active = &active;
+                frame
+            });
+            body.boxed()
+        }))
+    }
+
+    fn authorize(&self, headers: &HeaderMap, chain: &[CertificateDer<'static>]) -> Result<(), Refusal> {
+        if let Some(tls) = &self.tls {
+            tls.verify(chain).map_err(|reason| Refusal(StatusCode::FORBIDDEN, reason))?;
+        }
+        match &self.token {
+            Some(token) if !token.authorizes(headers) => {
+                Err(Refusal(StatusCode::UNAUTHORIZED, "the bearer token is missing or wrong\n"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A response after which the connection is closed: it must not occupy a place.
+struct Refusal(StatusCode, &'static str);
+
+impl Refusal {
+    fn into_response(self) -> HttpResponse {
+        let Self(status, text) = self;
+        let mut response = plain(status, text);
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        if status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            return response;
         }
-        match request.uri().path() {
-            PATH => service.handle(request).await,
-            _ => plain(StatusCode::NOT_FOUND, "MCP is at /mcp\n"),
+        response
+    }
+}
+
+/// The whole of a request.
+///
+/// # Errors
+/// It is too large, or does not come.
+async fn received(request: Request<Incoming>) -> Result<Request<Full<Bytes>>, Refusal> {
+    let (parts, body) = request.into_parts();
+    match timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY_BYTES).collect()).await {
+        Ok(Ok(body)) => Ok(Request::from_parts(parts, Full::new(body.to_bytes()))),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            Err(Refusal(StatusCode::PAYLOAD_TOO_LARGE, "the request is larger than 4 MiB\n"))
         }
+        Ok(Err(_)) => Err(Refusal(StatusCode::BAD_REQUEST, "the request is malformed\n")),
+        Err(_) => Err(Refusal(StatusCode::REQUEST_TIMEOUT, "the request did not arrive in time\n")),
     }
 }
 

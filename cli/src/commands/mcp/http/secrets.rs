@@ -1,20 +1,13 @@
-//! What callers are known by: a token, or a certificate. Files with secrets may be their owner's alone.
+//! The token of callers. Files with secrets may be accessible to their owner only.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
-use tokio_rustls::TlsAcceptor;
 
-use crate::args::HttpArgs;
 use crate::output::{Failure, exit};
 
 /// Shorter ones can be guessed.
@@ -43,52 +36,8 @@ impl Token {
     }
 }
 
-/// This server's certificate, and the CAs of its callers. The files are read for every connection, so renewals take effect.
-pub(super) struct Tls {
-    cert: PathBuf,
-    key: PathBuf,
-    client_ca: Option<PathBuf>,
-}
-
-impl Tls {
-    pub(super) fn new(args: &HttpArgs) -> Option<Self> {
-        Some(Self { cert: args.tls_cert.clone()?, key: args.tls_key.clone()?, client_ca: args.client_ca.clone() })
-    }
-
-    pub(super) fn load(&self) -> Result<TlsAcceptor, Failure> {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
-            .map_err(|error| bad(&self.cert, error))?;
-        let builder = match &self.client_ca {
-            None => builder.with_no_client_auth(),
-            Some(path) => {
-                let mut roots = RootCertStore::empty();
-                for certificate in certificates(path)? {
-                    roots.add(certificate).map_err(|error| bad(path, error))?;
-                }
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-                builder.with_client_cert_verifier(verifier.map_err(|error| bad(path, error))?)
-            }
-        };
-        let key = PrivateKeyDer::from_pem_slice(&read_private(&self.key)?);
-        let key = key.map_err(|error| bad(&self.key, error))?;
-        let mut config =
-            builder.with_single_cert(certificates(&self.cert)?, key).map_err(|error| bad(&self.key, error))?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(TlsAcceptor::from(Arc::new(config)))
-    }
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Failure> {
-    let text = fs::read(path).map_err(|error| bad(path, error))?;
-    let found = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
-    let found = found.map_err(|error| bad(path, error))?;
-    if found.is_empty() { Err(bad(path, "it contains no PEM certificate")) } else { Ok(found) }
-}
-
 /// Reads a file to which only its owner has access.
-fn read_private(path: &Path) -> Result<Vec<u8>, Failure> {
+pub(super) fn read_private(path: &Path) -> Result<Vec<u8>, Failure> {
     let read = || -> io::Result<Vec<u8>> {
         let file = File::open(path)?;
         check_mode(&file)?;
@@ -116,12 +65,14 @@ fn check_mode(_file: &File) -> io::Result<()> {
     Ok(())
 }
 
-fn bad(path: &Path, error: impl std::fmt::Display) -> Failure {
+pub(super) fn bad(path: &Path, error: impl std::fmt::Display) -> Failure {
     Failure::message(exit::USAGE, format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -22,6 +22,8 @@ pub(super) struct Sessions {
     presence: Arc<Mutex<HashMap<SessionId, Presence>>>,
     /// From the end of the last stream of a session to its end.
     timeout: Duration,
+    /// Held while a session begins: otherwise many that begin at once could exceed the limit.
+    beginning: tokio::sync::Mutex<()>,
 }
 
 /// Whether a client is there.
@@ -45,7 +47,7 @@ impl Sessions {
         let mut local = LocalSessionManager::default();
         // its own timeout would also end a session whose call is silent for long
         local.session_config.keep_alive = None;
-        Self { local, presence: Arc::default(), timeout }
+        Self { local, presence: Arc::default(), timeout, beginning: tokio::sync::Mutex::default() }
     }
 
     /// Ends sessions without a client. Never returns.
@@ -125,6 +127,7 @@ impl SessionManager for Sessions {
     type Transport = <LocalSessionManager as SessionManager>::Transport;
 
     async fn create_session(&self) -> Result<(SessionId, Self::Transport), Self::Error> {
+        let _beginning = self.beginning.lock().await;
         let is_full = self.presence().len() >= MAX_SESSIONS;
         if is_full {
             let idlest = self.idlest().ok_or(SessionsError::TooMany)?;
@@ -183,6 +186,8 @@ impl SessionManager for Sessions {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::future::join_all;
+
     use super::*;
 
     #[tokio::test]
@@ -202,6 +207,18 @@ mod tests {
         let _followed: Vec<_> = all.iter().map(|id| Counted::new(&sessions.presence, id)).collect();
         assert!(matches!(sessions.create_session().await, Err(SessionsError::TooMany)));
         drop(followed);
+    }
+
+    #[tokio::test]
+    async fn sessions_that_begin_at_once_are_not_too_many() {
+        let sessions = Sessions::new(Duration::from_secs(60));
+        let begun = join_all((0..2 * MAX_SESSIONS).map(|_| sessions.create_session())).await;
+        assert!(begun.iter().all(Result::is_ok));
+        let mut open = 0;
+        for (id, _) in begun.iter().flatten() {
+            open += usize::from(sessions.has_session(id).await.unwrap());
+        }
+        assert_eq!((open, sessions.presence().len()), (MAX_SESSIONS, MAX_SESSIONS));
     }
 
     #[tokio::test(start_paused = true)]
