@@ -3,17 +3,18 @@
 use std::io::Read;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::client::Server;
+use crate::client::{Retry, Server};
 use crate::error::EnrollError;
 use crate::files;
 use crate::machine::{Answer, MachineFiles, certificates, file};
-use crate::token::{Token, is_name, sha256};
+use crate::token::{Token, is_name};
 
 /// A token is shorter.
 const MAX_TOKEN_BYTES: u64 = 4096;
@@ -35,7 +36,7 @@ pub struct EnrollArgs {
     /// Only make a key and a signing request, NAME.csr, for another CA
     #[arg(long, requires = "name", conflicts_with_all = ["server", "renew", "force"])]
     csr: bool,
-    /// Name of the files [default: the token's; with --renew the only one in the directory]
+    /// Base name of the files [default: the token's; with --renew the only one in the directory]
     #[arg(long)]
     name: Option<String>,
     /// Host name in the signing request; may be repeated [default: NAME]
@@ -48,8 +49,8 @@ pub struct EnrollArgs {
     #[arg(long)]
     force: bool,
     /// How long to try while the server cannot be reached
-    #[arg(long, value_name = "DURATION", default_value = "30s")]
-    timeout: humantime::Duration,
+    #[arg(long, value_name = "DUR", default_value = "30s", value_parser = parse_timeout)]
+    timeout: Duration,
 }
 
 /// What has been done.
@@ -64,11 +65,17 @@ pub enum Enrolled {
 }
 
 impl EnrollArgs {
-    /// Does it, with the files in this directory.
+    /// Does it, with the files in this directory. `report` gets the first failure if the server is tried again, and for how
+    /// long it will be.
     ///
     /// # Errors
     /// Why nothing was issued.
-    pub async fn run(&self, directory: &Path) -> Result<Enrolled, EnrollError> {
+    pub async fn run(
+        &self,
+        directory: &Path,
+        report: impl Fn(&EnrollError, Duration),
+    ) -> Result<Enrolled, EnrollError> {
+        let retry = Retry { timeout: self.timeout, report: &report };
         if directory.join("ca.key").exists() {
             return Err(EnrollError::DirectoryOfCa(directory.to_owned()));
         }
@@ -80,28 +87,28 @@ impl EnrollArgs {
         match (server, self.name.as_deref()) {
             (None, Some(name)) => self.request(directory, name),
             (None, None) => Err(EnrollError::Usage("--server is missing".into())),
-            (Some(server), _) if self.renew => self.renew(directory, &server).await,
-            (Some(server), _) => self.enroll(directory, &server).await,
+            (Some(server), _) if self.renew => self.renew(directory, &server, &retry).await,
+            (Some(server), _) => self.enroll(directory, &server, &retry).await,
         }
     }
 
-    async fn enroll(&self, directory: &Path, server: &Server) -> Result<Enrolled, EnrollError> {
+    async fn enroll(&self, directory: &Path, server: &Server, retry: &Retry<'_>) -> Result<Enrolled, EnrollError> {
         let token = self.token()?;
         let machine = MachineFiles::new(directory, self.name.as_deref().unwrap_or(token.name()));
         make_directory(directory)?;
         if !self.force {
-            machine.check_ca(token.fingerprint())?;
+            machine.check_ca(&token)?;
         }
         let key = machine.prepare_key(self.force)?;
         let request = CertificateParams::default().serialize_request(&key)?;
-        let issued = server.enroll(&token, request.der(), *self.timeout).await?;
+        let issued = server.enroll(&token, request.der(), retry).await?;
         let answer = Answer {
             certificate: issued.certificate,
             ca_certificates: issued.ca_certificates,
             revocation_lists: issued.revocation_lists,
         };
         let cas = parsed(server, &answer.ca_certificates)?;
-        if !cas.iter().any(|ca| sha256(ca) == *token.fingerprint()) {
+        if !cas.iter().any(|ca| token.is_of(ca)) {
             return Err(wrong_answer(server, "the CA of the token is not among those to trust"));
         }
         check_key(server, &answer.certificate, &key)?;
@@ -109,7 +116,7 @@ impl EnrollArgs {
         Ok(Enrolled::Certificate(machine))
     }
 
-    async fn renew(&self, directory: &Path, server: &Server) -> Result<Enrolled, EnrollError> {
+    async fn renew(&self, directory: &Path, server: &Server, retry: &Retry<'_>) -> Result<Enrolled, EnrollError> {
         let machine = match &self.name {
             Some(name) => MachineFiles::new(directory, name),
             None => MachineFiles::only(directory)?,
@@ -117,7 +124,7 @@ impl EnrollArgs {
         let (chain, key) = machine.pair()?;
         let own = KeyPair::try_from(&key)?;
         let cas = certificates(&machine.ca)?;
-        let renewed = server.renew(chain, key, cas, self.force, *self.timeout).await?;
+        let renewed = server.renew(chain, key, cas, self.force, retry).await?;
         let answer = Answer {
             certificate: renewed.certificate,
             ca_certificates: renewed.ca_certificates,
@@ -173,6 +180,15 @@ impl EnrollArgs {
     }
 }
 
+/// A number without a unit is in seconds, as in all flags of `telexec`.
+fn parse_timeout(text: &str) -> Result<Duration, String> {
+    let wrong = || "expected seconds, or a duration such as 500ms, 10s, 5m, 1h30m".to_owned();
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let seconds = || text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let parsed = if is_number { seconds() } else { humantime::parse_duration(text).ok() };
+    parsed.filter(|timeout| !timeout.is_zero()).ok_or_else(wrong)
+}
+
 fn make_directory(directory: &Path) -> Result<(), EnrollError> {
     files::make_directory(directory).map_err(|source| file("create", directory, source))
 }
@@ -196,4 +212,19 @@ fn check_key(server: &Server, certificate: &str, key: &KeyPair) -> Result<(), En
 
 fn wrong_answer(server: &Server, what: &'static str) -> EnrollError {
     EnrollError::Answer { server: server.to_string(), what }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_has_a_unit_or_is_in_seconds() {
+        for (text, millis) in [("3", 3000), ("0.5", 500), ("500ms", 500), ("1m30s", 90_000)] {
+            assert_eq!(parse_timeout(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for wrong in ["", "0", ".", "-1", "1e3", "10x", "99999999999999999999"] {
+            assert!(parse_timeout(wrong).is_err_and(|error| error.contains("10s")), "{wrong}");
+        }
+    }
 }

@@ -25,15 +25,24 @@ use tonic::{Code, Status};
 use tower::util::BoxCloneService;
 
 use crate::error::EnrollError;
-use crate::token::{Token, sha256};
+use crate::token::Token;
 use crate::{DEFAULT_PORT, SERVER_NAME};
 
+/// For a connection and its TLS handshake: a server that is silent is not the CA's.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// For one attempt, from the connection to the answer.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two attempts.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 type Client = EnrollmentServiceClient<BoxCloneService<Request<Body>, Response<Incoming>, hyper::Error>>;
+
+/// How long calls are repeated while the server cannot be reached.
+pub(crate) struct Retry<'a> {
+    pub(crate) timeout: Duration,
+    /// Called for the first failure of several, with the rest of the time.
+    pub(crate) report: &'a dyn Fn(&EnrollError, Duration),
+}
 
 /// Where a CA's service is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,14 +85,14 @@ impl Server {
         &self,
         token: &Token,
         certificate_request: &[u8],
-        timeout: Duration,
+        retry: &Retry<'_>,
     ) -> Result<EnrollResponse, EnrollError> {
-        let verifier = PinnedCa { fingerprint: *token.fingerprint(), provider: provider() };
+        let verifier = PinnedCa { token: token.clone(), provider: provider() };
         let config = builder(&verifier.provider)?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier))
             .with_no_client_auth();
-        self.call(config, timeout, async |mut client| {
+        self.call(config, retry, async |mut client| {
             let request =
                 EnrollRequest { secret: token.secret().to_vec(), certificate_request: certificate_request.to_vec() };
             client.enroll(request).await.map(tonic::Response::into_inner)
@@ -98,7 +107,7 @@ impl Server {
         key: PrivateKeyDer<'static>,
         cas: Vec<CertificateDer<'static>>,
         force: bool,
-        timeout: Duration,
+        retry: &Retry<'_>,
     ) -> Result<RenewResponse, EnrollError> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(cas);
@@ -106,7 +115,7 @@ impl Server {
             .with_root_certificates(roots)
             .with_client_auth_cert(chain, key)
             .map_err(|error| EnrollError::Usage(error.to_string()))?;
-        self.call(config, timeout, async |mut client| {
+        self.call(config, retry, async |mut client| {
             client.renew(RenewRequest { force }).await.map(tonic::Response::into_inner)
         })
         .await
@@ -116,21 +125,27 @@ impl Server {
     async fn call<T>(
         &self,
         mut config: ClientConfig,
-        timeout: Duration,
+        retry: &Retry<'_>,
         call: impl AsyncFn(Client) -> Result<T, Status>,
     ) -> Result<T, EnrollError> {
         config.alpn_protocols = vec![b"h2".to_vec()];
         let (config, started) = (Arc::new(config), Instant::now());
+        let rest = || retry.timeout.saturating_sub(started.elapsed());
+        let mut is_first = true;
         loop {
+            let late = || self.unreachable(io::ErrorKind::TimedOut.into());
             let attempt = async {
-                let client = self.connect(Arc::clone(&config)).await?;
+                let connecting = tokio::time::timeout(CONNECT_TIMEOUT, self.connect(Arc::clone(&config)));
+                let client = connecting.await.unwrap_or_else(|_| Err(late()))?;
                 call(client).await.map_err(|status| self.failed(status))
             };
-            let late = || io::Error::from(io::ErrorKind::TimedOut);
-            let done =
-                tokio::time::timeout(ATTEMPT_TIMEOUT, attempt).await.unwrap_or_else(|_| Err(self.unreachable(late())));
+            let done = tokio::time::timeout(ATTEMPT_TIMEOUT.min(rest()), attempt).await.unwrap_or_else(|_| Err(late()));
             match done {
-                Err(error) if error.is_transient() && started.elapsed() + RETRY_DELAY < timeout => {
+                Err(error) if error.is_transient() && rest() > RETRY_DELAY => {
+                    if is_first {
+                        (retry.report)(&error, rest());
+                    }
+                    is_first = false;
                     tokio::time::sleep(RETRY_DELAY).await;
                 }
                 done => return done,
@@ -173,9 +188,11 @@ impl Server {
     fn failed(&self, status: Status) -> EnrollError {
         let server = self.to_string();
         match status.code() {
-            Code::Unauthenticated | Code::InvalidArgument | Code::PermissionDenied | Code::FailedPrecondition => {
-                EnrollError::Refused { server, reason: status.message().to_owned() }
-            }
+            Code::Unauthenticated
+            | Code::InvalidArgument
+            | Code::PermissionDenied
+            | Code::FailedPrecondition
+            | Code::ResourceExhausted => EnrollError::Refused { server, reason: status.message().to_owned() },
             _ => EnrollError::Failed { server, source: Box::new(status) },
         }
     }
@@ -193,10 +210,10 @@ fn builder(
         .map_err(|error| EnrollError::Usage(error.to_string()))
 }
 
-/// Trusts the one CA whose certificate has this digest, and which the server sends with its own.
+/// Trusts the CA of a token, whose certificate the server sends with its own.
 #[derive(Debug)]
 struct PinnedCa {
-    fingerprint: [u8; 32],
+    token: Token,
     provider: Arc<CryptoProvider>,
 }
 
@@ -215,7 +232,7 @@ impl ServerCertVerifier for PinnedCa {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let refused = || rustls::Error::from(CertificateError::Other(OtherError(Arc::new(AnotherCa))));
-        let ca = intermediates.iter().find(|sent| sha256(sent) == self.fingerprint).ok_or_else(refused)?;
+        let ca = intermediates.iter().find(|sent| self.token.is_of(sent)).ok_or_else(refused)?;
         let mut roots = RootCertStore::empty();
         roots.add(ca.clone().into_owned())?;
         let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), Arc::clone(&self.provider)).build();

@@ -11,7 +11,7 @@ use rustls::sign::CertifiedKey;
 
 use crate::error::EnrollError;
 use crate::files;
-use crate::token::sha256;
+use crate::token::Token;
 
 /// The files of one certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,12 +94,10 @@ impl MachineFiles {
         written.map(|()| key).map_err(|source| file("write", &self.key, source))
     }
 
-    /// Refuses to replace the CA that the machine trusts by the one with this fingerprint.
-    pub(crate) fn check_ca(&self, fingerprint: &[u8; 32]) -> Result<(), EnrollError> {
+    /// Refuses to replace the CA that the machine trusts by that of a token.
+    pub(crate) fn check_ca(&self, token: &Token) -> Result<(), EnrollError> {
         match certificates(&self.ca) {
-            Ok(present) if !present.iter().any(|ca| sha256(ca) == *fingerprint) => {
-                Err(EnrollError::AnotherCa(self.ca.clone()))
-            }
+            Ok(present) if !present.iter().any(|ca| token.is_of(ca)) => Err(EnrollError::AnotherCa(self.ca.clone())),
             _ => Ok(()),
         }
     }

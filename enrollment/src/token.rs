@@ -6,15 +6,16 @@ use std::str::FromStr;
 use aws_lc_rs::digest;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// What a token begins with: programs that look for secrets in files can find it.
 const PREFIX: &str = "telexec-enroll-1";
 
-/// Lets one machine get one certificate: `telexec-enroll-1/NAME/CA/SECRET`.
+/// Lets one machine get one certificate: `telexec-enroll-1/NAME/CA_KEY/SECRET`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     name: String,
-    fingerprint: [u8; 32],
+    ca_key_sha256: [u8; 32],
     secret: [u8; 32],
 }
 
@@ -24,11 +25,12 @@ pub struct Token {
 pub struct InvalidToken;
 
 impl Token {
-    /// A new one for a certificate with this name, of the CA with this certificate (DER). `None`: there is no randomness.
-    pub fn generate(name: &str, ca: &[u8]) -> Option<Self> {
+    /// A new one for a certificate with this name, of the CA with this public key (SubjectPublicKeyInfo, DER). `None`: there
+    /// is no randomness.
+    pub fn generate(name: &str, ca_key: &[u8]) -> Option<Self> {
         let mut secret = [0; 32];
         aws_lc_rs::rand::fill(&mut secret).ok()?;
-        Some(Self { name: name.to_owned(), fingerprint: sha256(ca), secret })
+        Some(Self { name: name.to_owned(), ca_key_sha256: sha256(ca_key), secret })
     }
 
     /// The base name of the machine's files. What the certificate says is known to the CA.
@@ -36,9 +38,11 @@ impl Token {
         &self.name
     }
 
-    /// SHA-256 of the CA's certificate.
-    pub fn fingerprint(&self) -> &[u8; 32] {
-        &self.fingerprint
+    /// Whether this is a certificate (DER) of the CA that made the token. The key is compared, since the CA keeps it when its
+    /// certificate is renewed.
+    pub(crate) fn is_of(&self, ca: &[u8]) -> bool {
+        let parsed = X509Certificate::from_der(ca);
+        parsed.is_ok_and(|(_, ca)| sha256(ca.public_key().raw) == self.ca_key_sha256)
     }
 
     /// What only the CA and the machine know.
@@ -49,8 +53,8 @@ impl Token {
 
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [fingerprint, secret] = [self.fingerprint, self.secret].map(|bytes| URL_SAFE_NO_PAD.encode(bytes));
-        write!(f, "{PREFIX}/{}/{fingerprint}/{secret}", self.name)
+        let [ca_key, secret] = [self.ca_key_sha256, self.secret].map(|bytes| URL_SAFE_NO_PAD.encode(bytes));
+        write!(f, "{PREFIX}/{}/{ca_key}/{secret}", self.name)
     }
 }
 
@@ -65,11 +69,11 @@ impl FromStr for Token {
 
     fn from_str(text: &str) -> Result<Self, InvalidToken> {
         let parts: Vec<_> = text.trim().split('/').collect();
-        let [PREFIX, name, fingerprint, secret] = parts[..] else { return Err(InvalidToken) };
+        let [PREFIX, name, ca_key, secret] = parts[..] else { return Err(InvalidToken) };
         let bytes = |text| URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok();
-        match (bytes(fingerprint), bytes(secret)) {
-            (Some(fingerprint), Some(secret)) if is_name(name) => {
-                Ok(Self { name: name.to_owned(), fingerprint, secret })
+        match (bytes(ca_key), bytes(secret)) {
+            (Some(ca_key_sha256), Some(secret)) if is_name(name) => {
+                Ok(Self { name: name.to_owned(), ca_key_sha256, secret })
             }
             _ => Err(InvalidToken),
         }
@@ -82,7 +86,7 @@ pub fn is_name(name: &str) -> bool {
     plain && !name.is_empty() && !name.starts_with(['.', '-'])
 }
 
-pub(crate) fn sha256(data: &[u8]) -> [u8; 32] {
+fn sha256(data: &[u8]) -> [u8; 32] {
     let mut bytes = [0; 32];
     bytes.copy_from_slice(digest::digest(&digest::SHA256, data).as_ref());
     bytes
@@ -103,6 +107,18 @@ mod tests {
         {
             assert_eq!(wrong.parse::<Token>(), Err(InvalidToken), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_token_is_of_a_ca_whatever_certificate_its_key_has() {
+        let [key, other] = [(); 2].map(|()| rcgen::KeyPair::generate().unwrap());
+        let token = Token::generate("web1", &rcgen::PublicKeyData::subject_public_key_info(&key)).unwrap();
+        for name in ["ca", "the same, renewed"] {
+            let params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+            assert!(token.is_of(params.self_signed(&key).unwrap().der()));
+            assert!(!token.is_of(params.self_signed(&other).unwrap().der()));
+        }
+        assert!(!token.is_of(b"nothing"));
     }
 
     #[test]

@@ -36,14 +36,15 @@ pub(crate) enum CertsAction {
     Crl(CertsCrlArgs),
     /// Make a one-time token, by which a machine gets a certificate
     Token(CertsTokenArgs),
-    /// Serve machines that have a token, or a certificate to renew
+    /// Issue certificates to machines with a token, and renew those of machines that have one
     Serve(CertsServeArgs),
     /// Get a certificate by a token, or renew it, on the machine where it is used
     Enroll(CertsEnrollArgs),
-    /// Print the contents of certificates
+    /// Print the contents of certificates and revocation lists
     #[command(after_help = "\
 Example:
-  telexec certs show ~/.config/telexec/certs/ca.pem")]
+  telexec certs show ~/.config/telexec/certs/ca.pem
+  telexec certs show /etc/telexec/crl.pem")]
     Show {
         /// PEM files
         #[arg(required = true, value_name = "FILE")]
@@ -227,7 +228,7 @@ The machine that gets the token makes its own key: `telexecd enroll` for an agen
 `telexec certs enroll` for a caller. A token serves one machine.
 
 Examples:
-  telexec certs token web1 --server --dns web1.example.org > web1.token
+  telexec certs token web1 --server --dns web1.example.org --out web1.token
   telexec certs token alice --client --ttl 1d --out alice.token")]
 pub(crate) struct CertsTokenArgs {
     #[command(flatten)]
@@ -253,8 +254,9 @@ pub(crate) struct CertsTokenArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each request is a line on standard error. To renew, machines need no token, but a
-certificate that is valid and not revoked.
+Machines call it with `telexecd enroll` and `telexec certs enroll`. Each request is a
+line on standard error. Renewal needs no token, but a certificate that is valid and
+not revoked.
 
 Examples:
   telexec certs serve

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use telexec_enrollment::{EnrollArgs, Enrolled, MachineFiles};
+use telexec_enrollment::{EnrollArgs, EnrollError, Enrolled, MachineFiles};
 use telexec_executor::Program;
 use telexec_executor::text::{counted, error_chain};
 
@@ -173,7 +173,10 @@ fn enroll(args: &AgentEnrollArgs, out: &mut impl Write) -> Result<u8, Box<dyn Er
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // for the configuration, which may be anywhere
     let directory = std::path::absolute(&args.dir)?;
-    let done = match runtime.block_on(args.enroll.run(&directory)) {
+    let report = |error: &EnrollError, rest: Duration| {
+        logging::line(&format!("telexecd: {}; trying again for {} s", error_chain(error), rest.as_secs().max(1)));
+    };
+    let done = match runtime.block_on(args.enroll.run(&directory, report)) {
         Ok(done) => done,
         Err(error) => {
             logging::line(&format!("telexecd: {}", error_chain(&error)));

@@ -376,3 +376,73 @@ async fn a_signing_request_is_for_a_key_that_stays() {
     request(&[]).await.answer();
     assert!(place.read("web1/web1.key") == key && place.read("web1/web1.csr") != first);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ca_that_is_renewed_meanwhile_is_still_the_ca_of_its_tokens() {
+    let place = Place::new().await;
+    let service = place.serve("ca", &[]).await;
+    let before = place.token("ca", &WEB1).await;
+    let ca = place.read("ca/ca.pem");
+    place.certs(&["renew", "--ca"], "ca").await.answer();
+    assert_ne!(place.read("ca/ca.pem"), ca);
+    let after = place.token("ca", &["web2", "--server"]).await;
+    for (machine, token) in [("web1", before), ("web2", after)] {
+        place.enroll(&service.address, machine, &["--token-file", &token]).await.answer();
+        assert_eq!(place.read(&format!("{machine}/ca.pem")), place.read("ca/ca.pem"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worthless_token_does_not_wait_for_the_ca() {
+    let place = Place::new().await;
+    let service = place.serve("ca", &[]).await;
+    let token = place.token("ca", &WEB1).await;
+    place.certs(&["revoke", "web1"], "ca").await.answer();
+    let lock = std::fs::File::open(place.path("ca")).unwrap();
+    lock.lock().unwrap();
+    let said = place.enroll(&service.address, "web1", &["--token-file", &token]).await;
+    assert!(said.code == 1 && said.stderr().contains("unknown, has expired, or was used"), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renewals_by_force_are_limited_by_name() {
+    let place = Place::new().await;
+    let service = place.serve("ca", &[]).await;
+    for name in ["web1", "web2"] {
+        let token = place.token("ca", &[name, "--server"]).await;
+        place.enroll(&service.address, name, &["--token-file", &token]).await.answer();
+    }
+    let mut renewed = 0;
+    let refused = loop {
+        let said = place.enroll(&service.address, "web1", &["--renew", "--force"]).await;
+        if said.code != 0 {
+            break said;
+        }
+        renewed += 1;
+        assert!(renewed < 50, "nothing limits it");
+    };
+    assert!(refused.stderr().contains("web1 has been renewed too often"), "{refused:?}");
+    // what is not due costs nothing, and others have their own
+    place.enroll(&service.address, "web1", &["--renew"]).await.answer();
+    place.enroll(&service.address, "web2", &["--renew", "--force"]).await.answer();
+}
+
+#[tokio::test]
+async fn the_first_failure_is_reported_while_it_is_tried_again() {
+    let place = Place::new().await;
+    let token = place.token("ca", &WEB1).await;
+    // it accepts, and says nothing
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = silent.local_addr().unwrap().to_string();
+    for server in ["127.0.0.1:1", &silent] {
+        let mut enrolling =
+            place.enroll_command(server, "web1", &["--token-file", &token, "--timeout", "600"]).spawn().unwrap();
+        let mut lines = BufReader::new(enrolling.stderr.take().unwrap()).lines();
+        let line = within(lines.next_line()).await.unwrap().unwrap();
+        assert!(line.contains(&format!("{server} is unreachable")) && line.contains("trying again for"), "{line}");
+        enrolling.kill().await.unwrap();
+    }
+    let said = place.enroll("127.0.0.1:1", "web1", &["--token-file", &token, "--timeout", "soon"]).await;
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(said.stderr().contains("--timeout <DUR>") && said.stderr().contains("such as 500ms, 10s"), "{said:?}");
+}

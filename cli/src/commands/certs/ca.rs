@@ -83,6 +83,11 @@ impl CertificateAuthority {
         parsed.map(|(_, pem)| pem.contents).map_err(|error| failed("ca.pem", &error))
     }
 
+    /// The encoding of its public key (SubjectPublicKeyInfo).
+    pub(super) fn public_key(&self) -> Vec<u8> {
+        self.issuer.key().subject_public_key_info()
+    }
+
     /// A new certificate of this CA as PEM: for the same key, so that all certificates that it has issued stay valid.
     pub(super) fn renewed(&self, days: u32) -> Result<String, Failure> {
         let mut subject = DistinguishedName::new();

@@ -1,12 +1,13 @@
 //! `telexec certs enroll`: gets or renews the certificate of a caller.
 
 use std::path::Path;
+use std::time::Duration;
 
 use telexec_enrollment::{EnrollError, Enrolled, MachineFiles};
 
 use super::{FAILED, directory};
 use crate::args::CertsEnrollArgs;
-use crate::output::{self, Failure, exit};
+use crate::output::{self, Failure, exit, print_message};
 
 pub(super) fn enroll(args: &CertsEnrollArgs) -> Result<(), Failure> {
     let directory = directory(args.dir.as_ref())?;
@@ -14,7 +15,10 @@ pub(super) fn enroll(args: &CertsEnrollArgs) -> Result<(), Failure> {
     let directory = std::path::absolute(&directory).unwrap_or(directory);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| super::failed("cannot start", &error))?;
-    let done = runtime.block_on(args.enroll.run(&directory));
+    let report = |error: &EnrollError, rest: Duration| {
+        print_message(&format!("{}; trying again for {} s", Failure::new(FAILED, error), rest.as_secs().max(1)));
+    };
+    let done = runtime.block_on(args.enroll.run(&directory, report));
     let done = done.map_err(|error| match error {
         EnrollError::Usage(_) => Failure::new(exit::USAGE, &error),
         _ => Failure::new(FAILED, &error),

@@ -22,6 +22,7 @@ pub(super) fn issue(args: &CertsIssueArgs) -> Result<(), Failure> {
     if is_cut {
         say_cut(&issued.profile.name, issued.not_after);
     }
+    drop(store);
     output::print(next_steps(&issued, &ca::cert_path(&directory), &cert, &key).as_bytes())
 }
 

@@ -28,6 +28,8 @@ pub(super) fn list(args: &CertsListArgs) -> Result<(), Failure> {
         .map(|(_, shown)| shown)
         .collect();
     let text = if args.json { as_json(&store, &shown, now) } else { as_table(&store, &shown, now) };
+    // the reader of standard output may be slow, or a pager
+    drop(store);
     output::print(text.as_bytes())
 }
 

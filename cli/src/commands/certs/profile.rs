@@ -26,7 +26,7 @@ pub(super) struct Profile {
 }
 
 /// Extended key usage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Usage {
     Server,

@@ -58,6 +58,7 @@ pub(super) fn renew(args: &CertsRenewArgs) -> Result<(), Failure> {
     if renewed.is_empty() {
         text += "nothing is due\n";
     }
+    drop(store);
     output::print((text + &list).as_bytes())
 }
 

@@ -21,6 +21,7 @@ pub(super) fn revoke(args: &CertsRevokeArgs) -> Result<(), Failure> {
         text += &revoke_one(&mut store, selector, now)?;
     }
     text += &write_list(&mut store, CRL_DAYS)?;
+    drop(store);
     output::print((text + &next_steps(&directory)).as_bytes())
 }
 

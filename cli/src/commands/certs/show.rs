@@ -1,12 +1,13 @@
-//! `telexec certs show`: the contents of certificates, for humans.
+//! `telexec certs show`: the contents of certificates and revocation lists, for humans.
 
 use std::fmt::Write;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use telexec_executor::text::counted;
 use x509_parser::extensions::GeneralName;
 use x509_parser::pem::Pem;
-use x509_parser::prelude::X509Certificate;
+use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
 use super::{FAILED, date, failed, sha256};
 use crate::output::{self, Failure};
@@ -28,17 +29,23 @@ fn one_file(path: &Path) -> Result<String, Failure> {
     let mut text = String::new();
     for pem in Pem::iter_from_buffer(&data) {
         let pem = pem.map_err(|error| failed(path.display(), &error))?;
-        if pem.label != "CERTIFICATE" {
-            continue;
-        }
-        let cert = pem.parse_x509().map_err(|error| failed(path.display(), &error))?;
-        for (key, value) in fields(&cert, &pem.contents) {
+        let fields = match pem.label.as_str() {
+            "CERTIFICATE" => fields(&pem.parse_x509().map_err(|error| failed(path.display(), &error))?, &pem.contents),
+            "X509 CRL" => {
+                let parsed = CertificateRevocationList::from_der(&pem.contents);
+                list_fields(&parsed.map_err(|error| failed(path.display(), &error))?.1)
+            }
+            _ => continue,
+        };
+        for (key, value) in fields {
             // text from a certificate must not contain escape sequences
             let _ = writeln!(text, "{:13}{}", format!("{key}:"), value.replace(char::is_control, " "));
         }
     }
     match text.is_empty() {
-        true => Err(Failure::message(FAILED, format!("{} contains no PEM certificate", path.display()))),
+        true => {
+            Err(Failure::message(FAILED, format!("{} contains no PEM certificate or revocation list", path.display())))
+        }
         false => Ok(format!("{}\n{text}", path.display())),
     }
 }
@@ -60,6 +67,29 @@ fn fields(cert: &X509Certificate<'_>, der: &[u8]) -> Vec<(&'static str, String)>
         ("serial", colons(cert.raw_serial())),
         ("sha256", colons(&sha256(der))),
     ]
+}
+
+/// Of a revocation list: an entry for each certificate on it.
+fn list_fields(list: &CertificateRevocationList<'_>) -> Vec<(&'static str, String)> {
+    let time = |time: &x509_parser::time::ASN1Time| date(time.to_datetime().into());
+    let next = match list.next_update() {
+        Some(next) if next < x509_parser::time::ASN1Time::now() => format!("{} (out of date)", time(&next)),
+        Some(next) => time(&next),
+        None => "not stated".to_owned(),
+    };
+    let revoked: Vec<_> = list.iter_revoked_certificates().collect();
+    let number = list.crl_number().map_or_else(|| "none".to_owned(), ToString::to_string);
+    let mut fields = vec![
+        ("list of", list.issuer().to_string()),
+        ("number", number),
+        ("written", time(&list.last_update())),
+        ("next by", next),
+        ("revoked", counted(revoked.len() as u64, "certificate")),
+    ];
+    fields.extend(revoked.iter().map(|revoked| {
+        ("serial", format!("{} since {}", colons(revoked.raw_serial()), time(&revoked.revocation_date)))
+    }));
+    fields
 }
 
 fn names(cert: &X509Certificate<'_>) -> String {

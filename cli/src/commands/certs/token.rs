@@ -7,7 +7,7 @@ use rcgen::SubjectPublicKeyInfo;
 use serde::{Deserialize, Serialize};
 use telexec_enrollment::Token;
 
-use super::index::{Issued, Status};
+use super::index::{Index, Issued, Status};
 use super::profile::Profile;
 use super::store::Store;
 use super::{DAY, FAILED, directory, failed, files, hex, sha256};
@@ -59,7 +59,7 @@ pub(super) fn token(args: &CertsTokenArgs) -> Result<(), Failure> {
     let out = args.out.as_deref();
     files::check_free(out.as_slice(), args.force)?;
     let mut store = Store::open(&directory)?;
-    let token = Token::generate(&profile.name, &store.ca.der()?);
+    let token = Token::generate(&profile.name, &store.ca.public_key());
     let token = token.ok_or_else(|| Failure::message(FAILED, "cannot generate a token: there is no randomness"))?;
     store.index.tokens.push(PendingToken {
         hash: hex(&sha256(token.secret())),
@@ -69,6 +69,8 @@ pub(super) fn token(args: &CertsTokenArgs) -> Result<(), Failure> {
         used: None,
     });
     store.save()?;
+    // the reader of standard output may be slow
+    drop(store);
     let text = format!("{token}\n");
     match out {
         Some(path) => files::place(path, files::SECRET, &text, args.force),
@@ -83,6 +85,26 @@ impl PendingToken {
     }
 }
 
+impl Index {
+    /// The token with this secret, for a machine with this key.
+    ///
+    /// # Errors
+    /// It is worth nothing.
+    pub(super) fn token(&self, secret: &[u8], key: &[u8], now: SystemTime) -> Result<&PendingToken, Worthless> {
+        let hash = hex(&sha256(secret));
+        let is_it = |token: &&PendingToken| verify_slices_are_equal(token.hash.as_bytes(), hash.as_bytes()).is_ok();
+        let token = self.tokens.iter().find(is_it).ok_or(Worthless::Unknown)?;
+        let name = || token.profile.name.clone();
+        if now >= token.expire_time {
+            return Err(Worthless::Expired(name()));
+        }
+        match &token.used {
+            Some(used) if used.key != hex(&sha256(key)) => Err(Worthless::Used(name())),
+            _ => Ok(token),
+        }
+    }
+}
+
 impl Store {
     /// Issues the certificate that a token is for, and saves that as one change; or returns it again, to the same key.
     pub(super) fn redeem(
@@ -91,18 +113,12 @@ impl Store {
         key: &[u8],
         now: SystemTime,
     ) -> Result<Result<Issued, Worthless>, Failure> {
-        let (hash, key_hash) = (hex(&sha256(secret)), hex(&sha256(key)));
-        let is_it = |token: &PendingToken| verify_slices_are_equal(token.hash.as_bytes(), hash.as_bytes()).is_ok();
-        let Some(at) = self.index.tokens.iter().position(is_it) else { return Ok(Err(Worthless::Unknown)) };
-        let Some(token) = self.index.tokens.get(at).cloned() else { return Ok(Err(Worthless::Unknown)) };
-        let name = token.profile.name.clone();
-        if now >= token.expire_time {
-            return Ok(Err(Worthless::Expired(name)));
-        }
+        let token = match self.index.token(secret, key, now) {
+            Ok(token) => token.clone(),
+            Err(worthless) => return Ok(Err(worthless)),
+        };
+        let (name, key_hash) = (token.profile.name.clone(), hex(&sha256(key)));
         if let Some(used) = token.used {
-            if used.key != key_hash {
-                return Ok(Err(Worthless::Used(name)));
-            }
             let found = self.index.find(&used.serial);
             let valid = found.iter().find(|at| self.index.status(**at, now) != Status::Revoked);
             let issued = valid.and_then(|at| self.index.certificates.get(*at)).cloned();
@@ -110,8 +126,8 @@ impl Store {
         }
         let key = SubjectPublicKeyInfo::from_der(key).map_err(|error| failed(&name, &error))?;
         let (issued, _) = self.issue(&token.profile, &key, token.lifetime)?;
-        if let Some(token) = self.index.tokens.get_mut(at) {
-            token.used = Some(Used { key: key_hash, serial: issued.serial.clone() });
+        if let Some(redeemed) = self.index.tokens.iter_mut().find(|other| other.hash == token.hash) {
+            redeemed.used = Some(Used { key: key_hash, serial: issued.serial.clone() });
         }
         self.save()?;
         Ok(Ok(issued))

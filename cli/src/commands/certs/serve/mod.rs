@@ -1,15 +1,15 @@
 //! `telexec certs serve`: issues certificates to machines with a token, and renews those that they have.
 
+mod limits;
 mod service;
 mod tls;
 
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU32;
+use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -19,8 +19,10 @@ use telexec_proto::enrollment::v1::enrollment_service_server::EnrollmentServiceS
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 use tower::Service;
 
+use self::limits::Limits;
 use self::service::{Authority, Enrollments, Peer};
 use self::tls::ServiceTls;
 use super::{ca, directory, failed, files};
@@ -31,11 +33,6 @@ use crate::output::{Failure, print_message};
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 const MAX_CONNECTIONS: usize = 256;
-/// New connections of one address in a second, and at once: a fleet may be behind one.
-const PER_SECOND: NonZeroU32 = NonZeroU32::new(10).unwrap();
-const BURST: NonZeroU32 = NonZeroU32::new(100).unwrap();
-/// Addresses to remember before those that are quiet are forgotten.
-const MAX_ADDRESSES: usize = 4096;
 const MAX_MESSAGE_BYTES: usize = 64 * 1024;
 /// After a failed accept, such as for want of descriptors.
 const ACCEPT_DELAY: Duration = Duration::from_millis(100);
@@ -47,8 +44,10 @@ pub(super) fn serve(args: &CertsServeArgs) -> Result<(), Failure> {
         files::read(&ca::cert_path(trusted))?;
         files::read(&super::store::crl_path(trusted))?;
     }
-    let tls = ServiceTls::new(&directory)?;
-    let enrollments = Enrollments(Arc::new(Authority { directory, trust: args.trust.clone() }));
+    let tls = Arc::new(ServiceTls::new(&directory)?);
+    let limits = Arc::new(Limits::new());
+    let authority = Authority { directory, trust: args.trust.clone(), limits: Arc::clone(&limits) };
+    let enrollments = Enrollments { authority: Arc::new(authority), limits };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed("cannot start", &error))?;
     runtime.block_on(async {
@@ -56,12 +55,12 @@ pub(super) fn serve(args: &CertsServeArgs) -> Result<(), Failure> {
         let listener = listening.map_err(|error| failed(format_args!("cannot listen on {}", args.listen), &error))?;
         let address = listener.local_addr().map_err(|error| failed("cannot listen", &error))?;
         print_message(&format!("listening on tcp://{address}"));
+        tokio::spawn(Arc::clone(&tls).renew());
         accept(listener, tls, enrollments).await
     })
 }
 
-async fn accept(listener: TcpListener, mut tls: ServiceTls, enrollments: Enrollments) -> ! {
-    let rate = RateLimiter::keyed(Quota::per_second(PER_SECOND).allow_burst(BURST));
+async fn accept(listener: TcpListener, tls: Arc<ServiceTls>, enrollments: Enrollments) -> ! {
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let (stream, address) = match listener.accept().await {
@@ -72,47 +71,22 @@ async fn accept(listener: TcpListener, mut tls: ServiceTls, enrollments: Enrollm
                 continue;
             }
         };
-        if !is_within(&rate, address) {
+        if !enrollments.limits.admits(address.ip()) {
             continue;
         }
         // a full house has the next one wait in the queue of the socket
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { continue };
-        if tls.is_old() {
-            tls = replaced(tls).await;
-        }
         let (acceptor, enrollments) = (TlsAcceptor::from(tls.config()), enrollments.clone());
         tokio::spawn(async move {
             let _slot = slot;
+            let limits = Arc::clone(&enrollments.limits);
             let serving = serve_connection(stream, address, acceptor, enrollments);
-            if let Ok(Err(reason)) = tokio::time::timeout(CONNECTION_TIMEOUT, serving).await {
+            if let Ok(Err(reason)) = tokio::time::timeout(CONNECTION_TIMEOUT, serving).await
+                && limits.logs(address.ip())
+            {
                 print_message(&format!("refused {address}: {reason}"));
             }
         });
-    }
-}
-
-/// Whether this address makes no more connections than it may.
-fn is_within(rate: &DefaultKeyedRateLimiter<IpAddr>, address: SocketAddr) -> bool {
-    if rate.len() > MAX_ADDRESSES {
-        rate.retain_recent();
-    }
-    let source = match address.ip().to_canonical() {
-        IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() & !u128::from(u64::MAX)).into()),
-        ip => ip,
-    };
-    rate.check_key(&source).is_ok()
-}
-
-/// With a new certificate; the old one if that fails.
-async fn replaced(old: ServiceTls) -> ServiceTls {
-    let directory = old.directory().to_owned();
-    match tokio::task::spawn_blocking(move || ServiceTls::new(&directory)).await {
-        Ok(Ok(new)) => new,
-        Ok(Err(failure)) => {
-            print_message(&format!("cannot renew the certificate of this service: {failure}"));
-            old
-        }
-        Err(_) => old,
     }
 }
 
@@ -127,7 +101,8 @@ async fn serve_connection(
     let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
     let stream = handshake.map_err(|_| "TLS: it took too long")?.map_err(|error| format!("TLS: {error}"))?;
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let peer = Peer { address: address.to_string(), certificate: certificate.map(|leaf| leaf.to_vec()) };
+    let called = CancellationToken::new();
+    let peer = Peer { address, certificate: certificate.map(|leaf| leaf.to_vec()), called: called.clone() };
     let server = EnrollmentServiceServer::new(enrollments).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
@@ -135,8 +110,16 @@ async fn serve_connection(
         async move { server.call(request).await.map_err(|never: Infallible| never) }
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());
-    builder.timer(TokioTimer::new()).max_concurrent_streams(4).max_header_list_size(16 * 1024);
+    builder.timer(TokioTimer::new()).max_concurrent_streams(1).max_header_list_size(16 * 1024);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     // a client that hangs up has what it wanted
-    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+    tokio::select! {
+        _ = connection.as_mut() => {}
+        // one call is enough for a machine, and many are for guessing
+        () = called.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            let _ = connection.await;
+        }
+    }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The calls of machines: what they get, and why they get nothing.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -8,13 +9,16 @@ use async_trait::async_trait;
 use rcgen::SubjectPublicKeyInfo;
 use telexec_proto::enrollment::v1::enrollment_service_server::EnrollmentService;
 use telexec_proto::enrollment::v1::{EnrollRequest, EnrollResponse, RenewRequest, RenewResponse};
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
 
 use super::super::index::{Index, Issued, Status as CertificateStatus};
 use super::super::store::{CRL_DAYS, Store, crl_path, load_index};
+use super::super::token::Worthless;
 use super::super::{ca, date, files};
+use super::limits::Limits;
 use crate::output::{Failure, print_message};
 
 /// One of our own is about 300 bytes long.
@@ -24,29 +28,45 @@ const WORTHLESS: &str = "the token is unknown, has expired, or was used by anoth
 
 /// The service over the CA's directory, which it opens for each call: other processes use it meanwhile.
 #[derive(Clone)]
-pub(super) struct Enrollments(pub(super) Arc<Authority>);
+pub(super) struct Enrollments {
+    pub(super) authority: Arc<Authority>,
+    pub(super) limits: Arc<Limits>,
+}
 
 /// The CA that issues, and others that machines are to trust too.
 pub(super) struct Authority {
     pub(super) directory: PathBuf,
     /// Directories of CAs: certificates of theirs are renewed by the one above.
     pub(super) trust: Vec<PathBuf>,
+    pub(super) limits: Arc<Limits>,
 }
 
 /// The peer of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
-    pub(super) address: String,
+    pub(super) address: SocketAddr,
     /// The certificate that it has proved to have the key of; of whom it is, is not known yet.
     pub(super) certificate: Option<Vec<u8>>,
+    /// Cancelled by its first call.
+    pub(super) called: CancellationToken,
 }
 
 /// Why a call got nothing.
 enum Refusal {
     /// For the caller, and for the log.
-    Unauthenticated(&'static str, String),
+    Unauthenticated(String, String),
     Invalid(&'static str),
+    /// The limit that is reached.
+    TooMany(String),
     Failed(Failure),
+}
+
+impl Refusal {
+    /// The same for both.
+    fn unauthenticated(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self::Unauthenticated(text.clone(), text)
+    }
 }
 
 impl From<Failure> for Refusal {
@@ -76,7 +96,11 @@ impl Enrollments {
         work: impl FnOnce(&Authority, &Peer) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<Response<T>, Status> {
         let peer = peer.ok_or_else(|| Status::internal("the connection has no peer"))?;
-        let (authority, address) = (Arc::clone(&self.0), peer.address.clone());
+        if peer.called.is_cancelled() {
+            return Err(Status::resource_exhausted("a connection is for one call"));
+        }
+        peer.called.cancel();
+        let (authority, address) = (Arc::clone(&self.authority), peer.address);
         let done = tokio::task::spawn_blocking(move || work(&authority, &peer)).await;
         let refusal = match done.map_err(|_| Status::internal("the call was given up"))? {
             Ok(answer) => return Ok(Response::new(answer)),
@@ -85,9 +109,12 @@ impl Enrollments {
         let (status, reason) = match refusal {
             Refusal::Unauthenticated(text, reason) => (Status::unauthenticated(text), reason),
             Refusal::Invalid(text) => (Status::invalid_argument(text), text.to_owned()),
+            Refusal::TooMany(text) => (Status::resource_exhausted(text.clone()), text),
             Refusal::Failed(failure) => (Status::internal("the CA failed: see its log"), failure.to_string()),
         };
-        print_message(&format!("refused {address}: {reason}"));
+        if self.limits.logs(address.ip()) {
+            print_message(&format!("refused {address}: {reason}"));
+        }
         Err(status)
     }
 }
@@ -95,27 +122,32 @@ impl Enrollments {
 impl Authority {
     fn enroll(&self, request: &EnrollRequest, peer: &Peer) -> Result<EnrollResponse, Refusal> {
         let key = key_of_request(&request.certificate_request)?;
+        let worthless = |worthless: Worthless| Refusal::Unauthenticated(WORTHLESS.to_owned(), worthless.to_string());
+        // before the lock is taken, for which others wait
+        self.index()?.token(&request.secret, &key, SystemTime::now()).map_err(worthless)?;
         let mut store = Store::open(&self.directory)?;
-        let redeemed = store.redeem(&request.secret, &key, SystemTime::now())?;
-        let issued = redeemed.map_err(|worthless| Refusal::Unauthenticated(WORTHLESS, worthless.to_string()))?;
+        let issued = store.redeem(&request.secret, &key, SystemTime::now())?.map_err(worthless)?;
         print_message(&said("enrolled", &issued, peer));
         let (ca_certificates, revocation_lists) = self.trusted(&mut store)?;
         Ok(EnrollResponse { certificate: issued.certificate, ca_certificates, revocation_lists })
     }
 
     fn renew(&self, request: &RenewRequest, peer: &Peer) -> Result<RenewResponse, Refusal> {
-        let refused = |text| Refusal::Unauthenticated(text, text.to_owned());
-        let presented = peer.certificate.as_ref().ok_or_else(|| refused("a renewal needs the present certificate"))?;
+        let presented = peer.certificate.as_ref();
+        let presented = presented.ok_or_else(|| Refusal::unauthenticated("a renewal needs the present certificate"))?;
         let now = SystemTime::now();
+        // before the lock is taken, for which others wait
+        self.presented(&self.index()?, presented, now)?;
         let mut store = Store::open(&self.directory)?;
-        let own = usable(&store.index, presented, now).transpose();
-        let (issued, is_own) = match own.map_err(refused)? {
-            Some(issued) => (issued, true),
-            None => (self.of_another_ca(presented, now)?, false),
-        };
+        let (issued, is_own) = self.presented(&store.index, presented, now)?;
         // one that would end with this one, as the CA does, is no gain
         let is_due = is_due(&issued, now) && issued.not_after < store.ca.not_after;
         let certificate = if request.force || !is_own || is_due {
+            let name = &issued.profile.name;
+            if !self.limits.renews(name, issued.profile.usage) {
+                let text = format!("{name} has been renewed too often: wait an hour, or use the last certificate");
+                return Err(Refusal::TooMany(text));
+            }
             let key = x509_parser::parse_x509_certificate(presented)
                 .ok()
                 .and_then(|(_, certificate)| SubjectPublicKeyInfo::from_der(certificate.public_key().raw).ok())
@@ -131,16 +163,23 @@ impl Authority {
         Ok(RenewResponse { certificate, ca_certificates, revocation_lists })
     }
 
-    /// A certificate of one of the other CAs.
-    fn of_another_ca(&self, presented: &[u8], now: SystemTime) -> Result<Issued, Refusal> {
-        let refused = |text| Refusal::Unauthenticated(text, text.to_owned());
+    /// The index of the CA that issues, as it was last saved.
+    fn index(&self) -> Result<Index, Failure> {
+        load_index(&self.directory, &files::read(&ca::cert_path(&self.directory))?)
+    }
+
+    /// The certificate that a peer has presented, and whether the CA of this index has issued it, or one of the others.
+    fn presented(&self, own: &Index, presented: &[u8], now: SystemTime) -> Result<(Issued, bool), Refusal> {
+        if let Some(usable) = usable(own, presented, now) {
+            return usable.map(|issued| (issued, true)).map_err(Refusal::unauthenticated);
+        }
         for directory in &self.trust {
             let index = load_index(directory, &files::read(&ca::cert_path(directory))?)?;
             if let Some(usable) = usable(&index, presented, now) {
-                return usable.map_err(refused);
+                return usable.map(|issued| (issued, false)).map_err(Refusal::unauthenticated);
             }
         }
-        Err(refused("the certificate was not issued by this CA"))
+        Err(Refusal::unauthenticated("the certificate was not issued by this CA"))
     }
 
     /// The CAs to trust, and their lists.
@@ -157,12 +196,14 @@ impl Authority {
 }
 
 /// What the index says of the certificate that a peer has presented; `None`: it does not know it.
-fn usable(index: &Index, presented: &[u8], now: SystemTime) -> Option<Result<Issued, &'static str>> {
+fn usable(index: &Index, presented: &[u8], now: SystemTime) -> Option<Result<Issued, String>> {
     let at = index.position(presented)?;
     let issued = index.certificates.get(at)?.clone();
     Some(match index.status(at, now) {
-        CertificateStatus::Revoked => Err("the certificate is revoked"),
-        CertificateStatus::Expired => Err("the certificate has expired: enrol with a new token"),
+        CertificateStatus::Revoked => Err("the certificate is revoked".to_owned()),
+        CertificateStatus::Expired => {
+            Err(format!("the certificate has expired on {}: enrol with a new token", date(issued.not_after)))
+        }
         CertificateStatus::Valid | CertificateStatus::Renewed => Ok(issued),
     })
 }

@@ -1,8 +1,9 @@
 //! TLS of the CA's service.
 
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
@@ -12,41 +13,76 @@ use rustls::{DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureSc
 
 use super::super::profile::Profile;
 use super::super::store::{CRL_DAYS, Store};
-use super::super::{DAY, failed, new_key};
-use crate::output::Failure;
+use super::super::{DAY, ca, failed, files, new_key};
+use crate::output::{Failure, print_message};
 
 /// How long the service uses a certificate of its own.
 const REPLACE_AFTER: Duration = Duration::from_secs(12 * 60 * 60);
+/// Between two checks of its age.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 const LIFETIME: Duration = DAY.saturating_mul(7);
 
 /// The configuration, with a certificate that is replaced now and then.
 pub(super) struct ServiceTls {
     directory: PathBuf,
-    made: Instant,
+    current: Mutex<Current>,
+}
+
+struct Current {
     config: Arc<ServerConfig>,
+    made: SystemTime,
+    /// The CA's certificate (PEM), which is sent with the service's own.
+    ca: String,
 }
 
 impl ServiceTls {
     pub(super) fn new(directory: &Path) -> Result<Self, Failure> {
-        Ok(Self { directory: directory.to_owned(), made: Instant::now(), config: make(directory)? })
-    }
-
-    pub(super) fn is_old(&self) -> bool {
-        self.made.elapsed() > REPLACE_AFTER
+        Ok(Self { directory: directory.to_owned(), current: Mutex::new(make(directory)?) })
     }
 
     pub(super) fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.config)
+        Arc::clone(&self.current().config)
     }
 
-    pub(super) fn directory(&self) -> &Path {
-        &self.directory
+    /// Replaces the certificate when it is old or the CA has been renewed, and otherwise keeps it. Never returns.
+    pub(super) async fn renew(self: Arc<Self>) -> Infallible {
+        let mut is_reported = false;
+        loop {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+            let this = Arc::clone(&self);
+            // waits for the lock of the directory, and for the disk
+            let renewed = tokio::task::spawn_blocking(move || this.renew_if_due()).await;
+            if let Ok(Err(failure)) = &renewed
+                && !is_reported
+            {
+                print_message(&format!("cannot renew the certificate of this service, trying again: {failure}"));
+            }
+            is_reported = matches!(renewed, Ok(Err(_)));
+        }
+    }
+
+    fn renew_if_due(&self) -> Result<(), Failure> {
+        let ca = files::read(&ca::cert_path(&self.directory))?;
+        let is_due = {
+            let current = self.current();
+            // by the system's clock, which goes on while the machine sleeps; an error: it was set back
+            let age = SystemTime::now().duration_since(current.made);
+            current.ca != ca || age.map_or(true, |age| age > REPLACE_AFTER)
+        };
+        if is_due {
+            *self.current() = make(&self.directory)?;
+        }
+        Ok(())
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A certificate for the service, which stays in memory. The revocation list is written again too: it is kept up to date as
 /// long as this runs.
-fn make(directory: &Path) -> Result<Arc<ServerConfig>, Failure> {
+fn make(directory: &Path) -> Result<Current, Failure> {
     let mut store = Store::open(directory)?;
     store.save_with_crl(CRL_DAYS)?;
     let key = new_key()?;
@@ -62,7 +98,7 @@ fn make(directory: &Path) -> Result<Arc<ServerConfig>, Failure> {
     let mut config = config.map_err(|error| failed("TLS", &error))?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     config.send_tls13_tickets = 0;
-    Ok(Arc::new(config))
+    Ok(Current { config: Arc::new(config), made: SystemTime::now(), ca: store.ca.pem })
 }
 
 /// Lets a client present any certificate, or none, and has it prove that it has the key. What the certificate is worth is
