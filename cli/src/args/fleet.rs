@@ -284,9 +284,10 @@ pub(crate) struct FleetAttachArgs {
 #[command(
     after_long_help = "\
 With ID, shows how many hosts are in each state. With hosts and no ID, lists all their executions, as `telexec ps` \
-does for one. With neither, lists the runs that were started from this machine with `fleet -d`.
+does for one. With neither, lists the runs that were started from this machine with `fleet -d`, and asks their hosts \
+for the state; forgotten is what an agent does not know any more.
 
-Exit codes: 0 running or exit code 0 on all hosts (without ID: all answered), 1 otherwise, 2 invalid command line \
+Exit codes: 0 running or exit code 0 on all hosts (without ID: all answered; with neither: listed), 1 otherwise, 2 invalid command line \
 or configuration.",
     after_help = "\
 Examples:

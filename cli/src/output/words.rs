@@ -43,6 +43,7 @@ pub(super) fn in_words(error: &(dyn Error + 'static)) -> String {
         Some(ExecutorError::Unsupported { field, reason }) => sentence(field, reason),
         // a field of the request too
         Some(ExecutorError::FailedPrecondition { reason }) => reason.replace("accepts_input", "-i"),
+        Some(ExecutorError::DeadlineExceeded) => "timed out before the agent reported how the command ended".to_owned(),
         Some(ExecutorError::OutOfRange { field, end }) if field == "position" => {
             format!("--from is beyond the end of the output, at {end}")
         }

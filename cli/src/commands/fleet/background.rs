@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use telexec_executor::ExecutionId;
 
@@ -11,16 +11,15 @@ use super::event::{Answer, Outcome};
 use super::hosts::{self, Host, HostResolver, ServerName};
 use super::operation::operate;
 use super::printer::{Printing, Reports};
-use super::queries;
-use super::record::FleetRecord;
+use super::record::{FleetRecord, HostRecord};
 use super::results::Results;
 use super::show::{Answers, json_lines};
 use super::worker::Job;
+use super::{queries, runs};
 use crate::args::{FleetArgs, FleetAttachArgs, FleetKillArgs, FleetPsArgs, HostArgs};
 use crate::config::{Config, ConnectArgs};
-use crate::output::{self, Failure, exit, json, printable, table};
+use crate::output::{self, Failure, exit, table};
 use crate::syntax::{InvalidDestination, fold};
-use crate::terminal;
 
 /// Starts the command on all hosts, and prints the ID of the run.
 pub(crate) async fn start(args: FleetArgs, hosts: Arc<[Host]>, config: &Config) -> Result<u8, Failure> {
@@ -69,7 +68,7 @@ pub(crate) async fn kill(mut args: FleetKillArgs) -> Result<u8, Failure> {
 pub(crate) async fn ps(mut args: FleetPsArgs) -> Result<u8, Failure> {
     args.parallel.apply_connect_timeout(&mut args.connect);
     let Some(id) = args.id.clone() else {
-        return if args.hosts.is_given() { queries::ps(args, &Config::load()?).await } else { list(args.json) };
+        return if args.hosts.is_given() { queries::ps(args, &Config::load()?).await } else { runs::list(args).await };
     };
     let config = Config::load()?;
     let hosts = select_hosts(&id, &args.hosts, &args.connect, &config).await?;
@@ -93,40 +92,18 @@ async fn select_hosts(
         return Ok(hosts::find(args, None, connect, config).await?.into());
     }
     let resolver = HostResolver::new(config, connect, args.port);
-    let hosts = FleetRecord::load(id)?.hosts.into_iter().map(|host| {
-        let destination = host
-            .address
-            .parse()
-            .map_err(|error: InvalidDestination| Failure::new(exit::USAGE, &error).context(&host.address))?;
-        resolver.host_at(host.name, destination, ServerName { given: host.server_name, implied: None })
-    });
-    hosts.collect()
+    FleetRecord::load(id)?.hosts.iter().map(|host| recorded_host(&resolver, host)).collect()
 }
 
-/// Lists the recorded runs.
-fn list(as_json: bool) -> Result<u8, Failure> {
-    let fleets = FleetRecord::all()?;
-    let text = if as_json {
-        let line = |fleet: &FleetRecord| {
-            let start_time = json::time(fleet.start_time);
-            let hosts: Vec<_> = fleet.hosts.iter().map(|host| &host.name).collect();
-            let (id, command) = (&fleet.id, &fleet.command);
-            let line =
-                serde_json::json!({ "fleet_id": id, "start_time": start_time, "hosts": hosts, "command": command });
-            format!("{line}\n")
-        };
-        fleets.iter().map(line).collect()
-    } else {
-        let row = |fleet: &FleetRecord| {
-            let age = SystemTime::now().duration_since(fleet.start_time).unwrap_or(Duration::ZERO);
-            let hosts = fold(fleet.hosts.iter().map(|host| host.name.as_str()));
-            [fleet.id.clone(), format!("{} ago", output::short_duration(age)), hosts, printable(&fleet.command)]
-        };
-        let heading = ["ID", "STARTED", "HOSTS", "COMMAND"].map(str::to_owned);
-        let rows: Vec<_> = std::iter::once(heading).chain(fleets.iter().map(row)).collect();
-        table(&rows, terminal::output_width())
-    };
-    output::print(text.as_bytes()).map(|()| 0)
+/// A host of a run, where it was when that was started.
+///
+/// # Errors
+/// Its credentials are incomplete.
+pub(super) fn recorded_host(resolver: &HostResolver<'_>, host: &HostRecord) -> Result<Host, Failure> {
+    let parsed = host.address.parse();
+    let destination =
+        parsed.map_err(|error: InvalidDestination| Failure::new(exit::USAGE, &error).context(&host.address))?;
+    resolver.host_at(host.name.clone(), destination, ServerName { given: host.server_name.clone(), implied: None })
 }
 
 fn as_json(results: &Results) -> Result<String, Failure> {

@@ -21,6 +21,7 @@ mod queries;
 mod record;
 mod results;
 mod run;
+mod runs;
 mod schedule;
 mod screen;
 mod show;

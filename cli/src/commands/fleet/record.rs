@@ -24,7 +24,7 @@ pub(crate) struct FleetRecord {
     pub(crate) hosts: Vec<HostRecord>,
 }
 
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) struct HostRecord {
     pub(crate) name: String,
     pub(crate) address: String,

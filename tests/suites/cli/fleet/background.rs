@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use telexec_executor::Executor;
+use telexec_tests::until;
 use tokio::io::BufReader;
 
 use super::super::{Said, interrupt, next_line};
@@ -91,6 +92,17 @@ async fn what_was_started_from_here_is_listed() {
     assert!(
         rows[0].starts_with(&ids[0]) && rows[1].starts_with(&ids[1]) && rows[1].contains("web[01-02]  echo second")
     );
+    let states = async || {
+        let said = fleet.say(&["ps", "--json"]).await;
+        let lines = said.answer().lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.map(|line| line["states"].to_string()).collect::<Vec<_>>()
+    };
+    until("they have ended", async || states().await == ["{\"exited 0\":2}"; 2]).await;
+    let running = fleet.detached("exec sleep 300").await;
+    fleet.say(&["kill", "-s", "KILL", "-w", "web01", &running]).await;
+    let row = async || fleet.say(&["ps"]).await.answer().lines().last().unwrap().to_owned();
+    until("one has ended", async || row().await.contains("  killed by SIGKILL (1), running (1)  ")).await;
+    fleet.say(&["kill", "-s", "KILL", &running]).await;
     let unknown = fleet.say(&["attach", "fleet-0"]).await;
     assert!(unknown.failure(2).contains("no record of fleet-0 on this machine"), "{unknown:?}");
     // an agent that does not know it

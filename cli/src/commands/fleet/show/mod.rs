@@ -30,6 +30,15 @@ pub(crate) trait Show: Send {
     }
 }
 
+/// For events that are only collected.
+pub(crate) struct Silent;
+
+impl Show for Silent {
+    fn event(&mut self, _: usize, _: &Host, _: &Event, _: &mut Screen) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// The format that the flags select.
 pub(crate) fn show(args: &OutputArgs, hosts: usize) -> Box<dyn Show> {
     let live = live::Live::new(hosts, !args.no_prefix);
