@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 use telexec_enrollment::EnrollArgs;
 
 use crate::syntax::parse_timeout;
@@ -197,14 +198,29 @@ refuse them, on open connections too, once they have the new list (client_crl).
 
 Examples:
   telexec certs revoke alice
+  telexec certs revoke --reason key-compromise alice
   telexec certs revoke 4f:0a:... --dir ca")]
 pub(crate) struct CertsRevokeArgs {
     /// Names, or serial numbers
     #[arg(value_name = "NAME|SERIAL", required = true)]
     pub(crate) selectors: Vec<String>,
+    /// Why, for the revocation list; agents refuse the certificate whatever it is
+    #[arg(long)]
+    pub(crate) reason: Option<RevokeReason>,
     /// Directory of the CA [default: ~/.config/telexec/certs]
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
+}
+
+/// The reasons of RFC 5280 that a CA has for certificates of machines and persons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum RevokeReason {
+    KeyCompromise,
+    AffiliationChanged,
+    Superseded,
+    CessationOfOperation,
+    PrivilegeWithdrawn,
 }
 
 #[derive(Debug, Args)]

@@ -20,7 +20,7 @@ use clap::{Args, FromArgMatches, Parser};
 
 pub(crate) use self::certs::{
     CA_DAYS, CertsAction, CertsArgs, CertsCrlArgs, CertsEnrollArgs, CertsInitArgs, CertsIssueArgs, CertsListArgs,
-    CertsNames, CertsRenewArgs, CertsRevokeArgs, CertsServeArgs, CertsTokenArgs, CertsUsage,
+    CertsNames, CertsRenewArgs, CertsRevokeArgs, CertsServeArgs, CertsTokenArgs, CertsUsage, RevokeReason,
 };
 pub(crate) use self::check::CheckArgs;
 pub(crate) use self::command::CommandArgs;

@@ -101,9 +101,14 @@ async fn certificates_are_shown() {
         assert!(shown.iter().any(|shown| shown == line), "{line}: {shown:#?}");
     }
     assert_eq!(shown.iter().filter(|line| line.starts_with("validity: ") && line.ends_with("(valid now)")).count(), 2);
-    certs(&["revoke", "web-1"], directory.path()).await.answer();
+    certs(&["revoke", "--reason", "key-compromise", "web-1"], directory.path()).await.answer();
     let said = say(&["certs", "show", &file("crl.pem")]).await;
-    for part in ["list of:     CN=our machines\n", "next by:     20", "revoked:     1 certificate\nserial:      "] {
+    for part in [
+        "list of:     CN=our machines\n",
+        "next by:     20",
+        "revoked:     1 certificate\nserial:      ",
+        "(KeyCompromise)",
+    ] {
         assert!(said.answer().contains(part), "{part}: {said:?}");
     }
     say(&["certs", "show", &file("ca.key")]).await.failure(1);

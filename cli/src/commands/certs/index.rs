@@ -11,6 +11,7 @@ use x509_parser::prelude::X509Certificate;
 use super::profile::Profile;
 use super::token::PendingToken;
 use super::{CLOCK_SKEW, DAY, FAILED, failed, files, hex};
+use crate::args::RevokeReason;
 use crate::output::Failure;
 
 /// Everything in the file.
@@ -46,6 +47,8 @@ pub(super) struct Issued {
     pub(super) lifetime: Duration,
     #[serde(with = "humantime_serde", default, skip_serializing_if = "Option::is_none")]
     pub(super) revoke_time: Option<SystemTime>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) revoke_reason: Option<RevokeReason>,
     /// PEM.
     pub(super) certificate: String,
 }
@@ -152,6 +155,7 @@ impl Issued {
             not_after,
             lifetime: not_after.duration_since(not_before).unwrap_or_default().saturating_sub(CLOCK_SKEW),
             revoke_time: None,
+            revoke_reason: None,
             certificate: pem.to_owned(),
         })
     }

@@ -74,6 +74,7 @@ fn as_json(store: &Store, shown: &[(&Issued, Status)], now: SystemTime) -> Strin
             "expire_time": json::time(issued.not_after),
             "status": status.as_str(),
             "revoke_time": issued.revoke_time.and_then(json::time),
+            "revoke_reason": issued.revoke_reason,
         })
     });
     let tokens = store.index.tokens.iter().filter(|token| token.is_open(now)).map(|token| {

@@ -9,7 +9,7 @@ use super::index::{Status, serial, unknown};
 use super::store::{CRL_DAYS, Store, crl_path};
 use super::token::PendingToken;
 use super::{FAILED, date, directory};
-use crate::args::{CertsCrlArgs, CertsRevokeArgs};
+use crate::args::{CertsCrlArgs, CertsRevokeArgs, RevokeReason};
 use crate::output::{self, Failure};
 
 pub(super) fn revoke(args: &CertsRevokeArgs) -> Result<(), Failure> {
@@ -18,7 +18,7 @@ pub(super) fn revoke(args: &CertsRevokeArgs) -> Result<(), Failure> {
     let now = SystemTime::now();
     let mut text = String::new();
     for selector in &args.selectors {
-        text += &revoke_one(&mut store, selector, now)?;
+        text += &revoke_one(&mut store, selector, args.reason, now)?;
     }
     text += &write_list(&mut store, CRL_DAYS)?;
     drop(store);
@@ -32,7 +32,12 @@ pub(super) fn crl(args: &CertsCrlArgs) -> Result<(), Failure> {
 }
 
 /// Every certificate of the name that could still be used: who has lost one may have lost its predecessors too.
-fn revoke_one(store: &mut Store, selector: &str, now: SystemTime) -> Result<String, Failure> {
+fn revoke_one(
+    store: &mut Store,
+    selector: &str,
+    reason: Option<RevokeReason>,
+    now: SystemTime,
+) -> Result<String, Failure> {
     let mut text = withdraw_tokens(store, selector, now);
     let found = store.index.find(selector);
     if found.is_empty() && !text.is_empty() {
@@ -52,7 +57,7 @@ fn revoke_one(store: &mut Store, selector: &str, now: SystemTime) -> Result<Stri
             (Status::Expired, _) => continue,
             (_, Some(since)) => format!("{name}, serial {serial}, is revoked since {}\n", date(since)),
             (_, None) => {
-                issued.revoke_time = Some(now);
+                (issued.revoke_time, issued.revoke_reason) = (Some(now), reason);
                 format!("revoked {name}, serial {serial}, which was valid until {end}\n")
             }
         };

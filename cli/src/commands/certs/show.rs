@@ -87,7 +87,8 @@ fn list_fields(list: &CertificateRevocationList<'_>) -> Vec<(&'static str, Strin
         ("revoked", counted(revoked.len() as u64, "certificate")),
     ];
     fields.extend(revoked.iter().map(|revoked| {
-        ("serial", format!("{} since {}", colons(revoked.raw_serial()), time(&revoked.revocation_date)))
+        let reason = revoked.reason_code().map(|(_, reason)| format!(" ({reason})")).unwrap_or_default();
+        ("serial", format!("{} since {}{reason}", colons(revoked.raw_serial()), time(&revoked.revocation_date)))
     }));
     fields
 }

@@ -6,12 +6,15 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rcgen::{CertificateRevocationListParams, KeyIdMethod, PublicKeyData, RevokedCertParams, SerialNumber};
+use rcgen::{
+    CertificateRevocationListParams, KeyIdMethod, PublicKeyData, RevocationReason, RevokedCertParams, SerialNumber,
+};
 
 use super::ca::CertificateAuthority;
 use super::index::{Index, Issued, Status};
 use super::profile::Profile;
 use super::{CLOCK_SKEW, DAY, ca, failed, files};
+use crate::args::RevokeReason;
 use crate::output::Failure;
 
 /// How long a revocation list is up to date, unless another time is asked for.
@@ -77,19 +80,20 @@ impl Store {
         Ok(next_update)
     }
 
-    /// The serial numbers on the list, and since when: expired certificates need no entry.
-    pub(super) fn revoked(&self, now: SystemTime) -> Vec<(&str, SystemTime)> {
+    /// The serial numbers on the list, since when and why: expired certificates need no entry.
+    pub(super) fn revoked(&self, now: SystemTime) -> Vec<(&str, SystemTime, Option<RevokeReason>)> {
         let listed = self.index.certificates.iter().filter(|issued| issued.not_after >= now);
-        let listed = listed.filter_map(|issued| Some((issued.serial.as_str(), issued.revoke_time?)));
-        let elsewhere = self.index.revoked_elsewhere.iter().map(|(serial, time)| (serial.as_str(), **time));
+        let listed =
+            listed.filter_map(|issued| Some((issued.serial.as_str(), issued.revoke_time?, issued.revoke_reason)));
+        let elsewhere = self.index.revoked_elsewhere.iter().map(|(serial, time)| (serial.as_str(), **time, None));
         listed.chain(elsewhere).collect()
     }
 
     fn revocation_list(&self, now: SystemTime, next_update: SystemTime) -> Result<String, Failure> {
-        let revoked = self.revoked(now).into_iter().map(|(serial, time)| RevokedCertParams {
+        let revoked = self.revoked(now).into_iter().map(|(serial, time, reason)| RevokedCertParams {
             serial_number: SerialNumber::from_slice(&super::unhex(serial)),
             revocation_time: time.into(),
-            reason_code: None,
+            reason_code: reason.map(code),
             invalidity_date: None,
         });
         let list = CertificateRevocationListParams {
@@ -111,6 +115,16 @@ impl Store {
             .filter(|(at, _)| !self.index.is_renewed(*at) && self.index.status(*at, now) != Status::Revoked)
             .map(|(_, issued)| issued.clone())
             .collect()
+    }
+}
+
+fn code(reason: RevokeReason) -> RevocationReason {
+    match reason {
+        RevokeReason::KeyCompromise => RevocationReason::KeyCompromise,
+        RevokeReason::AffiliationChanged => RevocationReason::AffiliationChanged,
+        RevokeReason::Superseded => RevocationReason::Superseded,
+        RevokeReason::CessationOfOperation => RevocationReason::CessationOfOperation,
+        RevokeReason::PrivilegeWithdrawn => RevocationReason::PrivilegeWithdrawn,
     }
 }
 
