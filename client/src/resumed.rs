@@ -6,7 +6,7 @@ use futures_util::{StreamExt, stream};
 use telexec_executor::{
     Attach, Command, Event, Execution, Executor, ExecutorError, ExitCause, OnDisconnect, Output, Started,
 };
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::RemoteExecutor;
 use crate::cancel_on_drop::CancelOnDrop;
@@ -68,6 +68,8 @@ pub(crate) struct Resumed {
     since: Instant,
     /// Whether it has delivered a new event.
     has_progressed: bool,
+    /// The command, which is bound to this side, had ended when this connection was made.
+    had_ended: bool,
 }
 
 impl Resumed {
@@ -89,6 +91,7 @@ impl Resumed {
             cancel_on_drop,
             since: Instant::now(),
             has_progressed: false,
+            had_ended: false,
             followed,
         }
     }
@@ -108,8 +111,8 @@ impl Resumed {
     async fn next(&mut self) -> Result<Event, ExecutorError> {
         loop {
             match self.event().await {
-                // nobody else has a reason to cancel it
-                Ok(Event::Exited(exited)) if exited.cause == ExitCause::Cancelled && self.may_be_given_up() => {
+                // since this side was out of reach: nobody else has a reason to
+                Ok(Event::Exited(exited)) if exited.cause == ExitCause::Cancelled && self.had_ended => {
                     self.cancel_on_drop.disarm();
                     return Err(lost(self.executor.endpoint(), GivenUp));
                 }
@@ -121,11 +124,6 @@ impl Resumed {
                 Err(error) => self.resume(error).await?,
             }
         }
-    }
-
-    /// The agent may have ended it, since this side was out of reach.
-    fn may_be_given_up(&self) -> bool {
-        !self.is_first && self.again.on_disconnect == OnDisconnect::Kill
     }
 
     /// The next event of this connection.
@@ -179,7 +177,9 @@ impl Resumed {
         self.is_first = false;
         self.since = Instant::now();
         self.has_progressed = false;
-        self.forgo_promotion_if_ended().await
+        self.forgo_promotion_if_ended().await?;
+        self.had_ended = self.again.on_disconnect == OnDisconnect::Kill && self.has_ended().await;
+        Ok(())
     }
 
     /// A command that has ended meanwhile is not reported as promoted.
@@ -192,6 +192,12 @@ impl Resumed {
             self.promotion = None;
         }
         Ok(())
+    }
+
+    /// Whether it has ended already; taken for granted where the agent does not say soon that it runs.
+    async fn has_ended(&mut self) -> bool {
+        let info = timeout(STABLE_INTERVAL, self.executor.get(self.cancel_on_drop.id())).await;
+        !matches!(info, Ok(Ok(info)) if info.exited.is_none())
     }
 
     /// Interprets the agent's error for an attach.
