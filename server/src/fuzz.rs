@@ -14,7 +14,7 @@ use crate::audit::verify::Verifier;
 use crate::call::Rpc;
 use crate::call::caller::{Caller, Transport};
 use crate::identity::Identity;
-use crate::policy::{AgentFacts, Facts, Policy, Subject};
+use crate::policy::{AgentFacts, Detail, Facts, Policy, Subject};
 use crate::tls::certificate::Certificate;
 use crate::tls::peer_certificate::PeerCertificate;
 
@@ -70,7 +70,7 @@ pub fn policy(command: Command) {
     let caller = Caller::new(Identity::anonymous(), Transport::Tcp, "");
     let timeout = command.timeout();
     let facts = Facts::at(command, CommandAnalysis::new(Some("bash")), place, timeout);
-    let decision = POLICY.decide(&caller, Rpc::Execute, &Subject::Command(&facts));
+    let decision = POLICY.decide(&caller, Rpc::Execute, &Subject::Command(&facts), Detail::Explained);
     let (analysis, command) = (facts.analysis(), &facts.command);
     assert!(!decision.reason.contains("cannot decide"), "{decision:?}");
     let named = |rule: &str| decision.rules.iter().any(|name| name == rule);

@@ -27,7 +27,7 @@ use crate::call::caller::Caller;
 use crate::call::{Call, Rpc};
 use crate::identity::Identity;
 use crate::metrics::{Metrics, Refusal};
-use crate::policy::{Decision, Facts, PolicyFile, Subject};
+use crate::policy::{Decision, Detail, Facts, PolicyFile, Subject};
 use crate::reload::Watched;
 use crate::request_memory::{self, ReservationHolder};
 use crate::trace::Traces;
@@ -61,9 +61,14 @@ impl Stack {
     pub(crate) async fn permit(&self, call: &Call) -> Result<Decision, ExecutorError> {
         // its body may have come long after its headers
         call.caller.check()?;
-        let decision = self.decide(&call.caller, call.rpc, &Subject::Agent);
+        let decide = |this: &Self, call: &Call, detail| {
+            let decision = this.decide(&call.caller, call.rpc, &Subject::Agent, detail);
+            let permitted = decision.permitted();
+            (decision, permitted)
+        };
+        let (decision, permitted) = self.explain_denial(call, decide).await;
         self.metrics.decided(call.rpc, decision.allowed);
-        match decision.permitted() {
+        match permitted {
             Ok(()) => Ok(decision),
             Err(denied) => {
                 self.audit.record_access(call, Operation::default(), &decision, Some(&denied)).await;
@@ -78,15 +83,20 @@ impl Stack {
     /// [`ExecutorError::Denied`].
     pub(crate) async fn permit_as(&self, call: &Call, identity: &Identity) -> Result<(), ExecutorError> {
         call.caller.check()?;
-        let decision = match &self.policy {
-            None if !call.caller.is_root() => Decision {
-                reason: "there is no policy: only root on a Unix socket of the agent may ask for others".to_owned(),
-                ..Decision::default()
-            },
-            _ => self.decide(&call.caller, call.rpc, &Subject::Identity(identity.as_str())),
+        let name = identity.as_str().to_owned();
+        let decide = move |this: &Self, call: &Call, detail| {
+            let decision = match &this.policy {
+                None if !call.caller.is_root() => Decision {
+                    reason: "there is no policy: only root on a Unix socket of the agent may ask for others".to_owned(),
+                    ..Decision::default()
+                },
+                _ => this.decide(&call.caller, call.rpc, &Subject::Identity(&name), detail),
+            };
+            let permitted = decision.permitted();
+            (decision, permitted)
         };
+        let (decision, permitted) = self.explain_denial(call, decide).await;
         self.metrics.decided(call.rpc, decision.allowed);
-        let permitted = decision.permitted();
         let operation = Operation { about: Some(identity), ..Operation::default() };
         self.audit.record_access(call, operation, &decision, permitted.as_ref().err()).await;
         permitted
@@ -105,14 +115,31 @@ impl Stack {
         command: Command,
     ) -> Result<(Facts, Decision), ExecutorError> {
         let this = self.clone();
-        let decide = move |facts: &Facts| this.decide(&caller, rpc, &Subject::Command(facts));
+        let decide = move |facts: &Facts| this.decide(&caller, rpc, &Subject::Command(facts), Detail::Explained);
         self.evaluator.evaluate(call.caller.identity.as_str(), &self.engine, command, decide).await
     }
 
+    /// What `decide` decides now. If it denies, it is asked again with an explanation, on a thread of its own and in the turn
+    /// of the identity that calls: what takes long must not hold up other calls.
+    async fn explain_denial<T: Send + 'static>(
+        &self,
+        call: &Call,
+        decide: impl Fn(&Self, &Call, Detail) -> (Decision, Result<T, ExecutorError>) + Send + 'static,
+    ) -> (Decision, Result<T, ExecutorError>) {
+        let decided = decide(self, call, Detail::Verdict);
+        if !matches!(decided.1, Err(ExecutorError::Denied { .. })) {
+            return decided;
+        }
+        let (this, about) = (self.clone(), call.clone());
+        let explain = move || decide(&this, &about, Detail::Explained);
+        let explained = self.evaluator.evaluate_again(call.caller.identity.as_str(), explain).await;
+        explained.unwrap_or_else(|error| (Decision::default(), Err(error)))
+    }
+
     /// What the policy decides about this now.
-    pub(crate) fn decide(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>) -> Decision {
+    pub(crate) fn decide(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>, detail: Detail) -> Decision {
         match &self.policy {
-            Some(policy) => policy.current().decide(caller, rpc, subject),
+            Some(policy) => policy.current().decide(caller, rpc, subject, detail),
             // root on the machine administers it
             None => {
                 Decision { any_owner: caller.is_root() && ADMINISTERED.contains(&rpc), ..Decision::without_policy() }
@@ -128,6 +155,7 @@ impl Stack {
         rpc: Rpc,
         id: &ExecutionId,
         owners: &[String],
+        detail: Detail,
     ) -> (Decision, Result<String, ExecutorError>) {
         let own = owners.iter().find(|owner| *owner == call.caller.identity.as_str());
         if own.is_none()
@@ -136,7 +164,7 @@ impl Stack {
             return reached;
         }
         // who may do this to no execution hears so of each
-        let decision = self.decide_of(call, rpc, id, call.caller.identity.as_str());
+        let decision = self.decide_of(call, rpc, id, call.caller.identity.as_str(), detail);
         let found = own.cloned().ok_or_else(|| ExecutorError::NotFound(id.clone()));
         let reached = decision.permitted().and(found);
         (decision, reached)
@@ -159,9 +187,9 @@ impl Stack {
             return None;
         }
         if owners.is_empty() {
-            let _ = self.decide_of(call, rpc, id, "");
+            let _ = self.decide_of(call, rpc, id, "", Detail::Verdict);
         }
-        let decided = owners.iter().map(|owner| (self.decide_of(call, rpc, id, owner), owner));
+        let decided = owners.iter().map(|owner| (self.decide_of(call, rpc, id, owner, Detail::Verdict), owner));
         let mut reached: Vec<_> = decided.filter(|(decision, _)| decision.allowed && decision.any_owner).collect();
         let (decision, owner) = reached.pop()?;
         let reason = "the id is ambiguous: several identities have an execution with it, see ListExecutions";
@@ -172,8 +200,8 @@ impl Stack {
         Some((decision, owner))
     }
 
-    fn decide_of(&self, call: &Call, rpc: Rpc, id: &ExecutionId, owner: &str) -> Decision {
-        self.decide(&call.caller, rpc, &Subject::Execution { id: id.as_str(), owner })
+    fn decide_of(&self, call: &Call, rpc: Rpc, id: &ExecutionId, owner: &str, detail: Detail) -> Decision {
+        self.decide(&call.caller, rpc, &Subject::Execution { id: id.as_str(), owner }, detail)
     }
 }
 
@@ -211,7 +239,7 @@ impl Guarded {
                 permission.check()?;
                 (Decision::without_policy(), Ok(permission))
             }
-            None => self.decide(rpc, id),
+            None => self.decide(rpc, id).await,
         };
         self.stack.metrics.decided(rpc, decision.allowed);
         let has_effect = match rpc {
@@ -229,7 +257,7 @@ impl Guarded {
         reached
     }
 
-    fn decide(&self, rpc: Rpc, id: &ExecutionId) -> (Decision, Result<Arc<Permission>, ExecutorError>) {
+    async fn decide(&self, rpc: Rpc, id: &ExecutionId) -> (Decision, Result<Arc<Permission>, ExecutorError>) {
         if let Err(unknown) = self.call.caller.check() {
             return (Decision::default(), Err(unknown));
         }
@@ -238,7 +266,9 @@ impl Guarded {
             Some(followed) => vec![followed.permission.owner().to_owned()],
             None => self.stack.engine.owners(id),
         };
-        let (decision, reached) = self.stack.decide_use(&self.call, rpc, id, &owners);
+        let asked = id.clone();
+        let decide = move |stack: &Stack, call: &Call, detail| stack.decide_use(call, rpc, &asked, &owners, detail);
+        let (decision, reached) = self.stack.explain_denial(&self.call, decide).await;
         let permission =
             |owner| Permission::new(&self.stack, &self.call, Permitted::Use(rpc, id.clone(), owner), &decision);
         let reached = reached.map(permission);
@@ -357,6 +387,7 @@ impl Executor for Guarded {
         // first, so that an end in the audit log is already counted
         grant.observers.splice(..0, metrics.observer(asked).into_iter().chain(span));
         self.call.deadline.hand_over();
+        permission.outlive_connection();
         let execution = permission.during(engine.execute_granted(command, grant)).await?;
         Ok(self.follow(execution, true, permission))
     }
@@ -376,6 +407,8 @@ impl Executor for Guarded {
         if ending.as_ref().is_some_and(|ending| ending.owner() != permission.owner()) {
             return Err(ExecutorError::NotFound(id.clone()));
         }
+        iter::once(&permission).chain(&ending).for_each(Permission::outlive_connection);
+        self.call.deadline.outlive(&self.call.connection);
         let execution =
             permission.during(self.engine(&permission).attach_over(id, from, self.call.connection.clone())).await?;
         let execution = match ending {

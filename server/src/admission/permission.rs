@@ -14,7 +14,7 @@ use tracing::{Instrument, info};
 use crate::admission::Stack;
 use crate::audit::Operation;
 use crate::call::{Call, Rpc};
-use crate::policy::{Decision, Facts, Subject};
+use crate::policy::{Decision, Detail, Facts, Subject};
 use crate::reload::{Changes, Watched};
 use crate::request_memory::Reservation;
 use crate::tls::client_cert_check::ClientCertCheck;
@@ -60,6 +60,28 @@ impl Permission {
         Arc::new(Self { stack: stack.clone(), call: call.clone(), subject, id, verdict })
     }
 
+    /// From now on it is decided again as well while a command waits for this call, which has lost its connection.
+    pub(crate) fn outlive_connection(self: &Arc<Self>) {
+        if !self.may_change() {
+            return;
+        }
+        // what holds this is dropped after the execution, and the call holds the connection
+        let this = Arc::downgrade(self);
+        self.call.connection.wait_until(move || {
+            let this = this.upgrade();
+            let refused = async move {
+                if let Some(this) = this {
+                    this.ended().await;
+                }
+            };
+            refused.in_current_span().boxed()
+        });
+    }
+
+    fn may_change(&self) -> bool {
+        self.stack.policy.is_some() || self.call.caller.cert_check.is_some()
+    }
+
     /// The identity that the execution belongs to.
     pub(crate) fn owner(&self) -> &str {
         match &self.subject {
@@ -77,7 +99,7 @@ impl Permission {
             Err(unknown) => self.settle(Decision::default(), Err(unknown)),
             Ok(()) if self.is_as_permitted() => Ok(()),
             Ok(()) => {
-                let (decision, checked) = self.decide();
+                let (decision, checked) = self.decide(Detail::Verdict);
                 self.settle(decision, checked)
             }
         }
@@ -122,7 +144,7 @@ impl Permission {
     /// reads it or not, and the last event is what a new call would be refused with.
     pub(crate) fn limit(self: &Arc<Self>, execution: Execution) -> Execution {
         let _ = self.id.set(execution.id().clone());
-        if self.stack.policy.is_none() && self.call.caller.cert_check.is_none() {
+        if !self.may_change() {
             return execution;
         }
         let started = execution.started().clone();
@@ -136,7 +158,7 @@ impl Permission {
             refused
         };
         let ended = AbortOnDropHandle::new(tokio::spawn(ended.in_current_span()));
-        Execution::new(started, Limited { open, ended: Some(ended) })
+        Execution::new(started, Limited { open, ended: Some(ended), _permission: Arc::clone(self) })
     }
 
     /// Returns when it holds no more, with what a new call would be refused with; never, if nothing can change that.
@@ -163,22 +185,27 @@ impl Permission {
             return self.check();
         }
         let this = Arc::clone(self);
-        let decided =
-            self.stack.evaluator.evaluate_again(self.call.caller.identity.as_str(), move || this.decide()).await;
+        let decided = self
+            .stack
+            .evaluator
+            .evaluate_again(self.call.caller.identity.as_str(), move || this.decide(Detail::Explained))
+            .await;
         let (decision, checked) = decided?;
         self.settle(decision, checked)
     }
 
-    fn decide(&self) -> (Decision, Result<(), ExecutorError>) {
+    fn decide(&self, detail: Detail) -> (Decision, Result<(), ExecutorError>) {
         match &self.subject {
             Permitted::Start(None) => (Decision::without_policy(), Ok(())),
             Permitted::Start(Some(judged)) => {
-                let decision = self.stack.decide(&self.call.caller, self.call.rpc, &Subject::Command(&judged.facts));
+                let subject = Subject::Command(&judged.facts);
+                let decision = self.stack.decide(&self.call.caller, self.call.rpc, &subject, detail);
                 let permitted = decision.permitted();
                 (decision, permitted)
             }
             Permitted::Use(rpc, id, owner) => {
-                let (decision, reached) = self.stack.decide_use(&self.call, *rpc, id, std::slice::from_ref(owner));
+                let (decision, reached) =
+                    self.stack.decide_use(&self.call, *rpc, id, std::slice::from_ref(owner), detail);
                 (decision, reached.map(drop))
             }
         }
@@ -221,6 +248,15 @@ struct Limited {
     open: Open,
     /// `None`: the last event was sent.
     ended: Option<AbortOnDropHandle<ExecutorError>>,
+    /// May be asked for when the execution is dropped.
+    _permission: Arc<Permission>,
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        let closed = lock(&self.open).take();
+        drop(closed);
+    }
 }
 
 /// `None`: the permission is over.

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use futures_util::FutureExt;
 use futures_util::stream::PollNext;
 use hyper::HeaderMap;
+use telexec_engine::ConnectionState;
 use telexec_executor::{Command, ExecutorError};
 use telexec_proto::convert::{command_from_wire, error_to_status};
 use telexec_proto::timeout;
@@ -70,6 +72,13 @@ impl Deadline {
             },
         }
         Ok(answer.await)
+    }
+
+    /// After a lost connection too, a command waits for a call that only follows it no longer than this.
+    pub(crate) fn outlive(&self, connection: &ConnectionState) {
+        if let Some(at) = self.at {
+            connection.wait_until(move || tokio::time::sleep_until(at.into()).boxed());
+        }
     }
 
     /// The same events until the deadline, for calls that only follow a command.

@@ -24,6 +24,10 @@ const RESERVED: u32 = 1 << 31;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const GOAWAY: u8 = 7;
+/// Of GOAWAY the last stream and the error code are read too.
+const HEADER_BYTES: usize = 9;
+const GOAWAY_BYTES: usize = HEADER_BYTES + 8;
+const NO_ERROR: [u8; 4] = [0; 4];
 
 /// What is known of a connection.
 pub(crate) struct Link {
@@ -54,7 +58,8 @@ impl Link {
     fn is_lost(&self, stream: u32) -> bool {
         let heard = Duration::from_millis(self.heard.load(Ordering::Acquire));
         let is_over = self.is_over.load(Ordering::Acquire) || self.since.elapsed().saturating_sub(heard) > SILENCE;
-        is_over && !self.frames().has_cancelled(stream)
+        let frames = self.frames();
+        (is_over || frames.has_failed) && !frames.has_cancelled(stream)
     }
 
     fn frames(&self) -> MutexGuard<'_, Frames> {
@@ -80,14 +85,16 @@ impl Link {
 }
 
 /// The frames of the peer, by their headers (RFC 9113, section 4.1): a peer that goes on purpose resets its streams, or
-/// sends GOAWAY, and its end may be read together with that.
+/// sends GOAWAY without an error, and its end may be read together with that.
 struct Frames {
     /// Bytes until the next header.
     skip: usize,
-    header: [u8; 9],
+    header: [u8; GOAWAY_BYTES],
     /// How much of the header was read.
     read: usize,
     has_said_goodbye: bool,
+    /// Its GOAWAY had an error.
+    has_failed: bool,
     /// The last stream that was opened.
     last: u32,
     /// Those whose calls have not begun.
@@ -100,7 +107,16 @@ impl Default for Frames {
     fn default() -> Self {
         let skip = PREFACE_BYTES;
         let (opened, reset) = (VecDeque::new(), VecDeque::new());
-        Self { skip, header: [0; 9], read: 0, has_said_goodbye: false, last: 0, opened, reset }
+        Self {
+            skip,
+            header: [0; GOAWAY_BYTES],
+            read: 0,
+            has_said_goodbye: false,
+            has_failed: false,
+            last: 0,
+            opened,
+            reset,
+        }
     }
 }
 
@@ -110,22 +126,32 @@ impl Frames {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
             bytes = bytes.get(skipped..).unwrap_or_default();
-            let missing = self.header.get_mut(self.read..).unwrap_or_default();
+            let wanted = self.wanted();
+            let missing = self.header.get_mut(self.read..wanted).unwrap_or_default();
             let taken = missing.len().min(bytes.len());
             let (header, rest) = bytes.split_at(taken);
             missing.iter_mut().zip(header).for_each(|(to, from)| *to = *from);
             self.read += taken;
             bytes = rest;
-            if self.read == self.header.len() {
-                self.read = 0;
+            if self.read == self.wanted() {
                 self.frame();
+                self.read = 0;
             }
         }
     }
 
+    /// How much of this frame is read.
+    fn wanted(&self) -> usize {
+        match self.header {
+            [_, _, _, GOAWAY, ..] if self.read >= HEADER_BYTES => GOAWAY_BYTES,
+            _ => HEADER_BYTES,
+        }
+    }
+
     fn frame(&mut self) {
-        let [high, middle, low, kind, _, stream @ ..] = self.header;
-        self.skip = u32::from_be_bytes([0, high, middle, low]) as usize;
+        let [high, middle, low, kind, _, stream @ .., _, _, _, _, _, _, _, _] = self.header;
+        let length = u32::from_be_bytes([0, high, middle, low]) as usize;
+        self.skip = length.saturating_sub(self.read - HEADER_BYTES);
         let stream = u32::from_be_bytes(stream) & !RESERVED;
         match kind {
             // others are trailers
@@ -134,7 +160,8 @@ impl Frames {
                 remember(&mut self.opened, stream);
             }
             RST_STREAM => remember(&mut self.reset, stream),
-            GOAWAY => self.has_said_goodbye = true,
+            GOAWAY if self.header.ends_with(&NO_ERROR) => self.has_said_goodbye = true,
+            GOAWAY => self.has_failed = true,
             _ => {}
         }
     }

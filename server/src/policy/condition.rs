@@ -10,11 +10,13 @@ const MAX_TEXT_BYTES: usize = 300;
 const MAX_VALUE_BYTES: usize = 100;
 /// Further values are not printed.
 const MAX_VALUES: usize = 8;
+/// Printed instead of a condition that names identities: who they are is not for others.
+const ON_THE_IDENTITY: &str = "a condition on the identity";
 
 /// What a rule needs in order to permit a call or, if it forbids, in order not to.
 #[derive(Clone, Debug)]
 pub(super) struct Condition {
-    /// As Cedar writes it, on one line.
+    /// As Cedar writes it, on one line, or what is printed instead.
     text: String,
     expression: Expression,
     /// What it looks at in the context.
@@ -71,6 +73,7 @@ impl Condition {
             _ => (None, None),
         };
         let is_about_principal = expr.is_some_and(|expr| variables(expr) == [Var::Principal]);
+        let text = if expr.is_some_and(names_identities) { ON_THE_IDENTITY.to_owned() } else { text };
         Some(Self { text, expression, attributes, guards, list, is_about_principal })
     }
 
@@ -170,6 +173,16 @@ fn variables(expr: &Expr) -> Vec<Var> {
     expr.reduce(&of, &union, Vec::new())
 }
 
+/// Whether it names identities or roles; only identities have the attribute.
+fn names_identities(expr: &Expr) -> bool {
+    let names = |expr: &Expr| match expr {
+        Expr::Literal(Literal::EntityUID(uid)) => Some(["Identity", "Role"].contains(&uid.ty.to_string().as_str())),
+        Expr::GetAttr { attr, .. } if attr == "name" => Some(true),
+        _ => None,
+    };
+    expr.reduce(&names, &|one, other| one || other, false)
+}
+
 fn union<T: PartialEq>(mut one: Vec<T>, other: Vec<T>) -> Vec<T> {
     for value in other {
         if !one.contains(&value) {
@@ -247,6 +260,22 @@ mod tests {
             forbid("when { context.login } unless { context.terminal }"),
             ["!(context.login && (!context.terminal))"]
         );
+    }
+
+    #[test]
+    fn who_others_are_is_not_printed() {
+        for text in [
+            r#"principal == Identity::"boss""#,
+            r#"context.login && [Identity::"boss"].contains(resource.owner)"#,
+            r#"context.uses_sudo || principal in Role::"ops""#,
+            r#"resource.owner.name like "build-*""#,
+            r#"principal is Identity in Role::"ops""#,
+        ] {
+            let conditions = needs(&format!("forbid(principal, action, resource) unless {{ {text} }};"));
+            assert_eq!(conditions.last().unwrap(), ON_THE_IDENTITY, "{text}");
+        }
+        let owner = "resource.owner == principal";
+        assert_eq!(needs(&format!("permit(principal, action, resource) when {{ {owner} }};")), [owner]);
     }
 
     #[test]

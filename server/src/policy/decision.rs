@@ -7,6 +7,15 @@ use telexec_executor::ExecutorError;
 
 use super::rule::Rule;
 
+/// How much a denial says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// That it is one.
+    Verdict,
+    /// Which rule is nearest, and which conditions do not hold: each is evaluated by itself, which takes time.
+    Explained,
+}
+
 /// The decision on a call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Decision {

@@ -9,7 +9,7 @@ use cedar_policy::{Effect, Entities, Request};
 
 use super::condition::Condition;
 use super::rule::Rule;
-use super::{Decision, Policy, Subject};
+use super::{Decision, Detail, Policy, Subject};
 
 /// Further conditions are not named, nor are further variables.
 const MAX_CONDITIONS: usize = 16;
@@ -34,7 +34,12 @@ struct Candidate<'a> {
 
 impl Policy {
     /// No rule permits it.
-    pub(super) fn unpermitted(&self, denied: &Denied<'_>) -> Decision {
+    pub(super) fn unpermitted(&self, denied: &Denied<'_>, detail: Detail) -> Decision {
+        let (call, who) = (self.describe(denied), self.who(denied.identity));
+        let reason = format!("no rule of the policy permits {call} to {who}");
+        if detail == Detail::Verdict {
+            return Decision { reason, ..Decision::default() };
+        }
         let rules = self.rules.values().filter(|rule| rule.effect == Effect::Permit);
         let about: Vec<_> = rules.filter(|rule| denied.is_about(rule)).collect();
         let candidates = about.iter().filter(|rule| denied.is_about_action(rule)).map(|rule| denied.candidate(rule));
@@ -44,9 +49,8 @@ impl Policy {
             None if about.is_empty() => "no rule is about this identity".to_owned(),
             None => format!("no rule about this identity is about {}", denied.action),
         };
-        let (call, who) = (self.describe(denied), self.who(denied.identity));
         Decision {
-            reason: format!("no rule of the policy permits {call} to {who}; {hint}"),
+            reason: format!("{reason}; {hint}"),
             missing: nearest.as_ref().map(|nearest| denied.missing(nearest)).unwrap_or_default(),
             nearest: nearest.map(|nearest| nearest.rule.name.clone()),
             ..Decision::default()
@@ -54,10 +58,11 @@ impl Policy {
     }
 
     /// These rules forbid it.
-    pub(super) fn forbidden(&self, denied: &Denied<'_>, mut rules: Vec<&Rule>) -> Decision {
+    pub(super) fn forbidden(&self, denied: &Denied<'_>, mut rules: Vec<&Rule>, detail: Detail) -> Decision {
         rules.sort_unstable_by(|one, other| one.name.cmp(&other.name));
         let names: Vec<_> = rules.iter().map(|rule| rule.name.clone()).collect();
-        let unmet = rules.iter().flat_map(|rule| denied.check(rule).1);
+        let explained = rules.iter().filter(|_| detail == Detail::Explained);
+        let unmet = explained.flat_map(|rule| denied.check(rule).1);
         let (call, who) = (self.describe(denied), self.who(denied.identity));
         Decision {
             reason: format!("the policy forbids {call} to {who}: {}", names.join(", ")),

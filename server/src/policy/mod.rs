@@ -24,7 +24,7 @@ use cedar_policy::{
 };
 use tracing::{info, warn};
 
-pub(crate) use self::decision::Decision;
+pub(crate) use self::decision::{Decision, Detail};
 use self::explanation::Denied;
 pub(crate) use self::facts::Facts;
 pub use self::fault::PolicyError;
@@ -177,9 +177,13 @@ impl Policy {
     }
 
     /// Decides a call.
-    pub(crate) fn decide(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>) -> Decision {
+    pub(crate) fn decide(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>, detail: Detail) -> Decision {
         let decision = match self.ask(caller, rpc, subject) {
-            Ok((request, entities)) => self.decision(caller, rpc, subject, &request, &entities),
+            Ok((request, entities)) => {
+                let (identity, action) = (caller.identity.as_str(), action_name(rpc, subject));
+                let call = Denied { identity, action, subject, request: &request, entities: &entities };
+                self.decision(&call, detail)
+            }
             // such as two entities with one name: deny
             Err(error) => Decision { reason: format!("the policy cannot decide this: {error}"), ..Decision::default() },
         };
@@ -240,15 +244,9 @@ impl Policy {
         Ok((request, entities))
     }
 
-    fn decision(
-        &self,
-        caller: &Caller,
-        rpc: Rpc,
-        subject: &Subject<'_>,
-        request: &Request,
-        entities: &Entities,
-    ) -> Decision {
-        let response = self.authorizer.is_authorized(request, &self.set, entities);
+    /// `call` may be denied.
+    fn decision(&self, call: &Denied<'_>, detail: Detail) -> Decision {
+        let response = self.authorizer.is_authorized(call.request, &self.set, call.entities);
         let rule = |id: &PolicyId| self.rules.get(id);
         let failed = response.diagnostics().errors().filter_map(|error| match error {
             cedar_policy::AuthorizationError::PolicyEvaluationError(error) => rule(error.policy_id()),
@@ -257,16 +255,14 @@ impl Policy {
         let failed_forbids: Vec<_> = failed.filter(is_forbid).collect();
         let applied: Vec<_> = response.diagnostics().reason().filter_map(rule).collect();
         let permits = response.decision() == cedar_policy::Decision::Allow;
-        if permits && failed_forbids.is_empty() && applied.iter().any(|rule| rule.uncovered(subject).is_empty()) {
+        if permits && failed_forbids.is_empty() && applied.iter().any(|rule| rule.uncovered(call.subject).is_empty()) {
             return Decision::permitted_by(&applied);
         }
         // rules that permit have no part in a denial
         let forbids: Vec<_> = applied.into_iter().filter(is_forbid).chain(failed_forbids).collect();
-        let (identity, action) = (caller.identity.as_str(), action_name(rpc, subject));
-        let denied = Denied { identity, action, subject, request, entities };
         match forbids.is_empty() {
-            true => self.unpermitted(&denied),
-            false => self.forbidden(&denied, forbids),
+            true => self.unpermitted(call, detail),
+            false => self.forbidden(call, forbids, detail),
         }
     }
 

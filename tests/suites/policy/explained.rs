@@ -150,6 +150,28 @@ async fn rules_about_others_are_not_told() {
     assert_eq!(check.missing, [r#"context.reason == "x" (reason is "")"#]);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn whom_else_a_rule_names_is_not_told() {
+    let policy = r#"
+permit(principal, action in Action::"read", resource);
+@id("own") permit(principal, action in Action::"start", resource)
+when { principal in Role::"operators" || context.reason == "x" };
+@id("no-sudo") forbid(principal, action in Action::"start", resource)
+when { context.uses_sudo } unless { principal == Identity::"anna" };
+"#;
+    let ruled = Ruled::start(policy, ROLES);
+    for (name, text, missing) in [
+        ("eve", "true", r#"a condition on the identity (reason is "")"#),
+        ("olga", "sudo true", "a condition on the identity (uses_sudo is true)"),
+    ] {
+        let check = ruled.check(name, sh(text)).await;
+        assert_eq!((check.allowed, check.missing), (false, vec![missing.to_owned()]));
+        let denied = run(&ruled.to(name).await.executor(), sh(text)).await.unwrap_err().to_string();
+        assert!(!denied.contains("anna") && denied.ends_with(missing), "{denied}");
+    }
+    assert!(ruled.check("anna", sh("sudo true")).await.allowed);
+}
+
 /// What a denial has of a command is for its caller alone, since commands may have secrets.
 #[tokio::test(flavor = "multi_thread")]
 async fn values_of_the_command_are_not_logged() {

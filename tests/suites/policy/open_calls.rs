@@ -10,12 +10,13 @@ use telexec_proto::v1::interact_request::Request as Step;
 use telexec_proto::v1::{
     AttachRequest, DisconnectPolicy, ExecuteRequest, ExecutionEvent, InteractRequest, WriteInputRequest,
 };
-use telexec_tests::{Wire, follow, lines, marker, processes_with, until, within};
+use telexec_tests::{Agent, Certs, Pair, Wire, follow, lines, marker, processes_with, until, within};
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
 use super::{Ruled, rule};
 
+const LONG: prost_types::Duration = prost_types::Duration { seconds: 300, nanos: 0 };
 const BEFORE: &str = r#"
 @environment("*") permit(principal, action, resource);
 @id("admin") @environment("*") @any_owner permit(principal == Identity::"admin", action, resource);
@@ -192,6 +193,75 @@ async fn who_followed_others_finds_them_no_more() {
     bob.executions().write_input(input).await.unwrap();
     let followed = follow(own).await;
     assert!(matches!(followed.events.last().unwrap().event, Some(Event::Exited(_))), "{:?}", followed.status);
+}
+
+/// A command that waits long for anna, who has lost her connection: that is noticed when this returns.
+async fn waiting(ruled: &Ruled, pair: &Pair) -> String {
+    let anna = Wire::connect_tls(&ruled.agent, ruled.certs.config(Some(pair))).await.unwrap();
+    let [id, unbound] = [(); 2].map(|()| marker());
+    let mut calls = anna.executions();
+    let mut waits = calls.execute(with_grace(&id)).await.unwrap().into_inner();
+    begun(&mut waits).await;
+    let mut ends = calls.execute(request(&unbound, "sleep 300")).await.unwrap().into_inner();
+    begun(&mut ends).await;
+    anna.cut();
+    until("the loss is noticed", async || processes_with(&unbound).is_empty()).await;
+    id
+}
+
+fn with_grace(id: &str) -> ExecuteRequest {
+    ExecuteRequest { disconnect_grace: Some(LONG), ..request(id, "sleep 300") }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_lost_connection_is_ended_too() {
+    let ruled = Ruled::start(BEFORE, "");
+    let waits = waiting(&ruled, &ruled.pair("anna")).await;
+    assert!(!processes_with(&waits).is_empty());
+    replace(&ruled);
+    is_cancelled(&ruled, &waits).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_revoked_caller_is_ended() {
+    let certs = Certs::new();
+    let crl = certs.ca.directory().join("crl.pem");
+    std::fs::write(&crl, certs.ca.revocation_list(&[])).unwrap();
+    let args = ["--client-crl", crl.to_str().unwrap()];
+    let agent = Agent::builder().mtls(&certs).policy(BEFORE).args(args).start();
+    let ruled = Ruled { agent, certs };
+    let pair = ruled.pair("anna");
+    let waits = waiting(&ruled, &pair).await;
+    assert!(!processes_with(&waits).is_empty());
+    std::fs::write(&crl, ruled.certs.ca.revocation_list(&[&pair])).unwrap();
+    ruled.agent.signal(Signal::HUP);
+    is_cancelled(&ruled, &waits).await;
+}
+
+/// The start is not permitted any more, and to follow is.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_back_before_that_is_judged_by_the_new_call() {
+    let ruled = Ruled::start(BEFORE, "");
+    let pair = ruled.pair("anna");
+    let [waits, back] = [waiting(&ruled, &pair).await, waiting(&ruled, &pair).await];
+    let anna = wire(&ruled, "anna").await;
+    let attach = AttachRequest {
+        execution_id: back.clone(),
+        on_disconnect: DisconnectPolicy::Kill.into(),
+        disconnect_grace: Some(LONG),
+        ..Default::default()
+    };
+    let mut follows = anna.executions().attach(attach).await.unwrap().into_inner();
+    begun(&mut follows).await;
+
+    let after = r#"forbid(principal == Identity::"anna", action in Action::"start", resource);"#;
+    std::fs::write(ruled.agent.policy(), format!("{BEFORE}{after}")).unwrap();
+    ruled.agent.signal(Signal::HUP);
+    is_cancelled(&ruled, &waits).await;
+    assert!(!processes_with(&back).is_empty());
+    anna.cut();
+    replace(&ruled);
+    is_cancelled(&ruled, &back).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

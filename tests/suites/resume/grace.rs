@@ -3,8 +3,11 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use prost::Message;
 use telexec_executor::{Attach, Command, Event, Execution, Executor, ExecutorError, ExitCause, OnDisconnect};
-use telexec_tests::{Agent, MARK, marker, processes_with, rounds, until, until_output, within};
+use telexec_proto::v1::{AttachRequest, DisconnectPolicy, ExecuteRequest};
+use telexec_tests::raw::{END_HEADERS, END_STREAM, Raw, call, frame, kind, message};
+use telexec_tests::{Agent, MARK, Wire, marker, processes_with, rounds, until, until_output, within};
 
 use super::{RESUME, Scene, cause, causes, rest, start};
 
@@ -233,4 +236,87 @@ async fn another_that_follows_does_not_keep_it() {
     let events = rest(&mut watcher).await.unwrap();
     assert!(matches!(events.last(), Some(Event::Exited(exited)) if exited.cause == ExitCause::Cancelled), "{events:?}");
     assert!(processes_with(&mark).is_empty());
+}
+
+/// Instead of that the connection was lost before.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_back_hears_that_another_has_cancelled_it() {
+    let scene = Scene::tcp().await;
+    let executor = scene.executor(RESUME).await;
+    let text = format!("echo ready; {}; echo again; sleep 300", scene.wait());
+    let mut execution = start(&executor, &text).await;
+    until_output(&mut execution, "ready\n").await;
+    let before = scene.proxy.accepted();
+    scene.proxy.cut();
+    tokio::select! {
+        event = execution.next() => panic!("{event:?}"),
+        () = until("it is back", async || scene.proxy.accepted() > before) => {}
+    }
+    scene.go_on();
+    until_output(&mut execution, "again\n").await;
+    drop(scene.direct().await.attach(execution.id(), again(0, LONG)).await.unwrap());
+    let events = rest(&mut execution).await.unwrap();
+    assert!(matches!(events.last(), Some(Event::Exited(exited)) if exited.cause == ExitCause::Cancelled), "{events:?}");
+}
+
+/// Of an RPC that follows it the deadline holds all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_ends_the_grace() {
+    let agent = Agent::start();
+    let id = marker();
+    let command = Command::shell("echo ready; sleep 300").execution_id(id.parse().unwrap()).env(MARK, &id);
+    let mut first =
+        within(agent.executor().await.execute(command.disconnect_grace(LONG).build().unwrap())).await.unwrap();
+    until_output(&mut first, "ready\n").await;
+
+    let wire = Wire::connect(&agent).await.unwrap();
+    let mut attach = tonic::Request::new(AttachRequest {
+        execution_id: id.clone(),
+        on_disconnect: DisconnectPolicy::Kill.into(),
+        disconnect_grace: Some(LONG.try_into().unwrap()),
+        ..Default::default()
+    });
+    attach.set_timeout(SHORT);
+    let mut stream = within(wire.executions().attach(attach)).await.unwrap().into_inner();
+    within(stream.message()).await.unwrap().unwrap();
+    wire.cut();
+    until("nothing is left", async || processes_with(&id).is_empty()).await;
+    drop(first);
+}
+
+const EXECUTE: &str = "/telexec.v1.ExecutionService/Execute";
+
+/// A peer that resets a call, or leaves without an error, does so on purpose.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_on_purpose_is_not_waited_for() {
+    let agent = Agent::start();
+    let executor = agent.executor().await;
+    let goaway = |error: u8| frame(kind::GOAWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, error]);
+    let reset = frame(kind::RST_STREAM, 0, 3, &[0, 0, 0, 8]);
+    for (last, waiting) in [(goaway(0), 0), (goaway(2), 2), (reset, 1), (Vec::new(), 2)] {
+        let mut raw = Raw::connect(&agent).await;
+        let (ids, unbound) = ([marker(), marker()], marker());
+        for (stream, id, grace) in [(1, &ids[0], LONG), (3, &ids[1], LONG), (5, &unbound, Duration::ZERO)] {
+            let request = ExecuteRequest {
+                command: "sleep 300".into(),
+                execution_id: id.clone(),
+                environment: [(MARK.to_owned(), id.clone())].into(),
+                disconnect_grace: Some(grace.try_into().unwrap()),
+                ..Default::default()
+            };
+            let headers = frame(kind::HEADERS, END_HEADERS, stream, &call(EXECUTE));
+            let body = frame(kind::DATA, END_STREAM, stream, &message(&request.encode_to_vec()));
+            raw.write(&[headers, body].concat()).await.unwrap();
+            until("it runs", async || !processes_with(id).is_empty()).await;
+        }
+        raw.write(&last).await.unwrap();
+        drop(raw);
+        let running = || ids.iter().filter(|id| !processes_with(id).is_empty()).count();
+        until("the others are ended", async || processes_with(&unbound).is_empty() && running() <= waiting).await;
+        for id in ids.iter().take(waiting) {
+            let id = id.parse().unwrap();
+            executor.signal(&id, telexec_executor::Signal::KILL).await.unwrap();
+            assert_eq!(cause(&executor, &id).await, ExitCause::Signaled);
+        }
+    }
 }

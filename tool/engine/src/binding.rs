@@ -106,7 +106,7 @@ impl Drop for Binding {
     fn drop(&mut self) {
         match self.ends {
             Ends::Execution(_, grace) if !grace.is_zero() && self.connection.is_lost() => {
-                return self.record.unbind_after(self.owner, grace);
+                return self.record.unbind_after(self.owner, grace, self.connection.refused());
             }
             Ends::Execution(whose, _) => {
                 if self.ends.is_counted() {

@@ -1,11 +1,15 @@
 //! On whose behalf a command is started, and what it may use.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, select_all};
 use telexec_executor::{ExecutionId, TraceContext};
 
+use crate::lock::lock;
 use crate::observer::ExecutionObserver;
 
 /// What the admission adds to a command: none of it is the caller's choice. Given to
@@ -32,16 +36,46 @@ pub struct Grant {
 /// [`Command::disconnect_grace`](telexec_executor::Command::disconnect_grace). Clones are of one call. By default it never
 /// is.
 #[derive(Clone, Debug, Default)]
-pub struct ConnectionState(Arc<AtomicBool>);
+pub struct ConnectionState(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    is_lost: AtomicBool,
+    checks: Mutex<Vec<Check>>,
+}
+
+/// Makes what resolves when the call is refused.
+type Check = Box<dyn Fn() -> BoxFuture<'static, ()> + Send>;
 
 impl ConnectionState {
     /// The connection was lost.
     pub fn set_lost(&self) {
-        self.0.store(true, Ordering::Release);
+        self.0.is_lost.store(true, Ordering::Release);
+    }
+
+    /// While a command waits for its caller after that, it is ended when what this makes resolves. `check` may not hold a
+    /// clone of this, which would keep both for ever.
+    pub fn wait_until(&self, check: impl Fn() -> BoxFuture<'static, ()> + Send + 'static) {
+        lock(&self.0.checks).push(Box::new(check));
     }
 
     pub(crate) fn is_lost(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.is_lost.load(Ordering::Acquire)
+    }
+
+    /// Resolves when the caller is no longer to be waited for.
+    pub(crate) fn refused(&self) -> BoxFuture<'static, ()> {
+        let checks: Vec<_> = lock(&self.0.checks).iter().map(|check| check()).collect();
+        match checks.is_empty() {
+            true => std::future::pending().boxed(),
+            false => select_all(checks).map(drop).boxed(),
+        }
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectionState").field("is_lost", &self.is_lost).finish_non_exhaustive()
     }
 }
 

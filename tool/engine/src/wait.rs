@@ -3,6 +3,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
+
 /// Before a scan that failed, or a process that did not end, is tried again.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(20);
 
@@ -17,5 +19,19 @@ pub(crate) async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment.into()).await,
         None => std::future::pending().await,
+    }
+}
+
+/// Waits for what `check` finds, which is called again after each notification.
+pub(crate) async fn when<T>(news: &Notify, check: impl Fn() -> Option<T>) -> T {
+    loop {
+        let next = news.notified();
+        tokio::pin!(next);
+        // from here on nothing is missed
+        next.as_mut().enable();
+        if let Some(found) = check() {
+            return found;
+        }
+        next.await;
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use telexec_executor::{
     Command, DuplicatePolicy, ExecutionId, ExecutorError, Exited, InvalidCommand, ListQuery, Program,
 };
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::kept_program::KeptProgram;
@@ -141,6 +142,7 @@ impl Registry {
             kill: CancellationToken::new(),
             cancel: CancellationToken::new(),
             bindings: Mutex::default(),
+            bound: Notify::new(),
             waits_for_caller: !grace.is_zero(),
             settled: CancellationToken::new(),
             state: Mutex::new(State::Starting),

@@ -8,6 +8,7 @@ use telexec_executor::{
     ExecutionId, ExecutionInfo, ExecutionState, ExecutorError, Exited, Fingerprint, ListQuery, Started,
 };
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::kept_program::KeptProgram;
@@ -19,6 +20,7 @@ use crate::output::spool::SpoolFile;
 use crate::output::transcript::Transcript;
 use crate::streams::input::InputSender;
 use crate::streams::terminal::Terminal;
+use crate::wait::when;
 
 /// What an execution is known by. An id is its identity's: equal ids of others are other executions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,6 +51,8 @@ pub(crate) struct Record {
     /// Cancelled when it is no longer wanted.
     pub(crate) cancel: CancellationToken,
     pub(super) bindings: Mutex<Bindings>,
+    /// Another call was bound.
+    pub(super) bound: Notify,
     /// It was started by a call that it is bound to, and waits for that after a lost connection.
     pub(crate) waits_for_caller: bool,
     /// Cancelled once it has started, or could not.
@@ -109,6 +113,7 @@ impl Record {
             kill: CancellationToken::new(),
             cancel: CancellationToken::new(),
             bindings: Mutex::default(),
+            bound: Notify::new(),
             waits_for_caller: false,
             settled,
             state: Mutex::new(State::Exited(ended.main, ended.exited)),
@@ -156,6 +161,8 @@ impl Record {
             false => bindings.others += 1,
         }
         bindings.all += 1;
+        drop(bindings);
+        self.bound.notify_waiters();
     }
 
     /// Such a call takes the place of the owner, whose end then does nothing any more. Returns which owner of the
@@ -175,24 +182,57 @@ impl Record {
         }
     }
 
-    /// Such a call has lost its connection. If it was the last one, the execution is ended after the grace, unless another
-    /// call binds it until then. As long the command waits to be read, unless another reader takes this one's place.
-    pub(crate) fn unbind_after(self: &Arc<Self>, owner: Option<u64>, grace: Duration) {
+    /// Such a call has lost its connection. If it was the last one, the execution is ended after the grace, or when the
+    /// caller is `refused`, unless another call binds it until then. As long the command waits to be read, unless another
+    /// reader takes this one's place.
+    pub(crate) fn unbind_after(
+        self: &Arc<Self>,
+        owner: Option<u64>,
+        grace: Duration,
+        refused: impl Future<Output = ()> + Send + 'static,
+    ) {
         let last = self.remove_binding(owner);
         let this = Arc::clone(self);
-        let end = move || {
-            if last.is_some_and(|all| lock(&this.bindings).all == all) && !this.transcript.is_promoted() {
-                this.cancel.cancel();
+        let wait = async move {
+            let over = tokio::time::sleep(grace);
+            match last {
+                Some(all) => this.end_after(over, refused, all).await,
+                None => over.await,
             }
             owner.into_iter().for_each(|owner| this.transcript.leave(owner));
         };
         match Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(async move {
-                tokio::time::sleep(grace).await;
-                end();
-            })),
-            Err(_) => end(),
+            Ok(runtime) => drop(runtime.spawn(wait)),
+            Err(_) => {
+                if last.is_some() && !self.transcript.is_promoted() {
+                    self.cancel.cancel();
+                }
+                owner.into_iter().for_each(|owner| self.transcript.leave(owner));
+            }
         }
+    }
+
+    /// Ends it when no call has come to be bound to, after `all` that there have been. Returns when nothing is to be waited
+    /// for any more.
+    async fn end_after(&self, over: impl Future<Output = ()>, refused: impl Future<Output = ()>, all: u64) {
+        tokio::pin!(over);
+        let needless = async {
+            tokio::select! {
+                () = self.bound_after(all) => {}
+                () = self.transcript.concluded() => {}
+            }
+        };
+        tokio::select! {
+            biased;
+            () = needless => over.await,
+            () = &mut over => self.cancel.cancel(),
+            () = refused => self.cancel.cancel(),
+        }
+    }
+
+    /// Returns when there have been more bindings than these.
+    async fn bound_after(&self, all: u64) {
+        when(&self.bound, || (lock(&self.bindings).all != all).then_some(())).await;
     }
 
     /// `Some`, with how many there have been: it was the last one.

@@ -25,7 +25,7 @@ use super::in_memory::{HeldBytes, RETAINED, WAITING};
 use super::printed::{Chunk, Printed};
 use super::spool::{SpoolFile, Stopped};
 use crate::lock::lock;
-use crate::wait::{RETRY_DELAY, is_transient};
+use crate::wait::{RETRY_DELAY, is_transient, when};
 
 /// Who can make room on disk.
 pub(crate) trait MakeRoom: Sync {
@@ -176,6 +176,12 @@ impl Transcript {
     /// It went, or goes, to the background.
     pub(crate) fn is_promoted(&self) -> bool {
         self.state().promoted.is_some()
+    }
+
+    /// Returns when the command has ended, or continues in the background.
+    pub(crate) async fn concluded(&self) {
+        let is_over = |state: &State| state.exited.is_some() || state.promoted.is_some();
+        when(&self.added, || is_over(&self.state()).then_some(())).await;
     }
 
     /// No more output comes.
@@ -336,18 +342,4 @@ async fn read_tail(file: &Arc<SpoolFile>, end: u64) -> io::Result<Vec<Output>> {
         position = tail.last().map_or(end, end_of);
     }
     Ok(tail)
-}
-
-/// Waits for what `check` finds, which is called again after each notification.
-async fn when<T>(news: &Notify, check: impl Fn() -> Option<T>) -> T {
-    loop {
-        let next = news.notified();
-        tokio::pin!(next);
-        // from here on nothing is missed
-        next.as_mut().enable();
-        if let Some(found) = check() {
-            return found;
-        }
-        next.await;
-    }
 }
