@@ -87,7 +87,7 @@ impl Capture {
 /// What an answer has of two streams, whose texts have at most `limit` bytes together.
 pub(super) async fn finish(stdout: Capture, stderr: Capture, limit: usize, store: &Store) -> (Captured, Captured) {
     let (first, second) = shares(limit, stdout.preview.text_len(), stderr.preview.text_len());
-    (stdout.finish(first, store).await, stderr.finish(second, store).await)
+    tokio::join!(stdout.finish(first, store), stderr.finish(second, store))
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ pub(super) struct Settle {
     from: u64,
     /// Lines of the input that the terminal has yet to repeat, which is no answer.
     repeated_lines: usize,
+    /// What the terminal begins to repeat with, as long as it has not; without it, it repeats nothing: a password is read.
+    repeated_first: Option<u8>,
     is_terminal: bool,
     in_escape: bool,
     has_begun: bool,
@@ -21,9 +23,12 @@ pub(super) struct Settle {
 impl Settle {
     /// For this text, about to be written to the task; the answer is complete after `quiet` without output.
     pub(super) fn new(task: &ExecutionInfo, text: &str, quiet: Duration) -> Self {
+        let repeated_lines = if task.terminal { text.matches('\n').count() } else { 0 };
+        let first = text.bytes().next().filter(|byte| repeated_lines > 0 && !byte.is_ascii_control());
         Self {
             from: task.position,
-            repeated_lines: if task.terminal { text.matches('\n').count() } else { 0 },
+            repeated_lines,
+            repeated_first: first,
             is_terminal: task.terminal,
             in_escape: false,
             has_begun: false,
@@ -56,6 +61,10 @@ impl Settle {
             return false;
         }
         self.in_escape = byte == b'\x1b';
+        if byte == b'\n' || !byte.is_ascii_control() {
+            let is_repeated = self.repeated_first.take().is_none_or(|first| first == byte);
+            self.repeated_lines = if is_repeated { self.repeated_lines } else { 0 };
+        }
         if byte == b'\n' {
             self.repeated_lines = self.repeated_lines.saturating_sub(1);
         }
@@ -99,6 +108,12 @@ mod tests {
             ("1+1\n", "1+1\r\n\x1b[?2004h>>> ", true),
             ("a\nb\n", "a\r\nb\r\n", false),
             ("a\nb\n", "a\r\nb\r\nc", true),
+            // without echo
+            ("secret\n", "\r\n", false),
+            ("secret\n", "\r\nagain: ", true),
+            ("secret\n", "denied\r\n", true),
+            ("secret\n", "s", false),
+            ("\n", "\r\n", false),
             // a single key
             ("y", "y", true),
         ] {
