@@ -21,8 +21,8 @@ Styles of bash:
   code-first  the exit code, then the output
   sections    one section per stream, then the exit code
 
-Exit codes: 0 success, 1 the tool returned an error, which a refusal by the agent's policy is too, 2 invalid command \
-line or configuration, 255 the agent is unreachable or the connection was lost.",
+Exit codes: 0 success, 1 the tool returned an error, 2 invalid command line or configuration, 125 refused by the \
+agent's policy, 255 the agent is unreachable or the connection was lost.",
     after_help = "\
 Examples:
   telexec tool local

@@ -110,7 +110,11 @@ fn list(tools: &[Box<dyn Tool>], as_json: bool) -> Result<(), Failure> {
 
 fn show(result: ToolResult, as_json: bool) -> Result<u8, Failure> {
     let text = result.as_text();
-    let code = if result.is_error { FAILED } else { 0 };
+    let code = match result.is_error {
+        true if is_refused(&result) => exit::REFUSED,
+        true => FAILED,
+        false => 0,
+    };
     let shown = match as_json {
         true => format!("{}\n", json!({ "text": text, "details": result.details, "is_error": result.is_error })),
         false if text.ends_with('\n') => text,
@@ -119,14 +123,22 @@ fn show(result: ToolResult, as_json: bool) -> Result<u8, Failure> {
     output::print(shown.as_bytes()).map(|()| code)
 }
 
+/// By the agent's policy: what this side denies has no rule.
+fn is_refused(result: &ToolResult) -> bool {
+    result.details.pointer("/error/details/rule").is_some_and(Value::is_string)
+}
+
 fn failure(args: &ToolArgs, error: &ToolError) -> Failure {
-    if let ToolError::Failed { source: Some(source), .. } = error
-        && let Some(error) = source.downcast_ref::<ExecutorError>()
-        && exit::of_error(error) == exit::LOST
-    {
-        return call_failure(exit::LOST, &args.target, error);
+    let ToolError::Failed { source: Some(source), .. } = error else {
+        return Failure::new(FAILED, error).context(&args.target);
+    };
+    match source.downcast_ref::<ExecutorError>() {
+        Some(error @ (ExecutorError::Denied { .. } | ExecutorError::Unauthenticated { .. })) => {
+            call_failure(exit::REFUSED, &args.target, error)
+        }
+        Some(error) if exit::of_error(error) == exit::LOST => call_failure(exit::LOST, &args.target, error),
+        _ => Failure::new(FAILED, error).context(&args.target),
     }
-    Failure::new(FAILED, error).context(&args.target)
 }
 
 fn params(text: &str) -> Result<Value, Failure> {

@@ -16,6 +16,9 @@ const RETRY_DELAY: Duration = Duration::from_millis(200);
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct ReconnectArgs {
     /// After a lost connection, try to connect again for this long; 0: never
+    ///
+    /// The agent waits as long before it ends the command of a client that does not come back, at most its
+    /// max_disconnect_grace (5m unless configured). It notices after 30 s that a client is stopped (Ctrl-Z, a closed lid).
     #[arg(long, hide_short_help = true, value_name = "DUR", default_value = "30s", value_parser = parse_duration)]
     #[arg(help_heading = "Connection")]
     pub(crate) reconnect: Duration,

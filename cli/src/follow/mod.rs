@@ -15,9 +15,8 @@ pub(crate) use self::interaction::{Interaction, StdinOptions};
 pub(crate) use self::section::{Section, SectionEvent};
 use crate::config::ConnectArgs;
 use crate::connect::{Outages, call_failure};
-use crate::output::{self, Failure, OutputWriter, exit, json, print_message, print_message_async};
+use crate::output::{Failure, OutputWriter, exit, json, print_message, print_message_async};
 use crate::syntax::Destination;
-use crate::terminal::ScreenModes;
 
 /// Shorter outages are not reported.
 const OUTAGE_DELAY: Duration = Duration::from_millis(300);
@@ -108,22 +107,10 @@ pub(crate) async fn follow(
     outages: Outages,
     interaction: impl Future<Output = Result<FollowEnd, Failure>>,
 ) -> Result<FollowEnd, Failure> {
-    let mut screen = Screen(mode.raw.then(ScreenModes::new));
     tokio::select! {
-        ending = write_events(execution, &mode, &mut screen) => ending,
+        ending = write_events(execution, &mode) => ending,
         ending = interaction => ending,
         never = report_outages(&mode, outages) => never,
-    }
-}
-
-/// The terminal is as it was before once this is dropped, whatever the program that has used it does.
-struct Screen(Option<ScreenModes>);
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        if let Some(modes) = &mut self.0 {
-            let _ = output::print(&modes.reset());
-        }
     }
 }
 
@@ -150,12 +137,8 @@ async fn report_outages(mode: &OutputMode<'_>, mut outages: Outages) -> ! {
     }
 }
 
-async fn write_events(
-    mut execution: Execution,
-    mode: &OutputMode<'_>,
-    screen: &mut Screen,
-) -> Result<FollowEnd, Failure> {
-    let mut output = OutputWriter::start()?;
+async fn write_events(mut execution: Execution, mode: &OutputMode<'_>) -> Result<FollowEnd, Failure> {
+    let mut output = if mode.raw { OutputWriter::to_terminal() } else { OutputWriter::start() }?;
     let mut incomplete = false;
     while let Some(event) = execution.next().await {
         let event = event.map_err(|error| call_failure(exit::of_lost(&error), mode.target, &error))?;
@@ -164,10 +147,7 @@ async fn write_events(
             output.write(OutputStream::Stdout, line.into()).await?;
         }
         match event {
-            Event::Output(chunk) if !mode.json => {
-                screen.0.iter_mut().for_each(|modes| modes.follow(&chunk.data));
-                output.write(chunk.stream, chunk.data).await?;
-            }
+            Event::Output(chunk) if !mode.json => output.write(chunk.stream, chunk.data).await?,
             Event::Gap(position) => {
                 incomplete = true;
                 // as JSON it is an event

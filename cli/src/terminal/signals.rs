@@ -6,12 +6,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::output::{Failure, exit};
 
-/// SIGINT, SIGTERM and SIGHUP, except those ignored at startup (`nohup`, background jobs of scripts).
+/// SIGINT, SIGQUIT, SIGTERM and SIGHUP, except those ignored at startup (`nohup`, background jobs of scripts).
 pub(crate) struct Signals(Vec<(i32, Signal)>);
 
 impl Signals {
     pub(crate) fn listen() -> Result<Self, Failure> {
-        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let kinds = [SignalKind::interrupt(), SignalKind::quit(), SignalKind::terminate(), SignalKind::hangup()];
         let ignored = ignored();
         let listen = |kind: SignalKind| Ok((kind.as_raw_value(), signal(kind)?));
         kinds

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use telexec_tests::{Agent, MARK, executable, marker, processes_with, until};
 use tokio::io::BufReader;
 
-use super::{Said, Site, interrupt, next_line, say, telexec};
+use super::{Said, Site, interrupt, next_line, say, send, telexec};
 
 // its exit code
 
@@ -67,13 +68,15 @@ pub(super) async fn a_signal_is_128_and_its_number(site: Site) {
 }
 
 pub(super) async fn ctrl_c_is_130_and_leaves_nothing(site: Site) {
-    let mark = marker();
-    let text = "setsid sleep 300 & sleep 300 & trap '' INT; echo ready; sleep 300";
-    let (child, _stdout) = site.running(&["-e", &format!("{MARK}={mark}"), "-c", text]).await;
-    interrupt(&child);
-    let said = Said::by_child(child).await;
-    assert_eq!((said.code, said.stderr()), (130, ""));
-    until("nothing is left", async || processes_with(&mark).is_empty()).await;
+    for (signal, code) in [(Signal::INT, 130), (Signal::QUIT, 131)] {
+        let mark = marker();
+        let text = "setsid sleep 300 & sleep 300 & trap '' INT; echo ready; sleep 300";
+        let (child, _stdout) = site.running(&["-e", &format!("{MARK}={mark}"), "-c", text]).await;
+        send(&child, signal);
+        let said = Said::by_child(child).await;
+        assert_eq!((said.code, said.stderr()), (code, ""));
+        until("nothing is left", async || processes_with(&mark).is_empty()).await;
+    }
 }
 
 #[tokio::test]

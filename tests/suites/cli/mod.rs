@@ -167,8 +167,12 @@ async fn next_line(stdout: &mut BufReader<ChildStdout>) -> String {
 }
 
 fn interrupt(child: &Child) {
+    send(child, Signal::INT);
+}
+
+fn send(child: &Child, signal: Signal) {
     let pid = i32::try_from(child.id().expect("it runs")).unwrap();
-    kill_process(Pid::from_raw(pid).unwrap(), Signal::INT).unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
 macro_rules! at_every_target {

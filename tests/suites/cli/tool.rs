@@ -160,6 +160,18 @@ async fn the_tool_refuses_what_is_denied() {
 }
 
 #[tokio::test]
+async fn what_the_agents_policy_denies_is_125() {
+    let policy = "permit(principal, action in Action::\"read\", resource);";
+    let agent = telexec_tests::Agent::builder().policy(policy).start();
+    let said = say(&["tool", agent.uri(), "bash", "{\"command\": \"true\"}"]).await;
+    assert!(said.failure(125).contains("no rule of the policy permits Execute"), "{said:?}");
+    let said = say(&["tool", "--json", agent.uri(), "exec_command", "{\"cmd\": \"true\"}"]).await;
+    let result: Value = serde_json::from_str(said.stdout()).unwrap();
+    assert_eq!((said.code, &result["details"]["error"]["kind"]), (125, &json!("denied")));
+    assert_eq!(result["details"]["error"]["details"]["rule"], "default");
+}
+
+#[tokio::test]
 async fn tools_are_listed() {
     let said = say(&["tool", "local"]).await;
     let names: Vec<_> = said.answer().lines().filter_map(|line| line.split_once("  ")).map(|(name, _)| name).collect();

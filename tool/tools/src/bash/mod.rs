@@ -191,8 +191,10 @@ impl BashTool {
                 let output = BashOutput::not_started(error.to_string());
                 Ok((self.style.not_started)(error)?.with_structured(json!(output)))
             }
-            ExecutorError::Denied { reason, .. } | ExecutorError::Unauthenticated { reason } => {
-                Err(ToolError::failed(reason))
+            // by this side
+            ExecutorError::Denied { reason, rule: None, .. } => Err(ToolError::failed(reason)),
+            ExecutorError::Denied { ref reason, .. } | ExecutorError::Unauthenticated { ref reason } => {
+                Err(ToolError::Failed { message: reason.clone(), source: Some(Box::new(error)) })
             }
             ExecutorError::Invalid(error) => Err(malformed(error)),
             error => Err(ToolError::Failed { message: error_chain(&error), source: Some(Box::new(error)) }),

@@ -26,7 +26,10 @@ impl Failure {
         match error {
             ExecutorError::Invalid(error) => malformed(tool, error),
             ExecutorError::Spawn(error) => not_started(&error).into(),
-            ExecutorError::Denied { .. } | ExecutorError::Unauthenticated { .. } => {
+            ExecutorError::Denied { rule: Some(rule), .. } => {
+                ToolFailure::new("denied", text).with_details(json!({ "rule": rule })).into()
+            }
+            ExecutorError::Denied { rule: None, .. } | ExecutorError::Unauthenticated { .. } => {
                 ToolFailure::new("denied", text).into()
             }
             ExecutorError::Unsupported { field, .. } => {
