@@ -71,6 +71,8 @@ stop() { # BEGINNING-OF-THE-COMMAND
   pkill -f "^$1" || return 0
   while pgrep -f "^$1" >/dev/null; do sleep 0.1; done
 }
+# A reader is slower than an agent that restarts once the command that upgrades it has ended.
+settled() { while pgrep -f telexecd-invoke >/dev/null; do sleep 0.1; done; }
 # What comes after the rules of an example is not about them.
 section() {
   pgrep -f '^./telexecd --config' >/dev/null || return 0
@@ -185,7 +187,7 @@ def script(page):
         text = "\n".join(kept)
         # a variable or a directory of one machine is none of another
         text = f"(watched; cd {place}\n{text}\n)" if where else text
-        parts.append(f"at='{page}:{line}'; echo \"== $at\"\n{text}\nwait\n")
+        parts.append(f"at='{page}:{line}'; echo \"== $at\"\n{text}\nwait\nsettled\n")
     if unused:
         sys.exit(f"{page}: nothing begins with: {', '.join(unused)}")
     return "".join(parts)

@@ -89,7 +89,7 @@ async fn unix(agent: &Agent, command: &[&str]) -> String {
 
 /// What an agent writes that refuses to start.
 fn refusal(builder: AgentBuilder) -> String {
-    builder.try_start().err().expect("it refuses").to_string()
+    builder.try_start().expect_err("it refuses").to_string()
 }
 
 #[tokio::test(flavor = "multi_thread")]

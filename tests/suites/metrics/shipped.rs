@@ -62,7 +62,7 @@ async fn the_dashboard_and_the_alerts_ask_for_metrics_that_there_are() {
     let metrics = metrics().await;
     let dashboard: Value = serde_json::from_str(&deploy("grafana/telexec.json")).unwrap();
     let queries = [values(&dashboard, "expr"), values(&dashboard, "definition")].concat();
-    let alerts: Value = serde_yaml_ng::from_str(&deploy("prometheus/alerts.yml")).unwrap();
+    let alerts: Value = serde_saphyr::from_str(&deploy("prometheus/alerts.yml")).unwrap();
     let rules = values(&alerts, "expr");
     assert!(queries.len() > 20 && rules.len() > 5 && rules.len() == values(&alerts, "alert").len());
     assert_eq!((values(&alerts, "severity").len(), values(&alerts, "summary").len()), (rules.len(), rules.len()));

@@ -1,13 +1,14 @@
 //! Hosts from an inventory: Ansible's files in INI or YAML, or the JSON output of a command.
 //!
 //! The files and commands (`source`, `ini`, `yaml`, `script`) make a `tree` of groups, hosts and variables, with `ranges`
-//! of hosts and the `variables` of other files; from the tree comes the [`Inventory`].
+//! of hosts, the `value`s of YAML and the `variables` of other files; from the tree comes the [`Inventory`].
 
 mod ini;
 mod ranges;
 mod script;
 mod source;
 mod tree;
+mod value;
 mod variables;
 mod yaml;
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::tree::Tree;
+use super::value::Value;
 use super::{Inventory, ini, script, variables, yaml};
 use crate::output::{Failure, exit, print_message};
 
@@ -88,9 +89,9 @@ fn read_file(path: &Path, tree: &mut Tree) -> Result<(), String> {
     }
     let text = String::from_utf8(content).map_err(|_| "it is not text")?;
     let extension = path.extension().and_then(|extension| extension.to_str());
-    match (extension, yaml::parse(&text)) {
+    match (extension, Value::parse(&text)) {
         (Some("yml" | "yaml" | "json"), parsed) => yaml::read(&parsed?, tree),
-        (None, Ok(parsed)) if parsed.is_mapping() => yaml::read(&parsed, tree),
+        (None, Ok(parsed)) if parsed.as_mapping().is_some() => yaml::read(&parsed, tree),
         _ => ini::read(&text, tree),
     }
 }

@@ -2,16 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_yaml_ng::Value;
-
 use super::source::files_below;
 use super::tree::{Tree, Variables};
+use super::value::{VAULT, Value};
 use super::yaml;
 
 /// What such a file may end with, in the order in which Ansible looks.
 const EXTENSIONS: [&str; 4] = ["", ".yml", ".yaml", ".json"];
-/// How an encrypted file begins.
-const VAULT: &str = "$ANSIBLE_VAULT";
 
 /// Adds the variables of all groups and hosts of the tree.
 ///
@@ -71,10 +68,12 @@ fn read_file(path: &Path) -> Result<Variables, String> {
     if text.starts_with(VAULT) {
         return Ok(Variables::new());
     }
-    match yaml::parse(&text).map_err(named)? {
+    match Value::parse(&text).map_err(named)? {
         Value::Null => Ok(Variables::new()),
         Value::Mapping(variables) => Ok(yaml::variables(&variables)),
-        _ => Err(named("expected variables, as NAME: VALUE".to_owned())),
+        Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List => {
+            Err(named("expected variables, as NAME: VALUE".to_owned()))
+        }
     }
 }
 

@@ -1,19 +1,8 @@
 //! Ansible's inventories in YAML: groups with `hosts`, `vars` and `children`.
 
-use serde_yaml_ng::{Mapping, Value};
-
 use super::ranges;
 use super::tree::{Tree, Variables};
-
-/// The text as YAML, with its merge keys (`<<`) applied.
-///
-/// # Errors
-/// It is not YAML.
-pub(super) fn parse(text: &str) -> Result<Value, String> {
-    let mut value: Value = serde_yaml_ng::from_str(text).map_err(|error| error.to_string())?;
-    value.apply_merge().map_err(|error| error.to_string())?;
-    Ok(value)
-}
+use super::value::{Mapping, Value};
 
 /// Adds the groups and hosts of the text.
 ///
@@ -21,25 +10,25 @@ pub(super) fn parse(text: &str) -> Result<Value, String> {
 /// What is wrong, and in which group.
 pub(super) fn read(inventory: &Value, tree: &mut Tree) -> Result<(), String> {
     let groups = inventory.as_mapping().ok_or("expected groups, each with hosts, vars or children")?;
-    if groups.contains_key("plugin") {
+    if groups.iter().any(|(key, _)| key.as_str() == Some("plugin")) {
         return Err("it configures a plugin of Ansible; use --inventory 'ansible-inventory -i FILE --list'".to_owned());
     }
     groups.iter().try_for_each(|(name, group)| add_group(&text(name)?, group, tree))
 }
 
-/// Recursive: the YAML parser limits the depth.
+/// Recursive: the depth of a [`Value`] is limited.
 fn add_group(name: &str, group: &Value, tree: &mut Tree) -> Result<(), String> {
     let group = match group {
         Value::Null => &Mapping::new(),
         Value::Mapping(group) => group,
-        _ => {
+        Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List => {
             tree.warnings.push(format!("skipped {name}: it is not a group"));
             return Ok(());
         }
     };
     tree.add_group(name);
     for (key, value) in group {
-        let entries = || entries(value).ok_or_else(|| format!("group {name}: {} is not a mapping", shown(key)));
+        let entries = || entries(value).ok_or_else(|| format!("group {name}: {key} is not a mapping"));
         match key.as_str() {
             Some("hosts") => {
                 entries()?.iter().try_for_each(|(pattern, variables)| add_hosts(pattern, variables, name, tree))?;
@@ -53,7 +42,6 @@ fn add_group(name: &str, group: &Value, tree: &mut Tree) -> Result<(), String> {
                 }
             }
             _ => {
-                let key = shown(key);
                 tree.warnings.push(format!("group {name}: skipped {key}: expected hosts, vars or children"));
             }
         }
@@ -73,28 +61,20 @@ fn add_hosts(pattern: &Value, variables: &Value, group: &str, tree: &mut Tree) -
 fn entries(value: &Value) -> Option<Mapping> {
     match value {
         Value::Null => Some(Mapping::new()),
-        Value::String(name) => Some([(Value::from(name.as_str()), Value::Null)].into_iter().collect()),
+        Value::Text(name) => Some(vec![(Value::Text(name.clone()), Value::Null)]),
         Value::Mapping(entries) => Some(entries.clone()),
-        _ => None,
+        Value::Bool(_) | Value::Number(_) | Value::List => None,
     }
 }
 
 /// Those with a single value.
 pub(super) fn variables(mapping: &Mapping) -> Variables {
-    let single = |value: &Value| match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        _ => None,
-    };
-    mapping.iter().filter_map(|(name, value)| Some((name.as_str()?.to_owned(), single(value)?))).collect()
+    let named = mapping.iter().filter_map(|(name, value)| Some((name.as_str()?, value.as_variable()?)));
+    named.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 fn text(name: &Value) -> Result<String, String> {
-    name.as_str().map(str::to_owned).ok_or_else(|| format!("{} is not a name: put it into quotes", shown(name)))
-}
-
-fn shown(key: &Value) -> String {
-    serde_yaml_ng::to_string(key).unwrap_or_default().trim_end().to_owned()
+    name.as_str().map(str::to_owned).ok_or_else(|| format!("{name} is not a name: put it into quotes"))
 }
 
 #[cfg(test)]
@@ -104,7 +84,7 @@ mod tests {
 
     fn tree(text: &str) -> Result<Tree, String> {
         let mut tree = Tree::default();
-        read(&parse(text)?, &mut tree)?;
+        read(&Value::parse(text)?, &mut tree)?;
         Ok(tree)
     }
 
