@@ -5,11 +5,11 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use telexec_executor::ExecutionId;
 
-use super::executions::parse_id;
-use super::{CommandArgs, complete};
+use super::CommandArgs;
+use super::agent::{AnyAgentArg, parse_id};
 use crate::config::ConnectArgs;
 use crate::connect::ReconnectArgs;
-use crate::syntax::{Destination, parse_duration, parse_timeout};
+use crate::syntax::{parse_duration, parse_timeout};
 use crate::terminal::DetachKeys;
 
 #[derive(Debug, Args)]
@@ -30,8 +30,8 @@ Exit codes:
   126    the program or shell cannot be executed
   127    the program or shell was not found
   128+n  killed by signal n; 130 after Ctrl-C
-  255    the agent is unreachable or was shut down, or the connection was lost; also instead of 0 if part of
-         the output is missing
+  255    the agent is unreachable or was shut down, or the connection was lost;
+         also instead of 0 if part of the output is missing
 
 DUR is a number of seconds, or a duration such as 500ms, 10s, 5m, 1h30m.
 SIZE is a number of bytes, or a size such as 512K, 256M, 2GiB; K is 1,024.
@@ -57,9 +57,8 @@ Examples:
   telexec attach build-7 $(telexec exec -d build-7 make all)"
 )]
 pub(crate) struct ExecArgs {
-    /// Agent: local, HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
-    #[arg(add = complete::targets())]
-    pub(crate) target: Destination,
+    #[command(flatten)]
+    pub(crate) agent: AnyAgentArg,
     #[command(flatten)]
     pub(crate) command: CommandArgs,
     /// Forward standard input to the command

@@ -1,12 +1,13 @@
 //! The command lines of `telexec ps`, `attach`, `logs`, `wait`, `input` and `kill`.
 
 use clap::Args;
-use telexec_executor::{ExecutionId, InvalidCommand, Signal};
+use telexec_executor::{InvalidCommand, Signal};
 
+use super::agent::{AgentArg, ExecutionArg, ExecutionsArg};
 use super::complete;
 use crate::config::ConnectArgs;
 use crate::connect::ReconnectArgs;
-use crate::syntax::{Destination, parse_agent, parse_pair};
+use crate::syntax::parse_pair;
 use crate::terminal::DetachKeys;
 
 #[derive(Debug, Args)]
@@ -31,9 +32,8 @@ Examples:
   telexec ps -q build-7 | xargs telexec kill build-7"
 )]
 pub(crate) struct PsArgs {
-    /// Agent: HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
-    #[arg(value_parser = parse_agent, add = complete::targets())]
-    pub(crate) target: Destination,
+    #[command(flatten)]
+    pub(crate) agent: AgentArg,
     /// Include executions that have ended
     #[arg(short = 'a', long)]
     pub(crate) all: bool,
@@ -72,12 +72,10 @@ Examples:
   telexec attach -i --detach-keys ctrl-a,d build-7 my-shell"
 )]
 pub(crate) struct AttachArgs {
-    /// Agent: HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
-    #[arg(value_parser = parse_agent, add = complete::targets())]
-    pub(crate) target: Destination,
-    /// Execution ID, as `telexec ps` lists them, or the beginning of one
-    #[arg(value_parser = parse_id, add = complete::executions())]
-    pub(crate) id: ExecutionId,
+    #[command(flatten)]
+    pub(crate) agent: AgentArg,
+    #[command(flatten)]
+    pub(crate) execution: ExecutionArg,
     /// Forward standard input to the command
     #[arg(short = 'i', long)]
     pub(crate) stdin: bool,
@@ -116,12 +114,10 @@ Examples:
   telexec logs -f --tail 20 build-7 nightly"
 )]
 pub(crate) struct LogsArgs {
-    /// Agent: HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
-    #[arg(value_parser = parse_agent, add = complete::targets())]
-    pub(crate) target: Destination,
-    /// Execution ID, as `telexec ps` lists them, or the beginning of one
-    #[arg(value_parser = parse_id, add = complete::executions())]
-    pub(crate) id: ExecutionId,
+    #[command(flatten)]
+    pub(crate) agent: AgentArg,
+    #[command(flatten)]
+    pub(crate) execution: ExecutionArg,
     /// Follow the output until the command ends
     #[arg(short = 'f', long)]
     pub(crate) follow: bool,
@@ -144,15 +140,13 @@ each that did not exit with 0 is named on standard error.",
     after_help = "\
 Examples:
   telexec wait build-7 0192f0c4-7a51-7d4e-9c3f-6f1d2b8e4a90
-  telexec wait build-7 $(telexec ps -q --label job=nightly build-7) && telexec exec build-7 make install"
+  telexec wait build-7 $(telexec ps -q build-7) && telexec exec build-7 make install"
 )]
 pub(crate) struct WaitArgs {
-    /// Agent: HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
-    #[arg(value_parser = parse_agent, add = complete::targets())]
-    pub(crate) target: Destination,
-    /// Execution IDs, as `telexec ps` lists them, or the beginnings of such
-    #[arg(required = true, value_name = "ID", value_parser = parse_id, add = complete::executions())]
-    pub(crate) ids: Vec<ExecutionId>,
+    #[command(flatten)]
+    pub(crate) agent: AgentArg,
+    #[command(flatten)]
+    pub(crate) executions: ExecutionsArg,
     #[command(flatten)]
     pub(crate) reconnect: ReconnectArgs,
     #[command(flatten)]
@@ -174,12 +168,10 @@ Examples:
   telexec input --close -n build-7 my-sort ''       # only closes its input"
 )]
 pub(crate) struct InputArgs {
-    /// Agent: HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
-    #[arg(value_parser = parse_agent, add = complete::targets())]
-    pub(crate) target: Destination,
-    /// Execution ID, as `telexec ps` lists them, or the beginning of one
-    #[arg(value_parser = parse_id, add = complete::executions())]
-    pub(crate) id: ExecutionId,
+    #[command(flatten)]
+    pub(crate) agent: AgentArg,
+    #[command(flatten)]
+    pub(crate) execution: ExecutionArg,
     /// Text to send [default: standard input]
     #[arg(allow_hyphen_values = true)]
     pub(crate) text: Option<String>,
@@ -208,23 +200,16 @@ Examples:
   telexec kill -s 9 build-7 $(telexec ps -q build-7)"
 )]
 pub(crate) struct KillArgs {
-    /// Agent: HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
-    #[arg(value_parser = parse_agent, add = complete::targets())]
-    pub(crate) target: Destination,
-    /// Execution IDs, as `telexec ps` lists them, or the beginnings of such
-    #[arg(required = true, value_name = "ID", value_parser = parse_id, add = complete::executions())]
-    pub(crate) ids: Vec<ExecutionId>,
+    #[command(flatten)]
+    pub(crate) agent: AgentArg,
+    #[command(flatten)]
+    pub(crate) executions: ExecutionsArg,
     /// Signal name or number: TERM, SIGTERM or 15
     #[arg(short = 's', long, value_name = "SIGNAL", default_value = "TERM", value_parser = parse_signal)]
     #[arg(add = complete::signals())]
     pub(crate) signal: Signal,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
-}
-
-/// An execution ID; the error does not name the field, which the flag already does.
-pub(super) fn parse_id(text: &str) -> Result<ExecutionId, String> {
-    text.parse().map_err(|error: InvalidCommand| error.reason.into_owned())
 }
 
 /// `all` is docker's and the default.
@@ -267,7 +252,7 @@ mod tests {
     fn signals_are_names_or_numbers_and_term_is_the_default() {
         for (flags, number) in [("", 15), ("-s INT ", 2), ("-s sigint ", 2), ("--signal 9 ", 9), ("-s RTMIN+1 ", 35)] {
             match parse(&format!("kill {flags}h:1 a b")).unwrap() {
-                Subcommand::Kill(args) => assert_eq!((args.signal.number(), args.ids.len()), (number, 2)),
+                Subcommand::Kill(args) => assert_eq!((args.signal.number(), args.executions.ids.len()), (number, 2)),
                 other => panic!("{other:?}"),
             }
         }

@@ -7,7 +7,8 @@ use clap::Args;
 use telexec_executor::{ExecutionId, Signal, parse_size};
 use tracing_subscriber::filter::LevelFilter;
 
-use super::executions::{parse_id, parse_signal};
+use super::agent::parse_id;
+use super::executions::parse_signal;
 use super::{CommandArgs, complete};
 use crate::config::ConnectArgs;
 use crate::connect::ReconnectArgs;
@@ -47,9 +48,10 @@ With -S, the highest code of all hosts instead of 1; codes are those of `telexec
 
 An inventory is a file of Ansible's (INI or YAML, with group_vars and host_vars beside it), a directory of such \
 files, or a script; or else a command with its arguments that prints one, or a list of names, as JSON. -a selects \
-all of its hosts, -w and -g some of them; without these nothing runs. A host's certificate must be of its name in the inventory, also where ansible_host says another address. Variables: \
-telexec_port (ansible_port is that of ssh), telexec_server_name, and telexec_target: any TARGET. A host that is \
-called as a configured target is that target.
+all of its hosts, -w and -g some of them; without these nothing runs. A host's certificate must \
+have its name in the inventory, even if ansible_host is another address. Variables: telexec_port (ansible_port is \
+that of ssh), telexec_server_name, and telexec_target: any TARGET. A host whose name is a configured target is that \
+target.
 
 A subcommand is the word right after fleet; after any flag it is the program.
 
@@ -207,7 +209,7 @@ pub(crate) struct ScheduleArgs {
     /// Run in batches, each starting when the one before is done
     #[arg(long, value_name = "N|%")]
     pub(crate) batch: Option<HostCount>,
-    /// Wait so long between batches
+    /// Wait between batches
     #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = parse_duration, requires = "batch")]
     pub(crate) batch_wait: Option<Duration>,
     /// Start no more hosts after more than this many failures [default with --batch: 0]

@@ -1,6 +1,7 @@
 //! The command line and its help.
 #![allow(rustdoc::broken_intra_doc_links, reason = "clap shows these comments as help, where `[:PORT]` is no link")]
 
+mod agent;
 mod certs;
 mod check;
 mod command;
@@ -18,6 +19,7 @@ use std::path::PathBuf;
 
 use clap::{Args, FromArgMatches, Parser};
 
+use self::agent::AnyAgentArg;
 pub(crate) use self::certs::{
     CA_DAYS, CertsAction, CertsArgs, CertsCrlArgs, CertsEnrollArgs, CertsInitArgs, CertsIssueArgs, CertsListArgs,
     CertsNames, CertsRenewArgs, CertsRevokeArgs, CertsServeArgs, CertsTokenArgs, CertsUsage, RevokeReason,
@@ -35,7 +37,6 @@ pub(crate) use self::fleet::{
 pub(crate) use self::mcp::{HttpArgs, McpArgs};
 pub(crate) use self::tool::{ToolArgs, ToolOptions, ToolStyle};
 use crate::config::ConnectArgs;
-use crate::syntax::Destination;
 
 /// Run commands on remote machines through telexec agents
 #[derive(Debug, Parser)]
@@ -154,9 +155,8 @@ Exit codes: 0 serving, 1 shutting down, 2 invalid command line or configuration,
 Example:
   telexec ping unix:///run/telexec/agent.sock")]
 pub(crate) struct PingArgs {
-    /// Agent: local, HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
-    #[arg(add = complete::targets())]
-    pub(crate) target: Destination,
+    #[command(flatten)]
+    pub(crate) agent: AnyAgentArg,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
 }
@@ -168,9 +168,8 @@ Exit codes: 0 shown, 2 invalid command line or configuration, 125 refused by the
 Example:
   telexec info --json local | jq -r .kernel")]
 pub(crate) struct InfoArgs {
-    /// Agent: local, HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
-    #[arg(add = complete::targets())]
-    pub(crate) target: Destination,
+    #[command(flatten)]
+    pub(crate) agent: AnyAgentArg,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,

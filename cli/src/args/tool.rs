@@ -2,9 +2,8 @@
 
 use clap::{Args, ValueEnum};
 
-use super::complete;
+use super::agent::AnyAgentArg;
 use crate::config::ConnectArgs;
-use crate::syntax::Destination;
 
 #[derive(Debug, Args)]
 #[command(
@@ -30,9 +29,8 @@ Examples:
   telexec tool web1 exec_command '{\"cmd\": \"make\", \"workdir\": \"/src\"}'"
 )]
 pub(crate) struct ToolArgs {
-    /// Agent: local, HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
-    #[arg(add = complete::targets())]
-    pub(crate) target: Destination,
+    #[command(flatten)]
+    pub(crate) agent: AnyAgentArg,
     /// Tool to call [default: list the tools]
     pub(crate) name: Option<String>,
     /// Parameters of the tool; - reads them from standard input

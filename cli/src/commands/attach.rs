@@ -14,10 +14,10 @@ use crate::output::{Failure, exit, print_message_async, with_causes};
 use crate::terminal;
 
 pub(crate) async fn run(mut args: AttachArgs) -> Result<u8, Failure> {
-    let (target, connect) = (args.target.clone(), args.connect.clone());
+    let (target, connect) = (args.agent.target.clone(), args.connect.clone());
     let mut attached = false;
     let ending = with_agent(&target, &connect, async |agent| attach(&mut args, agent, &mut attached).await).await;
-    let again = AttachHint { target: &target, id: &args.id, interactive: args.stdin, connect: &connect };
+    let again = AttachHint { target: &target, id: &args.execution.id, interactive: args.stdin, connect: &connect };
     let keeps_running = attached && !args.kill_on_disconnect;
     match ending {
         Ok(ending) => Ok(ending.report(&target, &again)),
@@ -29,18 +29,21 @@ pub(crate) async fn run(mut args: AttachArgs) -> Result<u8, Failure> {
 }
 
 async fn attach(args: &mut AttachArgs, agent: &Agent, attached: &mut bool) -> Result<FollowEnd, Failure> {
-    let link = args.reconnect.link(agent, &args.target);
-    let info = find(&*link.executor, &args.target, &args.id).await?;
-    args.id = info.id.clone();
+    let link = args.reconnect.link(agent, &args.agent.target);
+    let info = find(&*link.executor, &args.agent.target, &args.execution.id).await?;
+    args.execution.id = info.id.clone();
     let args = &*args;
-    let failed = |error: ExecutorError| call_failure(exit::of_error(&error), &args.target, &error);
+    let failed = |error: ExecutorError| call_failure(exit::of_error(&error), &args.agent.target, &error);
     let on_disconnect = if args.kill_on_disconnect { OnDisconnect::Kill } else { OnDisconnect::Detach };
     let position = if args.no_history { info.position } else { args.from };
-    let execution =
-        link.executor.attach(&args.id, Attach { on_disconnect, ..Attach::position(position) }).await.map_err(failed)?;
+    let execution = link
+        .executor
+        .attach(&args.execution.id, Attach { on_disconnect, ..Attach::position(position) })
+        .await
+        .map_err(failed)?;
     *attached = true;
     let raw = args.stdin && is_interactive(&info);
-    let mode = OutputMode { target: &args.target, json: args.json, raw };
+    let mode = OutputMode { target: &args.agent.target, json: args.json, raw };
     follow(execution, mode, link.outages.clone(), interact(args, &link, raw)).await
 }
 
@@ -50,7 +53,7 @@ async fn interact(args: &AttachArgs, link: &Link, raw: bool) -> Result<FollowEnd
     }
     let window = if raw { redraw(args, link).await } else { None };
     let keys = raw.then(|| args.detach_keys.clone());
-    let interaction = Interaction { target: &args.target, link, id: &args.id };
+    let interaction = Interaction { target: &args.agent.target, link, id: &args.execution.id };
     interaction.run(Some(StdinOptions { offset: None, raw, keys, warn_unread: true }), window).await
 }
 
@@ -62,15 +65,16 @@ fn is_interactive(info: &ExecutionInfo) -> bool {
 /// Checks with an empty write, while the output is followed, because it may block on another writer.
 async fn takes_input(args: &AttachArgs, link: &Link) -> Result<bool, Failure> {
     let nothing = Input { data: Bytes::new(), offset: Some(0), close: false };
-    match link.executor.write_input(&args.id, nothing).await {
+    match link.executor.write_input(&args.execution.id, nothing).await {
         Ok(_) => Ok(true),
         Err(error @ ExecutorError::FailedPrecondition { .. }) => {
-            print_message_async(format!("{}: input is not forwarded: {}", args.target, with_causes(&error))).await;
+            print_message_async(format!("{}: input is not forwarded: {}", args.agent.target, with_causes(&error)))
+                .await;
             Ok(false)
         }
         // the event stream reports how it ended
         Err(ExecutorError::NotFound(_) | ExecutorError::ShuttingDown) => Ok(false),
-        Err(error) => Err(call_failure(exit::of_lost(&error), &args.target, &error)),
+        Err(error) => Err(call_failure(exit::of_lost(&error), &args.agent.target, &error)),
     }
 }
 
@@ -80,6 +84,6 @@ async fn redraw(args: &AttachArgs, link: &Link) -> Option<TerminalSize> {
     let size = terminal::size().ok()?;
     let rows = if size.rows() > 1 { size.rows() - 1 } else { 2 };
     let other = TerminalSize::new(size.columns().into(), rows.into()).ok()?;
-    let _ = link.executor.resize(&args.id, other).await;
+    let _ = link.executor.resize(&args.execution.id, other).await;
     Some(other)
 }

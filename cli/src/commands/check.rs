@@ -16,8 +16,8 @@ pub(crate) async fn run(args: CheckArgs) -> Result<u8, Failure> {
     // the size does not matter
     let size = args.tty.then(|| TerminalSize::new(80, 24)).transpose();
     let command = exec::command(&args, size.map_err(|error| Failure::new(exit::USAGE, &error))?)?;
-    let check = with_agent(&args.target, &args.connect, async |agent| {
-        let failure = |error| call_failure(exit::of_error(&error), &args.target, &error);
+    let check = with_agent(&args.agent.target, &args.connect, async |agent| {
+        let failure = |error| call_failure(exit::of_error(&error), &args.agent.target, &error);
         agent.check_as(&command, &identity).await.map_err(failure)
     });
     let check = check.await?;

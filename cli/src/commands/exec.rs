@@ -22,14 +22,17 @@ pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
     apply_configured_user(&mut args)?;
     let mut running = None;
     let work = async |agent: &Agent| execute(&args, agent, &mut running).await;
-    let done = with_agent(&args.target, &args.connect, work).await;
+    let done = with_agent(&args.agent.target, &args.connect, work).await;
     match (done, running) {
         (Ok(ending), Some(id)) if !args.detach => {
-            let code = ending.report(&args.target, &attach_hint(&args, &id));
+            let code = ending.report(&args.agent.target, &attach_hint(&args, &id));
             if let FollowEnd::Exited { exited, .. } = &ending
                 && exit::is_timeout_of_agent(exited, args.timeout)
             {
-                print_message(&format!("{}: this timeout is set by the agent's configuration or policy", args.target));
+                print_message(&format!(
+                    "{}: this timeout is set by the agent's configuration or policy",
+                    args.agent.target
+                ));
             }
             Ok(code)
         }
@@ -39,7 +42,7 @@ pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
         }
         (Err(failure), _) if failure.code == exit::NOT_FOUND => {
             let argv = &args.command.argv;
-            let several = program::several_targets(&args.target, argv, &Config::load()?);
+            let several = program::several_targets(&args.agent.target, argv, &Config::load()?);
             Err(failure.hint(several.or_else(|| program::hint(argv))))
         }
         (Err(failure), _) => Err(failure),
@@ -47,12 +50,12 @@ pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
 }
 
 fn attach_hint<'a>(args: &'a ExecArgs, id: &'a ExecutionId) -> AttachHint<'a> {
-    AttachHint { target: &args.target, id, interactive: args.stdin, connect: &args.connect }
+    AttachHint { target: &args.agent.target, id, interactive: args.stdin, connect: &args.connect }
 }
 
 /// Checks what clap cannot.
 fn check(args: &ExecArgs) -> Result<(), Failure> {
-    if matches!(args.target, Destination::Local) && (args.survives_disconnect() || args.yield_after.is_some()) {
+    if matches!(args.agent.target, Destination::Local) && (args.survives_disconnect() || args.yield_after.is_some()) {
         return Err(Failure::message(
             exit::USAGE,
             "local: the agent ends with this process, so nothing can run in the background",
@@ -73,7 +76,7 @@ fn check(args: &ExecArgs) -> Result<(), Failure> {
 /// Uses the configured user if no flag sets one.
 pub(crate) fn apply_configured_user(args: &mut ExecArgs) -> Result<(), Failure> {
     if args.user.is_none() {
-        args.user = Config::load()?.resolve(&args.target, &args.connect)?.user;
+        args.user = Config::load()?.resolve(&args.agent.target, &args.connect)?.user;
     }
     Ok(())
 }
@@ -81,18 +84,18 @@ pub(crate) fn apply_configured_user(args: &mut ExecArgs) -> Result<(), Failure> 
 /// Starts the command, stores its ID in `running`, and follows it.
 async fn execute(args: &ExecArgs, agent: &Agent, running: &mut Option<ExecutionId>) -> Result<FollowEnd, Failure> {
     let size = args.tty.then(terminal::size).transpose().map_err(|error| Failure::new(exit::REFUSED, &error))?;
-    let link = args.reconnect.link(agent, &args.target);
+    let link = args.reconnect.link(agent, &args.agent.target);
     let execution = link.executor.execute(command(args, size)?).await;
-    let execution = execution.map_err(|error| call_failure(exit::of_error(&error), &args.target, &error))?;
+    let execution = execution.map_err(|error| call_failure(exit::of_error(&error), &args.agent.target, &error))?;
     let id = running.insert(execution.id().clone());
     if args.detach {
         return detach(args, execution).await;
     }
     let raw = args.interactive();
-    let mode = OutputMode { target: &args.target, json: args.json, raw };
+    let mode = OutputMode { target: &args.agent.target, json: args.json, raw };
     let keys = (raw && args.survives_disconnect()).then(|| args.detach_keys.clone());
     let feed = args.stdin.then_some(StdinOptions { offset: Some(0), raw, keys, warn_unread: false });
-    let interaction = Interaction { target: &args.target, link: &link, id };
+    let interaction = Interaction { target: &args.agent.target, link: &link, id };
     follow(execution, mode, link.outages.clone(), interaction.run(feed, size)).await
 }
 
@@ -103,7 +106,7 @@ async fn detach(args: &ExecArgs, mut execution: Execution) -> Result<FollowEnd, 
         false => Ok(format!("{}\n", execution.id())),
     };
     while let Some(event) = execution.next().await {
-        event.map_err(|error| call_failure(exit::of_lost(&error), &args.target, &error))?;
+        event.map_err(|error| call_failure(exit::of_lost(&error), &args.agent.target, &error))?;
     }
     output::print(line.map_err(|error| Failure::new(exit::LOST, &error))?.as_bytes()).map(|()| FollowEnd::Promoted)
 }
@@ -115,7 +118,7 @@ pub(crate) fn command(args: &ExecArgs, size: Option<TerminalSize>) -> Result<Com
         builder = builder.user(user);
     }
     if let Some(directory) = &args.workdir {
-        builder = builder.working_directory(directory_for(&args.target, directory)?);
+        builder = builder.working_directory(directory_for(&args.agent.target, directory)?);
     }
     if let Some(timeout) = args.timeout {
         builder = builder.timeout(timeout);
@@ -126,7 +129,7 @@ pub(crate) fn command(args: &ExecArgs, size: Option<TerminalSize>) -> Result<Com
     in_background(builder, args)
         .accepts_input(args.stdin)
         .build()
-        .map_err(|error| Failure::new(exit::REFUSED, &error).context(&args.target))
+        .map_err(|error| Failure::new(exit::REFUSED, &error).context(&args.agent.target))
 }
 
 /// Requests a terminal of the same type as this one, unless TERM is set explicitly.

@@ -17,24 +17,24 @@ use crate::syntax::Destination;
 const NOT_SERVING: u8 = 1;
 
 pub(crate) async fn ping(args: PingArgs) -> Result<u8, Failure> {
-    let session = Session::open(&args.target, &args.connect).await?;
+    let session = Session::open(&args.agent.target, &args.connect).await?;
     let ping = session.agent.ping().await;
     session.close().await?;
-    let ping = ping.map_err(|error| failure(&args.target, &error))?;
+    let ping = ping.map_err(|error| failure(&args.agent.target, &error))?;
     let state = if ping.serving { "serving" } else { "not serving: shutting down" };
     let millis = ping.round_trip.as_secs_f64() * 1000.0;
-    output::print(format!("{}: {state}, {millis:.1} ms\n", args.target).as_bytes())?;
+    output::print(format!("{}: {state}, {millis:.1} ms\n", args.agent.target).as_bytes())?;
     Ok(if ping.serving { 0 } else { NOT_SERVING })
 }
 
 pub(crate) async fn info(args: InfoArgs) -> Result<u8, Failure> {
     let config = Config::load()?;
-    let resolved = config.resolve(&args.target, &args.connect)?;
+    let resolved = config.resolve(&args.agent.target, &args.connect)?;
     check_own_certificate(&config, &resolved)?;
     let session = Session::connect(&resolved).await?;
     let info = session.agent.info().await;
     session.close().await?;
-    let info = info.map_err(|error| failure(&args.target, &error))?;
+    let info = info.map_err(|error| failure(&args.agent.target, &error))?;
     // on a Unix socket or vsock none is shown
     let is_tcp = matches!(resolved.target, Some(Target::Tcp { .. }));
     let own = resolved.options.tls.as_ref().filter(|_| is_tcp).and_then(own_expire_time).and_then(json::time);

@@ -14,8 +14,8 @@ use crate::terminal::stdin;
 const FAILED: u8 = 1;
 
 pub(crate) async fn run(args: InputArgs) -> Result<u8, Failure> {
-    let session = Session::open(&args.target, &args.connect).await?;
-    let mut input = InputSender { executor: session.agent.executor(), id: args.id.clone(), args: &args };
+    let session = Session::open(&args.agent.target, &args.connect).await?;
+    let mut input = InputSender { executor: session.agent.executor(), id: args.execution.id.clone(), args: &args };
     match &args.text {
         Some(text) => input.send_text(text).await?,
         None => input.send_stdin().await?,
@@ -51,7 +51,7 @@ impl InputSender<'_> {
         let input = Input { data, offset: None, close };
         let sent = match self.executor.write_input(&self.id, input.clone()).await {
             Err(error @ ExecutorError::NotFound(_)) => {
-                let target = &self.args.target;
+                let target = &self.args.agent.target;
                 self.id = find_by_prefix(&self.executor, target, &self.id, &error, ExecutionId::is_uuid).await?.id;
                 self.executor.write_input(&self.id, input).await
             }
@@ -59,7 +59,7 @@ impl InputSender<'_> {
         };
         sent.map(|_| ()).map_err(|error| {
             let failed = matches!(error, ExecutorError::FailedPrecondition { .. });
-            call_failure(if failed { FAILED } else { exit::of_error(&error) }, &self.args.target, &error)
+            call_failure(if failed { FAILED } else { exit::of_error(&error) }, &self.args.agent.target, &error)
         })
     }
 }

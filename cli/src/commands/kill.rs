@@ -9,10 +9,10 @@ use crate::connect::{Session, call_failure};
 use crate::output::{Failure, exit, print_message};
 
 pub(crate) async fn run(args: KillArgs) -> Result<u8, Failure> {
-    let session = Session::open(&args.target, &args.connect).await?;
+    let session = Session::open(&args.agent.target, &args.connect).await?;
     let executor = session.agent.executor();
     let mut code = 0;
-    for id in &args.ids {
+    for id in &args.executions.ids {
         match kill(&args, &executor, id).await {
             // those that are known get the signal all the same
             Err(failure) if failure.code == exit::REFUSED => {
@@ -26,13 +26,13 @@ pub(crate) async fn run(args: KillArgs) -> Result<u8, Failure> {
 }
 
 async fn kill(args: &KillArgs, executor: &RemoteExecutor, id: &ExecutionId) -> Result<(), Failure> {
-    let failed = |error: ExecutorError| call_failure(exit::of_error(&error), &args.target, &error);
+    let failed = |error: ExecutorError| call_failure(exit::of_error(&error), &args.agent.target, &error);
     match executor.signal(id, args.signal).await {
         Err(error @ ExecutorError::NotFound(_)) => {
-            let found = find_by_prefix(executor, &args.target, id, &error, ExecutionId::is_uuid).await?;
+            let found = find_by_prefix(executor, &args.agent.target, id, &error, ExecutionId::is_uuid).await?;
             executor.signal(&found.id, args.signal).await.map_err(failed)?;
             // what is ended is not exactly what was named; a name that was chosen is never the beginning of another
-            print_message(&format!("{}: {} sent to {}", args.target, args.signal, found.id));
+            print_message(&format!("{}: {} sent to {}", args.agent.target, args.signal, found.id));
             Ok(())
         }
         sent => sent.map(|_| ()).map_err(failed),

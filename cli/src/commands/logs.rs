@@ -15,14 +15,14 @@ const TAIL_BYTES: u64 = 64 * 1024;
 const TAIL_GROWTH: u64 = 8;
 
 pub(crate) async fn run(args: LogsArgs) -> Result<u8, Failure> {
-    with_agent(&args.target, &args.connect, async |agent| logs(&args, agent).await).await.map(|()| 0)
+    with_agent(&args.agent.target, &args.connect, async |agent| logs(&args, agent).await).await.map(|()| 0)
 }
 
 async fn logs(args: &LogsArgs, agent: &Agent) -> Result<(), Failure> {
-    let Link { executor, .. } = args.reconnect.link(agent, &args.target);
+    let Link { executor, .. } = args.reconnect.link(agent, &args.agent.target);
     let executor = &*executor;
-    let info = find(executor, &args.target, &args.id).await?;
-    let failed = |error: ExecutorError| call_failure(exit::of_error(&error), &args.target, &error);
+    let info = find(executor, &args.agent.target, &args.execution.id).await?;
+    let failed = |error: ExecutorError| call_failure(exit::of_error(&error), &args.agent.target, &error);
     let start = match args.last_lines() {
         Some(lines) => tail(executor, &info.id, info.position, lines).await.map_err(failed)?,
         None => 0,
@@ -36,11 +36,11 @@ async fn logs(args: &LogsArgs, agent: &Agent) -> Result<(), Failure> {
 }
 
 async fn print(args: &LogsArgs, mut section: Section) -> Result<(), Failure> {
-    let mode = OutputMode { target: &args.target, json: false, raw: false };
+    let mode = OutputMode { target: &args.agent.target, json: false, raw: false };
     let mut output = OutputWriter::start()?;
     loop {
         let event = section.next().await;
-        match event.map_err(|error| call_failure(exit::of_lost(&error), &args.target, &error))? {
+        match event.map_err(|error| call_failure(exit::of_lost(&error), &args.agent.target, &error))? {
             Some(SectionEvent::Output(chunk)) => output.write(chunk.stream, chunk.data).await?,
             Some(SectionEvent::Gap(position)) => output.write(OutputStream::Stderr, mode.gap(position).into()).await?,
             None => return output.finish().await,

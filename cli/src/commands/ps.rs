@@ -15,12 +15,12 @@ pub(super) const HEADING: [&str; 7] = ["ID", "STATE", "PID", "STARTED", "IDENTIT
 pub(super) const IDENTITY: usize = 4;
 
 pub(crate) async fn run(args: PsArgs) -> Result<u8, Failure> {
-    let session = Session::open(&args.target, &args.connect).await?;
+    let session = Session::open(&args.agent.target, &args.connect).await?;
     let labels = args.label.iter().cloned().collect();
     let query = ListQuery { include_exited: args.all, labels, ..ListQuery::default() };
     let executions = list(&session.agent.executor(), query).await;
     session.close().await?;
-    let executions = executions.map_err(|error| call_failure(exit::of_error(&error), &args.target, &error))?;
+    let executions = executions.map_err(|error| call_failure(exit::of_error(&error), &args.agent.target, &error))?;
     let text = match (args.quiet, args.json) {
         (true, _) => executions.iter().map(|info| format!("{}\n", info.id)).collect(),
         (false, true) => json_lines(&executions)?,

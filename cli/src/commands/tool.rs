@@ -26,20 +26,20 @@ pub(crate) async fn run(args: ToolArgs) -> Result<u8, Failure> {
         Some(_) => params(&args.params)?,
         None => Value::Null,
     };
-    let user = Config::load()?.resolve(&args.target, &args.connect)?.user;
-    with_agent(&args.target, &args.connect, async |agent| work(&args, params, user, agent).await).await
+    let user = Config::load()?.resolve(&args.agent.target, &args.connect)?.user;
+    with_agent(&args.agent.target, &args.connect, async |agent| work(&args, params, user, agent).await).await
 }
 
 async fn work(args: &ToolArgs, params: Value, user: Option<String>, agent: &Agent) -> Result<u8, Failure> {
     let tools = tools(&args.options, user, agent.executor());
     let Some(name) = &args.name else {
         // fail if the agent is unreachable
-        agent.ping().await.map_err(|error| call_failure(exit::LOST, &args.target, &error))?;
+        agent.ping().await.map_err(|error| call_failure(exit::LOST, &args.agent.target, &error))?;
         return list(&tools, args.json).map(|()| 0);
     };
     let tool = tools.iter().find(|tool| tool.definition().name == *name).ok_or_else(|| {
         Failure::message(exit::USAGE, format!("no such tool: {name:?}"))
-            .hint(Some(format!("`telexec tool {}` lists the tools", args.target)))
+            .hint(Some(format!("`telexec tool {}` lists the tools", args.agent.target)))
     })?;
     let result = call(tool.as_ref(), params, args.stream).await;
     show(result.map_err(|error| failure(args, &error))?, args.json)
@@ -130,14 +130,14 @@ fn is_refused(result: &ToolResult) -> bool {
 
 fn failure(args: &ToolArgs, error: &ToolError) -> Failure {
     let ToolError::Failed { source: Some(source), .. } = error else {
-        return Failure::new(FAILED, error).context(&args.target);
+        return Failure::new(FAILED, error).context(&args.agent.target);
     };
     match source.downcast_ref::<ExecutorError>() {
         Some(error @ (ExecutorError::Denied { .. } | ExecutorError::Unauthenticated { .. })) => {
-            call_failure(exit::REFUSED, &args.target, error)
+            call_failure(exit::REFUSED, &args.agent.target, error)
         }
-        Some(error) if exit::of_error(error) == exit::LOST => call_failure(exit::LOST, &args.target, error),
-        _ => Failure::new(FAILED, error).context(&args.target),
+        Some(error) if exit::of_error(error) == exit::LOST => call_failure(exit::LOST, &args.agent.target, error),
+        _ => Failure::new(FAILED, error).context(&args.agent.target),
     }
 }
 

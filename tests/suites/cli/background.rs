@@ -111,7 +111,8 @@ async fn all_pages_are_listed() {
 #[tokio::test]
 async fn a_login_shell_is_listed_as_one() {
     let site = Site::unix().await;
-    let id = site.detached(&["-it"]).await;
+    // killed amid a profile of this machine it could leave locks behind
+    let id = site.detached(&["-it", "-e", &format!("HOME={}", site.path().display())]).await;
     let listed = site.say("ps", &[]).await;
     assert!(listed.answer().trim_end().ends_with("(login shell)"), "{listed:?}");
     site.say("kill", &["-s", "KILL", &id]).await.answer();

@@ -151,6 +151,8 @@ async fn every_example_is_a_valid_command_line() {
     while let Some(line) = lines.pop() {
         let said = Said::by(telexec(line.iter().map(String::as_str).chain(["--help"]))).await;
         for example in examples(said.answer()) {
+            // a line that is too long for the help is wrapped
+            assert!(example.contains("telexec "), "{line:?}: {example}");
             std::fs::write(&log, "").unwrap();
             let home = tempfile::tempdir().unwrap();
             let mut command = Command::new("bash");

@@ -20,7 +20,7 @@ use crate::output::{Failure, exit, write_failure};
 
 /// Events waiting for the thread; when it is full, hosts are slowed down.
 const QUEUE: usize = 64;
-/// Between updates of the live line, whose time goes on without events.
+/// Between updates of the live line, which shows the time elapsed.
 const TICK: Duration = Duration::from_millis(250);
 /// How long the thread may take to remove the live line when it must not wait for the hosts.
 const ABANDON_TIMEOUT: Duration = Duration::from_millis(200);
