@@ -108,8 +108,9 @@ case "$*" in
   *start*telexecd*)
     if agent >/dev/null; then pkill -f '^telexecd --config'; while agent >/dev/null; do sleep 0.1; done; fi
     mkdir -p /run/telexec
+    rm -f /run/telexecd.log # what the agent before it has said
     setsid telexecd --config /etc/telexec/telexecd.toml >/run/telexecd.log 2>&1 </dev/null &
-    until grep -q '^listening on' /run/telexecd.log; do sleep 0.1; done ;;
+    until grep -qs '^listening on' /run/telexecd.log; do sleep 0.1; done ;;
 esac""",
     "systemd-run": """while [ "$1" != sh ]; do shift; done
 setsid "$@" >/dev/null 2>&1 </dev/null &""",

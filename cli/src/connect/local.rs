@@ -40,8 +40,12 @@ mod linux {
             let served = tokio::spawn(serve(config, listeners, async {
                 let _ = stopped.await;
             }));
-            let agent = Agent::connect(&Target::Unix(socket), ConnectOptions::default()).await;
-            Ok((agent.map_err(|error| failed(&error))?, Self { stop, served }))
+            let this = Self { stop, served };
+            match Agent::connect(&Target::Unix(socket), ConnectOptions::default()).await {
+                Ok(agent) => Ok((agent, this)),
+                // an agent that cannot work here has said why, and closed its socket
+                Err(error) => Err(this.stop().await.err().unwrap_or_else(|| failed(&error))),
+            }
         }
 
         /// Stops the agent, which ends all its executions, and waits for it.

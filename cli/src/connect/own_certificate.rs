@@ -54,19 +54,17 @@ fn warning(path: &Path, end: SystemTime, within: Duration, now: SystemTime) -> O
     let path = path.display();
     match end.duration_since(now) {
         Err(_) => Some(format!("warning: {path} has expired on {date}")),
-        Ok(rest) if rest < within => {
-            let rest = humantime::format_duration(coarse(rest));
-            Some(format!("warning: {path} expires in {rest}, on {date}: renew it"))
-        }
+        Ok(rest) if rest < within => Some(format!("warning: {path} expires in {}, on {date}: renew it", coarse(rest))),
         Ok(_) => None,
     }
 }
 
 /// In whole days, or hours on the last.
-fn coarse(rest: Duration) -> Duration {
+fn coarse(rest: Duration) -> String {
     const HOUR: u64 = 60 * 60;
-    let unit = if rest.as_secs() < 24 * HOUR { HOUR } else { 24 * HOUR };
-    Duration::from_secs((rest.as_secs() / unit).max(1) * unit)
+    let (unit, name) = if rest.as_secs() < 24 * HOUR { (HOUR, "hour") } else { (24 * HOUR, "day") };
+    let count = (rest.as_secs() / unit).max(1);
+    format!("{count} {name}{}", if count == 1 { "" } else { "s" })
 }
 
 /// What matters of the certificates in a file.
@@ -106,7 +104,7 @@ mod tests {
         let now = SystemTime::UNIX_EPOCH + DAY * 20_000;
         let said = |end| warning(Path::new("a.pem"), end, DAY * 14, now);
         assert_eq!(said(now + DAY * 14), None);
-        assert_eq!(said(now + DAY * 7 / 2).unwrap(), "warning: a.pem expires in 3days, on 2024-10-07: renew it");
+        assert_eq!(said(now + DAY * 7 / 2).unwrap(), "warning: a.pem expires in 3 days, on 2024-10-07: renew it");
         assert!(said(now + DAY / 2).unwrap().contains("in 12h,"));
         assert_eq!(said(now - DAY).unwrap(), "warning: a.pem has expired on 2024-10-03");
         assert_eq!(warning(Path::new("a.pem"), now + DAY, Duration::ZERO, now), None);

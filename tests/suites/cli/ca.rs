@@ -263,7 +263,7 @@ async fn a_caller_is_warned_once_before_its_certificate_or_the_ca_expires() {
     let said = run("", &exec).await;
     assert_eq!((said.code, said.stdout()), (0, "hi\n"), "{said:?}");
     let [one] = warnings(&said)[..] else { panic!("{said:?}") };
-    assert!(one.contains("alice.pem expires in 5days") && one.starts_with("telexec: "), "{one}");
+    assert!(one.contains("alice.pem expires in 5 days") && one.starts_with("telexec: "), "{one}");
     // both, if there is less time than that
     assert_eq!(warnings(&run("[defaults]\nexpiry_warning = \"60d\"", &exec).await).len(), 2);
     assert_eq!(run("[defaults]\nexpiry_warning = \"0s\"", &exec).await.answer(), "hi\n");

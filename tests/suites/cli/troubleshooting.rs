@@ -272,8 +272,14 @@ async fn of_agents_that_do_not_start() {
     shows("… must be a directory of this user that no one else can write to", &said);
     // where no cgroup can be made
     if is_root() {
-        let without =
-            Agent::builder().through(["unshare", "--mount", "sh", "-c", "umount -l /sys/fs/cgroup; exec \"$@\"", "sh"]);
+        let without = Agent::builder().through([
+            "unshare",
+            "--mount",
+            "sh",
+            "-c",
+            "umount -l -a -t cgroup,cgroup2; exec \"$@\"",
+            "sh",
+        ]);
         let said = refusal(without.config("require_containment = \"cgroup\""));
         shows("the configuration requires …, which does not work here: …", &said);
     }

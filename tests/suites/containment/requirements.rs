@@ -3,7 +3,7 @@
 use std::os::unix::fs::chown;
 
 use telexec_executor::{Command, Executor};
-use telexec_tests::{Agent, AgentBuilder, MARK, NOBODY, is_root, marker, processes_with, until, until_output};
+use telexec_tests::{Agent, AgentBuilder, MARK, NOBODY, is_root, marker, processes_with, program, until, until_output};
 
 /// A filter that answers ENOSYS, as an older kernel does, to the call of this number; if a second number is not 0, only if
 /// its first argument has that flag.
@@ -56,6 +56,10 @@ fn without_a_proc_of_its_own_it_does_not_start() {
     refuses(after("mount -t proc -o subset=pid none /proc"), "/proc cannot be used: /proc/loadavg");
     let inside = Agent::builder().through(["unshare", "--pid", "--fork", "--kill-child"]);
     refuses(inside, "/proc cannot be used: it is of another pid namespace");
+    let mut local = std::process::Command::new("unshare");
+    local.args(["--pid", "--fork", "--kill-child"]).arg(program("telexec")).args(["exec", "local", "true"]);
+    let said = String::from_utf8(local.output().unwrap().stderr).unwrap();
+    assert!(said.contains("/proc cannot be used: it is of another pid namespace"), "{said}");
     // root is of the group that sees all by default
     let blind = ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"];
     refuses(

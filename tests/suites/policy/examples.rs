@@ -131,34 +131,41 @@ async fn whoever_may_run_something_may_look_too() {
     assert!(!admin.check_as(&sh("rm").user("nobody").build().unwrap(), "ops-bob").await.unwrap().allowed);
 }
 
-/// The first block in this language of README's section on authorization.
+/// The blocks in this language of README's section on authorization.
 fn readme(language: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
     let (_, section) = readme.split_once("\n## Authorization\n").unwrap();
     let (section, _) = section.split_once("\n## ").unwrap();
-    let (_, block) = section.split_once(&format!("\n```{language}\n")).unwrap();
-    block.split_once("```").unwrap().0.to_owned()
+    let fence = format!("\n```{language}\n");
+    let blocks = section.split(fence.as_str()).skip(1);
+    blocks.map(|block| block.split_once("```").unwrap().0).collect()
 }
 
 /// As README has it, by the caller that it has made a certificate for.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_policy_of_readme_permits_its_commands() {
     let (certs, directory) = (Certs::new(), directory());
-    let config = format!("listen = [\"unix:///x.sock\"]\n{}", readme("toml"));
-    std::fs::write(directory.path().join("telexecd.toml"), &config).unwrap();
-    std::fs::write(directory.path().join("policy.cedar"), readme("cedar")).unwrap();
+    let config = readme("toml");
+    let write = |name: &str, text: &[u8]| std::fs::write(directory.path().join(name), text).unwrap();
+    write("telexecd.toml", config.as_bytes());
+    write("policy.cedar", readme("cedar").as_bytes());
     let (_, roles) = config.split_once("[roles]").unwrap();
     let agent = Agent::builder().mtls(&certs).policy(readme("cedar")).config(format!("[roles]{roles}")).start();
+    let (_, port) = agent.address().rsplit_once(':').unwrap();
+    write("config.toml", format!("[targets.web1]\naddress = \"localhost:{port}\"\n").as_bytes());
     let alice = certs.ca.issue(Leaf::client("alice"));
     let path = format!("{}:{}", program("telexec").parent().unwrap().display(), std::env::var("PATH").unwrap());
-    let (_, port) = agent.address().rsplit_once(':').unwrap();
     let mut asked = Vec::new();
     for line in readme("sh").lines() {
+        // it is this one that listens
+        if line == "./telexecd --config telexecd.toml" {
+            continue;
+        }
         // nothing is done to this machine
-        let text = line.replace("web1:7443", &format!("localhost:{port}")).replace("telexec exec ", "telexec check ");
+        let text = line.replace("telexec exec ", "telexec check ").replace("./telexecd ", "telexecd ");
         let mut shell = tokio::process::Command::new("sh");
-        shell.arg("-c").arg(text).env("PATH", &path).current_dir(directory.path());
+        shell.arg("-c").arg(text).env("PATH", &path).env("TELEXEC_CONFIG", "config.toml").current_dir(directory.path());
         shell.env("TELEXEC_CERT", &alice.cert).env("TELEXEC_KEY", &alice.key).env("TELEXEC_CA", certs.ca.cert());
         let output = within(shell.kill_on_drop(true).output()).await.unwrap();
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();

@@ -110,7 +110,7 @@ async fn root_on_the_agents_own_socket_finds_and_ends_what_others_run() {
     assert_eq!(said(&["ps", "-q", &socket]).await, (0, format!("{id}\n")));
     // its output and its input are for its owner
     assert_eq!(said(&["attach", &socket, id.as_str()]).await.0, 125);
-    assert_eq!(said(&["input", &socket, id.as_str(), "text"]).await.0, 1);
+    assert_eq!(said(&["input", &socket, id.as_str(), "text"]).await.0, 125);
     assert_eq!(said(&["kill", "-s", "KILL", &socket, id.as_str()]).await.0, 0);
     until("it has ended", async || said(&["ps", "-q", &socket]).await.1.is_empty()).await;
     assert!(said(&["ps", "-q", "-a", &socket]).await.1.contains(id.as_str()));
