@@ -16,6 +16,7 @@ mod man;
 mod mcp;
 mod program;
 mod ps;
+mod source;
 mod tool;
 mod wait;
 

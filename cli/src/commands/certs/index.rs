@@ -101,7 +101,6 @@ impl Index {
     }
 
     /// Those with this name or serial number, in the order in which they were issued.
-    ///
     pub(super) fn find(&self, selector: &str) -> Vec<usize> {
         let serial = serial(selector);
         let by = |matches: &dyn Fn(&Issued) -> bool| -> Vec<usize> {

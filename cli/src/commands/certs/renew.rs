@@ -70,7 +70,7 @@ fn due(store: &Store, args: &CertsRenewArgs) -> Result<Vec<Issued>, Failure> {
         for issued in store.current(now) {
             match issued.not_after < now {
                 true => print_message(&format!(
-                    "{} has expired on {}: name it to renew it",
+                    "{} expired on {}: name it to renew it",
                     issued.profile.name,
                     date(issued.not_after)
                 )),

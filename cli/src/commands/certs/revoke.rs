@@ -55,7 +55,7 @@ fn revoke_one(
         let (name, serial, end) = (&issued.profile.name, &issued.serial, date(issued.not_after));
         text += &match (status, issued.revoke_time) {
             (Status::Expired, _) => continue,
-            (_, Some(since)) => format!("{name}, serial {serial}, is revoked since {}\n", date(since)),
+            (_, Some(since)) => format!("{name}, serial {serial}, was revoked on {}\n", date(since)),
             (_, None) => {
                 (issued.revoke_time, issued.revoke_reason) = (Some(now), reason);
                 format!("revoked {name}, serial {serial}, which was valid until {end}\n")

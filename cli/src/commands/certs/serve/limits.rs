@@ -1,13 +1,14 @@
 //! What the service bounds by source or by certificate: connections, lines of the log, renewals.
 
 use std::hash::Hash;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 
 use super::super::profile::Usage;
+use crate::commands::source::source;
 
 /// New connections of one source in a second, and at once: a fleet may be behind one address.
 const CONNECTIONS_PER_SECOND: NonZeroU32 = NonZeroU32::new(10).unwrap();
@@ -64,15 +65,6 @@ fn is_within<K: Clone + Eq + Hash>(rate: &DefaultKeyedRateLimiter<K>, key: &K) -
         rate.retain_recent();
     }
     rate.check_key(key).is_ok()
-}
-
-/// An IPv6 /64 is one source, since one peer may have all its addresses.
-fn source(address: IpAddr) -> IpAddr {
-    const NETWORK: u128 = u128::MAX << 64;
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & NETWORK).into(),
-        address => address,
-    }
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ async fn accept(listener: TcpListener, tls: Arc<ServiceTls>, enrollments: Enroll
         if !enrollments.limits.admits(address.ip()) {
             continue;
         }
-        // a full house has the next one wait in the queue of the socket
+        // when all slots are taken, new connections wait in the listen backlog
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { continue };
         let (acceptor, enrollments) = (TlsAcceptor::from(tls.config()), enrollments.clone());
         tokio::spawn(async move {

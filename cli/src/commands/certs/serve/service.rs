@@ -202,7 +202,7 @@ fn usable(index: &Index, presented: &[u8], now: SystemTime) -> Option<Result<Iss
     Some(match index.status(at, now) {
         CertificateStatus::Revoked => Err("the certificate is revoked".to_owned()),
         CertificateStatus::Expired => {
-            Err(format!("the certificate has expired on {}: enrol with a new token", date(issued.not_after)))
+            Err(format!("the certificate expired on {}: enrol with a new token", date(issued.not_after)))
         }
         CertificateStatus::Valid | CertificateStatus::Renewed => Ok(issued),
     })

@@ -6,12 +6,14 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::future::pending;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
+
+use crate::commands::source::source;
 
 /// Open at once.
 pub(super) const MAX_CONNECTIONS: usize = 256;
@@ -142,15 +144,6 @@ impl Drop for ActiveRequest {
             entry.requests = entry.requests.saturating_sub(1);
             entry.since = Instant::now();
         }
-    }
-}
-
-/// The unit of fairness: an IPv6 /64 is one source, since one peer may have all its addresses.
-fn source(address: IpAddr) -> IpAddr {
-    const NETWORK: u128 = u128::MAX << 64;
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & NETWORK).into(),
-        address => address,
     }
 }
 
