@@ -191,7 +191,7 @@ pub struct McpServer {
     child: Child,
     /// Where it is called.
     pub url: String,
-    _log: Lines<BufReader<ChildStderr>>,
+    log: Lines<BufReader<ChildStderr>>,
 }
 
 impl McpServer {
@@ -205,7 +205,20 @@ impl McpServer {
         let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
         let line = within(log.next_line()).await.unwrap().expect("it says where it is called");
         let url = line.strip_prefix("telexec: MCP is served at ").expect(&line).to_owned();
-        Self { child, url, _log: log }
+        Self { child, url, log }
+    }
+
+    /// Waits for a line of its standard error with this text.
+    ///
+    /// # Panics
+    /// There is none.
+    pub async fn logged(&mut self, text: &str) {
+        while let Some(line) = within(self.log.next_line()).await.unwrap() {
+            if line.contains(text) {
+                return;
+            }
+        }
+        panic!("it ended without a line with {text:?}");
     }
 
     /// Its address without the scheme and the path.

@@ -32,9 +32,12 @@ Put credentials in the configuration or in flags: MCP clients seldom pass on the
 
 With --listen, clients connect to http://IP:PORT/mcp (streamable HTTP), or https with TLS. Without TLS \
 only loopback addresses are served, to every user of the machine or those who know the token. With TLS, \
-callers need a certificate of --client-ca, the token, or both. The certificate files are reloaded when \
-they change. All callers act with the credentials that telexec has for the targets. Each session has its own working directory; in MCP since 2026-07-28, which \
-has no sessions, it does not carry over.
+callers need a certificate of --client-ca, the token, or both. The certificate files and the token file \
+are reloaded when they change.
+
+All callers act with the credentials that telexec has for the targets, and share the tasks: each can \
+read, write to and stop those of the others. A session belongs to the certificate that began it, and has \
+its own working directory; in MCP since 2026-07-28, which has no sessions, it does not carry over.
 
 Exit codes: 0 the client closed standard input, 1 it did not speak MCP, 2 invalid command line or \
 configuration, 128+n killed by signal n.",

@@ -5,9 +5,12 @@ use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
-use telexec_tests::{Agent, Certs, McpClient, McpServer, directory, marker, processes_with, telexec_mcp, within};
+use telexec_tests::{
+    Agent, Certs, Leaf, McpClient, McpServer, Pair, directory, marker, processes_with, telexec_mcp, within,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
 use super::ends::{nothing_is_left, tree};
 
@@ -333,30 +336,115 @@ async fn a_revoked_certificate_is_refused_on_open_connections_too() {
     let args = ["--tls-cert", &path(&certs.agent.cert), "--tls-key", &path(&certs.agent.key)].map(str::to_owned);
     let args: Vec<_> = args.into_iter().chain(["--client-ca".into(), path(&certs.ca.cert())]).collect();
     let args = [args, vec!["--client-crl".into(), path(&list), "local".into()]].concat();
-    let server = McpServer::start(&args.iter().map(String::as_str).collect::<Vec<_>>()).await;
-    let connect = async || {
-        let stream = within(TcpStream::connect(server.address())).await.unwrap();
-        let mut config = (*certs.config(Some(&certs.client))).clone();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
-        within(connector.connect(rustls::pki_types::ServerName::try_from("localhost").unwrap(), stream)).await
+    let mut server = McpServer::start(&args.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let address = server.address().to_owned();
+    let get = async |stream: &mut TlsStream<TcpStream>| {
+        stream.write_all(b"GET /elsewhere HTTP/1.1\r\nHost: localhost\r\n\r\n").await?;
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"MCP is at /mcp\n") {
+            answer.push(stream.read_u8().await?);
+        }
+        Ok::<_, std::io::Error>(answer)
     };
-    let get = b"GET /elsewhere HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    let mut open = connect().await.unwrap();
-    within(open.write_all(get)).await.unwrap();
-    let mut answer = vec![0; 12];
-    within(open.read_exact(&mut answer)).await.unwrap();
-    assert_eq!(answer, b"HTTP/1.1 404");
+    let mut open = connect(&certs, &certs.client, &address).await.unwrap();
+    within(get(&mut open)).await.unwrap();
     // one that is mixed up changes nothing
     std::fs::write(&list, telexec_tests::Ca::new("other").revocation_list(&[&certs.client])).unwrap();
+    server.logged("cannot reload the certificates").await;
+    within(get(&mut open)).await.unwrap();
+    within(get(&mut connect(&certs, &certs.client, &address).await.unwrap())).await.unwrap();
     std::fs::write(place.path().join("new"), certs.ca.revocation_list(&[&certs.client])).unwrap();
     std::fs::rename(place.path().join("new"), &list).unwrap();
     // closed by the server
     let mut rest = Vec::new();
     let _ = within(open.read_to_end(&mut rest)).await;
-    let refused = match connect().await {
-        Ok(mut stream) => within(stream.write_all(get)).await.is_err() || within(stream.read_u8()).await.is_err(),
+    let refused = match connect(&certs, &certs.client, &address).await {
+        Ok(mut stream) => within(get(&mut stream)).await.is_err(),
         Err(_) => true,
     };
     assert!(refused);
+}
+
+async fn connect(certs: &Certs, pair: &Pair, address: &str) -> std::io::Result<TlsStream<TcpStream>> {
+    let stream = within(TcpStream::connect(address)).await.unwrap();
+    let mut config = (*certs.config(Some(pair))).clone();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
+    within(connector.connect(rustls::pki_types::ServerName::try_from("localhost").unwrap(), stream)).await
+}
+
+/// The answer to this method with this body, in this session, from the holder of this certificate.
+async fn asked(server: &McpServer, certs: &Certs, pair: &Pair, method: &str, session: &str, body: &str) -> String {
+    let mut request = format!("{method} /mcp HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+    request += "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n";
+    if !session.is_empty() {
+        request += &format!("Mcp-Session-Id: {session}\r\n");
+    }
+    let request = format!("{request}Content-Length: {}\r\n\r\n{body}", body.len());
+    let mut stream = connect(certs, pair, server.address()).await.unwrap();
+    within(stream.write_all(request.as_bytes())).await.unwrap();
+    let mut answer = Vec::new();
+    within(stream.read_to_end(&mut answer)).await.unwrap();
+    String::from_utf8(answer).unwrap()
+}
+
+async fn begin(server: &McpServer, certs: &Certs, pair: &Pair) -> String {
+    let initialize = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" } } });
+    let answer = asked(server, certs, pair, "POST", "", &initialize.to_string()).await;
+    let session = answer.lines().find_map(|line| line.strip_prefix("mcp-session-id: "));
+    session.unwrap_or_else(|| panic!("{answer}")).to_owned()
+}
+
+const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_belongs_to_the_certificate_that_began_it() {
+    let certs = Certs::new();
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    let (cert, key, ca) = (path(&certs.agent.cert), path(&certs.agent.key), path(&certs.ca.cert()));
+    let server = McpServer::start(&["--tls-cert", &cert, "--tls-key", &key, "--client-ca", &ca, "local"]).await;
+    let (owner, other) = (&certs.client, certs.ca.issue(Leaf::client("other")));
+    let session = begin(&server, &certs, owner).await;
+    for method in ["POST", "GET", "DELETE"] {
+        let body = if method == "POST" { INITIALIZED } else { "" };
+        let unknown = asked(&server, &certs, &other, method, "unknown", body).await;
+        let answer = asked(&server, &certs, &other, method, &session, body).await;
+        let status = if method == "DELETE" { "HTTP/1.1 204 " } else { "HTTP/1.1 404 " };
+        assert!(answer.starts_with(status) && unknown.starts_with(status), "{method}: {answer}{unknown}");
+    }
+    let renewed = certs.ca.issue(Leaf::client("client"));
+    for pair in [owner, &renewed] {
+        let answer = asked(&server, &certs, pair, "POST", &session, INITIALIZED).await;
+        assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
+    }
+    // another's sessions, however many, leave it its place
+    for _ in 0..80 {
+        begin(&server, &certs, &other).await;
+    }
+    let answer = asked(&server, &certs, owner, "POST", &session, INITIALIZED).await;
+    assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_token_replaces_the_old_one() {
+    let place = directory();
+    let file = token_file(place.path());
+    let mut server = McpServer::start(&["--token-file", &file, "local"]).await;
+    let with = |token: &str| format!("Authorization: Bearer {token}");
+    let mut open = within(TcpStream::connect(server.address())).await.unwrap();
+    let get = format!("GET / HTTP/1.1\r\nHost: localhost\r\n{}\r\n\r\n", with(TOKEN));
+    within(open.write_all(get.as_bytes())).await.unwrap();
+    assert_eq!(within(open.read_u8()).await.unwrap(), b'H');
+    // one that cannot be used changes nothing
+    std::fs::write(&file, "short\n").unwrap();
+    server.logged("cannot reload the token").await;
+    assert_eq!(status(&server, "/", &["Host: localhost", &with(TOKEN)]).await, "HTTP/1.1 404 Not Found");
+
+    let new = TOKEN.replace('0', "f");
+    std::fs::write(&file, &new).unwrap();
+    // closed by the server
+    let _ = within(open.read_to_end(&mut Vec::new())).await;
+    assert_eq!(status(&server, "/", &["Host: localhost", &with(&new)]).await, "HTTP/1.1 404 Not Found");
+    assert_eq!(status(&server, "/", &["Host: localhost", &with(TOKEN)]).await, "HTTP/1.1 401 Unauthorized");
 }

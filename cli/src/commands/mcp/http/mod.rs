@@ -1,17 +1,21 @@
 //! The streamable HTTP transport of MCP, at `/mcp`. Callers are all those of a loopback address, or have a certificate,
 //! a token, or both.
 
+mod caller;
 mod connections;
+mod reloaded;
 mod secrets;
 mod sessions;
 mod tls;
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::future::pending;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::OptionFuture;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -26,9 +30,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use self::caller::Caller;
 use self::connections::{Connection, Connections};
+use self::reloaded::Reloaded;
 use self::secrets::Token;
-use self::sessions::Sessions;
+use self::sessions::{CallerSessions, Sessions};
 use self::tls::Tls;
 use super::server::{Calls, Server};
 use crate::args::HttpArgs;
@@ -46,14 +52,16 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// After a failed accept.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-type McpService = StreamableHttpService<Server, Sessions>;
+type McpService = StreamableHttpService<Server, CallerSessions>;
+/// The service as it is for a caller.
+type ServiceOf = Arc<dyn Fn(Caller) -> McpService + Send + Sync>;
 type HttpResponse = Response<BoxBody<Bytes, Infallible>>;
 
 /// A listener, and who may call.
 pub(super) struct HttpServer {
     listener: TcpListener,
     tls: Option<Tls>,
-    token: Option<Token>,
+    token: Option<Reloaded<Token>>,
     session_timeout: Duration,
     connections: Connections,
 }
@@ -65,13 +73,17 @@ impl HttpServer {
     /// It cannot, or callers would not be authenticated.
     pub(super) async fn bind(address: SocketAddr, args: &HttpArgs) -> Result<Self, Failure> {
         let tls = Tls::new(args)?;
-        let token = args.token_file.as_deref().map(Token::read).transpose()?;
+        let token = args.token_file.clone().map(|path| Reloaded::new(vec![path.clone()], move || Token::read(&path)));
+        let token = token.transpose()?;
         if tls.is_none() && !address.ip().is_loopback() {
             let text = format!("--listen tcp://{address}: only a loopback address is served without TLS");
             return Err(Failure::message(exit::USAGE, text).hint(Some("see --tls-cert, --tls-key and --client-ca")));
         }
         if tls.is_some() && args.client_ca.is_none() && token.is_none() {
-            return Err(Failure::message(exit::USAGE, "TLS needs --client-ca, --token-file or both: who may call?"));
+            return Err(Failure::message(
+                exit::USAGE,
+                "with TLS, say who may call: --client-ca, --token-file, or both",
+            ));
         }
         let listener = TcpListener::bind(address).await;
         let listener =
@@ -83,7 +95,7 @@ impl HttpServer {
     /// Serves until the calls are stopped; all of them have ended when this returns. Each session has a server of its own,
     /// and so has each request without one.
     pub(super) async fn serve(self, server: impl Fn() -> Server + Send + Sync + 'static, calls: Calls) {
-        let sessions = Arc::new(Sessions::new(self.session_timeout));
+        let (sessions, server) = (Sessions::new(self.session_timeout), Arc::new(server));
         let config = StreamableHttpServerConfig::default()
             .with_cancellation_token(calls.stop.clone())
             // browsers send it, and nobody else
@@ -93,12 +105,16 @@ impl HttpServer {
             // any name may be this machine's; a browser that is led here has neither certificate nor token
             false => config.disable_allowed_hosts(),
         };
-        let service = StreamableHttpService::new(move || Ok(server()), Arc::clone(&sessions), config);
+        let of_callers = sessions.clone();
+        let service = move |caller| {
+            let server = Arc::clone(&server);
+            StreamableHttpService::new(move || Ok(server()), Arc::new(of_callers.of(caller)), config.clone())
+        };
         self.announce();
         let this = Arc::new(self);
         tokio::select! {
             () = this.follow_files() => {}
-            () = Arc::clone(&this).accept(service) => {}
+            () = Arc::clone(&this).accept(Arc::new(service)) => {}
             () = sessions.expire() => {}
             () = calls.stop.cancelled() => {}
         }
@@ -121,14 +137,14 @@ impl HttpServer {
 
     /// Never returns.
     async fn follow_files(&self) {
-        match &self.tls {
-            Some(tls) => match tls.follow().await {},
-            None => std::future::pending().await,
-        }
+        let certificates = OptionFuture::from(self.tls.as_ref().map(Tls::follow));
+        let token = OptionFuture::from(self.token.as_ref().map(|token| token.follow("token")));
+        tokio::join!(certificates, token);
+        pending().await
     }
 
     /// Never returns.
-    async fn accept(self: Arc<Self>, service: McpService) {
+    async fn accept(self: Arc<Self>, service: ServiceOf) {
         let mut tasks = JoinSet::new();
         loop {
             while tasks.try_join_next().is_some() {}
@@ -138,25 +154,41 @@ impl HttpServer {
             };
             // closed if all connections have requests
             let Some(connection) = self.connections.enter(peer.ip()) else { continue };
-            let (this, service) = (Arc::clone(&self), service.clone());
+            let (this, service) = (Arc::clone(&self), Arc::clone(&service));
             tasks.spawn(async move {
                 tokio::select! {
-                    () = this.converse(stream, &connection, &service) => {}
+                    // before the first request is authorized
+                    biased;
+                    () = this.token_replaced() => {}
                     () = connection.closed() => {}
+                    () = this.converse(stream, peer.ip(), &connection, &service) => {}
                 }
             });
         }
     }
 
     /// Until the peer or a timeout ends it.
-    async fn converse(&self, stream: TcpStream, connection: &Connection, service: &McpService) {
+    async fn converse(&self, stream: TcpStream, address: IpAddr, connection: &Connection, service: &ServiceOf) {
         let _ = stream.set_nodelay(true);
-        let Some(tls) = &self.tls else { return self.speak(stream, &[], connection, service).await };
+        let Some(tls) = &self.tls else {
+            return self.speak(stream, &[], connection, &service(Caller::new(address, &[]))).await;
+        };
         let Ok(stream) = tls.acceptor().accept(stream).await else { return };
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
+        let service = service(Caller::new(address, &chain));
         tokio::select! {
-            () = self.speak(stream, &chain, connection, service) => {}
+            () = self.speak(stream, &chain, connection, &service) => {}
             () = tls.refused(&chain), if !chain.is_empty() => {}
+        }
+    }
+
+    /// Returns when there is another token than now: what the old one opened must not last.
+    async fn token_replaced(&self) {
+        let Some(token) = &self.token else { return pending().await };
+        let mut changes = token.subscribe();
+        let now = Arc::clone(&changes.borrow_and_update());
+        if changes.wait_for(|new| *new != now).await.is_err() {
+            pending().await
         }
     }
 
@@ -216,7 +248,7 @@ impl HttpServer {
             tls.verify(chain).map_err(|reason| Refusal(StatusCode::FORBIDDEN, reason))?;
         }
         match &self.token {
-            Some(token) if !token.authorizes(headers) => {
+            Some(token) if !token.current().authorizes(headers) => {
                 Err(Refusal(StatusCode::UNAUTHORIZED, "the bearer token is missing or wrong\n"))
             }
             _ => Ok(()),

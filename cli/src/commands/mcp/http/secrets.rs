@@ -15,6 +15,7 @@ const MIN_TOKEN_BYTES: usize = 16;
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 
 /// The token that callers must send, as `Authorization: Bearer TOKEN`.
+#[derive(PartialEq)]
 pub(super) struct Token(Vec<u8>);
 
 impl Token {

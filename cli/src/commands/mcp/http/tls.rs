@@ -1,39 +1,31 @@
 //! TLS: this server's certificate, and whose certificates callers may have. The files are read again when they change.
 
 use std::convert::Infallible;
-use std::fs::{self, Metadata};
+use std::fs;
 use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{CertificateError, RootCertStore, ServerConfig};
-use tokio::sync::watch;
-use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
+use super::reloaded::Reloaded;
 use super::secrets::{bad, read_private};
 use crate::args::HttpArgs;
-use crate::output::{Failure, print_message};
+use crate::output::Failure;
 
-/// Between two checks of the files for changes.
-const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Between two checks of whether the certificate of an open connection has expired.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The current credentials.
-pub(super) struct Tls {
-    files: Files,
-    /// Of the files when they were read.
-    stamps: Stamps,
-    current: watch::Sender<Arc<Credentials>>,
-}
+pub(super) struct Tls(Reloaded<Credentials>);
 
 struct Credentials {
     acceptor: TlsAcceptor,
@@ -41,16 +33,12 @@ struct Credentials {
     clients: Option<Arc<dyn ClientCertVerifier>>,
 }
 
-#[derive(Clone)]
 struct Files {
     cert: PathBuf,
     key: PathBuf,
     client_ca: Option<PathBuf>,
     client_crl: Option<PathBuf>,
 }
-
-/// Shows changes of the files.
-type Stamps = Vec<Option<(u64, Option<SystemTime>, u64)>>;
 
 impl Tls {
     /// `None`: there is to be no TLS.
@@ -60,38 +48,16 @@ impl Tls {
     pub(super) fn new(args: &HttpArgs) -> Result<Option<Self>, Failure> {
         let (Some(cert), Some(key)) = (args.tls_cert.clone(), args.tls_key.clone()) else { return Ok(None) };
         let files = Files { cert, key, client_ca: args.client_ca.clone(), client_crl: args.client_crl.clone() };
-        let stamps = files.stamps();
-        let current = watch::Sender::new(Arc::new(files.load()?));
-        Ok(Some(Self { files, stamps, current }))
+        Ok(Some(Self(Reloaded::new(files.paths(), move || files.load())?)))
     }
 
     pub(super) fn acceptor(&self) -> TlsAcceptor {
-        self.current.borrow().acceptor.clone()
+        self.0.current().acceptor.clone()
     }
 
-    /// Takes up changes of the files; while they cannot be used, the previous content stays.
+    /// Takes up changes of the files.
     pub(super) async fn follow(&self) -> Infallible {
-        let (mut used, mut refused) = (self.stamps.clone(), None);
-        loop {
-            sleep(POLL_INTERVAL).await;
-            let (files, before) = (self.files.clone(), used.clone());
-            // the files may be on a network file system that does not answer
-            let changed = spawn_blocking(move || {
-                let stamps = files.stamps();
-                (stamps != before).then(|| (stamps, files.load()))
-            });
-            match changed.await {
-                Ok(Some((stamps, Ok(credentials)))) => {
-                    self.current.send_replace(Arc::new(credentials));
-                    (used, refused) = (stamps, None);
-                }
-                Ok(Some((stamps, Err(failure)))) if refused.as_ref() != Some(&stamps) => {
-                    print_message(&format!("cannot reload the certificates, keeping the previous ones: {failure}"));
-                    refused = Some(stamps);
-                }
-                _ => {}
-            }
-        }
+        self.0.follow("certificates").await
     }
 
     /// Verifies the certificate of a caller as in a handshake: an open connection must not be worth more than a new one.
@@ -99,8 +65,8 @@ impl Tls {
     /// # Errors
     /// For the caller: why the certificate is not accepted any more.
     pub(super) fn verify(&self, chain: &[CertificateDer<'_>]) -> Result<(), &'static str> {
-        let clients = self.current.borrow().clients.clone();
-        let Some(clients) = clients else { return Ok(()) };
+        let current = self.0.current();
+        let Some(clients) = &current.clients else { return Ok(()) };
         let Some((leaf, intermediates)) = chain.split_first() else { return Err("a certificate is needed\n") };
         match clients.verify_client_cert(leaf, intermediates, UnixTime::now()) {
             Ok(_) => Ok(()),
@@ -116,7 +82,7 @@ impl Tls {
 
     /// Returns when the certificate of an open connection is not accepted any more.
     pub(super) async fn refused(&self, chain: &[CertificateDer<'_>]) {
-        let mut changes = self.current.subscribe();
+        let mut changes = self.0.subscribe();
         while self.verify(chain).is_ok() {
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { pending::<()>().await },
@@ -127,9 +93,8 @@ impl Tls {
 }
 
 impl Files {
-    fn stamps(&self) -> Stamps {
-        let files = [&self.cert, &self.key].into_iter().chain(&self.client_ca).chain(&self.client_crl);
-        files.map(|path| fs::metadata(path).ok().map(|metadata| stamp(&metadata))).collect()
+    fn paths(&self) -> Vec<PathBuf> {
+        [&self.cert, &self.key].into_iter().chain(&self.client_ca).chain(&self.client_crl).cloned().collect()
     }
 
     fn load(&self) -> Result<Credentials, Failure> {
@@ -168,23 +133,6 @@ impl Files {
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).with_crls(lists).build();
         verifier.map(|verifier| verifier as _).map_err(|error| bad(path, error))
     }
-}
-
-/// `cp -p` and `tar` preserve the time of the last write, but not that of the last change.
-#[cfg(unix)]
-fn stamp(metadata: &Metadata) -> (u64, Option<SystemTime>, u64) {
-    use std::os::unix::fs::MetadataExt;
-    let [seconds, nanos] = [metadata.ctime(), metadata.ctime_nsec()].map(|part| u64::try_from(part).unwrap_or(0));
-    (
-        metadata.len(),
-        Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_nanos(nanos)),
-        metadata.ino(),
-    )
-}
-
-#[cfg(not(unix))]
-fn stamp(metadata: &Metadata) -> (u64, Option<SystemTime>, u64) {
-    (metadata.len(), metadata.modified().ok(), 0)
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Failure> {
