@@ -16,8 +16,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::http2::connection::MAX_STREAMS;
 use crate::http2::preface::PREFACE_BYTES;
 
-/// A cancel was read just before it takes effect. A peer that was not heard of for this long has sent none: its connection
-/// has failed the keepalive.
+/// A cancel was read just before it takes effect. A peer that was not heard from for this long has sent none: its connection
+/// has failed the keepalive. Any time between the milliseconds of a cancel and the 10 s that the keepalive waits for an
+/// answer tells the two apart.
 const SILENCE: Duration = Duration::from_secs(5);
 /// The first bit of a stream identifier.
 const RESERVED: u32 = 1 << 31;
@@ -34,7 +35,7 @@ pub(crate) struct Link {
     since: Instant,
     /// Its end or an error was seen.
     is_over: AtomicBool,
-    /// Milliseconds after `since` when the peer was last heard of.
+    /// Milliseconds after `since` when the peer was last heard from.
     heard: AtomicU64,
     frames: Mutex<Frames>,
 }

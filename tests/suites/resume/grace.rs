@@ -225,6 +225,25 @@ async fn who_comes_back_too_late_hears_why_it_has_ended() {
     assert!(matches!(error, ExecutorError::Lost { .. }) && causes(&error).contains("out of reach"), "{error:?}");
 }
 
+/// Who has asked for its end gets that, although a command in the background waits for no caller that has started it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_in_the_background_ends_with_who_asked_for_that() {
+    let scene = Scene::tcp().await;
+    let direct = scene.direct().await;
+    for on_disconnect in [OnDisconnect::Kill, OnDisconnect::Detach] {
+        let mark = marker();
+        let command = Command::shell("echo ready; sleep 300").env(MARK, &mark).yield_after(Duration::ZERO);
+        let promoted = direct.execute(command.on_disconnect(on_disconnect).build().unwrap()).await.unwrap();
+        let id = promoted.id().clone();
+        assert!(matches!(within(promoted.collect::<Vec<_>>()).await.last(), Some(Ok(Event::Promoted))));
+        let mut lost = scene.plain().await.attach(&id, again(0, SHORT)).await.unwrap();
+        until_output(&mut lost, "ready\n").await;
+        scene.proxy.cut();
+        until("nothing is left", async || processes_with(&mark).is_empty()).await;
+        assert_eq!(cause(&direct, &id).await, ExitCause::Cancelled);
+    }
+}
+
 /// It follows, and holds nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_that_follows_does_not_keep_it() {

@@ -105,8 +105,10 @@ impl Ends {
 impl Drop for Binding {
     fn drop(&mut self) {
         match self.ends {
-            Ends::Execution(_, grace) if !grace.is_zero() && self.connection.is_lost() => {
-                return self.record.unbind_after(self.owner, grace, self.connection.refused());
+            Ends::Execution(whose, grace) if !grace.is_zero() && self.connection.is_lost() => {
+                // who comes later has asked for the end of a command that may be in the background already
+                let also_in_background = whose == Whose::Follower;
+                return self.record.unbind_after(self.owner, grace, also_in_background, self.connection.refused());
             }
             Ends::Execution(whose, _) => {
                 if self.ends.is_counted() {

@@ -33,8 +33,8 @@ pub struct Grant {
 
 /// Whether the connection of a call was lost: a call whose [`Execution`](telexec_executor::Execution) is dropped after
 /// that is not cancelled, and may be made up for within
-/// [`Command::disconnect_grace`](telexec_executor::Command::disconnect_grace). Clones are of one call. By default it never
-/// is.
+/// [`Command::disconnect_grace`](telexec_executor::Command::disconnect_grace). All clones belong to the same call. By default
+/// the connection counts as never lost.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionState(Arc<Inner>);
 

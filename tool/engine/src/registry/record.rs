@@ -1,7 +1,7 @@
 //! One execution, from its reservation until it is forgotten.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use telexec_executor::{
@@ -183,12 +183,13 @@ impl Record {
     }
 
     /// Such a call has lost its connection. If it was the last one, the execution is ended after the grace, or when the
-    /// caller is `refused`, unless another call binds it until then. As long the command waits to be read, unless another
-    /// reader takes this one's place.
+    /// caller is `refused`, unless another call binds it until then; in the background only if `also_in_background`. For
+    /// that time the command waits to be read, unless another reader takes this one's place.
     pub(crate) fn unbind_after(
         self: &Arc<Self>,
         owner: Option<u64>,
         grace: Duration,
+        also_in_background: bool,
         refused: impl Future<Output = ()> + Send + 'static,
     ) {
         let last = self.remove_binding(owner);
@@ -196,7 +197,7 @@ impl Record {
         let wait = async move {
             let over = tokio::time::sleep(grace);
             match last {
-                Some(all) => this.end_after(over, refused, all).await,
+                Some(all) => this.end_after(over, also_in_background, refused, all).await,
                 None => over.await,
             }
             owner.into_iter().for_each(|owner| this.transcript.leave(owner));
@@ -204,7 +205,7 @@ impl Record {
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(wait)),
             Err(_) => {
-                if last.is_some() && !self.transcript.is_promoted() {
+                if last.is_some() && (also_in_background || !self.transcript.is_promoted()) {
                     self.cancel.cancel();
                 }
                 owner.into_iter().for_each(|owner| self.transcript.leave(owner));
@@ -214,12 +215,19 @@ impl Record {
 
     /// Ends it when no call has come to be bound to, after `all` that there have been. Returns when nothing is to be waited
     /// for any more.
-    async fn end_after(&self, over: impl Future<Output = ()>, refused: impl Future<Output = ()>, all: u64) {
+    async fn end_after(
+        &self,
+        over: impl Future<Output = ()>,
+        also_in_background: bool,
+        refused: impl Future<Output = ()>,
+        all: u64,
+    ) {
         tokio::pin!(over);
         let needless = async {
             tokio::select! {
                 () = self.bound_after(all) => {}
-                () = self.transcript.concluded() => {}
+                () = self.transcript.concluded(), if !also_in_background => {}
+                () = self.transcript.finished() => {}
             }
         };
         tokio::select! {
@@ -252,15 +260,7 @@ impl Record {
             return;
         }
         // once forgotten it holds nothing
-        let transcript = Arc::downgrade(&self.transcript);
-        tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(grace).await;
-                if transcript.upgrade().is_none_or(|transcript| transcript.release_retained()) {
-                    return;
-                }
-            }
-        });
+        tokio::spawn(release_retained_after(Arc::downgrade(&self.transcript), grace));
     }
 
     /// The channels to it.
@@ -374,6 +374,18 @@ impl Record {
     }
 }
 
+/// Again when another owner has come meanwhile.
+async fn release_retained_after(transcript: Weak<Transcript>, grace: Duration) {
+    while let Some(present) = transcript.upgrade() {
+        present.left().await;
+        drop(present);
+        tokio::time::sleep(grace).await;
+        if transcript.upgrade().is_none_or(|transcript| transcript.release_retained()) {
+            return;
+        }
+    }
+}
+
 /// An ended execution, as one engine leaves it to the next.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Ended {
@@ -391,4 +403,20 @@ pub(crate) struct Ended {
 pub(crate) struct Inherited {
     pub(crate) ended: Ended,
     pub(crate) file: Option<SpoolFile>,
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    /// However short the grace is, it must not be measured again and again while the owner stays. Outside of a runtime, where
+    /// a timer would panic.
+    #[test]
+    fn the_grace_begins_when_the_owner_leaves() {
+        let transcript = Arc::new(Transcript::new(None, true));
+        let release = release_retained_after(Arc::downgrade(&transcript), Duration::from_nanos(1));
+        assert!(release.now_or_never().is_none());
+    }
 }

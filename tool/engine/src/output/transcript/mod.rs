@@ -184,6 +184,16 @@ impl Transcript {
         when(&self.added, || is_over(&self.state()).then_some(())).await;
     }
 
+    /// Returns when the command has ended.
+    pub(crate) async fn finished(&self) {
+        when(&self.added, || self.state().exited.is_some().then_some(())).await;
+    }
+
+    /// Returns when the command waits for no owner.
+    pub(crate) async fn left(&self) {
+        when(&self.taken, || (self.state().owner == Owner::Gone).then_some(())).await;
+    }
+
     /// No more output comes.
     pub(crate) fn complete(&self) {
         self.state().complete = true;
