@@ -177,27 +177,28 @@ impl Resumed {
         self.is_first = false;
         self.since = Instant::now();
         self.has_progressed = false;
-        self.forgo_promotion_if_ended().await?;
-        self.had_ended = self.again.on_disconnect == OnDisconnect::Kill && self.has_ended().await;
+        let has_ended = self.has_ended().await?;
+        self.had_ended = has_ended && self.again.on_disconnect == OnDisconnect::Kill;
+        // a command that has ended meanwhile is not reported as promoted
+        self.promotion = self.promotion.filter(|_| !has_ended);
         Ok(())
     }
 
-    /// A command that has ended meanwhile is not reported as promoted.
-    async fn forgo_promotion_if_ended(&mut self) -> Result<(), ExecutorError> {
-        if self.promotion.is_none_or(|at| Instant::now() < at) {
-            return Ok(());
-        }
-        let info = self.outage.repeat(|| self.executor.get(self.cancel_on_drop.id())).await;
-        if info.map_err(|error| self.failed(error))?.exited.is_some() {
-            self.promotion = None;
-        }
-        Ok(())
-    }
-
-    /// Whether it has ended already; taken for granted where the agent does not say soon that it runs.
-    async fn has_ended(&mut self) -> bool {
-        let info = timeout(STABLE_INTERVAL, self.executor.get(self.cancel_on_drop.id())).await;
-        !matches!(info, Ok(Ok(info)) if info.exited.is_none())
+    /// Whether it has ended already, if that matters; not, where the agent does not say. Only when it is to be reported as
+    /// promoted is the answer waited for.
+    async fn has_ended(&mut self) -> Result<bool, ExecutorError> {
+        let get = || self.executor.get(self.cancel_on_drop.id());
+        let info = if self.promotion.is_some_and(|at| at <= Instant::now()) {
+            match self.outage.repeat(get).await {
+                Err(error @ ExecutorError::Denied { .. }) => Err(error),
+                info => Ok(info.map_err(|error| self.failed(error))?),
+            }
+        } else if self.again.on_disconnect == OnDisconnect::Kill {
+            timeout(STABLE_INTERVAL, get()).await.unwrap_or(Err(ExecutorError::DeadlineExceeded))
+        } else {
+            return Ok(false);
+        };
+        Ok(info.is_ok_and(|info| info.exited.is_some()))
     }
 
     /// Interprets the agent's error for an attach.

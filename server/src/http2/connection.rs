@@ -33,6 +33,9 @@ use crate::request_memory::RequestMemory;
 /// Concurrent calls of one connection; executions have their own limit.
 pub(super) const MAX_STREAMS: u32 = 1024;
 
+/// A live peer is heard from at least this often.
+pub(super) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+
 /// From the end of the handshake to the HTTP/2 preface.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -53,8 +56,9 @@ pub(crate) async fn serve(
     let observed = Arc::clone(&link);
     let service = service_fn(move |mut request: Request<Incoming>| {
         let refusal = caller.check().err();
-        let report =
-            LossReport { call: ConnectionState::default(), stream: link.next_stream(), link: Arc::clone(&link) };
+        let observed = Arc::clone(&link);
+        let call = ConnectionState::observed(move || observed.is_live());
+        let report = LossReport { call, stream: link.next_stream(), link: Arc::clone(&link) };
         request.extensions_mut().insert(Arc::clone(&caller));
         request.extensions_mut().insert(report.call.clone());
         let permit = call_limiter.acquire(&caller.identity);
@@ -131,8 +135,8 @@ fn http2() -> http2::Builder<TokioExecutor> {
         .max_pending_accept_reset_streams(512)
         .max_local_error_reset_streams(512)
         // detects a vanished peer within 30 s, whose commands are then ended
-        .keep_alive_interval(Duration::from_secs(20))
-        .keep_alive_timeout(Duration::from_secs(10))
+        .keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(Duration::from_secs(30) - KEEPALIVE_INTERVAL)
         .auto_date_header(false);
     builder
 }

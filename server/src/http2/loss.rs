@@ -9,17 +9,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use hyper::body::{Body, Frame, SizeHint};
+use hyper::body::{self, Body, SizeHint};
 use telexec_engine::ConnectionState;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::http2::connection::MAX_STREAMS;
+use crate::http2::connection::{KEEPALIVE_INTERVAL, MAX_STREAMS};
 use crate::http2::preface::PREFACE_BYTES;
 
 /// A cancel was read just before it takes effect. A peer that was not heard from for this long has sent none: its connection
-/// has failed the keepalive. Any time between the milliseconds of a cancel and the 10 s that the keepalive waits for an
+/// has failed the keepalive. Any time between the milliseconds of a cancel and the 25 s that the keepalive waits for an
 /// answer tells the two apart.
 const SILENCE: Duration = Duration::from_secs(5);
+/// A live peer answers the keepalive before that.
+const LIVE: Duration = KEEPALIVE_INTERVAL.saturating_mul(2);
 /// The first bit of a stream identifier.
 const RESERVED: u32 = 1 << 31;
 const HEADERS: u8 = 1;
@@ -57,10 +59,20 @@ impl Link {
 
     /// Whether the call of this stream, which ends now, does so because the connection is lost.
     fn is_lost(&self, stream: u32) -> bool {
-        let heard = Duration::from_millis(self.heard.load(Ordering::Acquire));
-        let is_over = self.is_over.load(Ordering::Acquire) || self.since.elapsed().saturating_sub(heard) > SILENCE;
+        let is_over = self.is_over.load(Ordering::Acquire) || self.silence() > SILENCE;
         let frames = self.frames();
         (is_over || frames.has_failed) && !frames.has_cancelled(stream)
+    }
+
+    /// Whether nothing speaks for a loss of the connection.
+    pub(crate) fn is_live(&self) -> bool {
+        !self.is_over.load(Ordering::Acquire) && self.silence() <= LIVE && !self.frames().has_failed
+    }
+
+    /// For how long nothing was heard from the peer.
+    fn silence(&self) -> Duration {
+        let heard = Duration::from_millis(self.heard.load(Ordering::Acquire));
+        self.since.elapsed().saturating_sub(heard)
     }
 
     fn frames(&self) -> MutexGuard<'_, Frames> {
@@ -78,9 +90,10 @@ impl Link {
         }
     }
 
-    fn wrote<T>(&self, result: &io::Result<T>) {
-        if result.is_err() {
-            self.is_over.store(true, Ordering::Release);
+    fn wrote(&self, result: &io::Result<usize>, bufs: &[IoSlice<'_>]) {
+        match result {
+            Ok(written) => self.frames().wrote(bufs, *written),
+            Err(_) => self.is_over.store(true, Ordering::Release),
         }
     }
 }
@@ -88,11 +101,8 @@ impl Link {
 /// The frames of the peer, by their headers (RFC 9113, section 4.1): a peer that goes on purpose resets its streams, or
 /// sends GOAWAY without an error, and its end may be read together with that.
 struct Frames {
-    /// Bytes until the next header.
-    skip: usize,
-    header: [u8; GOAWAY_BYTES],
-    /// How much of the header was read.
-    read: usize,
+    received: Scanner,
+    sent: Scanner,
     has_said_goodbye: bool,
     /// Its GOAWAY had an error.
     has_failed: bool,
@@ -106,39 +116,90 @@ struct Frames {
 
 impl Default for Frames {
     fn default() -> Self {
-        let skip = PREFACE_BYTES;
-        let (opened, reset) = (VecDeque::new(), VecDeque::new());
         Self {
-            skip,
-            header: [0; GOAWAY_BYTES],
-            read: 0,
+            received: Scanner { skip: PREFACE_BYTES, ..Scanner::default() },
+            sent: Scanner::default(),
             has_said_goodbye: false,
             has_failed: false,
             last: 0,
-            opened,
-            reset,
+            opened: VecDeque::new(),
+            reset: VecDeque::new(),
         }
     }
 }
 
 impl Frames {
     fn read(&mut self, mut bytes: &[u8]) {
+        while let Some(frame) = self.received.next(&mut bytes) {
+            match frame.kind {
+                // others are trailers
+                HEADERS if frame.stream > self.last => {
+                    self.last = frame.stream;
+                    remember(&mut self.opened, frame.stream);
+                }
+                RST_STREAM => remember(&mut self.reset, frame.stream),
+                GOAWAY if frame.has_no_error => self.has_said_goodbye = true,
+                GOAWAY => self.has_failed = true,
+                _ => {}
+            }
+        }
+    }
+
+    /// What is answered before its call has begun was refused by HTTP/2 itself, as headers that are too long: no call will
+    /// begin. The answer is written before the next call begins.
+    fn wrote(&mut self, bufs: &[IoSlice<'_>], mut written: usize) {
+        for buf in bufs {
+            let mut bytes = buf.get(..written.min(buf.len())).unwrap_or_default();
+            written -= bytes.len();
+            while let Some(frame) = self.sent.next(&mut bytes) {
+                if matches!(frame.kind, HEADERS | RST_STREAM) {
+                    self.opened.retain(|stream| *stream != frame.stream);
+                }
+            }
+        }
+    }
+
+    fn has_cancelled(&self, stream: u32) -> bool {
+        self.has_said_goodbye || self.reset.contains(&stream)
+    }
+}
+
+/// Finds the frames in the bytes of one direction.
+#[derive(Default)]
+struct Scanner {
+    /// Bytes until the next header.
+    skip: usize,
+    header: [u8; GOAWAY_BYTES],
+    /// How much of the header was read.
+    read: usize,
+}
+
+struct Frame {
+    kind: u8,
+    stream: u32,
+    /// Of GOAWAY.
+    has_no_error: bool,
+}
+
+impl Scanner {
+    /// The next frame whose header ends in these bytes, which are taken from them.
+    fn next(&mut self, bytes: &mut &[u8]) -> Option<Frame> {
         while !bytes.is_empty() {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
-            bytes = bytes.get(skipped..).unwrap_or_default();
+            *bytes = bytes.get(skipped..).unwrap_or_default();
             let wanted = self.wanted();
             let missing = self.header.get_mut(self.read..wanted).unwrap_or_default();
             let taken = missing.len().min(bytes.len());
             let (header, rest) = bytes.split_at(taken);
             missing.iter_mut().zip(header).for_each(|(to, from)| *to = *from);
             self.read += taken;
-            bytes = rest;
+            *bytes = rest;
             if self.read == self.wanted() {
-                self.frame();
-                self.read = 0;
+                return Some(self.frame());
             }
         }
+        None
     }
 
     /// How much of this frame is read.
@@ -149,26 +210,13 @@ impl Frames {
         }
     }
 
-    fn frame(&mut self) {
+    fn frame(&mut self) -> Frame {
         let [high, middle, low, kind, _, stream @ .., _, _, _, _, _, _, _, _] = self.header;
         let length = u32::from_be_bytes([0, high, middle, low]) as usize;
         self.skip = length.saturating_sub(self.read - HEADER_BYTES);
+        self.read = 0;
         let stream = u32::from_be_bytes(stream) & !RESERVED;
-        match kind {
-            // others are trailers
-            HEADERS if stream > self.last => {
-                self.last = stream;
-                remember(&mut self.opened, stream);
-            }
-            RST_STREAM => remember(&mut self.reset, stream),
-            GOAWAY if self.header.ends_with(&NO_ERROR) => self.has_said_goodbye = true,
-            GOAWAY => self.has_failed = true,
-            _ => {}
-        }
-    }
-
-    fn has_cancelled(&self, stream: u32) -> bool {
-        self.has_said_goodbye || self.reset.contains(&stream)
+        Frame { kind, stream, has_no_error: self.header.ends_with(&NO_ERROR) }
     }
 }
 
@@ -198,7 +246,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Observed<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for Observed<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let result = ready!(Pin::new(&mut self.io).poll_write(cx, buf));
-        self.link.wrote(&result);
+        self.link.wrote(&result, &[IoSlice::new(buf)]);
         Poll::Ready(result)
     }
 
@@ -208,7 +256,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Observed<S> {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let result = ready!(Pin::new(&mut self.io).poll_write_vectored(cx, bufs));
-        self.link.wrote(&result);
+        self.link.wrote(&result, bufs);
         Poll::Ready(result)
     }
 
@@ -218,7 +266,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Observed<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = ready!(Pin::new(&mut self.io).poll_flush(cx));
-        self.link.wrote(&result);
+        if result.is_err() {
+            self.link.is_over.store(true, Ordering::Release);
+        }
         Poll::Ready(result)
     }
 
@@ -276,7 +326,7 @@ impl<B: Body + Unpin> Body for Reported<B> {
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+    ) -> Poll<Option<Result<body::Frame<Self::Data>, Self::Error>>> {
         let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
         if frame.is_none() || self.inner.is_end_stream() {
             self.report = None;

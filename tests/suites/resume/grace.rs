@@ -6,8 +6,8 @@ use futures_util::StreamExt;
 use prost::Message;
 use telexec_executor::{Attach, Command, Event, Execution, Executor, ExecutorError, ExitCause, OnDisconnect};
 use telexec_proto::v1::{AttachRequest, DisconnectPolicy, ExecuteRequest};
-use telexec_tests::raw::{END_HEADERS, END_STREAM, Raw, call, frame, kind, message};
-use telexec_tests::{Agent, MARK, Wire, marker, processes_with, rounds, until, until_output, within};
+use telexec_tests::raw::{END_HEADERS, END_STREAM, Raw, call, frame, header, kind, message};
+use telexec_tests::{Agent, MARK, Wire, marker, processes_with, rounds, run, until, until_output, within};
 
 use super::{RESUME, Scene, cause, causes, rest, start};
 
@@ -109,6 +109,44 @@ async fn who_comes_back_takes_the_place_of_a_connection_that_has_fallen_silent()
     scene.go_on();
     let attached = scene.plain().await.attach(first.id(), again(6, LONG)).await.unwrap();
     assert_eq!(read_on(attached, 6).await, (30_000_000, 4));
+}
+
+/// Whoever follows it with the same requests: no output is lost to a caller that only reads slowly.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_takes_the_place_of_a_connection_that_is_live() {
+    let scene = Scene::mtls().await;
+    let text = format!("echo ready; {}; head -c 60000000 /dev/zero; exit 4", scene.wait());
+    let (first, _) = started(&scene.plain().await, &text, LONG).await;
+    let direct = scene.direct().await;
+    let mut second = direct.attach(first.id(), again(6, LONG)).await.unwrap();
+    scene.go_on();
+    let mut position = 0;
+    while position < 4_000_000 {
+        match within(second.next()).await.unwrap().unwrap() {
+            Event::Output(output) => position = output.position,
+            event => assert!(matches!(event, Event::Started(_)), "{event:?}"),
+        }
+    }
+    let second = tokio::spawn(async move { rest(&mut second).await });
+    // enough for all of the output, if the command did not wait for the first
+    for _ in 0..50 {
+        run(&direct, Command::shell("true")).await.unwrap();
+    }
+    assert_eq!(read_on(first, 6).await, (60_000_000, 4));
+    assert!(matches!(within(second).await.unwrap().unwrap().last(), Some(Event::Exited(_))));
+}
+
+/// Who reads beside it has its place when it is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_came_before_a_connection_was_lost_takes_its_place_then() {
+    let scene = Scene::mtls().await;
+    let text = format!("echo ready; {}; head -c 30000000 /dev/zero; exit 4", scene.wait());
+    let (mut first, _) = started(&scene.plain().await, &text, LONG).await;
+    let second = scene.direct().await.attach(first.id(), again(6, LONG)).await.unwrap();
+    scene.proxy.cut();
+    rest(&mut first).await.unwrap_err();
+    scene.go_on();
+    assert_eq!(read_on(second, 6).await, (30_000_000, 4));
 }
 
 /// Nobody reads, as if the reader was slow.
@@ -257,25 +295,30 @@ async fn another_that_follows_does_not_keep_it() {
     assert!(processes_with(&mark).is_empty());
 }
 
-/// Instead of that the connection was lost before.
+/// Instead of that the connection was lost before; also where the policy keeps the client from asking when it ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_back_hears_that_another_has_cancelled_it() {
-    let scene = Scene::tcp().await;
-    let executor = scene.executor(RESUME).await;
-    let text = format!("echo ready; {}; echo again; sleep 300", scene.wait());
-    let mut execution = start(&executor, &text).await;
-    until_output(&mut execution, "ready\n").await;
-    let before = scene.proxy.accepted();
-    scene.proxy.cut();
-    tokio::select! {
-        event = execution.next() => panic!("{event:?}"),
-        () = until("it is back", async || scene.proxy.accepted() > before) => {}
+    let rules = "permit(principal, action, resource);";
+    let silent = format!("{rules}\nforbid(principal, action == Action::\"GetExecution\", resource);");
+    for policy in [rules, &silent] {
+        let scene = Scene::of(Agent::builder().tcp().policy(policy).start(), None).await;
+        let executor = scene.executor(RESUME).await;
+        let text = format!("echo ready; {}; echo again; sleep 300", scene.wait());
+        let mut execution = start(&executor, &text).await;
+        until_output(&mut execution, "ready\n").await;
+        let before = scene.proxy.accepted();
+        scene.proxy.cut();
+        tokio::select! {
+            event = execution.next() => panic!("{event:?}"),
+            () = until("it is back", async || scene.proxy.accepted() > before) => {}
+        }
+        scene.go_on();
+        until_output(&mut execution, "again\n").await;
+        drop(scene.direct().await.attach(execution.id(), again(0, LONG)).await.unwrap());
+        let events = rest(&mut execution).await.unwrap();
+        let is_cancelled = matches!(events.last(), Some(Event::Exited(exited)) if exited.cause == ExitCause::Cancelled);
+        assert!(is_cancelled, "{events:?}");
     }
-    scene.go_on();
-    until_output(&mut execution, "again\n").await;
-    drop(scene.direct().await.attach(execution.id(), again(0, LONG)).await.unwrap());
-    let events = rest(&mut execution).await.unwrap();
-    assert!(matches!(events.last(), Some(Event::Exited(exited)) if exited.cause == ExitCause::Cancelled), "{events:?}");
 }
 
 /// Of an RPC that follows it the deadline holds all the same.
@@ -305,6 +348,19 @@ async fn a_deadline_ends_the_grace() {
 
 const EXECUTE: &str = "/telexec.v1.ExecutionService/Execute";
 
+/// Starts a command under this id on a stream.
+fn execute(stream: u32, id: &str, grace: Duration) -> Vec<u8> {
+    let request = ExecuteRequest {
+        command: "sleep 300".into(),
+        execution_id: id.to_owned(),
+        environment: [(MARK.to_owned(), id.to_owned())].into(),
+        disconnect_grace: Some(grace.try_into().unwrap()),
+        ..Default::default()
+    };
+    let headers = frame(kind::HEADERS, END_HEADERS, stream, &call(EXECUTE));
+    [headers, frame(kind::DATA, END_STREAM, stream, &message(&request.encode_to_vec()))].concat()
+}
+
 /// A peer that resets a call, or leaves without an error, does so on purpose.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_leaves_on_purpose_is_not_waited_for() {
@@ -316,16 +372,7 @@ async fn who_leaves_on_purpose_is_not_waited_for() {
         let mut raw = Raw::connect(&agent).await;
         let (ids, unbound) = ([marker(), marker()], marker());
         for (stream, id, grace) in [(1, &ids[0], LONG), (3, &ids[1], LONG), (5, &unbound, Duration::ZERO)] {
-            let request = ExecuteRequest {
-                command: "sleep 300".into(),
-                execution_id: id.clone(),
-                environment: [(MARK.to_owned(), id.clone())].into(),
-                disconnect_grace: Some(grace.try_into().unwrap()),
-                ..Default::default()
-            };
-            let headers = frame(kind::HEADERS, END_HEADERS, stream, &call(EXECUTE));
-            let body = frame(kind::DATA, END_STREAM, stream, &message(&request.encode_to_vec()));
-            raw.write(&[headers, body].concat()).await.unwrap();
+            raw.write(&execute(stream, id, grace)).await.unwrap();
             until("it runs", async || !processes_with(id).is_empty()).await;
         }
         raw.write(&last).await.unwrap();
@@ -337,5 +384,35 @@ async fn who_leaves_on_purpose_is_not_waited_for() {
             executor.signal(&id, telexec_executor::Signal::KILL).await.unwrap();
             assert_eq!(cause(&executor, &id).await, ExitCause::Signaled);
         }
+    }
+}
+
+/// Calls are known by their streams: one that HTTP/2 refuses by itself, since its headers are too long, shifts none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_call_does_not_change_which_other_is_waited_for() {
+    let agent = Agent::start();
+    let executor = agent.executor().await;
+    for at_once in [true, false] {
+        let mut raw = Raw::connect(&agent).await;
+        let long = [call(EXECUTE), header("x-padding", &"x".repeat(40_000))].concat();
+        let mut bytes = frame(kind::HEADERS, END_HEADERS, 1, &long);
+        if !at_once {
+            raw.write(&std::mem::take(&mut bytes)).await.unwrap();
+            raw.until(|frame| frame.stream == 1).await.expect("a refusal");
+        }
+        let [cancelled, lost] = [marker(), marker()];
+        for (stream, id) in [(3, &cancelled), (5, &lost)] {
+            bytes.extend(execute(stream, id, LONG));
+        }
+        raw.write(&bytes).await.unwrap();
+        until("they run", async || [&cancelled, &lost].iter().all(|id| !processes_with(id).is_empty())).await;
+        // what the agent has written is read: it may not notice the end before it reads the reset
+        raw.lives().await;
+        raw.write(&frame(kind::RST_STREAM, 0, 3, &[0, 0, 0, 8])).await.unwrap();
+        drop(raw);
+        until("it is ended", async || processes_with(&cancelled).is_empty()).await;
+        assert!(!processes_with(&lost).is_empty());
+        executor.signal(&lost.parse().unwrap(), telexec_executor::Signal::KILL).await.unwrap();
+        assert_eq!(cause(&executor, &lost.parse().unwrap()).await, ExitCause::Signaled);
     }
 }

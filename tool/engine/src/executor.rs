@@ -406,21 +406,25 @@ fn follow_later(
     deadline: Option<Instant>,
 ) -> Execution {
     let transcript = Arc::clone(&record.transcript);
-    let reader = match binding.take_over(position) {
-        Some(generation) => Reader::successor(transcript, position, generation),
-        None => Reader::at(transcript, position),
-    };
+    let mut reader = Reader::at(transcript, position);
+    binding.take_over(Some(position)).into_iter().for_each(|generation| reader.succeed(generation));
     follow(reader, binding, started, deadline)
 }
 
 /// The events that a reader finds, until the deadline of its call. The binding ends with them.
 fn follow(reader: Reader, binding: Binding, started: Started, deadline: Option<Instant>) -> Execution {
     let events = stream::unfold(Some((reader, binding)), move |state| async move {
-        let (mut reader, binding) = state?;
-        let event = tokio::select! {
-            biased;
-            event = reader.next() => event,
-            () = until(deadline) => return Some((Err(ExecutorError::DeadlineExceeded), None)),
+        let (mut reader, mut binding) = state?;
+        let event = loop {
+            tokio::select! {
+                biased;
+                () = binding.vacated() => {
+                    let generation = binding.take_over(Some(reader.position()));
+                    generation.into_iter().for_each(|generation| reader.succeed(generation));
+                }
+                event = reader.next() => break event,
+                () = until(deadline) => return Some((Err(ExecutorError::DeadlineExceeded), None)),
+            }
         };
         let state = (!event.is_last()).then_some((reader, binding));
         Some((Ok(event), state))

@@ -41,6 +41,7 @@ pub struct ConnectionState(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     is_lost: AtomicBool,
+    is_live: Option<Box<dyn Fn() -> bool + Send + Sync>>,
     checks: Mutex<Vec<Check>>,
 }
 
@@ -48,6 +49,11 @@ struct Inner {
 type Check = Box<dyn Fn() -> BoxFuture<'static, ()> + Send>;
 
 impl ConnectionState {
+    /// Of a connection whose peer may vanish without an end: `is_live` says whether the peer was heard from lately.
+    pub fn observed(is_live: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Inner { is_live: Some(Box::new(is_live)), ..Inner::default() }))
+    }
+
     /// The connection was lost.
     pub fn set_lost(&self) {
         self.0.is_lost.store(true, Ordering::Release);
@@ -61,6 +67,11 @@ impl ConnectionState {
 
     pub(crate) fn is_lost(&self) -> bool {
         self.0.is_lost.load(Ordering::Acquire)
+    }
+
+    /// Whether another call has no reason to take this one's place.
+    pub(crate) fn is_live(&self) -> bool {
+        !self.is_lost() && self.0.is_live.as_ref().is_none_or(|is_live| is_live())
     }
 
     /// Resolves when the caller is no longer to be waited for.

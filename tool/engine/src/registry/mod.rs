@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::kept_program::KeptProgram;
-pub(crate) use self::record::{Asked, Channels, Ended, Inherited, Record};
+pub(crate) use self::record::{Asked, Channels, Ended, Inherited, Place, Record};
 use self::record::{Key, State};
 use self::remembered::Remembered;
 use crate::Retention;
@@ -132,13 +132,14 @@ impl Registry {
         // clients generate one to attach again after a lost connection, and for nothing else
         let is_chosen = command.execution_id().is_some_and(|id| grace.is_zero() || !id.is_uuid());
         let may_be_kept = command.may_go_to_background() || is_chosen;
+        let retained_for = (!grace.is_zero()).then_some(&*owner.identity);
         let record = Arc::new(Record {
             id: key.id.clone(),
             sequence: entries.next_sequence,
             asked,
             labels: command.labels().clone(),
             fingerprint,
-            transcript: Arc::new(Transcript::new(may_be_kept.then(file), !grace.is_zero())),
+            transcript: Arc::new(Transcript::new(may_be_kept.then(file), retained_for)),
             kill: CancellationToken::new(),
             cancel: CancellationToken::new(),
             bindings: Mutex::default(),

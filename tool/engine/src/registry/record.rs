@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::kept_program::KeptProgram;
 use crate::containment::Containment;
+use crate::grant::ConnectionState;
 use crate::lock::lock;
 use crate::observer::MainProcess;
 use crate::output::printed::Printed;
@@ -21,6 +22,9 @@ use crate::output::transcript::Transcript;
 use crate::streams::input::InputSender;
 use crate::streams::terminal::Terminal;
 use crate::wait::when;
+
+/// How often an heir looks whether the owner's connection is live.
+const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What an execution is known by. An id is its identity's: equal ids of others are other executions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,7 +55,7 @@ pub(crate) struct Record {
     /// Cancelled when it is no longer wanted.
     pub(crate) cancel: CancellationToken,
     pub(super) bindings: Mutex<Bindings>,
-    /// Another call was bound.
+    /// Another call was bound, or one is over.
     pub(super) bound: Notify,
     /// It was started by a call that it is bound to, and waits for that after a lost connection.
     pub(crate) waits_for_caller: bool,
@@ -63,11 +67,23 @@ pub(crate) struct Record {
 /// The calls whose end ends it.
 #[derive(Default)]
 pub(super) struct Bindings {
-    /// The call that started it, or the last one that has taken its place.
-    owner: bool,
+    /// Of the call that started it, or of the last one that has taken its place.
+    owner: Option<ConnectionState>,
     others: usize,
+    /// Of the others: those that take the owner's place once that is free.
+    heirs: usize,
     /// How many there have been.
     all: u64,
+}
+
+/// What a call finds that would be the owner.
+pub(crate) enum Place {
+    /// It is this owner of the transcript now.
+    Taken(u64),
+    /// The owner's connection is live.
+    Occupied,
+    /// The execution waits for none.
+    None,
 }
 
 /// What two commands have in common that count as the same.
@@ -153,26 +169,59 @@ impl Record {
         Some(Started { id: self.id.clone(), pid: main.pid, start_time: main.start_time })
     }
 
-    /// Another call whose end ends it. `is_owner`: it starts it.
-    pub(crate) fn bind(&self, is_owner: bool) {
+    /// Another call whose end ends it; returns how many there have been. `owner`: the connection of the one that starts it.
+    pub(crate) fn bind(&self, owner: Option<&ConnectionState>) -> u64 {
         let mut bindings = lock(&self.bindings);
-        match is_owner {
-            true => bindings.owner = true,
-            false => bindings.others += 1,
+        match owner {
+            Some(connection) => bindings.owner = Some(connection.clone()),
+            None => bindings.others += 1,
         }
         bindings.all += 1;
+        let all = bindings.all;
         drop(bindings);
         self.bound.notify_waiters();
+        all
     }
 
-    /// Such a call takes the place of the owner, whose end then does nothing any more. Returns which owner of the
-    /// transcript it is; `None`: the execution waits for none.
-    pub(crate) fn take_over(&self, position: u64) -> Option<u64> {
+    /// Such a call takes the place of the owner, whose end then does nothing any more; or is an heir from now on, while the
+    /// connection of the owner is live. `position`: where it reads; `None`: where the owner has.
+    pub(crate) fn take_over(&self, position: Option<u64>, connection: &ConnectionState, is_heir: bool) -> Place {
         let mut bindings = lock(&self.bindings);
-        let owner = self.transcript.take_over(position)?;
+        bindings.heirs -= usize::from(is_heir);
+        if !self.transcript.retains() {
+            return Place::None;
+        }
+        if bindings.owner.as_ref().is_some_and(ConnectionState::is_live) {
+            bindings.heirs += 1;
+            return Place::Occupied;
+        }
         bindings.others = bindings.others.saturating_sub(1);
-        bindings.owner = true;
-        Some(owner)
+        bindings.owner = Some(connection.clone());
+        Place::Taken(self.transcript.take_over(position))
+    }
+
+    /// An heir goes.
+    pub(crate) fn resign(&self) {
+        lock(&self.bindings).heirs -= 1;
+    }
+
+    /// Returns when the place of the owner is free: its call is over, or its connection is no longer live.
+    pub(crate) async fn vacated(&self) {
+        let is_vacant = || !lock(&self.bindings).owner.as_ref().is_some_and(ConnectionState::is_live);
+        loop {
+            let vacated = when(&self.bound, || is_vacant().then_some(()));
+            if tokio::time::timeout(LIVENESS_INTERVAL, vacated).await.is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// The command does not wait for this owner any more, but for its heir, if there is one.
+    pub(crate) fn leave(&self, owner: u64) {
+        let bindings = lock(&self.bindings);
+        if bindings.heirs == 0 {
+            self.transcript.leave(owner);
+        }
     }
 
     /// Such a call is over. The last one ends the execution.
@@ -184,15 +233,17 @@ impl Record {
 
     /// Such a call has lost its connection. If it was the last one, the execution is ended after the grace, or when the
     /// caller is `refused`, unless another call binds it until then; in the background only if `also_in_background`. For
-    /// that time the command waits to be read, unless another reader takes this one's place.
+    /// that time the command waits to be read, unless another reader takes this one's place. `heir`: it was the heir, and ends
+    /// it also if it was not the last, unless there have been more calls than these.
     pub(crate) fn unbind_after(
         self: &Arc<Self>,
         owner: Option<u64>,
+        heir: Option<u64>,
         grace: Duration,
         also_in_background: bool,
         refused: impl Future<Output = ()> + Send + 'static,
     ) {
-        let last = self.remove_binding(owner);
+        let last = self.remove_binding(owner).or(heir);
         let this = Arc::clone(self);
         let wait = async move {
             let over = tokio::time::sleep(grace);
@@ -200,7 +251,7 @@ impl Record {
                 Some(all) => this.end_after(over, also_in_background, refused, all).await,
                 None => over.await,
             }
-            owner.into_iter().for_each(|owner| this.transcript.leave(owner));
+            owner.into_iter().for_each(|owner| this.leave(owner));
         };
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(wait)),
@@ -208,7 +259,7 @@ impl Record {
                 if last.is_some() && (also_in_background || !self.transcript.is_promoted()) {
                     self.cancel.cancel();
                 }
-                owner.into_iter().for_each(|owner| self.transcript.leave(owner));
+                owner.into_iter().for_each(|owner| self.leave(owner));
             }
         }
     }
@@ -248,10 +299,13 @@ impl Record {
         let mut bindings = lock(&self.bindings);
         match owner {
             Some(owner) if self.transcript.generation() != owner => return None,
-            Some(_) => bindings.owner = false,
+            Some(_) => bindings.owner = None,
             None => bindings.others = bindings.others.saturating_sub(1),
         }
-        (!bindings.owner && bindings.others == 0).then_some(bindings.all)
+        let last = (bindings.owner.is_none() && bindings.others == 0).then_some(bindings.all);
+        drop(bindings);
+        self.bound.notify_waiters();
+        last
     }
 
     /// Forgets the output that is kept for a caller which loses its connection, when none has been there for this time.
@@ -415,7 +469,7 @@ mod tests {
     /// a timer would panic.
     #[test]
     fn the_grace_begins_when_the_owner_leaves() {
-        let transcript = Arc::new(Transcript::new(None, true));
+        let transcript = Arc::new(Transcript::new(None, Some("owner")));
         let release = release_retained_after(Arc::downgrade(&transcript), Duration::from_nanos(1));
         assert!(release.now_or_never().is_none());
     }

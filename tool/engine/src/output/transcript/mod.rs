@@ -21,7 +21,7 @@ use tracing::warn;
 
 pub(crate) use self::reader::Reader;
 use self::state::{CHUNK_COST, KEPT_BYTES_AT_END, Owner, SMALL_WINDOW, Spooled, State, ToKeep, WINDOW, after, end_of};
-use super::in_memory::{HeldBytes, RETAINED, WAITING};
+use super::in_memory::{HeldBytes, WAITING};
 use super::printed::{Chunk, Printed};
 use super::spool::{SpoolFile, Stopped};
 use crate::lock::lock;
@@ -43,17 +43,17 @@ pub(crate) struct Transcript {
 }
 
 impl Transcript {
-    /// An empty one. With `file`, what does not fit into memory is kept there. One that `retains` keeps what was read last,
-    /// for a reader that lost it with its connection.
-    pub(crate) fn new(file: Option<SpoolFile>, retains: bool) -> Self {
+    /// An empty one. With `file`, what does not fit into memory is kept there. One that is `retained_for` an identity keeps
+    /// what was read last, for a reader that lost it with its connection.
+    pub(crate) fn new(file: Option<SpoolFile>, retained_for: Option<&str>) -> Self {
         let is_kept = file.is_some();
         let spool = file.map(|file| Spooled { file: Arc::new(file), end: 0, seen: 0 });
         let state = State {
             window: VecDeque::new(),
             cost: 0,
-            waiting: HeldBytes::of(&WAITING),
-            retained: HeldBytes::of(&RETAINED),
-            retains,
+            waiting: HeldBytes::waiting(),
+            retained: HeldBytes::retained(retained_for),
+            retains: retained_for.is_some(),
             end: 0,
             owner: Owner::Reads,
             generation: 0,
@@ -71,7 +71,7 @@ impl Transcript {
 
     /// That of an execution which has ended under an earlier engine.
     pub(crate) fn ended(printed: Printed, file: Option<SpoolFile>, exited: Exited) -> Self {
-        let transcript = Self::new(file, false);
+        let transcript = Self::new(file, None);
         {
             let mut state = transcript.state();
             if let Some(spool) = &mut state.spool {
@@ -262,16 +262,19 @@ impl Transcript {
         self.state().generation
     }
 
-    /// From now on another reader is the owner; returns its generation. `None`: the command waits for none.
-    pub(crate) fn take_over(&self, position: u64) -> Option<u64> {
+    /// The command waits for a caller that has lost its connection.
+    pub(crate) fn retains(&self) -> bool {
+        self.state().retains
+    }
+
+    /// From now on another reader is the owner; returns its generation. `position`: where it reads; `None`: where the one
+    /// before it has.
+    pub(crate) fn take_over(&self, position: Option<u64>) -> u64 {
         let mut state = self.state();
-        if !state.retains {
-            return None;
-        }
         state.owner = Owner::Reads;
         state.generation += 1;
-        state.read = position;
-        Some(state.generation)
+        state.read = position.unwrap_or(state.read);
+        state.generation
     }
 
     /// Forgets what is retained. False: there is an owner, which may lose its connection yet.

@@ -30,18 +30,23 @@ impl Reader {
         Self::new(transcript, 0, Some(0))
     }
 
-    /// For a call that [takes the place](Transcript::take_over) of that.
-    pub(crate) fn successor(transcript: Arc<Transcript>, position: u64, generation: u64) -> Self {
-        Self::new(transcript, position, Some(generation))
-    }
-
     /// For any other call.
     pub(crate) fn at(transcript: Arc<Transcript>, position: u64) -> Self {
         Self::new(transcript, position, None)
     }
 
     fn new(transcript: Arc<Transcript>, position: u64, generation: Option<u64>) -> Self {
-        Self { transcript, position, read: VecDeque::new(), held: HeldBytes::of(&WAITING), generation }
+        Self { transcript, position, read: VecDeque::new(), held: HeldBytes::waiting(), generation }
+    }
+
+    /// Where it reads next.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Its call has [taken the place](Transcript::take_over) of the owner.
+    pub(crate) fn succeed(&mut self, generation: u64) {
+        self.generation = Some(generation);
     }
 
     fn is_first(&self) -> bool {

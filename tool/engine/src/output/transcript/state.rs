@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use telexec_executor::{Exited, Output, OutputStream};
 
-use crate::output::in_memory::{HeldBytes, RETAINED};
+use crate::output::in_memory::HeldBytes;
 use crate::output::spool::SpoolFile;
 
 /// How much may wait in memory for the owner or the spool while the command runs.
@@ -111,8 +111,8 @@ impl State {
     fn retention(&self) -> usize {
         match self.may_retain() {
             false => 0,
-            true if RETAINED.is_full() => 0,
-            true if RETAINED.is_high() => SMALL_RETAINED_BYTES,
+            true if self.retained.is_full() => 0,
+            true if self.retained.is_high() => SMALL_RETAINED_BYTES,
             true => RETAINED_BYTES,
         }
     }

@@ -11,7 +11,7 @@ use crate::state::disk::Disk;
 async fn the_owner_of_a_promoted_command_learns_of_what_was_kept_and_is_lost() {
     let state = tempfile::tempdir().unwrap();
     let (spool, _) = handover::open(Disk::new().unwrap(), Some(state.path()), SpoolLimits::default()).unwrap();
-    let transcript = Arc::new(Transcript::new(Some(spool.file("owner")), false));
+    let transcript = Arc::new(Transcript::new(Some(spool.file("owner")), None));
     for _ in 0..8 {
         transcript.add(OutputStream::Stdout, vec![b'x'; KEPT_BYTES / 4].into());
     }
@@ -35,7 +35,7 @@ async fn the_owner_of_a_promoted_command_learns_of_what_was_kept_and_is_lost() {
 /// However long its pieces were. What was read takes no more memory for that.
 #[tokio::test]
 async fn who_comes_late_gets_the_last_kib() {
-    let transcript = Arc::new(Transcript::new(None, false));
+    let transcript = Arc::new(Transcript::new(None, None));
     let mut owner = Reader::owner(Arc::clone(&transcript));
     let late = |transcript: &Transcript| transcript.end() - transcript.state().start();
     let enough = KEPT_BYTES_AT_END as u64 - 1024;
