@@ -24,14 +24,14 @@ pub(crate) struct AgentArg {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecutionArg {
-    /// Execution ID, as `telexec ps` lists them, or the beginning of one
+    /// Execution ID, or a unique prefix of one (see `telexec ps`)
     #[arg(value_parser = parse_id, add = complete::executions())]
     pub(crate) id: ExecutionId,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecutionsArg {
-    /// Execution IDs, as `telexec ps` lists them, or their beginnings
+    /// Execution IDs, or unique ID prefixes (see `telexec ps`)
     #[arg(required = true, value_name = "ID", value_parser = parse_id, add = complete::executions())]
     pub(crate) ids: Vec<ExecutionId>,
 }

@@ -188,7 +188,7 @@ pub(crate) struct InputArgs {
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "\
-The signal is sent to every process of an execution. KILL is certain to end all of them. It is not \
+The signal is sent to every process of an execution. KILL always ends them all. It is not \
 an error if an execution has already ended.
 
 Exit codes: 0 sent, 2 invalid command line or configuration, 125 refused by the agent, or no such execution \

@@ -49,9 +49,11 @@ With -S, the highest code of all hosts instead of 1; codes are those of `telexec
 An inventory is a file of Ansible's (INI or YAML, with group_vars and host_vars beside it), a directory of such \
 files, or a script; or else a command with its arguments that prints one, or a list of names, as JSON. -a selects \
 all of its hosts, -w and -g some of them; without these nothing runs. A host's certificate must \
-have its name in the inventory, even if ansible_host is another address. Variables: telexec_port (ansible_port is \
-that of ssh), telexec_server_name, and telexec_target: any TARGET. A host whose name is a configured target is that \
-target.
+be valid for its inventory name, even if ansible_host gives a different address. Variables: telexec_port (ansible_port \
+is that of ssh), telexec_server_name, and telexec_target: any TARGET. ansible_user and ansible_become are not used: \
+the user is -l. A host with the same name as a configured target uses that target's settings.
+
+On a terminal, control characters in the output of hosts are escaped, except tabs and colors.
 
 A subcommand is the word right after fleet; after any flag it is the program.
 
@@ -209,7 +211,7 @@ pub(crate) struct ScheduleArgs {
     /// Run in batches, each starting when the one before is done
     #[arg(long, value_name = "N|%")]
     pub(crate) batch: Option<HostCount>,
-    /// Wait between batches
+    /// Time to wait between batches
     #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = parse_duration, requires = "batch")]
     pub(crate) batch_wait: Option<Duration>,
     /// Start no more hosts after more than this many failures [default with --batch: 0]

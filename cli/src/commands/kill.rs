@@ -29,9 +29,9 @@ async fn kill(args: &KillArgs, executor: &RemoteExecutor, id: &ExecutionId) -> R
     let failed = |error: ExecutorError| call_failure(exit::of_error(&error), &args.agent.target, &error);
     match executor.signal(id, args.signal).await {
         Err(error @ ExecutorError::NotFound(_)) => {
-            let found = find_by_prefix(executor, &args.agent.target, id, &error, ExecutionId::is_uuid).await?;
+            let found = find_by_prefix(executor, &args.agent.target, id, &error, |_| true).await?;
             executor.signal(&found.id, args.signal).await.map_err(failed)?;
-            // what is ended is not exactly what was named; a name that was chosen is never the beginning of another
+            // what is ended is not exactly what was named
             print_message(&format!("{}: {} sent to {}", args.agent.target, args.signal, found.id));
             Ok(())
         }

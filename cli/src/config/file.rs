@@ -51,7 +51,7 @@ pub(crate) struct Credentials {
 
 /// A named agent.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table: write [targets.NAME] and below it address = \"...\"")]
 pub(crate) struct TargetConfig {
     pub(crate) address: String,
     pub(crate) credentials: Option<String>,

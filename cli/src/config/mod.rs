@@ -92,6 +92,7 @@ mod tests {
             ("[defaults]\nfanuot = 3", "/etc/x/config.toml:2: unknown field `fanuot`"),
             ("[targets.a]\naddress = 'a:1'\ncolour = 1", ":3: unknown field `colour`"),
             ("[target.a]", ":1: unknown field `target`"),
+            ("[targets]\na = 'h:1'", ":2: invalid type: string \"h:1\", expected a table: write [targets.NAME] and"),
             ("[targets.a]\nuser = 'x'", "missing field `address`"),
             ("[defaults]\nconnect_timeout = '0s'", "connect_timeout: must be greater than 0"),
             ("[defaults]\nconnect_timeout = 5", ":2: invalid type"),

@@ -5,6 +5,9 @@ use std::collections::HashSet;
 /// Limits mistakes such as `web[1-999999999]`.
 pub(crate) const MAX_HOSTS: usize = 100_000;
 
+/// Groups are expanded recursively.
+const MAX_NESTED: usize = 200;
+
 /// Groups of hosts by name.
 pub(crate) trait Groups {
     /// The members of a group, each a set of hosts; `None` if there is no such group.
@@ -30,6 +33,8 @@ pub(crate) fn expand(text: &str, groups: &dyn Groups) -> Result<Vec<String>, Inv
 struct Hosts {
     list: Vec<String>,
     seen: HashSet<String>,
+    /// Groups whose hosts are all in the list.
+    groups: HashSet<String>,
 }
 
 fn expand_into(
@@ -50,8 +55,14 @@ fn expand_into(
             }
             continue;
         };
+        if hosts.groups.contains(name) {
+            continue;
+        }
         if enclosing.iter().any(|outer| outer == name) {
             return Err(InvalidHostSet(format!("group {name} contains itself")));
+        }
+        if enclosing.len() == MAX_NESTED {
+            return Err(InvalidHostSet(format!("group {name} is in more than {MAX_NESTED} others, one in another")));
         }
         let nodes = groups.group(name).ok_or_else(|| InvalidHostSet(format!("no group {name:?}")))?;
         enclosing.push(name.to_owned());
@@ -59,6 +70,7 @@ fn expand_into(
             expand_into(&nodes, groups, enclosing, hosts)?;
         }
         enclosing.pop();
+        hosts.groups.insert(name.to_owned());
     }
     Ok(())
 }
@@ -237,6 +249,26 @@ mod tests {
             let hosts: Vec<&str> = hosts.split_whitespace().collect();
             assert_eq!(expand(text, &Some3).unwrap(), hosts, "{text}");
         }
+    }
+
+    /// Each `gN` contains two groups, which both contain the next one.
+    struct Diamonds(usize);
+
+    impl Groups for Diamonds {
+        fn group(&self, name: &str) -> Option<Vec<String>> {
+            let number: usize = name.get(1..)?.parse().ok()?;
+            match name.starts_with('g') {
+                true if number == self.0 => Some(vec!["host".to_owned()]),
+                true => Some(vec![format!("@a{number}"), format!("@b{number}")]),
+                false => Some(vec![format!("@g{}", number + 1)]),
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_is_expanded_once() {
+        assert_eq!(expand("@g0", &Diamonds(90)).unwrap(), ["host"]);
+        assert!(expand("@g0", &Diamonds(100_000)).unwrap_err().0.contains("more than 200"));
     }
 
     #[test]

@@ -95,11 +95,11 @@ async fn the_beginning_of_an_id_is_enough_if_it_is_that_of_one() {
         let message = said.failure(125);
         assert!(message.contains("2 executions") && message.contains("  first-a  running  cat"), "{said:?}");
     }
-    // a name that was chosen may be the beginning of another by chance: it is not ended for that
-    for (subcommand, rest) in [("input", &["text"][..]), ("kill", &[])] {
-        let said = site.say(subcommand, &[&["sec"], rest].concat()).await;
-        assert!(said.failure(125).contains("no execution sec"), "{said:?}");
-    }
+    // a name that was chosen may be the beginning of another by chance: no text is sent for that
+    let said = site.say("input", &["sec", "text"]).await;
+    assert!(said.failure(125).contains("no execution sec"), "{said:?}");
+    let said = site.say("kill", &["fir"]).await;
+    assert!(said.failure(125).contains("2 executions"), "{said:?}");
     site.say("input", &["--close", "-n", "second", "text"]).await.answer();
     assert_eq!(site.say("wait", &["s"]).await.answer(), "");
     assert_eq!(site.say("logs", &["sec"]).await.answer(), "textend\n");
@@ -110,6 +110,9 @@ async fn the_beginning_of_an_id_is_enough_if_it_is_that_of_one() {
     // what was meant is said where something is ended
     let said = site.say("kill", &["first-ab"]).await;
     assert_eq!((said.code, said.stderr()), (0, ""));
+    site.detached(&["-i", "--id", "chosen", "cat"]).await;
+    let said = site.say("kill", &["chos"]).await;
+    assert!(said.code == 0 && said.remark().contains("SIGTERM sent to chosen"), "{said:?}");
     let third = site.detached(&["-i", "cat"]).await;
     let begin = &third[..18];
     site.say("input", &[begin, "text"]).await.answer();

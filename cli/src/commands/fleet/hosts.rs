@@ -45,13 +45,14 @@ pub(crate) struct HostResolver<'a> {
     pub(crate) config: &'a Config,
     pub(crate) connect: &'a ConnectArgs,
     pub(crate) inventory: Inventory,
+    pub(crate) has_inventory: bool,
     port: u16,
 }
 
 impl<'a> HostResolver<'a> {
     pub(crate) fn new(config: &'a Config, connect: &'a ConnectArgs, port: Option<u16>) -> Self {
         let port = port.unwrap_or(config.default_port());
-        Self { config, connect, inventory: Inventory::default(), port }
+        Self { config, connect, inventory: Inventory::default(), has_inventory: false, port }
     }
 
     /// `server_name` is the name in its certificate, if DNS says it.
@@ -170,6 +171,7 @@ pub(crate) async fn find(
     let mut resolver = HostResolver::new(config, connect, args.port);
     if let Some(source) = &args.inventory {
         resolver.inventory = inventory::load(source).await?;
+        resolver.has_inventory = true;
     }
     if !args.selects() {
         let hint = habits::how_to_select(args, command, &resolver);
@@ -180,12 +182,21 @@ pub(crate) async fn find(
     let mut seen = HashSet::new();
     let mut chosen: Vec<_> =
         given.into_iter().filter(|(name, _)| !excluded.contains(name) && seen.insert(name.clone())).collect();
+    if let Some(source) = args.inventory.as_ref().filter(|_| resolver.inventory.hosts.is_empty() && chosen.is_empty()) {
+        return Err(Failure::message(exit::USAGE, format!("the inventory {source} has no hosts")));
+    }
     if chosen.is_empty() {
         let failure = Failure::message(exit::USAGE, "no hosts left: the set is empty");
         return Err(failure.hint(habits::why_empty(args, config)));
     }
     pick(&mut chosen, args.pick);
-    chosen.into_iter().map(|(name, server_name)| resolver.host(name, server_name)).collect()
+    let hosts = chosen.into_iter().map(|(name, server_name)| resolver.host(name, server_name));
+    let hosts = hosts.collect::<Result<Vec<_>, _>>()?;
+    let without_user = command.is_some_and(|command| command.user.is_none());
+    if let Some(warning) = habits::unused_users(&hosts, &resolver.inventory).filter(|_| without_user) {
+        output::print_message(&warning);
+    }
+    Ok(hosts)
 }
 
 /// The sets from the command line and from files.
@@ -226,11 +237,11 @@ async fn expand(sets: &[String], resolver: &HostResolver<'_>) -> Result<Vec<(Str
                 None => hosts.push((name, None)),
             }
         }
+        if hosts.len() > nodeset::MAX_HOSTS {
+            return Err(Failure::message(exit::USAGE, format!("more than {} hosts", nodeset::MAX_HOSTS)));
+        }
     }
-    match hosts.len() > nodeset::MAX_HOSTS {
-        true => Err(Failure::message(exit::USAGE, format!("more than {} hosts", nodeset::MAX_HOSTS))),
-        false => Ok(hosts),
-    }
+    Ok(hosts)
 }
 
 /// Keeps `count` random hosts, in their order.

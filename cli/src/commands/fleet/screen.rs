@@ -1,7 +1,7 @@
 //! Standard output and standard error, written in order, and the live line below them.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 
 use anstream::{AutoStream, ColorChoice};
@@ -20,6 +20,7 @@ pub(crate) struct Screen {
     /// The stream to write to next, and the bytes for it.
     pending: (OutputStream, Vec<u8>),
     colors: [bool; 2],
+    terminals: [bool; 2],
     live: Option<LiveLine>,
 }
 
@@ -29,7 +30,8 @@ impl Screen {
         let (stdout, stderr) = (unbuffered(io::stdout().as_fd())?, unbuffered(io::stderr().as_fd())?);
         let live = if live { LiveLine::new(&stdout, &stderr) } else { None };
         let colors = [colored(&io::stdout()), colored(&io::stderr())];
-        Ok(Self { stdout, stderr, pending: (OutputStream::Stdout, Vec::new()), colors, live })
+        let terminals = [stdout.is_terminal(), stderr.is_terminal()];
+        Ok(Self { stdout, stderr, pending: (OutputStream::Stdout, Vec::new()), colors, terminals, live })
     }
 
     /// The buffer for what is written to this stream next.
@@ -55,6 +57,12 @@ impl Screen {
             true => format!("{style}{text}{style:#}"),
             false => text.to_owned(),
         }
+    }
+
+    /// Whether the stream is a terminal, which obeys what is written to it.
+    pub(crate) fn is_terminal(&self, stream: OutputStream) -> bool {
+        let [stdout, stderr] = self.terminals;
+        if stream == OutputStream::Stdout { stdout } else { stderr }
     }
 
     pub(crate) fn flush(&mut self) -> io::Result<()> {

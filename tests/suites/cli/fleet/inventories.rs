@@ -124,23 +124,50 @@ async fn an_inventory_alone_selects_no_hosts() {
 }
 
 #[tokio::test]
+async fn the_user_of_ansible_is_not_used_and_that_is_reported() {
+    let fleet = Fleet::of(2);
+    let file = fleet.path().join("hosts.ini");
+    std::fs::write(&file, "[app]\nweb01\nweb02\n[db]\nother\n[app:vars]\nansible_user=deploy\n").unwrap();
+    let run = async |args: &[&str]| {
+        fleet.say(&[&["-q", "--inventory", file.to_str().unwrap()], args, &["-c", "true"]].concat()).await
+    };
+    let said = run(&["-w", "@app"]).await;
+    let warning = "the inventory says \"deploy\" for web01 and 1 more, but the command runs as the agent's user";
+    assert!(said.code == 0 && said.remark().contains(warning), "{said:?}");
+    assert_eq!(run(&["-w", "@db"]).await.answer(), "");
+    let said = run(&["-w", "@app", "-l", "root", "--dry-run"]).await;
+    assert!(!said.stderr().contains("ansible_user"), "{said:?}");
+}
+
+#[tokio::test]
 async fn groups_and_patterns_are_not_taken_for_hosts() {
     let fleet = Fleet::of(1);
     let file = fleet.path().join("hosts.ini");
     std::fs::write(&file, "[app]\nweb01\n[db]\nother\n[same]\nsame\n").unwrap();
     let file = file.to_str().unwrap();
     for (args, hint) in [
-        (&["-w", "app"][..], "its hosts are @app"),
-        (&["-a", "-x", "db"], "its hosts are @db"),
-        (&["-w", "web01,all"], "its hosts are @all"),
+        (&["-w", "app"][..], "write @app for its hosts, or tcp://app for"),
+        (&["-a", "-x", "db"], "write @db for its hosts"),
+        (&["-w", "web01,all"], "write @all for its hosts"),
         (&["-w", "app:db"], "use -w @app,@db"),
         (&["-w", "app:!db"], "use -w @app -x @db"),
         (&["-w", "app:&db"], "hosts that are in two groups cannot be selected"),
         (&["-w", "*"], "-a selects all hosts"),
+        (&["-w", "web*"], "use ranges, such as 'db[1-9]', or a group"),
+        (&["-w", "web1"], "web1 is not in the inventory; similar: web01"),
+        (&["-w", "web[01-09]"], "web02 is not in the inventory; similar: web01"),
+        (&["-a", "-x", "wbe01"], "wbe01 is not in the inventory; similar: web01"),
+        (&["-w", "@nope"], "groups: @all, @app, @db, @same, @ungrouped"),
     ] {
         let said = fleet.say(&[&["--inventory", file, "--list-hosts"], args].concat()).await;
         assert!(said.failure(2).contains(hint), "{args:?}: {said:?}");
     }
+    let empty = fleet.path().join("empty.ini");
+    std::fs::write(&empty, "").unwrap();
+    let said = fleet.say(&["--inventory", empty.to_str().unwrap(), "-a", "--list-hosts"]).await;
+    assert!(said.failure(2).contains("empty.ini has no hosts"), "{said:?}");
+    let listed = fleet.say(&["--inventory", file, "--list-hosts", "-w", "10.0.0.1,tcp://ap1,ap1:1"]).await;
+    assert_eq!(listed.answer(), "10.0.0.1\ntcp://ap1\nap1:1\n");
     // a group may be called as its host
     assert_eq!(fleet.say(&["--inventory", file, "--list-hosts", "-w", "same"]).await.answer(), "same\n");
 }

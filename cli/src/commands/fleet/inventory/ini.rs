@@ -41,7 +41,7 @@ pub(super) fn read(text: &str, tree: &mut Tree) -> Result<(), String> {
         }
         match section {
             Section::Hosts => add_hosts(line, group, tree).map_err(failed)?,
-            Section::Variables => tree.set_group_variables(group, [variable(line).map_err(failed)?].into()),
+            Section::Variables => tree.set_group_variables(group, &[variable(line).map_err(failed)?].into()),
             Section::Children => {
                 let child = line.split('#').next().unwrap_or_default().trim();
                 if !tree.has_group(child) {
@@ -83,10 +83,7 @@ fn add_hosts(line: &str, group: &str, tree: &mut Tree) -> Result<(), String> {
     let words = words(line)?;
     let Some((pattern, variables)) = words.split_first() else { return Ok(()) };
     let variables = variables.iter().map(|word| variable(word)).collect::<Result<Variables, _>>()?;
-    for host in ranges::expand(pattern)? {
-        tree.add_host(group, &host, variables.clone());
-    }
-    Ok(())
+    ranges::expand(pattern)?.iter().try_for_each(|host| tree.add_host(group, host, &variables))
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {

@@ -35,4 +35,14 @@ pub(crate) struct InventoryHost {
     pub(crate) port: Option<u16>,
     /// `telexec_server_name`.
     pub(crate) server_name: Option<String>,
+    /// As whom Ansible would run commands: `ansible_user`, or `ansible_become`. Only for a warning.
+    pub(crate) user: Option<String>,
+}
+
+impl InventoryHost {
+    /// The size of its values.
+    fn bytes(&self) -> usize {
+        let Self { target, address, port: _, server_name, user } = self;
+        [target, address, server_name, user].into_iter().flatten().map(String::len).sum()
+    }
 }

@@ -2,12 +2,18 @@
 
 use crate::syntax::nodeset::MAX_HOSTS;
 
+/// More than any name of a host with some ranges: a range multiplies the length.
+const MAX_PATTERN_BYTES: usize = 512;
+
 /// The hosts of a pattern, without the port of ssh that may follow it.
 ///
 /// # Errors
 /// A range is invalid, or there are too many hosts.
 pub(super) fn expand(pattern: &str) -> Result<Vec<String>, String> {
     let host = without_port(pattern);
+    if host.len() > MAX_PATTERN_BYTES {
+        return Err(format!("a host has a name of {} bytes: at most {MAX_PATTERN_BYTES} are possible", host.len()));
+    }
     // hosts with this many ranges expanded, and what follows them
     let mut hosts = vec![String::new()];
     let mut rest = host;

@@ -27,14 +27,11 @@ pub(super) fn read(inventory: &Value, tree: &mut Tree) -> Result<(), String> {
         Value::Array(names) => {
             for name in names {
                 let name = name.as_str().ok_or_else(|| format!("{name} is not a host name"))?;
-                tree.set_host_variables(name, Variables::new());
+                tree.set_host_variables(name, &Variables::new())?;
             }
             Ok(())
         }
-        Value::Object(groups) => {
-            add_groups(groups, tree);
-            Ok(())
-        }
+        Value::Object(groups) => add_groups(groups, tree),
         _ => Err("the output is neither a list nor an inventory".to_owned()),
     }
 }
@@ -45,21 +42,22 @@ pub(super) fn lacks_host_variables(inventory: &Value) -> bool {
 }
 
 /// Groups with `hosts`, `children` and `vars` (or a list of hosts), and variables of hosts in `_meta`.
-fn add_groups(inventory: &Map<String, Value>, tree: &mut Tree) {
+fn add_groups(inventory: &Map<String, Value>, tree: &mut Tree) -> Result<(), String> {
     for (name, group) in inventory.iter().filter(|(name, _)| *name != "_meta") {
         tree.add_group(name);
         for host in strings(if group.is_array() { Some(group) } else { group.get("hosts") }) {
-            tree.add_host(name, host, Variables::new());
+            tree.add_host(name, host, &Variables::new())?;
         }
         strings(group.get("children")).for_each(|child| tree.add_child(name, child));
         if let Some(values) = group.get("vars") {
-            tree.set_group_variables(name, variables(values));
+            tree.set_group_variables(name, &variables(values));
         }
     }
     let hosts = inventory.get("_meta").and_then(|meta| meta.get("hostvars")).and_then(Value::as_object);
     for (host, values) in hosts.into_iter().flatten() {
-        tree.set_host_variables(host, variables(values));
+        tree.set_host_variables(host, &variables(values))?;
     }
+    Ok(())
 }
 
 /// Those with a single value.
@@ -67,6 +65,7 @@ pub(super) fn variables(values: &Value) -> Variables {
     let single = |value: &Value| match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
+        Value::Bool(value) => Some(value.to_string()),
         _ => None,
     };
     let values = values.as_object().into_iter().flatten();

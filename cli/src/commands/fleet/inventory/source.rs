@@ -109,7 +109,7 @@ fn run_script(path: &Path, tree: &mut Tree) -> Result<(), String> {
     script::read(&inventory, &mut own)?;
     if script::lacks_host_variables(&inventory) {
         for host in own.host_names() {
-            tree.set_host_variables(host, script::variables(&run(&["--host", host])?));
+            tree.set_host_variables(host, &script::variables(&run(&["--host", host])?))?;
         }
     }
     script::read(&inventory, tree)

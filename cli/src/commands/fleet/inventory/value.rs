@@ -45,7 +45,8 @@ impl Value {
         match self {
             Self::Text(text) => Some(text.as_str()).filter(|text| !text.starts_with(VAULT)),
             Self::Number(digits) => Some(digits),
-            Self::Null | Self::Bool(_) | Self::List | Self::Mapping(_) => None,
+            Self::Bool(value) => Some(if *value { "true" } else { "false" }),
+            Self::Null | Self::List | Self::Mapping(_) => None,
         }
     }
 }

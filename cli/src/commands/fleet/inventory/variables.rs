@@ -19,15 +19,13 @@ pub(super) fn read(directory: &Path, tree: &mut Tree) -> Result<(), String> {
         if !below.is_dir() {
             return Ok(Vec::new());
         }
-        names.into_iter().map(|name| of(&below, &name).map(|variables| (name, variables))).collect()
+        let read = names.into_iter().map(|name| of(&below, &name).map(|variables| (name, variables)));
+        read.filter(|read| read.as_ref().is_ok_and(|(_, variables)| !variables.is_empty()) || read.is_err()).collect()
     };
     let groups = read_for(tree.group_names().map(str::to_owned).collect(), directory.join("group_vars"))?;
     let hosts = read_for(tree.host_names().map(str::to_owned).collect(), directory.join("host_vars"))?;
-    for (files, read) in [(&mut tree.group_files, groups), (&mut tree.host_files, hosts)] {
-        for (name, variables) in read.into_iter().filter(|(_, variables)| !variables.is_empty()) {
-            files.entry(name).or_default().extend(variables);
-        }
-    }
+    groups.into_iter().for_each(|(name, variables)| tree.set_group_file(name, &variables));
+    hosts.into_iter().for_each(|(name, variables)| tree.set_host_file(name, &variables));
     Ok(())
 }
 
@@ -98,7 +96,7 @@ mod tests {
         write("host_vars/other.yml", "{");
         let mut tree = Tree::default();
         for host in ["a", "b", "../group_vars/all"] {
-            tree.add_host("web", host, Variables::new());
+            tree.add_host("web", host, &Variables::new()).unwrap();
         }
         read(directory.path(), &mut tree).unwrap();
         let hosts = tree.into_inventory().unwrap().hosts;
@@ -106,7 +104,7 @@ mod tests {
         assert_eq!((host("a"), host("b")), ((Some("own"), Some(3)), (Some("all"), Some(3))));
 
         let mut tree = Tree::default();
-        tree.add_host("web", "other", Variables::new());
+        tree.add_host("web", "other", &Variables::new()).unwrap();
         assert!(read(directory.path(), &mut tree).unwrap_err().contains("host_vars/other.yml: "));
     }
 }

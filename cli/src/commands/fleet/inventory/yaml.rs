@@ -1,5 +1,7 @@
 //! Ansible's inventories in YAML: groups with `hosts`, `vars` and `children`.
 
+use std::borrow::Cow;
+
 use super::ranges;
 use super::tree::{Tree, Variables};
 use super::value::{Mapping, Value};
@@ -33,9 +35,9 @@ fn add_group(name: &str, group: &Value, tree: &mut Tree) -> Result<(), String> {
             Some("hosts") => {
                 entries()?.iter().try_for_each(|(pattern, variables)| add_hosts(pattern, variables, name, tree))?;
             }
-            Some("vars") => tree.set_group_variables(name, variables(&entries()?)),
+            Some("vars") => tree.set_group_variables(name, &variables(entries()?.as_ref())),
             Some("children") => {
-                for (child, group) in &entries()? {
+                for (child, group) in entries()?.iter() {
                     let child = text(child)?;
                     tree.add_child(name, &child);
                     add_group(&child, group, tree)?;
@@ -51,18 +53,15 @@ fn add_group(name: &str, group: &Value, tree: &mut Tree) -> Result<(), String> {
 
 fn add_hosts(pattern: &Value, variables: &Value, group: &str, tree: &mut Tree) -> Result<(), String> {
     let variables = variables.as_mapping().map(self::variables).unwrap_or_default();
-    for host in ranges::expand(&text(pattern)?)? {
-        tree.add_host(group, &host, variables.clone());
-    }
-    Ok(())
+    ranges::expand(&text(pattern)?)?.iter().try_for_each(|host| tree.add_host(group, host, &variables))
 }
 
 /// A single name stands for a mapping of it to nothing.
-fn entries(value: &Value) -> Option<Mapping> {
+fn entries(value: &Value) -> Option<Cow<'_, Mapping>> {
     match value {
-        Value::Null => Some(Mapping::new()),
-        Value::Text(name) => Some(vec![(Value::Text(name.clone()), Value::Null)]),
-        Value::Mapping(entries) => Some(entries.clone()),
+        Value::Null => Some(Cow::Owned(Mapping::new())),
+        Value::Text(name) => Some(Cow::Owned(vec![(Value::Text(name.clone()), Value::Null)])),
+        Value::Mapping(entries) => Some(Cow::Borrowed(entries)),
         Value::Bool(_) | Value::Number(_) | Value::List => None,
     }
 }

@@ -8,9 +8,9 @@ use anstyle::{AnsiColor, Style};
 use similar::TextDiff;
 use telexec_executor::OutputStream;
 
-use super::Show;
 use super::lines::MAX_LINE_BYTES;
 use super::live::Live;
+use super::{Show, neutral};
 use crate::args::OutputArgs;
 use crate::commands::fleet::event::Event;
 use crate::commands::fleet::held_output::{Fingerprint, HeldOutput};
@@ -116,9 +116,10 @@ impl Gather {
                 }
                 None => Default::default(),
             };
+            let is_terminal = screen.is_terminal(OutputStream::Stdout);
             let buffer = screen.buffer(OutputStream::Stdout)?;
             buffer.extend_from_slice(before.as_bytes());
-            buffer.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(line));
+            neutral::push(buffer, line.strip_suffix(b"\n").unwrap_or(line), is_terminal);
             buffer.extend_from_slice(after.as_bytes());
             buffer.push(b'\n');
         }
@@ -160,11 +161,12 @@ impl Gather {
             for (line, numbers) in lines {
                 let prefix =
                     screen.styled(OutputStream::Stdout, HEADING, &format!("{}: ", folded_names(&numbers, hosts)));
+                let is_terminal = screen.is_terminal(OutputStream::Stdout);
                 let buffer = screen.buffer(OutputStream::Stdout)?;
                 if self.headings {
                     buffer.extend_from_slice(prefix.as_bytes());
                 }
-                buffer.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(&line));
+                neutral::push(buffer, line.strip_suffix(b"\n").unwrap_or(&line), is_terminal);
                 buffer.push(b'\n');
             }
         }
@@ -202,16 +204,22 @@ fn folded_names(numbers: &[usize], hosts: &[Host]) -> String {
 }
 
 /// Copies everything to standard output; returns the last byte.
-fn copy(mut reader: impl Read, screen: &mut Screen) -> io::Result<Option<u8>> {
-    let mut chunk = vec![0; 16 * 1024];
+fn copy(reader: impl Read, screen: &mut Screen) -> io::Result<Option<u8>> {
+    let is_terminal = screen.is_terminal(OutputStream::Stdout);
+    let mut reader = BufReader::new(reader);
+    let mut line = Vec::new();
     let mut last = None;
-    loop {
-        let length = reader.read(&mut chunk)?;
-        let read = chunk.get(..length).unwrap_or_default();
-        if read.is_empty() {
-            return Ok(last);
+    while reader.by_ref().take(MAX_LINE_BYTES as u64).read_until(b'\n', &mut line)? > 0 {
+        last = line.last().copied();
+        let buffer = screen.buffer(OutputStream::Stdout)?;
+        match line.strip_suffix(b"\n") {
+            Some(text) => {
+                neutral::push(buffer, text, is_terminal);
+                buffer.push(b'\n');
+            }
+            None => neutral::push(buffer, &line, is_terminal),
         }
-        last = read.last().copied();
-        screen.buffer(OutputStream::Stdout)?.extend_from_slice(read);
+        line.clear();
     }
+    Ok(last)
 }

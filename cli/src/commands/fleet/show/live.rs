@@ -5,8 +5,8 @@ use std::io;
 use anstyle::{AnsiColor, Style};
 use telexec_executor::OutputStream;
 
-use super::Show;
 use super::lines::Lines;
+use super::{Show, neutral};
 use crate::commands::fleet::event::Event;
 use crate::commands::fleet::hosts::Host;
 use crate::commands::fleet::screen::Screen;
@@ -35,9 +35,10 @@ impl Live {
         screen: &mut Screen,
     ) -> io::Result<()> {
         let prefix = self.prefix_of(host, stream, screen);
+        let is_terminal = screen.is_terminal(stream);
         let Some(lines) = self.lines(number, stream) else { return Ok(()) };
         let buffer = screen.buffer(stream)?;
-        lines.push(data, |line| push_line(buffer, &prefix, line));
+        lines.push(data, |line| push_line(buffer, &prefix, line, is_terminal));
         Ok(())
     }
 
@@ -45,9 +46,10 @@ impl Live {
     pub(crate) fn end(&mut self, number: usize, host: &Host, screen: &mut Screen) -> io::Result<()> {
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
             let prefix = self.prefix_of(host, stream, screen);
+            let is_terminal = screen.is_terminal(stream);
             let Some(lines) = self.lines(number, stream) else { continue };
             let buffer = screen.buffer(stream)?;
-            lines.end(|line| push_line(buffer, &prefix, line));
+            lines.end(|line| push_line(buffer, &prefix, line, is_terminal));
         }
         Ok(())
     }
@@ -66,9 +68,9 @@ impl Live {
     }
 }
 
-fn push_line(buffer: &mut Vec<u8>, prefix: &str, line: &[u8]) {
+fn push_line(buffer: &mut Vec<u8>, prefix: &str, line: &[u8], is_terminal: bool) {
     buffer.extend_from_slice(prefix.as_bytes());
-    buffer.extend_from_slice(line);
+    neutral::push(buffer, line, is_terminal);
     buffer.push(b'\n');
 }
 

@@ -5,6 +5,7 @@ mod gather;
 mod json;
 mod lines;
 mod live;
+mod neutral;
 mod order;
 
 use std::io;
