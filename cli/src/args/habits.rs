@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 
+use clap::Arg;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
@@ -80,7 +81,7 @@ fn hint(error: &Error, line: &[OsString]) -> Option<String> {
         ErrorKind::UnknownArgument | ErrorKind::ArgumentConflict | ErrorKind::ValueValidation
             if let Some((text, _)) = after_text(&words).filter(|_| has_text(subcommand)) =>
         {
-            Some(whole_text(text))
+            Some(whole_text(&words, text))
         }
         ErrorKind::UnknownArgument => {
             let flag = text(ContextKind::InvalidArg)?;
@@ -95,18 +96,71 @@ fn hint(error: &Error, line: &[OsString]) -> Option<String> {
     }
 }
 
-/// Refuses `-c ls -la` and `-c df -h`, which are valid, but say `-l a` and ask for help.
+/// Refuses `-c ls -la` and `-c df -h`, which are valid, but say `-l a` and ask for help; after a TARGET, or the hosts of
+/// fleet, also `-c ls -l x` and the like.
 pub(super) fn misread_text(line: &[OsString]) -> Option<Error> {
     let words: Vec<&str> = line.iter().skip(1).map_while(|word| word.to_str()).collect();
-    has_text(words.first()?).then_some(())?;
+    let subcommand = *words.first()?;
+    has_text(subcommand).then_some(())?;
     let (text, next) = after_text(&words)?;
-    let is_user = next.starts_with("-l") && next.len() > 2;
-    if !is_user && next != "-h" {
-        return None;
-    }
-    let flag = if is_user { "a flag of telexec, the user" } else { "telexec's own flag for help" };
-    let message = format!("{next} after -c {text} would be {flag}; {}\n", whole_text(text));
+    let letter = next.strip_prefix('-')?.chars().next().filter(|letter| *letter != '-')?;
+    let definition = super::help::brief();
+    let definition = definition.find_subcommand(subcommand)?;
+    let is_misread = match (letter, subcommand) {
+        ('l', _) if next.len() > 2 => true,
+        ('h', _) if next.len() == 2 => true,
+        // flags for the output are often added at the end
+        (_, "fleet") => FLEET_LETTERS.contains(&letter) && selects_hosts(&words),
+        _ => follows_target(&words, definition),
+    };
+    let flag = if letter == 'h' { "--help".to_owned() } else { long_form(definition, letter)? };
+    is_misread.then_some(())?;
+    let message = format!("{next} would be read as telexec's own -{letter} ({flag}); {}\n", whole_text(&words, text));
     Some(Error::raw(ErrorKind::ArgumentConflict, message).with_cmd(&super::help::brief()))
+}
+
+/// Flags of fleet that change what runs, and where.
+const FLEET_LETTERS: [char; 5] = ['a', 'd', 'i', 'l', 't'];
+
+fn selects_hosts(words: &[&str]) -> bool {
+    let before = words.iter().take_while(|word| **word != "-c");
+    before
+        .into_iter()
+        .any(|word| ["-w", "-g", "-a", "--hosts", "--group", "--all"].iter().any(|flag| word.starts_with(flag)))
+}
+
+/// The flag with this short form, as its long one.
+fn long_form(subcommand: &clap::Command, letter: char) -> Option<String> {
+    find_flag(subcommand, letter)?.get_long().map(|long| format!("--{long}"))
+}
+
+fn find_flag(subcommand: &clap::Command, letter: char) -> Option<&Arg> {
+    subcommand.get_arguments().find(|flag| {
+        flag.get_short() == Some(letter)
+            || flag.get_all_short_aliases().is_some_and(|aliases| aliases.contains(&letter))
+    })
+}
+
+/// Whether a word before -c is none of the flags and their values.
+fn follows_target(words: &[&str], subcommand: &clap::Command) -> bool {
+    let takes_value = |flag: &Arg| flag.get_action().takes_values();
+    let mut before = words.iter().skip(1).take_while(|word| **word != "-c");
+    while let Some(word) = before.next() {
+        let value_follows = if let Some(long) = word.strip_prefix("--") {
+            let flag = subcommand.get_arguments().find(|flag| flag.get_long() == Some(long));
+            flag.is_some_and(takes_value)
+        } else if let Some(letters) = word.strip_prefix('-') {
+            let valued =
+                letters.char_indices().find(|(_, letter)| find_flag(subcommand, *letter).is_some_and(takes_value));
+            valued.is_some_and(|(at, letter)| at + letter.len_utf8() == letters.len())
+        } else {
+            return true;
+        };
+        if value_follows {
+            before.next();
+        }
+    }
+    false
 }
 
 /// Whether it takes a text with -c.
@@ -122,8 +176,12 @@ fn after_text<'a>(words: &[&'a str]) -> Option<(&'a str, &'a str)> {
     (!text.contains(char::is_whitespace)).then_some((text, next))
 }
 
-fn whole_text(text: &str) -> String {
-    format!("-c takes the whole text as one word, in quotes: -c '{text} ...'")
+/// The text that is meant: all words from it on.
+fn whole_text(words: &[&str], text: &str) -> String {
+    let after = words.iter().skip_while(|word| **word != "-c").skip(2).copied();
+    let meant = shlex::try_join(after).map_or_else(|_| text.to_owned(), |after| format!("{text} {after}"));
+    let meant = shlex::try_quote(&meant).map_or_else(|_| text.to_owned(), |meant| meant.into_owned());
+    format!("quote the whole command: -c {meant}")
 }
 
 fn is_missing(error: &Error, argument: &str) -> bool {
@@ -160,9 +218,9 @@ mod tests {
             ("kill -9 web1 a", "telexec kill -s 9 TARGET"),
             ("kill -KILL web1 a", "telexec kill -s KILL TARGET"),
             ("ps -ef web1", "telexec exec TARGET ps -ef"),
-            ("exec web1 -c ls /tmp", "-c 'ls ...'"),
-            ("exec web1 -c uname -a", "-c 'uname ...'"),
-            ("check web1 -c ps -ef", "-c 'ps ...'"),
+            ("exec web1 -c ls /tmp", "-c 'ls /tmp'"),
+            ("exec web1 -c uname -a", "-c 'uname -a'"),
+            ("check web1 -c ps -ef", "-c 'ps -ef'"),
             ("policy check", "telexecd --config FILE policy check"),
         ] {
             assert!(refusal(line).contains(hint), "{line}: {}", refusal(line));
@@ -175,13 +233,30 @@ mod tests {
             let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             misread_text(&line).map(|error| error.to_string())
         };
-        for line in ["telexec exec web1 -c ls -la", "telexec fleet -w @web -c df -h", "telexec check web1 -c ls -lh /"]
-        {
-            assert!(misread(line).is_some_and(|text| text.contains("in quotes: -c '")), "{line}");
+        for (line, why) in [
+            ("telexec exec web1 -c ls -la", "-la would be read as telexec's own -l (--user)"),
+            ("telexec exec web1 -c ls -la", "quote the whole command: -c 'ls -la'"),
+            ("telexec fleet -w @web -c df -h", "-h (--help); quote the whole command: -c 'df -h'"),
+            ("telexec check web1 -c ls -lh /", "-c 'ls -lh /'"),
+            ("telexec exec web1 -c ls -l", "-l (--user)"),
+            ("telexec exec -u me web1 -c ls -d /tmp", "-d (--detach); quote the whole command: -c 'ls -d /tmp'"),
+            ("telexec exec --json web1 -c ls -t", "-t (--tty)"),
+            ("telexec exec web1 -c ls -i", "-i (--stdin)"),
+            ("telexec exec web1 -c ls -w /etc", "-w (--workdir)"),
+            ("telexec fleet -w @web -c ls -a", "-a (--all)"),
+            ("telexec fleet -w @web -c df -i", "-i (--stdin)"),
+        ] {
+            assert!(misread(line).is_some_and(|text| text.contains(why)), "{line}: {:?}", misread(line));
         }
-        for line in
-            ["telexec exec -c ls -l me web1", "telexec exec -c ls -it web1", "telexec exec web1 -- sh -c ls -la"]
-        {
+        for line in [
+            "telexec exec -c ls -l me web1",
+            "telexec exec -c ls -it web1",
+            "telexec exec -u me --timeout 5 -c ls -it web1",
+            "telexec exec web1 -- sh -c ls -la",
+            "telexec exec web1 -c ls --json",
+            "telexec fleet -w @web -c uptime -b",
+            "telexec fleet -c uptime -l me -w @web",
+        ] {
             assert_eq!(misread(line), None, "{line}");
         }
     }

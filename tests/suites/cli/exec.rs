@@ -352,7 +352,7 @@ async fn what_is_no_program_is_said_to_be_meant_otherwise() {
 async fn flags_of_a_program_after_a_text_are_not_those_of_telexec() {
     for line in [&["-c", "ls", "-la"][..], &["-c", "df", "-h"], &["-c", "uname", "-a"], &["-c", "ls", "/tmp"]] {
         let said = say(&[&["exec", "local"], line].concat()).await;
-        let hint = format!("in quotes: -c '{} ...'", line[1]);
+        let hint = format!("quote the whole command: -c '{} {}'", line[1], line[2]);
         assert!(said.code == 2 && said.stderr().contains(&hint), "{said:?}");
     }
 }
