@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use telexec_executor::{Attach, Command, Event, Execution, ExecutionId, ExecutionInfo, Input, Signal, TerminalSize};
 use telexec_executor::{Executor, ExecutorError, ListPage, ListQuery, TraceContext};
 use telexec_proto::convert;
@@ -110,16 +109,9 @@ impl Executor for RemoteExecutor {
 
     async fn write_input(&self, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
         let Input { data, offset, close } = input;
-        let write = |data, offset, close| async move {
-            let request = WriteInputRequest { execution_id: id.to_string(), data, offset, close };
-            Ok::<_, ExecutorError>(self.answer(self.client.clone().write_input(request).await)?.committed_offset)
-        };
-        let offset = match offset {
-            Some(offset) => offset,
-            // an empty write returns the offset of the end
-            None => write(Bytes::new(), 0, false).await?,
-        };
-        write(data, offset, close).await
+        let (append, offset) = (offset.is_none(), offset.unwrap_or_default());
+        let request = WriteInputRequest { execution_id: id.to_string(), data, offset, close, append };
+        Ok(self.answer(self.client.clone().write_input(request).await)?.committed_offset)
     }
 
     async fn resize(&self, id: &ExecutionId, size: TerminalSize) -> Result<(), ExecutorError> {

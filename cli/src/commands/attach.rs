@@ -4,12 +4,12 @@ use std::io::{self, IsTerminal};
 
 use bytes::Bytes;
 use telexec_client::Agent;
-use telexec_executor::{Attach, ExecutionInfo, ExecutorError, Input, OnDisconnect, TerminalSize};
+use telexec_executor::{Attach, ExecutionInfo, ExecutorError, OnDisconnect, TerminalSize};
 
 use super::find::find;
 use crate::args::AttachArgs;
 use crate::connect::{Link, call_failure, with_agent};
-use crate::follow::{AttachHint, FollowEnd, Interaction, OutputMode, StdinOptions, follow};
+use crate::follow::{AttachHint, FollowEnd, InputPosition, Interaction, OutputMode, StdinOptions, follow};
 use crate::output::{Failure, exit, print_message_async, with_causes};
 use crate::terminal;
 
@@ -17,7 +17,9 @@ pub(crate) async fn run(mut args: AttachArgs) -> Result<u8, Failure> {
     let (target, connect) = (args.agent.target.clone(), args.connect.clone());
     let mut attached = false;
     let ending = with_agent(&target, &connect, async |agent| attach(&mut args, agent, &mut attached).await).await;
-    let again = AttachHint { target: &target, id: &args.execution.id, interactive: args.stdin, connect: &connect };
+    let ends_after = args.kill_on_disconnect.then_some(args.reconnect.reconnect);
+    let interactive = args.stdin;
+    let again = AttachHint { target: &target, id: &args.execution.id, interactive, ends_after, connect: &connect };
     let keeps_running = attached && !args.kill_on_disconnect;
     match ending {
         Ok(ending) => Ok(ending.report(&target, &again)),
@@ -54,7 +56,8 @@ async fn interact(args: &AttachArgs, link: &Link, raw: bool) -> Result<FollowEnd
     let window = if raw { redraw(args, link).await } else { None };
     let keys = raw.then(|| args.detach_keys.clone());
     let interaction = Interaction { target: &args.agent.target, link, id: &args.execution.id };
-    interaction.run(Some(StdinOptions { offset: None, raw, keys, warn_unread: true }), window).await
+    let position = InputPosition::End { last: None };
+    interaction.run(Some(StdinOptions { position, raw, keys, warn_unread: true }), window).await
 }
 
 /// Whether keys typed here go to a terminal there.
@@ -64,8 +67,7 @@ fn is_interactive(info: &ExecutionInfo) -> bool {
 
 /// Checks with an empty write, while the output is followed, because it may block on another writer.
 async fn takes_input(args: &AttachArgs, link: &Link) -> Result<bool, Failure> {
-    let nothing = Input { data: Bytes::new(), offset: Some(0), close: false };
-    match link.executor.write_input(&args.execution.id, nothing).await {
+    match link.write(&args.execution.id, Bytes::new(), false, 0).await {
         Ok(_) => Ok(true),
         Err(error @ ExecutorError::FailedPrecondition { .. }) => {
             print_message_async(format!("{}: input is not forwarded: {}", args.agent.target, with_causes(&error)))

@@ -12,7 +12,7 @@ use super::program;
 use crate::args::ExecArgs;
 use crate::config::Config;
 use crate::connect::{call_failure, with_agent};
-use crate::follow::{AttachHint, FollowEnd, Interaction, OutputMode, StdinOptions, follow};
+use crate::follow::{AttachHint, FollowEnd, InputPosition, Interaction, OutputMode, StdinOptions, follow};
 use crate::output::{self, Failure, exit, json, print_message};
 use crate::syntax::Destination;
 use crate::terminal;
@@ -50,7 +50,8 @@ pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
 }
 
 fn attach_hint<'a>(args: &'a ExecArgs, id: &'a ExecutionId) -> AttachHint<'a> {
-    AttachHint { target: &args.agent.target, id, interactive: args.stdin, connect: &args.connect }
+    let ends_after = (!args.survives_disconnect()).then_some(args.reconnect.reconnect);
+    AttachHint { target: &args.agent.target, id, interactive: args.stdin, ends_after, connect: &args.connect }
 }
 
 /// Checks what clap cannot.
@@ -94,7 +95,7 @@ async fn execute(args: &ExecArgs, agent: &Agent, running: &mut Option<ExecutionI
     let raw = args.interactive();
     let mode = OutputMode { target: &args.agent.target, json: args.json, raw };
     let keys = (raw && args.survives_disconnect()).then(|| args.detach_keys.clone());
-    let feed = args.stdin.then_some(StdinOptions { offset: Some(0), raw, keys, warn_unread: false });
+    let feed = args.stdin.then_some(StdinOptions { position: InputPosition::At(0), raw, keys, warn_unread: false });
     let interaction = Interaction { target: &args.agent.target, link: &link, id };
     follow(execution, mode, link.outages.clone(), interaction.run(feed, size)).await
 }

@@ -1,35 +1,47 @@
 //! `telexec wait`: waits until executions have ended.
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
 use telexec_client::Agent;
 use telexec_executor::{Attach, Event, ExecutionInfo, Executor, ExecutorError, Exited};
 
 use super::find::find;
 use crate::args::WaitArgs;
 use crate::connect::{Link, call_failure, with_agent};
-use crate::follow::{AttachHint, FollowEnd};
 use crate::output::{Failure, end, exit, print_message};
 
 /// How many are followed at once.
 const CONCURRENT: usize = 64;
 
 pub(crate) async fn run(args: WaitArgs) -> Result<u8, Failure> {
-    let ended = with_agent(&args.agent.target, &args.connect, async |agent| wait(&args, agent).await).await?;
-    if let [(info, exited)] = &ended[..] {
-        let again = AttachHint { target: &args.agent.target, id: &info.id, interactive: false, connect: &args.connect };
-        // its output is not asked for
-        let ending = FollowEnd::Exited { exited: exited.clone(), incomplete: false };
-        return Ok(ending.report(&args.agent.target, &again));
+    let target = &args.agent.target;
+    let ended = with_agent(target, &args.connect, async |agent| wait(&args, agent).await).await?;
+    if let [(_, Ok(exited))] = &ended[..] {
+        if let Some(explanation) = exit::explanation(exited) {
+            print_message(&format!("{target}: {explanation}"));
+        }
+        return Ok(exit::of_exit(exited));
     }
-    let code = |exited: &Exited| exit::of_exit(exited);
-    for (info, exited) in ended.iter().filter(|(_, exited)| code(exited) != 0) {
-        print_message(&format!("{}: {}: {}", args.agent.target, info.id, end(exited)));
+    let mut most = 0;
+    for (info, exited) in ended {
+        let code = match exited {
+            Ok(exited) if exit::of_exit(&exited) == 0 => 0,
+            Ok(exited) => {
+                print_message(&format!("{target}: {}: {}", info.id, end(&exited)));
+                exit::of_exit(&exited)
+            }
+            Err(error) => {
+                let failure = call_failure(exit::of_lost(&error), target, &error);
+                failure.print();
+                failure.code
+            }
+        };
+        most = most.max(code);
     }
-    Ok(ended.iter().map(|(_, exited)| code(exited)).max().unwrap_or_default())
+    Ok(most)
 }
 
-/// How each of them ended, in their order.
-async fn wait(args: &WaitArgs, agent: &Agent) -> Result<Vec<(ExecutionInfo, Exited)>, Failure> {
+/// How each of them ended, in their order; an error is of one alone.
+async fn wait(args: &WaitArgs, agent: &Agent) -> Result<Vec<(ExecutionInfo, Result<Exited, ExecutorError>)>, Failure> {
     let Link { executor, .. } = args.reconnect.link(agent, &args.agent.target);
     let mut executions = Vec::new();
     for id in &args.executions.ids {
@@ -37,10 +49,9 @@ async fn wait(args: &WaitArgs, agent: &Agent) -> Result<Vec<(ExecutionInfo, Exit
     }
     let waiting = executions.into_iter().map(async |info| {
         let exited = exited(&*executor, &info).await;
-        let exited = exited.map_err(|error| call_failure(exit::of_lost(&error), &args.agent.target, &error))?;
-        Ok((info, exited))
+        (info, exited)
     });
-    stream::iter(waiting).buffered(CONCURRENT).try_collect().await
+    Ok(stream::iter(waiting).buffered(CONCURRENT).collect().await)
 }
 
 async fn exited(executor: &dyn Executor, info: &ExecutionInfo) -> Result<Exited, ExecutorError> {

@@ -15,7 +15,7 @@ pub(crate) use self::hint::hint;
 use self::hint::unreachable;
 use self::local::LocalAgent;
 pub(crate) use self::own_certificate::{check as check_own_certificate, expire_time as own_expire_time};
-pub(crate) use self::reconnect::{Link, Outages, ReconnectArgs};
+pub(crate) use self::reconnect::{Link, Outages, ReconnectArgs, is_lost};
 use crate::config::{Config, ConnectArgs, ResolvedTarget};
 use crate::output::Failure;
 use crate::syntax::Destination;

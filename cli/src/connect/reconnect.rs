@@ -79,16 +79,20 @@ impl Link {
     where
         F: Future<Output = Result<T, ExecutorError>>,
     {
-        use ExecutorError::{Lost, Unreachable, Untrusted};
         loop {
-            match call().await {
-                Err(Lost { .. } | Unreachable { .. } | Untrusted { .. }) if self.outages.lost.is_some() => {
-                    tokio::time::sleep(RETRY_DELAY).await;
-                }
-                done => return done,
+            let done = call().await;
+            if !(self.outages.may_end() && is_lost(&done)) {
+                return done;
             }
+            tokio::time::sleep(RETRY_DELAY).await;
         }
     }
+}
+
+/// Whether a call failed with its connection.
+pub(crate) fn is_lost<T>(done: &Result<T, ExecutorError>) -> bool {
+    use ExecutorError::{Lost, Unreachable, Untrusted};
+    matches!(done, Err(Lost { .. } | Unreachable { .. } | Untrusted { .. }))
 }
 
 impl Outages {

@@ -5,18 +5,20 @@ use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use telexec_executor::{ExecutionId, ExecutorError, TerminalSize};
+use telexec_executor::{ExecutionId, ExecutorError, Input, TerminalSize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::FollowEnd;
-use crate::connect::{Link, call_failure};
+use crate::connect::{Link, call_failure, is_lost};
 use crate::output::{Failure, exit, print_message_async, with_causes};
 use crate::syntax::Destination;
 use crate::terminal::{self, DetachFilter, DetachKeys, EscapeFilter, RawMode, stdin};
 
 /// Input waiting to be sent. Well below the message size that agents accept.
 const PENDING_BYTES: usize = 1024 * 1024;
+/// How long an agent has to answer someone who wants to leave a session that looks dead.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long to send input that was typed before the detach keys.
 const FINAL_INPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -27,10 +29,18 @@ pub(crate) struct Interaction<'a> {
     pub(crate) id: &'a ExecutionId,
 }
 
+/// Where input is written.
+#[derive(Clone, Copy)]
+pub(crate) enum InputPosition {
+    /// At this offset: nobody else writes.
+    At(u64),
+    /// At the end of what all have written, which was `last` after the last write.
+    End { last: Option<u64> },
+}
+
 /// How to forward standard input.
 pub(crate) struct StdinOptions {
-    /// Input offset to start at; `None` if others may write too.
-    pub(crate) offset: Option<u64>,
+    pub(crate) position: InputPosition,
     /// Standard input is a terminal, to be put into raw mode.
     pub(crate) raw: bool,
     /// The detach keys.
@@ -83,11 +93,11 @@ impl Interaction<'_> {
 
     async fn forward_stdin(
         &self,
-        StdinOptions { offset, raw, keys, warn_unread }: StdinOptions,
+        StdinOptions { position, raw, keys, warn_unread }: StdinOptions,
     ) -> Result<FollowEnd, Failure> {
         let raw = raw.then(RawMode::enter).transpose()?;
         let escape = (raw.is_some() && self.link.outages.may_end()).then(EscapeFilter::new);
-        match self.send_stdin(offset, keys, escape).await? {
+        match self.send_stdin(position, keys, escape).await? {
             StdinResult::Detached => return Ok(FollowEnd::Detached),
             StdinResult::Left => return Ok(FollowEnd::Left),
             StdinResult::Sent => {}
@@ -106,13 +116,13 @@ impl Interaction<'_> {
     /// Forwards standard input. The detach keys are recognized even while the command does not read.
     async fn send_stdin(
         &self,
-        mut offset: Option<u64>,
+        mut position: InputPosition,
         keys: Option<DetachKeys>,
         escape: Option<EscapeFilter>,
     ) -> Result<StdinResult, Failure> {
         let (typed, mut pending) = tokio::io::duplex(PENDING_BYTES);
         let sent = {
-            let mut sending = pin!(self.send(&mut pending, &mut offset));
+            let mut sending = pin!(self.send(&mut pending, &mut position));
             let last = tokio::select! {
                 last = self.read(typed, keys, escape) => last.map_err(|error| unreadable(&error))?,
                 sent = &mut sending => return self.stdin_result(sent),
@@ -127,7 +137,7 @@ impl Interaction<'_> {
             }
         };
         match sent {
-            Ok(()) => self.stdin_result(self.write(Bytes::new(), true, &mut offset).await),
+            Ok(()) => self.stdin_result(self.write(Bytes::new(), true, &mut position).await),
             failed => self.stdin_result(failed),
         }
     }
@@ -143,11 +153,10 @@ impl Interaction<'_> {
         let mut chunks = stdin::read()?;
         while let Some(mut chunk) = chunks.recv().await.transpose()? {
             if let Some(escape) = &mut escape {
-                let (passed, left) = escape.pass(&chunk, self.link.outages.is_lost());
-                if left {
-                    return Ok(ReadEnd::Left);
+                match self.without_escape(escape, &chunk).await {
+                    Some(passed) => chunk = passed.into(),
+                    None => return Ok(ReadEnd::Left),
                 }
-                chunk = passed.into();
             }
             let Some(filter) = &mut filter else {
                 typed.write_all(&chunk).await?;
@@ -168,6 +177,27 @@ impl Interaction<'_> {
         Ok(ReadEnd::End)
     }
 
+    /// The input for the command; `None`: the session is left.
+    async fn without_escape(&self, escape: &mut EscapeFilter, typed: &[u8]) -> Option<Vec<u8>> {
+        let (mut input, mut rest) = escape.pass(typed);
+        while let Some(after) = rest {
+            if !self.is_connected().await {
+                return None;
+            }
+            input.extend(b"~.");
+            let (more, next) = escape.pass(after);
+            input.extend(more);
+            rest = next;
+        }
+        Some(input)
+    }
+
+    /// Whether the agent answers. Until the keepalive fails, only that shows that a connection is lost.
+    async fn is_connected(&self) -> bool {
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.link.executor.get(self.id));
+        !self.link.outages.is_lost() && answer.await.is_ok_and(|answer| !is_lost(&answer))
+    }
+
     fn stdin_result(&self, sent: Result<(), ExecutorError>) -> Result<StdinResult, Failure> {
         match sent {
             Ok(()) => Ok(StdinResult::Sent),
@@ -181,27 +211,42 @@ impl Interaction<'_> {
     }
 
     /// Sends pending input, in as large chunks as available.
-    async fn send(&self, pending: &mut DuplexStream, offset: &mut Option<u64>) -> Result<(), ExecutorError> {
+    async fn send(&self, pending: &mut DuplexStream, position: &mut InputPosition) -> Result<(), ExecutorError> {
         let mut buffer = bytes::BytesMut::new();
         loop {
             buffer.reserve(PENDING_BYTES);
             // an in-process pipe does not fail
             match pending.read_buf(&mut buffer).await {
                 Ok(0) | Err(_) => return Ok(()),
-                Ok(_) => self.write(buffer.split().freeze(), false, offset).await?,
+                Ok(_) => self.write(buffer.split().freeze(), false, position).await?,
             }
         }
     }
 
-    async fn write(&self, data: Bytes, close: bool, offset: &mut Option<u64>) -> Result<(), ExecutorError> {
-        let at = match *offset {
-            Some(offset) => offset,
-            // an empty write returns the offset of the end
-            None => self.link.write(self.id, Bytes::new(), false, 0).await?,
-        };
-        let end = self.link.write(self.id, data, close, at).await?;
-        *offset = offset.map(|_| end);
+    async fn write(&self, data: Bytes, close: bool, position: &mut InputPosition) -> Result<(), ExecutorError> {
+        match position {
+            InputPosition::At(offset) => *offset = self.link.write(self.id, data, close, *offset).await?,
+            InputPosition::End { last } => *last = Some(self.append(data, close, *last).await?),
+        }
         Ok(())
+    }
+
+    /// Writes after what others have written; `last` is the end after the last write. If the connection is lost meanwhile,
+    /// what has arrived since is taken for this input, which is exact unless others write at this moment.
+    async fn append(&self, data: Bytes, close: bool, last: Option<u64>) -> Result<u64, ExecutorError> {
+        // an empty write returns the offset of the end
+        let end = async || self.link.write(self.id, Bytes::new(), false, 0).await;
+        let last = match last {
+            Some(last) => last,
+            None => end().await?,
+        };
+        let written = self.link.executor.write_input(self.id, Input { data: data.clone(), offset: None, close }).await;
+        if !(self.link.outages.may_end() && is_lost(&written)) {
+            return written;
+        }
+        let end = end().await?;
+        let arrived = usize::try_from(end.saturating_sub(last)).unwrap_or(usize::MAX).min(data.len());
+        self.link.write(self.id, data.slice(arrived..), close, end).await
     }
 
     /// Sends every new window size; the agent has `known`.

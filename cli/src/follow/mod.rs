@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use telexec_executor::{Event, Execution, ExecutionId, Exited, OutputStream};
 
-pub(crate) use self::interaction::{Interaction, StdinOptions};
+pub(crate) use self::interaction::{InputPosition, Interaction, StdinOptions};
 pub(crate) use self::section::{Section, SectionEvent};
 use crate::config::ConnectArgs;
 use crate::connect::{Outages, call_failure};
@@ -62,7 +62,17 @@ impl FollowEnd {
                 0
             }
             Self::Left => {
-                print_message(&format!("{target}: left while the connection was lost"));
+                let rest = match again.ends_after {
+                    None => "the command keeps running".to_owned(),
+                    Some(grace) => {
+                        format!(
+                            "the command ends unless it is followed again within {}",
+                            humantime::format_duration(grace)
+                        )
+                    }
+                };
+                print_message(&format!("{target}: left while the connection was lost; {rest}"));
+                print_message(&again.to_string());
                 exit::LOST
             }
         }
@@ -75,6 +85,8 @@ pub(crate) struct AttachHint<'a> {
     pub(crate) id: &'a ExecutionId,
     /// Keys typed here went to it.
     pub(crate) interactive: bool,
+    /// How long it waits for a caller whose connection is lost. `None`: it does not depend on one.
+    pub(crate) ends_after: Option<Duration>,
     pub(crate) connect: &'a ConnectArgs,
 }
 
@@ -131,9 +143,9 @@ async fn report_outages(mode: &OutputMode<'_>, mut outages: Outages) -> ! {
         }
         let leave = if mode.raw { "; to leave, type ~. on a new line" } else { "" };
         let limit = humantime::format_duration(outages.limit);
-        print(format!("{}: connection lost, trying to connect again for {limit}{leave}", mode.target)).await;
+        print(format!("{}: connection lost, reconnecting for up to {limit}{leave}", mode.target)).await;
         outages.until(false).await;
-        print(format!("{}: connected again", mode.target)).await;
+        print(format!("{}: reconnected", mode.target)).await;
     }
 }
 

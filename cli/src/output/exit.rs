@@ -76,8 +76,8 @@ fn end(exited: &Exited) -> Option<String> {
 pub(crate) fn loss(exited: &Exited) -> Option<String> {
     match exited.stdout.dropped_bytes + exited.stderr.dropped_bytes {
         0 => None,
-        1 => Some("1 byte of the output was dropped: the agent keeps no more of one command".to_owned()),
-        bytes => Some(format!("{bytes} bytes of the output were dropped: the agent keeps no more of one command")),
+        1 => Some("1 byte of the output was dropped".to_owned()),
+        bytes => Some(format!("{bytes} bytes of the output were dropped")),
     }
 }
 

@@ -13,24 +13,25 @@ impl EscapeFilter {
         Self { after_newline: true, held: false }
     }
 
-    /// Returns the withheld and typed input that is for the command, and whether the sequence was typed after it. It counts
-    /// only while the connection is lost.
-    pub(crate) fn pass(&mut self, typed: &[u8], is_lost: bool) -> (Vec<u8>, bool) {
+    /// Returns the withheld and typed input that is for the command, up to the sequence, and the input after the sequence if
+    /// it was typed.
+    pub(crate) fn pass<'t>(&mut self, typed: &'t [u8]) -> (Vec<u8>, Option<&'t [u8]>) {
         let mut passed = Vec::with_capacity(typed.len() + 1);
-        for byte in typed {
+        for (at, byte) in typed.iter().enumerate() {
             if std::mem::take(&mut self.held) {
-                if is_lost && *byte == b'.' {
-                    return (passed, true);
+                if *byte == b'.' {
+                    self.after_newline = false;
+                    return (passed, typed.get(at + 1..));
                 }
                 passed.push(b'~');
-            } else if is_lost && self.after_newline && *byte == b'~' {
+            } else if self.after_newline && *byte == b'~' {
                 self.held = true;
                 continue;
             }
             self.after_newline = matches!(byte, b'\r' | b'\n');
             passed.push(*byte);
         }
-        (passed, false)
+        (passed, None)
     }
 
     /// Returns the withheld input at the end of input.
@@ -43,17 +44,18 @@ impl EscapeFilter {
 mod tests {
     use super::*;
 
-    fn typed(pieces: &[&[u8]], is_lost: bool) -> (Vec<u8>, bool) {
+    fn typed(pieces: &[&[u8]]) -> (Vec<u8>, Option<Vec<u8>>) {
         let mut filter = EscapeFilter::new();
         let mut passed = Vec::new();
         for piece in pieces {
-            let (more, left) = filter.pass(piece, is_lost);
+            let (more, rest) = filter.pass(piece);
             passed.extend(more);
-            if left {
-                return (passed, true);
+            if let Some(rest) = rest {
+                return (passed, Some(rest.to_vec()));
             }
         }
-        (passed, false)
+        passed.extend(filter.rest());
+        (passed, None)
     }
 
     #[test]
@@ -62,17 +64,17 @@ mod tests {
             let all = [b'l', b's', newline, b'~', b'.', b'x'];
             for at in 0..=all.len() {
                 let (first, second) = all.split_at(at);
-                assert_eq!(typed(&[first, second], true), (all[..3].to_vec(), true), "{at}");
+                let rest = if at == 5 { &b""[..] } else { b"x" };
+                assert_eq!(typed(&[first, second]), (all[..3].to_vec(), Some(rest.to_vec())), "{at}");
             }
         }
-        assert_eq!(typed(&[b"~."], true), (Vec::new(), true), "at the beginning");
+        assert_eq!(typed(&[b"~."]), (Vec::new(), Some(Vec::new())), "at the beginning");
     }
 
     #[test]
     fn all_else_is_for_the_command() {
-        for all in [&b"a~."[..], b"\r~a", b"\r ~.", b"\r~~.", b"."] {
-            assert_eq!(typed(&[all], true), (all.to_vec(), false), "{all:?}");
+        for all in [&b"a~."[..], b"\r~a", b"\r ~.", b"\r~~.", b".", b"\r~"] {
+            assert_eq!(typed(&[all]), (all.to_vec(), None), "{all:?}");
         }
-        assert_eq!(typed(&[b"\r~."], false), (b"\r~.".to_vec(), false), "while there is a connection");
     }
 }

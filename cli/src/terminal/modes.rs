@@ -24,6 +24,14 @@ struct State {
     /// DECKPAM.
     keypad: bool,
     styled: bool,
+    /// How often kitty's keyboard protocol was pushed.
+    kitty: u16,
+    /// xterm's modifyOtherKeys.
+    modified_keys: bool,
+    /// DECSCUSR.
+    cursor_shape: bool,
+    /// DECSTBM.
+    scroll_region: bool,
 }
 
 impl ScreenModes {
@@ -37,8 +45,22 @@ impl ScreenModes {
 
     /// The sequences that restore the terminal; forgets the changes. Empty: there were none.
     pub(crate) fn reset(&mut self) -> Vec<u8> {
-        let State { changed, keypad, styled } = std::mem::take(&mut self.state);
+        let State { changed, keypad, styled, kitty, modified_keys, cursor_shape, scroll_region } =
+            std::mem::take(&mut self.state);
         let mut text = Vec::new();
+        if kitty > 0 {
+            let _ = write!(text, "\x1b[<{kitty}u");
+        }
+        if modified_keys {
+            text.extend(b"\x1b[>4m");
+        }
+        if cursor_shape {
+            text.extend(b"\x1b[0 q");
+        }
+        if scroll_region {
+            // which moves the cursor
+            text.extend(b"\x1b7\x1b[r\x1b8");
+        }
         for (mode, is_set) in changed.into_iter().rev() {
             let end = if is_set { 'l' } else { 'h' };
             // a vector takes all
@@ -67,6 +89,21 @@ impl Perform for State {
                     }
                 }
             }
+            (b">", b'u') => self.kitty = self.kitty.saturating_add(1),
+            (b"<", b'u') => {
+                let count = params.iter().next().and_then(|param| param.first()).map_or(1, |count| (*count).max(1));
+                self.kitty = self.kitty.saturating_sub(count);
+            }
+            (b">", b'm') => {
+                let mut values = params.iter().filter_map(|param| param.first());
+                if values.next() == Some(&4) {
+                    self.modified_keys = values.next().is_some_and(|value| *value != 0);
+                }
+            }
+            (b" ", b'q') => {
+                self.cursor_shape = params.iter().any(|param| param.first().is_some_and(|shape| *shape > 1))
+            }
+            (b"", b'r') => self.scroll_region = params.iter().any(|param| param.first().is_some_and(|row| *row > 0)),
             (b"", b'm') => self.styled = params.iter().any(|param| param.first().is_some_and(|code| *code != 0)),
             _ => {}
         }
@@ -102,6 +139,9 @@ mod tests {
             "\x1b[?2004l\x1b[?1049l\x1b[?25h\x1b[?1l\x1b>\x1b[0m"
         );
         assert_eq!(after(b"\x1b[?1000;1006h"), "\x1b[?1006l\x1b[?1000l");
+        assert_eq!(after(b"\x1b[>1u\x1b[>5u\x1b[<u\x1b[>4;2m"), "\x1b[<1u\x1b[>4m");
+        assert_eq!(after(b"\x1b[2 q\x1b[1;20r"), "\x1b[0 q\x1b7\x1b[r\x1b8");
+        assert_eq!(after(b"\x1b[>1u\x1b[<u\x1b[>4;2m\x1b[>4m\x1b[2 q\x1b[0 q\x1b[1;20r\x1b[r"), "");
     }
 
     #[test]

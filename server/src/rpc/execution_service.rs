@@ -61,7 +61,8 @@ impl ExecutionService for Executions {
     async fn write_input(&self, request: Request<WriteInputRequest>) -> Result<Response<WriteInputResponse>, Status> {
         let executor = self.executor_for(&request, Rpc::WriteInput)?;
         let request = request.into_inner();
-        let input = Input { data: request.data, offset: Some(request.offset), close: request.close };
+        let offset = (!request.append).then_some(request.offset);
+        let input = Input { data: request.data, offset, close: request.close };
         let written = executor.write_input(&id(&request.execution_id)?, input).await;
         let committed_offset = written.map_err(|error| error_to_status(&error))?;
         Ok(Response::new(WriteInputResponse { committed_offset }))

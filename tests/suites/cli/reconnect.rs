@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
 use telexec_tests::{Agent, MARK, Proxy, Tmux, marker, processes_with, rounds, until, within};
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use super::{Said, telexec};
 
@@ -45,8 +45,14 @@ async fn output_and_code_are_exact_through_cuts() {
         line.proxy.cut_each_after(1..60_000, round.into());
         let said = Said::by(line.exec(&["TARGET", "-c", text])).await;
         assert_eq!(said.code, 7, "round {round}: {}", said.stderr().lines().last().unwrap_or_default());
-        assert!(said.stdout() == stdout, "round {round}: standard output");
-        assert!(said.stderr() == stderr, "round {round}: standard error");
+        for (stream, arrived, written) in [("output", said.stdout(), &stdout), ("error", said.stderr(), &stderr)] {
+            let same = arrived.bytes().zip(written.bytes()).take_while(|(one, other)| one == other).count();
+            let lengths = (arrived.len(), written.len());
+            assert!(
+                arrived == written,
+                "round {round}: standard {stream} differs from byte {same} on, lengths {lengths:?}"
+            );
+        }
         assert!(line.proxy.accepted() > before + 2, "there were cuts");
     }
 }
@@ -152,10 +158,10 @@ async fn a_terminal_says_that_the_connection_is_lost_and_goes_on_when_it_is_back
     until("the line is taken", async || !tmux.screen().contains("clear;")).await;
     tmux.shows("remote:").await;
     line.proxy.down();
-    tmux.shows("connection lost, trying to connect again for 30s; to leave, type ~. on a new line").await;
+    tmux.shows("connection lost, reconnecting for up to 30s; to leave, type ~. on a new line").await;
     tmux.line("echo typed meanwhile");
     line.proxy.up();
-    tmux.shows("connected again").await;
+    tmux.shows("reconnected").await;
     tmux.shows("\ntyped meanwhile").await;
     tmux.line("exit 5");
     tmux.shows("code=5\n").await;
@@ -179,9 +185,50 @@ async fn a_tilde_and_a_dot_leave_a_session_without_a_connection() {
     tmux.press("Enter");
     tmux.write("~.");
     tmux.shows("left while the connection was lost").await;
+    tmux.shows("the command ends unless it is followed again within 30s").await;
     tmux.line("echo code=$?");
     tmux.shows("code=255\n").await;
     assert_eq!(tmux.settings().await, settings);
+}
+
+/// Nothing reports the loss but that no answer comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tilde_and_a_dot_leave_a_session_whose_connection_is_silent() {
+    let line = Line::new().await;
+    let tmux = Tmux::open(&[("T", line.proxy.uri())]).await;
+    tmux.line("clear; telexec exec -it $T -- sh -c 'stty raw -echo; echo ready; exec cat'");
+    tmux.shows("ready").await;
+    line.proxy.freeze();
+    tmux.press("Enter");
+    tmux.write("~.");
+    tmux.shows("left while the connection was lost").await;
+    assert!(!tmux.screen().contains("reconnecting"), "{}", tmux.screen());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_two_type_at_once_arrives_whole() {
+    let line = Line::new().await;
+    let file = line.directory.path().join("typed");
+    let id = marker();
+    let text = format!("cat > {}", file.display());
+    Said::by(line.exec(&["-di", "--id", &id, "TARGET", "-c", &text])).await.answer();
+    let typing = ["a", "b"].map(|letter| {
+        let mut attach = telexec(["attach", "-i", line.proxy.uri(), &id]);
+        let mut child = attach.stdin(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        tokio::spawn(async move {
+            for _ in 0..200 {
+                within(stdin.write_all(letter.as_bytes())).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            (child, stdin)
+        })
+    });
+    let [a, b] = typing;
+    let open = (a.await.unwrap(), b.await.unwrap());
+    let count = |letter: u8| std::fs::read(&file).unwrap_or_default().iter().filter(|byte| **byte == letter).count();
+    until("all has arrived", async || count(b'a') == 200 && count(b'b') == 200).await;
+    drop(open);
 }
 
 /// The full-screen program runs on, and what it did to this terminal is undone.
