@@ -105,7 +105,7 @@ mod tests {
         let said = |end| warning(Path::new("a.pem"), end, DAY * 14, now);
         assert_eq!(said(now + DAY * 14), None);
         assert_eq!(said(now + DAY * 7 / 2).unwrap(), "warning: a.pem expires in 3 days, on 2024-10-07: renew it");
-        assert!(said(now + DAY / 2).unwrap().contains("in 12h,"));
+        assert!(said(now + DAY / 2).unwrap().contains("in 12 hours,"));
         assert_eq!(said(now - DAY).unwrap(), "warning: a.pem has expired on 2024-10-03");
         assert_eq!(warning(Path::new("a.pem"), now + DAY, Duration::ZERO, now), None);
     }
