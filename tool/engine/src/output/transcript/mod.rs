@@ -273,7 +273,8 @@ impl Transcript {
         let mut state = self.state();
         state.owner = Owner::Reads;
         state.generation += 1;
-        state.read = position.unwrap_or(state.read);
+        // who reads again what is retained has no more of it retained: else a repeat would be a way around that limit
+        state.read = position.unwrap_or_default().max(state.read);
         state.generation
     }
 
@@ -289,7 +290,7 @@ impl Transcript {
         let mut state = self.state();
         let is_first = generation == Some(0);
         if generation == Some(state.generation) {
-            state.read = position;
+            state.read = position.max(state.read);
             state.trim();
             self.taken.notify_waiters();
         }
