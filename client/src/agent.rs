@@ -21,9 +21,10 @@ const STREAM_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 const STREAMS_IN_CONNECTION: u32 = 16;
 /// A whole chunk of output in one frame: twice as fast as in pieces of the default 16 KiB.
 const FRAME_BYTES: u32 = 1024 * 1024;
-/// Pings on a quiet connection, and the timeout of their acknowledgement.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pings on a quiet connection, and the timeout of their acknowledgement. Together well below the 30 s for which an agent
+/// waits for a client by default: a loss that only this side sees would be noticed too late.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How to reach an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -57,6 +57,17 @@ async fn output_and_code_are_exact_through_cuts() {
     }
 }
 
+/// Each connection carries less than a chunk of output.
+#[tokio::test(flavor = "multi_thread")]
+async fn output_is_exact_through_connections_that_carry_little() {
+    let line = Line::new().await;
+    line.proxy.cut_each_after(6_000..12_000, 1);
+    let said = Said::by(line.exec(&["TARGET", "-c", "seq 100000 129999; exit 7"])).await;
+    let expected: String = (100_000..130_000).map(|number| format!("{number}\n")).collect();
+    assert!((said.code, said.stdout() == expected) == (7, true), "{}", said.stderr());
+    assert!(line.proxy.accepted() > 15, "there were cuts");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn input_is_exact_through_cuts() {
     let line = Line::new().await;

@@ -6,11 +6,15 @@ use std::sync::Arc;
 use telexec_executor::{Event, Output};
 use tracing::warn;
 
-use super::state::{BATCH_BYTES, SMALL_WINDOW, end_of};
+use super::state::{BATCH_BYTES, SMALL_WINDOW, after_position, end_of};
 use super::{Found, Transcript, when};
 use crate::output::in_memory::{HeldBytes, WAITING};
 use crate::output::spool::SpoolFile;
 use crate::wait::{RETRY_DELAY, is_transient};
+
+/// The first piece for a call that attaches; each may be twice as long as the one before. A connection that breaks after a
+/// few KiB each time delivers something then: of a long piece nothing arrives until all of it has.
+const FIRST_PIECE_BYTES: usize = 4 * 1024;
 
 /// Reads a transcript at its own speed.
 pub(crate) struct Reader {
@@ -20,6 +24,8 @@ pub(crate) struct Reader {
     read: VecDeque<Output>,
     /// What that takes of memory, with the piece of it that was delivered last.
     held: HeldBytes,
+    /// The longest piece that is delivered next.
+    piece: usize,
     /// Which owner it is, or was: 0 for the call that started the command; `None`: it never was one.
     generation: Option<u64>,
 }
@@ -27,16 +33,16 @@ pub(crate) struct Reader {
 impl Reader {
     /// For the call that started the command: it reads all.
     pub(crate) fn owner(transcript: Arc<Transcript>) -> Self {
-        Self::new(transcript, 0, Some(0))
+        Self::new(transcript, 0, usize::MAX, Some(0))
     }
 
     /// For any other call.
     pub(crate) fn at(transcript: Arc<Transcript>, position: u64) -> Self {
-        Self::new(transcript, position, None)
+        Self::new(transcript, position, FIRST_PIECE_BYTES, None)
     }
 
-    fn new(transcript: Arc<Transcript>, position: u64, generation: Option<u64>) -> Self {
-        Self { transcript, position, read: VecDeque::new(), held: HeldBytes::waiting(), generation }
+    fn new(transcript: Arc<Transcript>, position: u64, piece: usize, generation: Option<u64>) -> Self {
+        Self { transcript, position, read: VecDeque::new(), held: HeldBytes::waiting(), piece, generation }
     }
 
     /// Where it reads next.
@@ -57,6 +63,9 @@ impl Reader {
     pub(crate) async fn next(&mut self) -> Event {
         loop {
             if let Some(output) = self.read.pop_front() {
+                if let Some(rest) = after_position(&output, output.position.saturating_add(self.piece as u64)) {
+                    self.read.push_front(rest);
+                }
                 return self.advance(output);
             }
             self.held.set(0);
@@ -77,7 +86,10 @@ impl Reader {
         }
     }
 
-    fn advance(&mut self, output: Output) -> Event {
+    /// Delivers the first piece of this.
+    fn advance(&mut self, mut output: Output) -> Event {
+        output.data.truncate(self.piece);
+        self.piece = self.piece.saturating_mul(2);
         self.position = end_of(&output);
         Event::Output(output)
     }

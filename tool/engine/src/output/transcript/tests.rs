@@ -54,3 +54,23 @@ async fn who_comes_late_gets_the_last_kib() {
     let kept = late(&transcript);
     assert!((enough..=KEPT_BYTES_AT_END as u64).contains(&kept), "{kept}");
 }
+
+/// Of what a connection breaks in the middle of nothing arrives.
+#[tokio::test]
+async fn who_attaches_gets_short_pieces_first() {
+    let transcript = Arc::new(Transcript::new(None, None));
+    let data: Vec<u8> = (0..KEPT_BYTES / 2).map(|number| (number % 251) as u8).collect();
+    transcript.add(OutputStream::Stdout, data.clone().into());
+    let mut reader = Reader::at(Arc::clone(&transcript), 100);
+    let mut read = data[..100].to_vec();
+    let mut most = 4096;
+    while read.len() < data.len() {
+        let Event::Output(output) = reader.next().await else { panic!("this is output") };
+        assert!(output.position == read.len() as u64 && output.data.len() <= most, "{}", output.data.len());
+        read.extend_from_slice(&output.data);
+        most *= 2;
+    }
+    assert!(read == data);
+    let mut owner = Reader::owner(transcript);
+    assert!(matches!(owner.next().await, Event::Output(output) if output.data == data));
+}
