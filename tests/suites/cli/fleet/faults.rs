@@ -92,7 +92,7 @@ async fn a_host_that_dies_in_mid_stream_is_lost() {
 #[tokio::test]
 async fn much_output_takes_little_memory() {
     let fleet = Fleet::of(1);
-    for (flags, bytes) in [(&["-q"][..], 1 << 30), (&["-q", "-b"], 1 << 28), (&["-q", "--json"], 1 << 26)] {
+    for (flags, bytes) in [(&["-q"][..], 1 << 29), (&["-q", "-b"], 1 << 28), (&["-q", "--json"], 1 << 26)] {
         let mut command = Command::new("sh");
         let limited = "ulimit -d 300000; exec \"$0\" \"$@\" > /dev/null";
         command.args(["-c", limited]).arg(program("telexec")).arg("fleet").args(flags);
