@@ -35,6 +35,22 @@ async fn survives_cuts(scene: Scene, bytes: std::ops::Range<usize>) {
     }
 }
 
+/// It is only asked whether a command has ended: the answer is not needed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_may_not_ask_about_executions_survives_cuts() {
+    let policy = r#"
+@environment("*")
+permit(principal, action in [Action::"Execute", Action::"Attach", Action::"GetAgent"], resource);
+"#;
+    let scene = Scene::of(Agent::builder().policy(policy).start(), None).await;
+    {
+        let direct = scene.direct().await;
+        let id = start(&direct, "true").await.id().clone();
+        assert!(matches!(direct.get(&id).await, Err(ExecutorError::Denied { .. })));
+    }
+    survives_cuts(scene, 1..100_000).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn output_is_exact_through_cuts_of_a_tcp_connection() {
     survives_cuts(Scene::tcp().await, 1..80_000).await;
