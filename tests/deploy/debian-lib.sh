@@ -24,7 +24,7 @@ boot_debian() {
   mkfs.ext4 -q -F -d "$WORK/debs" "$WORK/debs.disk"
   boot debian --vsock "$WORK/vsock" --memory 1024 --disk "$BASE_DISK" --disk "$WORK/debs.disk" --append \
     "systemd.mask=serial-getty@ttyS0.service systemd.mask=getty@tty1.service systemd.mask=systemd-timesyncd.service systemd.mask=systemd-udev-trigger.service" "$WORK/image"
-  until_it 120 "$telexec" ping "$machine_at"
+  until_it 300 "$telexec" ping "$machine_at"
   there 0 'running|degraded|starting' 'systemctl is-system-running --wait; true'
   there 0 '' 'mkdir /debs && mount -o ro /dev/vdb /debs'
   passed "Debian with systemd is up"
