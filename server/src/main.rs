@@ -8,7 +8,7 @@ use telexec_executor::text::error_chain;
 use telexec_server::args::Args;
 use telexec_server::process::machine;
 use telexec_server::process::orphans::Orphans;
-use telexec_server::{Config, Listeners, logging, serve};
+use telexec_server::{Config, ConfigError, Listeners, PolicyError, logging, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// EX_CONFIG of sysexits.h.
@@ -119,7 +119,17 @@ fn keep_heap() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(KEPT_HEAP_BYTES / 2)));
 }
 
-fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
-    logging::line(&format!("telexecd: {}", error_chain(error)));
+fn fail(error: &(dyn std::error::Error + 'static), code: u8) -> ExitCode {
+    for line in lines(error) {
+        logging::line(&format!("telexecd: {line}"));
+    }
     ExitCode::from(code)
+}
+
+/// An error with its causes; each fault of a policy on a line of its own.
+fn lines(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
+    match error.downcast_ref() {
+        Some(ConfigError::Policy(PolicyError::Invalid { faults })) => faults.clone(),
+        _ => vec![error_chain(error)],
+    }
 }

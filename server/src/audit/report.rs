@@ -10,13 +10,14 @@ use telexec_executor::text::{counted, error_chain};
 
 use super::files;
 use super::verify::{Position, Summary, Verifier, VerifyError};
+use crate::logging;
 
 /// A line that is just being written is read again this often, after this delay.
 const MAX_RETRIES: u32 = 5;
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// Verifies the files of one log, in this order; given a single file, also those rotated before it. A record must have the
-/// hash `expected`. Writes the result to `out`, and returns the exit code: 0 valid, 1 broken, 2 not readable.
+/// hash `expected`. Writes the result to `out`, and what cannot be read to standard error; returns the exit code: 0 valid, 1 broken, 2 not readable.
 ///
 /// # Errors
 /// `out` cannot be written.
@@ -24,13 +25,13 @@ pub fn verify_files(given: &[PathBuf], expected: Option<&str>, out: &mut impl Wr
     let (mut verifier, mut read) = (Verifier::expecting(expected), 0);
     let files = match open_all(given) {
         Ok(files) => files,
-        Err((path, error)) => return unreadable(&path, &error, out),
+        Err((path, error)) => return Ok(unreadable(&path, &error)),
     };
     for (path, file) in files {
         let name = path.display();
         match file.map_err(VerifyError::Read).and_then(|file| verifier.read(BufReader::new(Growing::new(file)))) {
             Ok(()) => read += 1,
-            Err(VerifyError::Read(error)) => return unreadable(&path, &error, out),
+            Err(VerifyError::Read(error)) => return Ok(unreadable(&path, &error)),
             Err(broken) => {
                 writeln!(out, "broken: {name}: {broken}")?;
                 return Ok(1);
@@ -46,16 +47,16 @@ pub fn verify_files(given: &[PathBuf], expected: Option<&str>, out: &mut impl Wr
     }
     if let (Some(expected), false) = (expected, found) {
         let expected = expected.escape_default();
-        writeln!(out, "broken: no record has the hash {expected}: records are missing, or the log is another one")?;
+        writeln!(out, "broken: no record has the hash {expected}: records are missing, or this is another log")?;
         return Ok(1);
     }
     write_summary(&summary, read, out)?;
     Ok(0)
 }
 
-fn unreadable(path: &Path, error: &io::Error, out: &mut impl Write) -> io::Result<u8> {
-    writeln!(out, "cannot read {}: {}", path.display(), error_chain(error))?;
-    Ok(2)
+fn unreadable(path: &Path, error: &io::Error) -> u8 {
+    logging::line(&format!("telexecd: cannot read {}: {}", path.display(), error_chain(error)));
+    2
 }
 
 type Opened = (PathBuf, io::Result<File>);

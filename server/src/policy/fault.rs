@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+use cedar_policy::Policy;
 use miette::Diagnostic;
 
 /// A policy that cannot be used.
@@ -35,7 +36,7 @@ impl Source<'_> {
     pub(super) fn invalid(&self, mut faults: Vec<String>) -> PolicyError {
         // in the order of the text
         faults.sort_by_cached_key(|fault| (self.line_in(fault), fault.clone()));
-        PolicyError::Invalid { faults }
+        PolicyError::Invalid { faults: of_all_actions(faults) }
     }
 
     /// A message about a part of the text, with its position.
@@ -47,6 +48,20 @@ impl Source<'_> {
             Some(offset) => self.at(self.line(offset), &text),
             None => format!("{}: {text}", self.path.display()),
         }
+    }
+
+    /// The same about a rule, which Cedar calls by a number of its own.
+    pub(super) fn located_in<E: Diagnostic + Display>(&self, rule: Option<&Policy>, error: &E) -> String {
+        let text = self.located(error);
+        let (Some(rule), Some(at)) = (rule, text.find(": ")) else { return text };
+        let (place, fault) = text.split_at(at);
+        let fault = fault.replace(&format!("for policy `{}`, ", rule.id()), "");
+        format!("{place}{}", in_rule(rule, &fault))
+    }
+
+    /// A message about a rule that begins in this line.
+    pub(super) fn at_rule(&self, rule: &Policy, line: usize, fault: &str) -> String {
+        format!("{}:{line}{}", self.path.display(), in_rule(rule, &format!(": {fault}")))
     }
 
     pub(super) fn at(&self, line: usize, fault: &str) -> String {
@@ -66,4 +81,38 @@ impl Source<'_> {
         let place = fault.strip_prefix(&format!("{}:", self.path.display()));
         place.and_then(|rest| rest.split(':').next()?.parse().ok()).unwrap_or(0)
     }
+}
+
+/// With the rule's `@id`, if it has one.
+fn in_rule(rule: &Policy, fault: &str) -> String {
+    match rule.annotation("id").filter(|id| !id.is_empty()) {
+        Some(id) => format!(": rule {}{fault}", id.escape_debug()),
+        None => fault.to_owned(),
+    }
+}
+
+/// Cedar repeats a fault for each action that a rule is about: here it is said once, with all of them. Sorted.
+fn of_all_actions(faults: Vec<String>) -> Vec<String> {
+    let mut merged: Vec<(String, Vec<String>, String)> = Vec::new();
+    for fault in faults {
+        let (before, action, after) = action_in(&fault).unwrap_or((&fault, "", ""));
+        match merged.last_mut() {
+            Some((first, actions, rest)) if first == before && rest == after => {
+                if !actions.iter().any(|known| known == action) {
+                    actions.push(action.to_owned());
+                }
+            }
+            _ => merged.push((before.to_owned(), vec![action.to_owned()], after.to_owned())),
+        }
+    }
+    merged.into_iter().map(|(before, actions, after)| format!("{before}{}{after}", actions.join(", "))).collect()
+}
+
+/// The action in the text of a fault, and what is before and after it.
+fn action_in(fault: &str) -> Option<(&str, &str, &str)> {
+    let from = fault.find("Action::\"")?;
+    let length = fault.get(from..)?.match_indices('"').nth(1)?.0 + 1;
+    let (before, rest) = fault.split_at(from);
+    let (action, after) = rest.split_at(length);
+    Some((before, action, after))
 }

@@ -150,14 +150,16 @@ impl Policy {
         let mut faults = Vec::new();
         let rules = rules(&set, &source, &mut faults);
         let checked = Validator::new(schema.0).validate(&set, ValidationMode::Strict);
-        faults.extend(checked.validation_errors().map(|error| source.located(error)));
+        faults.extend(checked.validation_errors().map(|error| source.located_in(set.policy(error.policy_id()), error)));
         if let Some(roles) = roles {
             faults.extend(unknown_roles(&set, &schema.1, roles, &source));
         }
         if !faults.is_empty() {
             return Err(source.invalid(faults));
         }
-        let mut warnings: Vec<_> = checked.validation_warnings().map(|warning| source.located(warning)).collect();
+        let warnings = checked.validation_warnings();
+        let mut warnings: Vec<_> =
+            warnings.map(|warning| source.located_in(set.policy(warning.policy_id()), warning)).collect();
         if permits_nothing(&rules, checked.validation_warnings()) {
             warnings.push(format!("{}: no rule permits anything: every call would be denied", path.display()));
         }
@@ -330,7 +332,7 @@ fn rules(set: &PolicySet, source: &Source<'_>, faults: &mut Vec<String>) -> Hash
                 faults.push(source.at(line, &format!("another rule has the id {:?} too", rule.name)));
             }
             Ok(rule) => drop(rules.insert(policy.id().clone(), rule)),
-            Err(fault) => faults.push(source.at(line, &fault)),
+            Err(fault) => faults.push(source.at_rule(policy, line, &fault)),
         }
     }
     rules
@@ -342,7 +344,7 @@ fn unknown_roles(set: &PolicySet, names: &Names, roles: &Roles, source: &Source<
         let line = source.line_of(&policy.to_cedar().unwrap_or_default());
         named_roles(policy, names)
             .filter(|role| !roles.contains(role))
-            .map(|role| source.at(line, &format!("the configuration has no role {role:?}")))
+            .map(|role| source.at_rule(policy, line, &format!("the configuration has no role {role:?}")))
             .collect::<Vec<_>>()
     };
     set.policies().flat_map(unknown).collect()

@@ -163,7 +163,7 @@ async fn a_changed_or_deleted_line_is_named() {
         assert!(code == 1 && said.starts_with(&format!("broken: {name}: {said_of_it}")), "{said}");
     }
     let (code, said) = verify(&[&audit.file().with_extension("none")]).await;
-    assert!(code == 2 && said.starts_with("cannot read "), "{said}");
+    assert!(code == 2 && said.starts_with("telexecd: cannot read "), "{said}");
     assert_eq!(verify(&[]).await.0, 2);
 }
 

@@ -82,7 +82,7 @@ async fn verify_with(flags: &[&str], files: &[&Path]) -> (i32, String) {
     let mut command = tokio::process::Command::from(telexec_tests::telexecd());
     command.args(["audit", "verify"]).args(flags).args(files);
     let output = telexec_tests::within(command.output()).await.unwrap();
-    (output.status.code().unwrap_or(-1), String::from_utf8(output.stdout).unwrap())
+    (output.status.code().unwrap_or(-1), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
 }
 
 /// What `telexecd audit digest` says of a command: the key and the digest.

@@ -57,6 +57,17 @@ async fn faults_are_reported_with_their_lines() {
     let (code, _, reported) = said("telexecd", &["--config", &bare, "policy", "check"]).await;
     assert!(code == 78 && reported.contains(":7: the configuration has no role \"ops\""), "{reported}");
 
+    // each once, whatever actions it is about, and on a line of its own
+    let rules = "@id(\"one\") @max_output(\"x\") permit(principal, action in Action::\"start\", resource)\n\
+                 when { context.nope == \"a\" && context.nope == \"b\" };";
+    write(directory.path(), "policy.cedar", rules);
+    let (_, _, reported) = said("telexecd", &["policy", "check", &policy]).await;
+    let [annotation, attribute] = &reported.lines().collect::<Vec<_>>()[..] else { panic!("{reported}") };
+    assert!(annotation.starts_with(&format!("telexecd: {policy}:1: rule one: @max_output")), "{reported}");
+    let actions = "Action::\"Execute\", Action::\"Interact\", Action::\"Run\"";
+    let expected = format!("telexecd: {policy}:2: rule one: attribute `nope` in context for {actions} not found");
+    assert!(attribute.starts_with(&expected), "{reported}");
+
     write(directory.path(), "policy.cedar", "permit(principal action, resource);");
     let (code, _, reported) = said("telexecd", &["policy", "check", &policy]).await;
     assert!(code == 78 && reported.contains(&format!("{policy}:1: unexpected token")), "{reported}");
@@ -115,7 +126,7 @@ async fn telexec_check_asks_and_runs_nothing() {
     let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let expected = format!(
         "allowed:      no\n\
-         reason:       no rule of the policy permits Execute on {hostname} to unix:uid={uid} (no role); nearest is ls\n\
+         reason:       no rule of the policy permits Execute on {hostname} for unix:uid={uid} (no role); the closest rule is ls\n\
          not met:      context.programs == [\"ls\"] (programs is [\"ls\", \"sudo\"])\n\
          programs:     sudo ls\n\
          uses sudo:    yes\n"
