@@ -95,10 +95,10 @@ impl Connector {
         let mut stream = BufReader::with_capacity(GREETING_BYTES, stream);
         match greeting(&mut stream, timeout).await {
             Ok(Some(SETTINGS)) => Ok(Box::new(stream)),
-            Ok(Some(_)) => Err(self.unreachable("what listens there is not an agent")),
+            Ok(Some(_)) => Err(self.unreachable("what listens there is not a telexec agent")),
             Ok(None) => {
-                let what = "it is an agent that requires TLS, or no agent";
-                Err(self.untrusted(format!("nothing came from it for {timeout:?}: {what}")))
+                let what = "it requires TLS, or is not an agent";
+                Err(self.untrusted(format!("no answer within {timeout:?}: {what}")))
             }
             Err(error) => Err(self.unreachable(error)),
         }
@@ -131,7 +131,7 @@ impl Connector {
         // without TLS a name such as localhost counts as local only if its address is
         let addresses: Vec<SocketAddr> = found.filter(|address| !plain || address.ip().is_loopback()).collect();
         let each = self.options.connect_timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);
-        let mut failure = self.unreachable("the name has no address that may be used");
+        let mut failure = self.unreachable("the name has no usable address");
         for address in addresses {
             match tokio::time::timeout(each, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => return self.tuned(stream),
@@ -201,7 +201,7 @@ async fn hypervisor(stream: &mut (impl Duplex + 'static), port: u32) -> io::Resu
 /// `None` on timeout.
 pub(crate) async fn greeting(stream: &mut (impl AsyncBufRead + Unpin), timeout: Duration) -> io::Result<Option<u8>> {
     match tokio::time::timeout(timeout, stream.fill_buf()).await {
-        Ok(Ok([])) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection without a word")),
+        Ok(Ok([])) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection without an answer")),
         Ok(Ok(first)) => Ok(Some(first.get(3).copied().unwrap_or(SETTINGS))),
         Ok(Err(error)) => Err(error),
         Err(_) => Ok(None),

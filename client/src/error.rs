@@ -141,6 +141,11 @@ pub(crate) fn gone(error: ExecutorError) -> ExecutorError {
     }
 }
 
+/// Whether the agent was reached again after [`ExecutorError::Lost`]: it has ended the command, or does not know it.
+pub fn is_settled(error: &ExecutorError) -> bool {
+    find::<Forgotten>(error).is_some() || find::<GivenUp>(error).is_some() || find::<Restarted>(error).is_some()
+}
+
 /// The agent was reached again, but does not know the execution.
 #[derive(Debug, thiserror::Error)]
 #[error("the agent no longer knows execution {id}: it was restarted, or has forgotten it")]
@@ -151,13 +156,13 @@ pub(crate) struct Forgotten {
 
 /// The agent has ended the command.
 #[derive(Debug, thiserror::Error)]
-#[error("the agent has ended the command, since this side was out of reach for too long")]
+#[error("the agent ended the command because the connection was lost for too long")]
 pub(crate) struct GivenUp;
 
 /// It is unknown whether the command ran.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the agent may have been restarted before it reported whether the command runs; it is not asked to run it again"
+    "the agent may have been restarted before it reported whether the command runs; the command is not started again"
 )]
 pub(crate) struct Restarted;
 

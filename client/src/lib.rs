@@ -52,7 +52,7 @@ mod target;
 mod tls;
 
 pub use agent::{Agent, ConnectOptions, Ping};
-pub use error::{Cause, ConnectError};
+pub use error::{Cause, ConnectError, is_settled};
 pub use executor::RemoteExecutor;
 pub use lookup::LookupError;
 pub use resume::{Resume, Resuming};

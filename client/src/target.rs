@@ -101,7 +101,7 @@ fn tcp(text: &str) -> Result<Target, InvalidTarget> {
         Some(rest) => ipv6(rest)?,
         None => match text.rsplit_once(':') {
             Some((host, _)) if host.contains(':') => {
-                return Err(invalid("an IPv6 address stands in brackets: [ADDRESS] or [ADDRESS]:PORT"));
+                return Err(invalid("an IPv6 address must be in brackets: [ADDRESS] or [ADDRESS]:PORT"));
             }
             Some((host, port)) => (host, Some(port)),
             None => (text, None),
@@ -125,16 +125,16 @@ fn tcp(text: &str) -> Result<Target, InvalidTarget> {
 /// The address, and the port after its closing bracket.
 fn ipv6(rest: &str) -> Result<(&str, Option<&str>), InvalidTarget> {
     let (host, port) = rest.split_once(']').ok_or_else(|| invalid("no closing bracket: expected [ADDRESS]:PORT"))?;
-    host.parse::<Ipv6Addr>().map_err(|_| invalid("in the brackets is no IPv6 address"))?;
+    host.parse::<Ipv6Addr>().map_err(|_| invalid("what is in the brackets is not an IPv6 address"))?;
     match port.strip_prefix(':') {
         Some(port) => Ok((host, Some(port))),
         None if port.is_empty() => Ok((host, None)),
-        None => Err(invalid("after the bracket is no port: expected [ADDRESS]:PORT")),
+        None => Err(invalid("there is no port after the bracket: expected [ADDRESS]:PORT")),
     }
 }
 
 fn vsock(text: &str) -> Result<Target, InvalidTarget> {
-    let (cid, port) = text.split_once(':').ok_or_else(|| invalid("a vsock target has a port: vsock://CID:PORT"))?;
+    let (cid, port) = text.split_once(':').ok_or_else(|| invalid("a vsock target needs a port: vsock://CID:PORT"))?;
     match cid.parse() {
         Ok(cid) if cid != ANY => Ok(Target::Vsock { cid, port: vsock_port(port)? }),
         _ => Err(InvalidTarget(format!("{cid:?} is not a context id: expected a number, such as 3"))),
@@ -195,7 +195,7 @@ mod tests {
             ("tcp://", "not a host"),
             ("unix://run/x.sock", "absolute path"),
             ("unix:/run/x.sock", "three slashes"),
-            ("vsock://3", "has a port"),
+            ("vsock://3", "needs a port"),
             ("vsock://any:1", "not a context id"),
             ("vsock://4294967295:1", "not a context id"),
             ("vsock://3:0", "not a vsock port"),
@@ -215,7 +215,7 @@ mod tests {
             ("fe80::1", "in brackets"),
             ("[::1]7443", "no port"),
             ("[::1", "no closing bracket"),
-            ("[build-7]:1", "no IPv6 address"),
+            ("[build-7]:1", "not an IPv6 address"),
         ] {
             let error = text.parse::<Target>().unwrap_err();
             assert!(error.0.contains(why), "{text:?}: {error}");

@@ -45,7 +45,7 @@ fn analyze_for(shell: &str, text: &str) -> Analysis {
         "sh" | "dash" => analyze_posix(text),
         _ => {
             let mut analysis = analyze(text);
-            analysis.not_understood("it is not bash or sh that reads the text");
+            analysis.not_understood("the text is not read by bash or sh");
             analysis
         }
     }

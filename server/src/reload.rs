@@ -122,7 +122,7 @@ impl<S: Source> Watched<S> {
 
     /// Loads the files, and replaces the current content if that succeeds.
     async fn replace(&self, workers: &Workers) -> Result<(), String> {
-        let loaded = self.blocking(workers, S::load).await.ok_or("reading them was given up")?;
+        let loaded = self.blocking(workers, S::load).await.ok_or("reading the files was abandoned")?;
         let loaded = Arc::new(loaded.map_err(|error| error_chain(&error))?);
         S::log_loaded(&loaded);
         self.current.send_replace(loaded);

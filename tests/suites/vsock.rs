@@ -60,7 +60,7 @@ async fn what_is_no_hypervisor_is_reported() {
         ("NO\n".to_owned(), "answered"),
         ("x".repeat(1000), "not a hypervisor"),
         ("OK 1\n".to_owned(), "closed the connection"),
-        ("OK 1\nSSH-2.0-x\r\n".to_owned(), "not an agent"),
+        ("OK 1\nSSH-2.0-x\r\n".to_owned(), "not a telexec agent"),
     ] {
         let uri = uri(&path, PORT);
         let (connected, ()) = tokio::join!(connect(&uri), async {

@@ -1,5 +1,6 @@
 //! Dynamic completion of arguments: names of targets and groups, IDs of executions, signals.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::sync::OnceLock;
 
@@ -12,6 +13,9 @@ use crate::output::{command_text, printable, state};
 /// Finds the executions of the agent that the line names. Set by who answers completions: what connects is above the
 /// command line.
 pub(crate) static FIND_EXECUTIONS: OnceLock<fn() -> Vec<ExecutionInfo>> = OnceLock::new();
+
+/// Finds the groups of the inventory that the line names. Set as [`FIND_EXECUTIONS`] is.
+pub(crate) static FIND_GROUPS: OnceLock<fn() -> Vec<String>> = OnceLock::new();
 
 /// Completes a TARGET: `local` and the configured targets.
 pub(crate) fn targets() -> ArgValueCompleter {
@@ -28,15 +32,24 @@ pub(crate) fn hosts() -> ArgValueCompleter {
         let (before, _) = typed.rsplit_once(',').map_or(("", typed), |(before, last)| (before, last));
         let before = if before.is_empty() { String::new() } else { format!("{before},") };
         let Config { targets, groups, .. } = Config::load().unwrap_or_default();
-        let groups = groups.into_keys().chain(["all".to_owned()]).map(|name| format!("@{name}"));
-        let names = groups.chain(targets.into_keys());
+        let groups: BTreeSet<String> =
+            groups.into_keys().chain(["all".to_owned()]).chain(groups_of_inventory()).collect();
+        let names = groups.into_iter().map(|name| format!("@{name}")).chain(targets.into_keys());
         with_prefix(OsStr::new(typed), names.map(|name| format!("{before}{name}")))
     })
 }
 
 /// Completes the name of a group.
 pub(crate) fn groups() -> ArgValueCompleter {
-    ArgValueCompleter::new(|typed: &OsStr| with_prefix(typed, Config::load().unwrap_or_default().groups.into_keys()))
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let groups: BTreeSet<String> =
+            Config::load().unwrap_or_default().groups.into_keys().chain(groups_of_inventory()).collect();
+        with_prefix(typed, groups.into_iter())
+    })
+}
+
+fn groups_of_inventory() -> Vec<String> {
+    FIND_GROUPS.get().map(|find| find()).unwrap_or_default()
 }
 
 /// Completes the ID of an execution on the agent that the command line names.

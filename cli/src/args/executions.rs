@@ -135,8 +135,8 @@ pub(crate) struct LogsArgs {
     after_long_help = "\
 Prints nothing of their output. Ctrl-C stops waiting with exit code 130; the commands keep running.
 
-Exit codes: as for telexec exec, 125 also if there is no such execution. Of several executions the highest, and \
-each that did not exit with 0 is named on standard error.",
+Exit codes: as for telexec exec, 125 also if there is no such execution (the others are waited for all the same). Of \
+several executions the highest, and each that did not exit with 0 is named on standard error.",
     after_help = "\
 Examples:
   telexec wait build-7 0192f0c4-7a51-7d4e-9c3f-6f1d2b8e4a90

@@ -269,7 +269,7 @@ Example:
   telexec fleet attach -b fleet-0192f0c47a51-3e7b"
 )]
 pub(crate) struct FleetAttachArgs {
-    /// ID printed by `fleet -d`
+    /// ID printed by `fleet -d`, or a unique prefix of one recorded here
     #[arg(value_parser = parse_id)]
     pub(crate) id: ExecutionId,
     #[command(flatten)]
@@ -299,7 +299,7 @@ Examples:
   telexec fleet ps -w @web --label job=nightly"
 )]
 pub(crate) struct FleetPsArgs {
-    /// ID printed by `fleet -d`
+    /// ID printed by `fleet -d`, or a unique prefix of one recorded here
     #[arg(value_parser = parse_id)]
     pub(crate) id: Option<ExecutionId>,
     /// Print one JSON object per line: the host, and its execution as in `telexec ps --json`
@@ -332,7 +332,7 @@ Example:
   telexec fleet kill -s INT fleet-0192f0c47a51-3e7b"
 )]
 pub(crate) struct FleetKillArgs {
-    /// ID printed by `fleet -d`
+    /// ID printed by `fleet -d`, or a unique prefix of one recorded here
     #[arg(value_parser = parse_id)]
     pub(crate) id: ExecutionId,
     /// Signal name or number: TERM, SIGTERM or 15

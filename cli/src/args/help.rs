@@ -2,7 +2,10 @@
 //!
 //! clap's own long help spreads each flag over several lines.
 
+use std::ffi::OsString;
+
 use clap::builder::Resettable;
+use clap::error::{ContextKind, Error};
 use clap::{Command, CommandFactory};
 
 use super::Cli;
@@ -18,6 +21,22 @@ pub(crate) fn brief() -> Command {
 /// The definition with nothing hidden, for `--help` and manual pages.
 pub(crate) fn complete() -> Command {
     in_full(Cli::command())
+}
+
+/// The error with the usage that is shown where no variable sets a flag: clap shows such flags as if they were needed.
+pub(super) fn without_environment(mut error: Error, line: &[OsString]) -> Error {
+    let usage = match without_variables(brief()).try_get_matches_from(line) {
+        Err(plain) => plain.get(ContextKind::Usage).cloned(),
+        Ok(_) => None,
+    };
+    if let (Some(_), Some(usage)) = (error.get(ContextKind::Usage), usage) {
+        error.insert(ContextKind::Usage, usage);
+    }
+    error
+}
+
+fn without_variables(command: Command) -> Command {
+    command.mut_args(|argument| argument.env(Resettable::Reset)).mut_subcommands(without_variables)
 }
 
 /// Says at the end where the rest is.

@@ -9,7 +9,7 @@ use clap::Args;
 use super::{ToolOptions, complete};
 use crate::config::ConnectArgs;
 use crate::connect::ReconnectArgs;
-use crate::syntax::{Destination, parse_timeout};
+use crate::syntax::{Destination, InvalidDestination, parse_timeout};
 
 const HTTP: &str = "HTTP";
 
@@ -50,8 +50,8 @@ Examples:
 )]
 pub(crate) struct McpArgs {
     /// Agent: local, HOST[:PORT], unix:///PATH or a configured NAME (see telexec -h)
-    #[arg(required = true, value_name = "TARGET", add = complete::targets())]
-    pub(crate) targets: Vec<Destination>,
+    #[arg(required = true, value_name = "TARGET", value_parser = parse_typed, add = complete::targets())]
+    pub(crate) targets: Vec<TypedTarget>,
     #[command(flatten)]
     pub(crate) options: ToolOptions,
     #[command(flatten)]
@@ -60,6 +60,17 @@ pub(crate) struct McpArgs {
     pub(crate) reconnect: ReconnectArgs,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
+}
+
+/// A target, and how it was typed: by that name clients know it.
+#[derive(Clone, Debug)]
+pub(crate) struct TypedTarget {
+    pub(crate) name: String,
+    pub(crate) destination: Destination,
+}
+
+fn parse_typed(text: &str) -> Result<TypedTarget, InvalidDestination> {
+    Ok(TypedTarget { name: text.to_owned(), destination: text.parse()? })
 }
 
 /// Streamable HTTP instead of standard input and output.

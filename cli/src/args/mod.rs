@@ -26,7 +26,7 @@ pub(crate) use self::certs::{
 };
 pub(crate) use self::check::CheckArgs;
 pub(crate) use self::command::CommandArgs;
-pub(crate) use self::complete::FIND_EXECUTIONS;
+pub(crate) use self::complete::{FIND_EXECUTIONS, FIND_GROUPS};
 pub(crate) use self::config::{ConfigAction, ConfigArgs};
 pub(crate) use self::exec::ExecArgs;
 pub(crate) use self::executions::{AttachArgs, InputArgs, KillArgs, LogsArgs, PsArgs, WaitArgs};
@@ -34,7 +34,7 @@ pub(crate) use self::fleet::{
     FleetAction, FleetArgs, FleetAttachArgs, FleetCommandArgs, FleetKillArgs, FleetPsArgs, FleetQueryArgs, HostArgs,
     OutputArgs, ParallelArgs, ScheduleArgs,
 };
-pub(crate) use self::mcp::{HttpArgs, McpArgs};
+pub(crate) use self::mcp::{HttpArgs, McpArgs, TypedTarget};
 pub(crate) use self::tool::{ToolArgs, ToolOptions, ToolStyle};
 use crate::config::ConnectArgs;
 
@@ -80,6 +80,10 @@ Examples:
         after_long_help = "\
 If it is not allowed, \"not met\" lists the conditions of the nearest rule that do not hold, each with
 what the command has instead. All of them would have to hold.
+
+\"tool pattern\" is what an AI tool (see telexec tool) would ask permission for: the command's only program with any
+arguments, such as ls **; empty if it runs several programs, or if they cannot be determined. \"uses sudo\" is yes for
+su, doas, pkexec and run0 too.
 
 DUR is a number of seconds, or a duration such as 500ms, 10s, 5m, 1h30m.
 SIZE is a number of bytes, or a size such as 512K, 256M, 2GiB; K is 1,024.
@@ -186,7 +190,7 @@ pub(crate) fn parse() -> Cli {
     let in_full = line.iter().take_while(|word| *word != "--").any(|word| word == "--help" || word == "help");
     let definition = if in_full { help::complete() } else { help::brief() };
     let parsed = definition.try_get_matches_from(&line).and_then(|matches| Cli::from_arg_matches(&matches));
-    parsed.unwrap_or_else(|error| habits::explained(error, &line).exit())
+    parsed.unwrap_or_else(|error| habits::explained(help::without_environment(error, &line), &line).exit())
 }
 
 #[cfg(test)]

@@ -44,6 +44,9 @@ async fn attach(args: &mut AttachArgs, agent: &Agent, attached: &mut bool) -> Re
         .await
         .map_err(failed)?;
     *attached = true;
+    if !args.stdin && info.exited.is_none() && io::stdin().is_terminal() && io::stderr().is_terminal() {
+        print_message_async(format!("{}: output only; use -i to type", args.agent.target)).await;
+    }
     let raw = args.stdin && is_interactive(&info);
     let mode = OutputMode { target: &args.agent.target, json: args.json, raw };
     follow(execution, mode, link.outages.clone(), interact(args, &link, raw)).await

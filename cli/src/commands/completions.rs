@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use clap::{CommandFactory, FromArgMatches};
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use clap_complete::CompleteEnv;
 use clap_complete::env::Shells;
 use telexec_executor::{ExecutionInfo, ListQuery};
@@ -12,7 +12,8 @@ use tokio::runtime::Builder;
 use tokio::time::timeout;
 
 use super::find::list;
-use crate::args::{Cli, CompletionShell, FIND_EXECUTIONS};
+use super::fleet;
+use crate::args::{Cli, CompletionShell, FIND_EXECUTIONS, FIND_GROUPS};
 use crate::config::{Config, ConnectArgs};
 use crate::connect::Session;
 use crate::output::{self, Failure, exit};
@@ -26,6 +27,7 @@ const VARIABLE: &str = "TELEXEC_COMPLETE";
 /// Answers a completion script and exits; returns if this is not such a call.
 pub(crate) fn complete() {
     FIND_EXECUTIONS.get_or_init(|| executions_of_line);
+    FIND_GROUPS.get_or_init(|| groups_of_line);
     CompleteEnv::with_factory(Cli::command).var(VARIABLE).complete();
 }
 
@@ -47,11 +49,31 @@ async fn executions(target: &Destination, args: &ConnectArgs) -> Option<Vec<Exec
     list(&session.agent.executor(), ListQuery { include_exited: true, ..ListQuery::default() }).await.ok()
 }
 
-/// The TARGET and the connection settings of the line, which the script gives after `--`.
-fn named_agent() -> Option<(Destination, ConnectArgs)> {
+/// The groups of the inventory that the line names, if it is a file: a command is not run by a key press.
+fn groups_of_line() -> Vec<String> {
+    let Some(source) = named_inventory() else { return Vec::new() };
+    fleet::groups_of(&source)
+}
+
+fn named_inventory() -> Option<String> {
+    let matches = matches_of_line()?;
+    let (_, mut matches) = matches.subcommand()?;
+    if let Some((_, action)) = matches.subcommand() {
+        matches = action;
+    }
+    matches.try_get_one::<String>("inventory").ok()?.cloned()
+}
+
+/// The line, which the script gives after `--`.
+fn matches_of_line() -> Option<ArgMatches> {
     // an empty word, before anything is typed, would make the line invalid
     let line = std::env::args_os().skip_while(|word| word != "--").skip(1).filter(|word| !word.is_empty());
-    let matches = Cli::command().ignore_errors(true).try_get_matches_from(line).ok()?;
+    Cli::command().ignore_errors(true).try_get_matches_from(line).ok()
+}
+
+/// The TARGET and the connection settings of the line.
+fn named_agent() -> Option<(Destination, ConnectArgs)> {
+    let matches = matches_of_line()?;
     let (_, matches) = matches.subcommand()?;
     let target = matches.try_get_one::<Destination>("target").ok()??.clone();
     Some((target, ConnectArgs::from_arg_matches(matches).ok()?))

@@ -11,11 +11,14 @@ use telexec_executor::{Command, CommandBuilder, Event, Execution, ExecutionId, O
 use super::program;
 use crate::args::ExecArgs;
 use crate::config::Config;
-use crate::connect::{call_failure, with_agent};
+use crate::connect::{Link, call_failure, with_agent};
 use crate::follow::{AttachHint, FollowEnd, InputPosition, Interaction, OutputMode, StdinOptions, follow};
 use crate::output::{self, Failure, exit, json, print_message};
 use crate::syntax::Destination;
 use crate::terminal;
+
+/// How long a command with a chosen ID may take to be in the background; one that another call started never says so.
+const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
     check(&args)?;
@@ -40,6 +43,7 @@ pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
         (Err(failure), Some(id)) if args.survives_disconnect() => {
             Err(failure.hint(Some(format!("the command may still be running: {}", attach_hint(&args, &id)))))
         }
+        (Err(failure), Some(_)) if failure.is_lost => Err(failure.hint(Some(end_after_loss(args.reconnect.reconnect)))),
         (Err(failure), _) if failure.code == exit::NOT_FOUND => {
             let argv = &args.command.argv;
             let several = program::several_targets(&args.agent.target, argv, &Config::load()?);
@@ -47,6 +51,17 @@ pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
         }
         (Err(failure), _) => Err(failure),
     }
+}
+
+/// What becomes of a command whose connection did not come back within this time.
+fn end_after_loss(grace: Duration) -> String {
+    let when = match grace.is_zero() {
+        true => "as soon as".to_owned(),
+        false => format!("{} after", humantime::format_duration(grace)),
+    };
+    format!(
+        "if the agent still runs, it ends the command {when} it notices the loss; --on-disconnect=detach prevents that"
+    )
 }
 
 fn attach_hint<'a>(args: &'a ExecArgs, id: &'a ExecutionId) -> AttachHint<'a> {
@@ -86,11 +101,12 @@ pub(crate) fn apply_configured_user(args: &mut ExecArgs) -> Result<(), Failure> 
 async fn execute(args: &ExecArgs, agent: &Agent, running: &mut Option<ExecutionId>) -> Result<FollowEnd, Failure> {
     let size = args.tty.then(terminal::size).transpose().map_err(|error| Failure::new(exit::REFUSED, &error))?;
     let link = args.reconnect.link(agent, &args.agent.target);
+    let is_repeat = args.detach && is_known(args, &link).await;
     let execution = link.executor.execute(command(args, size)?).await;
     let execution = execution.map_err(|error| call_failure(exit::of_error(&error), &args.agent.target, &error))?;
     let id = running.insert(execution.id().clone());
     if args.detach {
-        return detach(args, execution).await;
+        return detach(args, execution, is_repeat).await;
     }
     let raw = args.interactive();
     let mode = OutputMode { target: &args.agent.target, json: args.json, raw };
@@ -100,14 +116,32 @@ async fn execute(args: &ExecArgs, agent: &Agent, running: &mut Option<ExecutionI
     follow(execution, mode, link.outages.clone(), interaction.run(feed, size)).await
 }
 
-/// Waits until the command is in the background, and prints its ID.
-async fn detach(args: &ExecArgs, mut execution: Execution) -> Result<FollowEnd, Failure> {
+/// Whether there is an execution with the chosen ID already.
+async fn is_known(args: &ExecArgs, link: &Link) -> bool {
+    match &args.id {
+        Some(id) => link.executor.get(id).await.is_ok(),
+        None => false,
+    }
+}
+
+/// Waits until the command is in the background, and prints its ID. The agent reports that only to the call that starts the
+/// command: a repeat with the same ID is answered only by one that was asked for in the same way, so no caller matters to it.
+async fn detach(args: &ExecArgs, mut execution: Execution, is_repeat: bool) -> Result<FollowEnd, Failure> {
     let line = match args.json {
         true => json::line(&Event::Started(execution.started().clone())),
         false => Ok(format!("{}\n", execution.id())),
     };
-    while let Some(event) = execution.next().await {
-        event.map_err(|error| call_failure(exit::of_lost(&error), &args.agent.target, &error))?;
+    let in_background = async {
+        while let Some(event) = execution.next().await {
+            event.map_err(|error| call_failure(exit::of_lost(&error), &args.agent.target, &error))?;
+        }
+        Ok(())
+    };
+    match (is_repeat, &args.id) {
+        (true, _) => {}
+        // another call may have started it meanwhile
+        (false, Some(_)) => tokio::time::timeout(BACKGROUND_TIMEOUT, in_background).await.unwrap_or(Ok(()))?,
+        (false, None) => in_background.await?,
     }
     output::print(line.map_err(|error| Failure::new(exit::LOST, &error))?.as_bytes()).map(|()| FollowEnd::Promoted)
 }

@@ -81,7 +81,7 @@ fn as_text(info: &AgentInfo, own: Option<String>) -> String {
         ("labels", labels.join(" ")),
         ("identity", info.identity.clone()),
         ("certificate", expiry.map(|time| format!("expires {time}")).unwrap_or_default()),
-        ("your own", own.map(|time| format!("expires {time}")).unwrap_or_default()),
+        ("your cert", own.map(|time| format!("expires {time}")).unwrap_or_default()),
     ])
 }
 

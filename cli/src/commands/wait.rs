@@ -14,14 +14,13 @@ const CONCURRENT: usize = 64;
 
 pub(crate) async fn run(args: WaitArgs) -> Result<u8, Failure> {
     let target = &args.agent.target;
-    let ended = with_agent(target, &args.connect, async |agent| wait(&args, agent).await).await?;
-    if let [(_, Ok(exited))] = &ended[..] {
+    let (ended, mut most) = with_agent(target, &args.connect, async |agent| wait(&args, agent).await).await?;
+    if let ([_], [(_, Ok(exited))]) = (&args.executions.ids[..], &ended[..]) {
         if let Some(explanation) = exit::explanation(exited) {
             print_message(&format!("{target}: {explanation}"));
         }
         return Ok(exit::of_exit(exited));
     }
-    let mut most = 0;
     for (info, exited) in ended {
         let code = match exited {
             Ok(exited) if exit::of_exit(&exited) == 0 => 0,
@@ -40,18 +39,28 @@ pub(crate) async fn run(args: WaitArgs) -> Result<u8, Failure> {
     Ok(most)
 }
 
-/// How each of them ended, in their order; an error is of one alone.
-async fn wait(args: &WaitArgs, agent: &Agent) -> Result<Vec<(ExecutionInfo, Result<Exited, ExecutorError>)>, Failure> {
+/// An execution, and how it ended; an error is of it alone.
+type Ended = (ExecutionInfo, Result<Exited, ExecutorError>);
+
+/// How each of them ended, in their order, and the exit code for those that are not known.
+async fn wait(args: &WaitArgs, agent: &Agent) -> Result<(Vec<Ended>, u8), Failure> {
     let Link { executor, .. } = args.reconnect.link(agent, &args.agent.target);
-    let mut executions = Vec::new();
+    let (mut executions, mut code) = (Vec::new(), 0);
     for id in &args.executions.ids {
-        executions.push(find(&*executor, &args.agent.target, id).await?);
+        match find(&*executor, &args.agent.target, id).await {
+            // those that are known are waited for all the same
+            Err(failure) if failure.code == exit::REFUSED => {
+                failure.print();
+                code = exit::REFUSED;
+            }
+            found => executions.push(found?),
+        }
     }
     let waiting = executions.into_iter().map(async |info| {
         let exited = exited(&*executor, &info).await;
         (info, exited)
     });
-    Ok(stream::iter(waiting).buffered(CONCURRENT).collect().await)
+    Ok((stream::iter(waiting).buffered(CONCURRENT).collect().await, code))
 }
 
 async fn exited(executor: &dyn Executor, info: &ExecutionInfo) -> Result<Exited, ExecutorError> {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use telexec_client::{ConnectOptions, DEFAULT_PORT, Target, TlsOptions};
 
-use super::ConnectArgs;
 use super::file::{Config, Credentials, TargetConfig};
+use super::{ConnectArgs, locate};
 use crate::output::{Failure, exit};
 use crate::syntax::{Destination, InvalidDestination};
 
@@ -28,6 +28,8 @@ pub(crate) struct ResolvedTarget {
     pub(crate) user: Option<String>,
     /// The target is a name that the configuration does not have, so it is taken for a host.
     pub(crate) unconfigured: Option<UnconfiguredName>,
+    /// The credentials that are from the configuration, by their keys.
+    pub(crate) configured: Vec<&'static str>,
 }
 
 /// A name that is not in the configuration.
@@ -102,7 +104,10 @@ impl Config {
         let user = named.and_then(|named| named.user.as_ref()).or(self.defaults.user.as_ref());
         // the configured user does not apply to `local`
         let user = target.as_ref().and(user).cloned();
-        Ok(ResolvedTarget { target, options, user, unconfigured: None })
+        let path = |path: &Option<PathBuf>| path.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
+        let keys = [("cert", &args.cert), ("key", &args.key), ("ca", &args.ca)];
+        let configured = keys.into_iter().filter(|(_, flag)| !path(flag)).map(|(key, _)| key).collect();
+        Ok(ResolvedTarget { target, options, user, unconfigured: None, configured })
     }
 
     fn connect_timeout(&self, named: Option<&TargetConfig>, args: &ConnectArgs) -> Duration {
@@ -133,7 +138,14 @@ impl Config {
         match (cert, key, ca) {
             (None, None, None) => Ok(None),
             (Some(cert), Some(key), Some(ca)) => Ok(Some(TlsOptions { server_name, ..TlsOptions::new(cert, key, ca) })),
-            _ => Err(Failure::message(exit::USAGE, "--cert, --key and --ca must be given together")),
+            (cert, key, ca) => {
+                let paths = [("cert", cert), ("key", key), ("ca", ca)];
+                let missing: Vec<_> = paths.iter().filter(|(_, path)| path.is_none()).map(|(key, _)| *key).collect();
+                let text = "--cert, --key and --ca must be given together";
+                let file = locate().map(|(file, _)| file.display().to_string()).unwrap_or_default();
+                let hint = format!("missing: {}, as flags or in {file}", missing.join(" and "));
+                Err(Failure::message(exit::USAGE, text).hint(Some(hint)))
+            }
         }
     }
 

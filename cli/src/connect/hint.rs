@@ -10,15 +10,17 @@ use rustls::{AlertDescription, CertificateError};
 use telexec_client::{ConnectError, LookupError};
 use telexec_executor::{ExecutorError, SpawnError, SpawnStage};
 
-use crate::config::UnconfiguredName;
+use crate::config::{ResolvedTarget, UnconfiguredName, locate};
 use crate::output::{Failure, exit, with_causes};
 
 const USE_CERTIFICATES: &str = "use --cert, --key and --ca; `telexec certs` can create them";
 
 /// The failure to connect to a host whose name may be a mistyped target.
-pub(super) fn unreachable(error: ConnectError, name: Option<&UnconfiguredName>) -> Failure {
-    let failure = Failure::message(exit::LOST, with_causes(&error));
-    let failure = match (&error, name, find::<LookupError>(&error)) {
+pub(super) fn unreachable(error: ConnectError, resolved: &ResolvedTarget) -> Failure {
+    let name = resolved.unconfigured.as_ref();
+    let lookup = find::<LookupError>(&error);
+    let failure = Failure::message(exit::of_error(&ExecutorError::from(error.clone())), with_causes(&error));
+    let failure = match (&error, name, lookup) {
         (_, Some(UnconfiguredName { name, similar }), Some(LookupError { reason, .. })) => {
             let what = "in the configuration, and no host of that name was found";
             return Failure::message(exit::LOST, format!("no target named {name:?} {what}: {reason}"))
@@ -30,7 +32,7 @@ pub(super) fn unreachable(error: ConnectError, name: Option<&UnconfiguredName>) 
             .hint(suggestion(name, similar)),
         _ => failure,
     };
-    failure.hint(hint(&ExecutorError::from(error)))
+    failure.hint(hint_for(&ExecutorError::from(error), resolved))
 }
 
 fn suggestion(name: &str, similar: &[String]) -> Option<String> {
@@ -39,6 +41,20 @@ fn suggestion(name: &str, similar: &[String]) -> Option<String> {
     }
     let names = similar.join(", ");
     (!similar.is_empty()).then(|| format!("similar targets in the configuration: {names}"))
+}
+
+/// A suggestion for an error of a target, which names the file of the configuration where no flag has set what is wrong.
+pub(crate) fn hint_for(error: &ExecutorError, resolved: &ResolvedTarget) -> Option<String> {
+    let hint = hint(error)?;
+    let Some(tls) = resolved.options.tls.as_ref().filter(|_| find::<rustls::Error>(error).is_some()) else {
+        return Some(hint);
+    };
+    let settings = [("--cert", "cert", &tls.cert), ("--ca", "ca", &tls.ca)];
+    let configured = settings.into_iter().filter(|(_, key, _)| resolved.configured.contains(key));
+    Some(configured.fold(hint, |hint, (flag, key, path)| {
+        let file = locate().map(|(file, _)| file.display().to_string()).unwrap_or_default();
+        hint.replace(flag, &format!("{key} = {:?} in {file}", path.display().to_string()))
+    }))
 }
 
 /// A suggestion for this error, if there is one.
@@ -71,7 +87,9 @@ pub(crate) fn hint(error: &ExecutorError) -> Option<String> {
 fn shell_hint(error: &SpawnError) -> Option<String> {
     let is_program = error.stage == SpawnStage::Exec && error.subject.contains(' ');
     let quoted = error.subject.replace('\'', "'\\''");
-    is_program.then(|| format!("that is one word, so the name of a program: for a shell command use -c '{quoted}'"))
+    is_program.then(|| {
+        format!("this is a single word, so it is taken as the name of a program; for a shell command use -c '{quoted}'")
+    })
 }
 
 /// The path in `vsock-uds://PATH:PORT`.
@@ -115,25 +133,23 @@ fn missing_socket(path: &Path) -> String {
 fn tls_hint(error: &rustls::Error) -> Option<&'static str> {
     match error {
         rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
-            Some("the agent's certificate was not issued by the CA in --ca")
+            Some("--ca must name the CA that issued the agent's certificate")
         }
         rustls::Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => Some("the agent's certificate is for another name: select one of its names with --server-name"),
+        ) => Some("check the address, or select one of the names in the certificate with --server-name"),
         rustls::Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
-            Some("the agent's certificate has expired: issue a new one, and check this machine's clock")
+            Some("issue a new certificate for the agent, and check this machine's clock")
         }
-        rustls::Error::AlertReceived(AlertDescription::CertificateRevoked) => {
-            Some("the certificate in --cert has been revoked: get a new one")
-        }
+        rustls::Error::AlertReceived(AlertDescription::CertificateRevoked) => Some("get a new certificate for --cert"),
         rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => {
-            Some("the certificate in --cert has expired: get a new one, and check the clocks of both machines")
+            Some("get a new certificate for --cert, and check the clocks of both machines")
         }
         rustls::Error::AlertReceived(AlertDescription::CertificateUnknown) => {
-            Some("the agent does not accept the name in --cert from the CA that issued it: see the agent's log")
+            Some("the agent's log says which name; [identities] in its configuration says which CA may issue it")
         }
         rustls::Error::AlertReceived(_) => {
-            Some("the agent rejected --cert: it must be a valid client certificate from a CA that the agent trusts")
+            Some("--cert must be a valid client certificate from a CA that the agent trusts")
         }
         rustls::Error::InvalidMessage(_) => Some("the server does not speak TLS: is it a telexec agent?"),
         _ => None,

@@ -8,11 +8,11 @@ mod reconnect;
 
 use std::time::Duration;
 
-use telexec_client::Agent;
+use telexec_client::{Agent, is_settled};
 use telexec_executor::ExecutorError;
 
-pub(crate) use self::hint::hint;
 use self::hint::unreachable;
+pub(crate) use self::hint::{hint, hint_for};
 use self::local::LocalAgent;
 pub(crate) use self::own_certificate::{check as check_own_certificate, expire_time as own_expire_time};
 pub(crate) use self::reconnect::{Link, Outages, ReconnectArgs, is_lost};
@@ -45,7 +45,7 @@ impl Session {
         };
         match Agent::connect(target, resolved.options.clone()).await {
             Ok(agent) => Ok(Self { agent, local: None }),
-            Err(error) => Err(unreachable(error, resolved.unconfigured.as_ref())),
+            Err(error) => Err(unreachable(error, resolved)),
         }
     }
 
@@ -94,7 +94,8 @@ pub(crate) async fn with_agent<T>(
 
 /// The failure of a call to an agent.
 pub(crate) fn call_failure(code: u8, target: &Destination, error: &ExecutorError) -> Failure {
-    let failure = Failure::new(code, error).hint(hint(error));
+    let is_lost = matches!(error, ExecutorError::Lost { .. }) && !is_settled(error);
+    let failure = Failure::new(code, error).hint(hint(error)).lost(is_lost);
     match error {
         // these messages contain the endpoint
         ExecutorError::Unreachable { .. } | ExecutorError::Untrusted { .. } | ExecutorError::Lost { .. } => failure,

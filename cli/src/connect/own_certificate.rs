@@ -1,6 +1,7 @@
-//! The caller's own certificate: whether it is one for callers, and when it or the CA expires.
+//! The caller's own certificate: whether it is one for callers, when it or the CA expires, and who may read its key.
 
 use std::collections::HashSet;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -14,27 +15,38 @@ use crate::output::{Failure, exit, json, print_message};
 /// How long before the end of a certificate its holder is warned, unless the configuration says otherwise.
 const WARNING: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
-/// Files that were looked at: many hosts have the same, and one warning is enough.
-static SEEN: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
+/// Files that were looked at, and for what: many hosts have the same, and one warning is enough.
+static SEEN: Mutex<Option<HashSet<(PathBuf, Role)>>> = Mutex::new(None);
 
-/// Checks the certificate that a target is called with, and warns once for each file that expires soon. What cannot be read
-/// is reported by the connection.
+/// What a file is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Role {
+    Certificate,
+    Key,
+}
+
+/// Checks the certificate that a target is called with, and warns once for each file that expires soon, or is a key that
+/// others may read. What cannot be read is reported by the connection.
 ///
 /// # Errors
 /// The certificate is not for a caller: the agent would refuse it, and say less.
 pub(crate) fn check(config: &Config, resolved: &ResolvedTarget) -> Result<(), Failure> {
     let (Some(Target::Tcp { .. }), Some(tls)) = (&resolved.target, &resolved.options.tls) else { return Ok(()) };
     let within = config.defaults.expiry_warning.unwrap_or(WARNING);
+    let is_new = |path: &Path, role| {
+        SEEN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert((path.to_owned(), role))
+    };
+    if let Some(warning) = key_warning(&tls.key).filter(|_| is_new(&tls.key, Role::Key)) {
+        print_message(&warning);
+    }
     for path in [&tls.cert, &tls.ca] {
-        let is_new =
-            || SEEN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(path.clone());
-        if !is_new() {
+        if !is_new(path, Role::Certificate) {
             continue;
         }
         let Some(read) = Certificates::read(path) else { continue };
         if path == &tls.cert && !read.is_for_clients {
             let text = "its certificate is not for a client (extended key usage clientAuth), so no agent accepts it";
-            return Err(Failure::message(exit::LOST, format!("cannot use {}: {text}", path.display()))
+            return Err(Failure::message(exit::USAGE, format!("cannot use {}: {text}", path.display()))
                 .hint(Some("use one that was issued for a caller: telexec certs issue NAME --client")));
         }
         if let Some(warning) = warning(path, read.expire_time, within, SystemTime::now()) {
@@ -42,6 +54,13 @@ pub(crate) fn check(config: &Config, resolved: &ResolvedTarget) -> Result<(), Fa
         }
     }
     Ok(())
+}
+
+/// As ssh, but it goes on: the key may be in a volume whose modes are not the caller's to set.
+fn key_warning(path: &Path) -> Option<String> {
+    let mode = std::fs::metadata(path).ok()?.permissions().mode();
+    let path = path.display();
+    (mode & 0o077 != 0).then(|| format!("warning: others may use the private key {path}: chmod 600 {path}"))
 }
 
 /// When the caller's own certificate expires.
@@ -53,7 +72,7 @@ fn warning(path: &Path, end: SystemTime, within: Duration, now: SystemTime) -> O
     let date = json::time(end).and_then(|time| time.split('T').next().map(str::to_owned)).unwrap_or_default();
     let path = path.display();
     match end.duration_since(now) {
-        Err(_) => Some(format!("warning: {path} has expired on {date}")),
+        Err(_) => Some(format!("warning: {path} expired on {date}")),
         Ok(rest) if rest < within => Some(format!("warning: {path} expires in {}, on {date}: renew it", coarse(rest))),
         Ok(_) => None,
     }
@@ -106,7 +125,7 @@ mod tests {
         assert_eq!(said(now + DAY * 14), None);
         assert_eq!(said(now + DAY * 7 / 2).unwrap(), "warning: a.pem expires in 3 days, on 2024-10-07: renew it");
         assert!(said(now + DAY / 2).unwrap().contains("in 12 hours,"));
-        assert_eq!(said(now - DAY).unwrap(), "warning: a.pem has expired on 2024-10-03");
+        assert_eq!(said(now - DAY).unwrap(), "warning: a.pem expired on 2024-10-03");
         assert_eq!(warning(Path::new("a.pem"), now + DAY, Duration::ZERO, now), None);
     }
 }

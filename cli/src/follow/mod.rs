@@ -72,7 +72,7 @@ impl FollowEnd {
                     }
                 };
                 print_message(&format!("{target}: left while the connection was lost; {rest}"));
-                print_message(&again.to_string());
+                print_message(&again.text(again.ends_after.is_some()));
                 exit::LOST
             }
         }
@@ -92,14 +92,22 @@ pub(crate) struct AttachHint<'a> {
 
 impl fmt::Display for AttachHint<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text(false))
+    }
+}
+
+impl AttachHint<'_> {
+    /// `as_caller`: as the one that the command waits for, which others do not keep from ending.
+    fn text(&self, as_caller: bool) -> String {
         let (target, id) = (self.target.to_string(), self.id.to_string());
         let mut words = vec!["telexec".to_owned(), "attach".to_owned()];
         words.extend(self.interactive.then(|| "-i".to_owned()));
+        words.extend(as_caller.then(|| "--kill-on-disconnect".to_owned()));
         words.extend(self.connect.given());
         words.extend([target, id]);
         // a word that no shell takes has a NUL, and there is none
         let command = shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "));
-        write!(f, "follow it with `{command}`")
+        format!("follow it with `{command}`")
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use telexec_client::ConnectError;
 use telexec_executor::{ExecutorError, ExitCause, Exited, Signal, SpawnStage};
 
 /// The command timed out.
@@ -20,7 +21,7 @@ pub(crate) const INTERRUPTED: u8 = SIGNAL_BASE + 2;
 pub(crate) const BROKEN_PIPE: u8 = SIGNAL_BASE + 13;
 /// The agent is unreachable, or the command could not be followed to its end.
 pub(crate) const LOST: u8 = 255;
-/// Invalid command line; the code that clap uses.
+/// Invalid command line or configuration; the code that clap uses.
 pub(crate) const USAGE: u8 = 2;
 
 /// How exactly the agent measures a command's time.
@@ -93,6 +94,7 @@ pub(crate) fn of_error(error: &ExecutorError) -> u8 {
         ExecutorError::Spawn(error) if error.is_not_found() => NOT_FOUND,
         ExecutorError::Spawn(_) => NOT_EXECUTABLE,
         ExecutorError::DeadlineExceeded => TIMED_OUT,
+        ExecutorError::Untrusted { source, .. } if source.is::<ConnectError>() => USAGE,
         ExecutorError::Unreachable { .. } | ExecutorError::Untrusted { .. } | ExecutorError::Lost { .. } => LOST,
         ExecutorError::Invalid(_)
         | ExecutorError::Unsupported { .. }
@@ -183,6 +185,7 @@ mod tests {
             (ExecutorError::Unreachable { endpoint: endpoint(), source: "".into() }, 255),
             (ExecutorError::Untrusted { endpoint: endpoint(), source: "".into() }, 255),
             (ExecutorError::Lost { endpoint: endpoint(), source: "".into() }, 255),
+            (ConnectError::TlsRequired { endpoint: endpoint() }.into(), 2),
         ] {
             assert_eq!(of_error(&error), code, "{error:?}");
         }

@@ -10,6 +10,8 @@ use super::words::in_words;
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
+    /// The connection was lost, and what became of the command is not known.
+    pub(crate) is_lost: bool,
     lines: Vec<String>,
 }
 
@@ -20,12 +22,12 @@ impl Failure {
     }
 
     pub(crate) fn message(code: u8, text: impl Into<String>) -> Self {
-        Self { code, lines: vec![text.into()] }
+        Self { code, is_lost: false, lines: vec![text.into()] }
     }
 
     /// Only an exit code.
     pub(crate) fn silent(code: u8) -> Self {
-        Self { code, lines: Vec::new() }
+        Self { code, is_lost: false, lines: Vec::new() }
     }
 
     /// Prefixes the error with what failed, or where.
@@ -33,6 +35,11 @@ impl Failure {
         if let Some(line) = self.lines.first_mut() {
             *line = format!("{what}: {line}");
         }
+        self
+    }
+
+    pub(crate) fn lost(mut self, is_lost: bool) -> Self {
+        self.is_lost = is_lost;
         self
     }
 
@@ -70,7 +77,7 @@ pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut text = in_words(error);
     let mut cause = error.source();
     while let Some(error) = cause {
-        let more = error.to_string();
+        let more = in_words(error);
         if !text.contains(&more) {
             text = format!("{text}: {more}");
         }

@@ -2,6 +2,8 @@
 
 use std::error::Error;
 
+use rustls::{AlertDescription, CertificateError};
+use telexec_client::Cause;
 use telexec_executor::{ExecutorError, InvalidCommand};
 
 /// The flag that sets a field.
@@ -38,6 +40,12 @@ pub(super) fn in_words(error: &(dyn Error + 'static)) -> String {
     if let Some(InvalidCommand { field, reason }) = error.downcast_ref() {
         return sentence(field, reason);
     }
+    if let Some(error) = error.downcast_ref::<Cause>().and_then(Error::source) {
+        return in_words(error);
+    }
+    if let Some(error) = error.downcast_ref() {
+        return of_tls(error);
+    }
     match error.downcast_ref() {
         Some(ExecutorError::Invalid(InvalidCommand { field, reason })) => sentence(field, reason),
         Some(ExecutorError::Unsupported { field, reason }) => sentence(field, reason),
@@ -49,6 +57,50 @@ pub(super) fn in_words(error: &(dyn Error + 'static)) -> String {
         }
         _ => error.to_string(),
     }
+}
+
+/// What is wrong with a certificate; other errors of TLS are for those who know it.
+fn of_tls(error: &rustls::Error) -> String {
+    let refused = |why: &str| format!("the agent refused your certificate: {why}");
+    match error {
+        rustls::Error::InvalidCertificate(error) => match error {
+            CertificateError::UnknownIssuer => "your CA did not issue the agent's certificate".to_owned(),
+            CertificateError::BadSignature => "another CA of the same name issued the agent's certificate".to_owned(),
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                "the agent's certificate has expired".to_owned()
+            }
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                "the agent's certificate is not valid yet".to_owned()
+            }
+            CertificateError::Revoked => "the agent's certificate has been revoked".to_owned(),
+            CertificateError::NotValidForName => "the agent's certificate is for another name".to_owned(),
+            CertificateError::NotValidForNameContext { expected, presented } => {
+                let names: Vec<&str> = presented.iter().map(|name| plain_name(name)).collect();
+                format!("the agent's certificate is not for {}, but for {}", expected.to_str(), names.join(", "))
+            }
+            _ => error_text(error),
+        },
+        rustls::Error::AlertReceived(AlertDescription::CertificateRevoked) => refused("it has been revoked"),
+        rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => refused("it has expired"),
+        rustls::Error::AlertReceived(AlertDescription::UnknownCA) => refused("it does not trust the CA that issued it"),
+        rustls::Error::AlertReceived(AlertDescription::DecryptError) => {
+            refused("another CA of the same name issued it")
+        }
+        rustls::Error::AlertReceived(AlertDescription::CertificateUnknown) => {
+            refused("its CA may not issue certificates for this name")
+        }
+        error => error.to_string(),
+    }
+}
+
+fn error_text(error: &CertificateError) -> String {
+    format!("the agent's certificate is not valid: {error}")
+}
+
+/// The name in `DnsName("web1")` or `IpAddress(10.0.0.7)`.
+fn plain_name(name: &str) -> &str {
+    let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(name);
+    inner.trim_matches('"')
 }
 
 fn sentence(field: &str, reason: &str) -> String {

@@ -43,8 +43,7 @@ impl CallLimiter {
         let mut each = self.each();
         let count = each.entry(identity.clone()).or_default();
         if *count >= self.0.max {
-            let reason =
-                format!("{identity} has {count} calls at once already, which is the limit (max_calls_per_identity)");
+            let reason = format!("{identity} already has {count} calls open, the limit (max_calls_per_identity)");
             return Err(error_to_status(&ExecutorError::Exhausted { reason, retry_after: None }));
         }
         *count += 1;

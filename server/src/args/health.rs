@@ -33,8 +33,8 @@ pub(crate) enum HealthError {
     },
     /// The connection is refused or does not speak gRPC.
     #[error(
-        "no valid answer from {listen}: is it an agent, running as this user, that asks for no certificates there? \
-         Otherwise name its Unix socket (telexecd health unix:///PATH)"
+        "no valid answer from {listen}: is it an agent of this user, which needs no certificate there? If not, give its \
+         Unix socket (telexecd health unix:///PATH)"
     )]
     Strange {
         /// The address.
@@ -44,8 +44,8 @@ pub(crate) enum HealthError {
     },
     /// It answers with a TLS record.
     #[error(
-        "{listen} asks for a certificate, which a health check has not: let the agent listen on a Unix socket too, and \
-         name that (telexecd health unix:///PATH)"
+        "{listen} requires a client certificate, and a health check has none: let the agent listen on a Unix socket too, \
+         and check that (telexecd health unix:///PATH)"
     )]
     Tls {
         /// The address.
@@ -73,7 +73,7 @@ pub(crate) enum HealthError {
 /// There is none.
 pub(crate) fn address(config: &Config) -> Result<ListenAddress, ConfigError> {
     if config.listen.is_empty() {
-        let why = "no address to check: name one (telexecd health unix:///run/telexec/agent.sock), or the agent's own \
+        let why = "no address to check: give one (telexecd health unix:///run/telexec/agent.sock), or the agent's own \
                    --config FILE";
         return Err(InvalidSetting(why.into()).into());
     }
@@ -81,8 +81,8 @@ pub(crate) fn address(config: &Config) -> Result<ListenAddress, ConfigError> {
     let unix = config.listen.iter().find(|listen| matches!(listen, ListenAddress::Unix(_)));
     let tcp = || config.listen.iter().find(|listen| plain && matches!(listen, ListenAddress::Tcp(_)));
     unix.or_else(tcp).cloned().ok_or_else(|| {
-        let why = "the agent cannot be reached without a certificate: let it listen on a Unix socket too \
-                   (listen = [\"unix:///run/telexec/agent.sock\", ...]), or name an address (telexecd health unix:///PATH)";
+        let why = "all addresses of the agent require a client certificate: let it listen on a Unix socket too \
+                   (listen = [\"unix:///run/telexec/agent.sock\", ...]), or give an address (telexecd health unix:///PATH)";
         ConfigError::from(InvalidSetting(why.into()))
     })
 }

@@ -50,7 +50,7 @@ pub(super) struct Entry {
 #[non_exhaustive]
 pub enum Fault {
     /// It is longer than any record.
-    #[error("it is longer than 1 MiB, which no record is")]
+    #[error("it is longer than 1 MiB, the longest that a record can be")]
     TooLong,
     /// The last line of a file has no newline.
     #[error("it has no newline: the file was cut off here, or is being written")]

@@ -74,7 +74,7 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() || metadata.uid() != rustix::process::geteuid().as_raw() {
-        return Err(io::Error::other("there is something else than a file of the agent's user"));
+        return Err(io::Error::other("it exists, but is not a file of the agent's user"));
     }
     if metadata.mode() & 0o777 != 0o600 {
         file.set_permissions(PermissionsExt::from_mode(0o600))?;
@@ -129,7 +129,7 @@ pub(super) fn lock(path: &Path) -> io::Result<File> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     if std::fs::metadata(directory)?.mode() & 0o022 != 0 {
-        warn!(directory = %directory.display(), "others may write to the directory of the audit log, and remove it");
+        warn!(directory = %directory.display(), "other users can write to the directory of the audit log, and could remove the log");
     }
     let lock = open(&with_suffix(path, "lock"))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {

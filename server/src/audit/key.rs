@@ -41,7 +41,7 @@ impl Key {
         let mut bytes = Vec::new();
         let missing = |error: io::Error| {
             let text = format!(
-                "{}, the key of the log, cannot be read: {error}; it is beside the log that the agent wrote",
+                "cannot read {}, the key of the log: {error}; the agent keeps it beside the log",
                 name.display()
             );
             io::Error::new(error.kind(), text)
@@ -55,7 +55,7 @@ impl Key {
 
     fn make(name: &Path) -> io::Result<Self> {
         let mut bytes = [0; KEY_BYTES];
-        aws_lc_rs::rand::fill(&mut bytes).map_err(|_| io::Error::other("there are no random numbers"))?;
+        aws_lc_rs::rand::fill(&mut bytes).map_err(|_| io::Error::other("no random numbers are available"))?;
         // atomic: the file is either whole or missing
         let (new, mut file) = files::new(name)?;
         file.write_all(&bytes)?;

@@ -102,7 +102,7 @@ impl Log {
         }
         let file = files::open(&self.path)?;
         if file.metadata()?.len() > 0 {
-            return Err(io::Error::other("there is another file, which is not empty"));
+            return Err(io::Error::other("another file is there, and is not empty"));
         }
         self.begin(file);
         Ok(true)

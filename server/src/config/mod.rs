@@ -356,7 +356,7 @@ impl Config {
             return invalid("max_executions is 0: nothing could run");
         }
         if self.default_timeout == Some(Duration::ZERO) || self.max_timeout == Some(Duration::ZERO) {
-            return invalid("default_timeout and max_timeout must be positive; leave them out for none");
+            return invalid("default_timeout and max_timeout must be positive; omit them for no timeout");
         }
         let tls = self.tls_files()?;
         if let Some(files) = &tls {

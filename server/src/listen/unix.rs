@@ -68,7 +68,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
             _ => Err(io::ErrorKind::AddrInUse.into()),
         },
-        Ok(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file that is not a socket")),
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "the path exists, but is not a socket")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }

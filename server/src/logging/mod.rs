@@ -37,14 +37,14 @@ pub enum LogError {
     #[error("cannot start the thread that writes the log")]
     Thread(#[source] io::Error),
     /// The log was started before.
-    #[error("the log was started before")]
+    #[error("the log is already running")]
     Started,
 }
 
 /// Starts logging as configured, once in a process. Panics are logged too.
 ///
 /// # Errors
-/// `log_level` is invalid, the thread cannot be started, or the log was started before.
+/// `log_level` is invalid, the thread cannot be started, or the log is already running.
 pub fn start(config: &Config) -> Result<(), LogError> {
     let filter = filter(&config.log_level)?;
     thread::Builder::new().name("log".into()).spawn(|| QUEUE.write()).map_err(LogError::Thread)?;

@@ -36,7 +36,7 @@ impl Policy {
     /// No rule permits it.
     pub(super) fn unpermitted(&self, denied: &Denied<'_>, detail: Detail) -> Decision {
         let (call, who) = (self.describe(denied), self.who(denied.identity));
-        let reason = format!("no rule of the policy permits {call} to {who}");
+        let reason = format!("no rule of the policy permits {call} for {who}");
         if detail == Detail::Verdict {
             return Decision { reason, ..Decision::default() };
         }
@@ -45,9 +45,9 @@ impl Policy {
         let candidates = about.iter().filter(|rule| denied.is_about_action(rule)).map(|rule| denied.candidate(rule));
         let nearest = candidates.max_by_key(|candidate| denied.nearness(candidate));
         let hint = match &nearest {
-            Some(nearest) => format!("nearest is {}", nearest.rule.name),
-            None if about.is_empty() => "no rule is about this identity".to_owned(),
-            None => format!("no rule about this identity is about {}", denied.action),
+            Some(nearest) => format!("the closest rule is {}", nearest.rule.name),
+            None if about.is_empty() => "no rule applies to this identity".to_owned(),
+            None => format!("no rule for this identity covers {}", denied.action),
         };
         Decision {
             reason: format!("{reason}; {hint}"),
@@ -65,7 +65,7 @@ impl Policy {
         let unmet = explained.flat_map(|rule| denied.check(rule).1);
         let (call, who) = (self.describe(denied), self.who(denied.identity));
         Decision {
-            reason: format!("the policy forbids {call} to {who}: {}", names.join(", ")),
+            reason: format!("the policy forbids {call} for {who}: {}", names.join(", ")),
             missing: unmet.take(MAX_CONDITIONS).map(|condition| denied.explain(condition)).collect(),
             rules: names,
             ..Decision::default()

@@ -66,7 +66,7 @@ impl Facts {
         let analysis = self.analysis();
         match attribute.split('.').next().unwrap_or_default() {
             "programs" | "uses_sudo" if !analysis.understood => {
-                format!("it is not understood what the command runs: {}", analysis.reason.unwrap_or_default())
+                format!("what the command runs cannot be determined: {}", analysis.reason.unwrap_or_default())
             }
             "user" | "user_id" | "shell" | "working_directory" if self.place.is_none() => {
                 "there is no such user".to_owned()

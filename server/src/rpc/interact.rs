@@ -34,7 +34,7 @@ pub(crate) async fn interact<E: Executor + 'static>(
             let (id, from) = attach_from_wire(&request).map_err(invalid)?;
             (executor.attach(&id, from).await, true)
         }
-        _ => return Err(invalid(InvalidCommand::new("request", "is not start or attach, with which it begins"))),
+        _ => return Err(invalid(InvalidCommand::new("request", "must be start or attach, since it is the first"))),
     };
     reservation.release();
     let id = execution.as_ref().ok().map(|execution| execution.id().clone());
@@ -94,7 +94,10 @@ impl<E: Executor> Steps<E> {
                 self.executor.signal(&self.id, signal).await.map(|_| ())
             }
             Some(Step::Start(_) | Step::Attach(_)) => {
-                return Err(invalid(InvalidCommand::new("request", "is start or attach, which come first and once")));
+                return Err(invalid(InvalidCommand::new(
+                    "request",
+                    "must not be start or attach, since it is not the first",
+                )));
             }
             None => return Err(invalid(InvalidCommand::new("request", "is empty"))),
         };

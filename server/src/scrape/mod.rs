@@ -109,12 +109,12 @@ async fn respond(method: &Method, path: &str, source: Arc<MetricsSource>) -> Res
         return plain(StatusCode::NOT_FOUND, "metrics are at /metrics\n");
     }
     if method != Method::GET {
-        return with(plain(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered\n"), ALLOW, "GET");
+        return with(plain(StatusCode::METHOD_NOT_ALLOWED, "only GET is supported\n"), ALLOW, "GET");
     }
     let workers = source.workers.clone();
     match workers.run("metrics", move || text(&source.registry)).await {
         Ok(Ok(text)) => with(Response::new(text), CONTENT_TYPE, OPEN_METRICS),
-        _ => plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be written down\n"),
+        _ => plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be encoded\n"),
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn check(endpoint: &str) -> Result<(), String> {
         (Some("https"), _) => {
             invalid("TLS is not supported, since the collector runs on this machine: use its http:// address")
         }
-        (Some("http"), _) => invalid("it is spoken to by gRPC, without a path"),
+        (Some("http"), _) => invalid("the URL must not have a path, since the protocol is gRPC"),
         _ => invalid("expected a URL such as http://127.0.0.1:4317"),
     }
 }

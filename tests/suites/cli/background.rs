@@ -32,6 +32,17 @@ async fn a_detached_command_says_its_start_as_json() {
     assert_eq!((&started["event"], &started["execution_id"]), (&json!("started"), &json!("chosen")));
 }
 
+/// It starts nothing, and does not wait for the end of what runs.
+#[tokio::test]
+async fn a_detached_command_that_is_repeated_says_its_id_at_once() {
+    let site = Site::unix().await;
+    for _ in 0..2 {
+        assert_eq!(site.detached(&["--id", "chosen", "--", "sleep", "300"]).await, "chosen");
+    }
+    assert_eq!(site.say("ps", &["-q"]).await.answer(), "chosen\n");
+    site.say("kill", &["chosen"]).await.answer();
+}
+
 #[tokio::test]
 async fn a_command_that_takes_long_is_left_to_the_background() {
     let site = Site::unix().await;
@@ -140,6 +151,8 @@ async fn an_id_that_is_not_known_is_reported_and_the_others_are_signalled() {
     let said = site.say("kill", &["nope", "known"]).await;
     assert!(said.failure(125).contains("nope"), "{said:?}");
     assert_eq!(Said::by_child(child).await.code, 143);
+    let said = site.say("wait", &["nope", "known"]).await;
+    assert!(said.failure(143).contains("no execution nope\n") && said.stderr().contains("known: "), "{said:?}");
     for line in
         [&["attach", "nope"][..], &["input", "nope", "text"], &["kill", "nope"], &["logs", "nope"], &["wait", "nope"]]
     {

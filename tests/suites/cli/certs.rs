@@ -130,7 +130,23 @@ async fn a_caller_whom_the_agent_cannot_trust_gets_an_error() {
     let ours = site.path().join("certs/ca.pem");
     let cert = ["exec", "--cert", &file("mallory.pem"), "--key", &file("mallory.key"), "--ca"];
     let said = say(&[&cert[..], &[ours.to_str().unwrap(), address, "--", "true"]].concat()).await;
-    assert!(said.failure(255).contains("rejected --cert"), "{said:?}");
+    assert!(said.failure(255).contains("refused your certificate"), "{said:?}");
     let said = say(&[&cert[..], &[&file("ca.pem"), address, "--", "true"]].concat()).await;
     assert!(said.failure(255).contains("--ca"), "{said:?}");
+
+    // what is wrong on this side alone
+    let key = file("mallory.key");
+    for (flags, what) in [
+        (["nope", &key, &file("ca.pem")], "cannot use nope: No such file"),
+        ([&file("mallory.pem"), &file("ca.key"), &file("ca.pem")], "this key does not belong to the certificate"),
+        ([&file("mallory.pem"), &key, &key], "it contains no PEM certificate"),
+    ] {
+        let [cert, key, ca] = flags;
+        let said = say(&["exec", "--cert", cert, "--key", key, "--ca", ca, address, "--", "true"]).await;
+        assert!(said.failure(2).contains(what), "{said:?}");
+    }
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let said = say(&[&cert[..], &[ours.to_str().unwrap(), address, "--", "true"]].concat()).await;
+    let warning = format!("telexec: warning: others may use the private key {key}: chmod 600 {key}\n");
+    assert!(said.failure(255).contains(&warning), "{said:?}");
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use telexec_tests::{Agent, Certs};
+use telexec_tests::{Agent, Ca, Certs};
 use tempfile::TempDir;
 use tokio::process::Command;
 
@@ -82,7 +82,16 @@ async fn a_flag_goes_before_the_environment_and_that_before_the_file() {
     assert_eq!(shown(&[], Some("env")).await, [json!("env"), json!("env")]);
     assert_eq!(shown(&["--server-name", "flag"], Some("env")).await, [json!("flag"), json!("flag")]);
     let refused = configured.say(&["exec", "--server-name", "other", "build-7", "-c", "true"]).await;
-    assert!(refused.failure(255).contains("another name"), "{refused:?}");
+    assert!(refused.failure(255).contains("is not for other, but for "), "{refused:?}");
+
+    // what is wrong in the file is said to be there
+    let another = Ca::new("another");
+    let ca = another.cert().display().to_string();
+    let file = configured.path().join("config.toml");
+    let toml = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, toml.replace(&certs.ca.cert().display().to_string(), &ca)).unwrap();
+    let said = configured.say(&["exec", "build-7", "-c", "true"]).await;
+    assert!(said.failure(255).contains(&format!("ca = {ca:?} in {} must", file.display())), "{said:?}");
 }
 
 #[tokio::test]
@@ -129,7 +138,7 @@ async fn a_name_that_is_not_there_is_taken_for_a_host_and_said_to_be_none() {
     for part in
         ["tcp://bild-7:7443", "--cert", "bild-7 is no target", "similar targets in the configuration: build-7\n"]
     {
-        assert!(said.failure(255).contains(part), "{said:?}");
+        assert!(said.failure(2).contains(part), "{said:?}");
     }
     let certs = Certs::new();
     let agent = Agent::builder().mtls(&certs).start();

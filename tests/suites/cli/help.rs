@@ -51,6 +51,11 @@ async fn completions_know_commands_flags_targets_and_groups() {
     assert_eq!(in_bash(&["telexec", "fleet", "-w", "web"]).await, ["web1"]);
     assert_eq!(in_bash(&["telexec", "fleet", "-w", "x,@f"]).await, ["x,@front"]);
     assert_eq!(in_bash(&["telexec", "fleet", "-g", ""]).await, ["front"]);
+    let directory = tempfile::tempdir().unwrap();
+    let inventory = directory.path().join("hosts.ini");
+    std::fs::write(&inventory, "[eu]\na\n").unwrap();
+    let line = ["telexec", "fleet", "--inventory", inventory.to_str().unwrap(), "-w", "@e"];
+    assert_eq!(in_bash(&line).await, ["@eu"]);
 }
 
 #[tokio::test]
@@ -69,6 +74,14 @@ async fn completions_know_signals_and_the_executions_of_the_target() {
     assert!(["first-1", "first-2", "second"].iter().all(|id| offered.iter().any(|one| one == id)), "{offered:?}");
     assert_eq!(in_bash(&["telexec", "kill", "-s", "INT", "here", "first-1", "s"]).await, ["second"]);
     assert_eq!(in_bash(&["telexec", "wait", "gone", "s"]).await, [""]);
+}
+
+#[tokio::test]
+async fn the_usage_is_the_same_whatever_variables_are_set() {
+    let mut command = telexec(["ps"]);
+    command.env("TELEXEC_CERT", "a.pem").env("TELEXEC_LOG_LEVEL", "info");
+    let said = Said::by(command).await;
+    assert!(said.code == 2 && said.stderr().contains("\nUsage: telexec ps <TARGET>\n"), "{said:?}");
 }
 
 #[tokio::test]

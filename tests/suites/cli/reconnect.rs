@@ -137,7 +137,7 @@ async fn an_agent_that_does_not_come_back_is_255() {
     line.proxy.down();
     let said = Said::by_child(child).await;
     assert_eq!(said.code, 255, "{said:?}");
-    assert!(said.remark().contains("connection"), "{said:?}");
+    assert!(said.remark().contains("it ends the command 500ms after it notices the loss"), "{said:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -197,6 +197,7 @@ async fn a_tilde_and_a_dot_leave_a_session_without_a_connection() {
     tmux.write("~.");
     tmux.shows("left while the connection was lost").await;
     tmux.shows("the command ends unless it is followed again within 30s").await;
+    tmux.shows("telexec attach -i --kill-on-disconnect").await;
     tmux.line("echo code=$?");
     tmux.shows("code=255\n").await;
     assert_eq!(tmux.settings().await, settings);

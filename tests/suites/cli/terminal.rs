@@ -282,6 +282,7 @@ async fn who_only_watches_changes_nothing() {
     Said::by(telexec(["exec", "-dit", "--id", "shown", uri, "-c", text])).await.answer();
     desk.tmux.resize(90, 28);
     desk.telexec("attach $T shown").await;
+    desk.tmux.shows("output only; use -i to type").await;
     desk.tmux.shows("24 80\n").await;
     Said::by(telexec(["input", uri, "shown", "text"])).await.answer();
     desk.tmux.shows("got text\n").await;

@@ -107,14 +107,14 @@ async fn of_agents_that_cannot_be_reached() {
 async fn of_certificates_that_are_refused_by_the_caller() {
     let site = Site::new(|builder| builder);
     let said = say(&["ping", site.agent.address()]).await;
-    shows("TLS authentication with … failed: nothing came from it for 3s", said.stderr());
+    shows("TLS authentication with … failed: no answer within 3s", said.stderr());
     let args = ["ping", "--server-name", "other.example", "TARGET"];
     let said = site.said(&site.certs.client, &site.certs.ca, &args).await;
-    shows("… invalid peer certificate: certificate not valid for name …", &said);
+    shows("the agent's certificate is not for …, but for …", &said);
     let said = site.said(&site.certs.client, &Ca::new("telexec tests"), &["ping", "TARGET"]).await;
-    shows("… invalid peer certificate: BadSignature", &said);
+    shows("another CA of the same name issued the agent's certificate", &said);
     let said = site.said(&site.certs.client, &Ca::new("another"), &["ping", "TARGET"]).await;
-    shows("UnknownIssuer", &said);
+    shows("your CA did not issue the agent's certificate", &said);
     let said = site.ping(&site.certs.agent).await;
     shows("cannot use …: its certificate is not for a client (extended key usage clientAuth)", &said);
     let soon = site.certs.ca.issue(Leaf::client("soon").ends_in(std::time::Duration::from_secs(3600 * 24)));
@@ -131,12 +131,14 @@ async fn of_certificates_that_are_refused_by_the_agent() {
     let config = format!("[identities]\n{:?} = [\"revoked\", \"later\", \"ended\", \"client\"]", certs.ca.cert());
     let agent = Agent::builder().mtls(&certs).args(["--client-crl", crl.to_str().unwrap()]).config(config).start();
     let site = Site { agent, certs };
-    shows("… received fatal alert: CertificateRevoked", &site.ping(&revoked).await);
-    shows("… received fatal alert: CertificateUnknown", &site.ping(&site.caller("nobody")).await);
-    shows("CertificateExpired", &site.ping(&site.certs.ca.issue(Leaf::client("ended").expired())).await);
+    shows("the agent refused your certificate: it has been revoked", &site.ping(&revoked).await);
+    let said = site.ping(&site.caller("nobody")).await;
+    shows("the agent refused your certificate: its CA may not issue certificates for this name", &said);
+    shows("it has expired", &site.ping(&site.certs.ca.issue(Leaf::client("ended").expired())).await);
     let said = site.ping(&Ca::new("telexec tests").issue(Leaf::client("client"))).await;
-    shows("… received fatal alert: DecryptError", &said);
-    shows("UnknownCA", &site.ping(&Ca::new("another").issue(Leaf::client("client"))).await);
+    shows("another CA of the same name issued it", &said);
+    let said = site.ping(&Ca::new("another").issue(Leaf::client("client"))).await;
+    shows("the agent refused your certificate: it does not trust the CA that issued it", &said);
 
     let mut command = telexec(["exec", site.agent.address(), "-c", "echo started; exec sleep 1000"]);
     command.env("TELEXEC_CERT", &later.cert).env("TELEXEC_KEY", &later.key);
@@ -161,18 +163,18 @@ async fn of_policies() {
     let anna = site.caller("anna");
     let run = async |args: &[&str]| site.said(&anna, &site.certs.ca, &[&["exec"], args].concat()).await;
     shows(
-        "no rule of the policy permits Execute on AGENT to …; nearest is RULE; not met: …",
+        "no rule of the policy permits Execute on AGENT for …; the closest rule is RULE; not met: …",
         &run(&["TARGET", "df"]).await,
     );
-    shows("the policy forbids Execute on AGENT to …: RULE; not met: …", &run(&["TARGET", "sudo", "df"]).await);
+    shows("the policy forbids Execute on AGENT for …: RULE; not met: …", &run(&["TARGET", "sudo", "df"]).await);
     let said = run(&["--reason", "INC-1", "TARGET", "-c", "$x"]).await;
-    shows("… (it is not understood what the command runs: …)", &said);
+    shows("… (what the command runs cannot be determined: …)", &said);
     let said = run(&["--reason", "INC-1", "-e", "PERL5OPT=x", "TARGET", "perl"]).await;
     shows("… @environment (the command sets PERL5OPT)", &said);
     let said = site.said(&anna, &site.certs.ca, &["attach", "TARGET", "x"]).await;
-    shows("…; no rule about this identity is about …", &said);
+    shows("…; no rule for this identity covers …", &said);
     let said = site.said(&site.caller("eve"), &site.certs.ca, &["exec", "TARGET", "df"]).await;
-    shows("… to NAME (no role); no rule is about this identity", &said);
+    shows("… for NAME (no role); no rule applies to this identity", &said);
 
     let free = Site::new(|builder| builder);
     let said = free.said(&free.caller("anna"), &free.certs.ca, &["check", "--as", "eve", "TARGET", "df"]).await;
@@ -214,7 +216,7 @@ async fn of_limits() {
     let calls = Agent::builder().config("max_calls_per_identity = 1").start();
     let mut child = telexec(["exec", calls.uri(), "-c", "echo started; exec sleep 1000"]).spawn().unwrap();
     within(child.stdout.as_mut().unwrap().read_exact(&mut [0; 8])).await.unwrap();
-    shows("… calls at once already", &unix(&calls, &["true"]).await);
+    shows("… calls open, the limit", &unix(&calls, &["true"]).await);
 
     let bytes = Agent::builder().config("max_request_bytes_in_flight_per_identity = 65536").start();
     let long = format!("A={}", "x".repeat(100_000));
@@ -231,7 +233,7 @@ async fn of_connections_that_are_lost() {
     proxy.cut();
     let said = Said::by_child(child).await;
     shows(
-        "the connection to … was lost: the agent has ended the command, since this side was out of reach for too long",
+        "the connection to … was lost: the agent ended the command because the connection was lost for too long",
         said.stderr(),
     );
 

@@ -41,13 +41,13 @@ async fn an_agent_with_mtls_is_asked_on_its_unix_socket() {
     let (code, said) = telexecd(&[&tls[..], &["health"]].concat(), &[]).await;
     assert!(code == 78 && said.contains("let it listen on a Unix socket too"), "{code}: {said}");
     let (code, said) = telexecd(&["health", agent.uri()], &[]).await;
-    assert!(code == 1 && said.contains("asks for a certificate, which a health check has not"), "{code}: {said}");
+    assert!(code == 1 && said.contains("requires a client certificate, and a health check has none"), "{code}: {said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_checked_is_said() {
     let (code, said) = telexecd(&["health"], &[]).await;
-    assert!(code == 78 && said.contains("no address to check: name one"), "{code}: {said}");
+    assert!(code == 78 && said.contains("no address to check: give one"), "{code}: {said}");
     let other = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("tcp://{}", other.local_addr().unwrap());
     tokio::spawn(async move {

@@ -117,8 +117,9 @@ async fn several_targets_are_kept_apart() {
     std::fs::write(config.path().join("config.toml"), toml).unwrap();
     let config = config.path().join("config.toml");
     let variables = [("TELEXEC_CONFIG", config.to_str().unwrap())];
-    let mut client = McpClient::start_with("auto", &[one.uri(), "build", "local"], &variables).await;
-    let names = [one.uri(), "build", "local"];
+    // as they were typed
+    let names = [one.uri(), "build", two.address(), "local"];
+    let mut client = McpClient::start_with("auto", &names, &variables).await;
     let instructions = client.ready["instructions"].as_str().unwrap();
     let about = format!("Commands run on: {}.\nlocal: this machine; ", names.join(", "));
     assert!(instructions.starts_with(&about) && instructions.contains("`target` selects it"), "{instructions}");

@@ -44,7 +44,7 @@ async fn variables_of_the_request_are_denied_unless_they_are_named() {
             let check = ruled.check("any", command).await;
             // a variable that decides what runs makes the text not understood too
             let named = check.missing == [format!("@environment (the command sets {name})")];
-            let unknown = check.missing.first().is_some_and(|missing| missing.contains("not understood"));
+            let unknown = check.missing.first().is_some_and(|missing| missing.contains("cannot be determined"));
             assert!(!check.allowed && (named || unknown), "{name}: {check:?}");
         }
     }
@@ -58,7 +58,7 @@ async fn variables_of_the_request_are_denied_unless_they_are_named() {
     }
     assert_eq!(ruled.denied("any", run(&["APP_ENV", "PERL5OPT"])).await.as_deref(), Some("default"));
     let check = ruled.check("any", run(&["APP_ENV", "PERL5OPT", "X"])).await;
-    assert!(check.reason.ends_with("nearest is app"), "{check:?}");
+    assert!(check.reason.ends_with("the closest rule is app"), "{check:?}");
     assert_eq!(check.missing, [r#"@environment("APP_ENV DEPLOY_*") (the command sets PERL5OPT, X)"#]);
 }
 

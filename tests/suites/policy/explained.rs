@@ -91,7 +91,10 @@ async fn the_nearest_rule_and_its_conditions_that_do_not_hold_are_named() {
     ];
     for (name, command, nearest, missing) in cases {
         let check = ruled.check(name, command.clone()).await;
-        assert!(!check.allowed && check.reason.ends_with(&format!("; nearest is {nearest}")), "{name}: {check:?}");
+        assert!(
+            !check.allowed && check.reason.ends_with(&format!("; the closest rule is {nearest}")),
+            "{name}: {check:?}"
+        );
         assert_eq!(check.missing, missing, "{name}");
         let denied = run(&ruled.to(name).await.executor(), command).await.unwrap_err();
         let expected = format!("{}; not met: {}", check.reason, missing.join("; "));
@@ -102,13 +105,16 @@ async fn the_nearest_rule_and_its_conditions_that_do_not_hold_are_named() {
         assert_eq!((rule.as_deref(), rule_near.as_deref(), told), (Some("default"), Some(nearest), missing));
     }
     let check = ruled.check("olga", nobody("$x")).await;
-    let not_understood = format!("{programs} (it is not understood what the command runs: ");
+    let not_understood = format!("{programs} (what the command runs cannot be determined: ");
     assert!(check.missing[0].starts_with(&not_understood) && check.missing[1] == user, "{check:?}");
 
     // of two rules the one of which more holds
     let (host, check) = (hostname(), ruled.check("anna", sh("rm")).await);
     let who = "anna (roles deploy, operators)";
-    assert_eq!(check.reason, format!("no rule of the policy permits Execute on {host} to {who}; nearest is deploy"));
+    assert_eq!(
+        check.reason,
+        format!("no rule of the policy permits Execute on {host} for {who}; the closest rule is deploy")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -116,7 +122,7 @@ async fn a_rule_that_forbids_says_what_it_needs() {
     let ruled = Ruled::start(&format!("permit(principal, action, resource);{POLICY}"), ROLES);
     let limits = ResourceLimits { memory_bytes: Some(1 << 30), max_processes: None, cpus: None };
     let check = ruled.check("frank", sh("sudo true").limits(limits)).await;
-    let expected = format!("the policy forbids Execute on {} to frank (no role): limits, no-root", hostname());
+    let expected = format!("the policy forbids Execute on {} for frank (no role): limits, no-root", hostname());
     assert_eq!(check.reason, expected);
     let missing = [
         "context.limits has max_processes (limits.max_processes is not set)",
@@ -129,10 +135,9 @@ async fn a_rule_that_forbids_says_what_it_needs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_about_others_are_not_told() {
     let ruled = Ruled::start(POLICY, ROLES);
-    for (name, hint) in [
-        ("eve", "no rule about this identity is about Execute"),
-        ("rita", "no rule about this identity is about Execute"),
-    ] {
+    for (name, hint) in
+        [("eve", "no rule for this identity covers Execute"), ("rita", "no rule for this identity covers Execute")]
+    {
         let check = ruled.check(name, sh("rm").user("no-such-user")).await;
         assert!(check.reason.ends_with(&format!("; {hint}")) && check.missing.is_empty(), "{check:?}");
     }
@@ -144,9 +149,9 @@ async fn rules_about_others_are_not_told() {
         ROLES,
     );
     let status = closed.to("eve").await.info().await.unwrap_err().to_string();
-    assert!(status.ends_with("to eve (no role); no rule is about this identity"), "{status}");
+    assert!(status.ends_with("for eve (no role); no rule applies to this identity"), "{status}");
     let check = ruled.check("build-7", sh("true")).await;
-    assert!(check.reason.ends_with("nearest is named"), "{check:?}");
+    assert!(check.reason.ends_with("the closest rule is named"), "{check:?}");
     assert_eq!(check.missing, [r#"context.reason == "x" (reason is "")"#]);
 }
 
@@ -183,7 +188,7 @@ async fn values_of_the_command_are_not_logged() {
     let agent = Agent::builder().policy(policy).config(audit).start();
     let denied = run(&agent.executor().await, sh("echo s3cret")).await.unwrap_err().to_string();
     assert!(denied.contains(r#"(command is "echo s3cret")"#), "{denied}");
-    until("it is recorded", async || lines(&file).iter().any(|line| line.contains("nearest is only"))).await;
+    until("it is recorded", async || lines(&file).iter().any(|line| line.contains("the closest rule is only"))).await;
     assert!(!lines(&file).concat().contains("s3cret") && !agent.log().contains("s3cret"), "{}", agent.log());
 }
 
@@ -195,7 +200,7 @@ async fn who_may_asks_for_others() {
     let (asked, own) =
         (sue.check_as(&command(), "dora").await.unwrap(), ruled.check("dora", sh("true").env("A", "1")).await);
     assert_eq!(asked, own);
-    assert!(asked.reason.contains("to dora (role deploy)"), "{asked:?}");
+    assert!(asked.reason.contains("for dora (role deploy)"), "{asked:?}");
     // oneself needs no CheckAs
     assert_eq!(ruled.to("dora").await.check_as(&command(), "dora").await.unwrap(), own);
     // a role that the rule does not name, and who may not at all
@@ -260,5 +265,5 @@ async fn a_status_has_the_rule_and_the_conditions_in_its_details() {
     assert_eq!(metadata, ["default", "deploy", r#"context.reason like "INC-*: *" (reason is "")"#]);
     let nothing = "nothing".parse().unwrap();
     let denied = ruled.to("dora").await.executor().signal(&nothing, Signal::TERM).await.unwrap_err().to_string();
-    assert!(denied.contains("permits SignalExecution on ") && denied.ends_with("is about SignalExecution"), "{denied}");
+    assert!(denied.contains("permits SignalExecution on ") && denied.ends_with("covers SignalExecution"), "{denied}");
 }

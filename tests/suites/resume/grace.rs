@@ -260,7 +260,7 @@ async fn who_comes_back_too_late_hears_why_it_has_ended() {
     assert_eq!(cause(&scene.direct().await, execution.id()).await, ExitCause::Cancelled);
     scene.proxy.up();
     let error = rest(&mut execution).await.unwrap_err();
-    assert!(matches!(error, ExecutorError::Lost { .. }) && causes(&error).contains("out of reach"), "{error:?}");
+    assert!(matches!(error, ExecutorError::Lost { .. }) && causes(&error).contains("lost for too long"), "{error:?}");
 }
 
 /// Who has asked for its end gets that, although a command in the background waits for no caller that has started it.

@@ -47,18 +47,17 @@ fn new_id() -> Result<ExecutionId, Failure> {
 pub(crate) async fn attach(mut args: FleetAttachArgs) -> Result<u8, Failure> {
     args.parallel.apply_connect_timeout(&mut args.connect);
     let config = Config::load()?;
-    let hosts = select_hosts(&args.id, &args.hosts, &args.connect, &config).await?;
+    let (id, hosts) = select(&args.id, &args.hosts, &args.connect, &config).await?;
     let printing = Printing::new(&args.output, hosts.len());
-    let results =
-        operate(hosts, Job::Attach(args.id, args.reconnect), &args.parallel.schedule(&config), printing).await?;
+    let results = operate(hosts, Job::Attach(id, args.reconnect), &args.parallel.schedule(&config), printing).await?;
     Ok(results.exit_code(args.output.max_code))
 }
 
 pub(crate) async fn kill(mut args: FleetKillArgs) -> Result<u8, Failure> {
     args.parallel.apply_connect_timeout(&mut args.connect);
     let config = Config::load()?;
-    let hosts = select_hosts(&args.id, &args.hosts, &args.connect, &config).await?;
-    let job = Job::Signal(args.id, args.signal);
+    let (id, hosts) = select(&args.id, &args.hosts, &args.connect, &config).await?;
+    let job = Job::Signal(id, args.signal);
     let answers = Box::new(Answers::new(hosts.len(), false));
     let printing = Printing { show: answers, outdir: None, reports: Reports::All, json_summary: false };
     let results = operate(hosts, job, &args.parallel.schedule(&config), printing).await?;
@@ -71,7 +70,7 @@ pub(crate) async fn ps(mut args: FleetPsArgs) -> Result<u8, Failure> {
         return if args.hosts.is_given() { queries::ps(args, &Config::load()?).await } else { runs::list(args).await };
     };
     let config = Config::load()?;
-    let hosts = select_hosts(&id, &args.hosts, &args.connect, &config).await?;
+    let (id, hosts) = select(&id, &args.hosts, &args.connect, &config).await?;
     // the table has all that there is to report
     let answers = Box::new(Answers::new(hosts.len(), false));
     let printing = Printing { show: answers, outdir: None, reports: Reports::Nothing, json_summary: false };
@@ -81,18 +80,21 @@ pub(crate) async fn ps(mut args: FleetPsArgs) -> Result<u8, Failure> {
     Ok(results.exit_code(false))
 }
 
-/// The hosts given, or else those recorded.
-async fn select_hosts(
+/// The run with this ID, or with the only recorded one that begins so; and the hosts given, or else those recorded.
+async fn select(
     id: &ExecutionId,
     args: &HostArgs,
     connect: &ConnectArgs,
     config: &Config,
-) -> Result<Arc<[Host]>, Failure> {
+) -> Result<(ExecutionId, Arc<[Host]>), Failure> {
+    let id = FleetRecord::complete(id)?;
     if args.is_given() {
-        return Ok(hosts::find(args, None, connect, config).await?.into());
+        return Ok((id, hosts::find(args, None, connect, config).await?.into()));
     }
     let resolver = HostResolver::new(config, connect, args.port);
-    FleetRecord::load(id)?.hosts.iter().map(|host| recorded_host(&resolver, host)).collect()
+    let hosts =
+        FleetRecord::load(&id)?.hosts.iter().map(|host| recorded_host(&resolver, host)).collect::<Result<_, _>>()?;
+    Ok((id, hosts))
 }
 
 /// A host of a run, where it was when that was started.

@@ -183,7 +183,9 @@ fn for_pattern(element: &str, known: &HostResolver<'_>) -> Option<String> {
         return None;
     }
     if parts.iter().any(|part| part.starts_with('&')) {
-        return Some("hosts that are in two groups cannot be selected: use a group that has just these".to_owned());
+        return Some(
+            "hosts that are in two groups at once cannot be selected: use a group of just these hosts".to_owned(),
+        );
     }
     let written = |name: &str| if known.group(name).is_some() { format!("@{name}") } else { name.to_owned() };
     let included: Vec<_> = parts.iter().filter(|part| !is_marked(part)).map(|part| written(part)).collect();

@@ -27,6 +27,7 @@ mod screen;
 mod show;
 mod worker;
 
+pub(crate) use self::inventory::groups_of;
 use crate::args::{FleetAction, FleetArgs};
 use crate::output::Failure;
 

@@ -1,5 +1,6 @@
 //! The thread that prints the events of all hosts.
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ use crate::output::{Failure, exit, write_failure};
 const QUEUE: usize = 64;
 /// Between updates of the live line, which shows the time elapsed.
 const TICK: Duration = Duration::from_millis(250);
+/// A failure is named when the others run for this long after it: otherwise the summary, which has it too, is there soon.
+const SUMMARY_SOON: Duration = Duration::from_secs(1);
 /// How long the thread may take to remove the live line when it must not wait for the hosts.
 const ABANDON_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -78,6 +81,8 @@ struct Thread {
     screen: Screen,
     results: Results,
     stage: Option<Stage>,
+    /// Failures that are not named yet, and when they came.
+    unnamed: VecDeque<(Instant, String)>,
     began: Instant,
 }
 
@@ -97,7 +102,7 @@ impl Printer {
         let (messages, queue) = mpsc::channel(QUEUE);
         let (finished, done) = oneshot::channel();
         let thread = Thread::new(hosts, printing).map_err(|error| write_failure(&error))?;
-        if thread.screen.has_live_line() {
+        if thread.printing.reports == Reports::All {
             tokio::spawn(tick(messages.downgrade()));
         }
         std::thread::spawn(move || finished.send(thread.run(queue)));
@@ -118,7 +123,7 @@ impl Printer {
     }
 }
 
-/// Makes the thread update its live line until it has all messages.
+/// Makes the thread update its live line, and name failures, until it has all messages.
 async fn tick(messages: mpsc::WeakSender<Message>) {
     loop {
         tokio::time::sleep(TICK).await;
@@ -142,6 +147,7 @@ impl Thread {
             results: Results::new(Arc::clone(hosts)),
             printing,
             stage: None,
+            unnamed: VecDeque::new(),
             began: Instant::now(),
         })
     }
@@ -158,6 +164,7 @@ impl Thread {
                 next = messages.try_recv().ok();
             }
             self.printing.show.after_batch(&self.hosts, &mut self.screen)?;
+            self.name_failures(SUMMARY_SOON)?;
             self.screen.update(|| self.results.progress(self.began.elapsed(), self.stage))?;
         }
         for host in self.results.pending() {
@@ -199,7 +206,15 @@ impl Thread {
             self.screen.message(&format!("{}: {loss}", host.name))?;
         }
         if outcome.is_failure() && self.printing.reports >= Reports::All {
-            self.screen.message(&format!("{}: {}", host.name, outcome.description()))?;
+            self.unnamed.push_back((Instant::now(), format!("{}: {}", host.name, outcome.description())));
+        }
+        Ok(())
+    }
+
+    /// Names the failures that came so long ago.
+    fn name_failures(&mut self, ago: Duration) -> io::Result<()> {
+        while let Some((_, line)) = self.unnamed.pop_front_if(|(came, _)| came.elapsed() >= ago) {
+            self.screen.message(&line)?;
         }
         Ok(())
     }
@@ -209,6 +224,9 @@ impl Thread {
         if self.printing.json_summary {
             let line = self.results.as_json(took);
             self.screen.buffer(OutputStream::Stdout)?.extend_from_slice(line.as_bytes());
+        }
+        if !self.results.fit_summary() {
+            self.name_failures(Duration::ZERO)?;
         }
         let lines = if self.printing.reports == Reports::All { self.results.summary(took) } else { Vec::new() };
         lines.iter().try_for_each(|line| self.screen.message(line))

@@ -14,6 +14,8 @@ use crate::output::{Failure, exit};
 
 /// Older records are deleted.
 const MAX_RECORDS: usize = 200;
+/// How many are named where the beginning of an ID is that of several: the newest.
+const MAX_CANDIDATES: usize = 10;
 
 /// A run that was started on this machine.
 #[derive(Debug, Deserialize, Serialize)]
@@ -56,6 +58,27 @@ impl FleetRecord {
             files.drain(..excess).try_for_each(std::fs::remove_file)
         };
         write().map_err(|error| Failure::new(exit::LOST, &error).context("cannot record the hosts of the run"))
+    }
+
+    /// The ID of the only recorded run whose ID begins so; this one, if none does.
+    ///
+    /// # Errors
+    /// There are several.
+    pub(crate) fn complete(prefix: &ExecutionId) -> Result<ExecutionId, Failure> {
+        // what cannot be read is reported where it is needed
+        let files = files().unwrap_or_default();
+        let ids = files.iter().filter_map(|path| path.file_stem()?.to_str());
+        let ids: Vec<_> = ids.filter(|id| id.starts_with(prefix.as_str())).collect();
+        match ids[..] {
+            [only] => Ok(only.parse().unwrap_or_else(|_| prefix.clone())),
+            _ if ids.is_empty() || ids.contains(&prefix.as_str()) => Ok(prefix.clone()),
+            _ => {
+                let text = format!("{} runs have IDs that begin with {prefix}:", ids.len());
+                let failure = Failure::message(exit::USAGE, text);
+                let shown = ids.iter().rev().take(MAX_CANDIDATES);
+                Err(shown.fold(failure, |failure, id| failure.hint(Some(format!("  {id}")))))
+            }
+        }
     }
 
     /// # Errors

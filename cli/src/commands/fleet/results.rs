@@ -142,6 +142,11 @@ impl Results {
         lines
     }
 
+    /// Whether the summary has all of them.
+    pub(crate) fn fit_summary(&self) -> bool {
+        self.by_outcome(|outcome| !outcome.is_ok()).len() <= MAX_SUMMARY_LINES
+    }
+
     /// What to do about the failures, each once.
     fn hints(&self) -> BTreeSet<String> {
         self.outcomes().filter_map(|(_, outcome)| outcome.hint.clone()).collect()

@@ -79,10 +79,6 @@ impl Screen {
         written
     }
 
-    pub(crate) fn has_live_line(&self) -> bool {
-        self.live.is_some()
-    }
-
     /// Sets the text of the live line, and flushes.
     pub(crate) fn update(&mut self, live_text: impl FnOnce() -> String) -> io::Result<()> {
         if let Some(live) = &mut self.live {

@@ -15,7 +15,7 @@ use super::hosts::Host;
 use super::input::SharedInput;
 use super::printer::Message;
 use crate::commands::find;
-use crate::connect::{Link, ReconnectArgs};
+use crate::connect::{Link, ReconnectArgs, hint_for};
 use crate::output::exit;
 
 /// How long to wait for proof that a cancelled command has ended.
@@ -92,7 +92,7 @@ pub(crate) async fn work(host: &Host, job: &Job, reporter: &Reporter, mut stop: 
     let outcome = tokio::select! {
         agent = connecting => match agent {
             Ok(agent) => on_agent(host, &agent, job, reporter, &mut stop).await,
-            Err(error) => Outcome::error(&error),
+            Err(error) => Outcome { hint: hint_for(&error, &host.resolved), ..Outcome::error(&error) },
         },
         () = stop.requested() => Outcome::not_run(),
     };
@@ -131,7 +131,7 @@ async fn unless_stopped(
 ) -> Result<Outcome, ExecutorError> {
     tokio::select! {
         outcome = call => outcome,
-        () = stop.requested() => Ok(cancelled("the agent had not answered")),
+        () = stop.requested() => Ok(cancelled("stopped before the agent answered")),
     }
 }
 

@@ -12,7 +12,6 @@ use tokio::time::timeout;
 use crate::config::ResolvedTarget;
 use crate::connect::{ReconnectArgs, Session};
 use crate::output::Failure;
-use crate::syntax::Destination;
 
 /// How long to wait until agents have received cancellations; clients kill servers soon after.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -28,9 +27,9 @@ pub(super) struct LazyTarget {
 }
 
 impl LazyTarget {
-    pub(super) fn new(target: &Destination, resolved: ResolvedTarget, reconnect: ReconnectArgs) -> Self {
+    pub(super) fn new(name: &str, resolved: ResolvedTarget, reconnect: ReconnectArgs) -> Self {
         let (executor, session) = (OnceCell::new(), Mutex::default());
-        Self { name: target.to_string(), resolved, reconnect, executor, session }
+        Self { name: name.to_owned(), resolved, reconnect, executor, session }
     }
 
     /// Its name in messages and for clients.

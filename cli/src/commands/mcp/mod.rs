@@ -23,7 +23,7 @@ use self::lazy_target::LazyTarget;
 use self::server::{Calls, Server, TargetTools};
 use self::transport::StdioTransport;
 use super::tool::{bash, exec_command};
-use crate::args::{McpArgs, ToolOptions};
+use crate::args::{McpArgs, ToolOptions, TypedTarget};
 use crate::config::Config;
 use crate::connect::check_own_certificate;
 use crate::output::{Failure, exit};
@@ -99,13 +99,13 @@ fn task_tools(options: &ToolOptions, user: Option<&str>, target: &Arc<LazyTarget
 fn targets(args: &McpArgs) -> Result<Vec<Arc<LazyTarget>>, Failure> {
     let config = Config::load()?;
     let mut seen = HashSet::new();
-    if let Some(twice) = args.targets.iter().find(|target| !seen.insert(*target)) {
-        return Err(Failure::message(exit::USAGE, format!("{twice}: given twice")));
+    if let Some(twice) = args.targets.iter().find(|target| !seen.insert(&target.destination)) {
+        return Err(Failure::message(exit::USAGE, format!("{}: given twice", twice.name)));
     }
-    let target = |target| {
-        let resolved = config.resolve(target, &args.connect)?;
+    let target = |TypedTarget { name, destination }: &TypedTarget| {
+        let resolved = config.resolve(destination, &args.connect)?;
         check_own_certificate(&config, &resolved)?;
-        Ok(Arc::new(LazyTarget::new(target, resolved, args.reconnect)))
+        Ok(Arc::new(LazyTarget::new(name, resolved, args.reconnect)))
     };
     args.targets.iter().map(target).collect()
 }
@@ -122,7 +122,7 @@ async fn stdio(server: Server, stop: CancellationToken) -> Result<u8, Failure> {
         Ok(running) => running.waiting().await.map(|_| 0).map_err(|error| Failure::new(exit::LOST, &error)),
         Err(ServerInitializeError::Cancelled | ServerInitializeError::ConnectionClosed(_)) => Ok(0),
         Err(ServerInitializeError::ExpectedInitializeRequest(_)) => {
-            Err(not_mcp("its first message is no request to initialize"))
+            Err(not_mcp("its first message is not an initialize request"))
         }
         Err(error) => Err(not_mcp(&error.to_string())),
     }
@@ -130,5 +130,5 @@ async fn stdio(server: Server, stop: CancellationToken) -> Result<u8, Failure> {
 
 fn not_mcp(reason: &str) -> Failure {
     Failure::message(NOT_MCP, format!("the client on standard input does not speak MCP: {reason}"))
-        .hint(Some("an MCP client is meant to start this: see `telexec mcp --help`"))
+        .hint(Some("this command is meant to be started by an MCP client: see `telexec mcp --help`"))
 }

@@ -29,7 +29,7 @@ const DETAILS: &str = "telexec/details";
 /// What a model needs to choose between the tools; what each does is in its description.
 const TOOLS: [&str; 5] = [
     "bash: commands that end soon. It waits for the end, or for its timeout, which ends the command.",
-    "exec_command: builds, tests, servers and whatever may take long: after `yield_time_ms` it goes on as a task. With \
+    "exec_command: builds, tests, servers and whatever may take long: after `yield_time_ms` it continues as a task. With \
      `tty` also for interactive programs such as python, psql or ssh.",
     "task_output: reads on. task_input: types into a task and returns what it prints next. task_stop: ends it. task_list: \
      finds tasks again.",

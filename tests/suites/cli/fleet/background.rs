@@ -34,7 +34,10 @@ async fn it_starts_everywhere_and_is_followed_later() {
     assert_eq!((said.code, sorted(said.stdout())), (1, lines.to_vec()));
     assert_eq!(summary(&said)[1], "  web[01-03]: failed: exit code 3");
     assert_eq!(state().await, (1, "exited 3 3 web[01-03]".to_owned()));
-    assert_eq!(fleet.say(&["attach", "-qS", "-w", "web02", &id]).await.code, 3);
+    // the beginning of an ID is enough
+    let prefix = &id[..id.len() - 2];
+    assert_eq!(fleet.say(&["attach", "-qS", "-w", "web02", prefix]).await.code, 3);
+    assert_eq!(fleet.say(&["attach", "-qS", prefix]).await.code, 3);
 }
 
 #[tokio::test]
@@ -103,8 +106,10 @@ async fn what_was_started_from_here_is_listed() {
     let row = async || fleet.say(&["ps"]).await.answer().lines().last().unwrap().to_owned();
     until("one has ended", async || row().await.contains("  killed by SIGKILL (1), running (1)  ")).await;
     fleet.say(&["kill", "-s", "KILL", &running]).await;
-    let unknown = fleet.say(&["attach", "fleet-0"]).await;
-    assert!(unknown.failure(2).contains("no record of fleet-0 on this machine"), "{unknown:?}");
+    let unknown = fleet.say(&["attach", "fleet-f"]).await;
+    assert!(unknown.failure(2).contains("no record of fleet-f on this machine"), "{unknown:?}");
+    let several = fleet.say(&["attach", "fleet-0"]).await;
+    assert!(several.failure(2).contains("3 runs have IDs that begin with fleet-0:\n"), "{several:?}");
     // an agent that does not know it
     let said = fleet.say(&["ps", "-w", "web01,other", &ids[0]]).await;
     assert!(said.code == 1 && said.stdout().contains("other"), "{said:?}");

@@ -27,7 +27,7 @@ async fn a_tenth_that_is_unreachable_does_not_stop_the_others() {
 }
 
 #[tokio::test]
-async fn a_host_that_fails_is_reported_at_once() {
+async fn a_host_that_fails_is_named_while_others_run() {
     let fleet = Fleet::of(1);
     fleet.add("gone", "127.0.0.1:1");
     let gate = fleet.path().join("gate");

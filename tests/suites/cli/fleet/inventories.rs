@@ -79,8 +79,11 @@ async fn certificates_are_of_the_name_in_the_inventory() {
     assert_eq!((said.code, sorted(said.stdout())), (1, vec!["localhost: hi", "named: hi"]));
     let lines = summary(&said);
     assert_eq!(lines[0], "2 of 3 ok, 1 unreachable");
-    assert!(lines[1].starts_with("  alias: unreachable: ") && lines[1].contains("not valid for name"), "{lines:?}");
-    assert!(lines[2].contains("is for another name: select one of its names with --server-name"), "{lines:?}");
+    assert!(
+        lines[1].starts_with("  alias: unreachable: ") && lines[1].contains(" is not for alias, but for "),
+        "{lines:?}"
+    );
+    assert!(lines[2].contains("select one of the names in the certificate with --server-name"), "{lines:?}");
     // a flag is for all of them
     let mut command = fleet.telexec(&["-q", "--inventory", file.to_str().unwrap(), "--server-name", "localhost"]);
     command.args(credentials(&fleet)).args(["-a", "--", "echo", "hi"]).env("TELEXEC_CONFIG", "/dev/null");
@@ -151,7 +154,7 @@ async fn groups_and_patterns_are_not_taken_for_hosts() {
         (&["-w", "web01,all"], "write @all for its hosts"),
         (&["-w", "app:db"], "use -w @app,@db"),
         (&["-w", "app:!db"], "use -w @app -x @db"),
-        (&["-w", "app:&db"], "hosts that are in two groups cannot be selected"),
+        (&["-w", "app:&db"], "hosts that are in two groups at once cannot be selected"),
         (&["-w", "*"], "-a selects all hosts"),
         (&["-w", "web*"], "use ranges, such as 'db[1-9]', or a group"),
         (&["-w", "web1"], "web1 is not in the inventory; similar: web01"),

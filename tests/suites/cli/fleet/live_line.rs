@@ -58,7 +58,10 @@ async fn it_names_stragglers_and_batches_and_stays_below_failures() {
             && last.ends_with("batch 1 of 2, 1 waiting, 1 unreachable, 2 running: web[01-02]")
     })
     .await;
-    assert!(tmux.screen().starts_with("telexec: gone: unreachable: Connection refused"), "{}", tmux.screen());
+    until("the failure is named above", async || {
+        tmux.screen().starts_with("telexec: gone: unreachable: Connection refused")
+    })
+    .await;
     // narrower than its text
     tmux.resize(40, 24);
     until("it fits", async || last(&tmux).ends_with('…')).await;

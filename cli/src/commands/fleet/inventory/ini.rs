@@ -132,7 +132,7 @@ fn quoted(quote: char, chars: &mut std::str::Chars<'_>, word: &mut String) -> Re
             c => word.push(c),
         }
     }
-    Err(format!("a quote {quote} is not closed"))
+    Err(format!("the quote {quote} is not closed"))
 }
 
 #[cfg(test)]
@@ -197,7 +197,7 @@ mod tests {
             ("[a]\nhost x\n", "line 2: expected NAME=VALUE, not \"x\""),
             ("[a]\nhost[1:\n", "line 2: \"host[1:\": unclosed"),
             ("[a]\nh\n[a:vars]\nx\n", "line 4: expected NAME=VALUE"),
-            ("a x='\n", "line 1: a quote ' is not closed"),
+            ("a x='\n", "line 1: the quote ' is not closed"),
         ] {
             let error = inventory(text).unwrap_err();
             assert!(error.starts_with(why), "{text}: {error}");

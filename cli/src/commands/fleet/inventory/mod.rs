@@ -14,7 +14,7 @@ mod yaml;
 
 use std::collections::BTreeMap;
 
-pub(crate) use self::source::load;
+pub(crate) use self::source::{groups_of, load};
 
 /// The hosts and groups of an inventory.
 #[derive(Debug, Default, PartialEq)]

@@ -25,6 +25,18 @@ pub(crate) async fn load(source: &str) -> Result<Inventory, Failure> {
     read.map_err(|error| Failure::message(exit::USAGE, format!("--inventory {source:?}: {error}")))
 }
 
+/// The groups of a file that is no program: nothing is run for those who only want to know. Without a message if it cannot
+/// be read.
+pub(crate) fn groups_of(source: &str) -> Vec<String> {
+    let path = Path::new(source);
+    let is_text = path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 == 0);
+    let mut tree = Tree::default();
+    if !is_text || read_file(path, &mut tree).is_err() {
+        return Vec::new();
+    }
+    tree.into_inventory().map(|inventory| inventory.groups.into_keys().collect()).unwrap_or_default()
+}
+
 fn read(source: &str) -> Result<Inventory, String> {
     let mut tree = Tree::default();
     let path = Path::new(source);
