@@ -1,5 +1,6 @@
 //! The messages in the section on troubleshooting of docs/OPERATING.md are those of the programs.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -119,6 +120,8 @@ async fn of_certificates_that_are_refused_by_the_caller() {
     shows("cannot use …: its certificate is not for a client (extended key usage clientAuth)", &said);
     let soon = site.certs.ca.issue(Leaf::client("soon").ends_in(std::time::Duration::from_secs(3600 * 24)));
     shows("warning: … expires in …", &site.ping(&soon).await);
+    std::fs::set_permissions(&soon.key, std::fs::Permissions::from_mode(0o640)).unwrap();
+    shows("warning: others may use the private key …", &site.ping(&soon).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

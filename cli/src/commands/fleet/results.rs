@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::event::{Event, Kind, Outcome};
 use super::hosts::Host;
 use super::printer::Stage;
+use crate::output::exit;
 use crate::syntax::fold;
 
 /// So many running hosts or fewer are named.
@@ -115,8 +116,12 @@ impl Results {
         self.counts.get(&kind).copied().unwrap_or(0)
     }
 
-    /// 0 if all succeeded, otherwise 1, or the highest code.
+    /// 0 if all succeeded, otherwise 1, or the highest code; that of a mistake if the caller's credentials are wrong for all.
     pub(crate) fn exit_code(&self, largest: bool) -> u8 {
+        let is_mistake = |outcome: &Outcome| outcome.kind == Kind::Unreachable && outcome.code == exit::USAGE;
+        if self.done > 0 && self.outcomes().all(|(_, outcome)| is_mistake(outcome)) {
+            return exit::USAGE;
+        }
         let failed = self.outcomes().filter(|(_, outcome)| !outcome.is_ok());
         match largest {
             true => failed.map(|(_, outcome)| outcome.code).max().unwrap_or(0),

@@ -66,6 +66,15 @@ async fn every_address_of_a_name_is_a_host() {
 }
 
 #[tokio::test]
+async fn credentials_that_cannot_be_used_are_a_mistake_of_the_callers() {
+    let fleet = Fleet::of(2);
+    for line in [&["--cert", "nope", "-w", "@web", "true"][..], &["ping", "--cert", "nope", "-w", "@web"]] {
+        let said = fleet.say(line).await;
+        assert!(said.failure(2).contains("web[01-02]: unreachable: cannot use nope: "), "{said:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_no_set_of_hosts_is_reported() {
     for (args, why) in [
         (&["-w", "web[9-1]"][..], "is reversed"),
