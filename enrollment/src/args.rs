@@ -83,6 +83,9 @@ impl EnrollArgs {
             let text = format!("invalid name {name:?}: use only letters, digits and . _ - @ :, and no . or - first");
             return Err(EnrollError::Usage(text));
         }
+        if let Some(name) = self.name.as_deref().filter(|name| is_reserved(name)) {
+            return Err(EnrollError::Usage(format!("--name {name}: {name}.pem is for the CA: choose another name")));
+        }
         let server = self.server.as_deref().map(str::parse::<Server>).transpose().map_err(EnrollError::Usage)?;
         match (server, self.name.as_deref()) {
             (None, Some(name)) => self.request(directory, name),
@@ -94,7 +97,11 @@ impl EnrollArgs {
 
     async fn enroll(&self, directory: &Path, server: &Server, retry: &Retry<'_>) -> Result<Enrolled, EnrollError> {
         let token = self.token()?;
-        let machine = MachineFiles::new(directory, self.name.as_deref().unwrap_or(token.name()));
+        let name = self.name.as_deref().unwrap_or(token.name());
+        if is_reserved(name) {
+            return Err(EnrollError::Usage(format!("the token is for {name:?}: {name}.pem is for the CA: use --name")));
+        }
+        let machine = MachineFiles::new(directory, name);
         make_directory(directory)?;
         if !self.force {
             machine.check_ca(&token)?;
@@ -187,6 +194,11 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
     let seconds = || text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let parsed = if is_number { seconds() } else { humantime::parse_duration(text).ok() };
     parsed.filter(|timeout| !timeout.is_zero()).ok_or_else(wrong)
+}
+
+/// The certificate would have the name of the CA's, or of the revocation lists.
+fn is_reserved(name: &str) -> bool {
+    matches!(name, "ca" | "crl")
 }
 
 fn make_directory(directory: &Path) -> Result<(), EnrollError> {

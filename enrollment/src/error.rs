@@ -39,6 +39,9 @@ pub enum EnrollError {
     /// Machines must trust the CA that they have in this file.
     #[error("{} is of another CA: replace it with --force, or select another directory with --dir", .0.display())]
     AnotherCa(PathBuf),
+    /// A key that this user has not made, or that others may read.
+    #[error("{} is not a private file of this user (mode 0600): remove it, and a new key is made", .0.display())]
+    ForeignKey(PathBuf),
     /// The directory is that of a CA.
     #[error("{} is the directory of a CA: select another one with --dir", .0.display())]
     DirectoryOfCa(PathBuf),

@@ -1,9 +1,12 @@
 //! The files of a machine: `NAME.key`, which never leaves it, `NAME.pem`, `ca.pem` and `crl.pem`.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
+use rustix::process::geteuid;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -140,8 +143,22 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
     found.map_err(|error| content(path, error))
 }
 
+/// Reads a key that nobody else may know: another user could have put it there, to be given a certificate for it.
 fn read_key(path: &Path) -> Result<KeyPair, EnrollError> {
-    let text = std::fs::read_to_string(path).map_err(|source| file("read", path, source))?;
+    let unreadable = |source| file("read", path, source);
+    // a link that is put in its place meanwhile points to nothing that passes the check
+    let named = path.symlink_metadata().map_err(unreadable)?;
+    let mut key = File::open(path).map_err(unreadable)?;
+    let opened = key.metadata().map_err(unreadable)?;
+    let is_private = opened.is_file()
+        && (named.dev(), named.ino()) == (opened.dev(), opened.ino())
+        && opened.uid() == geteuid().as_raw()
+        && opened.mode() & 0o077 == 0;
+    if !is_private {
+        return Err(EnrollError::ForeignKey(path.to_owned()));
+    }
+    let mut text = String::new();
+    key.read_to_string(&mut text).map_err(unreadable)?;
     KeyPair::from_pem(&text).map_err(|error| content(path, error))
 }
 
@@ -163,7 +180,8 @@ fn content(path: &Path, error: impl Into<Box<dyn std::error::Error + Send + Sync
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use rcgen::CertificateParams;
 
@@ -199,5 +217,23 @@ mod tests {
         machine.place(&answer(&next)).unwrap();
         machine.pair().unwrap();
         assert_eq!(MachineFiles::only(directory.path()).unwrap(), machine);
+    }
+
+    #[test]
+    fn a_key_that_others_may_know_is_not_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let machine = MachineFiles::new(directory.path(), "web1");
+        machine.prepare_key(false).unwrap();
+        let pending = machine.pending_key();
+        for mode in [0o640, 0o604] {
+            std::fs::set_permissions(&pending, Permissions::from_mode(mode)).unwrap();
+            let refused = machine.prepare_key(false).unwrap_err();
+            assert!(matches!(&refused, EnrollError::ForeignKey(path) if *path == pending), "{refused}");
+        }
+        std::fs::set_permissions(&pending, Permissions::from_mode(0o600)).unwrap();
+        let elsewhere = directory.path().join("elsewhere");
+        std::fs::rename(&pending, &elsewhere).unwrap();
+        symlink(&elsewhere, &pending).unwrap();
+        assert!(matches!(machine.prepare_key(false), Err(EnrollError::ForeignKey(_))));
     }
 }

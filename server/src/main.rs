@@ -39,6 +39,9 @@ fn act(args: &Args) -> ExitCode {
         return fail(&error, BAD_CONFIG);
     }
     if args.check_config {
+        if let Err(error) = config.check_expiry() {
+            return fail(&error, BAD_CONFIG);
+        }
         logging::line("telexecd: the configuration is valid");
         return ExitCode::SUCCESS;
     }

@@ -309,7 +309,7 @@ pub(crate) struct CertsEnrollArgs {
 fn parse_listen(text: &str) -> Result<String, String> {
     let address = text.strip_prefix("tcp://").unwrap_or(text);
     let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
-    port.map(|_| address.to_owned()).ok_or_else(|| "expected tcp://ADDRESS:PORT".to_owned())
+    port.map(|_| address.to_owned()).ok_or_else(|| "expected ADDRESS:PORT, such as 0.0.0.0:7444".to_owned())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod certs;
 mod check;
 mod completions;
 mod config;
+mod connections;
 mod exec;
 mod find;
 mod fleet;

@@ -405,6 +405,16 @@ impl Config {
         }
     }
 
+    /// Checks that the agent's certificate has not expired. An agent starts with such a certificate, and takes the next one
+    /// when it is there; until then callers refuse it.
+    ///
+    /// # Errors
+    /// It has expired, or cannot be used.
+    pub fn check_expiry(&self) -> Result<(), ConfigError> {
+        let Some(files) = self.tls_files()? else { return Ok(()) };
+        Ok(files.load()?.certificate.check_expiry(&files.cert)?)
+    }
+
     /// The file of the policy, with its roles; `None`: there is no policy.
     ///
     /// # Errors

@@ -1,10 +1,13 @@
 //! Parsing of certificates, and the agent's own.
 
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustls::CertificateError;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::tls::TlsError;
 
 /// The agent's own certificate is due for renewal this long before its end.
 const RENEWAL_SECONDS: u64 = 7 * 24 * 60 * 60;
@@ -44,6 +47,15 @@ impl Certificate {
     /// Its last second.
     pub(crate) fn end(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_secs(self.end)
+    }
+
+    /// # Errors
+    /// [`TlsError::Expired`]. `path` is its file.
+    pub(crate) fn check_expiry(&self, path: &Path) -> Result<(), TlsError> {
+        match self.expiry(UnixTime::now()) {
+            Expiry::Past => Err(TlsError::Expired { cert: path.to_owned(), not_after: self.not_after.clone() }),
+            Expiry::Far | Expiry::Near => Ok(()),
+        }
     }
 
     pub(crate) fn expiry(&self, now: UnixTime) -> Expiry {

@@ -86,6 +86,14 @@ pub enum TlsError {
         /// The certificate's file.
         cert: PathBuf,
     },
+    /// Callers refuse the certificate.
+    #[error("the certificate {cert} expired on {not_after}: renew it")]
+    Expired {
+        /// The certificate's file.
+        cert: PathBuf,
+        /// Its last second.
+        not_after: String,
+    },
     /// The certificate and the key do not match, or cannot be used.
     #[error("the certificate {cert} and the key {key} cannot be used together")]
     Pair {

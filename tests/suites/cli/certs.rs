@@ -71,6 +71,24 @@ async fn without_a_ca_nothing_is_issued() {
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
+/// As an enrolled machine has it: it must not be led to make a CA of its own.
+#[tokio::test]
+async fn where_the_key_of_the_ca_is_elsewhere_that_is_said() {
+    let directory = tempfile::tempdir().unwrap();
+    certs(&["init"], directory.path()).await.answer();
+    std::fs::remove_file(directory.path().join("ca.key")).unwrap();
+    let ca = std::fs::read(directory.path().join("ca.pem")).unwrap();
+    for args in [&["issue", "a", "--client"][..], &["revoke", "a"], &["renew", "a"], &["token", "a", "--client"], &["crl"]] {
+        let said = certs(args, directory.path()).await;
+        let failure = said.failure(1);
+        assert!(failure.contains("ca.key does not exist") && failure.contains("--dir"), "{args:?}: {failure}");
+    }
+    let said = certs(&["init"], directory.path()).await;
+    let failure = said.failure(1);
+    assert!(failure.contains("another machine") && !failure.contains("--force"), "{failure}");
+    assert!(std::fs::read(directory.path().join("ca.pem")).unwrap() == ca);
+}
+
 #[tokio::test]
 async fn certificates_are_kept_in_the_configuration_directory() {
     let directory = tempfile::tempdir().unwrap();

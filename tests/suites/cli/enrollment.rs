@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use telexec_tests::{Agent, rounds, telexecd, within};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
+use tokio::net::TcpSocket;
 use tokio::process::{Child, Command};
 
 use super::troubleshooting::shows;
@@ -332,8 +332,13 @@ async fn peers_that_say_nothing_or_nonsense_keep_nobody_waiting() {
     let place = Place::new().await;
     let mut service = place.serve("ca", &[]).await;
     let mut silent = Vec::new();
-    for _ in 0..20 {
-        silent.push(TcpStream::connect(&service.address).await.unwrap());
+    // of several sources, each of which may have a hundred at once: more than are served
+    for source in 1..=4 {
+        for _ in 0..80 {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(format!("127.0.0.{source}:0").parse().unwrap()).unwrap();
+            silent.push(socket.connect(service.address.parse().unwrap()).await.unwrap());
+        }
     }
     for stream in &mut silent[..10] {
         let _ = stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await;
@@ -358,6 +363,27 @@ async fn no_token_is_taken_from_the_command_line_and_no_key_from_elsewhere() {
     assert!(said.code == 1 && said.stderr().contains("directory of a CA"), "{said:?}");
     let said = place.enroll("127.0.0.1:1", "web1", &[]).await;
     assert!(said.code == 1 && said.stderr().contains("TELEXEC_ENROLL_TOKEN"), "{said:?}");
+    for name in ["ca", "crl"] {
+        let said = place.enroll("127.0.0.1:1", "web1", &["--name", name]).await;
+        assert!(said.stderr().contains(&format!("{name}.pem is for the CA")), "{said:?}");
+    }
+}
+
+/// Whoever can write to the directory must not choose the key that is certified.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_somebody_else_has_put_there_is_refused() {
+    let place = Place::new().await;
+    let service = place.serve("ca", &[]).await;
+    let token = place.token("ca", &WEB1).await;
+    std::fs::create_dir(place.path("web1")).unwrap();
+    for planted in ["web1/web1.key.new", "web1/web1.key"] {
+        std::fs::copy(place.path("ca/ca.key"), place.path(planted)).unwrap();
+        std::os::unix::fs::chown(place.path(planted), Some(65534), None).unwrap();
+        let said = place.enroll(&service.address, "web1", &["--token-file", &token]).await;
+        assert!(said.stderr().contains("is not a private file of this user"), "{said:?}");
+        std::fs::remove_file(place.path(planted)).unwrap();
+    }
+    place.enroll(&service.address, "web1", &["--token-file", &token]).await.answer();
 }
 
 #[tokio::test]

@@ -184,6 +184,13 @@ async fn a_certificate_that_callers_would_refuse_is_refused() {
         assert_eq!(code, expected, "{log}");
         assert_eq!(log.contains("is not for a server (extended key usage serverAuth)"), expected != 0, "{log}");
     }
+    let expired = certs.ca.issue(Leaf::server("localhost").expired());
+    for (cert, fault) in [(&expired.cert, "expired on Jan  1"), (&certs.agent.cert, "cannot be used together")] {
+        let tls = ["--tls-cert", text(cert), "--tls-key", text(&expired.key), "--client-ca", text(&ca)];
+        let args = [&["--check-config", "--listen", "tcp://0.0.0.0:0"], &tls[..]].concat();
+        let (code, log) = telexecd(&args, &[]).await;
+        assert!(code == 78 && log.contains(fault), "{log}");
+    }
 }
 
 #[test]

@@ -60,7 +60,13 @@ fn self_sign(subject: DistinguishedName, key: &KeyPair, days: u32) -> Result<Str
 impl CertificateAuthority {
     pub(super) fn load(directory: &Path) -> Result<Self, Failure> {
         let (cert, key) = (cert_path(directory), key_path(directory));
-        Self::from_pem(&files::read(&cert)?, &files::read(&key)?, &cert, &key)
+        let cert_pem = files::read(&cert)?;
+        if !key.exists() {
+            let text = format!("{} does not exist: this machine has the CA's certificate alone", key.display());
+            let hint = "run this on the machine where `telexec certs init` was run, or select its directory with --dir";
+            return Err(Failure::message(FAILED, text).hint(Some(hint)));
+        }
+        Self::from_pem(&cert_pem, &files::read(&key)?, &cert, &key)
     }
 
     pub(super) fn from_pem(cert_pem: &str, key_pem: &str, cert: &Path, key: &Path) -> Result<Self, Failure> {

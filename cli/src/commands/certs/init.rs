@@ -2,7 +2,7 @@
 
 use super::index::Index;
 use super::store::{CRL_DAYS, Store, crl_path, lock};
-use super::{ca, directory, files};
+use super::{FAILED, ca, directory, files};
 use crate::args::CertsInitArgs;
 use crate::output::{self, Failure};
 
@@ -10,6 +10,10 @@ pub(super) fn init(args: &CertsInitArgs) -> Result<(), Failure> {
     let directory = directory(args.dir.as_ref())?;
     let (cert, key) = (ca::cert_path(&directory), ca::key_path(&directory));
     let (cert_pem, key_pem) = ca::make(&args.name, args.days)?;
+    if cert.exists() && !key.exists() && !args.force {
+        let text = format!("{} is the certificate of a CA on another machine", cert.display());
+        return Err(Failure::message(FAILED, text).hint(Some("select a directory for the new CA with --dir")));
+    }
     files::check_free(&[&cert, &key], args.force)?;
     files::make_directory(&directory)?;
     {

@@ -17,7 +17,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use telexec_proto::enrollment::v1::enrollment_service_server::EnrollmentServiceServer;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
@@ -27,12 +26,12 @@ use self::service::{Authority, Enrollments, Peer};
 use self::tls::ServiceTls;
 use super::{ca, directory, failed, files};
 use crate::args::CertsServeArgs;
+use crate::commands::connections::{Connection, Connections};
 use crate::output::{Failure, print_message};
 
 /// From accepting a connection to its end.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
-const MAX_CONNECTIONS: usize = 256;
 const MAX_MESSAGE_BYTES: usize = 64 * 1024;
 /// After a failed accept, such as for want of descriptors.
 const ACCEPT_DELAY: Duration = Duration::from_millis(100);
@@ -61,7 +60,7 @@ pub(super) fn serve(args: &CertsServeArgs) -> Result<(), Failure> {
 }
 
 async fn accept(listener: TcpListener, tls: Arc<ServiceTls>, enrollments: Enrollments) -> ! {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let connections = Connections::default();
     loop {
         let (stream, address) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -74,14 +73,16 @@ async fn accept(listener: TcpListener, tls: Arc<ServiceTls>, enrollments: Enroll
         if !enrollments.limits.admits(address.ip()) {
             continue;
         }
-        // when all slots are taken, new connections wait in the listen backlog
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { continue };
+        let Some(connection) = connections.enter(address.ip()) else { continue };
         let (acceptor, enrollments) = (TlsAcceptor::from(tls.config()), enrollments.clone());
         tokio::spawn(async move {
-            let _slot = slot;
-            let limits = Arc::clone(&enrollments.limits);
-            let serving = serve_connection(stream, address, acceptor, enrollments);
-            if let Ok(Err(reason)) = tokio::time::timeout(CONNECTION_TIMEOUT, serving).await
+            let (limits, connection) = (Arc::clone(&enrollments.limits), Arc::new(connection));
+            let serving = serve_connection(stream, address, acceptor, enrollments, Arc::clone(&connection));
+            let served = tokio::select! {
+                served = tokio::time::timeout(CONNECTION_TIMEOUT, serving) => served.unwrap_or(Ok(())),
+                () = connection.closed() => Ok(()),
+            };
+            if let Err(reason) = served
                 && limits.logs(address.ip())
             {
                 print_message(&format!("refused {address}: {reason}"));
@@ -97,6 +98,7 @@ async fn serve_connection(
     address: SocketAddr,
     acceptor: TlsAcceptor,
     enrollments: Enrollments,
+    connection: Arc<Connection>,
 ) -> Result<(), String> {
     let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
     let stream = handshake.map_err(|_| "TLS: it took too long")?.map_err(|error| format!("TLS: {error}"))?;
@@ -106,8 +108,12 @@ async fn serve_connection(
     let server = EnrollmentServiceServer::new(enrollments).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
-        let mut server = server.clone();
-        async move { server.call(request).await.map_err(|never: Infallible| never) }
+        let (mut server, active) = (server.clone(), connection.begin());
+        async move {
+            let answer = server.call(request).await.map_err(|never: Infallible| never);
+            drop(active);
+            answer
+        }
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new()).max_concurrent_streams(1).max_header_list_size(16 * 1024);

@@ -2,7 +2,6 @@
 //! a token, or both.
 
 mod caller;
-mod connections;
 mod reloaded;
 mod secrets;
 mod sessions;
@@ -31,13 +30,13 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use self::caller::Caller;
-use self::connections::{Connection, Connections};
 use self::reloaded::Reloaded;
 use self::secrets::Token;
 use self::sessions::{CallerSessions, Sessions};
 use self::tls::Tls;
 use super::server::{Calls, Server};
 use crate::args::HttpArgs;
+use crate::commands::connections::{Connection, Connections};
 use crate::output::{Failure, exit, print_message};
 
 const PATH: &str = "/mcp";

@@ -1,4 +1,4 @@
-//! The open connections: a bounded number, shared among their sources.
+//! The open connections of a service: a bounded number, shared among their sources.
 //!
 //! A new connection never waits. If there are too many, one without a request makes way: first one that has never made an
 //! authorized request, of the source with the most of them, then the one that is idle the longest.
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::commands::source::source;
 
 /// Open at once.
-pub(super) const MAX_CONNECTIONS: usize = 256;
+pub(crate) const MAX_CONNECTIONS: usize = 256;
 /// Of one source, with authorized requests: the rest is for others.
 const MAX_PER_SOURCE: usize = MAX_CONNECTIONS - MAX_CONNECTIONS / 4;
 /// From the beginning of a connection to the head of its first authorized request.
@@ -24,7 +24,7 @@ const AUTHORIZATION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// All connections; clones share them.
 #[derive(Clone, Default)]
-pub(super) struct Connections(Arc<Mutex<Table>>);
+pub(crate) struct Connections(Arc<Mutex<Table>>);
 
 #[derive(Default)]
 struct Table {
@@ -44,21 +44,21 @@ struct Entry {
 }
 
 /// A connection, until it is dropped.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     connections: Connections,
     number: u64,
     displaced: CancellationToken,
 }
 
 /// An authorized request, until it is dropped.
-pub(super) struct ActiveRequest {
+pub(crate) struct ActiveRequest {
     connections: Connections,
     number: u64,
 }
 
 impl Connections {
     /// Adds a connection. `None`: there are too many, and all have requests.
-    pub(super) fn enter(&self, address: IpAddr) -> Option<Connection> {
+    pub(crate) fn enter(&self, address: IpAddr) -> Option<Connection> {
         let mut table = self.table();
         if table.entries.len() >= MAX_CONNECTIONS && !table.displace(|_| true) {
             return None;
@@ -112,13 +112,13 @@ impl Table {
 
 impl Connection {
     /// Counts an authorized request. `None`: the connection was displaced, or its source has too many.
-    pub(super) fn begin(&self) -> Option<ActiveRequest> {
+    pub(crate) fn begin(&self) -> Option<ActiveRequest> {
         let begun = self.connections.table().begin(self.number);
         begun.then(|| ActiveRequest { connections: self.connections.clone(), number: self.number })
     }
 
     /// Returns when this connection must make way, or has not made an authorized request in time.
-    pub(super) async fn closed(&self) {
+    pub(crate) async fn closed(&self) {
         let overdue = async {
             sleep(AUTHORIZATION_TIMEOUT).await;
             if self.connections.table().entries.get(&self.number).is_some_and(|entry| entry.is_admitted) {
