@@ -78,7 +78,9 @@ async fn where_the_key_of_the_ca_is_elsewhere_that_is_said() {
     certs(&["init"], directory.path()).await.answer();
     std::fs::remove_file(directory.path().join("ca.key")).unwrap();
     let ca = std::fs::read(directory.path().join("ca.pem")).unwrap();
-    for args in [&["issue", "a", "--client"][..], &["revoke", "a"], &["renew", "a"], &["token", "a", "--client"], &["crl"]] {
+    for args in
+        [&["issue", "a", "--client"][..], &["revoke", "a"], &["renew", "a"], &["token", "a", "--client"], &["crl"]]
+    {
         let said = certs(args, directory.path()).await;
         let failure = said.failure(1);
         assert!(failure.contains("ca.key does not exist") && failure.contains("--dir"), "{args:?}: {failure}");

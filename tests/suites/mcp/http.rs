@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use telexec_tests::{
-    Agent, Certs, Leaf, McpClient, McpServer, Pair, directory, marker, processes_with, telexec_mcp, within,
+    Agent, Certs, Leaf, MARK, McpClient, McpServer, Pair, directory, marker, processes_with, telexec_mcp, until, within,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -397,6 +397,37 @@ async fn begin(server: &McpServer, certs: &Certs, pair: &Pair) -> String {
 }
 
 const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+
+/// Though its client is not connected at that moment, and would have an hour to come back.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sessions_of_a_revoked_caller_end_with_their_commands() {
+    let (certs, place, mark) = (Certs::new(), directory(), marker());
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    let list = place.path().join("crl.pem");
+    std::fs::write(&list, certs.ca.revocation_list(&[])).unwrap();
+    let files = [&certs.agent.cert, &certs.agent.key, &certs.ca.cert(), &list].map(|file| path(file));
+    let flags = ["--tls-cert", "--tls-key", "--client-ca", "--client-crl"];
+    let mut args: Vec<_> = flags.into_iter().zip(&files).flat_map(|(flag, file)| [flag, file.as_str()]).collect();
+    args.extend(["--session-timeout", "1h", "local"]);
+    let server = McpServer::start(&args).await;
+    let other = certs.ca.issue(Leaf::client("other"));
+    let [session, others] = [begin(&server, &certs, &certs.client).await, begin(&server, &certs, &other).await];
+    asked(&server, &certs, &certs.client, "POST", &session, INITIALIZED).await;
+    let call = json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/call",
+        "params": { "name": "bash", "arguments": { "command": format!("{MARK}={mark} sleep 300") } } })
+    .to_string();
+    let calling = asked(&server, &certs, &certs.client, "POST", &session, &call);
+    let is_running = until("it runs", async || !processes_with(&mark).is_empty());
+    tokio::select! {
+        answer = calling => panic!("{answer}"),
+        () = is_running => {}
+    }
+    std::fs::write(place.path().join("new"), certs.ca.revocation_list(&[&certs.client])).unwrap();
+    std::fs::rename(place.path().join("new"), &list).unwrap();
+    until("nothing is left", async || processes_with(&mark).is_empty()).await;
+    let answer = asked(&server, &certs, &other, "POST", &others, INITIALIZED).await;
+    assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_belongs_to_the_certificate_that_began_it() {

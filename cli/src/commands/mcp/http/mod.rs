@@ -32,7 +32,7 @@ use tokio::time::{sleep, timeout};
 use self::caller::Caller;
 use self::reloaded::Reloaded;
 use self::secrets::Token;
-use self::sessions::{CallerSessions, Sessions};
+use self::sessions::{CallerSessions, Chain, Sessions};
 use self::tls::Tls;
 use super::server::{Calls, Server};
 use crate::args::HttpArgs;
@@ -53,7 +53,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 type McpService = StreamableHttpService<Server, CallerSessions>;
 /// The service as it is for a caller.
-type ServiceOf = Arc<dyn Fn(Caller) -> McpService + Send + Sync>;
+type ServiceOf = Arc<dyn Fn(Caller, Chain) -> McpService + Send + Sync>;
 type HttpResponse = Response<BoxBody<Bytes, Infallible>>;
 
 /// A listener, and who may call.
@@ -105,9 +105,9 @@ impl HttpServer {
             false => config.disable_allowed_hosts(),
         };
         let of_callers = sessions.clone();
-        let service = move |caller| {
+        let service = move |caller, chain| {
             let server = Arc::clone(&server);
-            StreamableHttpService::new(move || Ok(server()), Arc::new(of_callers.of(caller)), config.clone())
+            StreamableHttpService::new(move || Ok(server()), Arc::new(of_callers.of(caller, chain)), config.clone())
         };
         self.announce();
         let this = Arc::new(self);
@@ -115,6 +115,7 @@ impl HttpServer {
             () = this.follow_files() => {}
             () = Arc::clone(&this).accept(Arc::new(service)) => {}
             () = sessions.expire() => {}
+            () = this.refuse_sessions(&sessions) => {}
             () = calls.stop.cancelled() => {}
         }
         calls.running.close();
@@ -140,6 +141,16 @@ impl HttpServer {
         let token = OptionFuture::from(self.token.as_ref().map(|token| token.follow("token")));
         tokio::join!(certificates, token);
         pending().await
+    }
+
+    /// A session whose caller's certificate is not accepted any more ends with its commands. Never returns.
+    async fn refuse_sessions(&self, sessions: &Sessions) {
+        let Some(tls) = &self.tls else { return pending().await };
+        let verify = || {
+            sessions.refuse(|chain| tls.verify(chain).is_ok());
+            true
+        };
+        tls.verify_again(verify).await;
     }
 
     /// Never returns.
@@ -170,11 +181,11 @@ impl HttpServer {
     async fn converse(&self, stream: TcpStream, address: IpAddr, connection: &Connection, service: &ServiceOf) {
         let _ = stream.set_nodelay(true);
         let Some(tls) = &self.tls else {
-            return self.speak(stream, &[], connection, &service(Caller::new(address, &[]))).await;
+            return self.speak(stream, &[], connection, &service(Caller::new(address, &[]), Arc::new([]))).await;
         };
         let Ok(stream) = tls.acceptor().accept(stream).await else { return };
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
-        let service = service(Caller::new(address, &chain));
+        let service = service(Caller::new(address, &chain), chain.clone().into());
         tokio::select! {
             () = self.speak(stream, &chain, connection, &service) => {}
             () = tls.refused(&chain), if !chain.is_empty() => {}

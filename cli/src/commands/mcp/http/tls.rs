@@ -82,8 +82,13 @@ impl Tls {
 
     /// Returns when the certificate of an open connection is not accepted any more.
     pub(super) async fn refused(&self, chain: &[CertificateDer<'_>]) {
+        self.verify_again(|| self.verify(chain).is_ok()).await;
+    }
+
+    /// Calls this now, after each change, and now and then since certificates expire; returns when it is false.
+    pub(super) async fn verify_again(&self, mut verify: impl FnMut() -> bool) {
         let mut changes = self.0.subscribe();
-        while self.verify(chain).is_ok() {
+        while verify() {
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { pending::<()>().await },
                 () = sleep(EXPIRY_INTERVAL) => {}

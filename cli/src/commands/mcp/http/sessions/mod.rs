@@ -11,9 +11,11 @@ use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_server::SessionManager;
 use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, LocalSessionManagerError};
 use rmcp::transport::streamable_http_server::session::{ServerSseMessage, SessionId};
+use rustls::pki_types::CertificateDer;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+pub(super) use self::table::Chain;
 use self::table::{Table, TooMany};
 use super::caller::Caller;
 
@@ -33,6 +35,7 @@ pub(super) struct Sessions {
 pub(super) struct CallerSessions {
     sessions: Sessions,
     caller: Caller,
+    chain: Chain,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -51,8 +54,14 @@ impl Sessions {
         Self { local: Arc::new(local), table: Arc::default(), timeout }
     }
 
-    pub(super) fn of(&self, caller: Caller) -> CallerSessions {
-        CallerSessions { sessions: self.clone(), caller }
+    pub(super) fn of(&self, caller: Caller, chain: Chain) -> CallerSessions {
+        CallerSessions { sessions: self.clone(), caller, chain }
+    }
+
+    /// Ends those whose certificates are not accepted any more, with their commands.
+    pub(super) fn refuse(&self, is_accepted: impl Fn(&[CertificateDer<'_>]) -> bool) {
+        let refused = self.table().refuse(is_accepted);
+        refused.into_iter().for_each(|id| drop(self.close(id)));
     }
 
     /// Ends sessions without a client. Never returns.
@@ -83,8 +92,12 @@ impl CallerSessions {
     /// # Errors
     /// The session has ended.
     fn count(&self, id: &SessionId) -> Result<Counted, SessionsError> {
-        match self.sessions.table().touch(id, &self.caller, 1) {
-            true => Ok(Counted { sessions: self.clone(), id: id.clone() }),
+        let mut table = self.sessions.table();
+        match table.touch(id, &self.caller, 1) {
+            true => {
+                table.vouch(id, &self.chain);
+                Ok(Counted { sessions: self.clone(), id: id.clone() })
+            }
             false => Err(LocalSessionManagerError::SessionNotFound(id.clone()).into()),
         }
     }
@@ -120,7 +133,7 @@ impl SessionManager for CallerSessions {
 
     async fn create_session(&self) -> Result<(SessionId, Self::Transport), Self::Error> {
         let (id, transport) = self.sessions.local.create_session().await?;
-        let begun = self.sessions.table().begin(&id, &self.caller);
+        let begun = self.sessions.table().begin(&id, &self.caller, Arc::clone(&self.chain));
         match begun {
             Ok(displaced) => {
                 if let Some(displaced) = displaced {
@@ -195,7 +208,7 @@ mod tests {
     use super::*;
 
     fn of(sessions: &Sessions, last: u8) -> CallerSessions {
-        sessions.of(Caller::Source([192, 0, 2, last].into()))
+        sessions.of(Caller::Source([192, 0, 2, last].into()), Arc::new([]))
     }
 
     #[tokio::test]
