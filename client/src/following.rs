@@ -37,10 +37,15 @@ pub(crate) struct Overdue {
 impl Overdue {
     /// For this command; `None`: it has no deadline.
     pub(crate) fn of(command: &Command) -> Option<Self> {
-        let quiet = command.kill_grace().unwrap_or(DEFAULT_KILL_GRACE).min(MAX_KILL_GRACE) + REPORT_TIMEOUT;
+        let quiet = ending_time(command.kill_grace());
         let at = command.deadline().and_then(|deadline| deadline.checked_add(quiet))?;
         Some(Self { at: at.into(), quiet })
     }
+}
+
+/// How long an agent takes to end a command with this kill grace (`None`: the default), and to report that.
+pub(crate) fn ending_time(kill_grace: Option<Duration>) -> Duration {
+    kill_grace.unwrap_or(DEFAULT_KILL_GRACE).min(MAX_KILL_GRACE) + REPORT_TIMEOUT
 }
 
 impl Following {

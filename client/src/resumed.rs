@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::RemoteExecutor;
 use crate::cancel_on_drop::CancelOnDrop;
 use crate::error::{Forgotten, GivenUp, gone, lost};
-use crate::following::Overdue;
+use crate::following::{Overdue, ending_time};
 use crate::outage::Outage;
 
 /// A connection that lasts this long ends the outage, even without new events.
@@ -28,6 +28,7 @@ pub(crate) struct Bounds {
     /// When the agent ends it.
     pub(crate) deadline: Option<Instant>,
     overdue: Option<Overdue>,
+    ending_time: Duration,
     /// How to attach again, apart from the position.
     again: Attach,
 }
@@ -35,7 +36,7 @@ pub(crate) struct Bounds {
 impl Bounds {
     /// For an attach.
     pub(crate) fn of_attach(from: Attach) -> Self {
-        Self { yield_after: None, deadline: None, overdue: None, again: from }
+        Self { yield_after: None, deadline: None, overdue: None, ending_time: ending_time(None), again: from }
     }
 
     /// For a command that starts now.
@@ -46,7 +47,8 @@ impl Bounds {
         let deadline = command.deadline().map(Instant::from_std).filter(|at| promotion.is_none_or(|soon| *at <= soon));
         let (on_disconnect, disconnect_grace) = (command.on_disconnect(), command.disconnect_grace());
         let again = Attach { on_disconnect, disconnect_grace, ..Attach::start() };
-        Self { yield_after, deadline, overdue: Overdue::of(command), again }
+        let ending_time = ending_time(command.kill_grace());
+        Self { yield_after, deadline, overdue: Overdue::of(command), ending_time, again }
     }
 }
 
@@ -60,6 +62,8 @@ pub(crate) struct Resumed {
     /// When it goes to the background, if it still runs.
     promotion: Option<Instant>,
     overdue: Option<Overdue>,
+    /// An agent that was ending the command when this connection was made has ended it after this time.
+    ending_time: Duration,
     again: Attach,
     outage: Outage,
     /// Ends the command if this is dropped before the end.
@@ -68,7 +72,7 @@ pub(crate) struct Resumed {
     since: Instant,
     /// Whether it has delivered a new event.
     has_progressed: bool,
-    /// The command, which is bound to this side, had ended when this connection was made.
+    /// The command had ended when this connection was made.
     had_ended: bool,
 }
 
@@ -86,6 +90,7 @@ impl Resumed {
             is_first: !outage.has_begun(),
             promotion: bounds.yield_after.and_then(|delay| Instant::now().checked_add(delay)),
             overdue: bounds.overdue,
+            ending_time: bounds.ending_time,
             again: bounds.again,
             outage,
             cancel_on_drop,
@@ -111,8 +116,7 @@ impl Resumed {
     async fn next(&mut self) -> Result<Event, ExecutorError> {
         loop {
             match self.event().await {
-                // since this side was out of reach: nobody else has a reason to
-                Ok(Event::Exited(exited)) if exited.cause == ExitCause::Cancelled && self.had_ended => {
+                Ok(Event::Exited(exited)) if exited.cause == ExitCause::Cancelled && self.was_given_up() => {
                     self.cancel_on_drop.disarm();
                     return Err(lost(self.executor.endpoint(), GivenUp));
                 }
@@ -124,6 +128,13 @@ impl Resumed {
                 Err(error) => self.resume(error).await?,
             }
         }
+    }
+
+    /// Whether the agent has ended the command since this side was out of reach: it had, or was about to, when this
+    /// connection was made. Nobody else has a reason to.
+    fn was_given_up(&self) -> bool {
+        let was_ending = !self.is_first && self.since.elapsed() < self.ending_time;
+        self.again.on_disconnect == OnDisconnect::Kill && (self.had_ended || was_ending)
     }
 
     /// The next event of this connection.
@@ -178,7 +189,7 @@ impl Resumed {
         self.since = Instant::now();
         self.has_progressed = false;
         let has_ended = self.has_ended().await?;
-        self.had_ended = has_ended && self.again.on_disconnect == OnDisconnect::Kill;
+        self.had_ended = has_ended;
         // a command that has ended meanwhile is not reported as promoted
         self.promotion = self.promotion.filter(|_| !has_ended);
         Ok(())
