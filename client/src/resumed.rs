@@ -130,10 +130,10 @@ impl Resumed {
         }
     }
 
-    /// Whether the agent has ended the command since this side was out of reach: it had, or was about to, when this
-    /// connection was made. Nobody else has a reason to.
+    /// Whether the agent has ended the command since this side was out of reach: it had when this connection was made, or
+    /// was about to, and so nothing else came. Nobody else has a reason to.
     fn was_given_up(&self) -> bool {
-        let was_ending = !self.is_first && self.since.elapsed() < self.ending_time;
+        let was_ending = !self.is_first && !self.has_progressed && self.since.elapsed() < self.ending_time;
         self.again.on_disconnect == OnDisconnect::Kill && (self.had_ended || was_ending)
     }
 
