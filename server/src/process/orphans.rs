@@ -12,6 +12,8 @@ use tracing::warn;
 
 /// Between two scans, so that many exits at once cost one.
 const BATCH_DELAY: Duration = Duration::from_millis(20);
+/// Between two scans that fail, at most: each may read all of `/proc`.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Reaps the orphans that are reparented to this process, until dropped.
 #[derive(Debug)]
@@ -34,18 +36,25 @@ impl Orphans {
         let reaping = tokio::spawn({
             let reaper = Arc::clone(&reaper);
             async move {
+                let mut delay = BATCH_DELAY;
                 loop {
                     let reaper = Arc::clone(&reaper);
                     // off the runtime's threads: it may have to scan all processes
-                    match workers.run("", move || reaper.reap()).await {
-                        Ok(Ok(true)) => {
-                            ended.recv().await;
+                    let reaped =
+                        workers.run("", move || reaper.reap()).await.unwrap_or_else(|lost| Err(io::Error::other(lost)));
+                    match reaped {
+                        Ok(is_all) => {
+                            delay = BATCH_DELAY;
+                            if is_all {
+                                ended.recv().await;
+                            }
                         }
-                        Ok(Ok(false)) => {}
-                        Ok(Err(error)) => warn!(%error, "orphans could not be reaped"),
-                        Err(error) => warn!(%error, "orphans could not be reaped"),
+                        Err(error) => {
+                            warn!(%error, "orphans could not be reaped");
+                            delay = (2 * delay).min(RETRY_DELAY);
+                        }
                     }
-                    tokio::time::sleep(BATCH_DELAY).await;
+                    tokio::time::sleep(delay).await;
                 }
             }
         });
