@@ -2,10 +2,12 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use rustix::process::geteuid;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
@@ -146,15 +148,16 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 /// Reads a key that nobody else may know: another user could have put it there, to be given a certificate for it.
 fn read_key(path: &Path) -> Result<KeyPair, EnrollError> {
     let unreadable = |source| file("read", path, source);
-    // a link that is put in its place meanwhile points to nothing that passes the check
-    let named = path.symlink_metadata().map_err(unreadable)?;
-    let mut key = File::open(path).map_err(unreadable)?;
+    // neither a link nor a named pipe, which would be waited for
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let mut key = match File::options().read(true).custom_flags(flags).open(path) {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => {
+            return Err(EnrollError::ForeignKey(path.to_owned()));
+        }
+        key => key.map_err(unreadable)?,
+    };
     let opened = key.metadata().map_err(unreadable)?;
-    let is_private = opened.is_file()
-        && (named.dev(), named.ino()) == (opened.dev(), opened.ino())
-        && opened.uid() == geteuid().as_raw()
-        && opened.mode() & 0o077 == 0;
-    if !is_private {
+    if !opened.is_file() || opened.uid() != geteuid().as_raw() || opened.mode() & 0o077 != 0 {
         return Err(EnrollError::ForeignKey(path.to_owned()));
     }
     let mut text = String::new();
@@ -234,6 +237,10 @@ mod tests {
         let elsewhere = directory.path().join("elsewhere");
         std::fs::rename(&pending, &elsewhere).unwrap();
         symlink(&elsewhere, &pending).unwrap();
+        assert!(matches!(machine.prepare_key(false), Err(EnrollError::ForeignKey(_))));
+        std::fs::remove_file(&pending).unwrap();
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &pending, fifo, rustix::fs::Mode::RUSR, 0).unwrap();
         assert!(matches!(machine.prepare_key(false), Err(EnrollError::ForeignKey(_))));
     }
 }
