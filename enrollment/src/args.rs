@@ -196,9 +196,9 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
     parsed.filter(|timeout| !timeout.is_zero()).ok_or_else(wrong)
 }
 
-/// The certificate would have the name of the CA's, or of the revocation lists.
+/// The certificate would have the name of the CA's, or of the revocation lists, where upper case is the same.
 fn is_reserved(name: &str) -> bool {
-    matches!(name, "ca" | "crl")
+    ["ca", "crl"].iter().any(|reserved| name.eq_ignore_ascii_case(reserved))
 }
 
 fn make_directory(directory: &Path) -> Result<(), EnrollError> {

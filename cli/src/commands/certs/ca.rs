@@ -37,6 +37,11 @@ pub(super) fn key_path(directory: &Path) -> PathBuf {
     directory.join("ca.key")
 }
 
+/// There is nothing of that name, not even a link to what cannot be reached.
+pub(super) fn is_missing(path: &Path) -> bool {
+    path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
 /// Returns certificate and key of a new CA as PEM.
 pub(super) fn make(name: &str, days: u32) -> Result<(String, String), Failure> {
     let key = new_key()?;
@@ -61,7 +66,7 @@ impl CertificateAuthority {
     pub(super) fn load(directory: &Path) -> Result<Self, Failure> {
         let (cert, key) = (cert_path(directory), key_path(directory));
         let cert_pem = files::read(&cert)?;
-        if !key.exists() {
+        if is_missing(&key) {
             let text = format!("{} does not exist: this machine has the CA's certificate alone", key.display());
             let hint = "run this on the machine where `telexec certs init` was run, or select its directory with --dir";
             return Err(Failure::message(FAILED, text).hint(Some(hint)));

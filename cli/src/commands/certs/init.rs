@@ -10,7 +10,7 @@ pub(super) fn init(args: &CertsInitArgs) -> Result<(), Failure> {
     let directory = directory(args.dir.as_ref())?;
     let (cert, key) = (ca::cert_path(&directory), ca::key_path(&directory));
     let (cert_pem, key_pem) = ca::make(&args.name, args.days)?;
-    if cert.exists() && !key.exists() && !args.force {
+    if cert.exists() && ca::is_missing(&key) && !args.force {
         let text = format!("{} is the certificate of a CA on another machine", cert.display());
         return Err(Failure::message(FAILED, text).hint(Some("select a directory for the new CA with --dir")));
     }

@@ -26,7 +26,7 @@ use self::service::{Authority, Enrollments, Peer};
 use self::tls::ServiceTls;
 use super::{ca, directory, failed, files};
 use crate::args::CertsServeArgs;
-use crate::commands::connections::{Connection, Connections};
+use crate::commands::connections::Connections;
 use crate::output::{Failure, print_message};
 
 /// From accepting a connection to its end.
@@ -73,11 +73,12 @@ async fn accept(listener: TcpListener, tls: Arc<ServiceTls>, enrollments: Enroll
         if !enrollments.limits.admits(address.ip()) {
             continue;
         }
+        // none counts as admitted: what a request is worth is known when it is answered
         let Some(connection) = connections.enter(address.ip()) else { continue };
         let (acceptor, enrollments) = (TlsAcceptor::from(tls.config()), enrollments.clone());
         tokio::spawn(async move {
-            let (limits, connection) = (Arc::clone(&enrollments.limits), Arc::new(connection));
-            let serving = serve_connection(stream, address, acceptor, enrollments, Arc::clone(&connection));
+            let limits = Arc::clone(&enrollments.limits);
+            let serving = serve_connection(stream, address, acceptor, enrollments);
             let served = tokio::select! {
                 served = tokio::time::timeout(CONNECTION_TIMEOUT, serving) => served.unwrap_or(Ok(())),
                 () = connection.closed() => Ok(()),
@@ -98,7 +99,6 @@ async fn serve_connection(
     address: SocketAddr,
     acceptor: TlsAcceptor,
     enrollments: Enrollments,
-    connection: Arc<Connection>,
 ) -> Result<(), String> {
     let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
     let stream = handshake.map_err(|_| "TLS: it took too long")?.map_err(|error| format!("TLS: {error}"))?;
@@ -108,12 +108,8 @@ async fn serve_connection(
     let server = EnrollmentServiceServer::new(enrollments).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
-        let (mut server, active) = (server.clone(), connection.begin());
-        async move {
-            let answer = server.call(request).await.map_err(|never: Infallible| never);
-            drop(active);
-            answer
-        }
+        let mut server = server.clone();
+        async move { server.call(request).await.map_err(|never: Infallible| never) }
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new()).max_concurrent_streams(1).max_header_list_size(16 * 1024);
