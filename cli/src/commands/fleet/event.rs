@@ -206,7 +206,7 @@ struct OutcomeLine<'a> {
 fn cause(error: &ExecutorError) -> String {
     let text = match error {
         ExecutorError::Unreachable { source, .. } | ExecutorError::Lost { source, .. } => with_causes(&**source),
-        ExecutorError::Untrusted { endpoint, source } => with_causes(&**source).replace(&format!("{endpoint} "), ""),
+        ExecutorError::Untrusted { endpoint, source } => with_causes(&**source).replace(&format!("{endpoint} "), "it "),
         error => with_causes(error),
     };
     // text from an agent must not contain escape sequences
