@@ -98,7 +98,7 @@ place new/ca.pem client-ca.pem
 taken_up $((first + 4))
 code=0
 as old new/ca.pem true 2>said || code=$?
-[[ $code -eq 255 ]] && grep -q 'the agent rejected --cert' said || die "the old CA is still trusted: $code, $(cat said)"
+[[ $code -eq 255 ]] && grep -q 'the agent refused your certificate' said || die "the old CA is still trusted: $code, $(cat said)"
 [[ $(as new new/ca.pem echo hi) == hi ]] || die "no call with the new CA alone"
 passed "the old CA is no longer trusted"
 
@@ -226,7 +226,7 @@ agent=$!
 until_it 30 grep -q '^listening on ' log
 port=$(sed -n 's/^listening on .*://p' log)
 run_block "3. The callers"
-grep -q '^certificate: *expires' said && grep -q '^your own: *expires' said || die "$(cat said)"
+grep -q '^certificate: *expires' said && grep -q '^your cert: *expires' said || die "$(cat said)"
 passed "a caller has enrolled, and reaches an agent"
 
 renew() { telexecd enroll --renew --server ca1; } # of the unit
