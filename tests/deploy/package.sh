@@ -10,5 +10,6 @@ done
 first=("$DEBS"/*-1_*.deb)
 expect 0 '/etc/telexec/telexecd.toml' dpkg-deb --info "${first[0]}" conffiles
 expect 0 'Depends: .*libc6' dpkg-deb --info "${first[0]}"
+expect 0 'usr/bin/telexec-ssh -> telexec$' dpkg-deb --contents "${first[0]}"
 expect 0 '' lintian --allow-root --fail-on error,warning "${first[0]}"
 passed "$(($(stat -c %s "${first[0]}") >> 20)) MiB; lintian: ${said:-nothing to say}"

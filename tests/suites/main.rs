@@ -25,6 +25,7 @@ mod policy;
 mod races;
 mod refusals;
 mod resume;
+mod ssh;
 mod tracing;
 mod transport;
 mod users;

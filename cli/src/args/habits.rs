@@ -29,7 +29,7 @@ const FLAGS: &[(&str, &[&str], &str)] = &[
 const SUBCOMMANDS: &[(&[&str], &str)] = &[
     (&["run"], "telexec exec TARGET PROGRAM runs a program"),
     (&["start"], "telexec exec -d TARGET PROGRAM starts a program in the background"),
-    (&["sh", "shell", "login", "ssh"], "telexec exec -it TARGET starts a login shell"),
+    (&["sh", "shell", "login"], "telexec exec -it TARGET starts a login shell"),
     (&["ls", "list", "jobs", "top"], "telexec ps TARGET lists executions"),
     (&["stop", "signal", "terminate"], "telexec kill TARGET ID ends an execution"),
     (&["policy"], "the agent's program checks policies: telexecd --config FILE policy check"),

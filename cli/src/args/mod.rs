@@ -13,6 +13,7 @@ mod fleet;
 mod habits;
 pub(crate) mod help;
 mod mcp;
+mod ssh;
 mod tool;
 
 use std::path::PathBuf;
@@ -35,6 +36,7 @@ pub(crate) use self::fleet::{
     OutputArgs, ParallelArgs, ScheduleArgs,
 };
 pub(crate) use self::mcp::{HttpArgs, McpArgs, TypedTarget};
+pub(crate) use self::ssh::SshArgs;
 pub(crate) use self::tool::{ToolArgs, ToolOptions, ToolStyle};
 use crate::config::ConnectArgs;
 
@@ -95,6 +97,8 @@ With --json, one object:
     Check(Box<CheckArgs>),
     /// Run a command on many machines at once
     Fleet(Box<FleetArgs>),
+    /// Run a command, with the command line of ssh: for programs that call ssh
+    Ssh(SshArgs),
     /// List executions
     Ps(PsArgs),
     /// Attach to an execution and follow its output
@@ -183,7 +187,10 @@ pub(crate) struct InfoArgs {
 
 /// The command line of this process. Exits where it is invalid, or asks for help.
 pub(crate) fn parse() -> Cli {
-    let line: Vec<_> = std::env::args_os().collect();
+    let mut line: Vec<_> = std::env::args_os().collect();
+    if let Some(words) = ssh::words(&mut line) {
+        return Cli { subcommand: Subcommand::Ssh(SshArgs { words }) };
+    }
     if let Some(error) = habits::misread_text(&line) {
         error.exit();
     }

@@ -64,7 +64,7 @@ fn end_after_loss(grace: Duration) -> String {
     )
 }
 
-fn attach_hint<'a>(args: &'a ExecArgs, id: &'a ExecutionId) -> AttachHint<'a> {
+pub(super) fn attach_hint<'a>(args: &'a ExecArgs, id: &'a ExecutionId) -> AttachHint<'a> {
     let ends_after = (!args.survives_disconnect()).then_some(args.reconnect.reconnect);
     AttachHint { target: &args.agent.target, id, interactive: args.stdin, ends_after, connect: &args.connect }
 }
@@ -98,7 +98,11 @@ pub(crate) fn apply_configured_user(args: &mut ExecArgs) -> Result<(), Failure> 
 }
 
 /// Starts the command, stores its ID in `running`, and follows it.
-async fn execute(args: &ExecArgs, agent: &Agent, running: &mut Option<ExecutionId>) -> Result<FollowEnd, Failure> {
+pub(super) async fn execute(
+    args: &ExecArgs,
+    agent: &Agent,
+    running: &mut Option<ExecutionId>,
+) -> Result<FollowEnd, Failure> {
     let size = args.tty.then(terminal::size).transpose().map_err(|error| Failure::new(exit::REFUSED, &error))?;
     let link = args.reconnect.link(agent, &args.agent.target);
     let is_repeat = args.detach && is_known(args, &link).await;
@@ -108,7 +112,8 @@ async fn execute(args: &ExecArgs, agent: &Agent, running: &mut Option<ExecutionI
     if args.detach {
         return detach(args, execution, is_repeat).await;
     }
-    let raw = args.interactive();
+    // with -tt of ssh standard input may be anything
+    let raw = args.interactive() && io::stdin().is_terminal();
     let mode = OutputMode { target: &args.agent.target, json: args.json, raw };
     let keys = (raw && args.survives_disconnect()).then(|| args.detach_keys.clone());
     let feed = args.stdin.then_some(StdinOptions { position: InputPosition::At(0), raw, keys, warn_unread: false });

@@ -18,6 +18,7 @@ mod mcp;
 mod program;
 mod ps;
 mod source;
+mod ssh;
 mod tool;
 mod wait;
 
@@ -35,6 +36,7 @@ pub(crate) fn run(cli: Cli) -> u8 {
     let done = match cli.subcommand {
         Subcommand::Exec(args) => run_single_threaded(args.connect.log_level, exec::run(*args)),
         Subcommand::Fleet(args) => run_async(Builder::new_multi_thread(), args.log_level(), fleet::run(*args)),
+        Subcommand::Ssh(args) => ssh::run(args.words),
         Subcommand::Check(args) => run_single_threaded(args.exec.connect.log_level, check::run(*args)),
         Subcommand::Ps(args) => run_single_threaded(args.connect.log_level, ps::run(args)),
         Subcommand::Attach(args) => run_single_threaded(args.connect.log_level, attach::run(args)),

@@ -34,6 +34,9 @@ pub(crate) struct ConnectArgs {
     #[arg(long, hide_short_help = true, value_name = "LEVEL", env = "TELEXEC_LOG_LEVEL", hide_env_values = true)]
     #[arg(default_value = "error")]
     pub(crate) log_level: LevelFilter,
+    /// Replaces the port of the target; set by `telexec ssh -p` alone.
+    #[arg(skip)]
+    pub(crate) port: Option<u16>,
 }
 
 /// A path. It may be empty, since a variable that is set to nothing is as good as unset.

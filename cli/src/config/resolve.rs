@@ -93,6 +93,7 @@ impl Config {
         named: Option<&TargetConfig>,
         args: &ConnectArgs,
     ) -> Result<ResolvedTarget, Failure> {
+        let target = at_port(target, args.port)?;
         let options = ConnectOptions {
             tls: match &target {
                 Some(Target::Tcp { .. }) => self.tls(named, args)?,
@@ -174,6 +175,17 @@ impl Config {
         .into_iter()
         .flatten()
         .fold(given, Credentials::or)
+    }
+}
+
+/// The address with another port, if one is given.
+fn at_port(target: Option<Target>, port: Option<u16>) -> Result<Option<Target>, Failure> {
+    match (target, port) {
+        (Some(Target::Tcp { host, .. }), Some(port)) => Ok(Some(Target::Tcp { host, port })),
+        (Some(other), Some(port)) => {
+            Err(Failure::message(exit::USAGE, format!("port {port}: {other} is not an address with a port to replace")))
+        }
+        (target, _) => Ok(target),
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct ReconnectArgs {
     /// The agent waits as long before it ends the command of a client that does not come back, at most its
     /// max_disconnect_grace (5m unless configured). It notices after 30 s that a client is stopped (Ctrl-Z, a closed lid).
     #[arg(long, hide_short_help = true, value_name = "DUR", default_value = "30s", value_parser = parse_duration)]
-    #[arg(help_heading = "Connection")]
+    #[arg(help_heading = "Connection", env = "TELEXEC_RECONNECT", hide_env_values = true)]
     pub(crate) reconnect: Duration,
 }
 

@@ -2,7 +2,9 @@
 
 use std::error::Error;
 use std::fmt;
+use std::fs::File;
 use std::io::Write;
+use std::sync::OnceLock;
 
 use super::words::in_words;
 
@@ -61,9 +63,22 @@ impl fmt::Display for Failure {
     }
 }
 
+/// Where messages go instead of standard error; `None`: nowhere.
+static MESSAGES: OnceLock<Option<File>> = OnceLock::new();
+
+/// Sends all messages from now on to this file, or nowhere. Only the first call has an effect.
+pub(crate) fn send_messages_to(file: Option<File>) {
+    MESSAGES.get_or_init(|| file);
+}
+
 /// Prints a line to standard error, ignoring errors.
 pub(crate) fn print_message(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "telexec: {line}");
+    let line = format!("telexec: {line}\n");
+    let _ = match MESSAGES.get() {
+        None => std::io::stderr().lock().write_all(line.as_bytes()),
+        Some(Some(file)) => (&mut &*file).write_all(line.as_bytes()),
+        Some(None) => Ok(()),
+    };
 }
 
 /// The same without blocking the runtime when standard error is not read, so that open connections stay alive.

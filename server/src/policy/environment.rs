@@ -3,7 +3,8 @@
 use glob::Pattern;
 
 /// Harmless: no program derives from these what to run, load or write.
-const HARMLESS: [&str; 9] = ["LANG", "LC_*", "TERM", "TZ", "COLUMNS", "LINES", "NO_COLOR", "TRACEPARENT", "TRACESTATE"];
+const HARMLESS: [&str; 10] =
+    ["LANG", "LC_*", "TERM", "TZ", "COLUMNS", "LINES", "NO_COLOR", "GIT_PROTOCOL", "TRACEPARENT", "TRACESTATE"];
 
 /// The variables of a rule's `@environment`, and the harmless ones.
 #[derive(Clone, Debug, Default)]
@@ -55,6 +56,7 @@ mod tests {
             ("LANG", true, true),
             ("LC_ALL", true, true),
             ("TZ", true, true),
+            ("GIT_PROTOCOL", true, true),
             ("LANGUAGE", false, false),
             ("APP_ENV", false, true),
             ("app_env", false, false),

@@ -1,0 +1,119 @@
+//! Runs the command, with a terminal or without.
+
+use std::io::{self, IsTerminal};
+
+use clap::{Args, FromArgMatches};
+use glob::Pattern;
+use telexec_client::Agent;
+
+use super::host;
+use super::line::{Line, LogLevel, Session, Settings, Tty};
+use crate::args::ExecArgs;
+use crate::commands::{exec, run_single_threaded};
+use crate::connect::with_agent;
+use crate::output::{Failure, exit, print_message};
+
+/// Port 22 is what ssh and its callers mean by "the default".
+const SSH_PORT: u16 = 22;
+
+pub(super) fn command(line: &Line) -> Result<u8, Failure> {
+    refuse(&line.settings)?;
+    let args = connection(line)?;
+    let level = args.connect.log_level;
+    match line.settings.session {
+        Some(Session::Nothing) => run_single_threaded(level, hold(args)),
+        _ => run_single_threaded(level, follow(with_command(line, args)?)),
+    }
+}
+
+/// What is not served.
+fn refuse(settings: &Settings) -> Result<(), Failure> {
+    let what = if let Some(forward) = settings.forwards.first() {
+        format!("-{} {}: forwarding is not supported", forward.kind, forward.specification)
+    } else if let Some(address) = &settings.stdio_forward {
+        format!("-W {address}: forwarding is not supported")
+    } else if settings.session == Some(Session::Subsystem) {
+        "-s: subsystems are not supported".to_owned()
+    } else if let Some(proxy) = &settings.proxy {
+        format!("{proxy}: hosts are reached directly, not through another host or a command")
+    } else if let Some(tunnel) = &settings.tunnel {
+        format!("-w {tunnel}: tunnels are not supported")
+    } else if settings.background {
+        "-f is not supported: let the shell run it in the background, or use telexec exec -d".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Failure::message(exit::LOST, what))
+}
+
+/// What a call of `telexec exec` has, with the host and how to connect.
+pub(super) fn connection(line: &Line) -> Result<ExecArgs, Failure> {
+    let settings = &line.settings;
+    let usage = |error: String| Failure::message(exit::LOST, error);
+    // reads the environment
+    let definition = ExecArgs::augment_args(clap::Command::new("telexec ssh").no_binary_name(true));
+    let matches = definition.try_get_matches_from(["local", "true"]);
+    let args = matches.and_then(|matches| ExecArgs::from_arg_matches(&matches));
+    let mut args = args.map_err(|error| usage(error.to_string().trim_end().to_owned()))?;
+    let host = settings.host_name.as_ref().unwrap_or(&line.host);
+    args.agent.target = host::target(host).map_err(usage)?;
+    args.command.argv.clear();
+    args.user = settings.user.clone();
+    args.connect.port = settings.port.filter(|port| *port != SSH_PORT);
+    args.connect.connect_timeout = settings.connect_timeout;
+    exec::apply_configured_user(&mut args)?;
+    Ok(args)
+}
+
+fn with_command(line: &Line, mut args: ExecArgs) -> Result<ExecArgs, Failure> {
+    let settings = &line.settings;
+    args.command.text = line.command.clone();
+    args.command.env.extend(settings.environment.iter().cloned());
+    args.command.env.extend(sent(&settings.send_environment));
+    args.stdin = !settings.no_stdin;
+    args.tty = match settings.tty {
+        Some(Tty::Never) => false,
+        Some(Tty::Always) => true,
+        Some(Tty::Wanted) => is_terminal_here(settings),
+        Some(Tty::Auto) | None => line.command.is_none() && is_terminal_here(settings),
+    };
+    Ok(args)
+}
+
+fn is_terminal_here(settings: &Settings) -> bool {
+    let is_terminal = !settings.no_stdin && io::stdin().is_terminal();
+    if !is_terminal && settings.log_level.is_none_or(|level| level > LogLevel::Errors) {
+        print_message("no terminal is allocated, since standard input is not one");
+    }
+    is_terminal
+}
+
+/// The caller's variables that match one of the patterns, and none with a minus.
+fn sent(patterns: &[String]) -> impl Iterator<Item = (String, String)> {
+    let (removed, wanted): (Vec<_>, Vec<_>) = patterns.iter().map(String::as_str).partition(|one| one.starts_with('-'));
+    let compiled = |patterns: Vec<&str>| {
+        let patterns = patterns.into_iter().map(|pattern| Pattern::new(pattern.trim_start_matches('-')));
+        patterns.filter_map(Result::ok).collect::<Vec<_>>()
+    };
+    let (removed, wanted) = (compiled(removed), compiled(wanted));
+    let variables = std::env::vars_os();
+    let variables = variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let any = |patterns: &[Pattern], name: &str| patterns.iter().any(|pattern| pattern.matches(name));
+    variables.filter(move |(name, _)| any(&wanted, name) && !any(&removed, name))
+}
+
+async fn follow(args: ExecArgs) -> Result<u8, Failure> {
+    let mut running = None;
+    let work = async |agent: &Agent| exec::execute(&args, agent, &mut running).await;
+    let ending = with_agent(&args.agent.target, &args.connect, work).await?;
+    Ok(running.map_or(0, |id| ending.report(&args.agent.target, &exec::attach_hint(&args, &id))))
+}
+
+/// -N: stays connected until a signal ends it.
+async fn hold(args: ExecArgs) -> Result<u8, Failure> {
+    let work = async |agent: &Agent| {
+        let _ = agent.ping().await;
+        std::future::pending().await
+    };
+    with_agent(&args.agent.target, &args.connect, work).await
+}
