@@ -22,14 +22,14 @@ Flags, as with ssh(1), before and after HOST:
   -l USER            run as this user; without one, as configured
   -p PORT            the agent's port; 22, ssh's default, is telexec's default
   -t, -tt, -T        a terminal if standard input is one, always, never
-  -n                 standard input is /dev/null
-  -N                 no command: stay connected
+  -n, -f             standard input is /dev/null; and go to the background once connected
+  -N                 no command: until a signal, or the agent is gone
   -q, -E FILE        no messages of telexec's own; messages to this file
   -G, -V             print the settings of HOST; the version
   -o KEY=VALUE       User, Port, HostName, ConnectTimeout, RequestTTY, RemoteCommand, SessionType, StdinNull, SetEnv,
                      SendEnv and LogLevel have their meaning; others are ignored
   -O check|exit|stop 255, as without a master connection, since none is needed
-  -1246AaCgKkMvXxYy and -BbceFIimPS with a value are ignored; -DfJLRsWw are refused
+  -1246AaCgKkMvXxYy and -BbceFIimPS with a value are ignored; -DJLRsWw are refused
 
 A lost connection is made up for as with telexec exec; TELEXEC_RECONNECT says for how long (30s; 0: never).
 

@@ -48,6 +48,7 @@ async fn completions_know_commands_flags_targets_and_groups() {
     assert_eq!(in_bash(&["telexec", "exec", "l"]).await, ["local"]);
     assert_eq!(in_bash(&["telexec", "attach", "w"]).await, ["web1"]);
     assert_eq!(in_bash(&["telexec", "mcp", "local", "b"]).await, ["build-7"]);
+    assert_eq!(in_bash(&["telexec", "ssh", "w"]).await, ["web1"]);
     assert_eq!(in_bash(&["telexec", "fleet", "-w", "web"]).await, ["web1"]);
     assert_eq!(in_bash(&["telexec", "fleet", "-w", "x,@f"]).await, ["x,@front"]);
     assert_eq!(in_bash(&["telexec", "fleet", "-g", ""]).await, ["front"]);

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
-use telexec_tests::{Agent, MARK, Proxy, marker, processes_with, until, within};
+use telexec_tests::{Agent, MARK, Proxy, Tmux, marker, processes_with, until, within};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
 use super::{Ended, Site};
@@ -49,7 +49,7 @@ async fn codes_are_the_commands_and_255_is_the_transports() {
         ("-L 1:a:1 web1 true", 255, "-L 1:a:1: "),
         ("web1 -s sftp", 255, "-s: "),
         ("-J web2 web1 true", 255, "web2: "),
-        ("-f web1 true", 255, "-f "),
+        ("-f gone true", 255, "unreachable"),
         ("-t web1 true", 0, "standard input is not one"),
         ("-qt web1 true", 0, ""),
         ("-q gone true", 255, ""),
@@ -157,6 +157,34 @@ async fn without_a_command_it_stays_until_a_signal() {
     until("it is connected", async || proxy.accepted() > 0).await;
     kill_process(Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()).unwrap(), Signal::INT).unwrap();
     assert_eq!(within(child.wait()).await.unwrap().code(), Some(130));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_goes_to_the_background_once_connected() {
+    let site = Site::new();
+    let (gate, mark) = (site.path("gate"), marker());
+    let wait = format!("{MARK}={mark}; until [ -e {} ]; do sleep 0.02; done; echo passed", gate.display());
+    // as daemons do, whoever starts it keeps the output elsewhere
+    site.done(&format!("echo input | telexec ssh -f web1 '{wait}' >output 2>&1")).await;
+    until("it runs there", async || processes_with(&mark).len() >= 2).await;
+    std::fs::write(gate, "").unwrap();
+    until("it has ended", async || std::fs::read(site.path("output")).unwrap() == b"passed\n").await;
+    until("nothing is left", async || processes_with(&mark).is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_words_a_terminal_has_a_login_shell() {
+    let agent = Agent::start();
+    let tmux = Tmux::open(&[("T", agent.uri())]).await;
+    let home = tmux.directory().display().to_string();
+    std::fs::write(tmux.directory().join(".profile"), "echo profile read by $SHELL\n").unwrap();
+    let settings = tmux.settings().await;
+    tmux.line(&format!("clear; telexec ssh -o SetEnv=HOME={home} $T; echo code=$?"));
+    tmux.shows("profile read by /").await;
+    tmux.line("[ -t 0 ] && echo $((40 + 2)); exit 7");
+    tmux.shows("42").await;
+    tmux.shows("code=7\n").await;
+    assert_eq!(tmux.settings().await, settings);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -73,7 +73,11 @@ async fn rsync_and_git_notice_nothing_of_connections_that_break() {
     site.files();
     let agent = Agent::start();
     let proxy = site.broken(&agent).await;
-    let files = site.text("files");
+    let (files, url) = (site.text("files"), site.text("repository"));
+    site.write("home/.gitconfig", "[user]\nname = a\nemail = a@b\n");
+    site.done(&format!("cp -r {files} {url}; cd {url}; git init -q; git add .; git commit -qm all")).await;
+    site.done(&format!("GIT_SSH_COMMAND=telexec-ssh git clone -q broken:{url} cloned && rm -rf cloned/.git")).await;
+    assert!(same(&site.path("files"), &site.path("cloned")));
     site.done(&format!("rsync -a -e telexec-ssh broken:{files}/ copy")).await;
     assert!(same(&site.path("files"), &site.path("copy")));
     assert!(proxy.accepted() > 5, "there were cuts: {}", proxy.accepted());

@@ -1,9 +1,10 @@
 //! `telexec ssh` and `telexec-ssh`: ssh(1)'s command line, as other programs give it.
 //!
-//! `parse` reads it, `keys` reads its `-o KEY=VALUE`, `host` whom it names. `answers` is what needs no agent, `run` the
-//! rest.
+//! `parse` reads it, `keys` reads its `-o KEY=VALUE`, `host` whom it names. `answers` is what needs no agent, `background`
+//! is -f, `run` the rest.
 
 mod answers;
+mod background;
 mod host;
 mod keys;
 mod line;
@@ -18,9 +19,12 @@ use crate::output::{Failure, exit, send_messages_to};
 
 /// Runs the line, with the exit codes of ssh: 255 for all that is not the command's own.
 pub(crate) fn run(words: Vec<OsString>) -> Result<u8, Failure> {
-    let line = parse::line(words)?;
+    let line = parse::line(words.clone())?;
     log(&line)?;
     let done = match &line.request {
+        Request::Run if line.settings.background && !background::is_here() => {
+            run::refuse(&line.settings).and_then(|()| background::start(&words))
+        }
         Request::Run => run::command(&line),
         Request::Settings => answers::settings(&line),
         Request::Version => answers::version(),

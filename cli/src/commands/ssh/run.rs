@@ -1,33 +1,38 @@
 //! Runs the command, with a terminal or without.
 
 use std::io::{self, IsTerminal};
+use std::time::Duration;
 
 use clap::{Args, FromArgMatches};
 use glob::Pattern;
 use telexec_client::Agent;
 
+use super::background;
 use super::host;
 use super::line::{Line, LogLevel, Session, Settings, Tty};
 use crate::args::ExecArgs;
 use crate::commands::{exec, run_single_threaded};
-use crate::connect::with_agent;
+use crate::connect::{call_failure, with_agent};
 use crate::output::{Failure, exit, print_message};
 
 /// Port 22 is what ssh and its callers mean by "the default".
 const SSH_PORT: u16 = 22;
+/// How often a connection without a command is tried.
+const PING_INTERVAL: Duration = Duration::from_secs(15);
 
 pub(super) fn command(line: &Line) -> Result<u8, Failure> {
     refuse(&line.settings)?;
     let args = connection(line)?;
     let level = args.connect.log_level;
+    let is_background = line.settings.background;
     match line.settings.session {
-        Some(Session::Nothing) => run_single_threaded(level, hold(args)),
-        _ => run_single_threaded(level, follow(with_command(line, args)?)),
+        Some(Session::Nothing) => run_single_threaded(level, hold(args, is_background)),
+        _ => run_single_threaded(level, follow(with_command(line, args)?, is_background)),
     }
 }
 
 /// What is not served.
-fn refuse(settings: &Settings) -> Result<(), Failure> {
+pub(super) fn refuse(settings: &Settings) -> Result<(), Failure> {
     let what = if let Some(forward) = settings.forwards.first() {
         format!("-{} {}: forwarding is not supported", forward.kind, forward.specification)
     } else if let Some(address) = &settings.stdio_forward {
@@ -38,8 +43,6 @@ fn refuse(settings: &Settings) -> Result<(), Failure> {
         format!("{proxy}: hosts are reached directly, not through another host or a command")
     } else if let Some(tunnel) = &settings.tunnel {
         format!("-w {tunnel}: tunnels are not supported")
-    } else if settings.background {
-        "-f is not supported: let the shell run it in the background, or use telexec exec -d".to_owned()
     } else {
         return Ok(());
     };
@@ -102,18 +105,33 @@ fn sent(patterns: &[String]) -> impl Iterator<Item = (String, String)> {
     variables.filter(move |(name, _)| any(&wanted, name) && !any(&removed, name))
 }
 
-async fn follow(args: ExecArgs) -> Result<u8, Failure> {
+async fn follow(args: ExecArgs, is_background: bool) -> Result<u8, Failure> {
     let mut running = None;
-    let work = async |agent: &Agent| exec::execute(&args, agent, &mut running).await;
+    let work = async |agent: &Agent| {
+        if is_background {
+            connected(agent, &args, true).await?;
+        }
+        exec::execute(&args, agent, &mut running).await
+    };
     let ending = with_agent(&args.agent.target, &args.connect, work).await?;
     Ok(running.map_or(0, |id| ending.report(&args.agent.target, &exec::attach_hint(&args, &id))))
 }
 
-/// -N: stays connected until a signal ends it.
-async fn hold(args: ExecArgs) -> Result<u8, Failure> {
+/// Makes sure that the agent answers this caller, before the process goes to the background.
+async fn connected(agent: &Agent, args: &ExecArgs, is_background: bool) -> Result<(), Failure> {
+    let answer = agent.ping().await;
+    answer.map_err(|error| call_failure(exit::of_error(&error), &args.agent.target, &error))?;
+    if is_background { background::connected() } else { Ok(()) }
+}
+
+/// -N: until a signal ends it, or the agent is gone.
+async fn hold(args: ExecArgs, is_background: bool) -> Result<u8, Failure> {
     let work = async |agent: &Agent| {
-        let _ = agent.ping().await;
-        std::future::pending().await
+        connected(agent, &args, is_background).await?;
+        loop {
+            tokio::time::sleep(PING_INTERVAL).await;
+            connected(agent, &args, false).await?;
+        }
     };
     with_agent(&args.agent.target, &args.connect, work).await
 }
