@@ -119,6 +119,17 @@ async fn clush_and_pdsh_run_everywhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn distcc_compiles_elsewhere() {
+    let site = Site::new();
+    site.write("hello.c", "#include <stdio.h>\nint main(void) { return puts(\"hello\") < 0; }\n");
+    std::fs::create_dir(site.path("state")).unwrap();
+    let settings =
+        format!("DISTCC_SSH=telexec-ssh DISTCC_HOSTS=@web1 DISTCC_FALLBACK=0 DISTCC_DIR={}", site.text("state"));
+    site.done(&format!("{settings} distcc gcc -c hello.c -o hello.o && gcc hello.o -o hello")).await;
+    assert_eq!(site.done("./hello").await, "hello\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn borg_backs_up_and_restores() {
     let site = Site::new();
     site.files();
