@@ -15,8 +15,9 @@ const PROGRAMS: [&str; 2] = ["telexec-ssh", "ssh"];
     override_usage = "telexec ssh [FLAGS] [USER@]HOST [WORD]...\n       \
                       telexec-ssh [FLAGS] [USER@]HOST [WORD]...",
     after_long_help = "\
-HOST is a TARGET (see telexec -h); names and credentials are those of telexec's configuration and environment. The words
-are joined by spaces and run by the agent's shell, in the user's home. Without any, the user's login shell runs.
+HOST is a TARGET (see telexec -h); names and credentials are those of telexec's configuration and environment. \
+The words are joined by spaces and run by the agent's shell, in the user's home. Without any, the user's \
+login shell runs.
 
 Flags, as with ssh(1), before and after HOST:
   -l USER            run as this user; without one, as configured
@@ -26,12 +27,13 @@ Flags, as with ssh(1), before and after HOST:
   -N                 no command: until a signal, or the agent is gone
   -q, -E FILE        no messages of telexec's own; messages to this file
   -G, -V             print the settings of HOST; the version
-  -o KEY=VALUE       User, Port, HostName, ConnectTimeout, RequestTTY, RemoteCommand, SessionType, StdinNull, SetEnv,
-                     SendEnv and LogLevel have their meaning; others are ignored
+  -o KEY=VALUE       User, Port, HostName, ConnectTimeout, RequestTTY, RemoteCommand, SessionType,
+                     StdinNull, SetEnv, SendEnv and LogLevel have their meaning; others are ignored
   -O check|exit|stop 255, as without a master connection, since none is needed
-  -1246AaCgKkMvXxYy and -BbceFIimPS with a value are ignored; -DJLRsWw are refused
+  -1246AaCgKkMvXxYy and -BbceFIimPS with a value are ignored
+  -DLRsWw and -J, with their keys and ProxyCommand, are refused
 
-A lost connection is made up for as with telexec exec; TELEXEC_RECONNECT says for how long (30s; 0: never).
+A lost connection is made up for, for 30s or what TELEXEC_RECONNECT says; 0: never.
 
 Exit codes:
   the command's own, or
