@@ -13,6 +13,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::connector::Connector;
+use crate::forward::Forwards;
 use crate::{AgentInfo, CommandCheck, ConnectError, RemoteExecutor, Target, TlsOptions, error};
 
 /// Large, so that many small chunks are not taken for a flood.
@@ -49,6 +50,7 @@ impl Default for ConnectOptions {
 pub struct Agent {
     channel: Channel,
     endpoint: Arc<str>,
+    connector: Arc<Connector>,
 }
 
 /// The result of a [`ping`](Agent::ping).
@@ -67,17 +69,15 @@ impl Agent {
     /// See [`ConnectError`].
     pub async fn connect(target: &Target, options: ConnectOptions) -> Result<Self, ConnectError> {
         let name: Arc<str> = target.to_string().into();
-        let scheme = if options.tls.is_some() && matches!(target, Target::Tcp { .. }) { "https" } else { "http" };
-        let window = options.stream_window_bytes;
-        let endpoint =
-            endpoint(scheme, &target.authority(), window).map_err(|error| error::connecting(error, &name))?;
         let connector = Arc::new(Connector { target: target.clone(), options });
+        let endpoint = connector.endpoint().map_err(|error| error::connecting(error, &name))?;
+        let dialler = Arc::clone(&connector);
         let service = tower::service_fn(move |_: Uri| {
-            let connector = Arc::clone(&connector);
-            async move { connector.connect().await }
+            let dialler = Arc::clone(&dialler);
+            async move { dialler.connect().await }
         });
         match endpoint.connect_with_connector(service).await {
-            Ok(channel) => Ok(Self { channel, endpoint: name }),
+            Ok(channel) => Ok(Self { channel, endpoint: name, connector }),
             Err(error) => Err(error::connecting(error, &name)),
         }
     }
@@ -90,6 +90,11 @@ impl Agent {
     /// The agent's machine as an executor.
     pub fn executor(&self) -> RemoteExecutor {
         RemoteExecutor::new(self.channel.clone(), Arc::clone(&self.endpoint))
+    }
+
+    /// Connections to and from the network of the agent's machine.
+    pub fn forwards(&self) -> Forwards {
+        Forwards::new(self.channel.clone(), Arc::clone(&self.connector), Arc::clone(&self.endpoint))
     }
 
     /// Asks whether the agent serves.
@@ -133,6 +138,25 @@ impl Agent {
 
     fn failed(&self, status: tonic::Status) -> ExecutorError {
         error::calling(status, &self.endpoint)
+    }
+}
+
+impl Connector {
+    /// The settings of a connection.
+    fn endpoint(&self) -> Result<Endpoint, tonic::transport::Error> {
+        let Self { target, options } = self;
+        let scheme = if options.tls.is_some() && matches!(target, Target::Tcp { .. }) { "https" } else { "http" };
+        endpoint(scheme, &target.authority(), options.stream_window_bytes)
+    }
+
+    /// A further connection, which is made when it is used first.
+    pub(crate) fn channel(self: &Arc<Self>) -> Result<Channel, tonic::transport::Error> {
+        let dialler = Arc::clone(self);
+        let service = tower::service_fn(move |_: Uri| {
+            let dialler = Arc::clone(&dialler);
+            async move { dialler.connect().await }
+        });
+        Ok(self.endpoint()?.connect_with_connector_lazy(service))
     }
 }
 

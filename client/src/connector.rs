@@ -36,6 +36,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 type Io = TokioIo<Gathered<Box<dyn Duplex>>>;
 
 /// Connects to one target, any number of times.
+#[derive(Debug)]
 pub(crate) struct Connector {
     pub(crate) target: Target,
     pub(crate) options: ConnectOptions,

@@ -43,6 +43,7 @@ mod connector;
 mod error;
 mod executor;
 mod following;
+mod forward;
 mod gathered;
 mod lookup;
 mod outage;
@@ -54,9 +55,12 @@ mod tls;
 pub use agent::{Agent, ConnectOptions, Ping};
 pub use error::{Cause, ConnectError, is_settled};
 pub use executor::RemoteExecutor;
+pub use forward::{AcceptedConnection, Connection, Dial, Endpoint, ForwardError, Forwards, Listening};
 pub use lookup::LookupError;
 pub use resume::{Resume, Resuming};
 pub use target::{DEFAULT_PORT, InvalidTarget, Target};
+/// Why there is no forwarded connection, or not any more.
+pub use telexec_proto::convert::{ForwardFailure, ForwardStep};
 /// What an agent says of a command that it might run.
 pub use telexec_proto::v1::CheckCommandResponse as CommandCheck;
 /// What an agent says about itself and its machine.

@@ -1,4 +1,4 @@
-//! telexec's wire: the types and stubs made from `telexec/v1/execution.proto`, which is the specification, and their
+//! telexec's wire: the types and stubs made from the files in `telexec/v1`, which are the specification, and their
 //! conversion from and to the types of `telexec-tool`.
 
 pub mod codec;

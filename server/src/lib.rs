@@ -13,6 +13,7 @@ pub mod audit;
 mod call;
 mod config;
 mod digest;
+mod forward;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzz;

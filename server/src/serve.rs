@@ -10,6 +10,7 @@ use telexec_engine::Workers;
 use telexec_proto::FILE_DESCRIPTOR_SET;
 use telexec_proto::v1::agent_service_server::AgentServiceServer;
 use telexec_proto::v1::execution_service_server::ExecutionServiceServer;
+use telexec_proto::v1::forward_service_server::ForwardServiceServer;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -25,6 +26,7 @@ use crate::admission::policy_evaluator::PolicyEvaluator;
 use crate::admission::start_limiter::StartLimiter;
 use crate::audit::{Audit, AuditError};
 use crate::config::{Config, ConfigError};
+use crate::forward::{ForwardRpcs, Forwards};
 use crate::handshake::{HandshakeError, handshake};
 use crate::http2::connection;
 use crate::http2::preface::PendingAdmission;
@@ -106,16 +108,22 @@ pub async fn serve(
         metrics: metrics.clone(),
         traces: traces.clone(),
     };
+    let forwards = Forwards::new(&config, &engine, listeners.unix_paths()).map_err(ServeError::Engine)?;
     let health = HealthReporter::new();
-    let routes = routes(&config, &stack, listeners.tls.clone(), &health).await?;
+    let routes = routes(&config, &stack, &forwards, listeners.tls.clone(), &health).await?;
     let handshakes = Workers::new("handshakes", 1, policy_evaluator::processors()).map_err(ServeError::Engine)?;
     let connections = Connections::new(routes, handshakes, &config, stack.policy.is_some(), metrics.clone());
     let _closes = connections.close.clone().drop_guard();
     let mut following = JoinSet::new();
     following.spawn(connections.request_memory.clone().give_back());
     if let Some(listener) = listeners.metrics {
-        let collector =
-            AgentCollector::new(&config, &stack, connections.connection_limiter.clone(), listeners.tls.clone());
+        let collector = AgentCollector::new(
+            &config,
+            &stack,
+            &connections.connection_limiter,
+            &forwards.limiter,
+            listeners.tls.clone(),
+        );
         following.spawn(scrape::serve(listener, metrics, collector, workers.clone()));
     }
     if let Some(tls) = listeners.tls {
@@ -138,6 +146,8 @@ pub async fn serve(
     accepting.shutdown().await;
     not_serving(&health).await;
     engine.close();
+    // what no one may wait for
+    forwards.closing.cancel();
     connections.goaway.cancel();
     if tokio::time::timeout(config.shutdown_grace, engine.idle()).await.is_err() {
         warn!(running = engine.running(), "ending the remaining commands");
@@ -158,15 +168,18 @@ pub async fn serve(
 async fn routes(
     config: &Config,
     stack: &Stack,
+    forwards: &Forwards,
     tls: Option<Tls>,
     health: &HealthReporter,
 ) -> Result<Routes, ServeError> {
     let agent = Agent::new(stack.clone(), tls, config);
     health.set_serving::<ExecutionServiceServer<Executions>>().await;
     health.set_serving::<AgentServiceServer<Agent>>().await;
+    health.set_serving::<ForwardServiceServer<ForwardRpcs>>().await;
     let health = tonic_health::server::HealthService::from_health_reporter(health.clone());
     let mut routes = Routes::new(ExecutionServiceServer::new(Executions { stack: stack.clone() }))
         .add_service(AgentServiceServer::new(agent))
+        .add_service(ForwardServiceServer::new(forwards.rpcs(stack.clone())))
         .add_service(tonic_health::pb::health_server::HealthServer::new(health));
     if config.reflection {
         let reflection = || {
@@ -189,6 +202,7 @@ async fn not_serving(health: &HealthReporter) {
         "",
         telexec_proto::v1::execution_service_server::SERVICE_NAME,
         telexec_proto::v1::agent_service_server::SERVICE_NAME,
+        telexec_proto::v1::forward_service_server::SERVICE_NAME,
     ];
     for name in names {
         health.set_service_status(name, ServingStatus::NotServing).await;

@@ -8,7 +8,8 @@ use telexec_tests::{Agent, Answer, Certs, Grpcurl, Wire, follow, marker, within}
 use tonic::Code;
 use tonic_reflection::pb::{v1, v1alpha};
 
-const SERVICES: [&str; 3] = ["grpc.health.v1.Health", "telexec.v1.AgentService", "telexec.v1.ExecutionService"];
+const SERVICES: [&str; 4] =
+    ["grpc.health.v1.Health", "telexec.v1.AgentService", "telexec.v1.ExecutionService", "telexec.v1.ForwardService"];
 
 async fn call(agent: &Agent, method: &str, request: Value) -> Answer {
     Grpcurl::new(agent).call(method, &request).await

@@ -20,7 +20,8 @@ const FLAGS: &[(&str, &[&str], &str)] = &[
     ("exec", &["-T"], "there is no terminal without -t"),
     ("exec", &["-p", "--port"], "the port is part of the target: HOST:PORT"),
     ("exec", &["-v", "--verbose"], "--log-level debug logs the connection"),
-    ("exec", &["-o", "-F", "-J", "-L", "-R", "-D"], "telexec ssh takes the options of ssh"),
+    ("exec", &["-L", "-R", "-D"], "telexec forward TARGET forwards ports"),
+    ("exec", &["-o", "-F", "-J"], "telexec ssh takes the options of ssh"),
     ("attach", &["--no-stdin"], "standard input is not forwarded without -i"),
     ("ps", &["--filter", "-f", "-e"], "executions are listed, by --label; for processes: telexec exec TARGET ps -ef"),
 ];

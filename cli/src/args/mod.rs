@@ -10,6 +10,7 @@ mod config;
 mod exec;
 mod executions;
 mod fleet;
+mod forward;
 mod habits;
 pub(crate) mod help;
 mod mcp;
@@ -35,6 +36,7 @@ pub(crate) use self::fleet::{
     FleetAction, FleetArgs, FleetAttachArgs, FleetCommandArgs, FleetKillArgs, FleetPsArgs, FleetQueryArgs, HostArgs,
     OutputArgs, ParallelArgs, ScheduleArgs,
 };
+pub(crate) use self::forward::{ConnectToArgs, ForwardArgs};
 pub(crate) use self::mcp::{HttpArgs, McpArgs, TypedTarget};
 pub(crate) use self::ssh::SshArgs;
 pub(crate) use self::tool::{ToolArgs, ToolOptions, ToolStyle};
@@ -111,6 +113,10 @@ With --json, one object:
     Input(InputArgs),
     /// Send a signal to executions
     Kill(KillArgs),
+    /// Forward ports and Unix sockets to or from an agent's machine
+    Forward(ForwardArgs),
+    /// Join standard input and output to a connection from an agent's machine
+    Connect(ConnectToArgs),
     /// Call an AI tool with JSON parameters, or list the tools
     Tool(ToolArgs),
     /// Serve the tools to MCP clients over standard input and output, or HTTP

@@ -5,10 +5,12 @@ mod certs;
 mod check;
 mod completions;
 mod config;
+mod connect;
 mod connections;
 mod exec;
 mod find;
 mod fleet;
+mod forward;
 mod info;
 mod input;
 mod kill;
@@ -44,6 +46,8 @@ pub(crate) fn run(cli: Cli) -> u8 {
         Subcommand::Wait(args) => run_single_threaded(args.connect.log_level, wait::run(args)),
         Subcommand::Input(args) => run_single_threaded(args.connect.log_level, input::run(args)),
         Subcommand::Kill(args) => run_single_threaded(args.connect.log_level, kill::run(args)),
+        Subcommand::Forward(args) => run_async(Builder::new_multi_thread(), args.connect.log_level, forward::run(args)),
+        Subcommand::Connect(args) => run_single_threaded(args.connect.log_level, connect::run(args)),
         Subcommand::Tool(args) => run_single_threaded(args.connect.log_level, tool::run(args)),
         Subcommand::Mcp(args) => run_async(Builder::new_multi_thread(), args.connect.log_level, mcp::run(args)),
         Subcommand::Ping(args) => run_single_threaded(args.connect.log_level, info::ping(args)),

@@ -8,7 +8,7 @@ mod reconnect;
 
 use std::time::Duration;
 
-use telexec_client::{Agent, is_settled};
+use telexec_client::{Agent, Forwards, is_settled};
 use telexec_executor::ExecutorError;
 
 use self::hint::unreachable;
@@ -23,6 +23,8 @@ use crate::terminal::Signals;
 
 /// How long to wait until the agent has received a cancellation.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
+/// As much of a forwarded connection that is not read here waits in memory.
+const FORWARD_WINDOW_BYTES: u32 = 1024 * 1024;
 
 /// A connected agent, and the agent itself if it runs in this process.
 pub(crate) struct Session {
@@ -32,9 +34,12 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) async fn open(target: &Destination, args: &ConnectArgs) -> Result<Self, Failure> {
-        let config = Config::load()?;
-        let resolved = config.resolve(target, args)?;
-        own_certificate::check(&config, &resolved)?;
+        Self::connect(&resolve(target, args)?).await
+    }
+
+    async fn open_for_forwards(target: &Destination, args: &ConnectArgs) -> Result<Self, Failure> {
+        let mut resolved = resolve(target, args)?;
+        resolved.options.stream_window_bytes = FORWARD_WINDOW_BYTES;
         Self::connect(&resolved).await
     }
 
@@ -71,16 +76,40 @@ impl Session {
     }
 }
 
+fn resolve(target: &Destination, args: &ConnectArgs) -> Result<ResolvedTarget, Failure> {
+    let config = Config::load()?;
+    let resolved = config.resolve(target, args)?;
+    own_certificate::check(&config, &resolved)?;
+    Ok(resolved)
+}
+
 /// Connects, runs `work` and closes the session. A signal drops `work` and returns its exit code as a failure.
 pub(crate) async fn with_agent<T>(
     target: &Destination,
     args: &ConnectArgs,
     work: impl AsyncFnOnce(&Agent) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
+    with_session(Session::open(target, args), work).await
+}
+
+/// The same for forwards.
+pub(crate) async fn with_forwards<T>(
+    target: &Destination,
+    args: &ConnectArgs,
+    work: impl AsyncFnOnce(&Forwards) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let work = async |agent: &Agent| work(&agent.forwards()).await;
+    with_session(Session::open_for_forwards(target, args), work).await
+}
+
+async fn with_session<T>(
+    open: impl Future<Output = Result<Session, Failure>>,
+    work: impl AsyncFnOnce(&Agent) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     let mut signals = Signals::listen()?;
     let mut session = None;
     let done = tokio::select! {
-        done = async { work(&session.insert(Session::open(target, args).await?).agent).await } => done,
+        done = async { work(&session.insert(open.await?).agent).await } => done,
         code = signals.exit_code() => Err(Failure::silent(code)),
     };
     if let Some(session) = session {

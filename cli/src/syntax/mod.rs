@@ -5,6 +5,7 @@ mod destination;
 mod duration;
 mod environment;
 mod fold;
+mod forwarding;
 pub(crate) mod nodeset;
 mod pair;
 
@@ -13,4 +14,5 @@ pub(crate) use self::destination::{Destination, InvalidDestination, parse_agent}
 pub(crate) use self::duration::{parse_duration, parse_timeout};
 pub(crate) use self::environment::{EnvFile, Variable, parse_variable, read_env_file};
 pub(crate) use self::fold::fold;
+pub(crate) use self::forwarding::{Forwarding, parse_endpoint, parse_listen};
 pub(crate) use self::pair::parse_pair;

@@ -183,13 +183,13 @@ fn invalid_from_details(details: &ErrorDetails, message: &str) -> InvalidCommand
     }
 }
 
-fn info(reason: &str, metadata: impl IntoIterator<Item = (&'static str, String)>) -> ErrorDetails {
+pub(super) fn info(reason: &str, metadata: impl IntoIterator<Item = (&'static str, String)>) -> ErrorDetails {
     let metadata: HashMap<String, String> = metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     ErrorDetails::with_error_info(reason, DOMAIN, metadata)
 }
 
 /// The text, or as much of it as fits.
-fn cut(text: &str) -> String {
+pub(super) fn cut(text: &str) -> String {
     let end = text.floor_char_boundary(MAX_TEXT_BYTES);
     text.get(..end).unwrap_or_default().to_owned()
 }

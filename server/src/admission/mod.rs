@@ -121,7 +121,7 @@ impl Stack {
 
     /// What `decide` decides now. If it denies, it is asked again with an explanation, on a thread of its own and in the turn
     /// of the identity that calls: what takes long must not hold up other calls.
-    async fn explain_denial<T: Send + 'static>(
+    pub(crate) async fn explain_denial<T: Send + 'static>(
         &self,
         call: &Call,
         decide: impl Fn(&Self, &Call, Detail) -> (Decision, Result<T, ExecutorError>) + Send + 'static,
@@ -249,6 +249,7 @@ impl Guarded {
             Rpc::ResizeTerminal | Rpc::GetExecution | Rpc::ListExecutions => false,
             // not done to an execution
             Rpc::Execute | Rpc::Run | Rpc::Interact | Rpc::GetAgent | Rpc::CheckCommand => false,
+            Rpc::Connect | Rpc::Listen => false,
         };
         if has_effect || matches!(reached, Err(ExecutorError::Denied { .. })) {
             let operation = Operation { execution_id: Some(id), action: Some(rpc), ..operation };

@@ -14,7 +14,7 @@ use tracing::{Instrument, info};
 use crate::admission::Stack;
 use crate::audit::Operation;
 use crate::call::{Call, Rpc};
-use crate::policy::{Decision, Detail, Facts, Subject};
+use crate::policy::{Decision, Detail, Facts, PortUse, Subject};
 use crate::reload::{Changes, Watched};
 use crate::request_memory::Reservation;
 use crate::tls::client_cert_check::ClientCertCheck;
@@ -34,6 +34,8 @@ pub(crate) enum Permitted {
     Start(Option<Judged>),
     /// To do this to an execution, which is of this owner.
     Use(Rpc, ExecutionId, String),
+    /// To use a port.
+    Port(PortUse),
 }
 
 /// A command that may be judged again, and what it holds of the memory until then.
@@ -54,7 +56,7 @@ impl Permission {
     pub(crate) fn new(stack: &Stack, call: &Call, subject: Permitted, decision: &Decision) -> Arc<Self> {
         let id = match &subject {
             Permitted::Use(_, id, _) => OnceLock::from(id.clone()),
-            Permitted::Start(_) => OnceLock::new(),
+            Permitted::Start(_) | Permitted::Port(_) => OnceLock::new(),
         };
         let verdict = Mutex::new(Verdict { permitted_by: decision.policy.clone(), recorded: false });
         Arc::new(Self { stack: stack.clone(), call: call.clone(), subject, id, verdict })
@@ -85,7 +87,7 @@ impl Permission {
     /// The identity that the execution belongs to.
     pub(crate) fn owner(&self) -> &str {
         match &self.subject {
-            Permitted::Start(_) => self.call.caller.identity.as_str(),
+            Permitted::Start(_) | Permitted::Port(_) => self.call.caller.identity.as_str(),
             Permitted::Use(_, _, owner) => owner,
         }
     }
@@ -162,7 +164,7 @@ impl Permission {
     }
 
     /// Returns when it holds no more, with what a new call would be refused with; never, if nothing can change that.
-    async fn ended(self: &Arc<Self>) -> ExecutorError {
+    pub(crate) async fn ended(self: &Arc<Self>) -> ExecutorError {
         let cert_check = self.call.caller.cert_check.as_ref();
         // from before the first look
         let mut policy = self.stack.policy.as_ref().map(Watched::changes);
@@ -203,6 +205,11 @@ impl Permission {
                 let permitted = decision.permitted();
                 (decision, permitted)
             }
+            Permitted::Port(used) => {
+                let decision = self.stack.decide(&self.call.caller, self.call.rpc, &Subject::Port(used), detail);
+                let permitted = decision.permitted();
+                (decision, permitted)
+            }
             Permitted::Use(rpc, id, owner) => {
                 let (decision, reached) =
                     self.stack.decide_use(&self.call, *rpc, id, std::slice::from_ref(owner), detail);
@@ -216,11 +223,15 @@ impl Permission {
         let identity = &self.call.caller.identity;
         info!(%identity, id = id.map(ExecutionId::as_str), reason = %error, "ending a call that is no longer permitted");
         let action = match self.subject {
-            Permitted::Start(_) => self.call.rpc,
+            Permitted::Start(_) | Permitted::Port(_) => self.call.rpc,
             Permitted::Use(rpc, ..) => rpc,
         };
         self.stack.metrics.decided(action, false);
-        let operation = Operation { action: Some(action), execution_id: id, ..Operation::default() };
+        let port = match &self.subject {
+            Permitted::Port(used) => Some(used),
+            Permitted::Start(_) | Permitted::Use(..) => None,
+        };
+        let operation = Operation { action: Some(action), execution_id: id, port, ..Operation::default() };
         self.stack.audit.record_ended(&self.call, operation, decision, error);
     }
 

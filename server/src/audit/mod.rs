@@ -47,7 +47,7 @@ use self::key::Key;
 pub use self::key::digest;
 use self::log::Log;
 use self::omitted::OmittedRecords;
-use self::record::{Body, OperationRecord, Origin, Record};
+use self::record::{Body, ForwardRecord, OperationRecord, Origin, Record, UsedPort};
 use self::redact::Redact;
 pub use self::report::verify_files;
 use self::volume::Volume;
@@ -58,7 +58,7 @@ use crate::call::{Call, Rpc};
 use crate::hostname::hostname;
 use crate::identity::Identity;
 use crate::invalid::InvalidSetting;
-use crate::policy::Decision;
+use crate::policy::{Decision, PortUse};
 use crate::reload::Reload;
 
 /// After this the log counts as not writable.
@@ -128,6 +128,22 @@ pub(crate) struct Operation<'a> {
     pub(crate) position: Option<u64>,
     /// The identity that was asked about.
     pub(crate) about: Option<&'a Identity>,
+    /// What is forwarded.
+    pub(crate) port: Option<&'a PortUse>,
+}
+
+/// What came of a forward.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ForwardOutcome<'a> {
+    /// Bytes from the caller.
+    pub(crate) received: u64,
+    /// Bytes to the caller.
+    pub(crate) sent: u64,
+    pub(crate) wall_time: Duration,
+    /// Why it ended.
+    pub(crate) cause: &'static str,
+    /// The error of the system, if there was one.
+    pub(crate) errno: Option<&'a str>,
 }
 
 impl Audit {
@@ -272,6 +288,30 @@ impl Audit {
         }
     }
 
+    /// Whether a forward can be recorded, if it must be.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Exhausted`].
+    pub(crate) fn check_forward(&self) -> Result<(), ExecutorError> {
+        let refuses = self.0.as_ref().is_some_and(|inner| inner.when_full == WhenFull::Refuse);
+        match self.faults() {
+            Some((_, true)) if refuses => Err(ExecutorError::Exhausted {
+                reason: "the audit log cannot be written; nothing was forwarded".to_owned(),
+                retry_after: Some(RETRY_AFTER),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Records the end of a forward. Does not wait for the write.
+    pub(crate) fn record_forward(&self, call: &Call, used: &PortUse, outcome: ForwardOutcome<'_>) {
+        let Some(inner) = self.0.clone() else { return };
+        if inner.fits(call, rest(call) / 2, false) {
+            let record = Record::new(Body::Forward(ForwardRecord::new(used, outcome))).of(&Origin::of(call));
+            tokio::spawn(async move { inner.write(record).await });
+        }
+    }
+
     /// Whether this is the caller's first input to an execution by this RPC, as far as remembered.
     pub(crate) fn is_first_input(&self, call: &Call, id: &ExecutionId) -> bool {
         let Some(inner) = &self.0 else { return false };
@@ -409,9 +449,11 @@ impl Inner {
             return None;
         }
         let action = operation.action.filter(|action| *action != call.rpc).map(Rpc::as_str);
+        let action = operation.port.map(|used| used.action.as_str()).or(action);
         let signal = operation.signal.map(|signal| signal.to_string());
         let about = operation.about.map(|identity| record::clip_name(identity.as_str()));
-        let record = OperationRecord { action, signal, position: operation.position, about };
+        let port = operation.port.map(UsedPort::from);
+        let record = OperationRecord { action, signal, position: operation.position, about, port };
         let body = Body::Call { decision: decision.into(), operation: record, failure: error.map(Into::into) };
         Some(Record::new(body).of(&Origin::of(call)).about(operation.execution_id))
     }

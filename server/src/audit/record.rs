@@ -7,11 +7,12 @@ use serde::Serialize;
 use telexec_executor::{ExecutionId, ExecutorError, TraceContext};
 use time::OffsetDateTime;
 
+use super::ForwardOutcome;
 use super::command::{Asked, clip, clip_to};
 use super::json;
-use super::timestamp::rfc3339;
+use super::timestamp::{ms, rfc3339};
 use crate::call::Call;
-use crate::policy::Decision;
+use crate::policy::{Decision, Endpoint, PortUse};
 
 /// A record without the fields of the chain.
 #[derive(Debug)]
@@ -190,6 +191,8 @@ pub(super) enum Body {
         #[serde(flatten)]
         failure: Option<Failure>,
     },
+    /// A forward has ended, or came to nothing.
+    Forward(ForwardRecord),
     /// Totals of a caller's records that were omitted.
     Omitted(Omitted),
     /// The agent has opened this log.
@@ -209,6 +212,7 @@ impl Body {
             Self::End(_) => "end",
             Self::NotStarted(_) => "not_started",
             Self::Call { .. } => "call",
+            Self::Forward(_) => "forward",
             Self::Omitted(_) => "more",
             Self::Opened { .. } => "opened",
             Self::Recovered { .. } => "recovered",
@@ -230,6 +234,56 @@ pub(super) struct OperationRecord {
     /// The identity that CheckCommand was asked about, if not the caller's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) about: Option<String>,
+    #[serde(flatten)]
+    pub(super) port: Option<UsedPort>,
+}
+
+/// What is forwarded.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct UsedPort {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    port: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unix_path: Option<String>,
+}
+
+impl From<&PortUse> for UsedPort {
+    fn from(used: &PortUse) -> Self {
+        match &used.endpoint {
+            Endpoint::Tcp { host, port } => Self { host: Some(clip(host)), port: Some(*port), unix_path: None },
+            Endpoint::Unix(path) => Self { unix_path: Some(clip(path)), ..Self::default() },
+        }
+    }
+}
+
+/// The end of a forward.
+#[derive(Debug, Serialize)]
+pub(super) struct ForwardRecord {
+    action: &'static str,
+    #[serde(flatten)]
+    port: UsedPort,
+    cause: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    errno: Option<String>,
+    received_bytes: u64,
+    sent_bytes: u64,
+    wall_ms: u64,
+}
+
+impl ForwardRecord {
+    pub(super) fn new(used: &PortUse, outcome: ForwardOutcome<'_>) -> Self {
+        Self {
+            action: used.action.as_str(),
+            port: used.into(),
+            cause: outcome.cause,
+            errno: outcome.errno.map(clip_name),
+            received_bytes: outcome.received,
+            sent_bytes: outcome.sent,
+            wall_ms: ms(outcome.wall_time),
+        }
+    }
 }
 
 /// A start that came to nothing.

@@ -74,6 +74,11 @@ impl Deadline {
         Ok(answer.await)
     }
 
+    /// Waits for it, and returns its status; never, if there is none.
+    pub(crate) async fn passed(&self) -> Status {
+        passed(self.at).await
+    }
+
     /// After a lost connection too, a command waits for a call that only follows it no longer than this.
     pub(crate) fn outlive(&self, connection: &ConnectionState) {
         if let Some(at) = self.at {

@@ -1,10 +1,10 @@
-//! The RPCs of the two services.
+//! The RPCs of the services.
 
 /// Writes [`Rpc`] from a row for each: its service and its name in the proto, and its group of actions in the policy
 /// schema.
 macro_rules! rpcs {
     ($($service:ident / $rpc:ident: $group:literal,)+) => {
-        /// Every RPC of the two services. In policies these are the actions.
+        /// Every RPC of the services. In policies these are the actions, but those of a `Subject` that has its own.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Rpc {
             $($rpc,)+
@@ -49,4 +49,6 @@ rpcs! {
     ExecutionService/ListExecutions: "read",
     AgentService/GetAgent: "read",
     AgentService/CheckCommand: "read",
+    ForwardService/Connect: "ports",
+    ForwardService/Listen: "ports",
 }

@@ -112,6 +112,12 @@ pub struct Config {
     pub max_executions: u32,
     /// Of these, how many may be of one identity. Default: as many as there may be.
     pub max_executions_per_identity: Option<NonZeroU32>,
+    /// How many forwards may be open at once: connections, and sockets that listen. Default 1,024.
+    pub max_forwards: u32,
+    /// Of these, how many may be of one identity. Default: three quarters of them.
+    pub max_forwards_per_identity: Option<NonZeroU32>,
+    /// Without a policy: callers may let the agent listen on addresses other machines reach too. Default: no.
+    pub allow_remote_bind: bool,
     /// How many commands each identity may start per second, and in one burst. Default: any number.
     pub max_starts_per_second: Option<NonZeroU32>,
     /// Require this containment of a command's processes, or refuse to start. Default: the best that works here.
@@ -264,6 +270,9 @@ impl Default for Config {
             max_request_fields: 131_072,
             max_executions: local.max_executions,
             max_executions_per_identity: None,
+            max_forwards: 1024,
+            max_forwards_per_identity: None,
+            allow_remote_bind: false,
             max_starts_per_second: None,
             containment: None,
             require_containment: None,

@@ -27,8 +27,9 @@ const FIELD_BYTES: usize = 256;
 const NESTED: [&str; 2] = [Rpc::Interact.path(), Rpc::CheckCommand.path()];
 
 /// Methods with streams of requests. For others all messages count together, and one is expected.
-const STREAMS: [&str; 3] = [
+const STREAMS: [&str; 4] = [
     Rpc::Interact.path(),
+    Rpc::Connect.path(),
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];

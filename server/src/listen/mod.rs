@@ -9,6 +9,7 @@ pub(crate) mod vsock;
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use tokio::net::{TcpStream, UnixStream};
 use tokio_vsock::VsockStream;
@@ -112,6 +113,14 @@ impl Listeners {
     /// The bound addresses, with the actual port where 0 was configured.
     pub fn addresses(&self) -> Vec<ListenAddress> {
         self.all.iter().map(Listener::address).collect()
+    }
+
+    /// The paths of the Unix sockets, with that for metrics.
+    pub(crate) fn unix_paths(&self) -> Vec<PathBuf> {
+        let addresses = self.addresses().into_iter().chain(self.metrics_address());
+        addresses
+            .filter_map(|address| if let ListenAddress::Unix(path) = address { Some(path) } else { None })
+            .collect()
     }
 
     /// The same for metrics.

@@ -149,6 +149,7 @@ impl Denied<'_> {
     fn explain(&self, condition: &Condition) -> String {
         condition.explain(self.request, |attribute| match self.subject {
             Subject::Command(facts) => facts.why_missing(attribute),
+            Subject::Port(used) => used.why_missing().to_owned(),
             _ => format!("{attribute} is not known"),
         })
     }

@@ -146,7 +146,7 @@ fn duration(duration: Duration) -> Value {
 }
 
 /// Whether the path is in canonical form, so that a rule on its text is a rule on the directory.
-fn is_plain(path: &str) -> bool {
+pub(crate) fn is_plain(path: &str) -> bool {
     path == "/"
         || path.strip_prefix('/').is_some_and(|rest| !rest.split('/').any(|part| matches!(part, "" | "." | "..")))
 }

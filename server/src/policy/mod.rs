@@ -10,6 +10,7 @@ mod environment;
 mod explanation;
 mod facts;
 mod fault;
+mod port_use;
 mod role;
 mod rule;
 
@@ -26,9 +27,10 @@ use tracing::{info, warn};
 
 pub(crate) use self::decision::{Decision, Detail};
 use self::explanation::Denied;
-pub(crate) use self::facts::Facts;
+pub(crate) use self::facts::{Facts, is_plain};
 pub use self::fault::PolicyError;
 use self::fault::Source;
+pub(crate) use self::port_use::{Endpoint, PortAction, PortUse};
 pub(crate) use self::role::Roles;
 use self::rule::Rule;
 use crate::call::Rpc;
@@ -110,6 +112,8 @@ pub(crate) enum Subject<'a> {
     Agent,
     /// A command to be started.
     Command(&'a Facts),
+    /// A port or a Unix socket.
+    Port(&'a PortUse),
     /// Another identity, to ask what it may do: the action CheckAs.
     Identity(&'a str),
     /// An execution, with the identity that owns it.
@@ -219,6 +223,7 @@ impl Policy {
         let (resource, context) = match subject {
             Subject::Agent => (agent.clone(), call()),
             Subject::Command(facts) => (agent.clone(), facts.context(transport)),
+            Subject::Port(used) => (agent.clone(), call().into_iter().chain(used.context()).collect()),
             Subject::Identity(name) => {
                 if *name != caller.identity.as_str() {
                     entities.push(self.identity(name)?);
@@ -295,6 +300,7 @@ impl Policy {
 fn action_name(rpc: Rpc, subject: &Subject<'_>) -> &'static str {
     match subject {
         Subject::Identity(_) => "CheckAs",
+        Subject::Port(used) => used.action.as_str(),
         _ => rpc.as_str(),
     }
 }

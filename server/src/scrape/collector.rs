@@ -15,6 +15,7 @@ use telexec_engine::LocalExecutor;
 use crate::admission::Stack;
 use crate::audit::Audit;
 use crate::config::Config;
+use crate::forward::ForwardLimiter;
 use crate::listen::connection_limiter::ConnectionLimiter;
 use crate::logging;
 use crate::tls::Tls;
@@ -24,16 +25,24 @@ pub(crate) struct AgentCollector {
     engine: LocalExecutor,
     audit: Audit,
     connections: ConnectionLimiter,
+    forwards: ForwardLimiter,
     tls: Option<Tls>,
     max_executions: u32,
     max_connections: u32,
 }
 
 impl AgentCollector {
-    pub(crate) fn new(config: &Config, stack: &Stack, connections: ConnectionLimiter, tls: Option<Tls>) -> Self {
+    pub(crate) fn new(
+        config: &Config,
+        stack: &Stack,
+        connections: &ConnectionLimiter,
+        forwards: &ForwardLimiter,
+        tls: Option<Tls>,
+    ) -> Self {
         let (engine, audit) = (stack.engine.clone(), stack.audit.clone());
+        let (connections, forwards) = (connections.clone(), forwards.clone());
         let Config { max_executions, max_connections, .. } = *config;
-        Self { engine, audit, connections, tls, max_executions, max_connections }
+        Self { engine, audit, connections, forwards, tls, max_executions, max_connections }
     }
 
     /// The agent's own metrics.
@@ -57,6 +66,7 @@ impl AgentCollector {
             "Maximum of open connections (max_connections)",
             self.max_connections.into(),
         )?;
+        self.encode_forwards(encoder)?;
         if let Some(tls) = &self.tls {
             let end = since_epoch(tls.current().certificate.end());
             encoder.gauge(
@@ -75,6 +85,28 @@ impl AgentCollector {
             )?;
         }
         Ok(())
+    }
+}
+
+impl AgentCollector {
+    fn encode_forwards(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+        let forwards = &self.forwards;
+        encoder.gauge(
+            "telexec_forwards",
+            "Open forwards: connections, and sockets that listen",
+            forwards.open().into(),
+        )?;
+        encoder.gauge("telexec_forwards_limit", "Maximum of open forwards (max_forwards)", forwards.limit().into())?;
+        encoder.counter(
+            "telexec_forward_received_bytes",
+            "Bytes that callers sent into forwarded connections",
+            forwards.received() as f64,
+        )?;
+        encoder.counter(
+            "telexec_forward_sent_bytes",
+            "Bytes that callers were sent from forwarded connections",
+            forwards.sent() as f64,
+        )
     }
 }
 

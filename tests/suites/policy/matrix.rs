@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use prost::Message;
 use prost_types::FileDescriptorSet;
 use telexec_proto::v1::{
-    AttachRequest, CheckCommandRequest, ExecuteRequest, ExecutionEvent, GetAgentRequest, GetExecutionRequest,
-    InteractRequest, ListExecutionsRequest, ResizeTerminalRequest, SignalExecutionRequest, TerminalSize,
-    WriteInputRequest, interact_request::Request as Step,
+    AttachRequest, CheckCommandRequest, ConnectRequest, Dial, ExecuteRequest, ExecutionEvent, GetAgentRequest,
+    GetExecutionRequest, InteractRequest, ListExecutionsRequest, ListenRequest, ResizeTerminalRequest,
+    SignalExecutionRequest, TcpAddress, TerminalSize, WriteInputRequest, connect_request, dial,
+    forward_service_client::ForwardServiceClient, interact_request::Request as Step, listen_request,
 };
 use telexec_tests::{Agent, Grpcurl, Wire, follow, within};
 use tonic::{Code, Response, Status, Streaming};
@@ -67,6 +68,17 @@ async fn call(wire: &Wire, rpc: &str) -> Result<(), Status> {
                 let request = CheckCommandRequest { request: Some(command), ..Default::default() };
                 agent.check_command(request).await.map(drop)
             }
+            "Connect" => {
+                let to = Some(dial::To::UnixPath("/nothing".into()));
+                let step = Some(connect_request::Step::Dial(Dial { to, ..Default::default() }));
+                let mut forwards = ForwardServiceClient::with_origin(wire.clone(), Wire::origin());
+                forwards.connect(futures_util::stream::iter([ConnectRequest { step }])).await.map(drop)
+            }
+            "Listen" => {
+                let at = Some(listen_request::At::Tcp(TcpAddress::default()));
+                let mut forwards = ForwardServiceClient::with_origin(wire.clone(), Wire::origin());
+                forwards.listen(ListenRequest { at, ..Default::default() }).await.map(drop)
+            }
             new => panic!("{new} is a new RPC: add a call of it here, and an action to the schema of policies"),
         }
     };
@@ -91,14 +103,21 @@ fn all() -> BTreeSet<String> {
     rpcs().into_iter().collect()
 }
 
+/// What an RPC is called in policies.
+fn action(rpc: &str) -> &str {
+    if rpc == "Connect" { "Forward" } else { rpc }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_role_may_do_what_its_rule_says_and_nothing_else() {
-    assert_eq!(rpcs().len(), 11);
-    let rule_for =
-        |rpc: &String| format!("permit(principal in Role::\"{rpc}\", action == Action::\"{rpc}\", resource);\n");
+    assert_eq!(rpcs().len(), 13);
+    let rule_for = |rpc: &String| {
+        let action = action(rpc);
+        format!("permit(principal in Role::\"{rpc}\", action == Action::\"{action}\", resource);\n")
+    };
     let group =
         |name: &&str| format!("permit(principal in Role::\"{name}\", action in Action::\"{name}\", resource);\n");
-    let groups = ["start", "read", "control"];
+    let groups = ["start", "read", "control", "ports"];
     let policy: String = rpcs().iter().map(rule_for).chain(groups.iter().map(group)).collect();
     let names = rpcs().into_iter().chain(groups.map(str::to_owned));
     let roles: String = names.map(|name| format!("{name} = [\"{name}-*\"]\n")).collect();

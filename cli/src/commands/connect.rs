@@ -1,0 +1,47 @@
+//! `telexec connect`: joins standard input and output to a connection from the agent's machine.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use telexec_client::{ForwardError, Forwards};
+use tokio::io::{AsyncWrite, Stdout};
+
+use super::forward::failure;
+use crate::args::ConnectToArgs;
+use crate::connect::with_forwards;
+use crate::output::{Failure, exit};
+
+pub(crate) async fn run(args: ConnectToArgs) -> Result<u8, Failure> {
+    with_forwards(&args.agent.target, &args.connect, async |forwards| connect(&args, forwards).await).await.map(|()| 0)
+}
+
+async fn connect(args: &ConnectToArgs, forwards: &Forwards) -> Result<(), Failure> {
+    let failed = |error: &ForwardError| failure(&args.agent.target, error);
+    let connection = forwards.connect(args.to.clone()).await.map_err(|error| failed(&error))?;
+    let done = connection.join(tokio::io::stdin(), Output(tokio::io::stdout())).await;
+    done.map_err(|error| match &error {
+        ForwardError::Here(broken) if broken.kind() == io::ErrorKind::BrokenPipe => Failure::silent(exit::BROKEN_PIPE),
+        error => failed(error),
+    })
+}
+
+/// Standard output, which ends when it is shut down: who reads it is waiting for that.
+struct Output(Stdout);
+
+impl AsyncWrite for Output {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.0).poll_flush(cx))?;
+        let nowhere = OpenOptions::new().write(true).open("/dev/null")?;
+        Poll::Ready(rustix::stdio::dup2_stdout(nowhere).map_err(io::Error::from))
+    }
+}

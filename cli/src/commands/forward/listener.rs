@@ -1,0 +1,156 @@
+//! Sockets that listen here, and connections to and from here.
+
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::task::Poll;
+use std::time::Duration;
+
+use rustix::fs::Mode;
+use telexec_client::{Connection, Endpoint, ForwardError};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, lookup_host};
+
+/// For connections from here.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What listens on one address.
+pub(super) struct Listener {
+    sockets: Vec<ListeningSocket>,
+    endpoint: Endpoint,
+}
+
+enum ListeningSocket {
+    Tcp(TcpListener),
+    Unix { listener: UnixListener, _file: RemovedOnDrop },
+}
+
+struct RemovedOnDrop(PathBuf);
+
+impl Drop for RemovedOnDrop {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A connection here.
+pub(super) enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Listener {
+    pub(super) async fn bind(endpoint: &Endpoint) -> io::Result<Self> {
+        match endpoint {
+            Endpoint::Tcp { host, port } => Self::bind_tcp(host, *port).await,
+            Endpoint::Unix(path) => Self::bind_unix(path),
+        }
+    }
+
+    /// On both families for localhost, with the same port, as ssh does.
+    async fn bind_tcp(host: &str, port: u16) -> io::Result<Self> {
+        let host = if host == "*" { "::" } else { host };
+        let mut addresses: Vec<SocketAddr> = lookup_host((host, port)).await?.collect();
+        addresses.sort_by_key(SocketAddr::is_ipv6);
+        let first = TcpListener::bind(addresses.as_slice()).await?;
+        let bound = first.local_addr()?;
+        let mut sockets = vec![ListeningSocket::Tcp(first)];
+        if host == "localhost" && bound.is_ipv4() {
+            // there may be no IPv6 here
+            let other = TcpListener::bind((Ipv6Addr::LOCALHOST, bound.port())).await;
+            sockets.extend(other.map(ListeningSocket::Tcp));
+        }
+        let endpoint = Endpoint::Tcp { host: bound.ip().to_string(), port: bound.port() };
+        Ok(Self { sockets, endpoint })
+    }
+
+    /// For this user alone.
+    fn bind_unix(path: &str) -> io::Result<Self> {
+        let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+        let bound = UnixListener::bind(Path::new(path));
+        rustix::process::umask(before);
+        let listener = ListeningSocket::Unix { listener: bound?, _file: RemovedOnDrop(path.into()) };
+        Ok(Self { sockets: vec![listener], endpoint: Endpoint::Unix(path.to_owned()) })
+    }
+
+    /// With the actual port.
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    pub(super) async fn accept(&self) -> io::Result<Socket> {
+        std::future::poll_fn(|context| {
+            for socket in &self.sockets {
+                let accepted = match socket {
+                    ListeningSocket::Tcp(listener) => {
+                        listener.poll_accept(context).map_ok(|(tcp, _)| Socket::tuned(tcp))
+                    }
+                    ListeningSocket::Unix { listener, .. } => {
+                        listener.poll_accept(context).map_ok(|(unix, _)| Socket::Unix(unix))
+                    }
+                };
+                if accepted.is_ready() {
+                    return accepted;
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+impl Socket {
+    pub(super) async fn dial(endpoint: &Endpoint) -> io::Result<Self> {
+        let dial = async {
+            match endpoint {
+                Endpoint::Tcp { host, port } => {
+                    let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                    Ok(Self::tuned(stream))
+                }
+                Endpoint::Unix(path) => UnixStream::connect(path).await.map(Self::Unix),
+            }
+        };
+        let dialled = tokio::time::timeout(DIAL_TIMEOUT, dial).await;
+        dialled.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no answer")))
+    }
+
+    fn tuned(stream: TcpStream) -> Self {
+        let _ = stream.set_nodelay(true);
+        Self::Tcp(stream)
+    }
+
+    /// Carries the bytes; a reset of one side is one of the other.
+    pub(super) async fn join(mut self, connection: Connection) -> Result<(), ForwardError> {
+        let joined = match &mut self {
+            Self::Tcp(stream) => {
+                let (reader, writer) = stream.split();
+                connection.join(reader, writer).await
+            }
+            Self::Unix(stream) => {
+                let (reader, writer) = stream.split();
+                connection.join(reader, writer).await
+            }
+        };
+        if joined.is_err() {
+            self.reset();
+        }
+        joined
+    }
+
+    /// Closes it such that the other side sees a reset; of Unix sockets there is none.
+    pub(super) fn reset(self) {
+        if let Self::Tcp(stream) = &self {
+            let _ = stream.set_zero_linger();
+        }
+    }
+
+    pub(super) fn stream(&mut self) -> &mut (dyn SocketStream + Send) {
+        match self {
+            Self::Tcp(stream) => stream,
+            Self::Unix(stream) => stream,
+        }
+    }
+}
+
+/// Either kind of stream.
+pub(super) trait SocketStream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin {}
+impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> SocketStream for T {}

@@ -1,0 +1,89 @@
+//! Makes connections.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::time::Duration;
+
+use telexec_proto::convert::{ForwardFailure, ForwardStep};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{Instant, timeout_at};
+
+use super::Forwards;
+use super::socket::Socket;
+use crate::identity::Identity;
+use crate::policy::Endpoint;
+
+/// For the look-up and all addresses together.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Forwards {
+    /// # Errors
+    /// That of the last address, if none answers.
+    pub(super) async fn dial(&self, to: &Endpoint, identity: &Identity) -> Result<Socket, ForwardFailure> {
+        let until = Instant::now() + TIMEOUT;
+        match to {
+            Endpoint::Tcp { host, port } => {
+                let failed = |error: &io::Error| ForwardFailure::new(ForwardStep::Dial, to, error);
+                let found = timeout_at(until, self.look_up(host, *port, identity)).await;
+                let addresses = found
+                    .map_err(|_| failed(&no_answer()))?
+                    .map_err(|reason| ForwardFailure::because(ForwardStep::Dial, to, "EAI_NONAME", &reason))?;
+                any(&addresses, until).await.map(Socket::tuned).map_err(|error| failed(&error))
+            }
+            Endpoint::Unix(path) => self.dial_unix(to, path, until).await,
+        }
+    }
+
+    async fn dial_unix(&self, to: &Endpoint, path: &str, until: Instant) -> Result<Socket, ForwardFailure> {
+        let connected = timeout_at(until, UnixStream::connect(path)).await.unwrap_or_else(|_| Err(no_answer()));
+        let stream = connected.map_err(|error| ForwardFailure::new(ForwardStep::Dial, to, &error))?;
+        // there a caller would be taken for this agent's own user
+        match self.is_own_socket(&stream) {
+            true => Err(ForwardFailure::because(ForwardStep::Dial, to, "EACCES", "it is the agent's own socket")),
+            false => Ok(Socket::Unix(stream)),
+        }
+    }
+
+    fn is_own_socket(&self, stream: &UnixStream) -> bool {
+        let own = i32::try_from(std::process::id()).ok();
+        let listener = stream.peer_cred().ok().and_then(|peer| peer.pid());
+        let is_bound = |path: &Path| self.own.sockets.iter().any(|own| own == path);
+        listener.is_some() && listener == own
+            || stream.peer_addr().is_ok_and(|address| address.as_pathname().is_some_and(is_bound))
+    }
+
+    /// The addresses of a name, or why there are none. Others' look-ups that hang do not hold it up.
+    pub(super) async fn look_up(&self, host: &str, port: u16, identity: &Identity) -> Result<Vec<SocketAddr>, String> {
+        if let Ok(address) = host.parse() {
+            return Ok(vec![SocketAddr::new(address, port)]);
+        }
+        let name = host.to_owned();
+        let found = self.names.run(identity.as_str(), move || (name.as_str(), port).to_socket_addrs()).await;
+        let found = found.map_err(|lost| lost.to_string())?.map_err(|error| {
+            let text = error.to_string();
+            text.strip_prefix("failed to lookup address information: ").unwrap_or(&text).to_lowercase()
+        })?;
+        let found: Vec<_> = found.collect();
+        if found.is_empty() { Err("the name has no address".to_owned()) } else { Ok(found) }
+    }
+}
+
+/// Each gets its share of the time that is left.
+async fn any(addresses: &[SocketAddr], until: Instant) -> io::Result<TcpStream> {
+    let mut failure = no_answer();
+    for (at, address) in addresses.iter().enumerate() {
+        let left = u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);
+        let share = until.saturating_duration_since(Instant::now()) / left;
+        match tokio::time::timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => failure = error,
+            Err(_) => failure = no_answer(),
+        }
+    }
+    Err(failure)
+}
+
+fn no_answer() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "no answer")
+}

@@ -1,0 +1,82 @@
+//! Connections to and from the network of this machine: `telexec.v1.ForwardService`.
+//!
+//! `service` has the RPCs, `wire` reads their addresses, `passage` has what goes with each forward: permission, limit,
+//! audit. `dial` and `listen` make the sockets, `accepted` keeps those that wait to be taken, `relay` carries the
+//! bytes.
+
+mod accepted;
+mod dial;
+mod limiter;
+mod listen;
+mod passage;
+mod relay;
+mod service;
+mod socket;
+mod wire;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use telexec_engine::{LocalExecutor, Workers};
+use telexec_executor::Command;
+use tokio_util::sync::CancellationToken;
+
+use self::accepted::AcceptedConnections;
+pub(crate) use self::limiter::ForwardLimiter;
+pub(crate) use self::service::ForwardRpcs;
+use crate::admission::Stack;
+use crate::config::Config;
+
+/// Concurrent look-ups of names, which may block on the network, and of these for one identity.
+const MAX_LOOK_UPS: usize = 64;
+const MAX_LOOK_UPS_EACH: usize = 48;
+
+/// What all forwards share; clones share it.
+#[derive(Clone)]
+pub(crate) struct Forwards {
+    pub(crate) limiter: ForwardLimiter,
+    /// Ends all of them.
+    pub(crate) closing: CancellationToken,
+    accepted: AcceptedConnections,
+    names: Workers,
+    /// Whether the agent may listen on other addresses than of the loopback without a policy.
+    allow_remote_bind: bool,
+    own: Arc<Own>,
+}
+
+/// The agent itself.
+struct Own {
+    user: String,
+    uid: u32,
+    /// The Unix sockets that it listens on.
+    sockets: Vec<PathBuf>,
+}
+
+impl Forwards {
+    /// # Errors
+    /// Threads cannot be made.
+    pub(crate) fn new(config: &Config, engine: &LocalExecutor, sockets: Vec<PathBuf>) -> io::Result<Self> {
+        let own = Command::shell("true").build().ok().and_then(|command| engine.resolve(&command).ok());
+        let uid = rustix::process::geteuid().as_raw();
+        let user = own.map_or_else(|| uid.to_string(), |own| own.user);
+        Ok(Self {
+            limiter: ForwardLimiter::new(config),
+            closing: CancellationToken::new(),
+            accepted: AcceptedConnections::default(),
+            names: Workers::with_share("names", 1, MAX_LOOK_UPS, MAX_LOOK_UPS_EACH)?,
+            allow_remote_bind: config.allow_remote_bind,
+            own: Arc::new(Own { user, uid, sockets }),
+        })
+    }
+
+    /// The RPCs.
+    pub(crate) fn rpcs(&self, stack: Stack) -> ForwardRpcs {
+        ForwardRpcs { stack, forwards: self.clone() }
+    }
+
+    /// Whether Unix sockets as this user are as the agent itself.
+    fn is_own(&self, user: &str) -> bool {
+        user.is_empty() || user == self.own.user || user.parse() == Ok(self.own.uid)
+    }
+}
