@@ -25,13 +25,16 @@ Flags, as with ssh(1), before and after HOST:
   -t, -tt, -T        a terminal if standard input is one, always, never
   -n, -f             standard input is /dev/null; and go to the background once connected
   -N                 no command: until a signal, or the agent is gone
+  -W HOST:PORT       standard input and output are a connection from the agent's machine
+  -L, -R, -D         forwards and a SOCKS proxy, as with telexec forward
   -q, -E FILE        no messages of telexec's own; messages to this file
   -G, -V             print the settings of HOST; the version
   -o KEY=VALUE       User, Port, HostName, ConnectTimeout, RequestTTY, RemoteCommand, SessionType,
-                     StdinNull, SetEnv, SendEnv and LogLevel have their meaning; others are ignored
+                     StdinNull, SetEnv, SendEnv, LogLevel, LocalForward, RemoteForward,
+                     DynamicForward and ExitOnForwardFailure have their meaning; others are ignored
   -O check|exit|stop 255, as without a master connection, since none is needed
   -1246AaCgKkMvXxYy and -BbceFIimPS with a value are ignored
-  -DLRsWw and -J, with their keys and ProxyCommand, are refused
+  -s, -w and -J, with their keys and ProxyCommand, are refused
 
 A lost connection is made up for, for 30s or what TELEXEC_RECONNECT says; 0: never.
 

@@ -5,21 +5,28 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use telexec_client::{ForwardError, Forwards};
+use telexec_client::{Endpoint, ForwardError, Forwards};
 use tokio::io::{AsyncWrite, Stdout};
 
 use super::forward::failure;
 use crate::args::ConnectToArgs;
+use crate::config::ConnectArgs;
 use crate::connect::with_forwards;
 use crate::output::{Failure, exit};
+use crate::syntax::Destination;
 
 pub(crate) async fn run(args: ConnectToArgs) -> Result<u8, Failure> {
-    with_forwards(&args.agent.target, &args.connect, async |forwards| connect(&args, forwards).await).await.map(|()| 0)
+    join(&args.agent.target, &args.connect, &args.to).await
 }
 
-async fn connect(args: &ConnectToArgs, forwards: &Forwards) -> Result<(), Failure> {
-    let failed = |error: &ForwardError| failure(&args.agent.target, error);
-    let connection = forwards.connect(args.to.clone()).await.map_err(|error| failed(&error))?;
+/// Joins standard input and output to a connection from the target.
+pub(super) async fn join(target: &Destination, args: &ConnectArgs, to: &Endpoint) -> Result<u8, Failure> {
+    with_forwards(target, args, async |forwards| connect(target, to, forwards).await).await.map(|()| 0)
+}
+
+async fn connect(target: &Destination, to: &Endpoint, forwards: &Forwards) -> Result<(), Failure> {
+    let failed = |error: &ForwardError| failure(target, error);
+    let connection = forwards.connect(to.clone()).await.map_err(|error| failed(&error))?;
     let done = connection.join(tokio::io::stdin(), Output(tokio::io::stdout())).await;
     done.map_err(|error| match &error {
         ForwardError::Here(broken) if broken.kind() == io::ErrorKind::BrokenPipe => Failure::silent(exit::BROKEN_PIPE),

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 mod ansible;
+mod forwards;
 mod line;
 mod programs;
 

@@ -6,6 +6,7 @@ mod remote;
 mod socks;
 
 use std::io::Write;
+use std::time::Duration;
 
 use telexec_client::{Endpoint, ForwardError, Forwards};
 use telexec_executor::ExecutorError;
@@ -15,7 +16,7 @@ use self::listener::Listener;
 use crate::args::ForwardArgs;
 use crate::connect::{call_failure, with_forwards};
 use crate::output::{Failure, exit, print_message_async};
-use crate::syntax::Destination;
+use crate::syntax::{Destination, Forwarding};
 
 /// An address cannot be listened on, or connected to.
 const FAILED: u8 = 1;
@@ -26,33 +27,70 @@ pub(crate) async fn run(args: ForwardArgs) -> Result<u8, Failure> {
 
 /// Returns when nothing can be forwarded any more.
 async fn forward(args: &ForwardArgs, forwards: &Forwards) -> Result<(), Failure> {
-    let target = &args.agent.target;
-    let mut tasks = JoinSet::new();
+    let mut running = Running::new(forwards, &args.agent.target, args.reconnect.reconnect);
     for forwarding in &args.local {
-        let listener = bind(&forwarding.listen).await?;
-        say(&format!("-L {} -> {}", listener.endpoint(), forwarding.to))?;
-        tasks.spawn(local::serve(
-            listener,
-            local::Service::To(forwarding.to.clone()),
-            forwards.clone(),
-            target.clone(),
-        ));
+        let at = running.start(&Wanted::Local(forwarding.clone())).await?;
+        say(&format!("-L {at} -> {}", forwarding.to))?;
     }
     for listen in &args.dynamic {
-        let listener = bind(listen).await?;
-        say(&format!("-D {}", listener.endpoint()))?;
-        tasks.spawn(local::serve(listener, local::Service::Socks, forwards.clone(), target.clone()));
+        let at = running.start(&Wanted::Dynamic(listen.clone())).await?;
+        say(&format!("-D {at}"))?;
     }
     for forwarding in &args.remote {
-        let listening = forwards.listen(&forwarding.listen).await.map_err(|error| failure(target, &error))?;
-        say(&format!("-R {} -> {}", listening.endpoint(), forwarding.to))?;
-        let limit = args.reconnect.reconnect;
-        tasks.spawn(remote::serve(listening, forwarding.to.clone(), forwards.clone(), target.clone(), limit));
+        let at = running.start(&Wanted::Remote(forwarding.clone())).await?;
+        say(&format!("-R {at} -> {}", forwarding.to))?;
     }
-    match tasks.join_next().await {
-        Some(Ok(done)) => done,
-        Some(Err(error)) => Err(Failure::new(exit::LOST, &error)),
-        None => Ok(()),
+    running.ended().await
+}
+
+/// One of the flags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    Local(Forwarding),
+    Remote(Forwarding),
+    Dynamic(Endpoint),
+}
+
+/// What is forwarded until this is dropped.
+pub(super) struct Running {
+    forwards: Forwards,
+    target: Destination,
+    /// For how long a lost connection is tried again.
+    reconnect: Duration,
+    tasks: JoinSet<Result<(), Failure>>,
+}
+
+impl Running {
+    pub(super) fn new(forwards: &Forwards, target: &Destination, reconnect: Duration) -> Self {
+        Self { forwards: forwards.clone(), target: target.clone(), reconnect, tasks: JoinSet::new() }
+    }
+
+    /// Returns where it listens.
+    pub(super) async fn start(&mut self, wanted: &Wanted) -> Result<Endpoint, Failure> {
+        let (forwards, target) = (self.forwards.clone(), self.target.clone());
+        let (listen, service) = match wanted {
+            Wanted::Local(Forwarding { listen, to }) => (listen, local::Service::To(to.clone())),
+            Wanted::Dynamic(listen) => (listen, local::Service::Socks),
+            Wanted::Remote(Forwarding { listen, to }) => {
+                let listening = forwards.listen(listen).await.map_err(|error| failure(&target, &error))?;
+                let at = listening.endpoint().clone();
+                self.tasks.spawn(remote::serve(listening, to.clone(), forwards, target, self.reconnect));
+                return Ok(at);
+            }
+        };
+        let listener = bind(listen).await?;
+        let at = listener.endpoint().clone();
+        self.tasks.spawn(local::serve(listener, service, forwards, target));
+        Ok(at)
+    }
+
+    /// Returns when one of them cannot go on; never, if there is none.
+    pub(super) async fn ended(&mut self) -> Result<(), Failure> {
+        match self.tasks.join_next().await {
+            Some(Ok(done)) => done,
+            Some(Err(error)) => Err(Failure::new(exit::LOST, &error)),
+            None => std::future::pending().await,
+        }
     }
 }
 

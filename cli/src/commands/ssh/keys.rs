@@ -42,6 +42,7 @@ fn set(key: &str, value: &str, settings: &mut Settings) -> Result<(), String> {
         "sendenv" => settings.send_environment.extend(words(value)?),
         "localforward" => settings.forward('L', &words(value)?.join(":")),
         "remoteforward" => settings.forward('R', &words(value)?.join(":")),
+        "exitonforwardfailure" => settings.forwards_are_needed |= is_yes(&word(value)?),
         "dynamicforward" => settings.forward('D', &word(value)?),
         _ => {}
     }

@@ -49,6 +49,8 @@ pub(super) struct Settings {
     /// Patterns of the caller's own variables.
     pub(super) send_environment: Vec<String>,
     pub(super) forwards: Vec<Forward>,
+    /// A socket that cannot be listened on ends it all.
+    pub(super) forwards_are_needed: bool,
     /// -W
     pub(super) stdio_forward: Option<String>,
     /// -J and ProxyCommand: what leads to the host.

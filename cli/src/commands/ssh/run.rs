@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use clap::{Args, FromArgMatches};
 use glob::Pattern;
-use telexec_client::Agent;
+use telexec_client::{Agent, Endpoint};
 
 use super::background;
 use super::host;
-use super::line::{Line, LogLevel, Session, Settings, Tty};
+use super::line::{Forward, Line, LogLevel, Session, Settings, Tty};
 use crate::args::ExecArgs;
-use crate::commands::{exec, run_single_threaded};
+use crate::commands::forward::{Running, Wanted};
+use crate::commands::{connect, exec, run_single_threaded};
 use crate::connect::{call_failure, with_agent};
 use crate::output::{Failure, exit, print_message};
+use crate::syntax::{Forwarding, parse_endpoint, parse_listen};
 
 /// Port 22 is what ssh and its callers mean by "the default".
 const SSH_PORT: u16 = 22;
@@ -24,20 +26,50 @@ pub(super) fn command(line: &Line) -> Result<u8, Failure> {
     refuse(&line.settings)?;
     let args = connection(line)?;
     let level = args.connect.log_level;
-    let is_background = line.settings.background;
-    match line.settings.session {
-        Some(Session::Nothing) => run_single_threaded(level, hold(args, is_background)),
-        _ => run_single_threaded(level, follow(with_command(line, args)?, is_background)),
+    let settings = &line.settings;
+    if let Some(address) = &settings.stdio_forward {
+        let to = parse_endpoint(address).map_err(|error| invalid('W', address, &error))?;
+        let joined = run_single_threaded(level, connect::join(&args.agent.target, &args.connect, &to));
+        return joined.map_err(of_transport);
     }
+    let wanted = settings.forwards.iter().map(wanted).collect::<Result<Vec<_>, _>>()?;
+    let plan = Plan { is_background: settings.background, wanted, are_needed: settings.forwards_are_needed };
+    match settings.session {
+        Some(Session::Nothing) => run_single_threaded(level, hold(args, plan)),
+        _ => run_single_threaded(level, follow(with_command(line, args)?, plan)),
+    }
+}
+
+/// What is done beside the command.
+struct Plan {
+    is_background: bool,
+    wanted: Vec<Wanted>,
+    /// If one of these cannot be had, nothing is done.
+    are_needed: bool,
+}
+
+fn wanted(Forward { kind, specification }: &Forward) -> Result<Wanted, Failure> {
+    let wanted = match kind {
+        'L' => specification.parse().map(Wanted::Local),
+        'R' => specification.parse().map(Wanted::Remote),
+        _ => parse_listen(specification).map(Wanted::Dynamic),
+    };
+    wanted.map_err(|error| invalid(*kind, specification, &error))
+}
+
+/// What fails before there is a command has ssh's code for that.
+fn of_transport(mut failure: Failure) -> Failure {
+    failure.code = exit::LOST;
+    failure
+}
+
+fn invalid(flag: char, value: &str, error: &str) -> Failure {
+    Failure::message(exit::LOST, format!("-{flag} {value}: {error}"))
 }
 
 /// What is not served.
 pub(super) fn refuse(settings: &Settings) -> Result<(), Failure> {
-    let what = if let Some(forward) = settings.forwards.first() {
-        format!("-{} {}: forwarding is not supported", forward.kind, forward.specification)
-    } else if let Some(address) = &settings.stdio_forward {
-        format!("-W {address}: forwarding is not supported")
-    } else if settings.session == Some(Session::Subsystem) {
+    let what = if settings.session == Some(Session::Subsystem) {
         "-s: subsystems are not supported".to_owned()
     } else if let Some(proxy) = &settings.proxy {
         format!("{proxy}: hosts are reached directly, not through another host or a command")
@@ -105,10 +137,11 @@ fn sent(patterns: &[String]) -> impl Iterator<Item = (String, String)> {
     variables.filter(move |(name, _)| any(&wanted, name) && !any(&removed, name))
 }
 
-async fn follow(args: ExecArgs, is_background: bool) -> Result<u8, Failure> {
+async fn follow(args: ExecArgs, plan: Plan) -> Result<u8, Failure> {
     let mut running = None;
     let work = async |agent: &Agent| {
-        if is_background {
+        let _forwards = forward(agent, &args, &plan).await?;
+        if plan.is_background {
             connected(agent, &args, true).await?;
         }
         exec::execute(&args, agent, &mut running).await
@@ -124,13 +157,35 @@ async fn connected(agent: &Agent, args: &ExecArgs, is_background: bool) -> Resul
     if is_background { background::connected() } else { Ok(()) }
 }
 
+/// As ssh: what cannot be listened on is said, and the rest goes on, unless it is said that it must not.
+async fn forward(agent: &Agent, args: &ExecArgs, plan: &Plan) -> Result<Running, Failure> {
+    let mut running = Running::new(&agent.forwards(), &args.agent.target, args.reconnect.reconnect);
+    for wanted in &plan.wanted {
+        match (running.start(wanted).await, wanted) {
+            (
+                Ok(Endpoint::Tcp { port, .. }),
+                Wanted::Remote(Forwarding { listen: Endpoint::Tcp { port: 0, .. }, to }),
+            ) => {
+                print_message(&format!("Allocated port {port} for remote forward to {to}"));
+            }
+            (Ok(_), _) => {}
+            (Err(failure), _) if plan.are_needed => return Err(of_transport(failure)),
+            (Err(failure), _) => failure.print(),
+        }
+    }
+    Ok(running)
+}
+
 /// -N: until a signal ends it, or the agent is gone.
-async fn hold(args: ExecArgs, is_background: bool) -> Result<u8, Failure> {
+async fn hold(args: ExecArgs, plan: Plan) -> Result<u8, Failure> {
     let work = async |agent: &Agent| {
-        connected(agent, &args, is_background).await?;
+        let mut forwards = forward(agent, &args, &plan).await?;
+        connected(agent, &args, plan.is_background).await?;
         loop {
-            tokio::time::sleep(PING_INTERVAL).await;
-            connected(agent, &args, false).await?;
+            tokio::select! {
+                ended = forwards.ended() => ended?,
+                () = tokio::time::sleep(PING_INTERVAL) => connected(agent, &args, false).await?,
+            }
         }
     };
     with_agent(&args.agent.target, &args.connect, work).await
