@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -74,9 +74,13 @@ impl Forwards {
         let failed = |error: io::Error| ForwardFailure::new(ForwardStep::Listen, at, &error);
         match at {
             Endpoint::Tcp { host, port } => {
-                let found = self.look_up(host, *port, identity).await;
-                let addresses =
-                    found.map_err(|reason| ForwardFailure::because(ForwardStep::Listen, at, "EAI_NONAME", &reason))?;
+                let addresses = match any_family(host) {
+                    Some(addresses) => addresses.into_iter().map(|address| SocketAddr::new(address, *port)).collect(),
+                    None => self
+                        .look_up(host, *port, identity)
+                        .await
+                        .map_err(|reason| ForwardFailure::because(ForwardStep::Listen, at, "EAI_NONAME", &reason))?,
+                };
                 bind_tcp(host, addresses).map_err(failed)
             }
             Endpoint::Unix(path) => bind_unix(path).map_err(failed),
@@ -84,11 +88,17 @@ impl Forwards {
     }
 }
 
+/// What needs no look-up, best first: not every machine has both families. `::` takes connections of both.
+fn any_family(host: &str) -> Option<[IpAddr; 2]> {
+    match host {
+        "localhost" => Some([Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]),
+        "::" => Some([Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()]),
+        _ => None,
+    }
+}
+
 /// The first address that can be had; of localhost that of the other family too, with the same port.
-fn bind_tcp(host: &str, mut addresses: Vec<SocketAddr>) -> io::Result<Bound> {
-    // who listens on one of two is expected on IPv4
-    addresses.sort_by_key(SocketAddr::is_ipv6);
-    addresses.dedup();
+fn bind_tcp(host: &str, addresses: Vec<SocketAddr>) -> io::Result<Bound> {
     let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
     let mut sockets = Vec::new();
     for address in &addresses {

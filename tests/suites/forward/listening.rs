@@ -32,6 +32,9 @@ async fn other_addresses_than_of_the_loopback_have_to_be_allowed() {
     let open = Site::start("allow_remote_bind = true");
     let listening = open.agent.connect().await.forwards().listen(&tcp("0.0.0.0:0")).await.unwrap();
     assert!(listening.endpoint().to_string().starts_with("0.0.0.0:"));
+    let any = open.agent.connect().await.forwards().listen(&tcp("*:0")).await.unwrap();
+    let Endpoint::Tcp { port, .. } = any.endpoint() else { panic!() };
+    within(TcpStream::connect(("127.0.0.1", *port))).await.unwrap();
     let error = open.agent.connect().await.forwards().listen(&tcp("203.0.113.1:0")).await.unwrap_err();
     let ForwardError::Failed(failure) = &error else { panic!("{error:?}") };
     assert_eq!((failure.step, failure.errno.as_str()), (ForwardStep::Listen, "EADDRNOTAVAIL"));

@@ -1,7 +1,7 @@
 //! Sockets that listen here, and connections to and from here.
 
 use std::io;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::task::Poll;
 use std::time::Duration;
@@ -48,9 +48,15 @@ impl Listener {
 
     /// On both families for localhost, with the same port, as ssh does.
     async fn bind_tcp(host: &str, port: u16) -> io::Result<Self> {
-        let host = if host == "*" { "::" } else { host };
-        let mut addresses: Vec<SocketAddr> = lookup_host((host, port)).await?.collect();
-        addresses.sort_by_key(SocketAddr::is_ipv6);
+        let addresses = match host {
+            // takes connections of both families, where there are both
+            "*" => vec![(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()],
+            host => {
+                let mut addresses: Vec<SocketAddr> = lookup_host((host, port)).await?.collect();
+                addresses.sort_by_key(SocketAddr::is_ipv6);
+                addresses
+            }
+        };
         let first = TcpListener::bind(addresses.as_slice()).await?;
         let bound = first.local_addr()?;
         let mut sockets = vec![ListeningSocket::Tcp(first)];
