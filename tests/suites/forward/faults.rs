@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use telexec_client::{Endpoint, ForwardError};
+use telexec_client::ForwardError;
 use telexec_proto::v1::connect_request::Step;
 use telexec_proto::v1::forward_service_client::ForwardServiceClient;
 use telexec_proto::v1::{ConnectRequest, Dial, TcpAddress, dial};
@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-use super::{Server, Site, broken, exchange, said, unused};
+use super::{Server, Site, exchange, refused, said, unused};
 
 fn to(host: &str, port: u32) -> Step {
     let to = Some(dial::To::Tcp(TcpAddress { host: host.into(), port }));
@@ -107,7 +107,7 @@ async fn a_failure_closes_that_one_connection_and_is_said() {
     let (bad, good) = (format!("0:{nobody}"), echo.on_any_port());
     let mut forward = site.forward(&["-L", &bad, "-L", "0:no-such-host.invalid:1", "-L", &good, "-R", &bad]).await;
     for flag in [0, 1, 3] {
-        assert_eq!(broken(&mut forward.dial(flag).await).await, ErrorKind::ConnectionReset, "{flag}");
+        assert_eq!(refused(forward.at(flag)).await, ErrorKind::ConnectionReset, "{flag}");
         assert_eq!(exchange(forward.dial(2).await, b"fine").await, b"fine");
     }
     forward.signal(rustix::process::Signal::TERM);
@@ -167,9 +167,7 @@ async fn there_are_limits_for_all_and_for_each() {
     let others = other.connect(echo.dial()).await.unwrap();
     full(&other, "(max_forwards)").await;
     // what comes to a listener counts too
-    let Endpoint::Tcp { host, port } = listening.endpoint() else { panic!("{:?}", listening.endpoint()) };
-    let mut refused = tokio::net::TcpStream::connect((host.as_str(), *port)).await.unwrap();
-    assert_eq!(broken(&mut refused).await, ErrorKind::ConnectionReset);
+    assert_eq!(refused(&listening.endpoint().to_string()).await, ErrorKind::ConnectionReset);
     drop(others);
     drop(open.pop());
     telexec_tests::until("there is room again", async || forwards.connect(echo.dial()).await.is_ok()).await;

@@ -179,6 +179,14 @@ fn reset(stream: TcpStream) {
     stream.set_zero_linger().unwrap();
 }
 
+/// Connects, and waits until that breaks; a reset may come before the connection is told of.
+async fn refused(address: &str) -> std::io::ErrorKind {
+    match within(TcpStream::connect(address)).await {
+        Ok(mut stream) => broken(&mut stream).await,
+        Err(error) => error.kind(),
+    }
+}
+
 /// Reads until the connection breaks.
 async fn broken(stream: &mut TcpStream) -> std::io::ErrorKind {
     let mut buffer = vec![0; 4096];
