@@ -4,8 +4,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use crate::text::counted;
-use crate::{ExecutionId, ExecutionInfo};
+use crate::errno::{self, EAGAIN, EDQUOT, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, ENOTDIR};
+use crate::text::{counted, printable};
+use crate::{ExecutionId, ExecutionInfo, FileError, FilePath};
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
@@ -20,6 +21,18 @@ pub enum ExecutorError {
     /// The command could not be started; nothing ran.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
+    /// Something could not be done with a file.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A file arrived other than it was sent, by its SHA-256; nothing was changed.
+    #[error("{path}: the SHA-256 is not the expected one; nothing was changed")]
+    Corrupted {
+        /// Which file.
+        path: FilePath,
+    },
+    /// There is no such upload of this caller, or it was given up.
+    #[error("no upload {0}: start again")]
+    NoUpload(ExecutionId),
     /// The machine cannot do what a field of the request asks for; nothing ran.
     #[error("{field}: {reason}")]
     Unsupported {
@@ -157,24 +170,17 @@ impl SpawnError {
         if self.stage == SpawnStage::User && self.is_not_found() {
             return "no such user".into();
         }
-        match std::io::Error::from_raw_os_error(self.errno).to_string() {
-            text if text.ends_with(')') => text.split(" (os error").next().unwrap_or_default().to_lowercase().into(),
-            text => text.into(),
-        }
+        errno::text(self.errno).into()
     }
 
     /// The name of the error number, such as `ENOENT`; the number itself if it has no common name.
     pub fn errno_name(&self) -> Cow<'static, str> {
-        ERRNO_NAMES
-            .iter()
-            .find(|(number, _)| *number == self.errno)
-            .map_or_else(|| self.errno.to_string().into(), |(_, name)| Cow::Borrowed(*name))
+        errno::name(self.errno)
     }
 
     /// The error number with this name (or this text as a number), as Linux counts them.
     pub fn errno_from_name(name: &str) -> Option<i32> {
-        let known = ERRNO_NAMES.iter().find(|(_, known)| *known == name).map(|(number, _)| *number);
-        known.or_else(|| name.parse().ok())
+        errno::from_name(name)
     }
 
     /// The program, shell, user or directory does not exist (rather than: cannot be used).
@@ -202,61 +208,6 @@ impl SpawnError {
         is_disk_full || matches!(self.errno, EAGAIN | ENOMEM | ENFILE | EMFILE)
     }
 }
-
-/// The text on one line, without anything that moves a terminal's cursor.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
-}
-
-// Linux's numbers: a client on another system reads them too
-const ENOENT: i32 = 2;
-const EAGAIN: i32 = 11;
-const ENOMEM: i32 = 12;
-const ENOTDIR: i32 = 20;
-const ENFILE: i32 = 23;
-const EMFILE: i32 = 24;
-const ENOSPC: i32 = 28;
-const EDQUOT: i32 = 122;
-
-/// The errors of execve(2), chdir(2), clone(2), pipe(2), setrlimit(2), setgroups(2), setgid(2), setuid(2),
-/// getpwnam_r(3), and of making and entering a cgroup (cgroups(7)).
-const ERRNO_NAMES: [(i32, &str); 35] = [
-    (1, "EPERM"),
-    (ENOENT, "ENOENT"),
-    (3, "ESRCH"),
-    (4, "EINTR"),
-    (5, "EIO"),
-    (7, "E2BIG"),
-    (8, "ENOEXEC"),
-    (9, "EBADF"),
-    (EAGAIN, "EAGAIN"),
-    (ENOMEM, "ENOMEM"),
-    (13, "EACCES"),
-    (14, "EFAULT"),
-    (16, "EBUSY"),
-    (17, "EEXIST"),
-    (19, "ENODEV"),
-    (ENOTDIR, "ENOTDIR"),
-    (21, "EISDIR"),
-    (22, "EINVAL"),
-    (ENFILE, "ENFILE"),
-    (EMFILE, "EMFILE"),
-    (26, "ETXTBSY"),
-    (ENOSPC, "ENOSPC"),
-    (30, "EROFS"),
-    (31, "EMLINK"),
-    (34, "ERANGE"),
-    (36, "ENAMETOOLONG"),
-    (38, "ENOSYS"),
-    (40, "ELOOP"),
-    (80, "ELIBBAD"),
-    (87, "EUSERS"),
-    (95, "EOPNOTSUPP"),
-    (110, "ETIMEDOUT"),
-    (111, "ECONNREFUSED"),
-    (116, "ESTALE"),
-    (EDQUOT, "EDQUOT"),
-];
 
 /// The steps of starting a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -395,8 +346,8 @@ mod tests {
         for stage in SpawnStage::ALL {
             assert_eq!(SpawnStage::from_name(stage.as_str()), Some(stage));
         }
-        assert!(ERRNO_NAMES.is_sorted());
-        for (number, name) in ERRNO_NAMES {
+        assert!(errno::NAMES.is_sorted());
+        for (number, name) in errno::NAMES {
             assert_eq!(SpawnError::errno_from_name(name), Some(number));
             assert_eq!(error(SpawnStage::Exec, "", number).errno_name(), name);
         }

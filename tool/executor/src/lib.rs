@@ -7,9 +7,12 @@
 //! This crate knows nothing of gRPC, and starts no process.
 
 mod command;
+mod errno;
 mod error;
 mod event;
 mod executor;
+mod file;
+mod files;
 #[doc(hidden)]
 pub mod forward;
 pub mod guard;
@@ -24,6 +27,11 @@ pub use command::{Program, ResourceLimits, TerminalSize};
 pub use error::{ExecutorError, InvalidCommand, SpawnError, SpawnStage};
 pub use event::{Event, ExitCause, Exited, Output, OutputStream, Started, StreamTotals};
 pub use executor::{Attach, Execution, ExecutionInfo, ExecutionState, Executor, Input, ListPage, ListQuery};
+pub use file::{FileError, FileErrorKind, FileInfo, FileOperation, FilePath, FileType};
+pub use files::{
+    DirectoryPage, DirectoryQuery, FileContent, FilePiece, FilePieces, FileRange, FileTarget, Files, WriteOptions,
+    WrittenFile,
+};
 pub use id::ExecutionId;
 pub use signal::Signal;
 pub use size::parse_size;

@@ -17,6 +17,11 @@ pub fn error_chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// The text on one line, without anything that moves a terminal's cursor.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
 /// Leaves out the beginning of a character that is not all there.
 pub fn without_cut_character(bytes: &[u8]) -> &[u8] {
     let end = bytes.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());

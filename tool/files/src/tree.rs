@@ -1,0 +1,109 @@
+//! Making directories, moving and removing.
+
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, RenameFlags, chmodat, mkdirat, renameat, renameat_with, symlinkat, unlinkat,
+};
+use rustix::io::Errno;
+use telexec_executor::FileOperation;
+
+use crate::message::{Access, Done, MakeDirectoryTask, MakeLinkTask, MoveTask, Outcome, RemoveTask};
+use crate::place::{Links, Place};
+use crate::read::errno;
+use crate::session::{Refusal, Session, failure};
+use crate::write::unused_name;
+
+/// As mkdir(1).
+pub(crate) fn make_directory<I: Read, O: Write>(
+    session: &mut Session<I, O>,
+    task: &MakeDirectoryTask,
+) -> Result<Outcome, Refusal> {
+    let failed = failure(FileOperation::MakeDirectory, &task.path);
+    let find = if task.make_parents { Place::to_be_made } else { Place::of };
+    let mut place = find(&task.path, Links::Keep).map_err(&failed)?;
+    session.permitted(Access::Write, &place)?;
+    place.make_parents().map_err(&failed)?;
+    match mkdirat(place.directory(), place.name(), Mode::from_raw_mode(0o777)) {
+        Err(Errno::EXIST) if task.make_parents && is_directory(&place) => return Ok(Outcome::Done(Done {})),
+        made => made.map_err(&failed)?,
+    }
+    // unlike that of mkdir, not less the umask
+    if let Some(mode) = task.mode {
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        chmodat(place.directory(), place.name(), mode, AtFlags::empty()).map_err(&failed)?;
+    }
+    Ok(Outcome::Done(Done {}))
+}
+
+fn is_directory(place: &Place) -> bool {
+    place.stat().is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+}
+
+/// As ln(1) with `-s`, `-n` and `-f`.
+pub(crate) fn make_link<I: Read, O: Write>(
+    session: &mut Session<I, O>,
+    task: &MakeLinkTask,
+) -> Result<Outcome, Refusal> {
+    let failed = failure(FileOperation::MakeLink, &task.path);
+    let place = Place::of(&task.path, Links::Keep).map_err(&failed)?;
+    session.permitted(Access::Write, &place)?;
+    let target = OsStr::from_bytes(&task.target);
+    let made = match symlinkat(target, place.directory(), place.name()) {
+        Err(Errno::EXIST) if !is_directory(&place) => replace_by_link(&place, target),
+        made => made,
+    };
+    made.map_err(failed)?;
+    Ok(Outcome::Done(Done {}))
+}
+
+fn replace_by_link(place: &Place, target: &OsStr) -> Result<(), Errno> {
+    let meanwhile = unused_name()?;
+    symlinkat(target, place.directory(), &*meanwhile)?;
+    let replaced = renameat(place.directory(), &*meanwhile, place.directory(), place.name());
+    if replaced.is_err() {
+        let _ = unlinkat(place.directory(), &*meanwhile, AtFlags::empty());
+    }
+    replaced
+}
+
+/// As rename(2).
+pub(crate) fn rename<I: Read, O: Write>(session: &mut Session<I, O>, task: &MoveTask) -> Result<Outcome, Refusal> {
+    let failed = failure(FileOperation::Rename, &task.source);
+    let from = Place::of(&task.source, Links::Keep).map_err(&failed)?;
+    let to_failed = failure(FileOperation::Rename, &task.destination);
+    let to = Place::of(&task.destination, Links::Keep).map_err(&to_failed)?;
+    session.permitted(Access::Write, &from)?;
+    session.permitted(Access::Write, &to)?;
+    let (old, new) = ((from.directory(), from.name()), (to.directory(), to.name()));
+    match task.replace {
+        true => renameat(old.0, old.1, new.0, new.1).map_err(&failed)?,
+        false => renameat_with(old.0, old.1, new.0, new.1, RenameFlags::NOREPLACE).map_err(|error| match error {
+            Errno::EXIST => to_failed(error),
+            error => failed(error),
+        })?,
+    }
+    Ok(Outcome::Done(Done {}))
+}
+
+/// As rm(1). A symbolic link is removed itself.
+pub(crate) fn remove<I: Read, O: Write>(session: &mut Session<I, O>, task: &RemoveTask) -> Result<Outcome, Refusal> {
+    let failed = failure(FileOperation::Remove, &task.path);
+    let place = Place::of(&task.path, Links::Keep).map_err(&failed)?;
+    session.permitted(Access::Write, &place)?;
+    let done = match is_directory(&place) {
+        false => unlinkat(place.directory(), place.name(), AtFlags::empty()),
+        true if task.recursive => {
+            let directory = format!("/proc/self/fd/{}", place.directory().as_raw_fd());
+            // which follows no link that is put in the way
+            std::fs::remove_dir_all(Path::new(&directory).join(place.name())).map_err(|error| errno(&error))
+        }
+        true => unlinkat(place.directory(), place.name(), AtFlags::REMOVEDIR),
+    };
+    done.map_err(failed)?;
+    Ok(Outcome::Done(Done {}))
+}
