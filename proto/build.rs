@@ -4,7 +4,8 @@ use prost::Message as _;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=telexec");
-    let descriptors = protox::compile(["telexec/v1/execution.proto", "telexec/v1/forward.proto"], ["."])?;
+    let services = ["telexec/v1/execution.proto", "telexec/v1/file.proto", "telexec/v1/forward.proto"];
+    let descriptors = protox::compile(services, ["."])?;
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure()

@@ -14,7 +14,7 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::connector::Connector;
 use crate::forward::Forwards;
-use crate::{AgentInfo, CommandCheck, ConnectError, RemoteExecutor, Target, TlsOptions, error};
+use crate::{AgentInfo, CommandCheck, ConnectError, RemoteExecutor, RemoteFiles, Target, TlsOptions, error};
 
 /// Large, so that many small chunks are not taken for a flood.
 const STREAM_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
@@ -95,6 +95,11 @@ impl Agent {
     /// Connections to and from the network of the agent's machine.
     pub fn forwards(&self) -> Forwards {
         Forwards::new(self.channel.clone(), Arc::clone(&self.connector), Arc::clone(&self.endpoint))
+    }
+
+    /// The files of the agent's machine.
+    pub fn files(&self) -> RemoteFiles {
+        RemoteFiles::new(self.channel.clone(), Arc::clone(&self.endpoint))
     }
 
     /// Asks whether the agent serves.

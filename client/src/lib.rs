@@ -42,6 +42,7 @@ mod cancel_on_drop;
 mod connector;
 mod error;
 mod executor;
+mod files;
 mod following;
 mod forward;
 mod gathered;
@@ -49,12 +50,15 @@ mod lookup;
 mod outage;
 mod resume;
 mod resumed;
+mod sftp;
 mod target;
 mod tls;
+mod transfer;
 
 pub use agent::{Agent, ConnectOptions, Ping};
 pub use error::{Cause, ConnectError, is_settled};
 pub use executor::RemoteExecutor;
+pub use files::RemoteFiles;
 pub use forward::{AcceptedConnection, Connection, Dial, Endpoint, ForwardError, Forwards, Listening};
 pub use lookup::LookupError;
 pub use resume::{Resume, Resuming};
@@ -66,3 +70,4 @@ pub use telexec_proto::v1::CheckCommandResponse as CommandCheck;
 /// What an agent says about itself and its machine.
 pub use telexec_proto::v1::GetAgentResponse as AgentInfo;
 pub use tls::TlsOptions;
+pub use transfer::{TransferAnswer, TransferAnswers, TransferRequests};

@@ -17,3 +17,10 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
         text
     })
 }
+
+/// The bytes of this text in hexadecimal; `None`: it is none.
+pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect()
+}

@@ -13,6 +13,7 @@ pub mod audit;
 mod call;
 mod config;
 mod digest;
+pub mod files;
 mod forward;
 #[cfg(fuzzing)]
 #[doc(hidden)]

@@ -8,7 +8,7 @@ use telexec_executor::text::error_chain;
 use telexec_server::args::Args;
 use telexec_server::process::machine;
 use telexec_server::process::orphans::Orphans;
-use telexec_server::{Config, ConfigError, Listeners, PolicyError, logging, serve};
+use telexec_server::{Config, ConfigError, Listeners, PolicyError, files, logging, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// EX_CONFIG of sysexits.h.
@@ -17,6 +17,9 @@ const BAD_CONFIG: u8 = 78;
 fn main() -> ExitCode {
     #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
     telexec_engine::look_up_in_files();
+    if let Some(code) = files::serve_if_asked() {
+        return code;
+    }
     if let Err(error) = keep_memory_private() {
         return fail(&error, 1);
     }
@@ -52,6 +55,7 @@ fn act(args: &Args) -> ExitCode {
 }
 
 fn run(config: Config) -> Result<(), Box<dyn std::error::Error>> {
+    let config = Config { serves_files: true, ..config };
     raise_file_limit();
     keep_heap();
     let threads = config.worker_threads;

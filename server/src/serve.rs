@@ -10,6 +10,7 @@ use telexec_engine::Workers;
 use telexec_proto::FILE_DESCRIPTOR_SET;
 use telexec_proto::v1::agent_service_server::AgentServiceServer;
 use telexec_proto::v1::execution_service_server::ExecutionServiceServer;
+use telexec_proto::v1::file_service_server::FileServiceServer;
 use telexec_proto::v1::forward_service_server::ForwardServiceServer;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +27,7 @@ use crate::admission::policy_evaluator::PolicyEvaluator;
 use crate::admission::start_limiter::StartLimiter;
 use crate::audit::{Audit, AuditError};
 use crate::config::{Config, ConfigError};
+use crate::files::FileRpcs;
 use crate::forward::{ForwardRpcs, Forwards};
 use crate::handshake::{HandshakeError, handshake};
 use crate::http2::connection;
@@ -173,14 +175,21 @@ async fn routes(
     health: &HealthReporter,
 ) -> Result<Routes, ServeError> {
     let agent = Agent::new(stack.clone(), tls, config);
+    let files = config.serves_files.then(|| FileRpcs::new(stack.clone(), config.max_disconnect_grace));
     health.set_serving::<ExecutionServiceServer<Executions>>().await;
     health.set_serving::<AgentServiceServer<Agent>>().await;
     health.set_serving::<ForwardServiceServer<ForwardRpcs>>().await;
+    if files.is_some() {
+        health.set_serving::<FileServiceServer<FileRpcs>>().await;
+    }
     let health = tonic_health::server::HealthService::from_health_reporter(health.clone());
     let mut routes = Routes::new(ExecutionServiceServer::new(Executions { stack: stack.clone() }))
         .add_service(AgentServiceServer::new(agent))
         .add_service(ForwardServiceServer::new(forwards.rpcs(stack.clone())))
         .add_service(tonic_health::pb::health_server::HealthServer::new(health));
+    if let Some(files) = files {
+        routes = routes.add_service(FileServiceServer::new(files));
+    }
     if config.reflection {
         let reflection = || {
             tonic_reflection::server::Builder::configure()
@@ -203,6 +212,7 @@ async fn not_serving(health: &HealthReporter) {
         telexec_proto::v1::execution_service_server::SERVICE_NAME,
         telexec_proto::v1::agent_service_server::SERVICE_NAME,
         telexec_proto::v1::forward_service_server::SERVICE_NAME,
+        telexec_proto::v1::file_service_server::SERVICE_NAME,
     ];
     for name in names {
         health.set_service_status(name, ServingStatus::NotServing).await;

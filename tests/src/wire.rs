@@ -20,6 +20,7 @@ use rustls::pki_types::ServerName;
 use telexec_proto::v1::agent_service_client::AgentServiceClient;
 use telexec_proto::v1::execution_event::Event;
 use telexec_proto::v1::execution_service_client::ExecutionServiceClient;
+use telexec_proto::v1::file_service_client::FileServiceClient;
 use telexec_proto::v1::{ExecutionEvent, Exited};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
@@ -133,6 +134,11 @@ impl Wire {
     /// `telexec.v1.AgentService`.
     pub fn agent(&self) -> AgentServiceClient<Self> {
         AgentServiceClient::with_origin(self.clone(), Self::origin())
+    }
+
+    /// `telexec.v1.FileService`.
+    pub fn files(&self) -> FileServiceClient<Self> {
+        FileServiceClient::with_origin(self.clone(), Self::origin())
     }
 
     /// `grpc.health.v1.Health`.

@@ -79,6 +79,7 @@ mod linux {
             environment: INHERITED.into_iter().filter_map(variable).collect::<BTreeMap<_, _>>(),
             // the caller has already seen the end of its command, or abandoned it
             shutdown_grace: Duration::ZERO,
+            serves_files: true,
             ..Config::default()
         })
     }

@@ -102,6 +102,9 @@ pub(crate) fn of_error(error: &ExecutorError) -> u8 {
         | ExecutorError::Denied { .. }
         | ExecutorError::Exhausted { .. }
         | ExecutorError::NotFound(_)
+        | ExecutorError::File(_)
+        | ExecutorError::Corrupted { .. }
+        | ExecutorError::NoUpload(_)
         | ExecutorError::AlreadyExists(_)
         | ExecutorError::AlreadyRunning(_)
         | ExecutorError::FailedPrecondition { .. }

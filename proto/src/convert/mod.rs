@@ -3,6 +3,7 @@
 mod command;
 mod event;
 mod execution;
+mod file;
 mod forward;
 mod status;
 mod time;
@@ -13,6 +14,7 @@ pub use event::{already_running_to_wire, event_from_wire, event_to_wire, exited_
 pub use execution::{
     execution_from_wire, execution_to_wire, page_from_wire, page_to_wire, query_from_wire, query_to_wire,
 };
+pub use file::{file_info_from_wire, file_info_to_wire, path_from_wire, path_to_wire, sha256_from_wire};
 pub use forward::{ForwardFailure, ForwardStep, forward_failure_from_status, forward_failure_to_status};
 pub use status::{error_from_status, error_to_status};
 

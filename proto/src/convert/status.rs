@@ -1,9 +1,10 @@
 //! `google.rpc.Status` with its details, and [`ExecutorError`].
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use telexec_executor::{ExecutorError, InvalidCommand, SpawnError, SpawnStage};
+use telexec_executor::{ExecutorError, FileError, FileErrorKind, FilePath, InvalidCommand, SpawnError, SpawnStage};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
@@ -23,6 +24,10 @@ const ALREADY_RUNNING: &str = "ALREADY_RUNNING";
 const WRONG_STATE: &str = "WRONG_STATE";
 const BEYOND_END: &str = "BEYOND_END";
 const SHUTTING_DOWN: &str = "SHUTTING_DOWN";
+const FILE_FAILED: &str = "FILE_FAILED";
+const FILE_ACCESS: &str = "FILE_ACCESS";
+const FILE_CORRUPTED: &str = "FILE_CORRUPTED";
+const UPLOAD_NOT_FOUND: &str = "UPLOAD_NOT_FOUND";
 
 /// An error as it travels.
 pub fn error_to_status(error: &ExecutorError) -> Status {
@@ -31,6 +36,9 @@ pub fn error_to_status(error: &ExecutorError) -> Status {
             (Code::InvalidArgument, ErrorDetails::with_bad_request_violation(cut(field), cut(reason)))
         }
         ExecutorError::Spawn(error) => (spawn_code(error), spawn_details(error)),
+        ExecutorError::File(error) => (file_code(error.kind()), file_details(error)),
+        ExecutorError::Corrupted { path } => (Code::DataLoss, info(FILE_CORRUPTED, [("path", cut(&path_text(path)))])),
+        ExecutorError::NoUpload(id) => (Code::NotFound, info(UPLOAD_NOT_FOUND, [("upload_id", id.to_string())])),
         ExecutorError::Unsupported { field, .. } => {
             (Code::FailedPrecondition, info(UNSUPPORTED, [("field", cut(field))]))
         }
@@ -100,6 +108,13 @@ pub fn error_from_status(status: &Status) -> ExecutorError {
     let message = || status.message().to_owned();
     match (status.code(), reason) {
         (_, SPAWN_FAILED) => spawn_from_metadata(metadata).map_or_else(|| other(status), ExecutorError::Spawn),
+        (_, FILE_FAILED | FILE_ACCESS) => {
+            file_from_metadata(metadata).map_or_else(|| other(status), ExecutorError::File)
+        }
+        (Code::DataLoss, FILE_CORRUPTED) => ExecutorError::Corrupted { path: FilePath::new(metadata("path")) },
+        (Code::NotFound, UPLOAD_NOT_FOUND) => {
+            metadata("upload_id").parse().map_or_else(|_| other(status), ExecutorError::NoUpload)
+        }
         (Code::FailedPrecondition, UNSUPPORTED) => unsupported(metadata("field"), status.message()),
         (Code::NotFound, EXECUTION_NOT_FOUND) => {
             metadata("execution_id").parse().map_or_else(|_| other(status), ExecutorError::NotFound)
@@ -141,6 +156,42 @@ fn spawn_code(error: &SpawnError) -> Code {
     } else {
         Code::FailedPrecondition
     }
+}
+
+fn file_code(kind: FileErrorKind) -> Code {
+    match kind {
+        FileErrorKind::NotFound => Code::NotFound,
+        FileErrorKind::AlreadyExists => Code::AlreadyExists,
+        FileErrorKind::AccessDenied => Code::PermissionDenied,
+        FileErrorKind::Full => Code::ResourceExhausted,
+        FileErrorKind::WrongState => Code::FailedPrecondition,
+    }
+}
+
+fn file_details(error: &FileError) -> ErrorDetails {
+    let reason = match error.kind() {
+        FileErrorKind::AccessDenied => FILE_ACCESS,
+        _ => FILE_FAILED,
+    };
+    let metadata = [
+        ("operation", error.operation.as_str().to_owned()),
+        ("errno", error.errno_name().into_owned()),
+        ("path", cut(&path_text(&error.path))),
+    ];
+    info(reason, metadata)
+}
+
+/// Bytes that are not UTF-8 become U+FFFD.
+fn path_text(path: &FilePath) -> Cow<'_, str> {
+    String::from_utf8_lossy(path.as_bytes())
+}
+
+fn file_from_metadata<'a>(metadata: impl Fn(&str) -> &'a str) -> Option<FileError> {
+    Some(FileError {
+        operation: FileError::operation_from_name(metadata("operation"))?,
+        path: FilePath::new(metadata("path")),
+        errno: FileError::errno_from_name(metadata("errno"))?,
+    })
 }
 
 fn spawn_details(error: &SpawnError) -> ErrorDetails {
@@ -196,6 +247,8 @@ pub(super) fn cut(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use telexec_executor::FileOperation;
+
     use super::*;
 
     fn denied(rule: Option<&str>, reason: &str, nearest: Option<&str>, missing: &[&str]) -> ExecutorError {
@@ -211,6 +264,7 @@ mod tests {
             ExecutorError::Spawn(SpawnError { stage, subject, errno, missing_interpreter })
         };
         let spawn = |errno, missing_interpreter| failed(SpawnStage::Exec, errno, missing_interpreter);
+        let file = |operation, errno| ExecutorError::File(FileError { operation, path: FilePath::new("/a\nb"), errno });
         let id = || "some-id".parse().unwrap();
         let cases = [
             (ExecutorError::Invalid(InvalidCommand::new("argv[1]", "is bad")), Code::InvalidArgument),
@@ -229,6 +283,12 @@ mod tests {
             (failed(SpawnStage::Setuid, 11, false), Code::ResourceExhausted),
             (failed(SpawnStage::Prepare, 24, false), Code::ResourceExhausted),
             (failed(SpawnStage::Prepare, 28, false), Code::ResourceExhausted),
+            (file(FileOperation::Open, 2), Code::NotFound),
+            (file(FileOperation::MakeDirectory, 17), Code::AlreadyExists),
+            (file(FileOperation::Write, 13), Code::PermissionDenied),
+            (file(FileOperation::Read, 21), Code::FailedPrecondition),
+            (ExecutorError::Corrupted { path: FilePath::new("/x") }, Code::DataLoss),
+            (ExecutorError::NoUpload(id()), Code::NotFound),
             (
                 ExecutorError::Unsupported { field: "limits.cpus".into(), reason: "no controller".into() },
                 Code::FailedPrecondition,

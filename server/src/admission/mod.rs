@@ -250,6 +250,8 @@ impl Guarded {
             // not done to an execution
             Rpc::Execute | Rpc::Run | Rpc::Interact | Rpc::GetAgent | Rpc::CheckCommand => false,
             Rpc::Connect | Rpc::Listen => false,
+            Rpc::ReadFile | Rpc::WriteFile | Rpc::GetFileInfo | Rpc::ListDirectory | Rpc::MakeDirectory => false,
+            Rpc::MoveFile | Rpc::RemoveFile | Rpc::GetUpload | Rpc::Transfer | Rpc::ServeSftp => false,
         };
         if has_effect || matches!(reached, Err(ExecutorError::Denied { .. })) {
             let operation = Operation { execution_id: Some(id), action: Some(rpc), ..operation };

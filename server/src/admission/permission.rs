@@ -14,7 +14,7 @@ use tracing::{Instrument, info};
 use crate::admission::Stack;
 use crate::audit::Operation;
 use crate::call::{Call, Rpc};
-use crate::policy::{Decision, Detail, Facts, PortUse, Subject};
+use crate::policy::{Decision, Detail, Facts, FileUse, PortUse, Subject};
 use crate::reload::{Changes, Watched};
 use crate::request_memory::Reservation;
 use crate::tls::client_cert_check::ClientCertCheck;
@@ -36,6 +36,8 @@ pub(crate) enum Permitted {
     Use(Rpc, ExecutionId, String),
     /// To use a port.
     Port(PortUse),
+    /// To use a file.
+    File(FileUse),
 }
 
 /// A command that may be judged again, and what it holds of the memory until then.
@@ -56,7 +58,7 @@ impl Permission {
     pub(crate) fn new(stack: &Stack, call: &Call, subject: Permitted, decision: &Decision) -> Arc<Self> {
         let id = match &subject {
             Permitted::Use(_, id, _) => OnceLock::from(id.clone()),
-            Permitted::Start(_) | Permitted::Port(_) => OnceLock::new(),
+            Permitted::Start(_) | Permitted::Port(_) | Permitted::File(_) => OnceLock::new(),
         };
         let verdict = Mutex::new(Verdict { permitted_by: decision.policy.clone(), recorded: false });
         Arc::new(Self { stack: stack.clone(), call: call.clone(), subject, id, verdict })
@@ -87,7 +89,7 @@ impl Permission {
     /// The identity that the execution belongs to.
     pub(crate) fn owner(&self) -> &str {
         match &self.subject {
-            Permitted::Start(_) | Permitted::Port(_) => self.call.caller.identity.as_str(),
+            Permitted::Start(_) | Permitted::Port(_) | Permitted::File(_) => self.call.caller.identity.as_str(),
             Permitted::Use(_, _, owner) => owner,
         }
     }
@@ -210,6 +212,11 @@ impl Permission {
                 let permitted = decision.permitted();
                 (decision, permitted)
             }
+            Permitted::File(file) => {
+                let decision = self.stack.decide(&self.call.caller, self.call.rpc, &Subject::File(file), detail);
+                let permitted = decision.permitted();
+                (decision, permitted)
+            }
             Permitted::Use(rpc, id, owner) => {
                 let (decision, reached) =
                     self.stack.decide_use(&self.call, *rpc, id, std::slice::from_ref(owner), detail);
@@ -223,15 +230,16 @@ impl Permission {
         let identity = &self.call.caller.identity;
         info!(%identity, id = id.map(ExecutionId::as_str), reason = %error, "ending a call that is no longer permitted");
         let action = match self.subject {
-            Permitted::Start(_) | Permitted::Port(_) => self.call.rpc,
+            Permitted::Start(_) | Permitted::Port(_) | Permitted::File(_) => self.call.rpc,
             Permitted::Use(rpc, ..) => rpc,
         };
         self.stack.metrics.decided(action, false);
-        let port = match &self.subject {
-            Permitted::Port(used) => Some(used),
-            Permitted::Start(_) | Permitted::Use(..) => None,
+        let (port, file) = match &self.subject {
+            Permitted::Port(used) => (Some(used), None),
+            Permitted::File(file) => (None, Some(file)),
+            Permitted::Start(_) | Permitted::Use(..) => (None, None),
         };
-        let operation = Operation { action: Some(action), execution_id: id, port, ..Operation::default() };
+        let operation = Operation { action: Some(action), execution_id: id, port, file, ..Operation::default() };
         self.stack.audit.record_ended(&self.call, operation, decision, error);
     }
 

@@ -47,7 +47,7 @@ use self::key::Key;
 pub use self::key::digest;
 use self::log::Log;
 use self::omitted::OmittedRecords;
-use self::record::{Body, ForwardRecord, OperationRecord, Origin, Record, UsedPort};
+use self::record::{Body, Failure, FileRecord, ForwardRecord, OperationRecord, Origin, Record, UsedFile, UsedPort};
 use self::redact::Redact;
 pub use self::report::verify_files;
 use self::volume::Volume;
@@ -58,7 +58,7 @@ use crate::call::{Call, Rpc};
 use crate::hostname::hostname;
 use crate::identity::Identity;
 use crate::invalid::InvalidSetting;
-use crate::policy::{Decision, PortUse};
+use crate::policy::{Decision, FileUse, PortUse};
 use crate::reload::Reload;
 
 /// After this the log counts as not writable.
@@ -130,6 +130,8 @@ pub(crate) struct Operation<'a> {
     pub(crate) about: Option<&'a Identity>,
     /// What is forwarded.
     pub(crate) port: Option<&'a PortUse>,
+    /// The file that is used.
+    pub(crate) file: Option<&'a FileUse>,
 }
 
 /// What came of a forward.
@@ -144,6 +146,24 @@ pub(crate) struct ForwardOutcome<'a> {
     pub(crate) cause: &'static str,
     /// The error of the system, if there was one.
     pub(crate) errno: Option<&'a str>,
+}
+
+/// What came of the use of a file.
+#[derive(Debug, Default)]
+pub(crate) struct FileOutcome {
+    /// Of its content, as it was sent or received.
+    pub(crate) bytes: u64,
+    /// Of that; `None`: the caller did not get or send all of it.
+    pub(crate) sha256: Option<String>,
+    /// `None`: it was done.
+    pub(crate) error: Option<Failure>,
+}
+
+impl FileOutcome {
+    /// It failed, or its caller went.
+    pub(crate) fn failed(bytes: u64, error: Option<&ExecutorError>) -> Self {
+        Self { bytes, sha256: None, error: Some(error.map_or_else(Failure::given_up, Failure::from)) }
+    }
 }
 
 impl Audit {
@@ -288,15 +308,15 @@ impl Audit {
         }
     }
 
-    /// Whether a forward can be recorded, if it must be.
+    /// Whether the use of a file or a forward can be recorded, if it must be.
     ///
     /// # Errors
     /// [`ExecutorError::Exhausted`].
-    pub(crate) fn check_forward(&self) -> Result<(), ExecutorError> {
+    pub(crate) fn check_writable(&self) -> Result<(), ExecutorError> {
         let refuses = self.0.as_ref().is_some_and(|inner| inner.when_full == WhenFull::Refuse);
         match self.faults() {
             Some((_, true)) if refuses => Err(ExecutorError::Exhausted {
-                reason: "the audit log cannot be written; nothing was forwarded".to_owned(),
+                reason: "the audit log cannot be written; nothing was done".to_owned(),
                 retry_after: Some(RETRY_AFTER),
             }),
             _ => Ok(()),
@@ -310,6 +330,20 @@ impl Audit {
             let record = Record::new(Body::Forward(ForwardRecord::new(used, outcome))).of(&Origin::of(call));
             tokio::spawn(async move { inner.write(record).await });
         }
+    }
+
+    /// Records what came of the use of a file. Does not wait for the write.
+    pub(crate) fn record_file(&self, call: &Call, file: &FileUse, outcome: FileOutcome) {
+        let Some(inner) = self.0.clone() else { return };
+        if inner.fits(call, rest(call) / 2 + record::file_length(file), false) {
+            let record = Record::new(Body::File(FileRecord::new(file, outcome))).of(&Origin::of(call));
+            tokio::spawn(async move { inner.write(record).await });
+        }
+    }
+
+    /// Whether there is a log.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Whether this is the caller's first input to an execution by this RPC, as far as remembered.
@@ -445,15 +479,17 @@ impl Inner {
         decision: &Decision,
         error: Option<&ExecutorError>,
     ) -> Option<Record> {
-        if error.is_some() && !self.spares(call) || !self.fits(call, rest(call) / 2, error.is_some()) {
+        let bytes = rest(call) / 2 + operation.file.map_or(0, record::file_length);
+        if error.is_some() && !self.spares(call) || !self.fits(call, bytes, error.is_some()) {
             return None;
         }
         let action = operation.action.filter(|action| *action != call.rpc).map(Rpc::as_str);
         let action = operation.port.map(|used| used.action.as_str()).or(action);
+        let action = operation.file.map(|file| file.action.as_str()).or(action);
         let signal = operation.signal.map(|signal| signal.to_string());
         let about = operation.about.map(|identity| record::clip_name(identity.as_str()));
-        let port = operation.port.map(UsedPort::from);
-        let record = OperationRecord { action, signal, position: operation.position, about, port };
+        let (port, file) = (operation.port.map(UsedPort::from), operation.file.map(UsedFile::new));
+        let record = OperationRecord { action, signal, position: operation.position, about, port, file };
         let body = Body::Call { decision: decision.into(), operation: record, failure: error.map(Into::into) };
         Some(Record::new(body).of(&Origin::of(call)).about(operation.execution_id))
     }

@@ -7,12 +7,12 @@ use serde::Serialize;
 use telexec_executor::{ExecutionId, ExecutorError, TraceContext};
 use time::OffsetDateTime;
 
-use super::ForwardOutcome;
-use super::command::{Asked, clip, clip_to};
+use super::command::{Asked, clip, clip_line, clip_to};
 use super::json;
 use super::timestamp::{ms, rfc3339};
+use super::{FileOutcome, ForwardOutcome};
 use crate::call::Call;
-use crate::policy::{Decision, Endpoint, PortUse};
+use crate::policy::{Decision, Endpoint, FileUse, PortUse};
 
 /// A record without the fields of the chain.
 #[derive(Debug)]
@@ -193,6 +193,8 @@ pub(super) enum Body {
     },
     /// A forward has ended, or came to nothing.
     Forward(ForwardRecord),
+    /// A file was read or written, or that failed.
+    File(FileRecord),
     /// Totals of a caller's records that were omitted.
     Omitted(Omitted),
     /// The agent has opened this log.
@@ -213,6 +215,7 @@ impl Body {
             Self::NotStarted(_) => "not_started",
             Self::Call { .. } => "call",
             Self::Forward(_) => "forward",
+            Self::File(_) => "file",
             Self::Omitted(_) => "more",
             Self::Opened { .. } => "opened",
             Self::Recovered { .. } => "recovered",
@@ -236,6 +239,8 @@ pub(super) struct OperationRecord {
     pub(super) about: Option<String>,
     #[serde(flatten)]
     pub(super) port: Option<UsedPort>,
+    #[serde(flatten)]
+    pub(super) file: Option<UsedFile>,
 }
 
 /// What is forwarded.
@@ -286,6 +291,50 @@ impl ForwardRecord {
     }
 }
 
+/// A file, and the user who opens it.
+#[derive(Debug, Serialize)]
+pub(super) struct UsedFile {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
+}
+
+/// Longer paths are cut: as of the kernel.
+const MAX_PATH_BYTES: u64 = 4096;
+
+impl UsedFile {
+    pub(super) fn new(file: &FileUse) -> Self {
+        let path = file.path.as_deref().map(|path| clip_line(MAX_PATH_BYTES, path));
+        Self { path, user: file.user.as_deref().map(clip) }
+    }
+}
+
+/// An upper bound of what the record of a file has beside others.
+pub(super) fn file_length(file: &FileUse) -> u64 {
+    [&file.path, &file.user].into_iter().flatten().map(json::length).sum()
+}
+
+/// What came of the use of a file.
+#[derive(Debug, Serialize)]
+pub(super) struct FileRecord {
+    action: &'static str,
+    #[serde(flatten)]
+    file: UsedFile,
+    bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sha256: Option<String>,
+    #[serde(flatten)]
+    failure: Option<Failure>,
+}
+
+impl FileRecord {
+    pub(super) fn new(file: &FileUse, outcome: FileOutcome) -> Self {
+        let FileOutcome { bytes, sha256, error } = outcome;
+        Self { action: file.action.as_str(), file: UsedFile::new(file), bytes, sha256, failure: error }
+    }
+}
+
 /// A start that came to nothing.
 #[derive(Debug, Serialize)]
 pub(super) struct NotStarted {
@@ -333,7 +382,7 @@ pub(super) struct Written {
 
 /// Why something failed.
 #[derive(Debug, Serialize)]
-pub(super) struct Failure {
+pub(crate) struct Failure {
     error: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
@@ -345,7 +394,7 @@ pub(super) struct Failure {
 
 impl Failure {
     /// The caller was gone before the outcome.
-    pub(super) fn given_up() -> Self {
+    pub(crate) fn given_up() -> Self {
         Self { error: "given_up", message: None, stage: None, errno: None }
     }
 
@@ -366,6 +415,9 @@ impl From<&ExecutorError> for Failure {
                 stage: Some(error.stage.as_str()),
                 errno: Some(error.errno_name().into_owned()),
             },
+            ExecutorError::File(error) => {
+                Self { error: word, message, stage: None, errno: Some(error.errno_name().into_owned()) }
+            }
             _ => Self { error: word, message, stage: None, errno: None },
         }
     }
@@ -375,6 +427,9 @@ fn word(error: &ExecutorError) -> &'static str {
     match error {
         ExecutorError::Invalid(_) => "invalid",
         ExecutorError::Spawn(_) => "spawn_failed",
+        ExecutorError::File(_) => "file_failed",
+        ExecutorError::Corrupted { .. } => "corrupted",
+        ExecutorError::NoUpload(_) => "not_found",
         ExecutorError::Unsupported { .. } => "unsupported",
         ExecutorError::Unauthenticated { .. } => "unauthenticated",
         ExecutorError::Denied { .. } => "denied",

@@ -17,7 +17,7 @@ use telexec_proto::timeout;
 use telexec_proto::v1::ExecuteRequest;
 use tonic::Status;
 
-use crate::call::events::{EventStream, ended_by};
+use crate::call::events::{Responses, ended_by};
 use crate::call::status::invalid;
 
 /// The deadline of one call; clones share it.
@@ -86,11 +86,11 @@ impl Deadline {
         }
     }
 
-    /// The same events until the deadline, for calls that only follow a command.
-    pub(crate) fn until(&self, events: EventStream) -> EventStream {
+    /// The same responses until the deadline, for calls that have not handed it over.
+    pub(crate) fn until<T: Send + 'static>(&self, responses: Responses<T>) -> Responses<T> {
         match self.at {
-            Some(_) => ended_by(events, passed(self.at), PollNext::Right),
-            None => events,
+            Some(_) => ended_by(responses, passed(self.at), PollNext::Right),
+            None => responses,
         }
     }
 }

@@ -9,8 +9,12 @@ use telexec_proto::convert::{already_running_to_wire, error_to_status, event_to_
 use telexec_proto::v1::ExecutionEvent;
 use tonic::Status;
 
-/// Dropping it, when the call is cancelled or its connection is lost, drops the execution.
-pub(crate) type EventStream = Pin<Box<dyn Stream<Item = Result<ExecutionEvent, Status>> + Send>>;
+/// The responses of a call that has several. Dropping it, when the call is cancelled or its connection is lost, drops what the
+/// call does.
+pub(crate) type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// The events of an execution.
+pub(crate) type EventStream = Responses<ExecutionEvent>;
 
 /// The response to a start or an attach.
 ///
@@ -27,12 +31,12 @@ pub(crate) fn answer(execution: Result<Execution, ExecutorError>) -> Result<Even
     }
 }
 
-/// The same events until `failure`, which is then the last. If both are ready, `first` has priority.
-pub(crate) fn ended_by(
-    events: EventStream,
+/// The same responses until `failure`, which is then the last. If both are ready, `first` has priority.
+pub(crate) fn ended_by<T: Send + 'static>(
+    events: Responses<T>,
     failure: impl Future<Output = Status> + Send + 'static,
     first: PollNext,
-) -> EventStream {
+) -> Responses<T> {
     let failure = stream::once(failure).map(|status| Some(Err(status)));
     // a merged stream would otherwise end with the later of the two
     let events = events.map(Some).chain(stream::iter([None]));

@@ -36,6 +36,10 @@ pub struct Config {
     pub metrics_listen: Option<ListenAddress>,
     /// A collector of OpenTelemetry that spans are sent to, by OTLP over gRPC: `http://host:port`. Default: none.
     pub otlp_endpoint: Option<String>,
+    /// Offer files: only for programs that call [`serve_if_asked`](crate::files::serve_if_asked) first of all, since this
+    /// program itself is started for that. Not in configuration files. Default: no; `telexecd` does.
+    #[serde(skip)]
+    pub serves_files: bool,
     /// The agent's certificate chain (PEM), for TCP.
     pub tls_cert: Option<PathBuf>,
     /// Its private key (PEM).
@@ -238,6 +242,7 @@ impl Default for Config {
             listen: Vec::new(),
             metrics_listen: None,
             otlp_endpoint: None,
+            serves_files: false,
             tls_cert: None,
             tls_key: None,
             client_ca: None,

@@ -55,7 +55,7 @@ impl Passage {
         let permitted = permitted.and_then(|()| forwards.check_reach(stack, &used));
         stack.metrics.decided(call.rpc, permitted.is_ok());
         let counted = permitted.and_then(|()| {
-            stack.audit.check_forward().inspect_err(|_| stack.metrics.refused(Refusal::Audit))?;
+            stack.audit.check_writable().inspect_err(|_| stack.metrics.refused(Refusal::Audit))?;
             let acquire = || forwards.limiter.acquire(&call.caller.identity);
             permit.map_or_else(acquire, Ok).inspect_err(|_| stack.metrics.refused(Refusal::Exhausted))
         });

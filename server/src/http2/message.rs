@@ -27,9 +27,12 @@ const FIELD_BYTES: usize = 256;
 const NESTED: [&str; 2] = [Rpc::Interact.path(), Rpc::CheckCommand.path()];
 
 /// Methods with streams of requests. For others all messages count together, and one is expected.
-const STREAMS: [&str; 4] = [
+const STREAMS: [&str; 7] = [
     Rpc::Interact.path(),
     Rpc::Connect.path(),
+    Rpc::WriteFile.path(),
+    Rpc::Transfer.path(),
+    Rpc::ServeSftp.path(),
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
@@ -78,6 +81,20 @@ pub(crate) struct Limited<B> {
     metrics: Metrics,
 }
 
+impl<B: Body> Limited<B> {
+    /// # Errors
+    /// The body does not end where its caller ended it: hyper has a stream that was cancelled end as if it was complete.
+    fn end(&mut self) -> Result<(), Status> {
+        match self.body.is_end_stream() || self.framing.failed {
+            true => self.framing.end(),
+            false => {
+                self.framing.failed = true;
+                Err(Status::cancelled("the call was cancelled"))
+            }
+        }
+    }
+}
+
 impl<B> Limited<B> {
     /// # Errors
     /// The status for the caller.
@@ -115,7 +132,7 @@ where
         let read = match &frame {
             Some(Ok(frame)) => frame.data_ref().map_or(Ok(()), |data| self.read(data.chunk())),
             Some(Err(_)) => Ok(()),
-            None => self.framing.end(),
+            None => self.end(),
         };
         if let Err(status) = read {
             self.metrics.refused(Refusal::Requests);

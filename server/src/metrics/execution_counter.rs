@@ -49,6 +49,9 @@ fn refusal(error: &ExecutorError) -> Option<Refusal> {
         ExecutorError::Invalid(_)
         | ExecutorError::Unauthenticated { .. }
         | ExecutorError::Denied { .. }
+        | ExecutorError::File(_)
+        | ExecutorError::Corrupted { .. }
+        | ExecutorError::NoUpload(_)
         | ExecutorError::NotFound(_)
         | ExecutorError::FailedPrecondition { .. }
         | ExecutorError::OutOfRange { .. }

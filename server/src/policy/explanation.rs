@@ -150,6 +150,10 @@ impl Denied<'_> {
         condition.explain(self.request, |attribute| match self.subject {
             Subject::Command(facts) => facts.why_missing(attribute),
             Subject::Port(used) => used.why_missing().to_owned(),
+            Subject::File(_) => match attribute {
+                "path" => "the path is not UTF-8, or does not begin with /".to_owned(),
+                _ => "there is no such user".to_owned(),
+            },
             _ => format!("{attribute} is not known"),
         })
     }

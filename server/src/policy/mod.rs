@@ -20,8 +20,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cedar_policy::{
-    Authorizer, Context, Effect, Entities, Entity, EntityId, EntityTypeName, EntityUid, PolicyId, PolicySet,
-    PrincipalConstraint, Request, RestrictedExpression as Value, Schema, ValidationMode, ValidationWarning, Validator,
+    ActionConstraint, Authorizer, Context, Effect, Entities, Entity, EntityId, EntityTypeName, EntityUid, PolicyId,
+    PolicySet, PrincipalConstraint, Request, RestrictedExpression as Value, Schema, ValidationMode, ValidationWarning,
+    Validator,
 };
 use tracing::{info, warn};
 
@@ -114,6 +115,8 @@ pub(crate) enum Subject<'a> {
     Command(&'a Facts),
     /// A port or a Unix socket.
     Port(&'a PortUse),
+    /// A file.
+    File(&'a FileUse),
     /// Another identity, to ask what it may do: the action CheckAs.
     Identity(&'a str),
     /// An execution, with the identity that owns it.
@@ -123,6 +126,40 @@ pub(crate) enum Subject<'a> {
         /// Its owner.
         owner: &'a str,
     },
+}
+
+/// What is to be done with a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileUse {
+    pub(crate) action: FileAction,
+    /// In its shortest form, without symbolic links; `None`: it is not UTF-8, or not known.
+    pub(crate) path: Option<String>,
+    /// The name of the user who opens it; `None`: there is no such user.
+    pub(crate) user: Option<String>,
+}
+
+/// The actions of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileAction {
+    Read,
+    Write,
+    List,
+}
+
+impl FileAction {
+    /// All of them.
+    pub(crate) const ALL: [Self; 3] = [Self::Read, Self::Write, Self::List];
+    /// The group that they are in.
+    const GROUP: &str = "files";
+
+    /// Its name in policies.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "ReadFile",
+            Self::Write => "WriteFile",
+            Self::List => "ListFiles",
+        }
+    }
 }
 
 /// The types of the schema.
@@ -198,14 +235,29 @@ impl Policy {
 
     /// Whether any rule may give this caller access to executions of others: only then their owners are looked up.
     pub(crate) fn may_reach_others(&self, caller: &Caller) -> bool {
+        self.rules_about(caller).any(|rule| rule.any_owner)
+    }
+
+    /// Whether any rule may permit this caller to do this with some file. Without that no process is started for it.
+    pub(crate) fn may_use_files(&self, caller: &Caller, action: FileAction) -> bool {
+        let actions = [action.as_str(), FileAction::GROUP].map(|name| uid(&self.names.action, name));
+        let is_about = |rule: &Rule| match &rule.action {
+            ActionConstraint::Any => true,
+            ActionConstraint::Eq(one) => actions.contains(one),
+            ActionConstraint::In(some) => some.iter().any(|one| actions.contains(one)),
+        };
+        self.rules_about(caller).any(|rule| rule.effect == Effect::Permit && is_about(rule))
+    }
+
+    /// The rules whose principal this caller is, or has as a role.
+    fn rules_about(&self, caller: &Caller) -> impl Iterator<Item = &Rule> {
         let name = caller.identity.as_str();
         let principal = uid(&self.names.identity, name);
-        let is_in = |group: &EntityUid| {
-            *group == principal || self.roles.of(name).any(|role| *group == uid(&self.names.role, role))
-        };
-        self.rules.values().filter(|rule| rule.any_owner).any(|rule| match &rule.principal {
+        let roles: Vec<_> = self.roles.of(name).map(|role| uid(&self.names.role, role)).collect();
+        let is_in = move |group: &EntityUid| *group == principal || roles.contains(group);
+        self.rules.values().filter(move |rule| match &rule.principal {
             PrincipalConstraint::Any => true,
-            PrincipalConstraint::Eq(one) => *one == principal,
+            PrincipalConstraint::Eq(one) => is_in(one),
             PrincipalConstraint::In(group) => is_in(group),
             PrincipalConstraint::Is(kind) => *kind == self.names.identity,
             PrincipalConstraint::IsIn(kind, group) => *kind == self.names.identity && is_in(group),
@@ -224,6 +276,12 @@ impl Policy {
             Subject::Agent => (agent.clone(), call()),
             Subject::Command(facts) => (agent.clone(), facts.context(transport)),
             Subject::Port(used) => (agent.clone(), call().into_iter().chain(used.context()).collect()),
+            Subject::File(file) => {
+                let known = [("path", &file.path), ("user", &file.user)];
+                let text =
+                    |(name, value): (&str, &Option<String>)| Some((name.to_owned(), Value::new_string(value.clone()?)));
+                (agent.clone(), call().into_iter().chain(known.into_iter().filter_map(text)).collect())
+            }
             Subject::Identity(name) => {
                 if *name != caller.identity.as_str() {
                     entities.push(self.identity(name)?);
@@ -301,6 +359,7 @@ fn action_name(rpc: Rpc, subject: &Subject<'_>) -> &'static str {
     match subject {
         Subject::Identity(_) => "CheckAs",
         Subject::Port(used) => used.action.as_str(),
+        Subject::File(file) => file.action.as_str(),
         _ => rpc.as_str(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cedar_policy::{Effect, Policy, PrincipalConstraint};
+use cedar_policy::{ActionConstraint, Effect, Policy, PrincipalConstraint};
 use telexec_engine::Allowance;
 use telexec_executor::parse_size;
 
@@ -25,6 +25,8 @@ pub(crate) struct Rule {
     pub(crate) any_owner: bool,
     /// The principals that it applies to.
     pub(crate) principal: PrincipalConstraint,
+    /// The actions that it applies to.
+    pub(crate) action: ActionConstraint,
     /// The environment variables that commands may set.
     pub(crate) environment: Variables,
     /// Where it begins.
@@ -53,6 +55,7 @@ impl Rule {
             allowance: Allowance::default(),
             any_owner: false,
             principal: policy.principal_constraint(),
+            action: policy.action_constraint(),
             environment: Variables::default(),
             line,
             scope,

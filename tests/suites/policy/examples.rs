@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use telexec_executor::{Command, CommandBuilder, Executor, ResourceLimits};
+use telexec_executor::{
+    Command, CommandBuilder, Executor, ExecutorError, FileRange, FileTarget, Files, ResourceLimits,
+};
 use telexec_tests::{Agent, Certs, Leaf, directory, program, within};
 
 use super::{Ruled, sh};
@@ -24,6 +26,16 @@ fn agent(name: &str) -> Ruled {
 async fn allowed(ruled: &Ruled, name: &str, command: CommandBuilder) -> bool {
     // asking is no part of every role
     ruled.denied(name, command).await.is_none()
+}
+
+/// Whether the policy lets this caller read a file, which need not exist.
+async fn reads(ruled: &Ruled, name: &str, path: &str, user: Option<&str>) -> bool {
+    let file = FileTarget { user: user.map(str::to_owned), ..FileTarget::new(path) };
+    match within(ruled.to(name).await.files().read(file, FileRange::default())).await {
+        Ok(_) | Err(ExecutorError::File(_)) => true,
+        Err(ExecutorError::Denied { .. }) => false,
+        Err(other) => panic!("{other:?}"),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -58,6 +70,18 @@ async fn operators_look_and_administrators_do() {
         assert!(!allowed(&ruled, "ops-bob", command.clone()).await, "{command:?}");
     }
     assert!(!allowed(&ruled, "dev-eve", nobody("ls")).await);
+    for (name, path, permitted) in [
+        ("admin-anna", "/etc/passwd", true),
+        ("ops-bob", "/var/log/telexec-none", false),
+        ("ops-bob", "/var/log/none", true),
+        ("ops-bob", "/var/log/../../etc/passwd", false),
+        ("ops-bob", "/etc/passwd", false),
+        ("dev-eve", "/var/log/none", false),
+    ] {
+        assert_eq!(reads(&ruled, name, path, None).await, permitted, "{name} {path}");
+    }
+    let removed = within(ruled.to("ops-bob").await.files().remove(FileTarget::new("/var/log/none"), false)).await;
+    assert!(matches!(removed, Err(ExecutorError::Denied { .. })), "{removed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,13 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use futures_util::stream;
 use prost::Message;
 use prost_types::FileDescriptorSet;
 use telexec_proto::v1::{
     AttachRequest, CheckCommandRequest, ConnectRequest, Dial, ExecuteRequest, ExecutionEvent, GetAgentRequest,
-    GetExecutionRequest, InteractRequest, ListExecutionsRequest, ListenRequest, ResizeTerminalRequest,
-    SignalExecutionRequest, TcpAddress, TerminalSize, WriteInputRequest, connect_request, dial,
+    GetExecutionRequest, GetFileInfoRequest, GetUploadRequest, InteractRequest, ListDirectoryRequest,
+    ListExecutionsRequest, ListenRequest, MakeDirectoryRequest, MoveFileRequest, ReadFileRequest, RemoveFileRequest,
+    ResizeTerminalRequest, ServeSftpHeader, ServeSftpRequest, SignalExecutionRequest, TcpAddress, TerminalSize,
+    WriteFileHeader, WriteFileRequest, WriteInputRequest, connect_request, dial,
     forward_service_client::ForwardServiceClient, interact_request::Request as Step, listen_request,
+    serve_sftp_request, write_file_request,
 };
 use telexec_tests::{Agent, Grpcurl, Wire, follow, within};
 use tonic::{Code, Response, Status, Streaming};
@@ -24,6 +28,19 @@ fn rpcs() -> Vec<String> {
     methods.map(|method| method.name().to_owned()).collect()
 }
 
+/// The actions in policies, of which any permits to call this.
+fn actions(rpc: &str) -> Vec<String> {
+    let actions: &[&str] = match rpc {
+        "MakeDirectory" | "MoveFile" | "RemoveFile" | "GetUpload" => &["WriteFile"],
+        "GetFileInfo" | "ListDirectory" => &["ListFiles"],
+        "Connect" => &["Forward"],
+        // each file in the course of it is judged by itself
+        "Transfer" | "ServeSftp" => &["ReadFile", "WriteFile", "ListFiles"],
+        rpc => &[rpc],
+    };
+    actions.iter().map(|&action| action.to_owned()).collect()
+}
+
 /// Reads a call to its end.
 async fn end(response: Response<Streaming<ExecutionEvent>>) -> Result<(), Status> {
     let status = follow(response.into_inner()).await.status;
@@ -32,7 +49,8 @@ async fn end(response: Response<Streaming<ExecutionEvent>>) -> Result<(), Status
 
 /// Calls an RPC with a request that is well-formed; executions are asked for by an id that nothing has.
 async fn call(wire: &Wire, rpc: &str) -> Result<(), Status> {
-    let (mut executions, mut agent) = (wire.executions(), wire.agent());
+    let (mut executions, mut agent, mut files) = (wire.executions(), wire.agent(), wire.files());
+    let path = || "/no/such/directory/file".to_owned();
     let execution_id = || "nothing".to_owned();
     let command = ExecuteRequest { command: "true".into(), ..Default::default() };
     let called = async {
@@ -79,6 +97,33 @@ async fn call(wire: &Wire, rpc: &str) -> Result<(), Status> {
                 let mut forwards = ForwardServiceClient::with_origin(wire.clone(), Wire::origin());
                 forwards.listen(ListenRequest { at, ..Default::default() }).await.map(drop)
             }
+            "ReadFile" => files.read_file(ReadFileRequest { path: path(), ..Default::default() }).await.map(drop),
+            "WriteFile" => {
+                let header = WriteFileHeader { path: path(), ..Default::default() };
+                let header = WriteFileRequest { step: Some(write_file_request::Step::Header(header)) };
+                files.write_file(stream::iter([header])).await.map(drop)
+            }
+            "GetFileInfo" => {
+                files.get_file_info(GetFileInfoRequest { path: path(), ..Default::default() }).await.map(drop)
+            }
+            "ListDirectory" => {
+                files.list_directory(ListDirectoryRequest { path: path(), ..Default::default() }).await.map(drop)
+            }
+            "MakeDirectory" => {
+                files.make_directory(MakeDirectoryRequest { path: path(), ..Default::default() }).await.map(drop)
+            }
+            "MoveFile" => {
+                let (source_path, destination_path) = (path(), path());
+                let request = MoveFileRequest { source_path, destination_path, ..Default::default() };
+                files.move_file(request).await.map(drop)
+            }
+            "RemoveFile" => files.remove_file(RemoveFileRequest { path: path(), ..Default::default() }).await.map(drop),
+            "GetUpload" => files.get_upload(GetUploadRequest { upload_id: execution_id() }).await.map(drop),
+            "Transfer" => files.transfer(stream::iter([])).await.map(drop),
+            "ServeSftp" => {
+                let header = serve_sftp_request::Step::Header(ServeSftpHeader::default());
+                files.serve_sftp(stream::iter([ServeSftpRequest { step: Some(header) }])).await.map(drop)
+            }
             new => panic!("{new} is a new RPC: add a call of it here, and an action to the schema of policies"),
         }
     };
@@ -103,31 +148,26 @@ fn all() -> BTreeSet<String> {
     rpcs().into_iter().collect()
 }
 
-/// What an RPC is called in policies.
-fn action(rpc: &str) -> &str {
-    if rpc == "Connect" { "Forward" } else { rpc }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn each_role_may_do_what_its_rule_says_and_nothing_else() {
-    assert_eq!(rpcs().len(), 13);
-    let rule_for = |rpc: &String| {
-        let action = action(rpc);
-        format!("permit(principal in Role::\"{rpc}\", action == Action::\"{action}\", resource);\n")
-    };
+    assert_eq!(rpcs().len(), 23);
+    let actions: BTreeSet<_> = rpcs().iter().flat_map(|rpc| actions(rpc)).collect();
+    let rule_for =
+        |name: &String| format!("permit(principal in Role::\"{name}\", action == Action::\"{name}\", resource);\n");
     let group =
         |name: &&str| format!("permit(principal in Role::\"{name}\", action in Action::\"{name}\", resource);\n");
-    let groups = ["start", "read", "control", "ports"];
-    let policy: String = rpcs().iter().map(rule_for).chain(groups.iter().map(group)).collect();
-    let names = rpcs().into_iter().chain(groups.map(str::to_owned));
+    let groups = ["start", "read", "control", "files", "ports"];
+    let policy: String = actions.iter().map(rule_for).chain(groups.iter().map(group)).collect();
+    let names = actions.iter().cloned().chain(groups.map(str::to_owned));
     let roles: String = names.map(|name| format!("{name} = [\"{name}-*\"]\n")).collect();
     let ruled = Ruled::start(&policy, &format!("[roles]\n{roles}"));
     let may = async |name: &str| {
         let config = ruled.certs.config(Some(&ruled.pair(&format!("{name}-x"))));
         allowed(&Wire::connect_tls(&ruled.agent, config).await.unwrap()).await
     };
-    for rpc in rpcs() {
-        assert_eq!(may(&rpc).await, BTreeSet::from([rpc.clone()]), "{rpc}");
+    for action in actions {
+        let permitted = rpcs().into_iter().filter(|rpc| self::actions(rpc).contains(&action)).collect();
+        assert_eq!(may(&action).await, permitted, "{action}");
     }
     let mut grouped = Vec::new();
     for name in groups {

@@ -139,13 +139,14 @@ impl Outcome {
             ExecutorError::Unreachable { .. } | ExecutorError::Untrusted { .. } => Kind::Unreachable,
             ExecutorError::Lost { .. } => Kind::Lost,
             ExecutorError::DeadlineExceeded => Kind::TimedOut,
-            ExecutorError::Spawn(_) => Kind::Failed,
+            ExecutorError::Spawn(_) | ExecutorError::File(_) | ExecutorError::Corrupted { .. } => Kind::Failed,
             ExecutorError::Invalid(_)
             | ExecutorError::Unsupported { .. }
             | ExecutorError::Unauthenticated { .. }
             | ExecutorError::Denied { .. }
             | ExecutorError::Exhausted { .. }
             | ExecutorError::NotFound(_)
+            | ExecutorError::NoUpload(_)
             | ExecutorError::AlreadyExists(_)
             | ExecutorError::AlreadyRunning(_)
             | ExecutorError::FailedPrecondition { .. }

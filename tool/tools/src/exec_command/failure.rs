@@ -48,6 +48,9 @@ impl Failure {
                 ToolFailure::new("out_of_range", text).with_details(json!({ "end": end })).into()
             }
             error @ (ExecutorError::AlreadyExists(_)
+            | ExecutorError::File(_)
+            | ExecutorError::Corrupted { .. }
+            | ExecutorError::NoUpload(_)
             | ExecutorError::AlreadyRunning(_)
             | ExecutorError::DeadlineExceeded
             | ExecutorError::ShuttingDown

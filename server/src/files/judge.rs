@@ -1,0 +1,105 @@
+//! What a caller may do with a file: decided by the policy, and recorded.
+
+use std::sync::Arc;
+
+use telexec_executor::ExecutorError;
+
+use crate::admission::Stack;
+use crate::admission::permission::{Permission, Permitted};
+use crate::audit::{FileOutcome, Operation};
+use crate::call::Call;
+use crate::policy::{FileAction, FileUse, Subject};
+
+/// A use of a file that was permitted. Its outcome goes to the audit log: when it is dropped, that it was given up.
+pub(super) struct Use {
+    stack: Stack,
+    call: Call,
+    file: FileUse,
+    permission: Arc<Permission>,
+    is_reported: bool,
+    /// Bytes of content, as far as they were sent or received.
+    pub(super) bytes: u64,
+}
+
+/// Whether the caller may do something of this with some file: whoever may not has no process started.
+///
+/// # Errors
+/// [`ExecutorError::Denied`], also if its certificate is no longer valid [`ExecutorError::Unauthenticated`].
+pub(super) async fn admit(
+    stack: &Stack,
+    call: &Call,
+    actions: &[FileAction],
+    path: Option<String>,
+) -> Result<(), ExecutorError> {
+    call.caller.check()?;
+    let (Some(policy), Some(first)) = (&stack.policy, actions.first()) else { return Ok(()) };
+    let may = |action: &FileAction| policy.current().may_use_files(&call.caller, *action);
+    if actions.iter().any(may) {
+        return Ok(());
+    }
+    let file = FileUse { action: *first, path, user: None };
+    Use::permit(stack, call, file).await.map(Use::reported_elsewhere)
+}
+
+impl Use {
+    /// Whether the caller may do this with this file. What changes or reveals content is recorded before it happens.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Denied`]; or the audit log cannot be written.
+    pub(super) async fn permit(stack: &Stack, call: &Call, file: FileUse) -> Result<Self, ExecutorError> {
+        call.caller.check()?;
+        let asked = file.clone();
+        let decide = move |stack: &Stack, call: &Call, detail| {
+            let decision = stack.decide(&call.caller, call.rpc, &Subject::File(&asked), detail);
+            let permitted = decision.permitted();
+            (decision, permitted)
+        };
+        let (decision, permitted) = stack.explain_denial(call, decide).await;
+        let permitted = permitted.and_then(|()| match file.action {
+            FileAction::List => Ok(()),
+            FileAction::Read | FileAction::Write => stack.audit.check_writable(),
+        });
+        stack.metrics.decided(call.rpc, decision.allowed);
+        if permitted.is_err() || file.action != FileAction::List {
+            let operation = Operation { file: Some(&file), ..Operation::default() };
+            stack.audit.record_access(call, operation, &decision, permitted.as_ref().err()).await;
+        }
+        permitted?;
+        let permission = Permission::new(stack, call, Permitted::File(file.clone()), &decision);
+        // names and attributes are not worth a record of their own
+        let is_reported = file.action == FileAction::List;
+        Ok(Self { stack: stack.clone(), call: call.clone(), file, permission, is_reported, bytes: 0 })
+    }
+
+    /// Holds while that is permitted.
+    pub(super) fn permission(&self) -> &Arc<Permission> {
+        &self.permission
+    }
+
+    /// It was done, with content of this SHA-256.
+    pub(super) fn done(mut self, sha256: Option<String>) {
+        self.report(FileOutcome { bytes: self.bytes, sha256, error: None });
+    }
+
+    /// What comes of it is reported by others.
+    pub(super) fn reported_elsewhere(mut self) {
+        self.is_reported = true;
+    }
+
+    /// It was not done.
+    pub(super) fn failed(mut self, error: &ExecutorError) {
+        self.report(FileOutcome::failed(self.bytes, Some(error)));
+    }
+
+    fn report(&mut self, outcome: FileOutcome) {
+        if !std::mem::replace(&mut self.is_reported, true) {
+            self.stack.audit.record_file(&self.call, &self.file, outcome);
+        }
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.report(FileOutcome::failed(self.bytes, None));
+    }
+}

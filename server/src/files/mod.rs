@@ -1,0 +1,45 @@
+//! Files, for callers: by a process of the run-as user, since the kernel then decides what may be opened, and a file system
+//! that hangs holds up nobody else.
+//!
+//! The process is this program itself (`helper`), started by the engine as a command is. It asks before it touches a file
+//! (`session`): the policy decides about the path that the file really has, and the audit log has what came of it. An upload
+//! that loses its call is kept for a while (`upload`). `service` is the RPCs, of which `transfer` does many in one call
+//! and `sftp` carries another protocol; `wire` turns them into tasks.
+
+mod frames;
+mod helper;
+mod judge;
+mod service;
+mod session;
+mod sftp;
+mod transfer;
+mod upload;
+mod wire;
+
+use std::process::ExitCode;
+
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+
+pub(crate) use self::service::FileRpcs;
+
+/// The argument that makes a program the process that reads and writes files.
+const ARGUMENT: &str = "--serve-files";
+
+/// Reads and writes files for the agent that has started this process, if one has: to be called first in each program for
+/// which [`Config::serves_files`](crate::Config::serves_files) is set. `None`: this process is something else.
+pub fn serve_if_asked() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    let is_asked = arguments.next().is_some_and(|argument| argument == ARGUMENT) && arguments.next().is_none();
+    is_asked.then(|| {
+        // what it is told is for the agent alone, also among the processes of its user
+        let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+        let served = telexec_files::serve(std::io::stdin().lock(), std::io::stdout().lock());
+        served.map_or_else(
+            |error| {
+                eprintln!("{error}");
+                ExitCode::FAILURE
+            },
+            |()| ExitCode::SUCCESS,
+        )
+    })
+}

@@ -1,0 +1,90 @@
+//! Uploads that lose their call, and go on where they were.
+
+use futures_util::{StreamExt, stream};
+use telexec_executor::{ExecutionId, ExecutorError, FilePiece, FilePieces, FileRange, Files, WriteOptions};
+use telexec_tests::{Agent, children, until, within};
+
+use super::{names, pieces, read, sha256, target};
+
+fn options(id: &ExecutionId, offset: u64) -> WriteOptions {
+    WriteOptions { upload: Some((id.clone(), offset)), ..WriteOptions::default() }
+}
+
+/// This content, after which nothing comes.
+fn stuck(data: &[u8]) -> FilePieces {
+    let pieces: Vec<_> = data.chunks(50_000).map(|piece| Ok(FilePiece::Data(piece.to_vec().into()))).collect();
+    stream::iter(pieces).chain(stream::pending()).boxed()
+}
+
+#[tokio::test]
+async fn an_upload_that_is_cut_ten_times_is_complete() {
+    let agent = Agent::start();
+    let dir = tempfile::tempdir().unwrap();
+    let (file, id) = (dir.path().join("file"), ExecutionId::generate());
+    let content: Vec<u8> = (0..500_000u32).flat_map(u32::to_le_bytes).collect();
+    let mut offset = 0;
+    for round in 1..=10 {
+        let files = agent.connect().await.files();
+        let end = content.len() * round / 11;
+        let sending = files.write(target(&file), options(&id, offset as u64), stuck(&content[offset..end]));
+        // another call asks where to go on, and thereby ends this one
+        let other = agent.connect().await.files();
+        let until_there = async {
+            until("all of it has arrived", async || other.upload(&id).await.is_ok_and(|there| there > offset as u64))
+                .await;
+        };
+        tokio::select! {
+            done = sending => assert!(matches!(done, Err(ExecutorError::FailedPrecondition { .. })), "{done:?}"),
+            () = until_there => {}
+        }
+        // what has arrived already is sent again, in part
+        offset = usize::try_from(within(other.upload(&id)).await.unwrap()).unwrap().saturating_sub(1000);
+        assert!(names(dir.path()).is_empty());
+    }
+    let files = agent.connect().await.files();
+    let rest = pieces(content[offset..].to_vec());
+    let written = within(files.write(target(&file), options(&id, offset as u64), rest)).await.unwrap();
+    assert_eq!(written.sha256, sha256(&content));
+    assert!(read(&files, target(&file), FileRange::default()).await.unwrap().0 == content);
+    // its answer may have been lost: it is given again
+    let length = content.len() as u64;
+    assert_eq!(within(files.upload(&id)).await.unwrap(), length);
+    let again = within(files.write(target(&file), options(&id, length), pieces(""))).await.unwrap();
+    assert_eq!(again, written);
+    assert_eq!(names(dir.path()), ["file"]);
+}
+
+#[tokio::test]
+async fn an_upload_that_nobody_continues_leaves_nothing() {
+    let agent = Agent::builder().config("max_disconnect_grace = \"1s\"").start();
+    let (files, dir, id) = (agent.connect().await.files(), tempfile::tempdir().unwrap(), ExecutionId::generate());
+    let file = dir.path().join("file");
+    {
+        let sending = files.write(target(&file), options(&id, 0), stuck(b"something"));
+        let other = agent.connect().await.files();
+        tokio::select! {
+            done = sending => assert!(matches!(done, Err(ExecutorError::FailedPrecondition { .. })), "{done:?}"),
+            () = until("it has begun", async || other.upload(&id).await.is_ok_and(|there| there == 9)) => {}
+        }
+    }
+    // to ask for it would keep it
+    until("its process has ended", async || children(agent.pid()).is_empty()).await;
+    assert!(matches!(within(files.upload(&id)).await, Err(ExecutorError::NoUpload(_))));
+    assert!(names(dir.path()).is_empty());
+    let late = within(files.write(target(&file), options(&id, 9), pieces(" else"))).await;
+    assert!(matches!(late, Err(ExecutorError::NoUpload(_))), "{late:?}");
+}
+
+#[tokio::test]
+async fn an_upload_is_of_one_file_and_one_caller() {
+    let agent = Agent::start();
+    let (files, dir, id) = (agent.connect().await.files(), tempfile::tempdir().unwrap(), ExecutionId::generate());
+    let file = dir.path().join("file");
+    within(files.write(target(&file), options(&id, 0), pieces("content"))).await.unwrap();
+    let other = within(files.write(target(&dir.path().join("other")), options(&id, 7), pieces(""))).await;
+    assert!(matches!(&other, Err(ExecutorError::Invalid(error)) if error.field == "header.upload_id"), "{other:?}");
+    let beyond = within(files.write(target(&file), options(&id, 8), pieces(""))).await;
+    assert!(matches!(beyond, Err(ExecutorError::OutOfRange { end: 7, .. })), "{beyond:?}");
+    let unknown = within(files.upload(&ExecutionId::generate())).await;
+    assert!(matches!(unknown, Err(ExecutorError::NoUpload(_))), "{unknown:?}");
+}
