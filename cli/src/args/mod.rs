@@ -7,6 +7,7 @@ mod check;
 mod command;
 mod complete;
 mod config;
+mod cp;
 mod exec;
 mod executions;
 mod fleet;
@@ -30,6 +31,7 @@ pub(crate) use self::check::CheckArgs;
 pub(crate) use self::command::CommandArgs;
 pub(crate) use self::complete::{FIND_EXECUTIONS, FIND_GROUPS};
 pub(crate) use self::config::{ConfigAction, ConfigArgs};
+pub(crate) use self::cp::CpArgs;
 pub(crate) use self::exec::ExecArgs;
 pub(crate) use self::executions::{AttachArgs, InputArgs, KillArgs, LogsArgs, PsArgs, WaitArgs};
 pub(crate) use self::fleet::{
@@ -101,6 +103,8 @@ With --json, one object:
     Fleet(Box<FleetArgs>),
     /// Run a command, with the command line of ssh: for programs that call ssh
     Ssh(SshArgs),
+    /// Copy files to and from a machine
+    Cp(CpArgs),
     /// List executions
     Ps(PsArgs),
     /// Attach to an execution and follow its output

@@ -7,6 +7,7 @@ mod completions;
 mod config;
 mod connect;
 mod connections;
+mod cp;
 mod exec;
 mod find;
 mod fleet;
@@ -40,6 +41,7 @@ pub(crate) fn run(cli: Cli) -> u8 {
         Subcommand::Fleet(args) => run_async(Builder::new_multi_thread(), args.log_level(), fleet::run(*args)),
         Subcommand::Ssh(args) => ssh::run(args.words),
         Subcommand::Check(args) => run_single_threaded(args.exec.connect.log_level, check::run(*args)),
+        Subcommand::Cp(args) => run_async(Builder::new_multi_thread(), args.connect.log_level, cp::run(args)),
         Subcommand::Ps(args) => run_single_threaded(args.connect.log_level, ps::run(args)),
         Subcommand::Attach(args) => run_single_threaded(args.connect.log_level, attach::run(args)),
         Subcommand::Logs(args) => run_single_threaded(args.connect.log_level, logs::run(args)),

@@ -6,6 +6,7 @@ mod duration;
 mod environment;
 mod fold;
 mod forwarding;
+mod location;
 pub(crate) mod nodeset;
 mod pair;
 
@@ -15,4 +16,5 @@ pub(crate) use self::duration::{parse_duration, parse_timeout};
 pub(crate) use self::environment::{EnvFile, Variable, parse_variable, read_env_file};
 pub(crate) use self::fold::fold;
 pub(crate) use self::forwarding::{Forwarding, parse_endpoint, parse_listen};
+pub(crate) use self::location::{Location, last_name, parse_location};
 pub(crate) use self::pair::parse_pair;

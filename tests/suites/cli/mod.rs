@@ -14,6 +14,7 @@ mod background;
 mod ca;
 mod certs;
 mod config;
+mod cp;
 mod enrollment;
 mod exec;
 mod fleet;

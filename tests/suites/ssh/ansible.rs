@@ -51,7 +51,7 @@ async fn ansible_runs_a_playbook_and_knows_who_is_unreachable() {
     let modules = tempfile::tempdir().unwrap();
     std::fs::set_permissions(modules.path(), std::fs::Permissions::from_mode(0o1777)).unwrap();
     let inventory = format!(
-        "[all]\nweb1\ngone\n[all:vars]\nansible_ssh_executable=telexec-ssh\nansible_ssh_transfer_method=piped\n\
+        "[all]\nweb1\ngone\n[all:vars]\nansible_ssh_executable=telexec-ssh\n\
          ansible_python_interpreter=auto_silent\nansible_remote_tmp={}\nthere={}\nbecomes={}\n",
         modules.path().display(),
         site.text("there"),

@@ -47,7 +47,7 @@ async fn codes_are_the_commands_and_255_is_the_transports() {
         ("-Q cipher", 255, "unsupported query"),
         ("-W a web1", 255, "-W a: "),
         ("-L 1:a web1 true", 255, "-L 1:a: "),
-        ("web1 -s sftp", 255, "-s: "),
+        ("web1 -s netconf", 255, "-s netconf: the only subsystem is sftp"),
         ("-J web2 web1 true", 255, "web2: "),
         ("-f gone true", 255, "unreachable"),
         ("-t web1 true", 0, "standard input is not one"),

@@ -95,6 +95,69 @@ async fn scp_copies_with_the_remote_program() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn scp_and_sftp_copy_by_the_subsystem() {
+    let site = Site::new();
+    site.files();
+    std::fs::create_dir(site.path("up")).unwrap();
+    site.done(&format!("scp -q -S telexec-ssh -rp files web1:{}", site.text("up"))).await;
+    assert!(same(&site.path("files"), &site.path("up/files")));
+    site.done(&format!("scp -q -S telexec-ssh web2:{} down", site.text("up/files/big"))).await;
+    assert!(same(&site.path("files/big"), &site.path("down")));
+    site.write(
+        "batch",
+        format!(
+            "cd {}\nput files/big part\nreget part again\nrename part whole\nsymlink whole link\nmkdir d\nls -l\n\
+             chmod 600 whole\nget -r files fetched\nrm link\nrmdir d\n-rm none\n",
+            site.text("up")
+        ),
+    );
+    let said = site.done("sftp -q -b batch -S telexec-ssh web1").await;
+    assert!(said.contains("link -> ") || said.contains("link"), "{said}");
+    assert!(same(&site.path("files/big"), &site.path("up/whole")) && same(&site.path("files"), &site.path("fetched")));
+    let missing = site.run(&format!("scp -q -S telexec-ssh web1:{} x", site.text("none"))).await;
+    assert!(missing.code == 1 && missing.stderr.contains("No such file"), "{missing:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sshfs_is_a_file_system() {
+    let site = Site::new();
+    site.files();
+    site.write("home/.gitconfig", "[user]\nname = a\nemail = a@b\n");
+    std::fs::create_dir_all(site.path("there/dir")).unwrap();
+    let (mount, there) = (site.text("mount"), site.text("there"));
+    let text = format!(
+        "set -e; mkdir {mount}; sshfs -o ssh_command=telexec-ssh web1:{there} {mount}
+        trap 'cd /; fusermount3 -u {mount}' EXIT
+        cp -r files {mount}/; cd {mount}; git init -q; git add .; git commit -qm all; git status --porcelain
+        echo one >a; echo two >b; mv b a; cat a; ln -s a link; cat link; truncate -s 3 a; stat -c %s a; rmdir dir
+        chmod 640 a; df . | wc -l; rm link; ls"
+    );
+    assert_eq!(site.done(&text).await, "two\ntwo\n3\n2\na\nfiles\n");
+    assert!(same(&site.path("files"), &site.path("there/files")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rclone_and_restic_agree_with_what_is_there() {
+    let site = Site::new();
+    site.files();
+    let up = site.text("up");
+    let rclone = std::env::var("RCLONE").expect("RCLONE names no rclone: run tests/run, which installs it");
+    let remote = format!(":sftp,ssh=\"telexec-ssh web1\",shell_type=unix:{up}");
+    site.done(&format!("{rclone} copy -q files '{remote}' && {rclone} check -q files '{remote}'")).await;
+    assert!(same(&site.path("files"), &site.path("up")));
+    site.done("echo other >up/d1/f1").await;
+    assert_ne!(site.run(&format!("{rclone} check -q files '{remote}'")).await.code, 0);
+    let text = format!(
+        "set -e; export RESTIC_PASSWORD=secret RESTIC_REPOSITORY=sftp:web1:{} XDG_CACHE_HOME=$PWD/cache
+        r() {{ restic -q -o sftp.command='telexec-ssh web1 -s sftp' \"$@\"; }}
+        r init; r backup files; r check; r restore latest --target restored",
+        site.text("restic")
+    );
+    site.done(&text).await;
+    assert!(same(&site.path("files"), &site.path("restored/files")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn gnu_parallel_spreads_work() {
     let site = Site::new();
     let jobs =

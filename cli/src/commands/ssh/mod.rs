@@ -1,7 +1,7 @@
 //! `telexec ssh` and `telexec-ssh`: ssh(1)'s command line, as other programs give it.
 //!
 //! `parse` reads it, `keys` reads its `-o KEY=VALUE`, `host` whom it names. `answers` is what needs no agent, `background`
-//! is -f, `run` the rest.
+//! is -f, `subsystem` is -s, `run` the rest.
 
 mod answers;
 mod background;
@@ -10,6 +10,7 @@ mod keys;
 mod line;
 mod parse;
 mod run;
+mod subsystem;
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;

@@ -8,8 +8,8 @@ use glob::Pattern;
 use telexec_client::{Agent, Endpoint};
 
 use super::background;
-use super::host;
 use super::line::{Forward, Line, LogLevel, Session, Settings, Tty};
+use super::{host, subsystem};
 use crate::args::ExecArgs;
 use crate::commands::forward::{Running, Wanted};
 use crate::commands::{connect, exec, run_single_threaded};
@@ -24,6 +24,10 @@ const PING_INTERVAL: Duration = Duration::from_secs(15);
 
 pub(super) fn command(line: &Line) -> Result<u8, Failure> {
     refuse(&line.settings)?;
+    if line.settings.session == Some(Session::Subsystem) && !subsystem::is_known(line.command.as_deref()) {
+        let name = line.command.as_deref().unwrap_or_default();
+        return Err(Failure::message(exit::LOST, format!("-s {name}: the only subsystem is sftp")));
+    }
     let args = connection(line)?;
     let level = args.connect.log_level;
     let settings = &line.settings;
@@ -36,6 +40,7 @@ pub(super) fn command(line: &Line) -> Result<u8, Failure> {
     let plan = Plan { is_background: settings.background, wanted, are_needed: settings.forwards_are_needed };
     match settings.session {
         Some(Session::Nothing) => run_single_threaded(level, hold(args, plan)),
+        Some(Session::Subsystem) => run_single_threaded(level, subsystem::sftp(settings, args)),
         _ => run_single_threaded(level, follow(with_command(line, args)?, plan)),
     }
 }
@@ -69,9 +74,7 @@ fn invalid(flag: char, value: &str, error: &str) -> Failure {
 
 /// What is not served.
 pub(super) fn refuse(settings: &Settings) -> Result<(), Failure> {
-    let what = if settings.session == Some(Session::Subsystem) {
-        "-s: subsystems are not supported".to_owned()
-    } else if let Some(proxy) = &settings.proxy {
+    let what = if let Some(proxy) = &settings.proxy {
         format!("{proxy}: hosts are reached directly, not through another host or a command")
     } else if let Some(tunnel) = &settings.tunnel {
         format!("-w {tunnel}: tunnels are not supported")

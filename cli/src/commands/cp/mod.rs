@@ -1,0 +1,249 @@
+//! `telexec cp`: copies files to and from a machine.
+
+mod collect;
+mod download;
+mod local_file;
+mod patience;
+mod progress;
+mod send;
+mod upload;
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use telexec_client::{Agent, RemoteFiles};
+use telexec_executor::{ExecutorError, FileError, FileErrorKind, FilePath, FileTarget, FileType, Files};
+
+use self::patience::Patience;
+use self::progress::Progress;
+use crate::args::CpArgs;
+use crate::config::Config;
+use crate::connect::{call_failure, with_agent};
+use crate::output::{Failure, exit, print_message};
+use crate::syntax::{Destination, Location, last_name};
+
+/// A file could not be copied.
+const NOT_COPIED: u8 = 1;
+
+pub(crate) async fn run(mut args: CpArgs) -> Result<u8, Failure> {
+    let Some(last) = args.files.pop() else { return Err(usage("cp needs a source and a destination")) };
+    let plan = Plan::new(&args, last)?;
+    let target = plan.target.clone();
+    if args.user.is_none() {
+        args.user = Config::load()?.resolve(&target, &args.connect)?.user;
+    }
+    with_agent(&target, &args.connect, async |agent| Copy::new(&args, agent, &target).all(&plan).await).await
+}
+
+fn usage(text: &str) -> Failure {
+    Failure::message(exit::USAGE, text)
+}
+
+/// What is to be copied, and in which direction.
+struct Plan {
+    target: Destination,
+    transfer: Transfer,
+}
+
+enum Transfer {
+    Upload(Vec<Location>, FilePath),
+    Download(Vec<FilePath>, Location),
+}
+
+impl Plan {
+    fn new(args: &CpArgs, last: Location) -> Result<Self, Failure> {
+        if let Location::Remote(target, path) = last {
+            if args.files.iter().any(|source| matches!(source, Location::Remote(..))) {
+                return Err(usage("one side must be here: copy to a file here first"));
+            }
+            return Ok(Self { target, transfer: Transfer::Upload(args.files.clone(), path) });
+        }
+        let mut found: Option<Destination> = None;
+        let mut paths = Vec::new();
+        for source in &args.files {
+            match source {
+                Location::Remote(target, _) if found.as_ref().is_some_and(|found| found != target) => {
+                    return Err(usage("all sources must be of one target"));
+                }
+                Location::Remote(target, path) => {
+                    found = Some(target.clone());
+                    paths.push(path.clone());
+                }
+                Location::Local(_) | Location::Stdio => {
+                    return Err(
+                        usage("one side must be TARGET:PATH").hint(Some("for example: telexec cp notes web1:notes"))
+                    );
+                }
+            }
+        }
+        let target = found.ok_or_else(|| usage("one side must be TARGET:PATH"))?;
+        if let Location::Local(path) = &last
+            && !path.is_dir()
+            && (paths.len() > 1 || path.as_os_str().as_bytes().ends_with(b"/"))
+        {
+            return Err(usage(&format!("{} is not a directory", path.display())));
+        }
+        Ok(Self { target, transfer: Transfer::Download(paths, last) })
+    }
+}
+
+/// What all copies of one command share.
+struct Copy<'a> {
+    args: &'a CpArgs,
+    files: RemoteFiles,
+    target: &'a Destination,
+    progress: Arc<Progress>,
+}
+
+/// Why one copy failed.
+enum Failed {
+    /// This file alone.
+    File(String),
+    /// Files of a directory; they were reported.
+    Reported,
+    /// All that follow would too.
+    All(Failure),
+}
+
+impl<'a> Copy<'a> {
+    fn new(args: &'a CpArgs, agent: &Agent, target: &'a Destination) -> Self {
+        Self { args, files: agent.files(), target, progress: Arc::new(Progress::new(args.quiet)) }
+    }
+
+    async fn all(&self, plan: &Plan) -> Result<u8, Failure> {
+        let failed = match &plan.transfer {
+            Transfer::Upload(sources, destination) => self.upload_all(sources, destination).await?,
+            Transfer::Download(sources, destination) => self.download_all(sources, destination).await?,
+        };
+        self.progress.finish();
+        Ok(if failed { NOT_COPIED } else { 0 })
+    }
+
+    /// Returns whether any has failed.
+    async fn upload_all(&self, sources: &[Location], destination: &FilePath) -> Result<bool, Failure> {
+        let is_directory = self.is_directory(destination).await.or_else(|failed| self.report(failed).map(|()| None))?;
+        let Some(is_directory) = is_directory else { return Ok(true) };
+        if sources.len() > 1 && !is_directory {
+            return Err(usage(&format!("{}:{destination} is not a directory", self.target)));
+        }
+        let mut any_failed = false;
+        for source in sources {
+            let to = match (source, is_directory) {
+                (Location::Local(path), true) => match last_name(path.as_os_str().as_bytes()) {
+                    Some(name) => below(destination, name),
+                    None => destination.clone(),
+                },
+                (Location::Stdio, true) => return Err(usage("standard input needs a file name at the target")),
+                _ => destination.clone(),
+            };
+            let done = match source {
+                Location::Local(path) if path.is_dir() => self.send_tree(path, to).await,
+                Location::Local(path) => self.upload(path, to).await,
+                Location::Stdio | Location::Remote(..) => self.upload_stdin(to).await,
+            };
+            any_failed |= self.settle(done)?;
+        }
+        Ok(any_failed)
+    }
+
+    /// Returns whether any has failed.
+    async fn download_all(&self, sources: &[FilePath], destination: &Location) -> Result<bool, Failure> {
+        let Location::Local(destination) = destination else {
+            let mut any_failed = false;
+            for source in sources {
+                any_failed |= self.settle(self.download_to_stdout(source).await)?;
+            }
+            return Ok(any_failed);
+        };
+        let is_directory = destination.is_dir();
+        let mut any_failed = false;
+        for source in sources {
+            let to = match last_name(source.as_bytes()).filter(|_| is_directory) {
+                Some(name) => destination.join(name),
+                None => destination.clone(),
+            };
+            any_failed |= self.settle(self.download_one(source, &to).await)?;
+        }
+        Ok(any_failed)
+    }
+
+    async fn download_one(&self, source: &FilePath, to: &Path) -> Result<(), Failed> {
+        match self.is_directory(source).await? {
+            Some(true) => self.collect_tree(source, to).await,
+            Some(false) | None => self.download(source, to).await,
+        }
+    }
+
+    /// Whether the target has a directory there; a link may lead to it.
+    async fn is_directory(&self, path: &FilePath) -> Result<Option<bool>, Failed> {
+        // a slash at the end asks for what a link leads to
+        let asked = self.file(below(path, OsStr::new("")));
+        let info =
+            Patience::new(self.args.reconnect.resume()).repeat(async || self.files.info(asked.clone()).await).await;
+        match info {
+            Ok(info) => Ok(Some(info.kind == FileType::Directory)),
+            Err(ExecutorError::File(error)) if error.kind() == FileErrorKind::NotFound => {
+                match path.as_bytes().ends_with(b"/") {
+                    true => Err(Failed::File(format!("{}: {error}", self.target))),
+                    false => Ok(Some(false)),
+                }
+            }
+            // whoever may write it need not be permitted to look
+            Err(ExecutorError::Denied { .. }) => Ok(Some(path.as_bytes().ends_with(b"/"))),
+            Err(ExecutorError::File(error)) => Err(self.failed(FileError { path: path.clone(), ..error }.into())),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    fn file(&self, path: FilePath) -> FileTarget {
+        FileTarget { path, user: self.args.user.clone() }
+    }
+
+    /// Why a call failed.
+    fn failed(&self, error: ExecutorError) -> Failed {
+        match error {
+            ExecutorError::File(_) | ExecutorError::Corrupted { .. } => {
+                Failed::File(format!("{}: {error}", self.target))
+            }
+            error => Failed::All(call_failure(exit::of_error(&error), self.target, &error)),
+        }
+    }
+
+    /// Reports a failure of one file, while others are copied.
+    fn say(&self, text: &str) {
+        self.progress.finish();
+        print_message(text);
+    }
+
+    /// Reports a failure, and returns whether there was one.
+    fn settle(&self, done: Result<(), Failed>) -> Result<bool, Failure> {
+        match done {
+            Ok(()) => Ok(false),
+            Err(failed) => self.report(failed).map(|()| true),
+        }
+    }
+
+    fn report(&self, failed: Failed) -> Result<(), Failure> {
+        self.progress.finish();
+        match failed {
+            Failed::File(text) => {
+                print_message(&text);
+                Ok(())
+            }
+            Failed::Reported => Ok(()),
+            Failed::All(failure) => Err(failure),
+        }
+    }
+}
+
+/// A name in a directory.
+fn below(directory: &FilePath, name: &OsStr) -> FilePath {
+    let mut path = directory.as_bytes().to_vec();
+    if !path.ends_with(b"/") {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name.as_bytes());
+    FilePath::new(path)
+}

@@ -1,0 +1,232 @@
+//! `telexec cp`: files and directories, to and from a machine.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use telexec_tests::{Agent, Proxy};
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use super::{Said, telexec};
+
+struct Scene {
+    agent: Agent,
+    here: TempDir,
+    there: TempDir,
+}
+
+impl Scene {
+    fn start() -> Self {
+        Self { agent: Agent::start(), here: tempfile::tempdir().unwrap(), there: tempfile::tempdir().unwrap() }
+    }
+
+    fn here(&self, name: &str) -> PathBuf {
+        self.here.path().join(name)
+    }
+
+    fn there(&self, name: &str) -> PathBuf {
+        self.there.path().join(name)
+    }
+
+    /// This path at the target.
+    fn remote(&self, name: &str) -> String {
+        format!("{}:{}", self.agent.uri(), self.there(name).display())
+    }
+
+    fn cp(&self, args: &[&str]) -> Command {
+        let mut command = telexec(["cp"].iter().chain(args));
+        command.current_dir(self.here.path());
+        command
+    }
+
+    async fn copy(&self, args: &[&str]) -> Said {
+        Said::by(self.cp(args)).await
+    }
+}
+
+fn random(length: usize) -> Vec<u8> {
+    std::iter::repeat_with(|| fastrand::u8(..)).take(length).collect()
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+/// Nothing is in it beside these.
+#[track_caller]
+fn only(directory: &Path, expected: &[&str]) {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_goes_there_and_comes_back() {
+    let scene = Scene::start();
+    let content = random(3_000_000);
+    std::fs::write(scene.here("program"), &content).unwrap();
+    std::fs::set_permissions(scene.here("program"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    scene.copy(&["program", &scene.remote("")]).await.answer();
+    assert!(std::fs::read(scene.there("program")).unwrap() == content);
+    assert_eq!(mode(&scene.there("program")), 0o755);
+    scene.copy(&["--checksum", "program", &scene.remote("other")]).await.answer();
+    scene.copy(&[&scene.remote("other"), "back"]).await.answer();
+    assert!(std::fs::read(scene.here("back")).unwrap() == content);
+    assert_eq!(mode(&scene.here("back")), 0o755);
+    // into a directory that a link leads to
+    std::fs::create_dir(scene.there("dir")).unwrap();
+    symlink("dir", scene.there("link")).unwrap();
+    std::fs::write(scene.here("a:b"), "colon").unwrap();
+    scene.copy(&["./a:b", "back", &scene.remote("link")]).await.answer();
+    only(&scene.there("dir"), &["a:b", "back"]);
+    scene.copy(&[&scene.remote("dir/a:b"), "."]).await.answer();
+    only(scene.here.path(), &["a:b", "back", "program"]);
+    only(scene.there.path(), &["dir", "link", "other", "program"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn standard_input_and_output_are_files_too() {
+    let scene = Scene::start();
+    std::fs::write(scene.here("input"), random(1_000_000)).unwrap();
+    let mut cp = scene.cp(&["-", &scene.remote("file")]);
+    cp.stdin(std::fs::File::open(scene.here("input")).unwrap());
+    Said::by(cp).await.answer();
+    let said = scene.copy(&[&scene.remote("file"), "-"]).await;
+    assert!(said.code == 0 && said.stdout == std::fs::read(scene.here("input")).unwrap(), "{}", said.stderr());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_goes_there_and_comes_back() {
+    let scene = Scene::start();
+    let tree = scene.here("tree");
+    std::fs::create_dir_all(tree.join("sub/empty")).unwrap();
+    for number in 0..1500 {
+        std::fs::write(tree.join(format!("sub/{number}")), number.to_string()).unwrap();
+    }
+    let content = random(2_000_000);
+    std::fs::write(tree.join("large"), &content).unwrap();
+    std::fs::write(tree.join(std::ffi::OsStr::from_bytes(b"new\nline\xff")), "odd").unwrap();
+    std::fs::set_permissions(tree.join("sub/7"), std::fs::Permissions::from_mode(0o700)).unwrap();
+    std::fs::set_permissions(tree.join("sub/empty"), std::fs::Permissions::from_mode(0o500)).unwrap();
+    symlink("/nowhere", tree.join("link")).unwrap();
+    let same = |one: &Path, other: &Path| {
+        let diff = std::process::Command::new("diff").args(["-r", "--no-dereference"]).arg(one).arg(other).output();
+        let diff = diff.unwrap();
+        assert!(diff.status.success(), "{}", String::from_utf8_lossy(&diff.stdout));
+        assert_eq!((mode(&other.join("sub/7")), mode(&other.join("sub/empty"))), (0o700, 0o500));
+    };
+    let refused = scene.copy(&["tree", &scene.remote("")]).await;
+    assert!(refused.failure(1).contains("use -r"), "{refused:?}");
+    scene.copy(&["-r", "tree", &scene.remote("")]).await.answer();
+    same(&tree, &scene.there("tree"));
+    // again, over what is there
+    scene.copy(&["-r", "tree", &scene.remote("")]).await.answer();
+    scene.copy(&["-r", &scene.remote("tree"), "back"]).await.answer();
+    same(&tree, &scene.here("back"));
+    scene.copy(&["-r", &scene.remote("tree/"), "."]).await.answer();
+    only(scene.there.path(), &["tree"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_copied_is_named_and_the_rest_is_copied() {
+    let scene = Scene::start();
+    std::fs::write(scene.here("good"), "good").unwrap();
+    let said = scene.copy(&["none", "good", &scene.remote("")]).await;
+    assert_eq!(said.failure(1), "telexec: cannot open none: no such file or directory\n");
+    only(scene.there.path(), &["good"]);
+    let said = scene.copy(&[&scene.remote("none"), &scene.remote("good"), "."]).await;
+    assert!(said.failure(1).contains("none: no such file or directory"), "{said:?}");
+    let said = scene.copy(&["good", &scene.remote("none/x")]).await;
+    assert!(said.failure(1).contains("none/x: no such file or directory"), "{said:?}");
+    let said = scene.copy(&["-l", "nobody-here", "good", &scene.remote("x")]).await;
+    assert!(said.failure(125).contains("no such user"), "{said:?}");
+    for (args, why) in [
+        (&["good", "bad"][..], "one side must be TARGET:PATH"),
+        (&["a:x", "b:y"], "one side must be here"),
+        (&["a:x", "b:y", "."], "all sources must be of one target"),
+        (&["a:x", "a:y", "no-directory"], "is not a directory"),
+    ] {
+        let said = scene.copy(args).await;
+        assert!(said.failure(2).contains(why), "{said:?}");
+    }
+    std::fs::create_dir(scene.here("tree")).unwrap();
+    std::fs::write(scene.here("tree/file"), "x").unwrap();
+    std::fs::create_dir_all(scene.there("tree/file")).unwrap();
+    std::fs::write(scene.here("tree/other"), "x").unwrap();
+    let said = scene.copy(&["-r", "tree", &scene.remote("")]).await;
+    assert!(said.failure(1).contains("file: is a directory"), "{said:?}");
+    assert!(scene.there("tree/other").is_file());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holes_stay_holes() {
+    let scene = Scene::start();
+    let sparse = std::fs::File::create(scene.here("sparse")).unwrap();
+    sparse.write_all_at(b"middle", 2 << 30).unwrap();
+    sparse.set_len(3 << 30).unwrap();
+    scene.copy(&["sparse", &scene.remote("there")]).await.answer();
+    scene.copy(&[&scene.remote("there"), "back"]).await.answer();
+    for copy in [scene.there("there"), scene.here("back")] {
+        let found = std::fs::metadata(&copy).unwrap();
+        assert_eq!(found.len(), 3 << 30);
+        assert!(found.blocks() < 1000, "{}", found.blocks());
+        let mut middle = [0; 6];
+        std::fs::File::open(copy).unwrap().read_exact_at(&mut middle, 2 << 30).unwrap();
+        assert_eq!(&middle, b"middle");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_are_exact_through_cuts() {
+    let scene = Scene::start();
+    let proxy = Proxy::before(&scene.agent).await;
+    let remote = |name: &str| format!("{}:{}", proxy.uri(), scene.there(name).display());
+    std::fs::write(scene.here("file"), random(60_000_000)).unwrap();
+    std::fs::create_dir(scene.here("tree")).unwrap();
+    for number in 0..300 {
+        std::fs::write(scene.here(&format!("tree/{number}")), random(30_000)).unwrap();
+    }
+    let cuts = async || {
+        for pause in (0..10).map(|round| 40 + 10 * round) {
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            proxy.cut();
+        }
+        std::future::pending::<()>().await;
+    };
+    for args in [
+        ["-q", "file", &remote("file")],
+        ["-q", &remote("file"), "back"],
+        ["-qr", "tree", &remote("tree")],
+        ["-qr", &remote("tree"), "tree-back"],
+    ] {
+        let said = tokio::select! {
+            said = scene.copy(&args) => said,
+            () = cuts() => unreachable!(),
+        };
+        said.answer();
+    }
+    assert!(std::fs::read(scene.here("file")).unwrap() == std::fs::read(scene.here("back")).unwrap());
+    let diff =
+        std::process::Command::new("diff").arg("-r").args([scene.here("tree"), scene.here("tree-back")]).output();
+    assert!(diff.unwrap().status.success());
+    only(scene.there.path(), &["file", "tree"]);
+    only(scene.here.path(), &["back", "file", "tree", "tree-back"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_copy_continues_when_it_is_repeated() {
+    let scene = Scene::start();
+    let content = random(80_000_000);
+    std::fs::write(scene.here("file"), &content).unwrap();
+    for _ in 0..3 {
+        let mut child = scene.cp(&["-q", "file", &scene.remote("file")]).spawn().unwrap();
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        let _ = child.kill().await;
+    }
+    scene.copy(&["file", &scene.remote("file")]).await.answer();
+    assert!(std::fs::read(scene.there("file")).unwrap() == content);
+    only(scene.there.path(), &["file"]);
+}
