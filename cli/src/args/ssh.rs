@@ -27,6 +27,7 @@ Flags, as with ssh(1), before and after HOST:
   -N                 no command: until a signal, or the agent is gone
   -W HOST:PORT       standard input and output are a connection from the agent's machine
   -L, -R, -D         forwards and a SOCKS proxy, as with telexec forward
+  -s sftp            an SFTP session with the machine's files
   -q, -E FILE        no messages of telexec's own; messages to this file
   -G, -V             print the settings of HOST; the version
   -o KEY=VALUE       User, Port, HostName, ConnectTimeout, RequestTTY, RemoteCommand, SessionType,
@@ -34,7 +35,7 @@ Flags, as with ssh(1), before and after HOST:
                      DynamicForward and ExitOnForwardFailure have their meaning; others are ignored
   -O check|exit|stop 255, as without a master connection, since none is needed
   -1246AaCgKkMvXxYy and -BbceFIimPS with a value are ignored
-  -s, -w and -J, with their keys and ProxyCommand, are refused
+  -w and -J, with their keys and ProxyCommand, are refused
 
 A lost connection is made up for, for 30s or what TELEXEC_RECONNECT says; 0: never.
 
