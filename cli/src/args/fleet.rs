@@ -66,7 +66,7 @@ With --json, each line is one of these; the first form and exited are as in `tel
   {\"host\":…,\"event\":\"outcome\",\"outcome\":…,\"exit_code\":…,\"message\":…,\"exited\":…}
   {\"event\":\"summary\",\"hosts\":…,\"seconds\":…,\"ok\":…,\"failed\":…,…}
   {\"event\":\"fleet\",\"fleet_id\":…}                   first, with -d
-The outcome is the last event of a host: ok, failed, timed_out, unreachable, refused, lost, cancelled or not_run.",
+The outcome is the last event of a host: ok, failed, timed_out, unreachable, refused, not_found, lost, cancelled or not_run.",
     after_help = "\
 Examples:
   telexec fleet -w 'web[01-32],@db' uptime
@@ -289,7 +289,7 @@ pub(crate) struct FleetAttachArgs {
     after_long_help = "\
 With ID, shows how many hosts are in each state. With hosts and no ID, lists all their executions, as `telexec ps` \
 does for one. With neither, lists the runs that were started from this machine with `fleet -d`, and asks their hosts \
-for the state; forgotten is what an agent does not know any more.
+for the state. In each, not found is what an agent does not know, or does not show to this identity.
 
 Exit codes: 0 running or exit code 0 on all hosts (without ID: all answered; with neither: listed), 1 otherwise, 2 invalid command line \
 or configuration.",

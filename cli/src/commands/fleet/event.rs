@@ -27,6 +27,8 @@ pub(crate) enum Kind {
     Failed,
     TimedOut,
     Refused,
+    /// The agent does not know the execution, or does not show it to this identity.
+    NotFound,
     Unreachable,
     Lost,
     Cancelled,
@@ -34,11 +36,12 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Ok,
         Self::Failed,
         Self::TimedOut,
         Self::Refused,
+        Self::NotFound,
         Self::Unreachable,
         Self::Lost,
         Self::Cancelled,
@@ -52,6 +55,7 @@ impl Kind {
             Self::Failed => "failed",
             Self::TimedOut => "timed out",
             Self::Refused => "refused",
+            Self::NotFound => "not found",
             Self::Unreachable => "unreachable",
             Self::Lost => "lost",
             Self::Cancelled => "cancelled",
@@ -140,12 +144,15 @@ impl Outcome {
             ExecutorError::Lost { .. } => Kind::Lost,
             ExecutorError::DeadlineExceeded => Kind::TimedOut,
             ExecutorError::Spawn(_) | ExecutorError::File(_) | ExecutorError::Corrupted { .. } => Kind::Failed,
+            // nothing to add: its id has the host's name, which would keep equal outcomes apart
+            ExecutorError::NotFound(_) => {
+                return Self { kind: Kind::NotFound, code: exit::of_error(error), ..Self::ok() };
+            }
             ExecutorError::Invalid(_)
             | ExecutorError::Unsupported { .. }
             | ExecutorError::Unauthenticated { .. }
             | ExecutorError::Denied { .. }
             | ExecutorError::Exhausted { .. }
-            | ExecutorError::NotFound(_)
             | ExecutorError::NoUpload(_)
             | ExecutorError::AlreadyExists(_)
             | ExecutorError::AlreadyRunning(_)

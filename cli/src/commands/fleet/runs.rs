@@ -7,7 +7,7 @@ use telexec_executor::ListQuery;
 
 use super::background::recorded_host;
 use super::command::execution_id_on;
-use super::event::{Answer, Outcome};
+use super::event::{Answer, Kind, Outcome};
 use super::hosts::HostResolver;
 use super::operation::operate;
 use super::printer::{Printing, Reports};
@@ -22,8 +22,6 @@ use crate::terminal;
 
 /// Hosts of old runs may be gone for good: a list must not wait long for them.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// The agent does not know the execution any more.
-const FORGOTTEN: &str = "forgotten";
 /// The host cannot be asked, as its credentials are not configured any more.
 const UNKNOWN: &str = "unknown";
 
@@ -80,9 +78,10 @@ fn states(fleet: &FleetRecord, answers: &BTreeMap<&HostRecord, Outcome>) -> Stat
 fn state(fleet: &FleetRecord, host: &HostRecord, answer: Option<&Outcome>) -> String {
     let id = fleet.id.parse().and_then(|fleet| execution_id_on(&fleet, &host.name));
     match (answer.map(|outcome| (&outcome.answer, outcome.kind)), id) {
-        (Some((Some(Answer::Executions(executions)), _)), Ok(id)) => {
-            executions.iter().find(|info| info.id == id).map_or_else(|| FORGOTTEN.to_owned(), output::state)
-        }
+        (Some((Some(Answer::Executions(executions)), _)), Ok(id)) => executions
+            .iter()
+            .find(|info| info.id == id)
+            .map_or_else(|| Kind::NotFound.label().to_owned(), output::state),
         (Some((None, kind)), _) => kind.label().to_owned(),
         _ => UNKNOWN.to_owned(),
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use telexec_executor::Executor;
-use telexec_tests::until;
+use telexec_tests::{Leaf, until};
 use tokio::io::BufReader;
 
 use super::super::{Said, interrupt, next_line};
@@ -112,7 +112,15 @@ async fn what_was_started_from_here_is_listed() {
     assert!(several.failure(2).contains("3 runs have IDs that begin with fleet-0:\n"), "{several:?}");
     // an agent that does not know it
     let said = fleet.say(&["ps", "-w", "web01,other", &ids[0]]).await;
-    assert!(said.code == 1 && said.stdout().contains("other"), "{said:?}");
+    assert!(said.code == 1 && said.stdout().contains("not found  1      other"), "{said:?}");
+    let said = fleet.say(&["kill", "-w", "other", &ids[0]]).await;
+    assert_eq!((said.code, summary(&said)[0].as_str()), (1, "0 of 1 ok, 1 not found"));
+    // agents that do not show it to another identity
+    let other = fleet.certs.ca.issue(Leaf::client("other"));
+    let mut command = fleet.telexec(&["ps", "--json"]);
+    command.env("TELEXEC_CERT", &other.cert).env("TELEXEC_KEY", &other.key);
+    let said = Said::by(command).await;
+    assert_eq!(said.answer().matches("\"states\":{\"not found\":2}").count(), 3, "{said:?}");
 }
 
 #[tokio::test]

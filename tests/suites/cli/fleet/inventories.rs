@@ -57,8 +57,8 @@ async fn a_script_without_variables_is_asked_for_those_of_each_host() {
 
 /// The flags of a caller whose configuration has no name of certificates.
 fn credentials(fleet: &Fleet) -> Vec<String> {
-    let pair = &fleet._certs.client;
-    let files = [("--cert", &pair.cert), ("--key", &pair.key), ("--ca", &fleet._certs.ca.cert())];
+    let pair = &fleet.certs.client;
+    let files = [("--cert", &pair.cert), ("--key", &pair.key), ("--ca", &fleet.certs.ca.cert())];
     files.into_iter().flat_map(|(flag, file)| [flag.to_owned(), file.display().to_string()]).collect()
 }
 

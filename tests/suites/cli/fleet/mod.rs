@@ -23,7 +23,7 @@ mod queries;
 struct Fleet {
     agent: Agent,
     _other: Agent,
-    _certs: Certs,
+    certs: Certs,
     directory: TempDir,
 }
 
@@ -49,7 +49,7 @@ impl Fleet {
             write!(toml, "[targets.web{:02}]\naddress = '{uri}'\n", number + 1).unwrap();
         }
         std::fs::write(directory.path().join("config.toml"), toml).unwrap();
-        Self { agent, _other: other, _certs: certs, directory }
+        Self { agent, _other: other, certs, directory }
     }
 
     fn path(&self) -> &Path {
