@@ -119,7 +119,9 @@ async fn a_name_revokes_all_that_was_issued_for_it_and_a_serial_one() {
     let elsewhere = "4f".repeat(16);
     assert!(ca.certs(&["revoke", &elsewhere]).await.answer().contains("4 certificates revoked"));
     for unknown in ["carol", "4f4f", ""] {
-        assert!(ca.certs(&["revoke", unknown]).await.failure(1).contains("no certificate"), "{unknown}");
+        let said = ca.certs(&["revoke", unknown]).await;
+        assert!(said.failure(1).contains("no certificate"), "{said:?}");
+        assert!(said.stderr().contains("`telexec certs list --all --dir /"), "{said:?}");
     }
 }
 

@@ -187,9 +187,9 @@ pub(super) fn serial(text: &str) -> Option<String> {
     (digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())).then_some(digits)
 }
 
-pub(super) fn unknown(selector: &str) -> Failure {
+pub(super) fn unknown(selector: &str, directory: &Path) -> Failure {
     Failure::message(FAILED, format!("no certificate of this CA has the name or serial {selector:?}"))
-        .hint(Some("`telexec certs list --all` lists them"))
+        .hint(Some(format!("`telexec certs list --all --dir {}` lists them", directory.display())))
 }
 
 /// The certificates in a directory that this CA has signed, the oldest first.

@@ -88,7 +88,7 @@ fn due(store: &Store, args: &CertsRenewArgs) -> Result<Vec<Issued>, Failure> {
 fn chosen_by(store: &Store, selector: &str, now: SystemTime) -> Result<Issued, Failure> {
     let found = store.index.find(selector);
     if found.is_empty() {
-        return Err(unknown(selector));
+        return Err(unknown(selector, &store.directory));
     }
     let usable = |at: &&usize| store.index.status(**at, now) != Status::Revoked;
     let usable: Vec<_> = found.iter().filter(usable).filter_map(|at| store.index.certificates.get(*at)).collect();

@@ -44,7 +44,7 @@ fn revoke_one(
         return Ok(text);
     }
     if found.is_empty() {
-        let serial = serial(selector).ok_or_else(|| unknown(selector))?;
+        let serial = serial(selector).ok_or_else(|| unknown(selector, &store.directory))?;
         let text = format!("revoked serial {serial}, which is not in the index\n");
         store.index.revoked_elsewhere.entry(serial).or_insert(now.into());
         return Ok(text);
