@@ -102,13 +102,22 @@ impl EnrollArgs {
             return Err(EnrollError::Usage(format!("the token is for {name:?}: {name}.pem is for the CA: use --name")));
         }
         let machine = MachineFiles::new(directory, name);
+        let is_new = !directory.exists();
         make_directory(directory)?;
         if !self.force {
             machine.check_ca(&token)?;
         }
+        let resumes = machine.pending_key().exists();
         let key = machine.prepare_key(self.force)?;
         let request = CertificateParams::default().serialize_request(&key)?;
-        let issued = server.enroll(&token, request.der(), retry).await?;
+        let issued = server.enroll(&token, request.der(), retry).await.inspect_err(|error| {
+            if error.is_final() && !resumes {
+                let _ = std::fs::remove_file(machine.pending_key());
+            }
+            if error.is_final() && is_new {
+                let _ = std::fs::remove_dir(directory);
+            }
+        })?;
         let answer = Answer {
             certificate: issued.certificate,
             ca_certificates: issued.ca_certificates,

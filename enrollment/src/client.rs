@@ -18,7 +18,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme};
 use telexec_proto::enrollment::v1::enrollment_service_client::EnrollmentServiceClient;
 use telexec_proto::enrollment::v1::{EnrollRequest, EnrollResponse, RenewRequest, RenewResponse};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 use tonic::body::Body;
 use tonic::{Code, Status};
@@ -34,6 +34,16 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two attempts.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// What gai_strerror(3) of glibc, musl and macOS has for EAI_NONAME and EAI_NODATA, which the standard library keeps only as
+/// texts.
+const NO_SUCH_NAME: [&str; 5] = [
+    "Name or service not known",
+    "No address associated with hostname",
+    "Name does not resolve",
+    "Name has no usable address",
+    "nodename nor servname provided, or not known",
+];
 
 type Client = EnrollmentServiceClient<BoxCloneService<Request<Body>, Response<Incoming>, hyper::Error>>;
 
@@ -154,8 +164,9 @@ impl Server {
     }
 
     async fn connect(&self, config: Arc<ClientConfig>) -> Result<Client, EnrollError> {
-        let stream =
-            TcpStream::connect((self.host.as_str(), self.port)).await.map_err(|error| self.unreachable(error))?;
+        let found = lookup_host((self.host.as_str(), self.port)).await.map_err(|error| self.not_found(&error))?;
+        let addresses: Vec<_> = found.collect();
+        let stream = TcpStream::connect(&addresses[..]).await.map_err(|error| self.unreachable(error))?;
         let name = ServerName::try_from(SERVER_NAME).map_err(|error| self.unreachable(io::Error::other(error)))?;
         let stream = TlsConnector::from(config).connect(name, stream).await.map_err(|error| self.not_trusted(error))?;
         let handshake = http2::handshake::<_, _, Body>(TokioExecutor::new(), TokioIo::new(stream)).await;
@@ -181,6 +192,14 @@ impl Server {
         }
     }
 
+    fn not_found(&self, error: &io::Error) -> EnrollError {
+        let (host, text) = (self.host.clone(), error.to_string());
+        match text.strip_prefix("failed to lookup address information: ").unwrap_or(&text) {
+            reason if NO_SUCH_NAME.contains(&reason) => EnrollError::NoSuchHost(host),
+            reason => EnrollError::Lookup { host, reason: reason.to_owned() },
+        }
+    }
+
     fn unreachable(&self, source: io::Error) -> EnrollError {
         EnrollError::Unreachable { server: self.to_string(), source }
     }
@@ -192,7 +211,9 @@ impl Server {
             | Code::InvalidArgument
             | Code::PermissionDenied
             | Code::FailedPrecondition
-            | Code::ResourceExhausted => EnrollError::Refused { server, reason: status.message().to_owned() },
+            | Code::ResourceExhausted => {
+                EnrollError::Refused { server, reason: status.message().to_owned(), code: status.code() }
+            }
             _ => EnrollError::Failed { server, source: Box::new(status) },
         }
     }

@@ -54,12 +54,23 @@ pub enum EnrollError {
         found: usize,
     },
     /// No connection.
-    #[error("{server} is unreachable: is `telexec certs serve` running there?")]
+    #[error("{server} is unreachable")]
     Unreachable {
         /// HOST:PORT.
         server: String,
         /// The cause.
         source: io::Error,
+    },
+    /// There is no such name.
+    #[error("no host named {0:?} was found: check the spelling")]
+    NoSuchHost(String),
+    /// Whether there is such a name cannot be found out now.
+    #[error("cannot look up {host}: {reason}")]
+    Lookup {
+        /// The name.
+        host: String,
+        /// Why not.
+        reason: String,
     },
     /// The server is not the CA.
     #[error("{server} is not the CA that this machine is to trust; nothing was sent to it")]
@@ -76,6 +87,8 @@ pub enum EnrollError {
         server: String,
         /// Why.
         reason: String,
+        /// The kind of the refusal.
+        code: tonic::Code,
     },
     /// The call failed.
     #[error("{server} failed")]
@@ -102,11 +115,25 @@ impl EnrollError {
     /// Whether trying again may help.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
-            Self::Unreachable { .. } => true,
+            Self::Unreachable { .. } | Self::Lookup { .. } => true,
             Self::Failed { source, .. } => {
                 matches!(source.code(), tonic::Code::Unavailable | tonic::Code::Unknown | tonic::Code::Cancelled)
             }
             _ => false,
         }
+    }
+
+    /// Whether the CA has given this machine nothing, and the same again would not change that.
+    pub(crate) fn is_final(&self) -> bool {
+        match self {
+            Self::NoSuchHost(_) | Self::Untrusted { .. } => true,
+            Self::Refused { code, .. } => *code != tonic::Code::ResourceExhausted,
+            _ => false,
+        }
+    }
+
+    /// What to look at.
+    pub fn hint(&self) -> Option<&'static str> {
+        matches!(self, Self::Unreachable { .. }).then_some("is `telexec certs serve` running there?")
     }
 }

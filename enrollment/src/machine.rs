@@ -133,7 +133,8 @@ impl MachineFiles {
         Ok((chain, key))
     }
 
-    fn pending_key(&self) -> PathBuf {
+    /// Where a new key is until its certificate is there.
+    pub(crate) fn pending_key(&self) -> PathBuf {
         let mut path = self.key.clone().into_os_string();
         path.push(".new");
         path.into()

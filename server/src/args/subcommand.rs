@@ -19,6 +19,9 @@ use crate::invalid::InvalidSetting;
 use crate::reload::Source;
 use crate::{logging, policy};
 
+/// The exit code for an invalid command line, as clap has it.
+const USAGE: u8 = 2;
+
 /// A task other than serving.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Subcommand {
@@ -28,10 +31,12 @@ pub enum Subcommand {
     /// Verify an audit log, or compute the digest of a command
     #[command(subcommand)]
     Audit(AuditAction),
-    /// Check whether the agent on this machine is serving; exits with 0 or 1
+    /// Check whether the agent on this machine is serving
     #[command(
         after_help = "For health probes. The address is the Unix socket of the agent's configuration, or else its \
 loopback address without TLS, so use the same --config or environment as the agent.\n\n\
+Exit codes: 0 it is serving, 1 it is not, 2 invalid command line, 78 invalid configuration, or one without such an \
+address.\n\n\
 Examples:\n  \
 telexecd --config telexecd.toml health\n  \
 telexecd health --timeout 2s unix:///run/telexec/agent.sock"
@@ -44,11 +49,12 @@ telexecd health --timeout 2s unix:///run/telexec/agent.sock"
         #[arg(long, value_name = "DURATION", default_value = "5s")]
         timeout: humantime::Duration,
     },
-    /// Get a certificate for this machine, or renew it; exits with 0 or 1
+    /// Get a certificate for this machine, or renew it
     ///
     /// Makes a key, which stays on this machine, and gets a certificate for it from `telexec certs serve`, by a token of
     /// `telexec certs token`. A running agent takes up the new files itself.
-    #[command(after_help = "Examples:\n  \
+    #[command(after_help = "Exit codes: 0 done or nothing is due, 1 failed, 2 invalid command line or no token.\n\n\
+Examples:\n  \
 telexecd enroll --server ca1 --token-file web1.token\n  \
 telexecd enroll --server ca1 --renew        from a timer, every day or hour\n  \
 telexecd enroll --csr --name web1           for another CA")]
@@ -174,13 +180,16 @@ fn enroll(args: &AgentEnrollArgs, out: &mut impl Write) -> Result<u8, Box<dyn Er
     // for the configuration, which may be anywhere
     let directory = std::path::absolute(&args.dir)?;
     let report = |error: &EnrollError, rest: Duration| {
-        logging::line(&format!("telexecd: {}; trying again for {} s", error_chain(error), rest.as_secs().max(1)));
+        let hint = error.hint().map(|hint| format!(": {hint}")).unwrap_or_default();
+        let rest = rest.as_secs().max(1);
+        logging::line(&format!("telexecd: {}; trying again for {rest} s{hint}", error_chain(error)));
     };
     let done = match runtime.block_on(args.enroll.run(&directory, report)) {
         Ok(done) => done,
         Err(error) => {
-            logging::line(&format!("telexecd: {}", error_chain(&error)));
-            return Ok(1);
+            let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+            logging::line(&format!("telexecd: {}{hint}", error_chain(&error)));
+            return Ok(if matches!(error, EnrollError::Usage(_)) { USAGE } else { 1 });
         }
     };
     match done {

@@ -223,6 +223,7 @@ async fn a_token_that_is_expired_withdrawn_or_made_up_is_worth_nothing() {
     for (number, token) in [&expired, &withdrawn, &made_up].into_iter().enumerate() {
         let said = place.enroll(&service.address, &format!("machine{number}"), &["--token-file", token]).await;
         assert!(said.code == 1 && said.stderr().contains("unknown, has expired, or was used"), "{said:?}");
+        assert!(!place.path(&format!("machine{number}")).exists(), "what a refused one made is gone");
     }
     service.says("the token for expired has expired").await;
     service.says("the token is unknown").await;
@@ -249,6 +250,7 @@ async fn only_the_ca_of_the_token_gets_it() {
     let said = place.enroll(&theirs.address, "web1", &["--token-file", &token]).await;
     assert!(said.code == 1 && said.stderr().contains("nothing was sent to it"), "{said:?}");
     shows("… is not the CA that this machine is to trust", said.stderr());
+    assert!(!place.path("web1").exists());
     // neither does a machine that has a certificate of the right one: this name is for nobody
     for name in ["enrollment.telexec.invalid", "*.telexec.invalid"] {
         let said = place.certs(&["issue", "web2", "--server", "--dns", name], "ca").await;
@@ -362,7 +364,7 @@ async fn no_token_is_taken_from_the_command_line_and_no_key_from_elsewhere() {
     let said = place.enroll("127.0.0.1:1", "ca", &["--renew"]).await;
     assert!(said.code == 1 && said.stderr().contains("directory of a CA"), "{said:?}");
     let said = place.enroll("127.0.0.1:1", "web1", &[]).await;
-    assert!(said.code == 1 && said.stderr().contains("TELEXEC_ENROLL_TOKEN"), "{said:?}");
+    assert!(said.code == 2 && said.stderr().contains("TELEXEC_ENROLL_TOKEN"), "{said:?}");
     for name in ["ca", "crl"] {
         let said = place.enroll("127.0.0.1:1", "web1", &["--name", name]).await;
         assert!(said.stderr().contains(&format!("{name}.pem is for the CA")), "{said:?}");
@@ -465,9 +467,16 @@ async fn the_first_failure_is_reported_while_it_is_tried_again() {
             place.enroll_command(server, "web1", &["--token-file", &token, "--timeout", "600"]).spawn().unwrap();
         let mut lines = BufReader::new(enrolling.stderr.take().unwrap()).lines();
         let line = within(lines.next_line()).await.unwrap().unwrap();
-        assert!(line.contains(&format!("{server} is unreachable")) && line.contains("trying again for"), "{line}");
+        assert!(line.contains(&format!("{server} is unreachable: ")) && line.contains("; trying again for"), "{line}");
+        assert!(line.ends_with(" s: is `telexec certs serve` running there?"), "{line}");
         enrolling.kill().await.unwrap();
+        // for the next attempt
+        assert!(place.path("web1/web1.key.new").exists());
     }
+    let said = place.enroll("no-such-host.invalid", "web2", &["--token-file", &token, "--timeout", "600"]).await;
+    let line = "telexecd: no host named \"no-such-host.invalid\" was found: check the spelling\n";
+    assert_eq!((said.code, said.stderr()), (1, line));
+    assert!(!place.path("web2").exists());
     let said = place.enroll("127.0.0.1:1", "web1", &["--token-file", &token, "--timeout", "soon"]).await;
     assert_eq!(said.code, 2, "{said:?}");
     assert!(said.stderr().contains("--timeout <DUR>") && said.stderr().contains("such as 500ms, 10s"), "{said:?}");

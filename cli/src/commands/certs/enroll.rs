@@ -16,12 +16,13 @@ pub(super) fn enroll(args: &CertsEnrollArgs) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| super::failed("cannot start", &error))?;
     let report = |error: &EnrollError, rest: Duration| {
-        print_message(&format!("{}; trying again for {} s", Failure::new(FAILED, error), rest.as_secs().max(1)));
+        let hint = error.hint().map(|hint| format!(": {hint}")).unwrap_or_default();
+        print_message(&format!("{}; trying again for {} s{hint}", Failure::new(FAILED, error), rest.as_secs().max(1)));
     };
     let done = runtime.block_on(args.enroll.run(&directory, report));
     let done = done.map_err(|error| match error {
         EnrollError::Usage(_) => Failure::new(exit::USAGE, &error),
-        _ => Failure::new(FAILED, &error),
+        _ => Failure::new(FAILED, &error).hint(error.hint()),
     })?;
     let text = match &done {
         Enrolled::Certificate(files) => {
