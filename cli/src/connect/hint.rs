@@ -7,12 +7,13 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use rustls::{AlertDescription, CertificateError};
-use telexec_client::{ConnectError, LookupError};
+use telexec_client::{ConnectError, LookupError, Target};
 use telexec_executor::{ExecutorError, SpawnError, SpawnStage};
 
 use crate::config::{ResolvedTarget, UnconfiguredName, locate};
 use crate::output::{Failure, exit, with_causes};
 
+const PLAIN: &str = "is it a telexec agent? one started with --insecure is reached without credentials";
 const USE_CERTIFICATES: &str = "use --cert, --key and --ca; `telexec certs` can create them";
 
 /// The failure to connect to a host whose name may be a mistyped target.
@@ -46,6 +47,10 @@ fn suggestion(name: &str, similar: &[String]) -> Option<String> {
 /// A suggestion for an error of a target, which names the file of the configuration where no flag has set what is wrong.
 pub(crate) fn hint_for(error: &ExecutorError, resolved: &ResolvedTarget) -> Option<String> {
     let hint = hint(error)?;
+    let is_local = resolved.target.as_ref().is_some_and(Target::is_local);
+    if let (true, Some(rustls::Error::InvalidMessage(_))) = (is_local, find(error)) {
+        return Some(format!("{hint}; {}", without_credentials(&resolved.configured)));
+    }
     let Some(tls) = resolved.options.tls.as_ref().filter(|_| find::<rustls::Error>(error).is_some()) else {
         return Some(hint);
     };
@@ -55,6 +60,19 @@ pub(crate) fn hint_for(error: &ExecutorError, resolved: &ResolvedTarget) -> Opti
         let file = locate().map(|(file, _)| file.display().to_string()).unwrap_or_default();
         hint.replace(flag, &format!("{key} = {:?} in {file}", path.display().to_string()))
     }))
+}
+
+/// How to reach an agent without the credentials that are configured under these keys, or given otherwise.
+fn without_credentials(configured: &[&str]) -> String {
+    match (configured, locate()) {
+        ([], _) | (_, None) => {
+            "leave out --cert, --key and --ca, and TELEXEC_CERT, TELEXEC_KEY and TELEXEC_CA".to_owned()
+        }
+        (keys, Some((file, _))) => {
+            let keys = keys.join(", ").replace(", ca", " and ca");
+            format!("leave {keys} out of {}, or set TELEXEC_CONFIG=/dev/null", file.display())
+        }
+    }
 }
 
 /// A suggestion for this error, if there is one.
@@ -151,7 +169,7 @@ fn tls_hint(error: &rustls::Error) -> Option<&'static str> {
         rustls::Error::AlertReceived(_) => {
             Some("--cert must be a valid client certificate from a CA that the agent trusts")
         }
-        rustls::Error::InvalidMessage(_) => Some("the server does not speak TLS: is it a telexec agent?"),
+        rustls::Error::InvalidMessage(_) => Some(PLAIN),
         _ => None,
     }
 }

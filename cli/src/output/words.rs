@@ -89,6 +89,7 @@ fn of_tls(error: &rustls::Error) -> String {
         rustls::Error::AlertReceived(AlertDescription::CertificateUnknown) => {
             refused("its CA may not issue certificates for this name")
         }
+        rustls::Error::InvalidMessage(_) => "what listens there does not speak TLS".to_owned(),
         error => error.to_string(),
     }
 }
