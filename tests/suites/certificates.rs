@@ -135,7 +135,7 @@ async fn what_cannot_be_used_leaves_the_old_ones_in_use() {
     let key = mounted.path("agent.key");
     let write = |name: &str, text: &str| std::fs::write(mounted.path(name), text).unwrap();
     let bad: [(&str, &dyn Fn()); 5] = [
-        ("cannot be used together", &|| write("agent.key", &std::fs::read_to_string(&another.key).unwrap())),
+        ("does not belong to the certificate", &|| write("agent.key", &std::fs::read_to_string(&another.key).unwrap())),
         ("contains no PEM certificate", &|| write("agent.pem", "nothing")),
         ("contains no PEM revocation list", &|| write("crl.pem", "")),
         ("cannot read", &|| std::fs::remove_file(mounted.path("ca.pem")).unwrap()),

@@ -38,7 +38,7 @@ pub enum TlsError {
         /// The file.
         path: PathBuf,
         /// The cause.
-        source: pem::Error,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A file contains nothing of the expected kind.
     #[error("{path} contains no PEM {what}")]
@@ -94,7 +94,15 @@ pub enum TlsError {
         /// Its last second.
         not_after: String,
     },
-    /// The certificate and the key do not match, or cannot be used.
+    /// They are not a pair.
+    #[error("the key {key} does not belong to the certificate {cert}")]
+    KeyMismatch {
+        /// The certificate's file.
+        cert: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+    },
+    /// The certificate or the key cannot be used.
     #[error("the certificate {cert} and the key {key} cannot be used together")]
     Pair {
         /// The certificate's file.
@@ -104,6 +112,17 @@ pub enum TlsError {
         /// The cause.
         source: rustls::Error,
     },
+}
+
+impl TlsError {
+    fn unreadable(what: &'static str, path: &Path, error: pem::Error) -> Self {
+        // its text for these would say no more than that it is one
+        let source = match error {
+            pem::Error::Io(error) => error.into(),
+            error => error.into(),
+        };
+        Self::Read { what, path: path.to_owned(), source }
+    }
 }
 
 /// The current credentials.
@@ -211,13 +230,17 @@ impl TlsFiles {
     }
 
     fn pair(&self, source: rustls::Error) -> TlsError {
-        TlsError::Pair { cert: self.cert.clone(), key: self.key.clone(), source }
+        let (cert, key) = (self.cert.clone(), self.key.clone());
+        match source {
+            rustls::Error::InconsistentKeys(_) => TlsError::KeyMismatch { cert, key },
+            source => TlsError::Pair { cert, key, source },
+        }
     }
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     const WHAT: &str = "certificate";
-    let read = |source| TlsError::Read { what: WHAT, path: path.to_owned(), source };
+    let read = |error| TlsError::unreadable(WHAT, path, error);
     let certificates: Vec<_> =
         CertificateDer::pem_file_iter(path).map_err(read)?.collect::<Result<_, _>>().map_err(read)?;
     if certificates.is_empty() {

@@ -12,7 +12,7 @@ use crate::tls::TlsError;
 
 /// Reads a key (PEM). Only its owner may have access to it, or its group as well if it is root's.
 pub(crate) fn read(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    let unreadable = |source| TlsError::Read { what: "private key", path: path.to_owned(), source };
+    let unreadable = |error| TlsError::unreadable("private key", path, error);
     let io = |error: io::Error| unreadable(pem::Error::Io(error));
     let file = File::open(path).map_err(io)?;
     let metadata = file.metadata().map_err(io)?;

@@ -25,7 +25,7 @@ pub(crate) fn read(
     cas: &[CertificateDer<'_>],
 ) -> Result<(Vec<CertificateRevocationListDer<'static>>, Revocation), TlsError> {
     const WHAT: &str = "revocation list";
-    let read = |source| TlsError::Read { what: WHAT, path: path.to_owned(), source };
+    let read = |error| TlsError::unreadable(WHAT, path, error);
     let ders: Vec<_> =
         CertificateRevocationListDer::pem_file_iter(path).map_err(read)?.collect::<Result<_, _>>().map_err(read)?;
     if ders.is_empty() {
