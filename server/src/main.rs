@@ -8,7 +8,7 @@ use telexec_executor::text::error_chain;
 use telexec_server::args::Args;
 use telexec_server::process::machine;
 use telexec_server::process::orphans::Orphans;
-use telexec_server::{Config, ConfigError, Listeners, PolicyError, files, logging, serve};
+use telexec_server::{BindError, Config, ConfigError, Listeners, PolicyError, ServeError, files, logging, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// EX_CONFIG of sysexits.h.
@@ -42,16 +42,30 @@ fn act(args: &Args) -> ExitCode {
         return fail(&error, BAD_CONFIG);
     }
     if args.check_config {
-        if let Err(error) = config.check_expiry() {
-            return fail(&error, BAD_CONFIG);
-        }
-        logging::line("telexecd: the configuration is valid");
-        return ExitCode::SUCCESS;
+        return match config.check_expiry().and_then(|()| config.policy_warnings()) {
+            Ok(warnings) => valid(&warnings),
+            Err(error) => fail(&error, BAD_CONFIG),
+        };
     }
     match run(config) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(error.as_ref(), 1),
+        Err(error) => fail(error.as_ref(), code_of(error.as_ref())),
     }
+}
+
+fn valid(warnings: &[String]) -> ExitCode {
+    for warning in warnings {
+        logging::line(&format!("telexecd: warning: {warning}"));
+    }
+    logging::line("telexecd: the configuration is valid");
+    ExitCode::SUCCESS
+}
+
+/// Some mistakes show only at the start, such as a host name that is not this machine's.
+fn code_of(error: &(dyn std::error::Error + 'static)) -> u8 {
+    let binding = matches!(error.downcast_ref(), Some(BindError::Config(_)));
+    let serving = matches!(error.downcast_ref(), Some(ServeError::Config(_)));
+    if binding || serving { BAD_CONFIG } else { 1 }
 }
 
 fn run(config: Config) -> Result<(), Box<dyn std::error::Error>> {

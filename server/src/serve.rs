@@ -93,7 +93,7 @@ pub async fn serve(
     let workers = Workers::new("files", 1, MAX_WORKERS).map_err(ServeError::Threads)?;
     let policy = config.policy_file()?.map(Watched::load).transpose().map_err(ConfigError::from)?;
     if policy.is_none() {
-        warn!("no policy: every authenticated caller may run anything");
+        warn_of_no_policy(&listeners, engine.user());
     }
     let audit = Audit::open(&config.audit, engine.containment().as_str())?;
     let start_limiter = StartLimiter::new(config.max_starts_per_second);
@@ -165,6 +165,17 @@ pub async fn serve(
     // the listeners are closed when this returns
     following.shutdown().await;
     Ok(())
+}
+
+fn warn_of_no_policy(listeners: &Listeners, user: &str) {
+    let (open, others): (Vec<_>, Vec<_>) = listeners.all.iter().partition(|listener| listener.is_open());
+    if !others.is_empty() {
+        warn!("no policy: every authenticated caller may run anything");
+    }
+    for listener in open {
+        let address = listener.address();
+        warn!(%address, "no policy, and nobody is authenticated: any user of this machine may run anything as {user}");
+    }
 }
 
 async fn routes(

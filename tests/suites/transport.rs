@@ -226,11 +226,14 @@ fn without_tls_only_this_machine_is_listened_to() {
     for (listen, args, why) in [
         ("tcp://0.0.0.0:0", &["--insecure"][..], "loopback"),
         ("tcp://[::]:0", &["--insecure"], "loopback"),
+        ("tcp://192.0.2.1:7443", &["--insecure"], "loopback"),
         ("tcp://127.0.0.1:0", &[], "--tls-cert"),
         ("tcp://127.0.0.1:0", &["--tls-cert", certs.agent.cert.to_str().unwrap()], "must be given together"),
     ] {
-        let refused = Agent::builder().listen(listen).args(args.to_vec()).try_start();
-        let refused = refused.expect_err("it does not listen");
-        assert!(!refused.status.success() && refused.log.contains(why), "{listen}: {refused}");
+        for check in [None, Some("--check-config")] {
+            let refused = Agent::builder().listen(listen).args(args.iter().copied().chain(check)).try_start();
+            let refused = refused.expect_err("it does not listen");
+            assert!(refused.status.code() == Some(78) && refused.log.contains(why), "{listen}: {refused}");
+        }
     }
 }

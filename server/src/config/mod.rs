@@ -1,6 +1,7 @@
 //! The agent's configuration: the keys of `telexecd.toml`, and their validation.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use crate::address::ListenAddress;
 use crate::audit::AuditConfig;
 use crate::hostname::hostname;
 use crate::invalid::InvalidSetting;
+use crate::listen::tcp::protection;
 use crate::policy::{AgentFacts, PolicyError, PolicyFile, Roles};
 use crate::reload::Source;
 use crate::request_memory::Limits;
@@ -25,6 +27,8 @@ const MAX_CALLS_PER_IDENTITY: NonZeroU32 = NonZeroU32::new(8192).unwrap();
 /// Less would refuse what every caller sends.
 const MIN_REQUEST_BYTES: usize = 64 * 1024;
 const MIN_REQUEST_FIELDS: usize = 64;
+/// From 0 to 1: of an unknown key to the one that is suggested.
+const MIN_SIMILARITY: f64 = 0.85;
 
 /// The configuration of an agent. `deploy/telexecd.toml` is the commented example.
 #[derive(Clone, Debug, Deserialize)]
@@ -217,6 +221,14 @@ pub enum ConfigError {
     /// Keys conflict.
     #[error(transparent)]
     Invalid(#[from] InvalidSetting),
+    /// Without TLS only loopback addresses may be listened on.
+    #[error("{0} is not a loopback address: listening there needs TLS, not --insecure")]
+    NotLoopback(SocketAddr),
+    /// Without TLS metrics are only served on loopback addresses.
+    #[error(
+        "metrics_listen: {0} is not a loopback address: set tls_cert, tls_key and client_ca to serve metrics there"
+    )]
+    PlainMetrics(SocketAddr),
     /// A default for commands is malformed.
     #[error("a default for commands is malformed")]
     Command(#[from] InvalidCommand),
@@ -232,6 +244,14 @@ impl ConfigError {
     pub(crate) fn tcp_needs_tls() -> Self {
         let text = "tcp:// needs --tls-cert, --tls-key and --client-ca, or --insecure on a loopback address";
         InvalidSetting(text.to_owned()).into()
+    }
+
+    /// The same about the address for metrics.
+    pub(crate) fn of_metrics(self) -> Self {
+        match self {
+            Self::NotLoopback(address) => Self::PlainMetrics(address),
+            error => error,
+        }
     }
 }
 
@@ -376,8 +396,11 @@ impl Config {
         if let Some(files) = &tls {
             files.load()?;
         }
-        if tls.is_none() && !self.insecure && self.listen.iter().any(|listen| matches!(listen, ListenAddress::Tcp(_))) {
-            return Err(ConfigError::tcp_needs_tls());
+        for listen in &self.listen {
+            check_protection(listen, tls.as_ref(), self.insecure)?;
+        }
+        if let Some(listen) = &self.metrics_listen {
+            check_protection(listen, tls.as_ref(), true).map_err(ConfigError::of_metrics)?;
         }
         if let Some(policy) = self.policy_file()? {
             policy.load()?;
@@ -429,6 +452,15 @@ impl Config {
         Ok(files.load()?.certificate.check_expiry(&files.cert)?)
     }
 
+    /// Likely mistakes in the policy.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn policy_warnings(&self) -> Result<Vec<String>, ConfigError> {
+        let Some(policy) = self.policy_file()? else { return Ok(Vec::new()) };
+        Ok(policy.load()?.warnings)
+    }
+
     /// The file of the policy, with its roles; `None`: there is no policy.
     ///
     /// # Errors
@@ -470,11 +502,38 @@ impl Config {
     }
 }
 
+/// A host name is looked up only when it is listened on.
+fn check_protection(listen: &ListenAddress, tls: Option<&TlsFiles>, insecure: bool) -> Result<(), ConfigError> {
+    let ListenAddress::Tcp(address) = listen else { return Ok(()) };
+    let literal: Vec<SocketAddr> = address.parse().into_iter().collect();
+    protection(&literal, tls, insecure).map(drop)
+}
+
 /// The message of serde for an invalid value, without the value.
 fn without_value(message: &str) -> String {
     let words = ["invalid type", "invalid value", "invalid length"];
     match (words.iter().find(|words| message.starts_with(**words)), message.rsplit_once(", expected ")) {
-        (Some(words), Some((_, expected))) => format!("{words}, expected {expected}"),
-        _ => message.trim_end().replace('\n', ", "),
+        (Some(words), Some((_, expected))) => format!("{words}, expected {}", with_example(expected)),
+        _ => did_you_mean(message).unwrap_or_else(|| message.trim_end().replace('\n', ", ")),
     }
+}
+
+/// How what serde expects is written in TOML.
+fn with_example(expected: &str) -> &str {
+    match expected {
+        "a duration" => "a duration such as \"10m\"",
+        "a sequence" => "a list such as [\"...\"]",
+        other => other,
+    }
+}
+
+/// The message of serde for an unknown key, with the one that is meant before all that there are.
+fn did_you_mean(message: &str) -> Option<String> {
+    let (unknown, expected) = message.strip_prefix("unknown field `")?.split_once("`, expected ")?;
+    let known = expected.split('`').skip(1).step_by(2);
+    let (_, similar) = known
+        .map(|key| (strsim::jaro_winkler(unknown, key), key))
+        .filter(|(similarity, _)| *similarity >= MIN_SIMILARITY)
+        .max_by(|(one, _), (other, _)| one.total_cmp(other))?;
+    Some(format!("unknown field `{unknown}`: did you mean `{similar}`? expected {}", expected.trim_end()))
 }

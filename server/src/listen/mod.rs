@@ -3,12 +3,11 @@
 pub(crate) mod connection_limiter;
 pub(crate) mod pending;
 mod systemd;
-mod tcp;
+pub(crate) mod tcp;
 mod unix;
 pub(crate) mod vsock;
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use tokio::net::{TcpStream, UnixStream};
@@ -31,14 +30,6 @@ pub enum BindError {
     /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Without TLS only loopback addresses may be listened on.
-    #[error("{0} is not a loopback address: listening there needs TLS, not --insecure")]
-    NotLoopback(SocketAddr),
-    /// Without TLS metrics are only served on loopback addresses.
-    #[error(
-        "metrics_listen: {0} is not a loopback address: set tls_cert, tls_key and client_ca to serve metrics there"
-    )]
-    PlainMetrics(SocketAddr),
     /// systemd has passed no socket, or an unusable one.
     #[error("systemd: {0}")]
     Systemd(String),
@@ -98,11 +89,11 @@ impl Listeners {
         match listen {
             ListenAddress::Unix(path) => Ok(Listener::Unix(Unix::bind(listen, path, config.socket_mode)?)),
             ListenAddress::Tcp(address) => {
-                let bound = Tcp::bind(listen, address, tls, true).await.map_err(|error| match error {
-                    BindError::NotLoopback(address) => BindError::PlainMetrics(address),
+                let bound = Tcp::bind(listen, address, tls, true).await;
+                Ok(Listener::Tcp(bound.map_err(|error| match error {
+                    BindError::Config(error) => error.of_metrics().into(),
                     error => error,
-                });
-                Ok(Listener::Tcp(bound?))
+                })?))
             }
             ListenAddress::Vsock { .. } | ListenAddress::Systemd => {
                 Err(ConfigError::from(InvalidSetting("metrics_listen must be tcp:// or unix://".to_owned())).into())
@@ -161,6 +152,15 @@ impl Listener {
             Self::Unix(unix) => unix.address(),
             Self::Tcp(tcp) => tcp.address(),
             Self::Vsock(vsock) => vsock.address(),
+        }
+    }
+
+    /// Whether any user of this machine may connect, with nothing to show.
+    pub(crate) fn is_open(&self) -> bool {
+        match self {
+            Self::Unix(_) => false,
+            Self::Tcp(tcp) => tcp.is_plain(),
+            Self::Vsock(vsock) => vsock.is_open(),
         }
     }
 

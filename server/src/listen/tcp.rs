@@ -49,6 +49,10 @@ impl Tcp {
         ListenAddress::Tcp(self.address.to_string())
     }
 
+    pub(super) fn is_plain(&self) -> bool {
+        self.tls.is_none()
+    }
+
     pub(super) async fn accept(&self) -> io::Result<(Accepted, Remote)> {
         let (stream, peer) = self.socket.accept().await?;
         set_options(&stream)?;
@@ -64,13 +68,17 @@ async fn look_up(address: String) -> io::Result<Vec<SocketAddr>> {
 }
 
 /// TLS is required, except on loopback addresses with `insecure`.
-fn protection(addresses: &[SocketAddr], tls: Option<Tls>, insecure: bool) -> Result<Option<Tls>, BindError> {
+pub(crate) fn protection<T>(
+    addresses: &[SocketAddr],
+    tls: Option<T>,
+    insecure: bool,
+) -> Result<Option<T>, ConfigError> {
     match addresses.iter().find(|address| !address.ip().is_loopback()) {
         // the certificates are for the other addresses
         None if insecure => Ok(None),
         _ if tls.is_some() => Ok(tls),
-        Some(outside) if insecure => Err(BindError::NotLoopback(*outside)),
-        _ => Err(ConfigError::tcp_needs_tls().into()),
+        Some(outside) if insecure => Err(ConfigError::NotLoopback(*outside)),
+        _ => Err(ConfigError::tcp_needs_tls()),
     }
 }
 

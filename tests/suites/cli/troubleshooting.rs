@@ -100,6 +100,10 @@ async fn of_agents_that_cannot_be_reached() {
     let said = say(&["ping", "unix:///no/such.sock"]).await;
     shows("… is unreachable: No such file or directory", said.stderr());
     let site = Site::new(|builder| builder);
+    let plain = Agent::builder().listen("tcp://127.0.0.1:0").args(["--insecure"]).start();
+    let said = site.said(&site.certs.client, &site.certs.ca, &["ping", plain.address()]).await;
+    shows("TLS authentication with … failed: what listens there does not speak TLS", &said);
+    assert!(said.contains("one started with --insecure is reached without credentials; leave out --cert, "), "{said}");
     let said = site.said(&site.certs.client, &site.certs.ca, &["ping", "no-such-host.invalid"]).await;
     shows("no target named … in the configuration, and no host of that name was found: …", &said);
 }
@@ -264,6 +268,12 @@ async fn of_agents_that_do_not_start() {
         "the certificate … is not for a server (extended key usage serverAuth)",
         &refusal(Agent::builder().mtls(&with(certs.client.clone()))),
     );
+    let said = refusal(Agent::builder().listen("tcp://0.0.0.0:0").args(["--insecure"]));
+    shows("… is not a loopback address: listening there needs TLS", &said);
+    let mut mixed = certs.agent.clone();
+    mixed.key = certs.client.key.clone();
+    let said = refusal(Agent::builder().mtls(&with(mixed)));
+    shows("the key … does not belong to the certificate …", &said);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("tcp://{}", taken.local_addr().unwrap());
     let said = refusal(Agent::builder().listen(&address).args(["--insecure"]));

@@ -62,12 +62,16 @@ async fn faults_of_the_file_are_named() {
     const LISTEN: &str = "listen = [\"unix:///tmp/never.sock\"]\n";
     for (toml, named) in [
         ("colour = 1", "colour"),
+        ("listn = []", "listn: unknown field `listn`: did you mean `listen`? expected one of `listen`, "),
+        ("[audit]\nfil = \"/a\"", "did you mean `file`?"),
+        ("listen = \"unix:///a.sock\"", "listen: invalid type, expected a list such as [\"...\"]"),
+        ("max_timeout = 600", "max_timeout: invalid type, expected a duration such as \"10m\""),
         ("listen =", "telexecd.toml"),
         ("listen = [\"http://a:1\"]", "http://a:1"),
         ("listen = [\"unix://relative.sock\"]", "relative.sock"),
         ("", "no address to listen on"),
         ("listen = [\"tcp://0.0.0.0:0\"]", "--tls-cert"),
-        ("kill_grace = \"soon\"", "kill_grace"),
+        ("kill_grace = \"soon\"", "kill_grace: invalid value, expected a duration such as \"10m\""),
         ("max_executions = 0", "max_executions"),
         ("default_timeout = \"0s\"", "default_timeout"),
         ("working_directory = \"relative\"", "working_directory"),
@@ -116,7 +120,8 @@ async fn faults_of_certificates_are_named() {
     std::fs::write(&empty, "no certificate\n").unwrap();
     std::fs::set_permissions(&empty, Permissions::from_mode(0o600)).unwrap();
     for (cert, key, ca, named) in [
-        (&certs.agent.cert, &stranger.key, &ca, "together"),
+        (&certs.agent.cert, &stranger.key, &ca, "does not belong to the certificate"),
+        (&certs.agent.cert, &"/no.key".into(), &ca, "cannot read a private key from /no.key: No such file"),
         (&empty, &certs.agent.key, &ca, "empty.pem"),
         (&certs.agent.cert, &empty, &ca, "empty.pem"),
         (&certs.agent.cert, &certs.agent.key, &empty, "empty.pem"),
@@ -185,7 +190,9 @@ async fn a_certificate_that_callers_would_refuse_is_refused() {
         assert_eq!(log.contains("is not for a server (extended key usage serverAuth)"), expected != 0, "{log}");
     }
     let expired = certs.ca.issue(Leaf::server("localhost").expired());
-    for (cert, fault) in [(&expired.cert, "expired on Jan  1"), (&certs.agent.cert, "cannot be used together")] {
+    for (cert, fault) in
+        [(&expired.cert, "expired on Jan  1"), (&certs.agent.cert, "does not belong to the certificate")]
+    {
         let tls = ["--tls-cert", text(cert), "--tls-key", text(&expired.key), "--client-ca", text(&ca)];
         let args = [&["--check-config", "--listen", "tcp://0.0.0.0:0"], &tls[..]].concat();
         let (code, log) = telexecd(&args, &[]).await;

@@ -79,9 +79,12 @@ fn without_certificates_other_machines_get_no_metrics() {
         ("vsock://any:0", "metrics_listen: expected tcp://host:port or unix:///path.sock"),
         ("http://127.0.0.1:0", "http://127.0.0.1:0: expected unix:///path.sock"),
     ] {
-        let output = telexecd().args(["--listen", &listen, "--metrics-listen", uri]).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains(why), "{uri}: {said}");
+        for check in [None, Some("--check-config")] {
+            let args = ["--listen", &listen, "--metrics-listen", uri];
+            let output = telexecd().args(args.into_iter().chain(check)).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.code() == Some(78) && said.contains(why), "{uri}: {said}");
+        }
     }
 }
 

@@ -102,6 +102,10 @@ async fn what_is_valid_is_said_to_be() {
     write(directory.path(), "policy.cedar", "// nothing yet\n");
     let (code, out, _) = said("telexecd", &["policy", "check", &policy]).await;
     assert!(code == 0 && out.starts_with(&format!("warning: {policy}: no rule permits anything")), "{out}");
+    let args = ["--listen", "unix:///x.sock", "--policy", &policy, "--check-config"];
+    let (code, _, reported) = said("telexecd", &args).await;
+    let warning = format!("telexecd: warning: {policy}: no rule permits anything: every call would be denied\n");
+    assert!(code == 0 && reported.contains(&warning), "{reported}");
 
     let (code, schema, _) = said("telexecd", &["policy", "schema"]).await;
     assert!(code == 0 && schema.contains("action Execute"), "{schema}");

@@ -95,6 +95,11 @@ impl LocalExecutor {
         self.shared.cgroups.limits()
     }
 
+    /// The user that commands run as if they name none: the one of this process.
+    pub fn user(&self) -> &str {
+        self.shared.defaults.user()
+    }
+
     /// The same engine, acting as this identity: what it starts belongs to that, and ids are looked up among those of
     /// that identity. What it lists is a matter of the query, [`ListQuery::identity`].
     pub fn acting_as(&self, identity: &str) -> Self {

@@ -32,6 +32,11 @@ impl Defaults {
         }
     }
 
+    /// Who commands run as that name no user.
+    pub(crate) fn user(&self) -> &str {
+        &self.account.name
+    }
+
     /// Who the command runs as. May take long, see [`Account::find`].
     ///
     /// # Errors
