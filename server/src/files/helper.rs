@@ -72,7 +72,7 @@ impl Helper {
         let command = user.into_iter().fold(command, |command, user| command.user(user)).build()?;
         let account = Arc::new(OnceLock::new());
         let observers: Vec<Box<dyn ExecutionObserver>> = vec![Box::new(Account(Arc::clone(&account)))];
-        let grant = Grant { identity: owner.clone(), observers, ..Grant::default() };
+        let grant = Grant { identity: owner.clone(), observers, is_internal: true, ..Grant::default() };
         let execution = engine.execute_granted(command, grant).await?;
         let requests = Requests {
             engine: engine.acting_as(&owner),

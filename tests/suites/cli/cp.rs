@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use telexec_tests::{Agent, Proxy};
+use telexec_tests::{Agent, Proxy, children, until};
 use tempfile::TempDir;
 use tokio::process::Command;
 
@@ -190,6 +190,8 @@ async fn copies_are_exact_through_cuts() {
         std::fs::write(scene.here(&format!("tree/{number}")), random(30_000)).unwrap();
     }
     let cuts = async || {
+        // who cannot connect at first is told so
+        until("the copy has begun", async || !children(scene.agent.pid()).is_empty()).await;
         for pause in (0..10).map(|round| 40 + 10 * round) {
             tokio::time::sleep(Duration::from_millis(pause)).await;
             proxy.cut();

@@ -5,8 +5,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use futures_util::{StreamExt, stream};
 use telexec_executor::{
-    DirectoryQuery, ExecutorError, FileErrorKind, FilePath, FilePiece, FileRange, FileTarget, FileType, Files,
-    WriteOptions,
+    DirectoryQuery, Executor, ExecutorError, FileErrorKind, FilePath, FilePiece, FileRange, FileTarget, FileType,
+    Files, ListQuery, WriteOptions,
 };
 use telexec_proto::v1::file_service_client::FileServiceClient;
 use telexec_tests::{Agent, children, is_root, until, within};
@@ -34,6 +34,9 @@ async fn a_file_comes_back_as_it_was_sent() {
     let empty = dir.path().join("empty");
     write(&files, target(&empty), b"").await.unwrap();
     assert_eq!(read(&files, target(&empty), FileRange::default()).await.unwrap().0, b"");
+    // the processes that did it are nobody's executions
+    let all = ListQuery { include_exited: true, ..ListQuery::default() };
+    assert!(within(agent.executor().await.list(all)).await.unwrap().executions.is_empty());
     assert_eq!(names(dir.path()), ["empty", "file"]);
 }
 

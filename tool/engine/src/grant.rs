@@ -29,6 +29,9 @@ pub struct Grant {
     pub connection: ConnectionState,
     /// Get every event, in this order.
     pub observers: Vec<Box<dyn ExecutionObserver>>,
+    /// It is a means of the admission, not what a caller asked for: it is in no list, is found by its owner alone, and is not
+    /// remembered after its end.
+    pub is_internal: bool,
 }
 
 /// Whether the connection of a call was lost: a call whose [`Execution`](telexec_executor::Execution) is dropped after

@@ -31,6 +31,8 @@ pub(crate) struct Owner {
     pub(crate) identity: String,
     /// How many executions of it may run or linger; `None`: as many as of any identity.
     pub(crate) concurrent: Option<u32>,
+    /// It is in no list, and not remembered.
+    pub(crate) is_internal: bool,
 }
 
 /// The execution that answers a request.
@@ -145,6 +147,7 @@ impl Registry {
             bindings: Mutex::default(),
             bound: Notify::new(),
             waits_for_caller: !grace.is_zero(),
+            is_internal: owner.is_internal,
             settled: CancellationToken::new(),
             state: Mutex::new(State::Starting),
         });
@@ -155,7 +158,7 @@ impl Registry {
 
     /// # Errors
     /// [`ExecutorError::Exhausted`]: the identity has as many executions as one may have.
-    fn check_share(&self, entries: &Entries, Owner { identity, concurrent }: &Owner) -> Result<(), ExecutorError> {
+    fn check_share(&self, entries: &Entries, Owner { identity, concurrent, .. }: &Owner) -> Result<(), ExecutorError> {
         let most = concurrent.map_or(self.max_per_identity, |most| most.min(self.max_per_identity));
         if entries.by_key.len() < most as usize {
             return Ok(());
@@ -211,7 +214,8 @@ impl Registry {
     pub(crate) fn owners(&self, id: &ExecutionId) -> Vec<String> {
         let entries = self.entries();
         let from = entries.by_key.range(Key::new("", id)..);
-        from.map(|(key, _)| key).take_while(|key| key.id == *id).map(|key| key.identity.clone()).collect()
+        let these = from.take_while(|(key, _)| key.id == *id).filter(|(_, record)| !record.is_internal);
+        these.map(|(key, _)| key.identity.clone()).collect()
     }
 
     /// A page of records, and the token of the next.
@@ -274,6 +278,10 @@ impl MakeRoom for Registry {
 impl Entries {
     /// It has ended, and is remembered for a while.
     fn remember(&mut self, record: &Record, when: Instant) {
+        if record.is_internal {
+            self.by_key.remove(&record.key());
+            return;
+        }
         self.ended.push(record.key(), &record.asked.identity, record.bytes(), when);
     }
 

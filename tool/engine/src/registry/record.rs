@@ -55,6 +55,8 @@ pub(crate) struct Record {
     /// Cancelled when it is no longer wanted.
     pub(crate) cancel: CancellationToken,
     pub(super) bindings: Mutex<Bindings>,
+    /// See [`Grant::is_internal`](crate::Grant::is_internal).
+    pub(super) is_internal: bool,
     /// Another call was bound, or one is over.
     pub(super) bound: Notify,
     /// It was started by a call that it is bound to, and waits for that after a lost connection.
@@ -131,6 +133,7 @@ impl Record {
             bindings: Mutex::default(),
             bound: Notify::new(),
             waits_for_caller: false,
+            is_internal: false,
             settled,
             state: Mutex::new(State::Exited(ended.main, ended.exited)),
         }
@@ -422,7 +425,8 @@ impl Record {
             State::Exited(..) => true,
             State::Running(..) | State::Lingering(..) => false,
         };
-        (query.include_exited || !exited)
+        !self.is_internal
+            && (query.include_exited || !exited)
             && query.identity.as_ref().is_none_or(|identity| *identity == self.asked.identity)
             && query.labels.iter().all(|(key, value)| self.labels.get(key) == Some(value))
     }
