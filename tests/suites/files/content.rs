@@ -193,6 +193,25 @@ async fn files_are_opened_by_the_user_that_the_call_names() {
 }
 
 #[tokio::test]
+async fn a_full_disk_keeps_the_old_file() {
+    assert!(is_root(), "this needs root");
+    let agent = Agent::start();
+    let (files, dir) = (agent.connect().await.files(), tempfile::tempdir().unwrap());
+    let mount = |program: &str, args: &[&str]| {
+        assert!(std::process::Command::new(program).args(args).arg(dir.path()).status().unwrap().success());
+    };
+    mount("mount", &["-t", "tmpfs", "-o", "size=1m", "none"]);
+    let file = dir.path().join("file");
+    std::fs::write(&file, "old").unwrap();
+    let error = failed(write(&files, target(&file), &vec![7; 4_000_000]).await);
+    assert_eq!((error.kind(), &*error.errno_name()), (FileErrorKind::Full, "ENOSPC"));
+    until("its process has ended", async || children(agent.pid()).is_empty()).await;
+    let left = (std::fs::read(&file).unwrap(), names(dir.path()));
+    mount("umount", &[]);
+    assert_eq!(left, (b"old".to_vec(), vec!["file".to_owned()]));
+}
+
+#[tokio::test]
 async fn an_end_that_was_not_sent_is_no_end() {
     use telexec_proto::v1::{WriteFileHeader, WriteFileRequest, write_file_request::Step};
     let agent = Agent::builder().tcp().start();

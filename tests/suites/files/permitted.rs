@@ -1,6 +1,8 @@
 //! What a policy says of files, and what the audit log has of them.
 
 use std::os::unix::fs::symlink;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use telexec_executor::{ExecutorError, FileRange, Files};
 use telexec_tests::{Agent, Certs, Leaf, lines, until, within};
@@ -93,6 +95,45 @@ async fn files_are_judged_by_where_they_really_are() {
     let stranger = scene.files("stranger").await;
     denied(within(stranger.make_directory(target(&scene.at("open/d")), None, true)).await);
     assert_eq!(std::fs::read(scene.at("secret")).unwrap(), b"secret");
+}
+
+/// What a name leads to changes all the time; what is permitted is what is read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_is_swapped_in_leads_nowhere() {
+    let scene = Scene::start();
+    std::fs::create_dir(scene.at("open/dir")).unwrap();
+    std::fs::write(scene.at("open/dir/file"), "public").unwrap();
+    std::fs::create_dir(scene.at("hidden")).unwrap();
+    std::fs::write(scene.at("hidden/file"), "secret").unwrap();
+    symlink(scene.at("hidden"), scene.at("open/other")).unwrap();
+    let (one, other) = (scene.at("open/dir"), scene.at("open/other"));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let over = Arc::clone(&is_over);
+    let swapping = std::thread::spawn(move || {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        while !over.load(Ordering::Relaxed) {
+            renameat_with(CWD, &one, CWD, &other, RenameFlags::EXCHANGE).unwrap();
+        }
+    });
+    let (reader, writer) = (scene.files("reader").await, scene.files("writer").await);
+    let mut outcomes = [0; 2];
+    for _ in 0..150 {
+        match read(&reader, target(&scene.at("open/dir/file")), FileRange::default()).await {
+            Ok((content, _)) => {
+                assert_eq!(content, b"public");
+                outcomes[0] += 1;
+            }
+            Err(ExecutorError::Denied { .. }) => outcomes[1] += 1,
+            // it was not there for a moment
+            Err(ExecutorError::File(_)) => {}
+            Err(other) => panic!("{other:?}"),
+        }
+        let _ = write(&writer, target(&scene.at("open/dir/new")), b"x").await;
+    }
+    is_over.store(true, Ordering::Relaxed);
+    swapping.join().unwrap();
+    assert!(outcomes[0] > 0 && outcomes[1] > 0, "{outcomes:?}");
+    assert_eq!(super::names(&scene.at("hidden")), ["file"]);
 }
 
 #[tokio::test]
