@@ -19,11 +19,11 @@ BIND is the address to listen on: localhost unless given; * is every address. Fo
 policy has to permit it, or its configuration (allow_remote_bind). Either side may be a Unix socket: \
 8080:/run/app.sock or /tmp/db.sock:db:5432. A Unix socket on the agent's machine is used as the agent's own user.
 
-A connection that fails is closed, and said on standard error; the others go on. With -R a lost connection to the \
-agent is made up for (--reconnect).
+A connection that fails is closed and reported on standard error; the others continue. With -R, telexec reconnects to \
+the agent and listens again (--reconnect).
 
-Exit codes: 1 an address here cannot be listened on, 2 invalid command line or configuration, 125 refused by the \
-agent, 130 after Ctrl-C, 255 the agent is unreachable or the connection was lost.",
+Exit codes: 1 an address cannot be listened on, here or on the agent's machine, 2 invalid command line or \
+configuration, 125 refused by the agent, 130 after Ctrl-C, 255 the agent is unreachable or the connection was lost.",
     after_help = "\
 Examples:
   telexec forward web1 -L 5432:db.internal:5432

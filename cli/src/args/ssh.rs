@@ -37,7 +37,7 @@ Flags, as with ssh(1), before and after HOST:
   -1246AaCgKkMvXxYy and -BbceFIimPS with a value are ignored
   -w and -J, with their keys and ProxyCommand, are refused
 
-A lost connection is made up for, for 30s or what TELEXEC_RECONNECT says; 0: never.
+After a lost connection telexec reconnects for up to 30s, or TELEXEC_RECONNECT (0: not at all).
 
 Exit codes:
   the command's own, or

@@ -84,12 +84,12 @@ fn listen(bind: Option<&str>, port: &str) -> Result<Endpoint, String> {
         Some("" | "*") => "*",
         Some(host) => host,
     };
-    let port = port.parse().map_err(|_| format!("{port:?} is no port"))?;
+    let port = port.parse().map_err(|_| format!("{port:?} is not a port"))?;
     Ok(Endpoint::Tcp { host: host.to_owned(), port })
 }
 
 fn dialled(port: &str) -> Result<u16, String> {
-    port.parse().ok().filter(|port| *port > 0).ok_or_else(|| format!("{port:?} is no port"))
+    port.parse().ok().filter(|port| *port > 0).ok_or_else(|| format!("{port:?} is not a port"))
 }
 
 #[cfg(test)]

@@ -90,13 +90,25 @@ impl Connection {
         mut writer: impl AsyncWrite + Unpin,
     ) -> Result<(), ForwardError> {
         let requests = self.requests.take().and_then(|requests| requests.get_ref().cloned());
-        let (Some(requests), Some(mut answers)) = (requests, self.answers.take()) else { return self.finish().await };
+        let Some(mut answers) = self.answers.take() else { return Ok(()) };
         writer.write_all(&std::mem::take(&mut self.unread)).await.map_err(ForwardError::Here)?;
-        let back = async {
-            let written = write(&mut answers, &mut writer).await;
-            written.map_err(|status| following(status, &self.endpoint))
+        if self.is_ended {
+            writer.shutdown().await.map_err(ForwardError::Here)?;
+        }
+        let forth = async {
+            match requests {
+                Some(requests) => send(reader, requests).await,
+                None => Ok(()),
+            }
         };
-        match tokio::try_join!(send(reader, requests), back)? {
+        let back = async {
+            let written = write(&mut answers, &mut writer, &mut self.is_ended).await;
+            match written.map_err(|status| following(status, &self.endpoint))? {
+                None if !self.is_ended => Err(unexplained(&self.endpoint)),
+                written => Ok(written),
+            }
+        };
+        match tokio::try_join!(forth, back)? {
             ((), None) => Ok(()),
             ((), Some(error)) => {
                 // what was sent before is to arrive, as it does with TCP
@@ -132,10 +144,16 @@ async fn send(mut reader: impl AsyncRead + Unpin, requests: mpsc::Sender<Connect
     }
 }
 
+/// The call ended, but not as it does when both directions are closed.
+fn unexplained(endpoint: &str) -> ForwardError {
+    error::lost(endpoint, "the agent did not say how the connection ended").into()
+}
+
 /// Writes all that arrives, until the call has ended; returns early if the side here reads no more.
 async fn write(
     answers: &mut Streaming<ConnectResponse>,
     writer: &mut (impl AsyncWrite + Unpin),
+    is_ended: &mut bool,
 ) -> Result<Option<io::Error>, tonic::Status> {
     while let Some(answer) = answers.message().await? {
         let written = match answer.step {
@@ -146,7 +164,10 @@ async fn write(
                 }
                 .await
             }
-            Some(Answer::ClosedWrite(true)) => writer.shutdown().await,
+            Some(Answer::ClosedWrite(true)) => {
+                *is_ended = true;
+                writer.shutdown().await
+            }
             Some(Answer::ClosedWrite(false) | Answer::Connected(_)) | None => Ok(()),
         };
         if let Err(error) = written {
@@ -182,10 +203,7 @@ impl AsyncRead for Connection {
                     }
                 },
                 Some(Err(status)) => return Poll::Ready(Err(broken(following(status, &this.endpoint)))),
-                None => {
-                    let lost = error::lost(&this.endpoint, "the agent did not say how the connection ended");
-                    return Poll::Ready(Err(broken(lost.into())));
-                }
+                None => return Poll::Ready(Err(broken(unexplained(&this.endpoint)))),
             }
         }
         let piece = this.unread.split_to(this.unread.len().min(buf.remaining()));

@@ -73,7 +73,7 @@ pub enum ForwardError {
     #[error(transparent)]
     Call(#[from] ExecutorError),
     /// The side here failed.
-    #[error("the connection here broke")]
+    #[error("the local connection failed")]
     Here(#[source] io::Error),
 }
 
@@ -132,7 +132,7 @@ impl Forwards {
         let first = answers.message().await.map_err(|status| self.failed(status, false))?;
         match first.and_then(|first| first.step) {
             Some(connect_response::Step::Connected(connected)) => {
-                let peer = connected.peer.map(Endpoint::from);
+                let peer = connected.peer.map(Endpoint::try_from).transpose()?;
                 Ok(Connection::new(requests, answers, peer, Arc::clone(&self.endpoint), place))
             }
             _ => Err(unexpected("the connection did not begin")),
@@ -156,7 +156,7 @@ impl Forwards {
             return Err(unexpected("it did not say where it listens"));
         };
         let at = match listening.at {
-            Some(listening::At::Tcp(address)) => address.into(),
+            Some(listening::At::Tcp(address)) => address.try_into()?,
             Some(listening::At::UnixPath(path)) => Endpoint::Unix(path),
             None => return Err(unexpected("it did not say where it listens")),
         };
@@ -184,7 +184,7 @@ impl Listening {
     pub async fn accept(&mut self) -> Result<AcceptedConnection, ForwardError> {
         match self.answers.message().await.map_err(|status| following(status, &self.endpoint))? {
             Some(ListenResponse { step: Some(ListenStep::Accepted(Accepted { id, peer })) }) => {
-                Ok(AcceptedConnection { id, peer: peer.map(Endpoint::from) })
+                Ok(AcceptedConnection { id, peer: peer.map(Endpoint::try_from).transpose()? })
             }
             Some(_) => Err(unexpected("it told of no connection")),
             None => Err(error::lost(&self.endpoint, "the agent stopped listening").into()),
@@ -211,9 +211,12 @@ impl From<Endpoint> for Dial {
     }
 }
 
-impl From<TcpAddress> for Endpoint {
-    fn from(TcpAddress { host, port }: TcpAddress) -> Self {
-        Self::Tcp { host, port: u16::try_from(port).unwrap_or_default() }
+impl TryFrom<TcpAddress> for Endpoint {
+    type Error = ForwardError;
+
+    fn try_from(TcpAddress { host, port }: TcpAddress) -> Result<Self, ForwardError> {
+        let port = u16::try_from(port).map_err(|_| unexpected("a port is above 65535"))?;
+        Ok(Self::Tcp { host, port })
     }
 }
 

@@ -28,7 +28,7 @@ impl Forwards {
                 let found = timeout_at(until, self.look_up(host, *port, identity)).await;
                 let addresses = found
                     .map_err(|_| failed(&no_answer()))?
-                    .map_err(|reason| ForwardFailure::because(ForwardStep::Dial, to, "EAI_NONAME", &reason))?;
+                    .map_err(|(errno, reason)| ForwardFailure::because(ForwardStep::Dial, to, errno, &reason))?;
                 any(&addresses, until).await.map(Socket::tuned).map_err(|error| failed(&error))
             }
             Endpoint::Unix(path) => self.dial_unix(to, path, until).await,
@@ -53,19 +53,34 @@ impl Forwards {
             || stream.peer_addr().is_ok_and(|address| address.as_pathname().is_some_and(is_bound))
     }
 
-    /// The addresses of a name, or why there are none. Others' look-ups that hang do not hold it up.
-    pub(super) async fn look_up(&self, host: &str, port: u16, identity: &Identity) -> Result<Vec<SocketAddr>, String> {
+    /// The addresses of a name, or the name of the error and why there are none. Others' look-ups that hang do not hold it up.
+    pub(super) async fn look_up(
+        &self,
+        host: &str,
+        port: u16,
+        identity: &Identity,
+    ) -> Result<Vec<SocketAddr>, (&'static str, String)> {
         if let Ok(address) = host.parse() {
             return Ok(vec![SocketAddr::new(address, port)]);
         }
         let name = host.to_owned();
         let found = self.names.run(identity.as_str(), move || (name.as_str(), port).to_socket_addrs()).await;
-        let found = found.map_err(|lost| lost.to_string())?.map_err(|error| {
+        let found = found.map_err(|lost| ("EAI_SYSTEM", lost.to_string()))?.map_err(|error| {
             let text = error.to_string();
-            text.strip_prefix("failed to lookup address information: ").unwrap_or(&text).to_lowercase()
+            let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text).to_lowercase();
+            (look_up_errno(&error, &text), text)
         })?;
         let found: Vec<_> = found.collect();
-        if found.is_empty() { Err("the name has no address".to_owned()) } else { Ok(found) }
+        if found.is_empty() { Err(("EAI_NONAME", "the name has no address".to_owned())) } else { Ok(found) }
+    }
+}
+
+/// The standard library tells the results of getaddrinfo(3) by their texts only: those of glibc and musl.
+fn look_up_errno(error: &io::Error, text: &str) -> &'static str {
+    match text {
+        "temporary failure in name resolution" | "try again" => "EAI_AGAIN",
+        _ if error.raw_os_error().is_some() => "EAI_SYSTEM",
+        _ => "EAI_NONAME",
     }
 }
 

@@ -79,7 +79,7 @@ impl Forwards {
                     None => self
                         .look_up(host, *port, identity)
                         .await
-                        .map_err(|reason| ForwardFailure::because(ForwardStep::Listen, at, "EAI_NONAME", &reason))?,
+                        .map_err(|(errno, reason)| ForwardFailure::because(ForwardStep::Listen, at, errno, &reason))?,
                 };
                 bind_tcp(host, addresses).map_err(failed)
             }

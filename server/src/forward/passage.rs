@@ -123,7 +123,7 @@ impl Forwards {
             false => Ok(()),
             true => {
                 let reason = format!(
-                    "{} is no loopback address: without a policy, listening there needs allow_remote_bind in the \
+                    "{} is not a loopback address: without a policy, listening there needs allow_remote_bind in the \
                      agent's configuration",
                     used.endpoint
                 );

@@ -13,7 +13,7 @@ use telexec_proto::v1::{ConnectRequest, ConnectResponse};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use super::passage::Passage;
 use super::socket::Socket;
@@ -51,6 +51,16 @@ enum End {
     Deadline(Status),
     Refused(ExecutorError),
     Shutdown,
+}
+
+impl End {
+    /// Requests that cannot be read: the caller cancelled the call or lost its connection, or they are malformed.
+    fn of_requests(status: Status) -> Self {
+        match status.code() {
+            Code::Cancelled | Code::Unknown | Code::Unavailable => Self::Cancelled,
+            _ => Self::Invalid(status),
+        }
+    }
 }
 
 impl Relay {
@@ -150,7 +160,7 @@ async fn write(
     writer: &mut (impl AsyncWrite + Unpin),
 ) -> Result<(), Stopped> {
     while let Some(request) = requests.next().await {
-        match request.map_err(|status| Stopped::Call(End::Invalid(status)))?.step {
+        match request.map_err(|status| Stopped::Call(End::of_requests(status)))?.step {
             Some(Request::Data(data)) => {
                 writer.write_all(&data).await.map_err(Stopped::Write)?;
                 passage.received(data.len());
@@ -164,7 +174,8 @@ async fn write(
         }
         reservation.release();
     }
-    Err(Stopped::Call(End::Cancelled))
+    let status = Status::invalid_argument("the requests ended without close_write");
+    Err(Stopped::Call(End::Invalid(status)))
 }
 
 /// Until the other side has closed its direction. While the caller does not read, no more is read.

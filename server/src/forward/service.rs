@@ -116,7 +116,7 @@ impl ForwardRpcs {
             Dialled::Accepted(id) => {
                 let taken = self.forwards.accepted.take(&call.caller.identity, &id);
                 let taken = taken.ok_or_else(|| {
-                    let reason = "it was taken, or closed since it was not taken in time";
+                    let reason = "it was already taken, or closed because nobody took it within 10 s";
                     forward_failure_to_status(&ForwardFailure::because(ForwardStep::Take, &id, "ENOENT", reason))
                 })?;
                 let permit = Some(taken.permit);

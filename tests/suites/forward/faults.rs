@@ -194,7 +194,7 @@ async fn connect_tells_failures_by_its_exit_code() {
     let nobody = unused().await.to_string();
     for (to, code, text) in [
         (nobody.as_str(), 1, format!("cannot connect to {nobody}: connection refused")),
-        ("a_b:x", 2, "is no port".to_owned()),
+        ("a_b:x", 2, "is not a port".to_owned()),
     ] {
         let output = within(site.telexec("connect", &[to]).output()).await.unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();

@@ -44,7 +44,7 @@ async fn codes_are_the_commands_and_255_is_the_transports() {
         ("", 255, "usage: "),
         ("-o ControlPersist", 255, "ControlPersist"),
         ("-O check web1", 255, "no master"),
-        ("-Q cipher", 255, "unsupported query"),
+        ("-Q cipher", 255, "telexec uses TLS, not the SSH protocol"),
         ("-W a web1", 255, "-W a: "),
         ("-L 1:a web1 true", 255, "-L 1:a: "),
         ("web1 -s netconf", 255, "-s netconf: the only subsystem is sftp"),

@@ -9,12 +9,10 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::listener::{Listener, Socket};
-use super::{report, socks};
+use super::{MAX_CONNECTIONS, report, socks};
 use crate::output::{Failure, print_message_async};
 use crate::syntax::Destination;
 
-/// How many connections one socket may have at once.
-const MAX_CONNECTIONS: usize = 1024;
 /// For what a client of the proxy says first.
 const SOCKS_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -15,11 +15,13 @@ use tokio::task::JoinSet;
 use self::listener::Listener;
 use crate::args::ForwardArgs;
 use crate::connect::{call_failure, with_forwards};
-use crate::output::{Failure, exit, print_message_async};
+use crate::output::{Failure, exit, print_message_async, printable, with_causes};
 use crate::syntax::{Destination, Forwarding};
 
 /// An address cannot be listened on, or connected to.
 const FAILED: u8 = 1;
+/// How many connections one socket may have at once.
+const MAX_CONNECTIONS: usize = 1024;
 
 pub(crate) async fn run(args: ForwardArgs) -> Result<u8, Failure> {
     with_forwards(&args.agent.target, &args.connect, async |forwards| forward(&args, forwards).await).await.map(|()| 0)
@@ -74,7 +76,8 @@ impl Running {
             Wanted::Remote(Forwarding { listen, to }) => {
                 let listening = forwards.listen(listen).await.map_err(|error| failure(&target, &error))?;
                 let at = listening.endpoint().clone();
-                self.tasks.spawn(remote::serve(listening, to.clone(), forwards, target, self.reconnect));
+                let again = with_port(listen, &at);
+                self.tasks.spawn(remote::serve(listening, again, to.clone(), forwards, target, self.reconnect));
                 return Ok(at);
             }
         };
@@ -94,6 +97,16 @@ impl Running {
     }
 }
 
+/// The address that was asked for; instead of any port the one that it got.
+fn with_port(asked: &Endpoint, got: &Endpoint) -> Endpoint {
+    match (asked, got) {
+        (Endpoint::Tcp { host, port: 0 }, Endpoint::Tcp { port, .. }) => {
+            Endpoint::Tcp { host: host.clone(), port: *port }
+        }
+        (asked, _) => asked.clone(),
+    }
+}
+
 async fn bind(endpoint: &Endpoint) -> Result<Listener, Failure> {
     let bound = Listener::bind(endpoint).await;
     bound.map_err(|error| Failure::new(FAILED, &error).context(format_args!("cannot listen on {endpoint}")))
@@ -102,7 +115,7 @@ async fn bind(endpoint: &Endpoint) -> Result<Listener, Failure> {
 /// For scripts that wait for the socket, or asked for any port.
 fn say(line: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
-    let said = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+    let said = writeln!(stdout, "{}", printable(line)).and_then(|()| stdout.flush());
     said.map_err(|error| Failure::new(exit::BROKEN_PIPE, &error).context("cannot write to standard output"))
 }
 
@@ -110,7 +123,7 @@ fn say(line: &str) -> Result<(), Failure> {
 pub(super) fn failure(target: &Destination, error: &ForwardError) -> Failure {
     match error {
         ForwardError::Call(error) => call_failure(exit::of_error(error), target, error),
-        error => Failure::new(FAILED, error).context(target),
+        error => Failure::message(FAILED, printable(&with_causes(error))).context(target),
     }
 }
 
@@ -124,5 +137,23 @@ async fn report(target: &Destination, error: &ForwardError) {
     };
     if !is_ordinary {
         print_message_async(failure(target, error).to_string()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_listens_again_where_it_was_asked_to() {
+        let tcp = |host: &str, port| Endpoint::Tcp { host: host.into(), port };
+        let unix = Endpoint::Unix("/run/a".into());
+        for (asked, got, again) in [
+            (tcp("localhost", 0), tcp("127.0.0.1", 4000), tcp("localhost", 4000)),
+            (tcp("localhost", 80), tcp("127.0.0.1", 80), tcp("localhost", 80)),
+            (unix.clone(), unix.clone(), unix),
+        ] {
+            assert_eq!(with_port(&asked, &got), again);
+        }
     }
 }

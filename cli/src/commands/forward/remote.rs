@@ -1,37 +1,43 @@
 //! `-R`: what connects to the agent's machine is connected from here.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use telexec_client::{
     AcceptedConnection, Dial, Endpoint, ForwardError, ForwardFailure, ForwardStep, Forwards, Listening,
 };
 use telexec_executor::ExecutorError;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::listener::Socket;
-use super::{failure, report};
+use super::{MAX_CONNECTIONS, failure, report};
 use crate::output::Failure;
 use crate::syntax::Destination;
 
 /// Before a listener whose connection was lost is tried again.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Returns when the agent listens no more, and could not be reached again for this long.
+/// Returns when the agent listens no more, and could not be reached again for this long. `at` is where it is to listen
+/// again: as it was asked for, since the policy and both families of localhost hang on the name.
 pub(super) async fn serve(
     mut listening: Listening,
+    at: Endpoint,
     to: Endpoint,
     forwards: Forwards,
     target: Destination,
     limit: Duration,
 ) -> Result<(), Failure> {
-    let at = listening.endpoint().clone();
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
+        let place = Arc::clone(&places).acquire_owned().await;
         match listening.accept().await {
             Ok(accepted) => {
                 let (to, forwards, target) = (to.clone(), forwards.clone(), target.clone());
                 connections.spawn(async move {
+                    let _place = place;
                     if let Err(error) = take(accepted, &to, &forwards).await {
                         report(&target, &error).await;
                     }

@@ -45,7 +45,7 @@ pub(super) fn version() -> Result<u8, Failure> {
 
 /// -Q: ssh's ciphers, keys and the like.
 pub(super) fn query(what: &str) -> Failure {
-    Failure::message(exit::LOST, format!("unsupported query {what:?}: connections are TLS, which has none of ssh's"))
+    Failure::message(exit::LOST, format!("-Q {what} is not supported: telexec uses TLS, not the SSH protocol"))
 }
 
 /// -O: the answer of ssh where no master runs, on which Ansible has nothing to reset.

@@ -1,11 +1,12 @@
 //! Runs the command, with a terminal or without.
 
 use std::io::{self, IsTerminal};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, FromArgMatches};
 use glob::Pattern;
 use telexec_client::{Agent, Endpoint};
+use telexec_executor::ExecutorError;
 
 use super::background;
 use super::line::{Forward, Line, LogLevel, Session, Settings, Tty};
@@ -21,6 +22,8 @@ use crate::syntax::{Forwarding, parse_endpoint, parse_listen};
 const SSH_PORT: u16 = 22;
 /// How often a connection without a command is tried.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
+/// Before it is tried again when it failed.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 pub(super) fn command(line: &Line) -> Result<u8, Failure> {
     refuse(&line.settings)?;
@@ -179,6 +182,19 @@ async fn forward(agent: &Agent, args: &ExecArgs, plan: &Plan) -> Result<Running,
     Ok(running)
 }
 
+/// Returns an error when the agent could not be reached for as long as a lost connection is tried again.
+async fn reached(agent: &Agent, args: &ExecArgs) -> Result<(), Failure> {
+    let since = Instant::now();
+    loop {
+        let Err(error) = agent.ping().await else { return Ok(()) };
+        let may_end = matches!(error, ExecutorError::Lost { .. } | ExecutorError::Unreachable { .. });
+        if !may_end || since.elapsed() >= args.reconnect.reconnect {
+            return Err(call_failure(exit::of_error(&error), &args.agent.target, &error));
+        }
+        tokio::time::sleep(RETRY_DELAY).await;
+    }
+}
+
 /// -N: until a signal ends it, or the agent is gone.
 async fn hold(args: ExecArgs, plan: Plan) -> Result<u8, Failure> {
     let work = async |agent: &Agent| {
@@ -186,8 +202,8 @@ async fn hold(args: ExecArgs, plan: Plan) -> Result<u8, Failure> {
         connected(agent, &args, plan.is_background).await?;
         loop {
             tokio::select! {
-                ended = forwards.ended() => ended?,
-                () = tokio::time::sleep(PING_INTERVAL) => connected(agent, &args, false).await?,
+                ended = forwards.ended() => ended.map_err(of_transport)?,
+                () = tokio::time::sleep(PING_INTERVAL) => reached(agent, &args).await.map_err(of_transport)?,
             }
         }
     };
