@@ -10,6 +10,7 @@ import os
 import pathlib
 import pty
 import re
+import shutil
 import subprocess
 import sys
 
@@ -23,6 +24,7 @@ SKIPPED = {
         "ln -s telexec /usr/local/bin/": "of the same",
         "telexecd --listen vsock://": "this is no virtual machine: the step `sandbox` has one",
         "telexec exec vsock": "of the same",
+        "ssh -o ProxyCommand=": "no machine here has sshd: the suite `forward` has one",
     },
 }
 # How commands end that do not succeed, by what they are on the page.
@@ -82,11 +84,26 @@ section() {
   mapfile -t lines <"$agents/without-policy"
   (cd "${lines[0]}" && serve ${lines[1]})
 }
+# A reader gives forwards a terminal of their own too, and ends them before the next.
+forward() {
+  local log forwards
+  log=$(mktemp)
+  command telexec "$@" >"$log" &
+  forwards=$!
+  until [ -s "$log" ]; do
+    kill -0 "$forwards" || { wait "$forwards"; return; }
+    sleep 0.1
+  done
+  cat "$log"
+  kill "$forwards"
+  wait "$forwards" || true
+}
 telexecd() { serve telexecd "$@"; }
 ./telexecd() { serve ./telexecd "$@"; }
 telexec() {
   case " $* " in
     *" -it "* | *" attach -i "*) "$PAGES" type telexec "$@" ;;
+    " forward "*) forward "$@" ;;
     *) command telexec "$@" ;;
   esac
 }
@@ -139,6 +156,12 @@ def around(root):
         program.chmod(0o755)
     here = root / REPO.relative_to("/")
     (here / "hosts.ini").write_text("[app]\nweb1\nweb2\n")
+    (here / "app.tar.gz").write_bytes(bytes(4096))
+    (here / "index.html").write_text("hello\n")
+    for directory in ("var/log/nginx", "var/www"):
+        (root / directory).mkdir(exist_ok=True)
+    shutil.chown(root / "var/www", "www-data")
+    (root / "var/log/nginx/access.log").write_text("127.0.0.1\n")
     (root / "root/Makefile").write_text("world:; sleep 3\n")
     (root / "root/health").write_text("ok\n")
     (root / "root/addresses").write_text("127.0.0.1\n127.0.0.2\n127.0.0.3\n")
