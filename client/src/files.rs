@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use telexec_executor::{
     DirectoryPage, DirectoryQuery, ExecutionId, ExecutorError, FileContent, FileInfo, FilePath, FilePiece, FilePieces,
-    FileRange, FileTarget, Files, WriteOptions, WrittenFile,
+    FileRange, FileTarget, Files, FoundFiles, SearchQuery, WriteOptions, WrittenFile,
 };
 use telexec_proto::convert::{file_info_from_wire, path_to_wire, sha256_from_wire};
 use telexec_proto::v1::file_service_client::FileServiceClient;
@@ -21,6 +21,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
 use crate::error;
+use crate::search::{found, search_request};
 
 /// A page of a directory is the largest response.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
@@ -179,6 +180,11 @@ impl Files for RemoteFiles {
 
     async fn list(&self, directory: FileTarget, query: DirectoryQuery) -> Result<DirectoryPage, ExecutorError> {
         page(self.answer(self.client.clone().list_directory(list_request(directory, query)).await)?)
+    }
+
+    async fn search(&self, directory: FileTarget, query: SearchQuery) -> Result<FoundFiles, ExecutorError> {
+        let answers = self.answer(self.client.clone().search_files(search_request(directory, query)).await)?;
+        Ok(found(answers, Arc::clone(&self.endpoint)))
     }
 
     async fn make_directory(

@@ -50,6 +50,7 @@ mod lookup;
 mod outage;
 mod resume;
 mod resumed;
+mod search;
 mod sftp;
 mod target;
 mod tls;

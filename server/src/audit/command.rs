@@ -129,6 +129,11 @@ impl CommandDescriber {
         Box::new(asked)
     }
 
+    /// What is looked for in files, where texts are recorded at all.
+    pub(super) fn pattern(&self, pattern: &str) -> Option<String> {
+        (self.commands == Commands::Full).then(|| clip(&self.redact.text(pattern)))
+    }
+
     fn describe(&self, command: &Command, analysis: &CommandAnalysis, max: usize, max_names: usize) -> Box<Asked> {
         let (environment, more_environment) = within(max_names, command.environment().keys().map(String::as_str));
         let mut asked = Asked {

@@ -132,6 +132,8 @@ pub(crate) struct Operation<'a> {
     pub(crate) port: Option<&'a PortUse>,
     /// The file that is used.
     pub(crate) file: Option<&'a FileUse>,
+    /// What is looked for in files.
+    pub(crate) pattern: Option<&'a str>,
 }
 
 /// What came of a forward.
@@ -155,6 +157,8 @@ pub(crate) struct FileOutcome {
     pub(crate) bytes: u64,
     /// Of that; `None`: the caller did not get or send all of it.
     pub(crate) sha256: Option<String>,
+    /// Of a search: what was looked for.
+    pub(crate) pattern: Option<String>,
     /// `None`: it was done.
     pub(crate) error: Option<Failure>,
 }
@@ -162,7 +166,7 @@ pub(crate) struct FileOutcome {
 impl FileOutcome {
     /// It failed, or its caller went.
     pub(crate) fn failed(bytes: u64, error: Option<&ExecutorError>) -> Self {
-        Self { bytes, sha256: None, error: Some(error.map_or_else(Failure::given_up, Failure::from)) }
+        Self { bytes, sha256: None, pattern: None, error: Some(error.map_or_else(Failure::given_up, Failure::from)) }
     }
 }
 
@@ -333,9 +337,11 @@ impl Audit {
     }
 
     /// Records what came of the use of a file. Does not wait for the write.
-    pub(crate) fn record_file(&self, call: &Call, file: &FileUse, outcome: FileOutcome) {
+    pub(crate) fn record_file(&self, call: &Call, file: &FileUse, mut outcome: FileOutcome) {
         let Some(inner) = self.0.clone() else { return };
-        if inner.fits(call, rest(call) / 2 + record::file_length(file), false) {
+        outcome.pattern = outcome.pattern.and_then(|pattern| inner.describer.pattern(&pattern));
+        let length = record::file_length(file) + json::length(&outcome.pattern);
+        if inner.fits(call, rest(call) / 2 + length, false) {
             let record = Record::new(Body::File(FileRecord::new(file, outcome))).of(&Origin::of(call));
             tokio::spawn(async move { inner.write(record).await });
         }
@@ -479,7 +485,8 @@ impl Inner {
         decision: &Decision,
         error: Option<&ExecutorError>,
     ) -> Option<Record> {
-        let bytes = rest(call) / 2 + operation.file.map_or(0, record::file_length);
+        let pattern = operation.pattern.and_then(|pattern| self.describer.pattern(pattern));
+        let bytes = rest(call) / 2 + operation.file.map_or(0, record::file_length) + json::length(&pattern);
         if error.is_some() && !self.spares(call) || !self.fits(call, bytes, error.is_some()) {
             return None;
         }
@@ -489,7 +496,7 @@ impl Inner {
         let signal = operation.signal.map(|signal| signal.to_string());
         let about = operation.about.map(|identity| record::clip_name(identity.as_str()));
         let (port, file) = (operation.port.map(UsedPort::from), operation.file.map(UsedFile::new));
-        let record = OperationRecord { action, signal, position: operation.position, about, port, file };
+        let record = OperationRecord { action, signal, position: operation.position, about, port, file, pattern };
         let body = Body::Call { decision: decision.into(), operation: record, failure: error.map(Into::into) };
         Some(Record::new(body).of(&Origin::of(call)).about(operation.execution_id))
     }

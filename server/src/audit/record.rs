@@ -241,6 +241,9 @@ pub(super) struct OperationRecord {
     pub(super) port: Option<UsedPort>,
     #[serde(flatten)]
     pub(super) file: Option<UsedFile>,
+    /// What is looked for in files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pattern: Option<String>,
 }
 
 /// What is forwarded.
@@ -324,14 +327,16 @@ pub(super) struct FileRecord {
     bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     sha256: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pattern: Option<String>,
     #[serde(flatten)]
     failure: Option<Failure>,
 }
 
 impl FileRecord {
     pub(super) fn new(file: &FileUse, outcome: FileOutcome) -> Self {
-        let FileOutcome { bytes, sha256, error } = outcome;
-        Self { action: file.action.as_str(), file: UsedFile::new(file), bytes, sha256, failure: error }
+        let FileOutcome { bytes, sha256, pattern, error } = outcome;
+        Self { action: file.action.as_str(), file: UsedFile::new(file), bytes, sha256, pattern, failure: error }
     }
 }
 

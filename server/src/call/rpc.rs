@@ -59,6 +59,7 @@ rpcs! {
     FileService/MoveFile: "files",
     FileService/RemoveFile: "files",
     FileService/GetUpload: "files",
+    FileService/SearchFiles: "files",
     FileService/Transfer: "files",
     FileService/ServeSftp: "files",
 }

@@ -8,7 +8,7 @@ use crate::admission::Stack;
 use crate::admission::permission::{Permission, Permitted};
 use crate::audit::{FileOutcome, Operation};
 use crate::call::Call;
-use crate::policy::{FileAction, FileUse, Subject};
+use crate::policy::{Detail, FileAction, FileUse, Subject};
 
 /// A use of a file that was permitted. Its outcome goes to the audit log: when it is dropped, that it was given up.
 pub(super) struct Use {
@@ -17,6 +17,8 @@ pub(super) struct Use {
     file: FileUse,
     permission: Arc<Permission>,
     is_reported: bool,
+    /// Of a search in files: what is looked for.
+    pattern: Option<String>,
     /// Bytes of content, as far as they were sent or received.
     pub(super) bytes: u64,
 }
@@ -47,6 +49,38 @@ impl Use {
     /// # Errors
     /// [`ExecutorError::Denied`]; or the audit log cannot be written.
     pub(super) async fn permit(stack: &Stack, call: &Call, file: FileUse) -> Result<Self, ExecutorError> {
+        Self::decide(stack, call, file, None).await
+    }
+
+    /// Whether the caller may search this directory, or file, for `pattern`. That reveals content, so it is recorded.
+    ///
+    /// # Errors
+    /// As of [`permit`](Self::permit).
+    pub(super) async fn permit_search(
+        stack: &Stack,
+        call: &Call,
+        file: FileUse,
+        pattern: String,
+    ) -> Result<Self, ExecutorError> {
+        Self::decide(stack, call, file, Some(pattern)).await
+    }
+
+    /// Whether a search that was permitted may look at this too. It may be one of very many: what is denied is told to the
+    /// caller as a number, and not recorded.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Denied`], without an explanation.
+    pub(super) fn permit_in_search(stack: &Stack, call: &Call, file: FileUse) -> Result<Self, ExecutorError> {
+        call.caller.check()?;
+        let decision = stack.decide(&call.caller, call.rpc, &Subject::File(&file), Detail::Verdict);
+        stack.metrics.decided(call.rpc, decision.allowed);
+        decision.permitted()?;
+        let permission = Permission::new(stack, call, Permitted::File(file.clone()), &decision);
+        let (stack, call) = (stack.clone(), call.clone());
+        Ok(Self { stack, call, file, permission, is_reported: true, pattern: None, bytes: 0 })
+    }
+
+    async fn decide(stack: &Stack, call: &Call, file: FileUse, pattern: Option<String>) -> Result<Self, ExecutorError> {
         call.caller.check()?;
         let asked = file.clone();
         let decide = move |stack: &Stack, call: &Call, detail| {
@@ -55,20 +89,18 @@ impl Use {
             (decision, permitted)
         };
         let (decision, permitted) = stack.explain_denial(call, decide).await;
-        let permitted = permitted.and_then(|()| match file.action {
-            FileAction::List => Ok(()),
-            FileAction::Read | FileAction::Write => stack.audit.check_writable(),
-        });
+        // names and attributes are not worth a record of their own
+        let is_recorded = file.action != FileAction::List || pattern.is_some();
+        let permitted = permitted.and_then(|()| if is_recorded { stack.audit.check_writable() } else { Ok(()) });
         stack.metrics.decided(call.rpc, decision.allowed);
-        if permitted.is_err() || file.action != FileAction::List {
-            let operation = Operation { file: Some(&file), ..Operation::default() };
+        if permitted.is_err() || is_recorded {
+            let operation = Operation { file: Some(&file), pattern: pattern.as_deref(), ..Operation::default() };
             stack.audit.record_access(call, operation, &decision, permitted.as_ref().err()).await;
         }
         permitted?;
         let permission = Permission::new(stack, call, Permitted::File(file.clone()), &decision);
-        // names and attributes are not worth a record of their own
-        let is_reported = file.action == FileAction::List;
-        Ok(Self { stack: stack.clone(), call: call.clone(), file, permission, is_reported, bytes: 0 })
+        let (stack, call) = (stack.clone(), call.clone());
+        Ok(Self { stack, call, file, permission, is_reported: !is_recorded, pattern, bytes: 0 })
     }
 
     /// Holds while that is permitted.
@@ -78,7 +110,7 @@ impl Use {
 
     /// It was done, with content of this SHA-256.
     pub(super) fn done(mut self, sha256: Option<String>) {
-        self.report(FileOutcome { bytes: self.bytes, sha256, error: None });
+        self.report(FileOutcome { bytes: self.bytes, sha256, ..FileOutcome::default() });
     }
 
     /// What comes of it is reported by others.
@@ -93,6 +125,7 @@ impl Use {
 
     fn report(&mut self, outcome: FileOutcome) {
         if !std::mem::replace(&mut self.is_reported, true) {
+            let outcome = FileOutcome { pattern: self.pattern.take(), ..outcome };
             self.stack.audit.record_file(&self.call, &self.file, outcome);
         }
     }

@@ -3,12 +3,13 @@
 //!
 //! The process is this program itself (`helper`), started by the engine as a command is. It asks before it touches a file
 //! (`session`): the policy decides about the path that the file really has, and the audit log has what came of it. An upload
-//! that loses its call is kept for a while (`upload`). `service` is the RPCs, of which `transfer` does many in one call
-//! and `sftp` carries another protocol; `wire` turns them into tasks.
+//! that loses its call is kept for a while (`upload`). `service` is the RPCs, of which `transfer` does many in one call,
+//! `sftp` carries another protocol and `search` has many answers; `wire` turns them into tasks.
 
 mod frames;
 mod helper;
 mod judge;
+mod search;
 mod service;
 mod session;
 mod sftp;

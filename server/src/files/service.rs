@@ -10,8 +10,9 @@ use telexec_proto::v1::file_service_server::FileService;
 use telexec_proto::v1::{
     GetFileInfoRequest, GetFileInfoResponse, GetUploadRequest, GetUploadResponse, ListDirectoryRequest,
     ListDirectoryResponse, MakeDirectoryRequest, MakeDirectoryResponse, MoveFileRequest, MoveFileResponse,
-    ReadFileRequest, ReadFileResponse, RemoveFileRequest, RemoveFileResponse, ServeSftpRequest, ServeSftpResponse,
-    TransferRequest, TransferResponse, WriteFileRequest, WriteFileResponse, write_file_request,
+    ReadFileRequest, ReadFileResponse, RemoveFileRequest, RemoveFileResponse, SearchFilesRequest, SearchFilesResponse,
+    ServeSftpRequest, ServeSftpResponse, TransferRequest, TransferResponse, WriteFileRequest, WriteFileResponse,
+    write_file_request,
 };
 use tonic::{Request, Response, Status, Streaming};
 
@@ -19,7 +20,7 @@ use super::judge::admit;
 use super::session::{Session, unexpected};
 use super::upload::{self, Uploads};
 use super::wire::{Answered, Ask, Asked, read_step};
-use super::{sftp, transfer};
+use super::{search, sftp, transfer};
 use crate::admission::Stack;
 use crate::call::events::Responses;
 use crate::call::status::{counted, invalid};
@@ -150,6 +151,18 @@ impl FileService for FileRpcs {
         let committed = self.uploads.committed(call.caller.identity.as_str(), &id).await;
         let committed_offset = committed.map_err(|error| error_to_status(&error))?;
         Ok(Response::new(GetUploadResponse { committed_offset }))
+    }
+
+    type SearchFilesStream = Responses<SearchFilesResponse>;
+
+    async fn search_files(
+        &self,
+        request: Request<SearchFilesRequest>,
+    ) -> Result<Response<Self::SearchFilesStream>, Status> {
+        let call = Call::of(&request, Rpc::SearchFiles)?;
+        let asked = request.into_inner().ask().map_err(invalid)?;
+        let responses = search::search(&self.stack, &call, asked).await.map_err(failed)?;
+        Ok(Response::new(call.deadline.until(responses)))
     }
 
     type TransferStream = Responses<TransferResponse>;

@@ -8,6 +8,7 @@ use telexec_files::message::{Access, Answer, Failed, Outcome, Question, Request,
 
 use super::helper::Helper;
 use super::judge::{Use, admit};
+use super::search::content_bytes;
 use crate::admission::Stack;
 use crate::call::Call;
 use crate::digest::hex;
@@ -46,6 +47,14 @@ struct Current {
     denied: Option<ExecutorError>,
     /// The content of a file follows.
     is_written: bool,
+    /// It is a search; after its first question come many.
+    search: Option<Searching>,
+}
+
+/// A search.
+struct Searching {
+    /// What is looked for in files; `None`: names are enough.
+    regex: Option<String>,
 }
 
 impl Session {
@@ -74,10 +83,17 @@ impl Session {
 
     /// Gives the process its next task.
     pub(super) fn begin(&mut self, job: Job) {
-        let request = Request { asks: asks(&self.stack), task: Some(job.task) };
+        let mut request = Request { asks: asks(&self.stack), task: Some(job.task) };
+        let search = match &mut request.task {
+            Some(Task::Search(task)) => {
+                task.asks_each = self.stack.policy.is_some();
+                Some(Searching { regex: task.regex.clone() })
+            }
+            _ => None,
+        };
         let paths = job.paths.into_iter().map(|path| (job.action, path)).collect();
         let is_written = matches!(request.task, Some(Task::Write(_)));
-        self.current = Current { paths, is_written, ..Current::default() };
+        self.current = Current { paths, is_written, search, ..Current::default() };
         self.helper.queue(Kind::Request, request.encode_to_vec().into());
     }
 
@@ -218,10 +234,25 @@ impl Session {
         };
         let user = Some(self.helper.user().to_owned());
         let file = FileUse { action, path: String::from_utf8(question.path).ok(), user };
-        let verdict = match Use::permit(&self.stack, &self.call, file).await {
+        let permitted = match &self.current.search {
+            Some(_) if !self.current.uses.is_empty() => Use::permit_in_search(&self.stack, &self.call, file),
+            Some(Searching { regex: Some(regex) }) => {
+                Use::permit_search(&self.stack, &self.call, file, regex.clone()).await
+            }
+            _ => Use::permit(&self.stack, &self.call, file).await,
+        };
+        let verdict = match permitted {
             Ok(used) => {
+                if self.current.search.is_some() {
+                    // that of the search, and of what it looks at now
+                    self.current.uses.truncate(1);
+                }
                 self.current.uses.push(used);
                 1
+            }
+            // the caller is known no more
+            Err(error) if self.current.search.is_some() && !matches!(error, ExecutorError::Denied { .. }) => {
+                return Err(error);
             }
             Err(denied) => {
                 self.current.denied = Some(denied);
@@ -240,6 +271,13 @@ impl Session {
     }
 
     fn report(&mut self, outcome: &Outcome) {
+        if let Outcome::Found(found) = outcome {
+            // there is more to come
+            if let Some(used) = self.current.uses.first_mut() {
+                used.bytes += content_bytes(found);
+            }
+            return;
+        }
         let sha256 = match outcome {
             // its content comes
             Outcome::Info(_) if self.is_read() => return,

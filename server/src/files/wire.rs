@@ -27,7 +27,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    fn new(user: String, task: Task, action: FileAction, paths: Vec<FilePath>) -> Self {
+    pub(super) fn new(user: String, task: Task, action: FileAction, paths: Vec<FilePath>) -> Self {
         let user = Some(user).filter(|user| !user.is_empty());
         Self { user, job: Job { task, action, paths } }
     }

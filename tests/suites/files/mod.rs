@@ -2,6 +2,7 @@
 
 mod content;
 mod permitted;
+mod search;
 mod transfers;
 mod uploads;
 

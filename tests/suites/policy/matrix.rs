@@ -9,8 +9,8 @@ use telexec_proto::v1::{
     AttachRequest, CheckCommandRequest, ConnectRequest, Dial, ExecuteRequest, ExecutionEvent, GetAgentRequest,
     GetExecutionRequest, GetFileInfoRequest, GetUploadRequest, InteractRequest, ListDirectoryRequest,
     ListExecutionsRequest, ListenRequest, MakeDirectoryRequest, MoveFileRequest, ReadFileRequest, RemoveFileRequest,
-    ResizeTerminalRequest, ServeSftpHeader, ServeSftpRequest, SignalExecutionRequest, TcpAddress, TerminalSize,
-    WriteFileHeader, WriteFileRequest, WriteInputRequest, connect_request, dial,
+    ResizeTerminalRequest, SearchFilesRequest, ServeSftpHeader, ServeSftpRequest, SignalExecutionRequest, TcpAddress,
+    TerminalSize, WriteFileHeader, WriteFileRequest, WriteInputRequest, connect_request, dial,
     forward_service_client::ForwardServiceClient, interact_request::Request as Step, listen_request,
     serve_sftp_request, write_file_request,
 };
@@ -32,7 +32,7 @@ fn rpcs() -> Vec<String> {
 fn actions(rpc: &str) -> Vec<String> {
     let actions: &[&str] = match rpc {
         "MakeDirectory" | "MoveFile" | "RemoveFile" | "GetUpload" => &["WriteFile"],
-        "GetFileInfo" | "ListDirectory" => &["ListFiles"],
+        "GetFileInfo" | "ListDirectory" | "SearchFiles" => &["ListFiles"],
         "Connect" => &["Forward"],
         // each file in the course of it is judged by itself
         "Transfer" | "ServeSftp" => &["ReadFile", "WriteFile", "ListFiles"],
@@ -109,6 +109,9 @@ async fn call(wire: &Wire, rpc: &str) -> Result<(), Status> {
             "ListDirectory" => {
                 files.list_directory(ListDirectoryRequest { path: path(), ..Default::default() }).await.map(drop)
             }
+            "SearchFiles" => {
+                files.search_files(SearchFilesRequest { path: path(), ..Default::default() }).await.map(drop)
+            }
             "MakeDirectory" => {
                 files.make_directory(MakeDirectoryRequest { path: path(), ..Default::default() }).await.map(drop)
             }
@@ -150,7 +153,7 @@ fn all() -> BTreeSet<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_role_may_do_what_its_rule_says_and_nothing_else() {
-    assert_eq!(rpcs().len(), 23);
+    assert_eq!(rpcs().len(), 24);
     let actions: BTreeSet<_> = rpcs().iter().flat_map(|rpc| actions(rpc)).collect();
     let rule_for =
         |name: &String| format!("permit(principal in Role::\"{name}\", action == Action::\"{name}\", resource);\n");

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
 
-use crate::{ExecutionId, ExecutorError, FileInfo, FilePath};
+use crate::{ExecutionId, ExecutorError, FileInfo, FilePath, FoundFiles, SearchQuery};
 
 /// Somewhere files can be read and written, by a process of the user that each call names.
 ///
@@ -49,6 +49,14 @@ pub trait Files: Send + Sync {
     /// [`ExecutorError::File`]; [`ExecutorError::Invalid`] for a page token that this machine did not make; or it could
     /// not be asked.
     async fn list(&self, directory: FileTarget, query: DirectoryQuery) -> Result<DirectoryPage, ExecutorError>;
+
+    /// Finds files below a directory, or lines in them: whatever `query` says. What is denied, unreadable or no text is left
+    /// out, and counted at the end.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Invalid`] for a pattern that does not compile, in its field `glob` or `regex`;
+    /// [`ExecutorError::File`] if the directory itself cannot be read; or the machine could not be asked.
+    async fn search(&self, directory: FileTarget, query: SearchQuery) -> Result<FoundFiles, ExecutorError>;
 
     /// Makes a directory. With `make_parents` also those that it is in, and it may exist.
     ///

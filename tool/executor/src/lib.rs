@@ -17,6 +17,7 @@ mod files;
 pub mod forward;
 pub mod guard;
 mod id;
+mod search;
 mod signal;
 mod size;
 pub mod text;
@@ -33,6 +34,7 @@ pub use files::{
     WrittenFile,
 };
 pub use id::ExecutionId;
+pub use search::{FileMatches, Found, FoundFiles, MatchedLine, SearchQuery, SearchSummary};
 pub use signal::Signal;
 pub use size::parse_size;
 pub use text::without_cut_character;

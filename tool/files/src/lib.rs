@@ -11,6 +11,7 @@
 
 pub mod frame; // what goes over the pipes
 pub mod message; // requests, answers and questions
+pub mod search; // for files, and in them
 pub mod sftp; // for SFTP's clients
 
 mod list; // directories

@@ -34,7 +34,11 @@ pub(crate) fn list<I: Read, O: Write>(session: &mut Session<I, O>, task: &ListTa
 }
 
 /// The first names after this one, and whether there are more.
-fn names(directory: &std::os::fd::OwnedFd, after: &[u8], limit: usize) -> Result<(BTreeSet<Vec<u8>>, bool), Errno> {
+pub(crate) fn names(
+    directory: &std::os::fd::OwnedFd,
+    after: &[u8],
+    limit: usize,
+) -> Result<(BTreeSet<Vec<u8>>, bool), Errno> {
     let mut names = BTreeSet::new();
     let mut has_more = false;
     for entry in Dir::read_from(directory)? {

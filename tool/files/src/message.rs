@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+pub use crate::search::message::{Found, Malformed, SearchTask, Searched};
 use telexec_executor::{FileError, FileInfo, FileOperation, FilePath, FileType};
 
 /// What is to be done with a file.
@@ -11,7 +12,7 @@ pub struct Request {
     #[prost(bool, tag = "1")]
     pub asks: bool,
     /// What.
-    #[prost(oneof = "Task", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
+    #[prost(oneof = "Task", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13")]
     pub task: Option<Task>,
 }
 
@@ -48,6 +49,9 @@ pub enum Task {
     /// An SFTP session: data both ways until the end, which is answered.
     #[prost(message, tag = "11")]
     Sftp(Done),
+    /// Answered by what is found, and the end.
+    #[prost(message, tag = "13")]
+    Search(SearchTask),
 }
 
 /// Reads a regular file.
@@ -195,7 +199,7 @@ pub struct Report {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Answer {
     /// What.
-    #[prost(oneof = "Outcome", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "Outcome", tags = "1, 2, 3, 4, 5, 6, 7, 10, 11, 12")]
     pub outcome: Option<Outcome>,
 }
 
@@ -223,6 +227,15 @@ pub enum Outcome {
     /// It was asked, and the verdict was no: which path.
     #[prost(bytes, tag = "7")]
     Denied(Vec<u8>),
+    /// Of a search, several times.
+    #[prost(message, tag = "10")]
+    Found(Found),
+    /// Of a search, after that.
+    #[prost(message, tag = "11")]
+    Searched(Searched),
+    /// Of a search whose pattern is none: nothing was looked at.
+    #[prost(message, tag = "12")]
+    Malformed(Malformed),
 }
 
 /// Of what was read.

@@ -214,7 +214,7 @@ fn open_ancestor(path: &[u8]) -> Result<(OwnedFd, Vec<Vec<u8>>), Errno> {
 }
 
 /// In `/proc` the memory of this process could be written, and with it the verdicts of the agent.
-fn is_own_process(path: &[u8]) -> bool {
+pub(crate) fn is_own_process(path: &[u8]) -> bool {
     let own = format!("/proc/{}", std::process::id());
     path.strip_prefix(own.as_bytes()).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }

@@ -12,7 +12,7 @@ use crate::message::{Access, Answer, Done, Info, Outcome, Question, Request, Tas
 use crate::names::Names;
 use crate::place::{Links, Place};
 use crate::sync::Unsynced;
-use crate::{list, read, tree, tunnel, write};
+use crate::{list, read, search, tree, tunnel, write};
 
 /// Answers requests until the input ends.
 ///
@@ -107,6 +107,7 @@ impl<I: Read, O: Write> Session<I, O> {
             Task::Write(task) => write::write(self, &task),
             Task::Info(path) => self.info(&path),
             Task::List(task) => list::list(self, &task),
+            Task::Search(task) => search::search(self, &task),
             Task::MakeDirectory(task) => tree::make_directory(self, &task),
             Task::Move(task) => tree::rename(self, &task),
             Task::Remove(task) => tree::remove(self, &task),
@@ -160,13 +161,18 @@ impl<I: Read, O: Write> Session<I, O> {
         if !self.asks {
             return Ok(());
         }
-        let question = Question { access: access.into(), path: place.real() };
+        let path = place.real();
+        if self.asked(access, &path)? { Ok(()) } else { Err(Refusal::Denied(path)) }
+    }
+
+    /// What the agent says of this, with the path that is really there.
+    pub(crate) fn asked(&mut self, access: Access, real: &[u8]) -> io::Result<bool> {
+        let question = Question { access: access.into(), path: real.to_vec() };
         self.send(Kind::Question, &question.encode_to_vec())?;
         match frame::read(&mut self.input, &mut self.data)? {
-            Some(Kind::Verdict) if self.data == [1] => Ok(()),
-            Some(Kind::Verdict) => Err(Refusal::Denied(question.path)),
-            Some(_) => Err(Refusal::Io(malformed("a frame where a verdict was due"))),
-            None => Err(Refusal::Io(io::ErrorKind::UnexpectedEof.into())),
+            Some(Kind::Verdict) => Ok(self.data == [1]),
+            Some(_) => Err(malformed("a frame where a verdict was due")),
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
 

@@ -1,0 +1,394 @@
+//! Finding files below a directory, by their names or by what is in them.
+//!
+//! The directories are walked here, each held open, so that nothing is opened but what was asked about; ripgrep's
+//! libraries do the rest: `pattern` compiles what is looked for, `ignored` is what git ignores, `content` searches a file,
+//! and `results` sends what was found.
+
+pub mod message;
+
+mod content;
+mod ignored;
+mod pattern;
+mod results;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashSet, btree_set};
+use std::ffi::OsStr;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, openat, readlinkat, statat};
+use rustix::io::Errno;
+use telexec_executor::FileOperation;
+
+use self::content::{Content, Seen};
+use self::ignored::Ignored;
+use self::message::{Found, SearchTask};
+use self::pattern::FileGlob;
+use self::results::Results;
+use crate::list::names;
+use crate::message::{Access, Outcome};
+use crate::place::{Links, Place, is_own_process};
+use crate::session::{Refusal, Session, failure};
+
+/// Each holds a directory open.
+const MAX_DEPTH: usize = 256;
+/// Names of a directory that are in memory at once.
+const NAMES_AT_ONCE: usize = 50_000;
+/// Directories that are remembered where links are followed; what comes after them is not walked.
+const MAX_VISITED: usize = 1_000_000;
+const FILE: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+
+/// As rg(1). The directory itself must be permitted; of what is below it, what is not is left out, and counted.
+pub(crate) fn search<I: Read, O: Write>(session: &mut Session<I, O>, task: &SearchTask) -> Result<Outcome, Refusal> {
+    let compiled = FileGlob::compile(task).and_then(|glob| Ok((glob, pattern::regex(task)?)));
+    let (glob, regex) = match compiled {
+        Ok(compiled) => compiled,
+        Err(malformed) => return Ok(Outcome::Malformed(malformed)),
+    };
+    let failed = failure(FileOperation::Open, &task.path);
+    let place = Place::of(&task.path, Links::Follow).map_err(&failed)?;
+    session.permitted(Access::List, &place)?;
+    let stat = place.stat().map_err(&failed)?;
+    let mut search = Search {
+        task,
+        glob,
+        content: regex.map(|regex| Content::new(task, regex)),
+        results: Results::new(task),
+        outer: Vec::new(),
+        visited: HashSet::new(),
+    };
+    if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+        let real = place.real();
+        let directory = place.open(OFlags::RDONLY | OFlags::DIRECTORY).map_err(&failed)?;
+        let root = Level::new(directory, real, task.path.clone(), Vec::new()).map_err(&failed)?;
+        session.answer(Outcome::Found(Found::default()))?;
+        search.visited.insert((stat.st_dev, stat.st_ino));
+        search.walk(session, root)?;
+    } else {
+        search.one_file(session, &place, &stat)?;
+    }
+    search.results.send(session)?;
+    Ok(Outcome::Searched(search.results.counts))
+}
+
+/// A path in a directory.
+fn below(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    let slash: &[u8] = if directory.is_empty() || directory.ends_with(b"/") { b"" } else { b"/" };
+    [directory, slash, name].concat()
+}
+
+/// A directory that is being walked.
+struct Level {
+    directory: OwnedFd,
+    /// Its path without symbolic links.
+    real: Vec<u8>,
+    /// As the caller sees it.
+    shown: Vec<u8>,
+    /// Below the directory that is searched.
+    relative: Vec<u8>,
+    ignored: Ignored,
+    names: btree_set::IntoIter<Vec<u8>>,
+    last: Vec<u8>,
+    has_more: bool,
+}
+
+impl Level {
+    fn new(directory: OwnedFd, real: Vec<u8>, shown: Vec<u8>, relative: Vec<u8>) -> Result<Self, Errno> {
+        let (names, has_more) = names(&directory, b"", NAMES_AT_ONCE)?;
+        let (names, ignored, last) = (names.into_iter(), Ignored::default(), Vec::new());
+        Ok(Self { directory, real, shown, relative, ignored, names, last, has_more })
+    }
+
+    /// In the order of the names' bytes.
+    fn next(&mut self) -> Result<Option<Vec<u8>>, Errno> {
+        let mut name = self.names.next();
+        if name.is_none() && std::mem::take(&mut self.has_more) {
+            let (names, has_more) = names(&self.directory, &self.last, NAMES_AT_ONCE)?;
+            (self.names, self.has_more) = (names.into_iter(), has_more);
+            name = self.names.next();
+        }
+        if let Some(name) = &name {
+            self.last.clone_from(name);
+        }
+        Ok(name)
+    }
+}
+
+/// Something in a directory. Where links are followed, its place is where the link leads.
+struct Entry<'a> {
+    directory: &'a OwnedFd,
+    name: &'a OsStr,
+    stat: Stat,
+    real: Vec<u8>,
+    shown: Vec<u8>,
+    relative: Vec<u8>,
+}
+
+impl Entry<'_> {
+    fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.stat.st_mode)
+    }
+
+    fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+        openat(self.directory, self.name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+    }
+}
+
+struct Search<'a> {
+    task: &'a SearchTask,
+    glob: FileGlob,
+    /// `None`: names are enough.
+    content: Option<Content>,
+    results: Results,
+    /// What the directories above say, as far up as the repository goes; the nearest is the last.
+    outer: Vec<Ignored>,
+    /// Directories, where links are followed.
+    visited: HashSet<(u64, u64)>,
+}
+
+impl Search<'_> {
+    /// The path of the search is no directory.
+    fn one_file<I: Read, O: Write>(
+        &mut self,
+        session: &mut Session<I, O>,
+        place: &Place,
+        stat: &Stat,
+    ) -> Result<(), Refusal> {
+        let failed = failure(FileOperation::Open, &self.task.path);
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if self.content.is_some() && kind != FileType::RegularFile {
+            return Err(failure(FileOperation::Read, &self.task.path)(Errno::INVAL).into());
+        }
+        if !self.glob.finds(place.name().as_bytes(), false) {
+            session.answer(Outcome::Found(Found::default()))?;
+            return Ok(());
+        }
+        if self.content.is_some() {
+            session.permitted(Access::Read, place)?;
+            let file = place.open(FILE).map_err(&failed)?;
+            session.answer(Outcome::Found(Found::default()))?;
+            let path = self.task.path.clone();
+            match self.read(session, file, &path)? {
+                Seen::Failed(error) => Err(failure(FileOperation::Read, &path)(error).into()),
+                seen => {
+                    self.count(&seen);
+                    Ok(())
+                }
+            }
+        } else {
+            self.results.counts.files_searched = 1;
+            session.answer(Outcome::Found(Found::default()))?;
+            let info = session.describe(&self.task.path, stat, None);
+            Ok(self.results.file(session, info)?)
+        }
+    }
+
+    fn walk<I: Read, O: Write>(&mut self, session: &mut Session<I, O>, mut root: Level) -> Result<(), Refusal> {
+        if !self.task.include_ignored {
+            self.outer = self.ignored_above(session, &root)?;
+            root.ignored = self.ignored(session, &root)?;
+        }
+        let mut levels = vec![root];
+        while let Some(level) = levels.last_mut() {
+            if self.results.is_full() {
+                break;
+            }
+            self.results.send_old(session)?;
+            match level.next() {
+                Ok(Some(name)) => {
+                    if let Some(deeper) = self.visit(session, &levels, &name)? {
+                        levels.push(deeper);
+                    }
+                }
+                ended => {
+                    self.results.counts.skipped_unreadable += u64::from(ended.is_err());
+                    levels.pop();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at a name in the last directory; one to be walked is returned.
+    fn visit<I: Read, O: Write>(
+        &mut self,
+        session: &mut Session<I, O>,
+        levels: &[Level],
+        name: &[u8],
+    ) -> Result<Option<Level>, Refusal> {
+        let Some(level) = levels.last() else { return Ok(None) };
+        let is_hidden = !self.task.include_hidden && name.starts_with(b".");
+        let is_git = !self.task.include_ignored && name == b".git";
+        let file_name = OsStr::from_bytes(name);
+        // what is gone by now is not found
+        let Some(stat) = statat(&level.directory, file_name, AtFlags::SYMLINK_NOFOLLOW).ok() else { return Ok(None) };
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let real = below(&level.real, name);
+        if is_hidden || is_git || self.is_ignored(levels, &real, is_directory) {
+            return Ok(None);
+        }
+        let (shown, relative) = (below(&level.shown, name), below(&level.relative, name));
+        let entry = Entry { directory: &level.directory, name: file_name, stat, real, shown, relative };
+        if self.task.follow_links && entry.kind() == FileType::Symlink {
+            // one that leads nowhere stands for itself
+            if let Ok(place) = Place::of(&entry.real, Links::Follow)
+                && let Ok(stat) = place.stat()
+            {
+                let (directory, name, real) = (place.directory(), place.name(), place.real());
+                return self.entry(session, levels.len(), Entry { directory, name, stat, real, ..entry });
+            }
+        }
+        self.entry(session, levels.len(), entry)
+    }
+
+    fn entry<I: Read, O: Write>(
+        &mut self,
+        session: &mut Session<I, O>,
+        depth: usize,
+        entry: Entry<'_>,
+    ) -> Result<Option<Level>, Refusal> {
+        let is_directory = entry.kind() == FileType::Directory;
+        if self.glob.finds(&entry.relative, is_directory) {
+            if self.content.is_none() {
+                let target = readlinkat(entry.directory, entry.name, Vec::new()).ok();
+                let info = session.describe(&entry.shown, &entry.stat, target.map(std::ffi::CString::into_bytes));
+                self.results.counts.files_searched += 1;
+                self.results.file(session, info)?;
+            } else if entry.kind() == FileType::RegularFile {
+                self.content(session, &entry)?;
+            }
+        } else if self.content.is_none() && !is_directory {
+            self.results.counts.files_searched += 1;
+        }
+        match is_directory {
+            true => self.descend(session, depth, entry),
+            false => Ok(None),
+        }
+    }
+
+    fn content<I: Read, O: Write>(&mut self, session: &mut Session<I, O>, entry: &Entry<'_>) -> Result<(), Refusal> {
+        let is_taken = self.content.as_ref().is_some_and(|content| content.takes(entry.stat.st_size));
+        let seen = match is_taken {
+            false => Seen::TooLarge,
+            true if !self.permitted(session, Access::Read, &entry.real)? => {
+                self.results.counts.skipped_denied += 1;
+                return Ok(());
+            }
+            true => match entry.open(FILE) {
+                Ok(file) => self.read(session, file, &entry.shown)?,
+                Err(error) => Seen::Failed(error),
+            },
+        };
+        self.count(&seen);
+        Ok(())
+    }
+
+    fn read<I: Read, O: Write>(
+        &mut self,
+        session: &mut Session<I, O>,
+        file: OwnedFd,
+        shown: &[u8],
+    ) -> io::Result<Seen> {
+        match &mut self.content {
+            Some(content) => content.search(session, &mut self.results, file, shown),
+            None => Ok(Seen::Other),
+        }
+    }
+
+    fn count(&mut self, seen: &Seen) {
+        let counts = &mut self.results.counts;
+        match seen {
+            Seen::Searched => counts.files_searched += 1,
+            Seen::Binary => counts.skipped_binary += 1,
+            Seen::TooLarge => counts.skipped_too_large += 1,
+            // it is gone by now, or is something else
+            Seen::Other | Seen::Failed(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::SRCH) => {}
+            Seen::Failed(_) => counts.skipped_unreadable += 1,
+        }
+    }
+
+    /// A directory that is to be walked, if it may be.
+    fn descend<I: Read, O: Write>(
+        &mut self,
+        session: &mut Session<I, O>,
+        depth: usize,
+        entry: Entry<'_>,
+    ) -> Result<Option<Level>, Refusal> {
+        if is_own_process(&entry.real) || self.results.is_full() {
+            return Ok(None);
+        }
+        // those that links lead to a second time, or round and round
+        if self.task.follow_links && !self.visited.insert((entry.stat.st_dev, entry.stat.st_ino)) {
+            return Ok(None);
+        }
+        if depth >= MAX_DEPTH || self.visited.len() > MAX_VISITED {
+            self.results.counts.skipped_too_large += 1;
+            return Ok(None);
+        }
+        if !self.permitted(session, Access::List, &entry.real)? {
+            self.results.counts.skipped_denied += 1;
+            return Ok(None);
+        }
+        let opened = entry.open(OFlags::RDONLY | OFlags::DIRECTORY);
+        match opened.and_then(|directory| Level::new(directory, entry.real, entry.shown, entry.relative)) {
+            Ok(mut level) => {
+                if !self.task.include_ignored {
+                    level.ignored = self.ignored(session, &level)?;
+                }
+                Ok(Some(level))
+            }
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::SRCH) => Ok(None),
+            Err(_) => {
+                self.results.counts.skipped_unreadable += 1;
+                Ok(None)
+            }
+        }
+    }
+
+    fn permitted<I: Read, O: Write>(
+        &self,
+        session: &mut Session<I, O>,
+        access: Access,
+        real: &[u8],
+    ) -> io::Result<bool> {
+        if self.task.asks_each { session.asked(access, real) } else { Ok(true) }
+    }
+
+    fn ignored<I: Read, O: Write>(&self, session: &mut Session<I, O>, level: &Level) -> io::Result<Ignored> {
+        Ignored::read(&level.directory, &level.real, |path| self.permitted(session, Access::Read, &path))
+    }
+
+    /// The nearest directory that says anything of it decides.
+    fn is_ignored(&self, levels: &[Level], real: &[u8], is_directory: bool) -> bool {
+        let inner = levels.iter().map(|level| &level.ignored);
+        let mut all = self.outer.iter().chain(inner).rev();
+        all.find_map(|ignored| ignored.says(real, is_directory)).unwrap_or_default()
+    }
+
+    /// What is said in the directories of a repository above the one that is searched.
+    fn ignored_above<I: Read, O: Write>(&self, session: &mut Session<I, O>, root: &Level) -> io::Result<Vec<Ignored>> {
+        let has_git = |path: &[u8]| {
+            let git = below(path, b".git");
+            statat(CWD, OsStr::from_bytes(&git), AtFlags::SYMLINK_NOFOLLOW).is_ok()
+        };
+        let (mut above, mut path) = (Vec::new(), &root.real[..]);
+        while !has_git(path) {
+            let Some(slash) = path.iter().rposition(|byte| *byte == b'/').filter(|_| path != b"/") else {
+                return Ok(Vec::new());
+            };
+            path = path.get(..slash.max(1)).unwrap_or_default();
+            above.push(path);
+        }
+        let mut all = Vec::new();
+        for path in above.into_iter().rev() {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            if let Ok(directory) = openat(CWD, OsStr::from_bytes(path), flags, Mode::empty()) {
+                all.push(Ignored::read(&directory, path, |path| self.permitted(session, Access::Read, &path))?);
+            }
+        }
+        Ok(all)
+    }
+}
