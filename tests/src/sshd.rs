@@ -99,7 +99,7 @@ fn sshd_config(directory: &Path, port: u16) -> String {
     format!(
         "ListenAddress 0.0.0.0:{port}\nHostKey {directory}/host\nAuthorizedKeysFile {directory}/user.pub\nPidFile none\n\
 UsePAM no\nUseDNS no\nPrintMotd no\nPrintLastLog no\nStrictModes no\nPasswordAuthentication no\nAllowUsers {USER}@127.0.0.0/8\n\
-MaxStartups 1000:30:2000\nMaxSessions 1000\nLogLevel ERROR\n"
+MaxStartups 1000:30:2000\nMaxSessions 1000\nLogLevel ERROR\nSubsystem sftp internal-sftp\n"
     )
 }
 

@@ -8,14 +8,18 @@
 //! - any of the groups that [`GROUPS`] names; default: all
 
 mod contest;
+mod copy;
+mod forward;
 mod held;
 mod latency;
 mod lines;
 mod machine;
 mod process;
 mod rate;
+mod relay;
 mod stream;
 mod table;
+mod way;
 
 use std::path::PathBuf;
 
@@ -26,7 +30,7 @@ use crate::table::Table;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 type Measure = for<'a> fn(&'a Plan, &'a mut Table) -> LocalBoxFuture<'a, Result<()>>;
 
-const GROUPS: [(&str, Measure); 12] = [
+const GROUPS: [(&str, Measure); 16] = [
     ("latency", |plan, table| Box::pin(latency::warm(plan, table))),
     ("started", |plan, table| Box::pin(latency::started(plan, table))),
     ("first-byte", |plan, table| Box::pin(latency::first_byte(plan, table))),
@@ -38,6 +42,10 @@ const GROUPS: [(&str, Measure); 12] = [
     ("cancel", |plan, table| Box::pin(held::cancel(plan, table))),
     ("held", |plan, table| Box::pin(held::held(plan, table))),
     ("connections", |plan, table| Box::pin(held::connected(plan, table))),
+    ("copy", |plan, table| Box::pin(copy::large(plan, table))),
+    ("small-files", |plan, table| Box::pin(copy::small(plan, table))),
+    ("sshfs", |plan, table| Box::pin(copy::mounted(plan, table))),
+    ("forward", |plan, table| Box::pin(forward::forward(plan, table))),
     ("agent", |plan, table| Box::pin(process::agent(plan, table))),
 ];
 

@@ -72,6 +72,10 @@ async fn a_file_goes_there_and_comes_back() {
     scene.copy(&["program", &scene.remote("")]).await.answer();
     assert!(std::fs::read(scene.there("program")).unwrap() == content);
     assert_eq!(mode(&scene.there("program")), 0o755);
+    // the second copy of the same file is one too
+    std::fs::remove_file(scene.there("program")).unwrap();
+    scene.copy(&["program", &scene.remote("")]).await.answer();
+    assert!(std::fs::read(scene.there("program")).unwrap() == content);
     scene.copy(&["--checksum", "program", &scene.remote("other")]).await.answer();
     scene.copy(&[&scene.remote("other"), "back"]).await.answer();
     assert!(std::fs::read(scene.here("back")).unwrap() == content);

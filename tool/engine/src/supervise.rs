@@ -327,8 +327,10 @@ impl Supervisor {
     async fn carry_output(&self, stdout: Source, stderr: Option<Source>, exited: &CancellationToken) -> Vec<Source> {
         let max_output_bytes = self.shared.max_output_bytes(&self.command, &self.allowance);
         let (transcript, abandoned) = (&*self.record.transcript, &self.abandoned);
-        let pump =
-            Pump { transcript, observers: &self.observers, max_output_bytes, exited, abandoned, totals: &self.totals };
+        let (observers, totals) = (&self.observers, &self.totals);
+        // what is internal reaches no caller as it is
+        let is_paced = !self.record.is_internal;
+        let pump = Pump { transcript, observers, max_output_bytes, is_paced, exited, abandoned, totals };
         let output = async {
             let rests = pump.run_both(stdout, stderr).await;
             transcript.complete();

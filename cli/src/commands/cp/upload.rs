@@ -34,11 +34,15 @@ impl Copy<'_> {
             options.sha256 = Some(self.checksum(source).await?);
         }
         self.progress.begin(&source.to_string_lossy(), Some(metadata.len()).filter(|_| metadata.is_file()));
-        let id = upload_id(source, &metadata, &self.target.to_string(), &to, self.args.user.as_deref());
+        let mut id = upload_id(source, &metadata, &self.target.to_string(), &to, self.args.user.as_deref());
         let resumes = metadata.is_file() && metadata.len() >= RESUMED_BYTES;
         let mut patience = Patience::new(self.args.reconnect.resume());
         // what an interrupted copy has left
         let mut known = if resumes { self.committed(&mut patience, &id).await? } else { 0 };
+        if known == metadata.len() {
+            // an earlier copy may be complete, and the file there removed or changed since: this is another upload
+            (id, known) = (ExecutionId::generate(), 0);
+        }
         loop {
             let (file, _) = open().map_err(failed(FileOperation::Open))?;
             options.upload = resumes.then(|| (id.clone(), known));

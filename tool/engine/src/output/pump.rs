@@ -37,6 +37,8 @@ pub(crate) struct Pump<'a> {
     pub(crate) observers: &'a Observers,
     /// For each stream: what follows is dropped. 0: unlimited.
     pub(crate) max_output_bytes: u64,
+    /// A caller gets a frame for each chunk, so too many small ones are kept apart.
+    pub(crate) is_paced: bool,
     /// Cancelled when no more output is to be waited for.
     pub(crate) exited: &'a CancellationToken,
     /// Cancelled when the reader is no longer waited for: what it has not taken is dropped.
@@ -109,7 +111,9 @@ impl Pump<'_> {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
                 Err(_) => return None,
             };
-            pace.record(chunk.len());
+            if self.is_paced {
+                pace.record(chunk.len());
+            }
             if let Some(tail) = &mut tail {
                 tail.record(chunk.len());
             }

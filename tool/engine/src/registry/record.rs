@@ -56,7 +56,7 @@ pub(crate) struct Record {
     pub(crate) cancel: CancellationToken,
     pub(super) bindings: Mutex<Bindings>,
     /// See [`Grant::is_internal`](crate::Grant::is_internal).
-    pub(super) is_internal: bool,
+    pub(crate) is_internal: bool,
     /// Another call was bound, or one is over.
     pub(super) bound: Notify,
     /// It was started by a call that it is bound to, and waits for that after a lost connection.
