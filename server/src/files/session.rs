@@ -5,6 +5,7 @@ use prost::Message;
 use telexec_executor::{ExecutorError, FilePath};
 use telexec_files::frame::{self, Kind};
 use telexec_files::message::{Access, Answer, Failed, Outcome, Question, Request, Task};
+use telexec_files::search::MAX_QUESTIONS;
 
 use super::helper::Helper;
 use super::judge::{Use, admit};
@@ -13,6 +14,10 @@ use crate::admission::Stack;
 use crate::call::Call;
 use crate::digest::hex;
 use crate::policy::{FileAction, FileUse};
+
+/// What a search was permitted last is decided again while that may still come: questions that it asks at once, and those
+/// about what links lead to.
+const RETAINED: usize = 2 * MAX_QUESTIONS;
 
 /// A task, and what it is about as long as nobody has looked.
 pub(super) struct Job {
@@ -162,7 +167,7 @@ impl Session {
     async fn step(&mut self) -> Result<Step, ExecutorError> {
         self.helper.flush().await?;
         loop {
-            let frame = self.helper.next().await?;
+            let Some(frame) = self.helper.advance().await? else { continue };
             match frame.kind {
                 Kind::Data => {
                     self.count(frame.data.len() as u64);
@@ -197,6 +202,10 @@ impl Session {
                 path: self.current.paths.pop().map(|(_, path)| path).unwrap_or_default(),
             }),
             outcome => {
+                if let Outcome::Found(_) = outcome {
+                    // what was permitted before is sent only if it is permitted now
+                    self.current.uses.iter().try_for_each(|used| used.permission().check())?;
+                }
                 self.report(&outcome);
                 Ok(outcome)
             }
@@ -243,9 +252,9 @@ impl Session {
         };
         let verdict = match permitted {
             Ok(used) => {
-                if self.current.search.is_some() {
-                    // that of the search, and of what it looks at now
-                    self.current.uses.truncate(1);
+                if self.current.search.is_some() && self.current.uses.len() > RETAINED {
+                    // that of the search stays
+                    self.current.uses.remove(1);
                 }
                 self.current.uses.push(used);
                 1
@@ -260,8 +269,9 @@ impl Session {
             }
         };
         self.helper.queue(Kind::Verdict, Bytes::from(vec![verdict]));
-        // the content of a file goes with it
-        if verdict == 1 && self.current.is_written { Ok(()) } else { self.helper.flush().await }
+        // the content of a file goes with it, and the verdicts on what a search asks at once go together
+        let goes_later = self.current.search.is_some() || verdict == 1 && self.current.is_written;
+        if goes_later { Ok(()) } else { self.helper.flush().await }
     }
 
     fn count(&mut self, bytes: u64) {

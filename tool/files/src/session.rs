@@ -167,8 +167,32 @@ impl<I: Read, O: Write> Session<I, O> {
 
     /// What the agent says of this, with the path that is really there.
     pub(crate) fn asked(&mut self, access: Access, real: &[u8]) -> io::Result<bool> {
+        self.ask(access, real)?;
+        self.output.flush()?;
+        self.verdict()
+    }
+
+    /// The same of several at once. Their verdicts must fit into a pipe.
+    pub(crate) fn asked_all<'a>(
+        &mut self,
+        access: Access,
+        real: impl Iterator<Item = &'a [u8]>,
+    ) -> io::Result<Vec<bool>> {
+        let mut asked = 0;
+        for real in real {
+            self.ask(access, real)?;
+            asked += 1;
+        }
+        self.output.flush()?;
+        (0..asked).map(|_| self.verdict()).collect()
+    }
+
+    fn ask(&mut self, access: Access, real: &[u8]) -> io::Result<()> {
         let question = Question { access: access.into(), path: real.to_vec() };
-        self.send(Kind::Question, &question.encode_to_vec())?;
+        frame::write(&mut self.output, Kind::Question, &question.encode_to_vec())
+    }
+
+    fn verdict(&mut self) -> io::Result<bool> {
         match frame::read(&mut self.input, &mut self.data)? {
             Some(Kind::Verdict) => Ok(self.data == [1]),
             Some(_) => Err(malformed("a frame where a verdict was due")),

@@ -13,7 +13,7 @@ mod results;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashSet, btree_set};
+use std::collections::{HashSet, VecDeque, btree_set};
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -32,6 +32,9 @@ use crate::list::names;
 use crate::message::{Access, Outcome};
 use crate::place::{Links, Place, is_own_process};
 use crate::session::{Refusal, Session, failure};
+
+/// The most questions that are sent before their answers are read: an answer takes longer than a decision.
+pub const MAX_QUESTIONS: usize = 64;
 
 /// Each holds a directory open.
 const MAX_DEPTH: usize = 256;
@@ -93,17 +96,27 @@ struct Level {
     names: btree_set::IntoIter<Vec<u8>>,
     last: Vec<u8>,
     has_more: bool,
+    /// Those that are to be visited next. A directory is the last one, so nobody waits long for the others.
+    next: VecDeque<Candidate>,
+}
+
+/// A name that is neither hidden nor ignored.
+struct Candidate {
+    name: Vec<u8>,
+    stat: Stat,
+    /// Whether its content may be searched, if that was asked.
+    permitted: Option<bool>,
 }
 
 impl Level {
     fn new(directory: OwnedFd, real: Vec<u8>, shown: Vec<u8>, relative: Vec<u8>) -> Result<Self, Errno> {
         let (names, has_more) = names(&directory, b"", NAMES_AT_ONCE)?;
         let (names, ignored, last) = (names.into_iter(), Ignored::default(), Vec::new());
-        Ok(Self { directory, real, shown, relative, ignored, names, last, has_more })
+        Ok(Self { directory, real, shown, relative, ignored, names, last, has_more, next: VecDeque::new() })
     }
 
     /// In the order of the names' bytes.
-    fn next(&mut self) -> Result<Option<Vec<u8>>, Errno> {
+    fn next_name(&mut self) -> Result<Option<Vec<u8>>, Errno> {
         let mut name = self.names.next();
         if name.is_none() && std::mem::take(&mut self.has_more) {
             let (names, has_more) = names(&self.directory, &self.last, NAMES_AT_ONCE)?;
@@ -125,6 +138,7 @@ struct Entry<'a> {
     real: Vec<u8>,
     shown: Vec<u8>,
     relative: Vec<u8>,
+    permitted: Option<bool>,
 }
 
 impl Entry<'_> {
@@ -197,51 +211,99 @@ impl Search<'_> {
                 break;
             }
             self.results.send_old(session)?;
-            match level.next() {
-                Ok(Some(name)) => {
-                    if let Some(deeper) = self.visit(session, &levels, &name)? {
-                        levels.push(deeper);
+            let candidate = level.next.pop_front();
+            let deeper = match (candidate, levels.last()) {
+                (Some(candidate), Some(level)) => self.visit(session, levels.len(), level, candidate)?,
+                _ => {
+                    if !self.look_ahead(session, &mut levels)? {
+                        levels.pop();
                     }
+                    None
                 }
-                ended => {
-                    self.results.counts.skipped_unreadable += u64::from(ended.is_err());
-                    levels.pop();
-                }
-            }
+            };
+            levels.extend(deeper);
         }
         Ok(())
     }
 
-    /// Looks at a name in the last directory; one to be walked is returned.
+    /// Finds the next candidates in the last directory, and asks about them. Returns whether there may be any.
+    fn look_ahead<I: Read, O: Write>(
+        &mut self,
+        session: &mut Session<I, O>,
+        levels: &mut [Level],
+    ) -> Result<bool, Refusal> {
+        let (mut next, mut asked, mut has_more) = (VecDeque::new(), Vec::new(), true);
+        while next.len() < MAX_QUESTIONS {
+            let name = match levels.last_mut().map(Level::next_name) {
+                Some(Ok(Some(name))) => name,
+                ended => {
+                    self.results.counts.skipped_unreadable += u64::from(matches!(ended, Some(Err(_))));
+                    has_more = !next.is_empty();
+                    break;
+                }
+            };
+            let Some((stat, real, relative)) = self.candidate(levels, &name) else { continue };
+            let kind = FileType::from_raw_mode(stat.st_mode);
+            let is_taken = self.content.as_ref().is_some_and(|content| content.takes(stat.st_size));
+            let is_searched = is_taken && kind == FileType::RegularFile && self.glob.finds(&relative, false);
+            if is_searched && self.task.asks_each {
+                asked.push((next.len(), real));
+            }
+            next.push_back(Candidate { name, stat, permitted: None });
+            if kind == FileType::Directory {
+                break;
+            }
+        }
+        let verdicts = session.asked_all(Access::Read, asked.iter().map(|(_, real)| &real[..]))?;
+        for ((place, _), verdict) in asked.iter().zip(verdicts) {
+            if let Some(candidate) = next.get_mut(*place) {
+                candidate.permitted = Some(verdict);
+            }
+        }
+        if let Some(level) = levels.last_mut() {
+            level.next = next;
+        }
+        Ok(has_more)
+    }
+
+    /// What is known of a name in the last directory, with its real path and that below the search; `None`: it is left out.
+    fn candidate(&self, levels: &[Level], name: &[u8]) -> Option<(Stat, Vec<u8>, Vec<u8>)> {
+        let is_hidden = !self.task.include_hidden && name.starts_with(b".");
+        let is_git = !self.task.include_ignored && name == b".git";
+        if is_hidden || is_git {
+            return None;
+        }
+        let level = levels.last()?;
+        // what is gone by now is not found
+        let stat = statat(&level.directory, OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let real = below(&level.real, name);
+        let is_ignored = !self.task.include_ignored && self.is_ignored(levels, &real, is_directory);
+        (!is_ignored).then(|| (stat, real, below(&level.relative, name)))
+    }
+
+    /// Looks at a name in a directory; one to be walked is returned.
     fn visit<I: Read, O: Write>(
         &mut self,
         session: &mut Session<I, O>,
-        levels: &[Level],
-        name: &[u8],
+        depth: usize,
+        level: &Level,
+        candidate: Candidate,
     ) -> Result<Option<Level>, Refusal> {
-        let Some(level) = levels.last() else { return Ok(None) };
-        let is_hidden = !self.task.include_hidden && name.starts_with(b".");
-        let is_git = !self.task.include_ignored && name == b".git";
-        let file_name = OsStr::from_bytes(name);
-        // what is gone by now is not found
-        let Some(stat) = statat(&level.directory, file_name, AtFlags::SYMLINK_NOFOLLOW).ok() else { return Ok(None) };
-        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        let real = below(&level.real, name);
-        if is_hidden || is_git || self.is_ignored(levels, &real, is_directory) {
-            return Ok(None);
-        }
-        let (shown, relative) = (below(&level.shown, name), below(&level.relative, name));
-        let entry = Entry { directory: &level.directory, name: file_name, stat, real, shown, relative };
+        let Candidate { name, stat, permitted } = candidate;
+        let (real, relative) = (below(&level.real, &name), below(&level.relative, &name));
+        let (shown, name) = (below(&level.shown, &name), OsStr::from_bytes(&name));
+        let entry = Entry { directory: &level.directory, name, stat, real, shown, relative, permitted };
         if self.task.follow_links && entry.kind() == FileType::Symlink {
             // one that leads nowhere stands for itself
             if let Ok(place) = Place::of(&entry.real, Links::Follow)
                 && let Ok(stat) = place.stat()
             {
                 let (directory, name, real) = (place.directory(), place.name(), place.real());
-                return self.entry(session, levels.len(), Entry { directory, name, stat, real, ..entry });
+                return self.entry(session, depth, Entry { directory, name, stat, real, ..entry });
             }
         }
-        self.entry(session, levels.len(), entry)
+        self.entry(session, depth, entry)
     }
 
     fn entry<I: Read, O: Write>(
@@ -270,17 +332,21 @@ impl Search<'_> {
     }
 
     fn content<I: Read, O: Write>(&mut self, session: &mut Session<I, O>, entry: &Entry<'_>) -> Result<(), Refusal> {
-        let is_taken = self.content.as_ref().is_some_and(|content| content.takes(entry.stat.st_size));
-        let seen = match is_taken {
-            false => Seen::TooLarge,
-            true if !self.permitted(session, Access::Read, &entry.real)? => {
-                self.results.counts.skipped_denied += 1;
-                return Ok(());
-            }
-            true => match entry.open(FILE) {
-                Ok(file) => self.read(session, file, &entry.shown)?,
-                Err(error) => Seen::Failed(error),
-            },
+        if !self.content.as_ref().is_some_and(|content| content.takes(entry.stat.st_size)) {
+            self.count(&Seen::TooLarge);
+            return Ok(());
+        }
+        let is_permitted = match entry.permitted {
+            Some(verdict) => verdict,
+            None => self.permitted(session, Access::Read, &entry.real)?,
+        };
+        if !is_permitted {
+            self.results.counts.skipped_denied += 1;
+            return Ok(());
+        }
+        let seen = match entry.open(FILE) {
+            Ok(file) => self.read(session, file, &entry.shown)?,
+            Err(error) => Seen::Failed(error),
         };
         self.count(&seen);
         Ok(())
