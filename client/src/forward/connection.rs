@@ -1,7 +1,7 @@
 //! One forwarded connection.
 
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -108,9 +108,27 @@ impl Connection {
                 written => Ok(written),
             }
         };
-        match tokio::try_join!(forth, back)? {
-            ((), None) => Ok(()),
-            ((), Some(error)) => {
+        let written = {
+            let (mut forth, mut back) = (pin!(forth), pin!(back));
+            tokio::select! {
+                biased;
+                written = &mut back => match written? {
+                    // the call is over, whatever is read here
+                    None => return Ok(()),
+                    written => {
+                        forth.await?;
+                        written
+                    }
+                },
+                sent = &mut forth => {
+                    sent?;
+                    back.await?
+                }
+            }
+        };
+        match written {
+            None => Ok(()),
+            Some(error) => {
                 // what was sent before is to arrive, as it does with TCP
                 let _ = timeout(LINGER, end(answers)).await;
                 Err(ForwardError::Here(error))
@@ -135,7 +153,7 @@ async fn send(mut reader: impl AsyncRead + Unpin, requests: mpsc::Sender<Connect
         };
         if requests.send(ConnectRequest { step: Some(step) }).await.is_err() {
             // the answers say why
-            return std::future::pending().await;
+            return Ok(());
         }
         if length == 0 {
             return Ok(());

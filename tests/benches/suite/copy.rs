@@ -180,11 +180,9 @@ pub(crate) async fn small(plan: &Plan, table: &mut Table) -> Result<()> {
     contest(plan, table, 5, contestants).await?;
     let contestants = vec![
         Contestant::new("scp -r, from the machine", || anew(site.scp(&["-r", &source, &copy]))),
-        Contestant::new("telexec cp -r, from the machine", || {
-            anew(site.telexec(&["cp", "-q", "-r", &source, &copy]))
-        })
-        .agent(site.agent.pid())
-        .aim(Aim::RatioAtMost(0.2)),
+        Contestant::new("telexec cp -r, from the machine", || anew(site.telexec(&["cp", "-q", "-r", &source, &copy])))
+            .agent(site.agent.pid())
+            .aim(Aim::RatioAtMost(0.2)),
     ];
     contest(plan, table, 5, contestants).await
 }
