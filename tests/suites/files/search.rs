@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use futures_util::StreamExt;
+use rustix::process::Signal;
 use telexec_client::RemoteFiles;
 use telexec_executor::{
     ExecutorError, FileErrorKind, FileTarget, Files, Found, FoundFiles, SearchQuery, SearchSummary,
@@ -207,6 +208,26 @@ async fn one_that_is_not_read_waits_and_one_that_is_dropped_ends() {
 }
 
 #[tokio::test]
+async fn it_ends_when_what_is_found_is_no_longer_permitted() {
+    let agent = Agent::builder().policy("permit(principal, action, resource);").start();
+    let (files, (_dir, root)) = (agent.connect().await.files(), directory());
+    large(&root);
+    let query = SearchQuery { max_matches: 1_000_000, max_bytes: 1 << 30, ..content("x") };
+    let mut found = search(&files, target(&root), query).await.unwrap();
+    assert!(matches!(within(found.next()).await, Some(Ok(Found::Matches(_)))));
+    std::fs::write(agent.policy(), "permit(principal, action == Action::\"ListFiles\", resource);").unwrap();
+    agent.signal(Signal::HUP);
+    let last = loop {
+        match within(found.next()).await.unwrap() {
+            Ok(Found::Matches(_)) => {}
+            other => break other,
+        }
+    };
+    assert!(matches!(last, Err(ExecutorError::Denied { .. })), "{last:?}");
+    until("its process has ended", async || helper(&agent).is_none()).await;
+}
+
+#[tokio::test]
 async fn it_ends_at_its_deadline() {
     let agent = Agent::start();
     let (wire, (_dir, root)) = (Wire::connect(&agent).await.unwrap(), directory());
@@ -214,7 +235,7 @@ async fn it_ends_at_its_deadline() {
     let path = root.to_str().unwrap().to_owned();
     let asked = SearchFilesRequest { path, regex: Some("(x+x+)+y".to_owned()), ..SearchFilesRequest::default() };
     let mut request = tonic::Request::new(asked);
-    request.metadata_mut().insert("grpc-timeout", "500m".parse().unwrap());
+    request.metadata_mut().insert("grpc-timeout", "200m".parse().unwrap());
     let late = match within(wire.files().search_files(request)).await {
         Ok(answers) => within(answers.into_inner().message()).await.unwrap_err(),
         Err(status) => status,
