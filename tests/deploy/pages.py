@@ -158,6 +158,8 @@ def around(root):
     (here / "hosts.ini").write_text("[app]\nweb1\nweb2\n")
     (here / "app.tar.gz").write_bytes(bytes(4096))
     (here / "index.html").write_text("hello\n")
+    (here / "nginx.conf").write_text("events {}\n")
+    (root / "etc/nginx").mkdir(exist_ok=True)
     for directory in ("var/log/nginx", "var/www"):
         (root / directory).mkdir(exist_ok=True)
     shutil.chown(root / "var/www", "www-data")

@@ -30,7 +30,7 @@ by the agent, 130 after Ctrl-C, 255 the agent is unreachable or the connection w
 Examples:
   telexec cp app.tar.gz build-7:/srv/
   telexec cp -r build-7:/var/log/nginx logs
-  telexec cp -l www index.html unix:///run/telexec/agent.sock:/var/www/
+  telexec cp -l www-data index.html unix:///run/telexec/agent.sock:/var/www/
   pg_dump shop | telexec cp - db1:/backup/shop.sql"
 )]
 pub(crate) struct CpArgs {
@@ -38,6 +38,18 @@ pub(crate) struct CpArgs {
     #[arg(required = true, num_args = 2.., value_name = "FILE")]
     #[arg(value_parser = OsStringValueParser::new().try_map(parse_location))]
     pub(crate) files: Vec<Location>,
+    #[command(flatten)]
+    pub(crate) copy: CopyArgs,
+    /// Show no progress
+    #[arg(short = 'q', long)]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) connect: ConnectArgs,
+}
+
+/// How to copy, to one machine or many.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CopyArgs {
     /// Copy directories with all that is in them
     #[arg(short = 'r', short_alias = 'R', long)]
     pub(crate) recursive: bool,
@@ -47,11 +59,6 @@ pub(crate) struct CpArgs {
     /// Read each source twice, so that one that changes while it is sent is not copied
     #[arg(long, conflicts_with = "recursive")]
     pub(crate) checksum: bool,
-    /// Show no progress
-    #[arg(short = 'q', long)]
-    pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) reconnect: ReconnectArgs,
-    #[command(flatten)]
-    pub(crate) connect: ConnectArgs,
 }

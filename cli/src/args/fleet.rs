@@ -9,7 +9,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use super::agent::parse_id;
 use super::executions::parse_signal;
-use super::{CommandArgs, complete};
+use super::{CommandArgs, FleetCpArgs, FleetGetArgs, complete};
 use crate::config::ConnectArgs;
 use crate::connect::ReconnectArgs;
 use crate::syntax::{HostCount, parse_duration, parse_pair, parse_timeout};
@@ -25,10 +25,10 @@ const OUTPUT: &str = "Output";
         "env_file" | "memory" | "cpus" => argument.hide_short_help(true),
         _ => argument,
     }),
-    subcommand_value_name = "attach|ps|kill|ping|info",
+    subcommand_value_name = "cp|get|attach|ps|kill|ping|info",
     override_usage = "telexec fleet [FLAGS] -w HOSTS -c 'SHELL TEXT'\n       \
                       telexec fleet [FLAGS] -w HOSTS PROGRAM [ARG]...\n       \
-                      telexec fleet attach|ps|kill|ping|info [FLAGS] [ID] [-w HOSTS]",
+                      telexec fleet cp|get|attach|ps|kill|ping|info [FLAGS] [ARG]... [-w HOSTS]",
     after_long_help = "\
 HOSTS is a comma-separated list of:
   web1                  a configured target, or a host name, with --port
@@ -95,6 +95,10 @@ pub(crate) struct FleetArgs {
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum FleetAction {
+    /// Copy files to all hosts
+    Cp(Box<FleetCpArgs>),
+    /// Copy a file or directory from all hosts
+    Get(Box<FleetGetArgs>),
     /// Follow a run started with -d; Ctrl-C leaves it running
     Attach(Box<FleetAttachArgs>),
     /// Show the state of a run started with -d, or list executions
@@ -145,7 +149,7 @@ pub(crate) struct FleetCommandArgs {
     #[arg(short = 'l', long, value_name = "NAME")]
     pub(crate) user: Option<String>,
     /// Working directory
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, hide_short_help = true, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
     /// Timeout on each host, after which the command is ended
     #[arg(long, value_name = "DUR", value_parser = parse_timeout)]
@@ -218,7 +222,7 @@ pub(crate) struct ScheduleArgs {
     #[arg(long, hide_short_help = true, value_name = "N|%")]
     pub(crate) max_failures: Option<HostCount>,
     /// Stop at the first failure: start no more hosts and end running commands
-    #[arg(short = 'k', long)]
+    #[arg(short = 'k', long, hide_short_help = true)]
     pub(crate) fail_fast: bool,
 }
 
@@ -380,6 +384,8 @@ impl FleetArgs {
     pub(crate) fn log_level(&self) -> LevelFilter {
         match &self.action {
             None => self.connect.log_level,
+            Some(FleetAction::Cp(args)) => args.common.connect.log_level,
+            Some(FleetAction::Get(args)) => args.common.connect.log_level,
             Some(FleetAction::Attach(args)) => args.connect.log_level,
             Some(FleetAction::Ps(args)) => args.connect.log_level,
             Some(FleetAction::Kill(args)) => args.connect.log_level,

@@ -11,6 +11,7 @@ mod cp;
 mod exec;
 mod executions;
 mod fleet;
+mod fleet_copy;
 mod forward;
 mod habits;
 pub(crate) mod help;
@@ -31,13 +32,14 @@ pub(crate) use self::check::CheckArgs;
 pub(crate) use self::command::CommandArgs;
 pub(crate) use self::complete::{FIND_EXECUTIONS, FIND_GROUPS};
 pub(crate) use self::config::{ConfigAction, ConfigArgs};
-pub(crate) use self::cp::CpArgs;
+pub(crate) use self::cp::{CopyArgs, CpArgs};
 pub(crate) use self::exec::ExecArgs;
 pub(crate) use self::executions::{AttachArgs, InputArgs, KillArgs, LogsArgs, PsArgs, WaitArgs};
 pub(crate) use self::fleet::{
     FleetAction, FleetArgs, FleetAttachArgs, FleetCommandArgs, FleetKillArgs, FleetPsArgs, FleetQueryArgs, HostArgs,
     OutputArgs, ParallelArgs, ScheduleArgs,
 };
+pub(crate) use self::fleet_copy::{FleetCopyArgs, FleetCpArgs, FleetGetArgs};
 pub(crate) use self::forward::{ConnectToArgs, ForwardArgs};
 pub(crate) use self::mcp::{HttpArgs, McpArgs, TypedTarget};
 pub(crate) use self::ssh::SshArgs;

@@ -141,7 +141,7 @@ async fn every_subcommand_has_help_that_tells_only_of_what_is_there() {
         seen.push(line.join(" "));
     }
     seen.sort();
-    let all = "|attach|certs|certs crl|certs enroll|certs init|certs issue|certs list|certs renew|certs revoke|certs serve|certs show|certs token|check|completions|config|config path|config show|connect|cp|exec|fleet|fleet attach|fleet info|fleet kill|fleet ping|fleet ps|forward|info|input|kill|logs|man|mcp|ping|ps|ssh|tool|wait";
+    let all = "|attach|certs|certs crl|certs enroll|certs init|certs issue|certs list|certs renew|certs revoke|certs serve|certs show|certs token|check|completions|config|config path|config show|connect|cp|exec|fleet|fleet attach|fleet cp|fleet get|fleet info|fleet kill|fleet ping|fleet ps|forward|info|input|kill|logs|man|mcp|ping|ps|ssh|tool|wait";
     assert_eq!(seen.join("|"), all);
 }
 
@@ -199,6 +199,8 @@ async fn the_short_help_fits_a_screen_and_the_long_one_has_all_flags() {
     for (line, lines) in [
         (&["fleet"][..], 50),
         (&["fleet", "attach"], 40),
+        (&["fleet", "cp"], 40),
+        (&["fleet", "get"], 40),
         (&["fleet", "info"], 40),
         (&["fleet", "kill"], 40),
         (&["fleet", "ping"], 40),

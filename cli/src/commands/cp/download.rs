@@ -18,8 +18,10 @@ impl Copy<'_> {
             return Err(Failed::File(format!("{} is a directory", to.display())));
         }
         let writer = Writer::start(Draft::new(to).map_err(failed(FileOperation::Open))?);
-        let info = self.receive(source, true, async |received| writer.write(received).await).await?;
+        let received = self.receive(source, true, |received| writer.write(received)).await;
+        // also of a failed copy: it leaves nothing when this returns
         let draft = writer.finish().await.map_err(failed(FileOperation::Write))?;
+        let info = received?;
         let mode = (info.mode & 0o111 != 0).then(|| 0o777 & !umask());
         draft.publish(to, mode, Links::Follow).map_err(failed(FileOperation::Rename))
     }
@@ -27,9 +29,9 @@ impl Copy<'_> {
     /// Prints a file of the target.
     pub(super) async fn download_to_stdout(&self, source: &FilePath) -> Result<(), Failed> {
         let (mut segment, mut printed) = (Segment::default(), Ok(()));
-        let print = async |received| {
+        let print = |received| {
             printed = print(&mut segment, &received);
-            printed.is_ok()
+            std::future::ready(printed.is_ok())
         };
         self.receive(source, false, print).await?;
         match printed {
@@ -42,11 +44,11 @@ impl Copy<'_> {
     }
 
     /// Gives all pieces of a file, over lost connections too, as long as they are wanted.
-    async fn receive(
+    async fn receive<F: Future<Output = bool>>(
         &self,
         source: &FilePath,
         holes: bool,
-        mut give: impl AsyncFnMut(Received) -> bool,
+        mut give: impl FnMut(Received) -> F,
     ) -> Result<FileInfo, Failed> {
         let mut patience = Patience::new(self.args.reconnect.resume());
         let (mut first, mut offset) = (None::<FileInfo>, 0);

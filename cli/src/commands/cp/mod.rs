@@ -17,8 +17,8 @@ use telexec_client::{Agent, RemoteFiles};
 use telexec_executor::{ExecutorError, FileError, FileErrorKind, FilePath, FileTarget, FileType, Files};
 
 use self::patience::Patience;
-use self::progress::Progress;
-use crate::args::CpArgs;
+pub(crate) use self::progress::Progress;
+use crate::args::{CopyArgs, CpArgs};
 use crate::config::Config;
 use crate::connect::{call_failure, with_agent};
 use crate::output::{Failure, exit, print_message};
@@ -31,10 +31,29 @@ pub(crate) async fn run(mut args: CpArgs) -> Result<u8, Failure> {
     let Some(last) = args.files.pop() else { return Err(usage("cp needs a source and a destination")) };
     let plan = Plan::new(&args, last)?;
     let target = plan.target.clone();
-    if args.user.is_none() {
-        args.user = Config::load()?.resolve(&target, &args.connect)?.user;
+    if args.copy.user.is_none() {
+        args.copy.user = Config::load()?.resolve(&target, &args.connect)?.user;
     }
-    with_agent(&target, &args.connect, async |agent| Copy::new(&args, agent, &target).all(&plan).await).await
+    let progress = Arc::new(Progress::new(args.quiet));
+    let say = |text: &str| {
+        progress.finish();
+        print_message(text);
+    };
+    with_agent(&target, &args.connect, async |agent| {
+        let copy = Copy::new(&args.copy, agent, &target, Arc::clone(&progress), &say);
+        let copied = match &plan.transfer {
+            Transfer::Upload(sources, destination) => copy.upload_all(sources, destination).await,
+            Transfer::Download(sources, destination) => copy.download_all(sources, destination).await,
+        };
+        progress.finish();
+        match copied {
+            Ok(()) => Ok(0),
+            Err(Stopped::SomeFailed) => Ok(NOT_COPIED),
+            Err(Stopped::Usage(text)) => Err(usage(&text)),
+            Err(Stopped::All(error)) => Err(call_failure(exit::of_error(&error), &target, &error)),
+        }
+    })
+    .await
 }
 
 fn usage(text: &str) -> Failure {
@@ -89,12 +108,23 @@ impl Plan {
     }
 }
 
-/// What all copies of one command share.
-struct Copy<'a> {
-    args: &'a CpArgs,
+/// What all copies to or from one machine share.
+pub(crate) struct Copy<'a> {
+    args: &'a CopyArgs,
     files: RemoteFiles,
     target: &'a Destination,
     progress: Arc<Progress>,
+    /// Reports a failure of one file, while others are copied.
+    say: &'a (dyn Fn(&str) + Send + Sync),
+}
+
+/// Why not all was copied.
+pub(crate) enum Stopped {
+    /// These files were reported.
+    SomeFailed,
+    /// The sources and the destination do not go together.
+    Usage(String),
+    All(ExecutorError),
 }
 
 /// Why one copy failed.
@@ -104,29 +134,25 @@ enum Failed {
     /// Files of a directory; they were reported.
     Reported,
     /// All that follow would too.
-    All(Failure),
+    All(ExecutorError),
 }
 
 impl<'a> Copy<'a> {
-    fn new(args: &'a CpArgs, agent: &Agent, target: &'a Destination) -> Self {
-        Self { args, files: agent.files(), target, progress: Arc::new(Progress::new(args.quiet)) }
+    pub(crate) fn new(
+        args: &'a CopyArgs,
+        agent: &Agent,
+        target: &'a Destination,
+        progress: Arc<Progress>,
+        say: &'a (dyn Fn(&str) + Send + Sync),
+    ) -> Self {
+        Self { args, files: agent.files(), target, progress, say }
     }
 
-    async fn all(&self, plan: &Plan) -> Result<u8, Failure> {
-        let failed = match &plan.transfer {
-            Transfer::Upload(sources, destination) => self.upload_all(sources, destination).await?,
-            Transfer::Download(sources, destination) => self.download_all(sources, destination).await?,
-        };
-        self.progress.finish();
-        Ok(if failed { NOT_COPIED } else { 0 })
-    }
-
-    /// Returns whether any has failed.
-    async fn upload_all(&self, sources: &[Location], destination: &FilePath) -> Result<bool, Failure> {
+    pub(crate) async fn upload_all(&self, sources: &[Location], destination: &FilePath) -> Result<(), Stopped> {
         let is_directory = self.is_directory(destination).await.or_else(|failed| self.report(failed).map(|()| None))?;
-        let Some(is_directory) = is_directory else { return Ok(true) };
+        let Some(is_directory) = is_directory else { return Err(Stopped::SomeFailed) };
         if sources.len() > 1 && !is_directory {
-            return Err(usage(&format!("{}:{destination} is not a directory", self.target)));
+            return Err(Stopped::Usage(format!("{}:{destination} is not a directory", self.target)));
         }
         let mut any_failed = false;
         for source in sources {
@@ -135,7 +161,9 @@ impl<'a> Copy<'a> {
                     Some(name) => below(destination, name),
                     None => destination.clone(),
                 },
-                (Location::Stdio, true) => return Err(usage("standard input needs a file name at the target")),
+                (Location::Stdio, true) => {
+                    return Err(Stopped::Usage("standard input needs a file name at the target".to_owned()));
+                }
                 _ => destination.clone(),
             };
             let done = match source {
@@ -145,17 +173,16 @@ impl<'a> Copy<'a> {
             };
             any_failed |= self.settle(done)?;
         }
-        Ok(any_failed)
+        if any_failed { Err(Stopped::SomeFailed) } else { Ok(()) }
     }
 
-    /// Returns whether any has failed.
-    async fn download_all(&self, sources: &[FilePath], destination: &Location) -> Result<bool, Failure> {
+    pub(crate) async fn download_all(&self, sources: &[FilePath], destination: &Location) -> Result<(), Stopped> {
         let Location::Local(destination) = destination else {
             let mut any_failed = false;
             for source in sources {
                 any_failed |= self.settle(self.download_to_stdout(source).await)?;
             }
-            return Ok(any_failed);
+            return if any_failed { Err(Stopped::SomeFailed) } else { Ok(()) };
         };
         let is_directory = destination.is_dir();
         let mut any_failed = false;
@@ -166,7 +193,7 @@ impl<'a> Copy<'a> {
             };
             any_failed |= self.settle(self.download_one(source, &to).await)?;
         }
-        Ok(any_failed)
+        if any_failed { Err(Stopped::SomeFailed) } else { Ok(()) }
     }
 
     async fn download_one(&self, source: &FilePath, to: &Path) -> Result<(), Failed> {
@@ -180,8 +207,7 @@ impl<'a> Copy<'a> {
     async fn is_directory(&self, path: &FilePath) -> Result<Option<bool>, Failed> {
         // a slash at the end asks for what a link leads to
         let asked = self.file(below(path, OsStr::new("")));
-        let info =
-            Patience::new(self.args.reconnect.resume()).repeat(async || self.files.info(asked.clone()).await).await;
+        let info = Patience::new(self.args.reconnect.resume()).repeat(|| self.files.info(asked.clone())).await;
         match info {
             Ok(info) => Ok(Some(info.kind == FileType::Directory)),
             Err(ExecutorError::File(error)) if error.kind() == FileErrorKind::NotFound => {
@@ -207,33 +233,30 @@ impl<'a> Copy<'a> {
             ExecutorError::File(_) | ExecutorError::Corrupted { .. } => {
                 Failed::File(format!("{}: {error}", self.target))
             }
-            error => Failed::All(call_failure(exit::of_error(&error), self.target, &error)),
+            error => Failed::All(error),
         }
     }
 
-    /// Reports a failure of one file, while others are copied.
     fn say(&self, text: &str) {
-        self.progress.finish();
-        print_message(text);
+        (self.say)(text);
     }
 
     /// Reports a failure, and returns whether there was one.
-    fn settle(&self, done: Result<(), Failed>) -> Result<bool, Failure> {
+    fn settle(&self, done: Result<(), Failed>) -> Result<bool, Stopped> {
         match done {
             Ok(()) => Ok(false),
             Err(failed) => self.report(failed).map(|()| true),
         }
     }
 
-    fn report(&self, failed: Failed) -> Result<(), Failure> {
-        self.progress.finish();
+    fn report(&self, failed: Failed) -> Result<(), Stopped> {
         match failed {
             Failed::File(text) => {
-                print_message(&text);
+                self.say(&text);
                 Ok(())
             }
             Failed::Reported => Ok(()),
-            Failed::All(failure) => Err(failure),
+            Failed::All(error) => Err(Stopped::All(error)),
         }
     }
 }

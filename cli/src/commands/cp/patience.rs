@@ -47,10 +47,10 @@ impl Patience {
     ///
     /// # Errors
     /// As of [`pause`](Self::pause).
-    pub(super) async fn repeat<T>(
-        &mut self,
-        mut call: impl AsyncFnMut() -> Result<T, ExecutorError>,
-    ) -> Result<T, ExecutorError> {
+    pub(super) async fn repeat<T, F>(&mut self, mut call: impl FnMut() -> F) -> Result<T, ExecutorError>
+    where
+        F: Future<Output = Result<T, ExecutorError>>,
+    {
         loop {
             match call().await {
                 Ok(answer) => return Ok(answer),

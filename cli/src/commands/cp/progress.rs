@@ -11,7 +11,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// Faster copies show nothing.
 const DELAY: Duration = Duration::from_millis(500);
 
-pub(super) struct Progress(Option<Mutex<State>>);
+pub(crate) struct Progress(Option<Mutex<State>>);
 
 struct State {
     name: String,
@@ -26,7 +26,7 @@ struct State {
 }
 
 impl Progress {
-    pub(super) fn new(quiet: bool) -> Self {
+    pub(crate) fn new(quiet: bool) -> Self {
         let can_erase = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
         let shows = !quiet && can_erase && std::io::stderr().is_terminal();
         let state = || State {

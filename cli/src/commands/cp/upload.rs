@@ -77,7 +77,7 @@ impl Copy<'_> {
 
     /// How much of an upload the target has.
     async fn committed(&self, patience: &mut Patience, id: &ExecutionId) -> Result<u64, Failed> {
-        match patience.repeat(async || self.files.upload(id).await).await {
+        match patience.repeat(|| self.files.upload(id)).await {
             Ok(committed) => Ok(committed),
             Err(ExecutorError::NoUpload(_)) => Ok(0),
             Err(error) => Err(self.failed(error)),

@@ -18,9 +18,7 @@ pub(crate) struct Outdir {
 
 impl Outdir {
     pub(crate) fn create(directory: &Path, hosts: &[Host]) -> io::Result<Self> {
-        let mut taken = HashSet::new();
-        let directories = hosts.iter().map(|host| directory.join(file_name(&host.name, &mut taken)));
-        let directories: Vec<PathBuf> = directories.collect();
+        let directories = directories(directory, hosts);
         for directory in &directories {
             std::fs::create_dir_all(directory)?;
         }
@@ -50,6 +48,12 @@ impl Outdir {
         }
         Ok(())
     }
+}
+
+/// Each host's own below this one.
+pub(super) fn directories(directory: &Path, hosts: &[Host]) -> Vec<PathBuf> {
+    let mut taken = HashSet::new();
+    hosts.iter().map(|host| directory.join(file_name(&host.name, &mut taken))).collect()
 }
 
 /// A unique file name for a host.

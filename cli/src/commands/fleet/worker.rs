@@ -1,5 +1,6 @@
 //! Runs the job on one host, over one connection; reports events and finally an outcome.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -10,6 +11,7 @@ use telexec_executor::{
 use tokio::sync::{mpsc, watch};
 
 use super::command::{CommandTemplate, execution_id_on};
+use super::copy::CopyJob;
 use super::event::{Answer, Event, Kind, Outcome};
 use super::hosts::Host;
 use super::input::SharedInput;
@@ -35,6 +37,8 @@ pub(crate) enum Job {
     /// Query its state.
     Get(ExecutionId),
     Signal(ExecutionId, Signal),
+    /// Copy files to it, or from it.
+    Copy(Arc<CopyJob>),
     /// List the executions of the agent.
     List(ListQuery),
     Ping,
@@ -116,6 +120,10 @@ async fn on_agent(host: &Host, agent: &Agent, job: &Job, reporter: &Reporter, st
             Job::Check(template) => unless_stopped(stop, check(host, agent, template)).await,
             Job::Get(fleet) => unless_stopped(stop, get(host, agent, fleet)).await,
             Job::Signal(fleet, signal) => unless_stopped(stop, kill(host, agent, fleet, *signal)).await,
+            Job::Copy(copy) => tokio::select! {
+                outcome = copy.run(reporter.host, host, agent) => Ok(outcome),
+                () = stop.requested() => Ok(cancelled("stopped before all was copied")),
+            },
             Job::List(query) => unless_stopped(stop, list(agent, query)).await,
             Job::Ping => unless_stopped(stop, ping(agent)).await,
             Job::Info => unless_stopped(stop, info(agent)).await,

@@ -10,6 +10,7 @@ use tokio::process::Command;
 use super::{Said, telexec};
 
 mod background;
+mod copy;
 mod faults;
 mod hosts;
 mod inventories;
