@@ -13,6 +13,7 @@ mod daemon;
 mod deadlines;
 mod examples;
 mod exec_command;
+mod file_tools;
 mod files;
 mod forward;
 mod grpcurl;

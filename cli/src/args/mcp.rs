@@ -18,14 +18,14 @@ const HTTP: &str = "HTTP";
     after_long_help = "\
 An MCP client starts this command and speaks MCP over its standard input and output. The tools are \
 those of `telexec tool`: bash, exec_command, and task_output, task_input, task_stop and task_list for \
-commands that exec_command moves to the background. With several targets, each tool has a parameter \
-`target`.
+commands that exec_command moves to the background; read_file, write_file, edit_file, list_directory, \
+glob and grep for files. With several targets, each tool has a parameter `target`.
 
 A call that requests progress receives the command's output as progress notifications. Cancelling a \
 call ends its command, and so does a client that closes standard input or exits. Tasks keep running, \
 except those on the target local.
 
-Targets are connected to on first use. A call survives a lost connection. If this command is killed, \
+Targets are connected to on first use. A command survives a lost connection. If this command is killed, \
 agents wait for the time of --reconnect, and then end what its calls run.
 
 Put credentials in the configuration or in flags: MCP clients seldom pass on the environment.
@@ -37,7 +37,8 @@ are reloaded when they change.
 
 All callers act with the credentials that telexec has for the targets, and share the tasks: each can \
 read, write to and stop those of the others. A session belongs to the certificate that began it, and has \
-its own working directory; in MCP since 2026-07-28, which has no sessions, it does not carry over.
+its own working directory and knows which files it has read; in MCP since 2026-07-28, which has no \
+sessions, neither carries over.
 
 Exit codes: 0 the client closed standard input, 1 it did not speak MCP, 2 invalid command line or \
 configuration, 128+n killed by signal n.",

@@ -14,6 +14,10 @@ Tools:
                 tasks end with telexec
   task_output, task_input, task_stop, task_list
                 work with background tasks
+  read_file, write_file, edit_file
+                read and change a file
+  list_directory, glob, grep
+                find files, and lines in them
 
 Styles of bash:
   plain       standard output; standard error and the exit code only if not empty or 0
@@ -26,7 +30,8 @@ agent's policy, 255 the agent is unreachable or the connection was lost.",
 Examples:
   telexec tool local
   telexec tool local bash '{\"command\": \"ls -l\", \"timeout\": 10}'
-  telexec tool web1 exec_command '{\"cmd\": \"make\", \"workdir\": \"/src\"}'"
+  telexec tool web1 exec_command '{\"cmd\": \"make\", \"workdir\": \"/src\"}'
+  telexec tool web1 grep '{\"pattern\": \"TODO\", \"path\": \"/src\"}'"
 )]
 pub(crate) struct ToolArgs {
     #[command(flatten)]
@@ -54,10 +59,10 @@ pub(crate) struct ToolOptions {
     /// Output format of the tool bash
     #[arg(long, value_enum, default_value_t = ToolStyle::Plain)]
     pub(crate) style: ToolStyle,
-    /// Maximum length of an answer of the tool bash, in characters
+    /// Maximum length of an answer of bash and of the tools for files, in characters
     #[arg(long, value_name = "CHARS", default_value_t = 30_000, value_parser = clap::value_parser!(u32).range(1_000..=10_000_000))]
     pub(crate) max_output: u32,
-    /// Run commands as this user [default: the target's configured user, or the agent's]
+    /// Run commands and open files as this user [default: the target's configured user, or the agent's]
     #[arg(short = 'u', visible_short_alias = 'l', long, value_name = "NAME")]
     pub(crate) user: Option<String>,
     /// Refuse commands that contain this text; may be repeated. Prevents mistakes only: to enforce, use the agent's policy

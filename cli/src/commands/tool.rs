@@ -1,12 +1,14 @@
 //! `telexec tool`: calls or lists the tools that AI orchestrators use.
 
 use std::io::Read;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use telexec_client::Agent;
 use telexec_executor::TraceContext;
-use telexec_executor::{Executor, ExecutorError};
+use telexec_executor::{Executor, ExecutorError, Files};
 use telexec_tool::bash::Style;
+use telexec_tool::files::FileTools;
 use telexec_tool::{BashTool, ExecCommandTool};
 use telexec_tool::{Tool, ToolContext, ToolError, ToolResult};
 use tokio::sync::mpsc;
@@ -31,7 +33,7 @@ pub(crate) async fn run(args: ToolArgs) -> Result<u8, Failure> {
 }
 
 async fn work(args: &ToolArgs, params: Value, user: Option<String>, agent: &Agent) -> Result<u8, Failure> {
-    let tools = tools(&args.options, user, agent.executor());
+    let tools = tools(&args.options, user, agent);
     let Some(name) = &args.name else {
         // fail if the agent is unreachable
         agent.ping().await.map_err(|error| call_failure(exit::LOST, &args.agent.target, &error))?;
@@ -46,10 +48,11 @@ async fn work(args: &ToolArgs, params: Value, user: Option<String>, agent: &Agen
 }
 
 /// All tools of a target. `user` is the configured one.
-fn tools(options: &ToolOptions, user: Option<String>, executor: impl Executor + Clone + 'static) -> Vec<Box<dyn Tool>> {
+fn tools(options: &ToolOptions, user: Option<String>, agent: &Agent) -> Vec<Box<dyn Tool>> {
     let user = options.user.clone().or(user);
-    let mut tools: Vec<Box<dyn Tool>> = vec![Box::new(bash(options, user.as_deref(), executor.clone()))];
-    tools.extend(exec_command(options, user.as_deref(), executor).with_task_tools());
+    let mut tools: Vec<Box<dyn Tool>> = vec![Box::new(bash(options, user.as_deref(), agent.executor()))];
+    tools.extend(exec_command(options, user.as_deref(), agent.executor()).with_task_tools());
+    tools.extend(file_tools(options, user.as_deref(), Arc::new(agent.files())).into_tools());
     tools
 }
 
@@ -76,6 +79,14 @@ pub(crate) fn exec_command(
     match user {
         Some(user) => exec_command.user(user),
         None => exec_command,
+    }
+}
+
+pub(crate) fn file_tools(options: &ToolOptions, user: Option<&str>, files: Arc<dyn Files>) -> FileTools {
+    let tools = FileTools::new(files).max_output_characters(options.max_output as usize);
+    match user {
+        Some(user) => tools.user(user),
+        None => tools,
     }
 }
 

@@ -175,7 +175,9 @@ async fn what_the_agents_policy_denies_is_125() {
 async fn tools_are_listed() {
     let said = say(&["tool", "local"]).await;
     let names: Vec<_> = said.answer().lines().filter_map(|line| line.split_once("  ")).map(|(name, _)| name).collect();
-    assert_eq!(names, ["bash", "exec_command", "task_output", "task_input", "task_stop", "task_list"]);
+    let commands = ["bash", "exec_command", "task_output", "task_input", "task_stop", "task_list"];
+    let files = ["read_file", "write_file", "edit_file", "list_directory", "glob", "grep"];
+    assert_eq!(names, [commands, files].concat());
     let tools: Value = serde_json::from_str(say(&["tool", "--json", "local"]).await.answer()).unwrap();
     assert_eq!(tools.as_array().unwrap().len(), names.len());
     assert_eq!(tools[0]["name"], "bash");

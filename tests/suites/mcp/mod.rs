@@ -48,7 +48,11 @@ async fn the_tools_are_those_of_telexec_tool() {
     });
     let runs = [false, true, false, true];
     let looks = [true, false, true, false];
-    assert_eq!(hints.collect::<Vec<_>>(), [runs, runs, looks, runs, [false, true, true, false], looks]);
+    let [stops, writes] = [[false, true, true, false]; 2];
+    let edits = [false, true, false, false];
+    let commands = [runs, runs, looks, runs, stops, looks];
+    let files = [looks, writes, edits, looks, looks, looks];
+    assert_eq!(hints.collect::<Vec<_>>(), [commands, files].concat());
     client.close().await;
 }
 
@@ -60,6 +64,22 @@ async fn bash_answers_and_keeps_its_directory() {
     assert_eq!((text(&result), &result["isError"]), ("out\n\nstderr: err\n\nexit code: 3", &json!(false)));
     assert_eq!(result["structuredContent"]["exit_code"], 3);
     assert_eq!(client.text("bash", json!({ "command": "pwd; echo $PPID" })).await, format!("/usr\n{}\n", agent.pid()));
+    client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_are_read_and_edited() {
+    let (agent, here) = (Agent::start(), directory());
+    let path = here.path().join("file");
+    let mut client = McpClient::start(&[agent.uri()]).await;
+    client.text("write_file", json!({ "path": path, "content": "one\n" })).await;
+    std::fs::write(&path, "two\n").unwrap();
+    let edit = json!({ "path": path, "old_string": "two", "new_string": "three" });
+    let refused = client.error("edit_file", edit.clone()).await;
+    assert!(refused.contains("has changed since it was read"), "{refused}");
+    assert_eq!(client.text("read_file", json!({ "path": path })).await, "     1\ttwo");
+    client.text("edit_file", edit).await;
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "three\n");
     client.close().await;
 }
 

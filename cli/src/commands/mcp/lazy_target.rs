@@ -4,8 +4,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use telexec_client::Resuming;
-use telexec_executor::{Executor, ExecutorError, forward_executor};
+use telexec_client::{RemoteFiles, Resuming};
+use telexec_executor::{
+    DirectoryPage, DirectoryQuery, ExecutionId, Executor, ExecutorError, FileContent, FileInfo, FilePath, FilePieces,
+    FileRange, FileTarget, Files, FoundFiles, SearchQuery, WriteOptions, WrittenFile, forward_executor,
+};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
@@ -16,20 +19,27 @@ use crate::output::Failure;
 /// How long to wait until agents have received cancellations; clients kill servers soon after.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Runs commands on a target. They survive lost connections; a target that was never reached fails at once.
+/// Runs commands on a target, and opens its files. Commands survive lost connections; a target that was never reached
+/// fails at once.
 pub(super) struct LazyTarget {
     name: String,
     resolved: ResolvedTarget,
     reconnect: ReconnectArgs,
-    executor: OnceCell<Resuming>,
-    /// Keeps the connection of the executor open.
+    reached: OnceCell<Reached>,
+    /// Keeps the connection open.
     session: Mutex<Option<Session>>,
+}
+
+/// A target that was connected to.
+struct Reached {
+    executor: Resuming,
+    files: RemoteFiles,
 }
 
 impl LazyTarget {
     pub(super) fn new(name: &str, resolved: ResolvedTarget, reconnect: ReconnectArgs) -> Self {
-        let (executor, session) = (OnceCell::new(), Mutex::default());
-        Self { name: name.to_owned(), resolved, reconnect, executor, session }
+        let (reached, session) = (OnceCell::new(), Mutex::default());
+        Self { name: name.to_owned(), resolved, reconnect, reached, session }
     }
 
     /// Its name in messages and for clients.
@@ -43,15 +53,24 @@ impl LazyTarget {
     }
 
     async fn executor(&self) -> Result<&Resuming, ExecutorError> {
-        self.executor.get_or_try_init(|| self.open()).await
+        self.reached().await.map(|reached| &reached.executor)
     }
 
-    async fn open(&self) -> Result<Resuming, ExecutorError> {
+    async fn files(&self) -> Result<&RemoteFiles, ExecutorError> {
+        self.reached().await.map(|reached| &reached.files)
+    }
+
+    async fn reached(&self) -> Result<&Reached, ExecutorError> {
+        self.reached.get_or_try_init(|| self.open()).await
+    }
+
+    async fn open(&self) -> Result<Reached, ExecutorError> {
         let session = Session::connect(&self.resolved).await;
         let session = session.map_err(|failure| ExecutorError::Internal(failure.to_string()))?;
         let executor = session.agent.executor().resuming(self.reconnect.resume());
+        let files = session.agent.files();
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
-        Ok(executor)
+        Ok(Reached { executor, files })
     }
 
     /// Ends dropped executions, and an agent in this process.
@@ -59,7 +78,7 @@ impl LazyTarget {
     /// # Errors
     /// The agent in this process failed.
     pub(super) async fn close(&self) -> Result<(), Failure> {
-        if let Some(executor) = self.executor.get() {
+        if let Some(Reached { executor, .. }) = self.reached.get() {
             // retries of an unreachable target take longer than clients wait
             let _ = timeout(CANCEL_TIMEOUT, executor.settled()).await;
         }
@@ -74,4 +93,53 @@ impl LazyTarget {
 #[async_trait]
 impl Executor for LazyTarget {
     forward_executor!(self => self.executor().await?; execute, attach, write_input, resize, signal, get, list);
+}
+
+#[async_trait]
+impl Files for LazyTarget {
+    async fn read(&self, file: FileTarget, range: FileRange) -> Result<FileContent, ExecutorError> {
+        self.files().await?.read(file, range).await
+    }
+
+    async fn write(
+        &self,
+        file: FileTarget,
+        options: WriteOptions,
+        content: FilePieces,
+    ) -> Result<WrittenFile, ExecutorError> {
+        self.files().await?.write(file, options, content).await
+    }
+
+    async fn upload(&self, id: &ExecutionId) -> Result<u64, ExecutorError> {
+        self.files().await?.upload(id).await
+    }
+
+    async fn info(&self, file: FileTarget) -> Result<FileInfo, ExecutorError> {
+        self.files().await?.info(file).await
+    }
+
+    async fn list(&self, directory: FileTarget, query: DirectoryQuery) -> Result<DirectoryPage, ExecutorError> {
+        self.files().await?.list(directory, query).await
+    }
+
+    async fn search(&self, directory: FileTarget, query: SearchQuery) -> Result<FoundFiles, ExecutorError> {
+        self.files().await?.search(directory, query).await
+    }
+
+    async fn make_directory(
+        &self,
+        directory: FileTarget,
+        mode: Option<u32>,
+        make_parents: bool,
+    ) -> Result<(), ExecutorError> {
+        self.files().await?.make_directory(directory, mode, make_parents).await
+    }
+
+    async fn rename(&self, file: FileTarget, destination: FilePath, replace: bool) -> Result<(), ExecutorError> {
+        self.files().await?.rename(file, destination, replace).await
+    }
+
+    async fn remove(&self, file: FileTarget, recursive: bool) -> Result<(), ExecutorError> {
+        self.files().await?.remove(file, recursive).await
+    }
 }

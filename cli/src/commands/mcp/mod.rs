@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 use futures_util::future::join_all;
 use rmcp::service::{ServerInitializeError, serve_server_with_ct};
+use telexec_executor::Files;
 use telexec_tool::Tool;
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +23,7 @@ use self::http::HttpServer;
 use self::lazy_target::LazyTarget;
 use self::server::{Calls, Server, TargetTools};
 use self::transport::StdioTransport;
-use super::tool::{bash, exec_command};
+use super::tool::{bash, exec_command, file_tools};
 use crate::args::{McpArgs, ToolOptions, TypedTarget};
 use crate::config::Config;
 use crate::connect::check_own_certificate;
@@ -64,7 +65,8 @@ async fn serve(args: &McpArgs, targets: &[Arc<LazyTarget>], calls: Calls) -> Res
         return stdio(Server::new(tools.collect(), calls.clone()), calls.stop).await;
     };
     let http = HttpServer::bind(address, &args.http).await?;
-    // each session has a working directory of its own; tasks, and how far their output was read, are everybody's
+    // each session has a working directory of its own, and knows the files that it has read; tasks, and how far their
+    // output was read, are everybody's
     let shared: Vec<Vec<Arc<dyn Tool>>> =
         targets.iter().zip(&users).map(|(target, user)| task_tools(&options, user.as_deref(), target)).collect();
     let (targets, calls_of_server) = (targets.to_vec(), calls.clone());
@@ -74,7 +76,11 @@ async fn serve(args: &McpArgs, targets: &[Arc<LazyTarget>], calls: Calls) -> Res
             let own: Arc<dyn Tool> = Arc::new(bash());
             TargetTools {
                 name: target.name(),
-                tools: [own].into_iter().chain(shared.iter().cloned()).collect(),
+                tools: [own]
+                    .into_iter()
+                    .chain(shared.iter().cloned())
+                    .chain(tools_for_files(&options, user.as_deref(), target))
+                    .collect(),
                 sessionless: Some(Arc::new(bash().keep_directory(false))),
                 user: user.clone(),
             }
@@ -88,7 +94,13 @@ async fn serve(args: &McpArgs, targets: &[Arc<LazyTarget>], calls: Calls) -> Res
 /// All tools of a target.
 fn tools(options: &ToolOptions, user: Option<&str>, target: &Arc<LazyTarget>) -> Vec<Arc<dyn Tool>> {
     let bash: Arc<dyn Tool> = Arc::new(bash(options, user, Arc::clone(target)));
-    [bash].into_iter().chain(task_tools(options, user, target)).collect()
+    let tools = [bash].into_iter().chain(task_tools(options, user, target));
+    tools.chain(tools_for_files(options, user, target)).collect()
+}
+
+fn tools_for_files(options: &ToolOptions, user: Option<&str>, target: &Arc<LazyTarget>) -> Vec<Arc<dyn Tool>> {
+    let files: Arc<dyn Files> = Arc::<LazyTarget>::clone(target);
+    file_tools(options, user, files).into_tools().into_iter().map(Arc::from).collect()
 }
 
 fn task_tools(options: &ToolOptions, user: Option<&str>, target: &Arc<LazyTarget>) -> Vec<Arc<dyn Tool>> {

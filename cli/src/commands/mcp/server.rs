@@ -27,12 +27,15 @@ const SESSION_ID: &str = "mcp-session-id";
 /// The key of the details of a failed call, which do not fit the tool's output schema.
 const DETAILS: &str = "telexec/details";
 /// What a model needs to choose between the tools; what each does is in its description.
-const TOOLS: [&str; 5] = [
+const TOOLS: [&str; 6] = [
     "bash: commands that end soon. It waits for the end, or for its timeout, which ends the command.",
     "exec_command: builds, tests, servers and whatever may take long: after `yield_time_ms` it continues as a task. With \
      `tty` also for interactive programs such as python, psql or ssh.",
     "task_output: reads on. task_input: types into a task and returns what it prints next. task_stop: ends it. task_list: \
      finds tasks again.",
+    "read_file: a text file, with line numbers. write_file: a whole file. edit_file: a part of one. list_directory: names \
+     and sizes. glob: files by name. grep: lines in files. Prefer these to cat, sed, ls, find and grep in bash. Their \
+     relative paths begin at the home directory, wherever bash is.",
     "Long output is cut in the middle, where a line says how much is missing. If exec_command names artifacts, they have \
      all of it, as files on that machine: look into them with bash (grep, sed -n, tail).",
     "An exit code other than 0 is a result, not a failure of the tool.",
@@ -121,7 +124,7 @@ impl Server {
     fn mcp_definition(&self, tool: &dyn Tool) -> rmcp::model::Tool {
         let mut definition = tool.definition().clone();
         if self.targets.len() > 1 {
-            let about = "Machine to run on; each has its own working directory and tasks";
+            let about = "Machine; each has its own files, working directory and tasks";
             let schema = json!({ "type": "string", "description": about, "enum": self.names() });
             definition = definition.parameter(TARGET, schema, true);
         }

@@ -1,14 +1,14 @@
 //! What a model asks for: the parameters, their schema, and how they are read.
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use telexec_executor::{DuplicatePolicy, ExecutionId};
 
 use super::NAME;
-use super::failure::Failure;
 use super::outcome::ExecCommandResult;
 use crate::ToolDefinition;
+use crate::failure::Failure;
+use crate::parameters::{flag, number, text};
 
 /// For calls that give no `yield_time_ms`.
 const DEFAULT_YIELD_TIME_MS: u64 = 10_000;
@@ -74,11 +74,6 @@ impl From<ExecCommandDuplicatePolicy> for DuplicatePolicy {
     }
 }
 
-/// Reads the parameters of a tool.
-pub(super) fn parse<T: DeserializeOwned>(tool: &str, params: Value) -> Result<T, Failure> {
-    serde_json::from_value(params).map_err(|error| Failure::invalid_input(tool, error.to_string()))
-}
-
 /// Reads the `task_id` of a tool's parameters.
 pub(super) fn parse_task_id(tool: &str, text: &str) -> Result<ExecutionId, Failure> {
     text.parse().map_err(|error: telexec_executor::InvalidCommand| {
@@ -122,18 +117,6 @@ pub(super) fn definition() -> ToolDefinition {
         .returns::<ExecCommandResult>()
 }
 
-pub(super) fn text(about: &str) -> Value {
-    json!({ "type": "string", "description": about })
-}
-
-pub(super) fn flag(about: &str, default: Value) -> Value {
-    json!({ "type": "boolean", "description": about, "default": default })
-}
-
-pub(super) fn number(about: &str, default: u64) -> Value {
-    json!({ "type": "integer", "description": about, "minimum": 0, "default": default })
-}
-
 pub(super) fn task_id() -> Value {
     text("Task id, as returned by exec_command or task_list")
 }
@@ -161,6 +144,7 @@ fn duplicate_policy() -> Value {
 mod tests {
     use super::*;
     use crate::ToolFailure;
+    use crate::parameters::parse;
 
     fn refused(params: Value) -> ToolFailure {
         match parse::<ExecCommandArgs>(NAME, params) {

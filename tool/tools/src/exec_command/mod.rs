@@ -5,7 +5,6 @@ mod args;
 mod artifacts;
 mod capture;
 mod diagnostics;
-mod failure;
 mod outcome;
 mod render;
 mod seen;
@@ -28,11 +27,10 @@ use telexec_shell as shell;
 use tokio::sync::mpsc;
 
 pub use self::args::{ExecCommandArgs, ExecCommandDuplicatePolicy};
-use self::args::{definition, output_limit, parse, yield_time_ms};
+use self::args::{definition, output_limit, yield_time_ms};
 pub use self::artifacts::CommandArtifact;
 use self::artifacts::Store;
 pub use self::diagnostics::CommandDiagnostics;
-use self::failure::{Failure, answer};
 pub use self::outcome::{ExecCommandOutcome, ExecCommandResult, TaskCommand, TaskHandle, TaskStatus};
 use self::seen::Seen;
 pub use self::task_input::{TaskInput, TaskInputArgs, TaskInputTool};
@@ -41,6 +39,8 @@ pub use self::task_output::{TaskOutput, TaskOutputArgs, TaskOutputTool};
 pub use self::task_stop::{TaskStop, TaskStopArgs, TaskStopTool};
 use self::tasks::{LABEL, Tasks};
 use crate::commands::{Commands, command_setters};
+use crate::failure::{self, Failure, answer};
+use crate::parameters::parse;
 use crate::summary::shorten;
 use crate::{Tool, ToolContext, ToolDefinition, ToolError, ToolResult};
 
@@ -140,7 +140,7 @@ impl ExecCommandTool {
             Err(error) => Err(error),
         };
         let result = result.map_err(|error| Failure::of(NAME, error))?;
-        tasks::result(result.render(), &result)
+        failure::result(result.render(), &result)
     }
 
     /// The command of a call.

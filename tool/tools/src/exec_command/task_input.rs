@@ -9,13 +9,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use telexec_executor::Input;
 
-use super::args::{flag, max_output_tokens, number, output_limit, parse, parse_task_id, task_id, text, yield_time_ms};
-use super::failure::{Failure, answer};
+use super::args::{max_output_tokens, output_limit, parse_task_id, task_id, yield_time_ms};
 use super::outcome::TaskStatus;
 use super::render::{ended, task};
 use super::settle::Settle;
 use super::task_output::{TaskOutput, read};
-use super::tasks::{Tasks, result};
+use super::tasks::Tasks;
+use crate::failure::{Failure, answer, result};
+use crate::parameters::{flag, number, parse, text};
 use crate::{Tool, ToolContext, ToolDefinition, ToolError, ToolFailure, ToolResult};
 
 const NAME: &str = "task_input";

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use telexec_executor::{ExecutionInfo, ExecutorError, ListQuery};
 
-use super::args::{flag, parse};
 use super::diagnostics::exit_status;
-use super::failure::{Failure, answer};
 use super::outcome::{TaskCommand, TaskStatus};
-use super::tasks::{LABEL, Tasks, result};
+use super::tasks::{LABEL, Tasks};
+use crate::failure::{Failure, answer, result};
+use crate::parameters::{flag, parse};
 use crate::summary::shorten;
 use crate::{Tool, ToolContext, ToolDefinition, ToolError, ToolResult};
 

@@ -12,13 +12,14 @@ use telexec_executor::text::without_cut_character;
 use telexec_executor::{Attach, Event, ExecutionId, ExecutionInfo, ExecutorError, Exited, Output, OutputStream};
 use tokio::time::{Instant, sleep_until};
 
-use super::args::{max_output_tokens, number, output_limit, parse, parse_task_id, task_id, yield_time_ms};
+use super::args::{max_output_tokens, output_limit, parse_task_id, task_id, yield_time_ms};
 use super::diagnostics::{CommandDiagnostics, exit_status, since};
-use super::failure::{Failure, answer};
 use super::outcome::TaskStatus;
 use super::render::{ended, section, task};
 use super::settle::Settle;
-use super::tasks::{Tasks, result};
+use super::tasks::Tasks;
+use crate::failure::{Failure, answer, result};
+use crate::parameters::{number, parse};
 use crate::{Tool, ToolContext, ToolDefinition, ToolError, ToolResult};
 
 const NAME: &str = "task_output";

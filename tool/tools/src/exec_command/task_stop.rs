@@ -10,12 +10,13 @@ use serde_json::Value;
 use telexec_executor::{ExecutionId, ExecutionInfo, ExecutionState, ExecutorError, Signal};
 use tokio::time::{Instant, sleep};
 
-use super::args::{number, parse, parse_task_id, task_id};
+use super::args::{parse_task_id, task_id};
 use super::diagnostics::{CommandDiagnostics, exit_status, since};
-use super::failure::{Failure, answer};
 use super::outcome::TaskStatus;
 use super::render::{ended, section, task};
-use super::tasks::{Tasks, result};
+use super::tasks::Tasks;
+use crate::failure::{Failure, answer, result};
+use crate::parameters::{number, parse};
 use crate::{Tool, ToolContext, ToolDefinition, ToolError, ToolResult};
 
 const NAME: &str = "task_stop";

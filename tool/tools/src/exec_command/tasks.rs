@@ -3,13 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::Serialize;
 use serde_json::Value;
 use telexec_executor::{ExecutionId, Executor};
 
-use super::failure::Failure;
 use crate::summary::shorten;
-use crate::{ToolError, ToolResult};
 
 /// Marks the commands that `exec_command` starts.
 pub(super) const LABEL: (&str, &str) = ("telexec.tool", super::NAME);
@@ -51,13 +48,6 @@ impl Tasks {
 pub(super) fn summary(tool: &str, params: &Value) -> String {
     let task = params.get("task_id").and_then(Value::as_str);
     task.map_or_else(|| format!("[{tool}]"), |task| format!("[{tool}: {}]", shorten(task)))
-}
-
-/// What a call came to: the text for the model, and the value for programs.
-pub(super) fn result(text: String, value: &impl Serialize) -> Result<ToolResult, Failure> {
-    let value = serde_json::to_value(value)
-        .map_err(|error| ToolError::Failed { message: error.to_string(), source: Some(Box::new(error)) })?;
-    Ok(ToolResult::text(text).with_structured(value.clone()).with_details(value))
 }
 
 #[cfg(test)]

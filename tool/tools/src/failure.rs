@@ -1,14 +1,15 @@
-//! What becomes of a failed call: reported to the model if it can act on it, otherwise an error.
+//! What a call came to. A failure is reported to the model if it can act on it, and is an error otherwise.
 
+use serde::Serialize;
 use serde_json::json;
 use telexec_executor::text::error_chain;
-use telexec_executor::{ExecutorError, InvalidCommand, SpawnError};
+use telexec_executor::{ExecutorError, FileError, FileErrorKind, InvalidCommand, SpawnError};
 
 use crate::{ToolError, ToolFailure, ToolResult};
 
 /// Why a call came to nothing.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// The model can act on it.
     Reported(Box<ToolFailure>),
     /// It cannot.
@@ -16,12 +17,12 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    pub(super) fn invalid_input(tool: &str, parse_error: impl Into<String>) -> Self {
+    pub(crate) fn invalid_input(tool: &str, parse_error: impl Into<String>) -> Self {
         ToolFailure::invalid_input(tool, parse_error).into()
     }
 
     /// What an executor answered to this tool.
-    pub(super) fn of(tool: &str, error: ExecutorError) -> Self {
+    pub(crate) fn of(tool: &str, error: ExecutorError) -> Self {
         let text = error_chain(&error);
         match error {
             ExecutorError::Invalid(error) => malformed(tool, error),
@@ -43,12 +44,12 @@ impl Failure {
             ExecutorError::NotFound(id) => ToolFailure::new("task_not_found", format!("unknown task id \"{id}\""))
                 .with_hint("task_list lists the tasks")
                 .into(),
+            ExecutorError::File(error) => file_failure(&error).into(),
             ExecutorError::FailedPrecondition { .. } => ToolFailure::new("failed_precondition", text).into(),
             ExecutorError::OutOfRange { end, .. } => {
                 ToolFailure::new("out_of_range", text).with_details(json!({ "end": end })).into()
             }
             error @ (ExecutorError::AlreadyExists(_)
-            | ExecutorError::File(_)
             | ExecutorError::Corrupted { .. }
             | ExecutorError::NoUpload(_)
             | ExecutorError::AlreadyRunning(_)
@@ -76,8 +77,15 @@ impl From<ToolError> for Failure {
     }
 }
 
+/// What a call came to: the text for the model, and the value for programs.
+pub(crate) fn result(text: String, value: &impl Serialize) -> Result<ToolResult, Failure> {
+    let value = serde_json::to_value(value)
+        .map_err(|error| ToolError::Failed { message: error.to_string(), source: Some(Box::new(error)) })?;
+    Ok(ToolResult::text(text).with_structured(value.clone()).with_details(value))
+}
+
 /// The answer of a call that ran until it was cancelled (`None`) or came to something.
-pub(super) fn answer(heading: &str, called: Option<Result<ToolResult, Failure>>) -> Result<ToolResult, ToolError> {
+pub(crate) fn answer(heading: &str, called: Option<Result<ToolResult, Failure>>) -> Result<ToolResult, ToolError> {
     match called {
         Some(Ok(result)) => Ok(result),
         Some(Err(Failure::Reported(failure))) => Ok(ToolResult::failure(heading, &failure)),
@@ -100,6 +108,22 @@ fn malformed(tool: &str, error: InvalidCommand) -> Failure {
 fn not_started(error: &SpawnError) -> ToolFailure {
     let details = json!({ "stage": error.stage.as_str(), "errno": error.errno_name(), "subject": error.subject });
     ToolFailure::new("command_not_started", error.to_string()).with_details(details)
+}
+
+fn file_failure(error: &FileError) -> ToolFailure {
+    let kind = match error.kind() {
+        FileErrorKind::NotFound => "file_not_found",
+        FileErrorKind::AlreadyExists => "file_exists",
+        FileErrorKind::AccessDenied => "access_denied",
+        FileErrorKind::Full => "disk_full",
+        FileErrorKind::WrongState => "wrong_file_state",
+    };
+    let details = json!({ "path": error.path.to_string(), "errno": error.errno_name() });
+    let failure = ToolFailure::new(kind, error.to_string()).with_details(details);
+    match error.errno_name().as_ref() {
+        "EISDIR" => failure.with_hint("list_directory lists directories"),
+        _ => failure,
+    }
 }
 
 #[cfg(test)]
