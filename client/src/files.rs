@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use telexec_executor::{
     DirectoryPage, DirectoryQuery, ExecutionId, ExecutorError, FileContent, FileInfo, FilePath, FilePiece, FilePieces,
-    FileRange, FileTarget, Files, FoundFiles, SearchQuery, WriteOptions, WrittenFile,
+    FileRange, FileTarget, Files, FoundFiles, SearchQuery, WatchedFiles, WriteOptions, WrittenFile,
 };
 use telexec_proto::convert::{file_info_from_wire, path_to_wire, sha256_from_wire};
 use telexec_proto::v1::file_service_client::FileServiceClient;
@@ -22,6 +22,7 @@ use tonic::{Code, Response, Status};
 
 use crate::error;
 use crate::search::{found, search_request};
+use crate::watch::{watch_request, watched};
 
 /// A page of a directory is the largest response.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
@@ -185,6 +186,11 @@ impl Files for RemoteFiles {
     async fn search(&self, directory: FileTarget, query: SearchQuery) -> Result<FoundFiles, ExecutorError> {
         let answers = self.answer(self.client.clone().search_files(search_request(directory, query)).await)?;
         Ok(found(answers, Arc::clone(&self.endpoint)))
+    }
+
+    async fn watch(&self, file: FileTarget, recursive: bool) -> Result<WatchedFiles, ExecutorError> {
+        let answers = self.answer(self.client.clone().watch_files(watch_request(file, recursive)).await)?;
+        watched(answers, Arc::clone(&self.endpoint)).await
     }
 
     async fn make_directory(

@@ -55,6 +55,7 @@ mod sftp;
 mod target;
 mod tls;
 mod transfer;
+mod watch;
 
 pub use agent::{Agent, ConnectOptions, Ping};
 pub use error::{Cause, ConnectError, is_settled};

@@ -287,6 +287,7 @@ mod tests {
             (file(FileOperation::MakeDirectory, 17), Code::AlreadyExists),
             (file(FileOperation::Write, 13), Code::PermissionDenied),
             (file(FileOperation::Read, 21), Code::FailedPrecondition),
+            (file(FileOperation::Watch, 19), Code::FailedPrecondition),
             (ExecutorError::Corrupted { path: FilePath::new("/x") }, Code::DataLoss),
             (ExecutorError::NoUpload(id()), Code::NotFound),
             (

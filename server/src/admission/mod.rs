@@ -252,7 +252,7 @@ impl Guarded {
             Rpc::Connect | Rpc::Listen => false,
             Rpc::ReadFile | Rpc::WriteFile | Rpc::GetFileInfo | Rpc::ListDirectory | Rpc::MakeDirectory => false,
             Rpc::MoveFile | Rpc::RemoveFile | Rpc::GetUpload | Rpc::Transfer | Rpc::ServeSftp => false,
-            Rpc::SearchFiles => false,
+            Rpc::SearchFiles | Rpc::WatchFiles => false,
         };
         if has_effect || matches!(reached, Err(ExecutorError::Denied { .. })) {
             let operation = Operation { execution_id: Some(id), action: Some(rpc), ..operation };

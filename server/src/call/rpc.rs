@@ -60,6 +60,7 @@ rpcs! {
     FileService/RemoveFile: "files",
     FileService/GetUpload: "files",
     FileService/SearchFiles: "files",
+    FileService/WatchFiles: "files",
     FileService/Transfer: "files",
     FileService/ServeSftp: "files",
 }

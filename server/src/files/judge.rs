@@ -133,6 +133,11 @@ impl Use {
 
 impl Drop for Use {
     fn drop(&mut self) {
-        self.report(FileOutcome::failed(self.bytes, None));
+        // a watch has no other end
+        let outcome = match self.file.action {
+            FileAction::Watch => FileOutcome::default(),
+            _ => FileOutcome::failed(self.bytes, None),
+        };
+        self.report(outcome);
     }
 }

@@ -4,7 +4,7 @@
 //! The process is this program itself (`helper`), started by the engine as a command is. It asks before it touches a file
 //! (`session`): the policy decides about the path that the file really has, and the audit log has what came of it. An upload
 //! that loses its call is kept for a while (`upload`). `service` is the RPCs, of which `transfer` does many in one call,
-//! `sftp` carries another protocol and `search` has many answers; `wire` turns them into tasks.
+//! `sftp` carries another protocol, `search` and `watch` have many answers; `wire` turns them into tasks.
 
 mod frames;
 mod helper;
@@ -15,6 +15,7 @@ mod session;
 mod sftp;
 mod transfer;
 mod upload;
+mod watch;
 mod wire;
 
 use std::process::ExitCode;

@@ -11,8 +11,8 @@ use telexec_proto::v1::{
     GetFileInfoRequest, GetFileInfoResponse, GetUploadRequest, GetUploadResponse, ListDirectoryRequest,
     ListDirectoryResponse, MakeDirectoryRequest, MakeDirectoryResponse, MoveFileRequest, MoveFileResponse,
     ReadFileRequest, ReadFileResponse, RemoveFileRequest, RemoveFileResponse, SearchFilesRequest, SearchFilesResponse,
-    ServeSftpRequest, ServeSftpResponse, TransferRequest, TransferResponse, WriteFileRequest, WriteFileResponse,
-    write_file_request,
+    ServeSftpRequest, ServeSftpResponse, TransferRequest, TransferResponse, WatchFilesRequest, WatchFilesResponse,
+    WriteFileRequest, WriteFileResponse, write_file_request,
 };
 use tonic::{Request, Response, Status, Streaming};
 
@@ -20,7 +20,7 @@ use super::judge::admit;
 use super::session::{Session, unexpected};
 use super::upload::{self, Uploads};
 use super::wire::{Answered, Ask, Asked, read_step};
-use super::{search, sftp, transfer};
+use super::{search, sftp, transfer, watch};
 use crate::admission::Stack;
 use crate::call::events::Responses;
 use crate::call::status::{counted, invalid};
@@ -165,6 +165,18 @@ impl FileService for FileRpcs {
         Ok(Response::new(call.deadline.until(responses)))
     }
 
+    type WatchFilesStream = Responses<WatchFilesResponse>;
+
+    async fn watch_files(
+        &self,
+        request: Request<WatchFilesRequest>,
+    ) -> Result<Response<Self::WatchFilesStream>, Status> {
+        let call = Call::of(&request, Rpc::WatchFiles)?;
+        let asked = request.into_inner().ask().map_err(invalid)?;
+        let responses = watch::watch(&self.stack, &call, asked).await.map_err(failed)?;
+        Ok(Response::new(call.deadline.until(responses)))
+    }
+
     type TransferStream = Responses<TransferResponse>;
 
     async fn transfer(
@@ -173,7 +185,7 @@ impl FileService for FileRpcs {
     ) -> Result<Response<Self::TransferStream>, Status> {
         let call = Call::of(&request, Rpc::Transfer)?;
         let deadline = call.deadline.clone();
-        admit(&self.stack, &call, &FileAction::ALL, None).await.map_err(failed)?;
+        admit(&self.stack, &call, &FileAction::TRANSFER, None).await.map_err(failed)?;
         let responses = transfer::transfer(self.stack.clone(), call, request.into_inner());
         Ok(Response::new(deadline.until(responses)))
     }

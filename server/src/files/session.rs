@@ -4,12 +4,13 @@ use bytes::Bytes;
 use prost::Message;
 use telexec_executor::{ExecutorError, FilePath};
 use telexec_files::frame::{self, Kind};
-use telexec_files::message::{Access, Answer, Failed, Outcome, Question, Request, Task};
+use telexec_files::message::{Access, Answer, Events, Failed, Outcome, Question, Request, Task};
 use telexec_files::search::MAX_QUESTIONS;
 
 use super::helper::Helper;
 use super::judge::{Use, admit};
 use super::search::content_bytes;
+use super::watch::Decisions;
 use crate::admission::Stack;
 use crate::call::Call;
 use crate::digest::hex;
@@ -54,6 +55,8 @@ struct Current {
     is_written: bool,
     /// It is a search; after its first question come many.
     search: Option<Searching>,
+    /// It is a watch; after its first question come those about the directories below.
+    watch: Option<Decisions>,
 }
 
 /// A search.
@@ -89,16 +92,22 @@ impl Session {
     /// Gives the process its next task.
     pub(super) fn begin(&mut self, job: Job) {
         let mut request = Request { asks: asks(&self.stack), task: Some(job.task) };
+        let mut watch = None;
         let search = match &mut request.task {
             Some(Task::Search(task)) => {
                 task.asks_each = self.stack.policy.is_some();
                 Some(Searching { regex: task.regex.clone() })
             }
+            Some(Task::Watch(task)) => {
+                task.asks_each = self.stack.policy.is_some();
+                watch = Some(Decisions::default());
+                None
+            }
             _ => None,
         };
         let paths = job.paths.into_iter().map(|path| (job.action, path)).collect();
         let is_written = matches!(request.task, Some(Task::Write(_)));
-        self.current = Current { paths, is_written, search, ..Current::default() };
+        self.current = Current { paths, is_written, search, watch, ..Current::default() };
         self.helper.queue(Kind::Request, request.encode_to_vec().into());
     }
 
@@ -197,6 +206,11 @@ impl Session {
         let outcome = answer.outcome.ok_or_else(unexpected)?;
         match outcome {
             Outcome::Failed(failed) => Err(self.failure(failed).await),
+            Outcome::Watching(_) => Ok(outcome),
+            Outcome::Events(mut told) => {
+                self.permitted_events(&mut told)?;
+                Ok(Outcome::Events(told))
+            }
             Outcome::Denied(_) => Err(self.current.denied.take().unwrap_or_else(unexpected)),
             Outcome::Written(written) if written.is_other => Err(ExecutorError::Corrupted {
                 path: self.current.paths.pop().map(|(_, path)| path).unwrap_or_default(),
@@ -240,7 +254,13 @@ impl Session {
             Access::Read => FileAction::Read,
             Access::Write => FileAction::Write,
             Access::List => FileAction::List,
+            Access::Watch => FileAction::Watch,
         };
+        if self.current.watch.is_some() && !self.current.uses.is_empty() {
+            let verdict = u8::from(self.permitted_below(question.path)?);
+            self.helper.queue(Kind::Verdict, Bytes::from(vec![verdict]));
+            return Ok(());
+        }
         let user = Some(self.helper.user().to_owned());
         let file = FileUse { action, path: String::from_utf8(question.path).ok(), user };
         let permitted = match &self.current.search {
@@ -272,6 +292,38 @@ impl Session {
         // the content of a file goes with it, and the verdicts on what a search asks at once go together
         let goes_later = self.current.search.is_some() || verdict == 1 && self.current.is_written;
         if goes_later { Ok(()) } else { self.helper.flush().await }
+    }
+
+    /// Leaves out what has changed in directories that are denied by now.
+    fn permitted_events(&mut self, told: &mut Events) -> Result<(), ExecutorError> {
+        self.current.uses.iter().try_for_each(|used| used.permission().check())?;
+        let mut permitted = Vec::new();
+        for event in std::mem::take(&mut told.events) {
+            if event.below.is_empty() || self.permitted_below(event.below.clone())? {
+                permitted.push(event);
+            }
+        }
+        told.events = permitted;
+        Ok(())
+    }
+
+    /// Whether a directory below the one that is watched may be watched too.
+    fn permitted_below(&mut self, directory: Vec<u8>) -> Result<bool, ExecutorError> {
+        let Some(decisions) = &mut self.current.watch else { return Err(unexpected()) };
+        let policy = self.stack.policy.as_ref().map(|policy| std::sync::Arc::clone(&policy.current().digest));
+        if let Some(known) = decisions.of(policy, &directory) {
+            return Ok(known);
+        }
+        let user = Some(self.helper.user().to_owned());
+        let file = FileUse { action: FileAction::Watch, path: String::from_utf8(directory.clone()).ok(), user };
+        let is_permitted = match Use::permit_in_search(&self.stack, &self.call, file) {
+            Ok(_) => true,
+            Err(ExecutorError::Denied { .. }) => false,
+            // the caller is known no more
+            Err(error) => return Err(error),
+        };
+        decisions.add(directory, is_permitted);
+        Ok(is_permitted)
     }
 
     fn count(&mut self, bytes: u64) {

@@ -43,7 +43,7 @@ pub(super) async fn serve(
         return Err(invalid(InvalidCommand::new("header", "is missing: it must be the first")));
     };
     let failed = |error: ExecutorError| error_to_status(&error);
-    admit(&stack, &call, &FileAction::ALL, None).await.map_err(failed)?;
+    admit(&stack, &call, &FileAction::TRANSFER, None).await.map_err(failed)?;
     stack.start_limiter.count(&call.caller.identity).map_err(failed)?;
     let user = Some(header.user.as_str()).filter(|user| !user.is_empty());
     let mut helper = Helper::start(&stack.engine, call.caller.identity.as_str(), user).await.map_err(failed)?;
@@ -143,6 +143,7 @@ impl Tunnel {
             Access::Read => FileAction::Read,
             Access::Write => FileAction::Write,
             Access::List => FileAction::List,
+            Access::Watch => FileAction::Watch,
         };
         let path = String::from_utf8(question.path.clone()).ok();
         let file = FileUse { action, path, user: Some(self.helper.user().to_owned()) };

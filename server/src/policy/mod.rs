@@ -144,11 +144,12 @@ pub(crate) enum FileAction {
     Read,
     Write,
     List,
+    Watch,
 }
 
 impl FileAction {
-    /// All of them.
-    pub(crate) const ALL: [Self; 3] = [Self::Read, Self::Write, Self::List];
+    /// Those of transfers, which watch nothing.
+    pub(crate) const TRANSFER: [Self; 3] = [Self::Read, Self::Write, Self::List];
     /// The group that they are in.
     const GROUP: &str = "files";
 
@@ -158,6 +159,7 @@ impl FileAction {
             Self::Read => "ReadFile",
             Self::Write => "WriteFile",
             Self::List => "ListFiles",
+            Self::Watch => "WatchFiles",
         }
     }
 }

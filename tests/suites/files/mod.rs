@@ -5,6 +5,7 @@ mod permitted;
 mod search;
 mod transfers;
 mod uploads;
+mod watch;
 
 use std::path::Path;
 

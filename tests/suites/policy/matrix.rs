@@ -10,7 +10,7 @@ use telexec_proto::v1::{
     GetExecutionRequest, GetFileInfoRequest, GetUploadRequest, InteractRequest, ListDirectoryRequest,
     ListExecutionsRequest, ListenRequest, MakeDirectoryRequest, MoveFileRequest, ReadFileRequest, RemoveFileRequest,
     ResizeTerminalRequest, SearchFilesRequest, ServeSftpHeader, ServeSftpRequest, SignalExecutionRequest, TcpAddress,
-    TerminalSize, WriteFileHeader, WriteFileRequest, WriteInputRequest, connect_request, dial,
+    TerminalSize, WatchFilesRequest, WriteFileHeader, WriteFileRequest, WriteInputRequest, connect_request, dial,
     forward_service_client::ForwardServiceClient, interact_request::Request as Step, listen_request,
     serve_sftp_request, write_file_request,
 };
@@ -112,6 +112,7 @@ async fn call(wire: &Wire, rpc: &str) -> Result<(), Status> {
             "SearchFiles" => {
                 files.search_files(SearchFilesRequest { path: path(), ..Default::default() }).await.map(drop)
             }
+            "WatchFiles" => files.watch_files(WatchFilesRequest { path: path(), ..Default::default() }).await.map(drop),
             "MakeDirectory" => {
                 files.make_directory(MakeDirectoryRequest { path: path(), ..Default::default() }).await.map(drop)
             }
@@ -153,7 +154,7 @@ fn all() -> BTreeSet<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_role_may_do_what_its_rule_says_and_nothing_else() {
-    assert_eq!(rpcs().len(), 24);
+    assert_eq!(rpcs().len(), 25);
     let actions: BTreeSet<_> = rpcs().iter().flat_map(|rpc| actions(rpc)).collect();
     let rule_for =
         |name: &String| format!("permit(principal in Role::\"{name}\", action == Action::\"{name}\", resource);\n");

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::SystemTime;
 
-use crate::errno::{self, EACCES, EDQUOT, EEXIST, EFBIG, ENOENT, ENOSPC, ENOTDIR, EPERM, EROFS};
+use crate::errno::{self, EACCES, EDQUOT, EEXIST, EFBIG, EMFILE, ENOENT, ENOSPC, ENOTDIR, EPERM, EROFS};
 use crate::text::printable;
 
 /// A path on the machine: any bytes but NUL. A relative one begins at the home directory of the user.
@@ -138,7 +138,7 @@ impl FileOperation {
 
 /// Something that could not be done with a file. Nothing was changed, unless it says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cannot {} {path}: {}", operation.action(), errno::text(*errno))]
+#[error("cannot {} {path}: {}", operation.action(), reason(*operation, *errno))]
 pub struct FileError {
     /// What was to be done.
     pub operation: FileOperation,
@@ -146,6 +146,15 @@ pub struct FileError {
     pub path: FilePath,
     /// The system's error number, as Linux counts them.
     pub errno: i32,
+}
+
+/// What a limit of inotify(7) is called otherwise would mislead.
+fn reason(operation: FileOperation, errno: i32) -> Cow<'static, str> {
+    match (operation, errno) {
+        (FileOperation::Watch, ENOSPC) => "too many directories, or fs.inotify.max_user_watches is used up".into(),
+        (FileOperation::Watch, EMFILE) => "fs.inotify.max_user_instances is used up".into(),
+        _ => errno::text(errno).into(),
+    }
 }
 
 /// What an error means to a caller.
@@ -167,6 +176,8 @@ impl FileError {
     /// What it means to the caller.
     pub fn kind(&self) -> FileErrorKind {
         match self.errno {
+            // the user's limits of inotify(7)
+            EMFILE if self.operation == FileOperation::Watch => FileErrorKind::Full,
             ENOENT | ENOTDIR => FileErrorKind::NotFound,
             EEXIST => FileErrorKind::AlreadyExists,
             EACCES | EPERM | EROFS => FileErrorKind::AccessDenied,
@@ -188,5 +199,22 @@ impl FileError {
     /// The name of the error number, such as `ENOENT`; the number itself if it has no common name.
     pub fn errno_name(&self) -> Cow<'static, str> {
         errno::name(self.errno)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_watches_are_called_so() {
+        let error = |operation, errno| FileError { operation, path: FilePath::new("/x"), errno };
+        for (errno, limit) in [(ENOSPC, "max_user_watches"), (EMFILE, "max_user_instances")] {
+            let watch = error(FileOperation::Watch, errno);
+            assert_eq!(watch.kind(), FileErrorKind::Full);
+            assert!(watch.to_string().contains(limit), "{watch}");
+        }
+        assert_eq!(error(FileOperation::Open, EMFILE).kind(), FileErrorKind::WrongState);
+        assert_eq!(error(FileOperation::Write, ENOSPC).to_string(), "cannot write /x: no space left on device");
     }
 }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
 
-use crate::{ExecutionId, ExecutorError, FileInfo, FilePath, FoundFiles, SearchQuery};
+use crate::{ExecutionId, ExecutorError, FileInfo, FilePath, FoundFiles, SearchQuery, WatchedFiles};
 
 /// Somewhere files can be read and written, by a process of the user that each call names.
 ///
@@ -57,6 +57,14 @@ pub trait Files: Send + Sync {
     /// [`ExecutorError::Invalid`] for a pattern that does not compile, in its field `glob` or `regex`;
     /// [`ExecutorError::File`] if the directory itself cannot be read; or the machine could not be asked.
     async fn search(&self, directory: FileTarget, query: SearchQuery) -> Result<FoundFiles, ExecutorError>;
+
+    /// Follows the changes of a file, or of what is in a directory; with `recursive` also of what is in the directories below
+    /// it, as far as they may be watched. When this returns, nothing is missed any more. What was in a directory already when it
+    /// came to be watched is told as created.
+    ///
+    /// # Errors
+    /// [`ExecutorError::File`], also if there are too many directories; or the machine could not be asked.
+    async fn watch(&self, file: FileTarget, recursive: bool) -> Result<WatchedFiles, ExecutorError>;
 
     /// Makes a directory. With `make_parents` also those that it is in, and it may exist.
     ///

@@ -22,6 +22,7 @@ mod signal;
 mod size;
 pub mod text;
 pub mod trace;
+mod watch;
 
 pub use command::{Command, CommandBuilder, Descendants, DuplicatePolicy, Fingerprint, OnDisconnect};
 pub use command::{Program, ResourceLimits, TerminalSize};
@@ -39,3 +40,4 @@ pub use signal::Signal;
 pub use size::parse_size;
 pub use text::without_cut_character;
 pub use trace::TraceContext;
+pub use watch::{FileChange, FileEvent, Watched, WatchedFiles};

@@ -13,6 +13,7 @@ pub mod frame; // what goes over the pipes
 pub mod message; // requests, answers and questions
 pub mod search; // for files, and in them
 pub mod sftp; // for SFTP's clients
+pub mod watch; // changes, as they happen
 
 mod list; // directories
 mod names; // of users and groups

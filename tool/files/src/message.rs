@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 pub use crate::search::message::{Found, Malformed, SearchTask, Searched};
+pub use crate::watch::message::{Events, WatchTask};
 use telexec_executor::{FileError, FileInfo, FileOperation, FilePath, FileType};
 
 /// What is to be done with a file.
@@ -12,7 +13,7 @@ pub struct Request {
     #[prost(bool, tag = "1")]
     pub asks: bool,
     /// What.
-    #[prost(oneof = "Task", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13")]
+    #[prost(oneof = "Task", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13")]
     pub task: Option<Task>,
 }
 
@@ -49,6 +50,9 @@ pub enum Task {
     /// An SFTP session: data both ways until the end, which is answered.
     #[prost(message, tag = "11")]
     Sftp(Done),
+    /// Answered when nothing is missed any more, and by what changes, until the input ends.
+    #[prost(message, tag = "12")]
+    Watch(WatchTask),
     /// Answered by what is found, and the end.
     #[prost(message, tag = "13")]
     Search(SearchTask),
@@ -179,6 +183,8 @@ pub enum Access {
     Write = 1,
     /// Names in a directory, and information about a file.
     List = 2,
+    /// Changes of a file, or of the names in a directory and of what they name.
+    Watch = 3,
 }
 
 /// A file of an SFTP session was closed.
@@ -199,7 +205,7 @@ pub struct Report {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Answer {
     /// What.
-    #[prost(oneof = "Outcome", tags = "1, 2, 3, 4, 5, 6, 7, 10, 11, 12")]
+    #[prost(oneof = "Outcome", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
     pub outcome: Option<Outcome>,
 }
 
@@ -227,6 +233,12 @@ pub enum Outcome {
     /// It was asked, and the verdict was no: which path.
     #[prost(bytes, tag = "7")]
     Denied(Vec<u8>),
+    /// Of a watch: from now on nothing is missed.
+    #[prost(message, tag = "8")]
+    Watching(Done),
+    /// Of a watch, after that.
+    #[prost(message, tag = "9")]
+    Events(Events),
     /// Of a search, several times.
     #[prost(message, tag = "10")]
     Found(Found),

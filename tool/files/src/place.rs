@@ -228,7 +228,8 @@ fn open_directory(path: &[u8]) -> Result<OwnedFd, Errno> {
     }
 }
 
-fn real_path(directory: &OwnedFd) -> Result<Vec<u8>, Errno> {
+/// Of an open file, without symbolic links.
+pub(crate) fn real_path(directory: &OwnedFd) -> Result<Vec<u8>, Errno> {
     use std::os::fd::AsRawFd;
     let link = format!("/proc/self/fd/{}", directory.as_raw_fd());
     readlinkat(CWD, link, Vec::new()).map(std::ffi::CString::into_bytes)

@@ -12,7 +12,7 @@ use crate::message::{Access, Answer, Done, Info, Outcome, Question, Request, Tas
 use crate::names::Names;
 use crate::place::{Links, Place};
 use crate::sync::Unsynced;
-use crate::{list, read, search, tree, tunnel, write};
+use crate::{list, read, search, tree, tunnel, watch, write};
 
 /// Answers requests until the input ends.
 ///
@@ -108,6 +108,7 @@ impl<I: Read, O: Write> Session<I, O> {
             Task::Info(path) => self.info(&path),
             Task::List(task) => list::list(self, &task),
             Task::Search(task) => search::search(self, &task),
+            Task::Watch(task) => watch::watch(self, &task),
             Task::MakeDirectory(task) => tree::make_directory(self, &task),
             Task::Move(task) => tree::rename(self, &task),
             Task::Remove(task) => tree::remove(self, &task),

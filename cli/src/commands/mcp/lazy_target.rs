@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use telexec_client::{RemoteFiles, Resuming};
 use telexec_executor::{
     DirectoryPage, DirectoryQuery, ExecutionId, Executor, ExecutorError, FileContent, FileInfo, FilePath, FilePieces,
-    FileRange, FileTarget, Files, FoundFiles, SearchQuery, WriteOptions, WrittenFile, forward_executor,
+    FileRange, FileTarget, Files, FoundFiles, SearchQuery, WatchedFiles, WriteOptions, WrittenFile, forward_executor,
 };
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
@@ -124,6 +124,10 @@ impl Files for LazyTarget {
 
     async fn search(&self, directory: FileTarget, query: SearchQuery) -> Result<FoundFiles, ExecutorError> {
         self.files().await?.search(directory, query).await
+    }
+
+    async fn watch(&self, file: FileTarget, recursive: bool) -> Result<WatchedFiles, ExecutorError> {
+        self.files().await?.watch(file, recursive).await
     }
 
     async fn make_directory(

@@ -78,7 +78,7 @@ pub(crate) fn search<I: Read, O: Write>(session: &mut Session<I, O>, task: &Sear
 }
 
 /// A path in a directory.
-fn below(directory: &[u8], name: &[u8]) -> Vec<u8> {
+pub(crate) fn below(directory: &[u8], name: &[u8]) -> Vec<u8> {
     let slash: &[u8] = if directory.is_empty() || directory.ends_with(b"/") { b"" } else { b"/" };
     [directory, slash, name].concat()
 }

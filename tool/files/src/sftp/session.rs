@@ -101,6 +101,7 @@ impl<'gate, O: Write, G: Gate> Session<'gate, O, G> {
                     Access::Read => "read",
                     Access::Write => "write",
                     Access::List => "list",
+                    Access::Watch => "watch",
                 };
                 let text = format!("the policy denied to {what} {}", FilePath::new(path));
                 self.answers.status(id, Status::PermissionDenied, &text)
