@@ -207,9 +207,9 @@ impl Session {
         match outcome {
             Outcome::Failed(failed) => Err(self.failure(failed).await),
             Outcome::Watching(_) => Ok(outcome),
-            Outcome::Events(mut told) => {
-                self.permitted_events(&mut told)?;
-                Ok(Outcome::Events(told))
+            Outcome::Events(mut events) => {
+                self.permitted_events(&mut events)?;
+                Ok(Outcome::Events(events))
             }
             Outcome::Denied(_) => Err(self.current.denied.take().unwrap_or_else(unexpected)),
             Outcome::Written(written) if written.is_other => Err(ExecutorError::Corrupted {
@@ -295,15 +295,15 @@ impl Session {
     }
 
     /// Leaves out what has changed in directories that are denied by now.
-    fn permitted_events(&mut self, told: &mut Events) -> Result<(), ExecutorError> {
+    fn permitted_events(&mut self, events: &mut Events) -> Result<(), ExecutorError> {
         self.current.uses.iter().try_for_each(|used| used.permission().check())?;
         let mut permitted = Vec::new();
-        for event in std::mem::take(&mut told.events) {
+        for event in std::mem::take(&mut events.events) {
             if event.below.is_empty() || self.permitted_below(event.below.clone())? {
                 permitted.push(event);
             }
         }
-        told.events = permitted;
+        events.events = permitted;
         Ok(())
     }
 

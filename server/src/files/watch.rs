@@ -63,10 +63,11 @@ fn response(step: watch_files_response::Step) -> WatchFilesResponse {
     WatchFilesResponse { step: Some(step) }
 }
 
-fn responses(told: Events) -> impl Iterator<Item = WatchFilesResponse> {
-    let events: Vec<_> = told.events.into_iter().map(event).collect();
+fn responses(events: Events) -> impl Iterator<Item = WatchFilesResponse> {
+    let Events { events, lost } = events;
+    let events: Vec<_> = events.into_iter().map(event).collect();
     let events = (!events.is_empty()).then_some(watch_files_response::Step::Events(FileEvents { events }));
-    let lost = told.lost.then_some(watch_files_response::Step::Lost(FileEventsLost {}));
+    let lost = lost.then_some(watch_files_response::Step::Lost(FileEventsLost {}));
     events.into_iter().chain(lost).map(response)
 }
 

@@ -58,9 +58,8 @@ pub trait Files: Send + Sync {
     /// [`ExecutorError::File`] if the directory itself cannot be read; or the machine could not be asked.
     async fn search(&self, directory: FileTarget, query: SearchQuery) -> Result<FoundFiles, ExecutorError>;
 
-    /// Follows the changes of a file, or of what is in a directory; with `recursive` also of what is in the directories below
-    /// it, as far as they may be watched. When this returns, nothing is missed any more. What was in a directory already when it
-    /// came to be watched is told as created.
+    /// Watches a file, or a directory and its entries; with `recursive` also the directories below it that the user may
+    /// read. No change after this returns is missed. What a new directory already contains is reported as created.
     ///
     /// # Errors
     /// [`ExecutorError::File`], also if there are too many directories; or the machine could not be asked.

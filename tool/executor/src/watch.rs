@@ -1,4 +1,4 @@
-//! Following the changes of files.
+//! Watching files for changes.
 
 use std::pin::Pin;
 
@@ -6,17 +6,16 @@ use futures_util::Stream;
 
 use crate::{ExecutorError, FilePath};
 
-/// What is told of a file or a directory that is watched. It ends with an error only, [`ExecutorError::File`] if what is
-/// watched is gone. Dropping it ends the watch.
+/// The changes of a watched file or directory. It ends only with an error: [`ExecutorError::File`] once what is watched is
+/// gone. Dropping it ends the watch.
 pub type WatchedFiles = Pin<Box<dyn Stream<Item = Result<Watched, ExecutorError>> + Send>>;
 
-/// Something that is told.
+/// An item of [`WatchedFiles`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Watched {
     /// Something has changed.
     Event(FileEvent),
-    /// More has changed than was read in time, and some of it is lost: look again at all that is watched. Nothing is missed
-    /// after this.
+    /// Events were lost, since they were read too slowly: list everything again. No change after this is missed.
     Lost,
 }
 
@@ -32,14 +31,14 @@ pub struct FileEvent {
 /// What has happened to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileChange {
-    /// It was made, or got this name.
+    /// Created, or renamed to this name.
     Created,
-    /// Its content was changed.
+    /// Its content changed.
     Written,
     /// It was removed.
     Removed,
-    /// It has this name no more. If the new one is watched too, that is [`Created`](Self::Created).
+    /// Renamed away from this name. If the new one is watched, [`Created`](Self::Created) follows for it.
     Renamed,
-    /// Its mode, owner, times or number of links were changed.
+    /// Its mode, owner, times or link count changed.
     AttributesChanged,
 }

@@ -24,7 +24,7 @@ impl Directories {
         if self.path(watch) == Some(&path) {
             return false;
         }
-        // it was moved, and that is not told yet
+        // it was moved, and that event is still to come
         self.remove(watch);
         if let Some(replaced) = self.watches.insert(path.clone(), watch) {
             self.paths.remove(&replaced);

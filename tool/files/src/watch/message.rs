@@ -1,4 +1,4 @@
-//! Requests to watch, and what is told of changes.
+//! Requests to watch, and the changes reported.
 
 /// Watches a file or a directory until the input ends.
 #[derive(Clone, PartialEq, prost::Message)]

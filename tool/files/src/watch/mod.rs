@@ -2,7 +2,7 @@
 //!
 //! No directory is held open, since one that is has no end and cannot be unmounted: those below the one that was asked for
 //! are found again from that, name by name and never through a link. What the agent does not take stays in the kernel's
-//! queue, which has a limit: beyond it events are lost, and that is told.
+//! queue, which has a limit: beyond it events are lost, and that is reported.
 
 pub mod message;
 
@@ -77,8 +77,8 @@ struct Watch<'a> {
     events: Vec<Event>,
 }
 
-/// An event as the kernel tells it.
-struct Told {
+/// An event of the kernel.
+struct KernelEvent {
     watch: i32,
     what: ReadFlags,
     name: Option<Vec<u8>>,
@@ -88,8 +88,8 @@ impl Watch<'_> {
     fn follow<I: Read, O: Write>(&mut self, session: &mut Session<I, O>) -> Result<Outcome, Refusal> {
         loop {
             self.wait(session)?;
-            for told in self.read().map_err(|error| self.failed(error))? {
-                let taken = self.take(session, told);
+            for event in self.read().map_err(|error| self.failed(error))? {
+                let taken = self.take(session, event);
                 if taken.is_err() {
                     self.send(session, false)?;
                 }
@@ -111,7 +111,7 @@ impl Watch<'_> {
             }
             let [queue, input] = ready.map(|ready| !ready.revents().is_empty());
             if input {
-                // a watch is told nothing but that it ends
+                // the agent ends a watch by ending the input; it sends nothing
                 session.piece()?;
                 return Err(malformed("a frame to a watch").into());
             }
@@ -121,7 +121,7 @@ impl Watch<'_> {
         }
     }
 
-    fn read(&self) -> Result<Vec<Told>, Errno> {
+    fn read(&self) -> Result<Vec<KernelEvent>, Errno> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
         let mut reader = Reader::new(self.queue.as_fd(), &mut buffer);
         let mut all = Vec::new();
@@ -129,7 +129,7 @@ impl Watch<'_> {
             match reader.next() {
                 Ok(event) => {
                     let name = event.file_name().map(|name| name.to_bytes().to_vec());
-                    all.push(Told { watch: event.wd(), what: event.events(), name });
+                    all.push(KernelEvent { watch: event.wd(), what: event.events(), name });
                 }
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(all),
                 Err(error) => return Err(error),
@@ -140,8 +140,8 @@ impl Watch<'_> {
         }
     }
 
-    fn take<I: Read, O: Write>(&mut self, session: &mut Session<I, O>, told: Told) -> Result<(), Refusal> {
-        let Told { watch, what, name } = told;
+    fn take<I: Read, O: Write>(&mut self, session: &mut Session<I, O>, event: KernelEvent) -> Result<(), Refusal> {
+        let KernelEvent { watch, what, name } = event;
         if what.contains(ReadFlags::QUEUE_OVERFLOW) {
             return self.lost(session);
         }
@@ -155,7 +155,7 @@ impl Watch<'_> {
                 self.directories.remove(watch);
                 Ok(())
             }
-            // its directory tells the same, or it is watched no more
+            // its directory reports the same, or it is no longer watched
             _ => Ok(()),
         }
     }
@@ -225,18 +225,15 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Watches this directory and those below it. What is in them was perhaps there before, and is told as created.
+    /// Watches this directory and those below it. With `reports`, what they contain is reported as created.
     fn scan<I: Read, O: Write>(
         &mut self,
         session: &mut Session<I, O>,
         directory: Vec<u8>,
-        tells: bool,
+        reports: bool,
     ) -> Result<(), Refusal> {
         let mut waiting = vec![directory];
         while !waiting.is_empty() {
-            if self.directories.len() + waiting.len() > MAX_DIRECTORIES {
-                return Err(self.failed(Errno::NOSPC));
-            }
             let next = waiting.split_off(waiting.len().saturating_sub(MAX_QUESTIONS));
             for (path, opened) in self.permitted(session, next)? {
                 if !self.add(&path, &opened)? {
@@ -244,11 +241,14 @@ impl Watch<'_> {
                 }
                 for (name, is_directory) in entries(opened) {
                     let path = below(&path, &name);
-                    if tells {
+                    if reports {
                         self.report(session, Change::Created, path.clone())?;
                     }
                     if is_directory {
                         waiting.push(path);
+                    }
+                    if self.directories.len() + waiting.len() > MAX_DIRECTORIES {
+                        return Err(self.failed(Errno::NOSPC));
                     }
                 }
             }
