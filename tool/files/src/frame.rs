@@ -93,7 +93,7 @@ pub fn read(from: &mut impl Read, data: &mut Vec<u8>) -> io::Result<Option<Kind>
         }
     }
     let (kind, length) = parse(header)?;
-    data.clear();
+    // not cleared before: what is overwritten need not be zeroed first
     data.resize(length, 0);
     from.read_exact(data)?;
     Ok(Some(kind))

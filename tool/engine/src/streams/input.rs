@@ -5,17 +5,22 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 use bytes::{Buf, Bytes};
+use rustix::pipe::fcntl_setpipe_size;
 use telexec_executor::{ExecutorError, Input};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot};
 
+use super::source::{BUSY_BYTES, BUSY_PIPE_BYTES};
 use super::terminal::Terminal;
 use crate::lock::lock;
 
 /// Where input goes.
 pub(crate) enum Sink {
-    Pipe(pipe::Sender),
+    Pipe {
+        pipe: pipe::Sender,
+        enlarged: bool,
+    },
     Terminal(Arc<Terminal>),
     /// Nowhere.
     Closed,
@@ -25,13 +30,21 @@ impl Sink {
     /// # Errors
     /// The runtime cannot watch another descriptor.
     pub(crate) fn pipe(file: Option<OwnedFd>) -> io::Result<Self> {
-        Ok(file.map(pipe::Sender::from_owned_fd).transpose()?.map_or(Self::Closed, Self::Pipe))
+        let pipe = file.map(pipe::Sender::from_owned_fd).transpose()?;
+        Ok(pipe.map_or(Self::Closed, |pipe| Self::Pipe { pipe, enlarged: false }))
     }
 
     /// Writes some of the bytes; cancelling this writes none.
     async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Pipe(pipe) => pipe.write(bytes).await,
+            Self::Pipe { pipe, enlarged } => {
+                if bytes.len() >= BUSY_BYTES && !*enlarged {
+                    // best effort: the pipes of a user are limited together
+                    let _ = fcntl_setpipe_size(&*pipe, BUSY_PIPE_BYTES);
+                    *enlarged = true;
+                }
+                pipe.write(bytes).await
+            }
             Self::Terminal(terminal) => terminal.write(bytes).await,
             Self::Closed => Err(io::ErrorKind::BrokenPipe.into()),
         }
@@ -182,7 +195,7 @@ impl InputWriter {
                 let typed: &[u8] = if self.at_line_start { &[end] } else { &[end, end] };
                 let _ = terminal.write(typed).await;
             }
-            Sink::Pipe(_) | Sink::Closed => self.sink = Sink::Closed,
+            Sink::Pipe { .. } | Sink::Closed => self.sink = Sink::Closed,
         }
     }
 }

@@ -15,10 +15,10 @@ use super::terminal::Terminal;
 pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
 /// The most that a terminal gives at once: see N_TTY_BUF_SIZE in the kernel's n_tty.c.
 const TERMINAL_BYTES: usize = 4096;
-/// A pipe that holds this much is busy: most of the default size.
-const BUSY_BYTES: usize = 32 * 1024;
+/// A pipe that holds this much, or is to take it at once, is busy: most of the default size.
+pub(super) const BUSY_BYTES: usize = 32 * 1024;
 /// What a busy pipe is enlarged to; see pipe(7).
-const BUSY_PIPE_BYTES: usize = 256 * 1024;
+pub(super) const BUSY_PIPE_BYTES: usize = 256 * 1024;
 
 /// Where output comes from. A pipe `gushes` if the last chunk was as long as chunks are.
 pub(crate) enum Source {
