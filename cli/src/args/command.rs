@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use telexec_executor::{Command, CommandBuilder, ResourceLimits, TraceContext, parse_size};
+use telexec_executor::{Command, CommandBuilder, ResourceLimits, TraceContext, USER_SHELL, parse_size};
 
 use crate::output::LOGIN_SHELL;
 use crate::syntax::{EnvFile, Variable, parse_duration, parse_pair, parse_variable, read_env_file};
@@ -43,7 +43,7 @@ pub(crate) struct CommandArgs {
     /// Run the shell as a login shell
     #[arg(long, hide_short_help = true, conflicts_with = "argv")]
     pub(crate) login: bool,
-    /// Shell for -c [default: the agent's, bash]
+    /// Shell for -c; '$SHELL' is the user's own [default: the agent's, bash]
     #[arg(long, hide_short_help = true, value_name = "SHELL", conflicts_with = "argv")]
     pub(crate) shell: Option<String>,
     /// Reason, for the agent's policy and audit log
@@ -76,8 +76,8 @@ impl CommandArgs {
             (Some(text), None) => Command::shell(text).login(self.login),
             (Some(text), Some(shell)) => Command::shell(text).login(self.login).shell(shell),
             (None, _) if !self.argv.is_empty() => Command::argv(self.argv.iter().cloned()),
-            (None, Some(shell)) => Command::argv([shell, "-l"]),
-            (None, None) => Command::shell(LOGIN_SHELL).shell("/bin/sh"),
+            (None, Some(shell)) if shell != USER_SHELL => Command::argv([shell, "-l"]),
+            (None, _) => Command::shell(LOGIN_SHELL).shell("/bin/sh"),
         }
     }
 

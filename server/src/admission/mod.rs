@@ -305,7 +305,7 @@ impl Guarded {
     async fn judge(&self, command: Command) -> Result<Decided, ExecutorError> {
         if self.stack.policy.is_none() {
             // made only if the audit log needs it
-            let analysis = CommandAnalysis::new(self.stack.engine.shell(&command));
+            let analysis = CommandAnalysis::new(self.stack.engine.shell(&command).as_deref());
             return Ok(Decided { command, analysis, decision: Decision::without_policy(), facts: None });
         }
         let (facts, decision) =

@@ -49,7 +49,6 @@ impl PolicyEvaluator {
         command: Command,
         decide: impl FnOnce(&Facts) -> T + Send + 'static,
     ) -> Result<(Facts, T), ExecutorError> {
-        let analysis = CommandAnalysis::new(engine.shell(&command));
         let (timeout, names_user) = (engine.timeout(&command), command.user().is_some());
         let find_place = {
             let engine = engine.clone();
@@ -59,6 +58,11 @@ impl PolicyEvaluator {
             true => self.users.run(identity, find_place).await.map_err(lost)?,
             false => find_place(),
         };
+        let shell = match &place {
+            Some(place) => place.shell.clone(),
+            None => engine.shell(&command),
+        };
+        let analysis = CommandAnalysis::new(shell.as_deref());
         let decide = move || {
             let facts = Facts::at(command, analysis, place, timeout);
             let decision = decide(&facts);

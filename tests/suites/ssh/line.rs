@@ -1,9 +1,10 @@
 //! ssh's command line against an agent.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
-use telexec_tests::{Agent, MARK, Proxy, Tmux, marker, processes_with, until, within};
+use telexec_tests::{Agent, MARK, Proxy, Tmux, is_root, marker, processes_with, until, within};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
 use super::{Ended, Site};
@@ -27,6 +28,34 @@ async fn words_are_joined_and_run_by_a_shell_in_the_home_of_the_user() {
     let port = site.web2.address().rsplit_once(':').unwrap().1;
     assert_eq!(site.done(&format!("telexec ssh -p {port} web1 echo '$MACHINE'")).await, "two\n");
     assert_eq!(site.done(&format!("telexec ssh -oHostName=127.0.0.1:{port} x echo '$MACHINE'")).await, "two\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn words_are_run_by_the_shell_of_the_user() {
+    let site = Site::new();
+    let own = site.write("own-shell", "#!/bin/sh\necho \"own $# $*\"\n");
+    std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let policy = format!(
+        "permit(principal, action in Action::\"start\", resource) when {{ context.shell == {own:?} }};
+         permit(principal, action, resource) unless {{ action in Action::\"start\" }};"
+    );
+    let config = format!("[environment]\nSHELL = {own:?}\n");
+    let agent = Agent::builder().mtls(&site.certs).config(config).policy(policy).start();
+    let line = format!("telexec ssh -oHostName={} x", agent.address());
+    assert_eq!(site.done(&format!("{line} a 'b  c'")).await, "own 2 -c a b  c\n");
+    // as the others start it
+    assert_eq!(site.run(&format!("telexec exec --server-name localhost {} -c true", agent.address())).await.code, 125);
+    let account = "getent passwd root | cut -d: -f7";
+    let there = site.done("telexec ssh -l root web1 'echo $0'").await;
+    assert_eq!(there, site.done(account).await);
+    assert!(is_root(), "this needs root");
+    // as with ssh
+    let refused = site.run("telexec ssh -l nobody web1 true").await;
+    assert!(refused.code == 1 && refused.stdout.contains("not available"), "{refused:?}");
+    // variables of the caller do not change it
+    assert_eq!(site.done("SHELL=/bin/no telexec ssh -oSendEnv=SHELL web1 'echo $0'").await, there);
+    let shown = site.done("telexec exec --shell '$SHELL' web1 -c 'echo $0'").await;
+    assert_eq!(shown, there);
 }
 
 #[tokio::test(flavor = "multi_thread")]

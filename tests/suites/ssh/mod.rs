@@ -20,7 +20,7 @@ mod programs;
 struct Site {
     web1: Agent,
     web2: Agent,
-    _certs: Certs,
+    certs: Certs,
     directory: TempDir,
 }
 
@@ -38,13 +38,13 @@ impl Site {
         let [web1, web2] = ["one", "two"]
             .map(|name| Agent::builder().mtls(&certs).config(format!("[environment]\nMACHINE = '{name}'")).start());
         let directory = tempfile::tempdir().unwrap();
-        let this = Self { web1, web2, _certs: certs, directory };
-        let client = &this._certs.client;
+        let this = Self { web1, web2, certs, directory };
+        let client = &this.certs.client;
         let mut config = format!(
             "[defaults]\ncert = {:?}\nkey = {:?}\nca = {:?}\nserver_name = 'localhost'\n",
             client.cert,
             client.key,
-            this._certs.ca.cert()
+            this.certs.ca.cert()
         );
         let targets = [("web1", this.web1.address()), ("web2", this.web2.address()), ("gone", "127.0.0.1:1")];
         for (name, address) in targets {

@@ -124,16 +124,18 @@ impl LocalExecutor {
     pub fn resolve(&self, command: &Command) -> Result<ResolvedCommand, SpawnError> {
         let defaults = &self.shared.defaults;
         let account = defaults.account(command)?;
-        let shell = defaults.shell(command).map(str::to_owned);
+        let base = defaults.base(command, &account);
+        let shell = defaults.shell_in(&base, command);
         let working_directory = defaults.working_directory(command, &account);
-        let variables = defaults.base(command, &account).into_keys().collect();
+        let variables = base.into_keys().collect();
         Ok(ResolvedCommand { user: account.name, uid: account.uid, working_directory, shell, variables })
     }
 
     /// The shell that would read its text; `None`: it is a program without a shell. Never waits: whether there is such a
-    /// shell, and such a user, is not looked up.
-    pub fn shell<'a>(&'a self, command: &'a Command) -> Option<&'a str> {
-        self.shared.defaults.shell(command)
+    /// shell is not looked up, nor for a user that the command names what
+    /// [`USER_SHELL`](telexec_executor::USER_SHELL) stands for.
+    pub fn shell(&self, command: &Command) -> Option<String> {
+        self.shared.defaults.known_shell(command)
     }
 
     /// The time that a command would get at most; `None`: as long as it takes.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, FromArgMatches};
 use glob::Pattern;
 use telexec_client::{Agent, Endpoint};
-use telexec_executor::ExecutorError;
+use telexec_executor::{ExecutorError, USER_SHELL};
 
 use super::background;
 use super::line::{Forward, Line, LogLevel, Session, Settings, Tty};
@@ -109,6 +109,7 @@ pub(super) fn connection(line: &Line) -> Result<ExecArgs, Failure> {
 fn with_command(line: &Line, mut args: ExecArgs) -> Result<ExecArgs, Failure> {
     let settings = &line.settings;
     args.command.text = line.command.clone();
+    args.command.shell = line.command.as_ref().map(|_| USER_SHELL.to_owned());
     args.command.env.extend(settings.environment.iter().cloned());
     args.command.env.extend(sent(&settings.send_environment));
     args.stdin = !settings.no_stdin;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 
 use telexec_executor::trace::{TRACEPARENT, TRACESTATE};
-use telexec_executor::{Command, ExecutionId, Program, SpawnError};
+use telexec_executor::{Command, ExecutionId, Program, SpawnError, USER_SHELL};
 
 use super::SpawnSpec;
 use super::account::Account;
@@ -52,10 +52,23 @@ impl Defaults {
     }
 
     /// The shell that reads the command's text; `None`: it is a program without a shell.
-    pub(crate) fn shell<'a>(&'a self, command: &'a Command) -> Option<&'a str> {
+    fn shell<'a>(&'a self, command: &'a Command) -> Option<&'a str> {
         match command.program() {
             Program::Shell { shell, .. } => Some(shell.as_deref().unwrap_or(&self.shell)),
             Program::Argv(_) => None,
+        }
+    }
+
+    /// The same, where [`USER_SHELL`] is what it stands for in this environment.
+    pub(crate) fn shell_in(&self, base: &BTreeMap<String, String>, command: &Command) -> Option<String> {
+        self.shell(command).map(|shell| in_base(shell, base).to_owned())
+    }
+
+    /// The same, as far as it is known without looking a user up.
+    pub(crate) fn known_shell(&self, command: &Command) -> Option<String> {
+        match command.user() {
+            None => self.shell_in(&self.base(command, &self.account), command),
+            Some(_) => self.shell(command).map(str::to_owned),
         }
     }
 
@@ -87,16 +100,17 @@ impl Defaults {
         key: &Key,
         report: Option<&Report>,
     ) -> SpawnSpec {
+        let base = self.base(command, &account);
         let argv = match self.program(command) {
             Program::Argv(argv) => argv,
             Program::Shell { text, shell, login } => {
+                let shell = shell.map(|shell| in_base(&shell, &base).to_owned());
                 let text = report.map_or_else(|| text.clone(), |report| report.wrap(&text));
                 let login = login.then(|| "-l".to_owned());
                 shell.into_iter().chain(login).chain(["-c".to_owned(), text]).collect()
             }
         };
         let program = argv.first().cloned().unwrap_or_default();
-        let base = self.base(command, &account);
         SpawnSpec {
             candidates: candidates(&program, base.get("PATH").map_or("", String::as_str)),
             program,
@@ -106,6 +120,14 @@ impl Defaults {
             credentials: account.credentials,
             ..SpawnSpec::default()
         }
+    }
+}
+
+/// A shell, where [`USER_SHELL`] is what it stands for in this environment.
+fn in_base<'a>(shell: &'a str, base: &'a BTreeMap<String, String>) -> &'a str {
+    match shell {
+        USER_SHELL => base.get("SHELL").map_or(shell, String::as_str),
+        shell => shell,
     }
 }
 

@@ -23,7 +23,7 @@ impl CommandBuilder {
         Self { program, shell: None, login: false, options: Options::default() }
     }
 
-    /// The shell for shell text: a name or a path.
+    /// The shell for shell text: a name or a path, or [`USER_SHELL`](super::USER_SHELL).
     pub fn shell(mut self, shell: impl Into<String>) -> Self {
         self.shell = Some(shell.into());
         self

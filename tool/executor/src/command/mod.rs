@@ -24,6 +24,10 @@ pub struct Command {
     options: Options,
 }
 
+/// As the shell of a command: the one that is SHELL in its base environment, which is that of its user's account unless the
+/// executor's configuration says otherwise. See passwd(5).
+pub const USER_SHELL: &str = "$SHELL";
+
 /// What a command runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Program {
@@ -31,7 +35,7 @@ pub enum Program {
     Shell {
         /// The text.
         text: String,
-        /// A name or a path; `None`: the executor's default, usually `bash`.
+        /// A name or a path, or [`USER_SHELL`]; `None`: the executor's default, usually `bash`.
         shell: Option<String>,
         /// Run it as a login shell.
         login: bool,
