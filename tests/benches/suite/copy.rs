@@ -10,7 +10,7 @@ use telexec_tests::{Agent, Certs, Sshd, bench_agent, program};
 use tempfile::TempDir;
 
 use crate::contest::{Contestant, contest};
-use crate::relay::{over_tls, relay};
+use crate::relay::{Digested, over_tls, relay};
 use crate::table::{Aim, Table};
 use crate::way::{MEBIBYTE, Way};
 use crate::{Plan, Result};
@@ -103,7 +103,8 @@ fn is_missing(programs: &[&str]) -> bool {
     Sshd::missing(programs).inspect(|why| println!("  not compared with ssh: {why}")).is_some()
 }
 
-/// A file of 1 GiB; the limit is a relay that reads it, sends it through TLS and writes it, and digests nothing.
+/// A file of 1 GiB; the limit is a relay that reads it, sends it through TLS and writes it. One that also has both ends
+/// digest it, as a copy does, is printed beside it.
 pub(crate) async fn large(plan: &Plan, table: &mut Table) -> Result<()> {
     if is_missing(&["scp", "rsync"]) {
         return Ok(());
@@ -117,6 +118,7 @@ pub(crate) async fn large(plan: &Plan, table: &mut Table) -> Result<()> {
     let cp = |from: &str, to: &str| site.telexec(&["cp", "-q", from, to]);
     let mut ways = vec![
         Way::new("relay, TLS"),
+        Way::new("relay, TLS, SHA-256").beside("relay, TLS", None),
         Way::new("scp"),
         Way::new("rsync"),
         Way::new("telexec cp").of(&site.agent).beside("relay, TLS", 0.8),
@@ -132,6 +134,11 @@ pub(crate) async fn large(plan: &Plan, table: &mut Table) -> Result<()> {
             let command = match way.name {
                 "relay, TLS" => {
                     let (from, to) = (File::open(&here)?, File::create(&copy)?);
+                    way.go(bytes, async { over_tls(&site.certs, from, |taken| Ok(relay(taken, to)?)) }).await?;
+                    continue;
+                }
+                "relay, TLS, SHA-256" => {
+                    let (from, to) = (Digested::new(File::open(&here)?), Digested::new(File::create(&copy)?));
                     way.go(bytes, async { over_tls(&site.certs, from, |taken| Ok(relay(taken, to)?)) }).await?;
                     continue;
                 }

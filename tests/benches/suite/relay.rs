@@ -1,10 +1,12 @@
 //! The least that carries bytes from one process to another: read, write, and nothing else.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
+use aws_lc_rs::digest::{Context, SHA256};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use telexec_tests::Certs;
@@ -36,6 +38,38 @@ pub(crate) fn relay(mut from: impl Read, mut to: impl Write) -> std::io::Result<
                 bytes += read as u64;
             }
         }
+    }
+}
+
+/// A file whose content is digested as it is read or written.
+pub(crate) struct Digested {
+    file: File,
+    digest: Context,
+}
+
+impl Digested {
+    pub(crate) fn new(file: File) -> Self {
+        Self { file, digest: Context::new(&SHA256) }
+    }
+}
+
+impl Read for Digested {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        self.digest.update(buffer.get(..read).unwrap_or_default());
+        Ok(read)
+    }
+}
+
+impl Write for Digested {
+    fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
+        let written = self.file.write(data)?;
+        self.digest.update(data.get(..written).unwrap_or_default());
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.flush()
     }
 }
 
