@@ -1,6 +1,7 @@
 //! Files of a machine: read and written by processes of the users that calls name.
 
 mod content;
+mod faults;
 mod permitted;
 mod search;
 mod transfers;
