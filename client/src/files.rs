@@ -59,8 +59,9 @@ pub(crate) fn target(file: FileTarget) -> (String, Bytes, String) {
 
 pub(crate) fn read_request(file: FileTarget, range: FileRange) -> ReadFileRequest {
     let (path, path_bytes, user) = target(file);
-    let FileRange { offset, length, holes } = range;
-    ReadFileRequest { path, user, offset, length, path_bytes, holes }
+    let FileRange { offset, length, holes, prefix_sha256 } = range;
+    let prefix_sha256 = bytes_of(prefix_sha256);
+    ReadFileRequest { path, user, offset, length, path_bytes, holes, prefix_sha256 }
 }
 
 pub(crate) fn write_header(file: FileTarget, options: WriteOptions) -> WriteFileHeader {
@@ -74,9 +75,13 @@ pub(crate) fn write_header(file: FileTarget, options: WriteOptions) -> WriteFile
         exclusive: options.exclusive,
         offset,
         upload_id,
-        sha256: options.sha256.map(|sha256| sha256.to_vec().into()).unwrap_or_default(),
+        sha256: bytes_of(options.sha256),
         path_bytes,
     }
+}
+
+fn bytes_of(sha256: Option<[u8; 32]>) -> Bytes {
+    sha256.map(|sha256| sha256.to_vec().into()).unwrap_or_default()
 }
 
 pub(crate) fn list_request(directory: FileTarget, query: DirectoryQuery) -> ListDirectoryRequest {

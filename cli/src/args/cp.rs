@@ -21,8 +21,9 @@ whoever opens it finds the old file. A file that is replaced keeps its mode and,
 its owner. A new file is executable if its source is. With -r directories and files get the permissions of \
 their sources, and symbolic links are copied as such. Holes of files stay holes.
 
-A copy of one file to a target that was interrupted continues where it was when it is repeated within the agent's \
-max_disconnect_grace (5m unless configured).
+A copy of one file that was interrupted continues where it was when it is repeated: of a copy to a target the agent keeps \
+what has arrived for its max_disconnect_grace (5m unless configured), of one from a target .telexec-part-… stays beside \
+the destination. It is compared with the source by its SHA-256 first.
 
 Exit codes: 0 copied, 1 a file could not be copied (the others are), 2 invalid command line or configuration, 125 refused \
 by the agent, 130 after Ctrl-C, 255 the agent is unreachable or the connection was lost.",

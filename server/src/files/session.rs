@@ -4,7 +4,7 @@ use bytes::Bytes;
 use prost::Message;
 use telexec_executor::{ExecutorError, FilePath};
 use telexec_files::frame::{self, Kind};
-use telexec_files::message::{Access, Answer, Events, Failed, Outcome, Question, Request, Task};
+use telexec_files::message::{Access, Answer, Digest, Events, Failed, Outcome, Question, Request, Task, Written};
 use telexec_files::search::MAX_QUESTIONS;
 
 use super::helper::Helper;
@@ -212,9 +212,10 @@ impl Session {
                 Ok(Outcome::Events(events))
             }
             Outcome::Denied(_) => Err(self.current.denied.take().unwrap_or_else(unexpected)),
-            Outcome::Written(written) if written.is_other => Err(ExecutorError::Corrupted {
-                path: self.current.paths.pop().map(|(_, path)| path).unwrap_or_default(),
-            }),
+            Outcome::Written(Written { is_other: true, .. }) | Outcome::Read(Digest { is_other: true, .. }) => {
+                let path = self.current.paths.pop().map(|(_, path)| path).unwrap_or_default();
+                Err(ExecutorError::Corrupted { path })
+            }
             outcome => {
                 if let Outcome::Found(_) = outcome {
                     // what was permitted before is sent only if it is permitted now

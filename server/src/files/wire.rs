@@ -43,12 +43,13 @@ pub(super) trait Ask {
 
 impl Ask for ReadFileRequest {
     fn ask(self) -> Result<Asked, InvalidCommand> {
-        let Self { path, user, offset, length, path_bytes, holes } = self;
+        let Self { path, user, offset, length, path_bytes, holes, prefix_sha256 } = self;
         let path = path_from_wire("path", path, &path_bytes)?;
         if i64::try_from(offset).is_err() {
             return Err(InvalidCommand::new("offset", "is larger than a file can be"));
         }
-        let task = ReadTask { path: path.as_bytes().to_vec(), offset, length, holes };
+        let prefix_sha256 = sha256("prefix_sha256", &prefix_sha256)?;
+        let task = ReadTask { path: path.as_bytes().to_vec(), offset, length, holes, prefix_sha256 };
         Ok(Asked::new(user, Task::Read(task), FileAction::Read, vec![path]))
     }
 }
@@ -56,15 +57,12 @@ impl Ask for ReadFileRequest {
 impl Ask for WriteFileHeader {
     fn ask(self) -> Result<Asked, InvalidCommand> {
         let path = path_from_wire("header.path", self.path, &self.path_bytes)?;
-        if !matches!(self.sha256.len(), 0 | 32) {
-            return Err(InvalidCommand::new("header.sha256", "has not 32 bytes"));
-        }
         let task = WriteTask {
             path: path.as_bytes().to_vec(),
             mode: mode("header.mode", self.mode)?,
             make_parents: self.make_parents,
             exclusive: self.exclusive,
-            sha256: self.sha256.to_vec(),
+            sha256: sha256("header.sha256", &self.sha256)?,
             is_synced_later: false,
         };
         Ok(Asked::new(self.user, Task::Write(task), FileAction::Write, vec![path]))
@@ -129,6 +127,13 @@ fn mode(field: &'static str, mode: Option<u32>) -> Result<Option<u32>, InvalidCo
     match mode {
         Some(mode) if mode > MAX_MODE => Err(InvalidCommand::new(field, "has bits beyond 07777")),
         mode => Ok(mode),
+    }
+}
+
+fn sha256(field: &'static str, sha256: &[u8]) -> Result<Vec<u8>, InvalidCommand> {
+    match sha256.len() {
+        0 | 32 => Ok(sha256.to_vec()),
+        _ => Err(InvalidCommand::new(field, "has not 32 bytes")),
     }
 }
 

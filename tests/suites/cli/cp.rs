@@ -5,7 +5,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use telexec_tests::{Agent, Proxy, children, until};
+use rustix::process::{Pid, Signal, kill_process};
+use telexec_tests::{Agent, Proxy, children, until, within};
 use tempfile::TempDir;
 use tokio::process::Command;
 
@@ -222,6 +223,14 @@ async fn copies_are_exact_through_cuts() {
     only(scene.here.path(), &["back", "file", "tree", "tree-back"]);
 }
 
+/// Begins to copy it, and stops while it is being copied.
+async fn interrupted(scene: &Scene, from: &str, to: &str, signal: Signal, has_begun: impl Fn() -> bool) {
+    let mut child = scene.cp(&["-q", from, to]).spawn().unwrap();
+    until("a part has arrived", async || has_begun()).await;
+    kill_process(Pid::from_raw(child.id().unwrap().cast_signed()).unwrap(), signal).unwrap();
+    assert!(!within(child.wait()).await.unwrap().success());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_copy_continues_when_it_is_repeated() {
     let scene = Scene::start();
@@ -235,4 +244,68 @@ async fn an_interrupted_copy_continues_when_it_is_repeated() {
     scene.copy(&["file", &scene.remote("file")]).await.answer();
     assert!(std::fs::read(scene.there("file")).unwrap() == content);
     only(scene.there.path(), &["file"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_copy_from_the_target_continues_when_it_is_repeated() {
+    let scene = Scene::start();
+    let content = random(120_000_000);
+    std::fs::write(scene.there("file"), &content).unwrap();
+    let kept = || {
+        let entries = std::fs::read_dir(scene.here.path()).unwrap().map(Result::unwrap);
+        let mut parts = entries.filter(|entry| entry.file_name().as_bytes().starts_with(b".telexec-part-"));
+        parts.next().map_or(0, |part| part.metadata().unwrap().len())
+    };
+    let mut sizes = vec![0];
+    for signal in [Signal::KILL, Signal::INT] {
+        let before = sizes[sizes.len() - 1];
+        interrupted(&scene, &scene.remote("file"), "file", signal, || kept() > before + 4_000_000).await;
+        sizes.push(kept());
+        assert!(!scene.here("file").exists());
+    }
+    assert!(sizes.is_sorted() && sizes[2] < content.len() as u64, "{sizes:?}");
+    // by another copy, to another name, nothing of it is used
+    std::fs::write(scene.there("other"), b"other").unwrap();
+    scene.copy(&["-q", &scene.remote("other"), "other"]).await.answer();
+    scene.copy(&["-q", &scene.remote("file"), "file"]).await.answer();
+    assert!(std::fs::read(scene.here("file")).unwrap() == content);
+    only(scene.here.path(), &["file", "other"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_interrupted_copy_has_left_is_used_for_the_same_content_alone() {
+    let scene = Scene::start();
+    std::fs::write(scene.there("file"), random(120_000_000)).unwrap();
+    let parts = || {
+        let names = std::fs::read_dir(scene.here.path()).unwrap().map(|entry| entry.unwrap().path());
+        names.filter(|path| path.file_name().unwrap() != "file").collect::<Vec<_>>()
+    };
+    let size = |path: &PathBuf| std::fs::metadata(path).map_or(0, |file| file.len());
+    let has_begun = || parts().first().is_some_and(|part| size(part) > 8_000_000);
+    // of the same size
+    let content = random(120_000_000);
+    interrupted(&scene, &scene.remote("file"), "file", Signal::KILL, has_begun).await;
+    std::fs::write(scene.there("file"), &content).unwrap();
+    scene.copy(&["-q", &scene.remote("file"), "file"]).await.answer();
+    assert!(std::fs::read(scene.here("file")).unwrap() == content);
+    only(scene.here.path(), &["file"]);
+    // shorter than what is kept
+    interrupted(&scene, &scene.remote("file"), "file", Signal::KILL, has_begun).await;
+    std::fs::write(scene.there("file"), b"short").unwrap();
+    scene.copy(&["-q", &scene.remote("file"), "file"]).await.answer();
+    assert_eq!(std::fs::read(scene.here("file")).unwrap(), b"short");
+    // a source that is gone leaves nothing
+    std::fs::write(scene.there("file"), &content).unwrap();
+    interrupted(&scene, &scene.remote("file"), "file", Signal::KILL, has_begun).await;
+    std::fs::remove_file(scene.there("file")).unwrap();
+    assert_eq!(scene.copy(&["-q", &scene.remote("file"), "file"]).await.code, 1);
+    only(scene.here.path(), &["file"]);
+    // planted: a link would lead elsewhere
+    std::fs::write(scene.there("file"), &content).unwrap();
+    interrupted(&scene, &scene.remote("file"), "file", Signal::KILL, has_begun).await;
+    let part = parts().remove(0);
+    std::fs::remove_file(&part).unwrap();
+    symlink(scene.there("victim"), &part).unwrap();
+    scene.copy(&["-q", &scene.remote("file"), "file"]).await.answer();
+    assert!(std::fs::read(scene.here("file")).unwrap() == content && !scene.there("victim").exists());
 }

@@ -28,7 +28,7 @@ async fn a_file_comes_back_as_it_was_sent() {
     let (all, digest) = read(&files, target(&file), FileRange::default()).await.unwrap();
     assert!(all == content);
     assert_eq!(digest, sha256(&content));
-    let range = FileRange { offset: 1_000_001, length: 300_000, holes: false };
+    let range = FileRange { offset: 1_000_001, length: 300_000, ..FileRange::default() };
     assert!(read(&files, target(&file), range).await.unwrap().0 == content[1_000_001..1_300_001]);
 
     let empty = dir.path().join("empty");

@@ -114,6 +114,9 @@ pub struct FileRange {
     pub length: u64,
     /// Holes are to be [`FilePiece::Hole`], not zeros.
     pub holes: bool,
+    /// The SHA-256 of all before `offset`, as the caller has it: [`ExecutorError::Corrupted`], and nothing is read, if the
+    /// file has something else there. `None`: not compared.
+    pub prefix_sha256: Option<[u8; 32]>,
 }
 
 /// How to write a file.

@@ -73,6 +73,9 @@ pub struct ReadTask {
     /// Holes are sent as such.
     #[prost(bool, tag = "4")]
     pub holes: bool,
+    /// The SHA-256 of all before `offset`; empty: anything.
+    #[prost(bytes = "vec", tag = "5")]
+    pub prefix_sha256: Vec<u8>,
 }
 
 /// Writes a regular file: all of it or nothing.
@@ -256,6 +259,9 @@ pub struct Digest {
     /// SHA-256.
     #[prost(bytes = "vec", tag = "1")]
     pub sha256: Vec<u8>,
+    /// It is of what comes before the data, and not what the caller said; nothing else comes.
+    #[prost(bool, tag = "2")]
+    pub is_other: bool,
 }
 
 /// What was written.

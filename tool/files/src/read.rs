@@ -27,11 +27,17 @@ pub(crate) fn read<I: Read, O: Write>(session: &mut Session<I, O>, task: &ReadTa
     let file = place.open(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY).map_err(&cannot_open)?;
     let stat = fstat(&file).map_err(&cannot_read)?;
     regular(stat.st_mode).map_err(&cannot_read)?;
+    let mut file = File::from(file);
+    let size = u64::try_from(stat.st_size).unwrap_or_default();
+    if !task.prefix_sha256.is_empty() {
+        let sha256 = digest(&mut file, task.offset, size).map_err(&cannot_read)?;
+        if sha256 != task.prefix_sha256 {
+            return Ok(Outcome::Read(Digest { sha256, is_other: true }));
+        }
+    }
     let info = session.describe(&task.path, &stat, None);
     session.answer(Outcome::Info(info))?;
 
-    let mut file = File::from(file);
-    let size = u64::try_from(stat.st_size).unwrap_or_default();
     let end = if task.length == 0 { u64::MAX } else { task.offset.saturating_add(task.length) };
     let mut sent = Sent { position: task.offset, digest: Context::new(&SHA256) };
     let mut buffer = vec![0; PIECE_BYTES];
@@ -53,7 +59,37 @@ pub(crate) fn read<I: Read, O: Write>(session: &mut Session<I, O>, task: &ReadTa
             }
         }
     }
-    Ok(Outcome::Read(Digest { sha256: sent.digest.finish().as_ref().to_vec() }))
+    Ok(Outcome::Read(Digest { sha256: sent.digest.finish().as_ref().to_vec(), is_other: false }))
+}
+
+/// The SHA-256 of the first bytes of a file; of fewer, if it ends before.
+fn digest(file: &mut File, length: u64, size: u64) -> Result<Vec<u8>, Errno> {
+    let mut digest = Context::new(&SHA256);
+    let mut buffer = vec![0; PIECE_BYTES];
+    let mut position = 0;
+    while position < length {
+        match stretch(file, position, size)? {
+            Stretch::Hole(until) => {
+                let until = until.min(length);
+                digest_zeros(&mut digest, until - position);
+                position = until;
+            }
+            Stretch::Data(until) => {
+                let most = buffer.len().min(usize::try_from(until.min(length) - position).unwrap_or(usize::MAX));
+                let piece = buffer.get_mut(..most).unwrap_or_default();
+                match file.read(piece) {
+                    Ok(0) => break,
+                    Ok(read) => {
+                        digest.update(piece.get(..read).unwrap_or_default());
+                        position += read as u64;
+                    }
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => return Err(errno(&error)),
+                }
+            }
+        }
+    }
+    Ok(digest.finish().as_ref().to_vec())
 }
 
 /// What was sent of a file.

@@ -147,8 +147,11 @@ fn a_file_is_read_from_an_offset() {
     let content: Vec<u8> = (0..600_000u32).flat_map(u32::to_le_bytes).collect();
     std::fs::write(scene.path("file"), &content).unwrap();
     for (offset, length) in [(0, 0), (1_000_003, 0), (5, 700_000), (content.len() as u64, 0), (1 << 40, 0)] {
-        let frames =
-            frames(false, Task::Read(ReadTask { path: scene.bytes("file"), offset, length, holes: false }), &[]);
+        let frames = frames(
+            false,
+            Task::Read(ReadTask { path: scene.bytes("file"), offset, length, ..ReadTask::default() }),
+            &[],
+        );
         assert!(matches!(outcome(&frames[0]), Outcome::Info(info) if info.size == content.len() as u64));
         let data: Vec<u8> =
             frames.iter().filter(|(kind, _)| *kind == Kind::Data).flat_map(|(_, data)| data.clone()).collect();

@@ -11,7 +11,8 @@ use telexec_executor::{
     DirectoryPage, DirectoryQuery, ExecutorError, FileInfo, FileOperation, FilePath, FilePiece, FileRange, FileType,
 };
 
-use super::local_file::{Draft, Links, Received, here, length};
+use super::draft::{Draft, Links, Received};
+use super::local_file::{here, length};
 use super::patience::Patience;
 use super::{Copy, Failed, below};
 

@@ -4,91 +4,132 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use futures_util::StreamExt;
-use telexec_executor::{FileContent, FileInfo, FileOperation, FilePath, FilePiece, FileRange, Files};
+use telexec_executor::{ExecutorError, FileContent, FileInfo, FileOperation, FilePath, FilePiece, FileRange, Files};
 
-use super::local_file::{Draft, Links, Received, Segment, Writer, here, length, umask};
+use super::draft::{Draft, Links, Received, Segment, Writer, umask};
+use super::local_file::{here, length};
 use super::patience::Patience;
 use super::{Copy, Failed};
+use crate::connect::is_lost;
 
 impl Copy<'_> {
-    /// Copies a file of the target to this path.
+    /// Copies a file of the target to this path, or continues to.
     pub(super) async fn download(&self, source: &FilePath, to: &Path) -> Result<(), Failed> {
         let failed = |operation| move |error: io::Error| Failed::File(here(operation, to, &error).to_string());
         if to.is_dir() {
             return Err(Failed::File(format!("{} is a directory", to.display())));
         }
-        let writer = Writer::start(Draft::new(to).map_err(failed(FileOperation::Open))?);
-        let received = self.receive(source, true, |received| writer.write(received)).await;
-        // also of a failed copy: it leaves nothing when this returns
-        let draft = writer.finish().await.map_err(failed(FileOperation::Write))?;
-        let info = received?;
-        let mode = (info.mode & 0o111 != 0).then(|| 0o777 & !umask());
-        draft.publish(to, mode, Links::Follow).map_err(failed(FileOperation::Rename))
+        let (target, user) = (self.target.to_string(), self.args.user.as_deref().unwrap_or(""));
+        let copy = [target.as_bytes(), source.as_bytes(), user.as_bytes()];
+        let mut draft = Draft::resumable(to, &copy).map_err(failed(FileOperation::Open))?;
+        let mut patience = Patience::new(self.args.reconnect.resume());
+        loop {
+            let range;
+            (draft, range) = missing(draft).await.map_err(failed(FileOperation::Read))?;
+            let writer = Writer::start(draft);
+            let read = self.read(source, range, &mut patience, |received| writer.write(received)).await;
+            draft = writer.finish().await.map_err(failed(FileOperation::Write))?;
+            let is_lost = is_lost(&read);
+            match read {
+                Ok(info) => {
+                    let mode = (info.mode & 0o111 != 0).then(|| 0o777 & !umask());
+                    return draft.publish(to, mode, Links::Follow).map_err(failed(FileOperation::Rename));
+                }
+                // the source is not what it was when that part of it was copied
+                Err(ExecutorError::Corrupted { .. }) if range.offset > 0 => {
+                    draft.clear().map_err(failed(FileOperation::Write))?;
+                }
+                Err(error) if is_lost => patience.pause(error).await.map_err(|error| self.failed(error))?,
+                Err(error) => {
+                    draft.discard();
+                    return Err(self.failed(error));
+                }
+            }
+        }
     }
 
     /// Prints a file of the target.
     pub(super) async fn download_to_stdout(&self, source: &FilePath) -> Result<(), Failed> {
-        let (mut segment, mut printed) = (Segment::default(), Ok(()));
-        let print = |received| {
-            printed = print(&mut segment, &received);
-            std::future::ready(printed.is_ok())
-        };
-        self.receive(source, false, print).await?;
-        match printed {
-            // a reader that has enough is no failure
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                Err(Failed::File(format!("cannot write to standard output: {error}")))
+        let mut patience = Patience::new(self.args.reconnect.resume());
+        let mut printer = Printer::default();
+        loop {
+            let range = FileRange { offset: printer.offset, ..FileRange::default() };
+            let read = self.read(source, range, &mut patience, |received| std::future::ready(printer.take(&received)));
+            let read = read.await;
+            match printer.failure.take() {
+                // a reader that has enough is no failure
+                Some(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                Some(error) => return Err(Failed::File(format!("cannot print {}:{source}: {error}", self.target))),
+                None => {}
             }
-            _ => Ok(()),
+            match read {
+                Ok(_) => return Ok(()),
+                Err(error) => patience.pause(error).await.map_err(|error| self.failed(error))?,
+            }
         }
     }
 
-    /// Gives all pieces of a file, over lost connections too, as long as they are wanted.
-    async fn receive<F: Future<Output = bool>>(
+    /// Gives the pieces of one call, as long as they are wanted.
+    async fn read<F: Future<Output = bool>>(
         &self,
         source: &FilePath,
-        holes: bool,
+        range: FileRange,
+        patience: &mut Patience,
         mut give: impl FnMut(Received) -> F,
-    ) -> Result<FileInfo, Failed> {
-        let mut patience = Patience::new(self.args.reconnect.resume());
-        let (mut first, mut offset) = (None::<FileInfo>, 0);
+    ) -> Result<FileInfo, ExecutorError> {
         self.progress.begin(&source.to_string(), None);
-        loop {
-            let range = FileRange { offset, length: 0, holes };
-            let error = match self.files.read(self.file(source.clone()), range).await {
-                Ok(FileContent { info, mut pieces }) => {
-                    let before = first.get_or_insert_with(|| info.clone());
-                    if (before.size, before.modify_time) != (info.size, info.modify_time) {
-                        let text = format!("{}:{source} has changed since the connection was lost", self.target);
-                        return Err(Failed::File(text));
-                    }
-                    self.progress.begin(&source.to_string(), Some(info.size));
-                    self.progress.skip(offset);
-                    let mut is_wanted = give(Received::Begin).await;
-                    loop {
-                        let piece = match pieces.next().await {
-                            Some(Ok(piece)) if is_wanted => piece,
-                            Some(Err(error)) => break error,
-                            Some(Ok(_)) | None => return Ok(info),
-                        };
-                        offset += length(&piece);
-                        self.progress.add(length(&piece));
-                        patience.progressed();
-                        is_wanted = give(Received::Piece(piece)).await;
-                    }
-                }
-                Err(error) => error,
-            };
-            patience.pause(error).await.map_err(|error| self.failed(error))?;
+        let FileContent { info, mut pieces } = self.files.read(self.file(source.clone()), range).await?;
+        self.progress.begin(&source.to_string(), Some(info.size));
+        self.progress.skip(range.offset);
+        let mut is_wanted = give(Received::Begin(info.clone())).await;
+        while is_wanted && let Some(piece) = pieces.next().await.transpose()? {
+            self.progress.add(length(&piece));
+            patience.progressed();
+            is_wanted = give(Received::Piece(piece)).await;
         }
+        Ok(info)
     }
 }
 
-fn print(segment: &mut Segment, received: &Received) -> io::Result<()> {
-    segment.add(received)?;
-    let mut stdout = io::stdout().lock();
-    if let Received::Piece(FilePiece::Data(data)) = received {
-        stdout.write_all(data)?;
+/// The same, and what is missing in it.
+async fn missing(mut draft: Draft) -> io::Result<(Draft, FileRange)> {
+    let looked = tokio::task::spawn_blocking(move || draft.missing().map(|range| (draft, range))).await;
+    looked.map_err(io::Error::other)?
+}
+
+/// Writes to standard output, over several calls.
+#[derive(Default)]
+struct Printer {
+    segment: Segment,
+    first: Option<FileInfo>,
+    offset: u64,
+    /// Why no more is wanted.
+    failure: Option<io::Error>,
+}
+
+impl Printer {
+    fn take(&mut self, received: &Received) -> bool {
+        self.failure = self.print(received).err();
+        self.failure.is_none()
     }
-    stdout.flush()
+
+    fn print(&mut self, received: &Received) -> io::Result<()> {
+        self.segment.add(received)?;
+        let mut stdout = io::stdout().lock();
+        match received {
+            Received::Begin(info) => {
+                let first = self.first.get_or_insert_with(|| info.clone());
+                if (first.size, first.modify_time) != (info.size, info.modify_time) {
+                    return Err(io::Error::other("it has changed since the connection was lost"));
+                }
+            }
+            Received::Piece(piece) => {
+                if let FilePiece::Data(data) = piece {
+                    stdout.write_all(data)?;
+                }
+                self.offset += length(piece);
+            }
+        }
+        stdout.flush()
+    }
 }

@@ -1,20 +1,18 @@
-//! Files here, read and written on threads of their own, with their SHA-256.
+//! Files here, read on threads of their own, with their SHA-256.
 
-use std::fs::{File, Metadata, Permissions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use aws_lc_rs::digest::{Context, SHA256};
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, stream};
 use telexec_executor::{ExecutorError, FileError, FileOperation, FilePath, FilePiece, FilePieces};
-use tempfile::NamedTempFile;
 use tokio::sync::{mpsc, oneshot};
 
 const PIECE_BYTES: usize = 256 * 1024;
 /// Pieces between the disk and the network.
-const MAX_WAITING: usize = 8;
+pub(super) const MAX_WAITING: usize = 8;
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
 /// An error of the system with a file here.
@@ -60,7 +58,7 @@ pub(super) fn digest(data: &[u8]) -> [u8; 32] {
     sha256(digest)
 }
 
-fn sha256(digest: Context) -> [u8; 32] {
+pub(super) fn sha256(digest: Context) -> [u8; 32] {
     digest.finish().as_ref().try_into().unwrap_or_default()
 }
 
@@ -138,138 +136,11 @@ impl Reader {
     }
 }
 
-fn digest_zeros(digest: &mut Context, mut length: u64) {
+pub(super) fn digest_zeros(digest: &mut Context, mut length: u64) {
     while length > 0 {
         let most = usize::try_from(length).unwrap_or(usize::MAX).min(ZEROS.len());
         digest.update(ZEROS.get(..most).unwrap_or_default());
         length -= most as u64;
-    }
-}
-
-/// A file that is being written, in the directory of its name; dropped before it is [published](Self::publish), it leaves
-/// nothing.
-pub(super) struct Draft {
-    file: NamedTempFile,
-    segment: Segment,
-}
-
-/// What becomes of a symbolic link with the name of a file.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Links {
-    /// What it leads to is replaced.
-    Follow,
-    /// It is replaced itself.
-    Replace,
-}
-
-/// What comes of a file.
-pub(super) enum Received {
-    /// The pieces of another call begin.
-    Begin,
-    Piece(FilePiece),
-}
-
-/// What one call sends of a file, compared with the SHA-256 at its end.
-pub(super) struct Segment(Context);
-
-impl Default for Segment {
-    fn default() -> Self {
-        Self(Context::new(&SHA256))
-    }
-}
-
-impl Segment {
-    /// # Errors
-    /// It is not what was sent.
-    pub(super) fn add(&mut self, received: &Received) -> io::Result<()> {
-        match received {
-            Received::Begin => *self = Self::default(),
-            Received::Piece(FilePiece::Data(data)) => self.0.update(data),
-            Received::Piece(FilePiece::Hole(length)) => digest_zeros(&mut self.0, *length),
-            Received::Piece(FilePiece::End { sha256: sent }) => {
-                if sha256(std::mem::take(self).0) != *sent {
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, "the SHA-256 is not that of the source"));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Draft {
-    pub(super) fn new(path: &Path) -> io::Result<Self> {
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let file = tempfile::Builder::new().prefix(".telexec-").tempfile_in(directory)?;
-        Ok(Self { file, segment: Segment::default() })
-    }
-
-    pub(super) fn write(&mut self, received: &Received) -> io::Result<()> {
-        self.segment.add(received)?;
-        match received {
-            Received::Piece(FilePiece::Data(data)) => self.file.write_all(data),
-            Received::Piece(FilePiece::Hole(length)) => {
-                let length = i64::try_from(*length).map_err(io::Error::other)?;
-                self.file.seek(SeekFrom::Current(length)).map(drop)
-            }
-            Received::Piece(FilePiece::End { .. }) | Received::Begin => Ok(()),
-        }
-    }
-
-    /// Gives it its name and permissions; `None`: as a new file has, or those of the file that it replaces.
-    pub(super) fn publish(mut self, path: &Path, mode: Option<u32>, links: Links) -> io::Result<()> {
-        let length = self.file.stream_position()?;
-        self.file.as_file().set_len(length)?;
-        let kept = std::fs::metadata(path).ok().filter(Metadata::is_file).map(|replaced| replaced.permissions());
-        let mode = match (mode, kept) {
-            (Some(mode), _) => Permissions::from_mode(mode),
-            (None, Some(kept)) => kept,
-            (None, None) => Permissions::from_mode(0o666 & !umask()),
-        };
-        self.file.as_file().set_permissions(mode)?;
-        let followed = (links == Links::Follow).then(|| std::fs::canonicalize(path).ok()).flatten();
-        let path = followed.unwrap_or_else(|| path.to_owned());
-        self.file.persist(path).map(drop).map_err(|failed| failed.error)
-    }
-}
-
-/// It can only be read by setting it.
-#[allow(clippy::useless_conversion, reason = "the type of a mode differs between systems")]
-pub(super) fn umask() -> u32 {
-    let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    rustix::process::umask(mask);
-    mask.as_raw_mode().into()
-}
-
-/// Writes to a draft on a thread of its own.
-pub(super) struct Writer {
-    pieces: mpsc::Sender<Received>,
-    written: tokio::task::JoinHandle<io::Result<Draft>>,
-}
-
-impl Writer {
-    pub(super) fn start(mut draft: Draft) -> Self {
-        let (pieces, mut waiting) = mpsc::channel(MAX_WAITING);
-        let written = tokio::task::spawn_blocking(move || {
-            while let Some(received) = waiting.blocking_recv() {
-                draft.write(&received)?;
-            }
-            Ok(draft)
-        });
-        Self { pieces, written }
-    }
-
-    /// Returns whether it is still written to.
-    pub(super) async fn write(&self, received: Received) -> bool {
-        self.pieces.send(received).await.is_ok()
-    }
-
-    /// The draft, once all was written.
-    ///
-    /// # Errors
-    /// Something could not be written.
-    pub(super) async fn finish(self) -> io::Result<Draft> {
-        drop(self.pieces);
-        self.written.await.map_err(io::Error::other)?
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod collect;
 mod download;
+mod draft;
 mod local_file;
 mod patience;
 mod progress;

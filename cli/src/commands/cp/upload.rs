@@ -11,12 +11,10 @@ use telexec_executor::{
     ExecutionId, ExecutorError, FileOperation, FilePath, FilePieces, Files, WriteOptions, WrittenFile,
 };
 
+use super::draft::RESUMED_BYTES;
 use super::local_file::{here, length, read};
 use super::patience::Patience;
 use super::{Copy, Failed};
-
-/// Smaller files are sent again rather than asked about.
-const RESUMED_BYTES: u64 = 1024 * 1024;
 
 impl Copy<'_> {
     /// Copies a file to this path, or continues to.
