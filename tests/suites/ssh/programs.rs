@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use telexec_tests::{Agent, Proxy};
+use telexec_tests::{Agent, Proxy, children, until, within};
 
 use super::{Site, same};
 
@@ -19,12 +19,17 @@ impl Site {
     /// Another name for a target, whose connections break again and again.
     async fn broken(&self, agent: &Agent) -> Proxy {
         let proxy = Proxy::before(agent).await;
-        let path = self.path("home/.config/telexec/config.toml");
-        let mut config = std::fs::read_to_string(&path).unwrap();
-        write!(config, "[targets.broken]\naddress = '{}'\n", proxy.uri()).unwrap();
-        std::fs::write(path, config).unwrap();
+        self.named("broken", &proxy);
         proxy.cut_each_after(100_000..900_000, 1);
         proxy
+    }
+
+    /// A name for what is behind a proxy.
+    fn named(&self, name: &str, proxy: &Proxy) {
+        let path = self.path("home/.config/telexec/config.toml");
+        let mut config = std::fs::read_to_string(&path).unwrap();
+        write!(config, "[targets.{name}]\naddress = '{}'\n", proxy.uri()).unwrap();
+        std::fs::write(path, config).unwrap();
     }
 }
 
@@ -84,6 +89,38 @@ async fn rsync_and_git_notice_nothing_of_connections_that_break() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn rsync_continues_what_was_cut_ten_times() {
+    let site = Site::new();
+    let agent = Agent::start();
+    let proxy = Proxy::before(&agent).await;
+    site.named("cut", &proxy);
+    let content: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(30_000_000).collect();
+    let (source, there) = (site.write("big", &content), site.path("there"));
+    std::fs::create_dir(&there).unwrap();
+    let copy = there.join("big");
+    let written = || std::fs::metadata(&copy).map_or(0, |file| file.len());
+    let rsync = || {
+        let mut rsync = site.command("rsync");
+        // the limit leaves time to cut it
+        rsync.args(["--partial", "--inplace", "--no-whole-file", "--bwlimit=20m", "-e", "telexec-ssh"]);
+        rsync.arg(&source).arg(format!("cut:{}/", there.display())).env("TELEXEC_RECONNECT", "0");
+        rsync
+    };
+    for round in 1..=10 {
+        let child = rsync().spawn().unwrap();
+        until("some of it has arrived", async || written() >= round * 1_000_000).await;
+        proxy.cut();
+        let output = within(child.wait_with_output()).await.unwrap();
+        assert!(!output.status.success() && written() < content.len() as u64, "it was cut: {output:?}");
+        until("nothing of it is left there", async || children(agent.pid()).is_empty()).await;
+    }
+    let output = within(rsync().output()).await.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(std::fs::read(&copy).unwrap() == content);
+    assert_eq!(std::fs::read_dir(&there).unwrap().count(), 1, "no temporary file is left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn scp_copies_with_the_remote_program() {
     let site = Site::new();
     site.files();
@@ -113,6 +150,9 @@ async fn scp_and_sftp_copy_by_the_subsystem() {
     );
     let said = site.done("sftp -q -b batch -S telexec-ssh web1").await;
     assert!(said.contains("link -> ") || said.contains("link"), "{said}");
+    // many small requests at once, as few servers are asked
+    site.done(&format!("sftp -q -B 4096 -R 1000 -S telexec-ssh web1:{} many", site.text("up/whole"))).await;
+    assert!(same(&site.path("files/big"), &site.path("many")));
     assert!(same(&site.path("files/big"), &site.path("up/whole")) && same(&site.path("files"), &site.path("fetched")));
     let missing = site.run(&format!("scp -q -S telexec-ssh web1:{} x", site.text("none"))).await;
     assert!(missing.code == 1 && missing.stderr.contains("No such file"), "{missing:?}");
