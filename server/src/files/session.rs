@@ -124,6 +124,7 @@ impl Session {
     /// Queues a frame of a file's content, which goes with [`next`](Self::next) at the latest.
     pub(super) fn queue(&mut self, kind: Kind, data: Bytes) {
         if kind == Kind::Data {
+            self.stack.metrics.file_received(data.len() as u64);
             self.count(data.len() as u64);
         }
         self.helper.queue(kind, data);
@@ -179,6 +180,7 @@ impl Session {
             let Some(frame) = self.helper.advance().await? else { continue };
             match frame.kind {
                 Kind::Data => {
+                    self.stack.metrics.file_sent(frame.data.len() as u64);
                     self.count(frame.data.len() as u64);
                     return Ok(Step::Data(frame.data));
                 }

@@ -159,6 +159,8 @@ impl Tunnel {
 
     /// A file was closed.
     fn report(&self, report: Report) {
+        self.stack.metrics.file_sent(report.bytes_read);
+        self.stack.metrics.file_received(report.bytes_written);
         let path = String::from_utf8(report.path).ok();
         for (action, bytes) in [(FileAction::Read, report.bytes_read), (FileAction::Write, report.bytes_written)] {
             if bytes > 0 {

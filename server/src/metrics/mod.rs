@@ -63,6 +63,20 @@ impl Metrics {
         Some(Box::new(ExecutionCounter { counters, asked }))
     }
 
+    /// Counts content that a caller has written to a file.
+    pub(crate) fn file_received(&self, bytes: u64) {
+        if let Some(counters) = &self.0 {
+            counters.file_received.inc_by(bytes);
+        }
+    }
+
+    /// Counts content of a file that a caller was sent.
+    pub(crate) fn file_sent(&self, bytes: u64) {
+        if let Some(counters) = &self.0 {
+            counters.file_sent.inc_by(bytes);
+        }
+    }
+
     /// The number of ended commands by cause, without zeros.
     pub(crate) fn ended(&self) -> HashMap<String, u64> {
         let counted = |counters: &Arc<Counters>, cause| counters.executions.get_or_create(&[("cause", cause)]).get();
@@ -104,6 +118,8 @@ struct Counters {
     refusals: Family<Labels<1>, Counter>,
     decisions: Family<Labels<2>, Counter>,
     handshakes: Family<Labels<1>, Counter>,
+    file_received: Counter,
+    file_sent: Counter,
 }
 
 impl Counters {
@@ -119,6 +135,8 @@ impl Counters {
             refusals: Family::default(),
             decisions: Family::default(),
             handshakes: Family::default(),
+            file_received: Counter::default(),
+            file_sent: Counter::default(),
         };
         for cause in ExitCause::ALL {
             drop(this.executions.get_or_create(&[("cause", cause.as_str())]));
@@ -174,6 +192,8 @@ impl Counters {
         ours.register("refusals", "Commands and callers that were refused", self.refusals.clone());
         ours.register("policy_decisions", "Calls that were allowed or denied", self.decisions.clone());
         ours.register("handshakes", "Connection handshakes, by result", self.handshakes.clone());
+        ours.register("file_received_bytes", "Bytes that callers wrote to files", self.file_received.clone());
+        ours.register("file_sent_bytes", "Bytes of files that callers were sent", self.file_sent.clone());
         registry.register_collector(Box::new(collector));
         registry
     }

@@ -145,7 +145,8 @@ pub(super) async fn cancel_gives_the_grace(machine: Machine) {
     let directory = directory();
     let (mark, path) = (marker(), directory.path().to_str().unwrap());
     // it forks no more when it is ready: a fork that fails on a crowded machine ends a shell without its trap
-    let text = "trap 'echo bye > bye; exit 7' TERM; mkfifo input; exec 3<>input; echo ready; while :; do read -u 3; done";
+    let text =
+        "trap 'echo bye > bye; exit 7' TERM; mkfifo input; exec 3<>input; echo ready; while :; do read -u 3; done";
     let command = Command::shell(text).kill_grace(ENDLESS).working_directory(path);
     drop(started(&machine, command, &mark, |_| true).await);
     until("nothing is left", async || processes_with(&mark).is_empty()).await;

@@ -3,12 +3,18 @@
 mod listener;
 mod shipped;
 
+use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime};
 
-use futures_util::StreamExt;
 use futures_util::future::join_all;
-use telexec_executor::{Command, Executor, ResourceLimits, Signal};
-use telexec_tests::{Agent, AgentBuilder, Certs, Gate, Scrape, has_controller, run, until, until_output, within};
+use futures_util::{StreamExt, stream};
+use telexec_executor::{
+    Command, Executor, FilePiece, FileRange, FileTarget, Files, ResourceLimits, Signal, WriteOptions,
+};
+use telexec_tests::{
+    Agent, AgentBuilder, Certs, Gate, Scrape, has_controller, program, run, until, until_output, within,
+};
+use tokio::io::AsyncWriteExt;
 
 /// One that is asked on a port of its own.
 fn metered() -> AgentBuilder {
@@ -168,4 +174,33 @@ async fn scrapes_under_load_miss_nothing() {
     assert_eq!(scrape.value("telexec_executions_total{cause=\"exited\"}"), 200.0);
     assert_eq!(scrape.value("telexec_output_bytes_total{stream=\"stdout\"}"), 1200.0);
     assert_eq!(scrape.value("telexec_executions_running"), 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_content_of_files_is_counted_by_direction() {
+    let (agent, directory) = (metered().start(), telexec_tests::directory());
+    let files = agent.connect().await.files();
+    let target = FileTarget::new(directory.path().join("file").as_os_str().as_encoded_bytes());
+    let piece = FilePiece::Data(vec![0; 100_000].into());
+    let content = stream::iter([Ok(piece)]).boxed();
+    within(files.write(target.clone(), WriteOptions::default(), content)).await.unwrap();
+    let range = FileRange { length: 60_000, ..FileRange::default() };
+    let mut content = within(files.read(target, range)).await.unwrap();
+    while let Some(piece) = within(content.pieces.next()).await {
+        piece.unwrap();
+    }
+    let counted = async || {
+        let scrape = Scrape::of(&agent).await;
+        ["received", "sent"].map(|way| scrape.value(&format!("telexec_file_{way}_bytes_total")))
+    };
+    assert_eq!(counted().await, [100_000.0, 60_000.0]);
+    // of an SFTP session, once a file is closed
+    let server = format!("{} ssh {} -s sftp", program("telexec").display(), agent.uri());
+    let mut sftp = tokio::process::Command::new("sftp");
+    sftp.args(["-q", "-b", "-", "-D", &server]).stdin(Stdio::piped()).kill_on_drop(true);
+    let mut sftp = sftp.current_dir(directory.path()).spawn().unwrap();
+    let batch = format!("get {0}/file copy\nput copy {0}/again\n", directory.path().display());
+    within(sftp.stdin.take().unwrap().write_all(batch.as_bytes())).await.unwrap();
+    assert!(within(sftp.wait()).await.unwrap().success());
+    assert_eq!(counted().await, [200_000.0, 160_000.0]);
 }

@@ -107,9 +107,6 @@ impl<I: Read, O: Write> Gate for Asking<'_, '_, I, O> {
     }
 
     fn closed(&mut self, file: ClosedFile) -> io::Result<()> {
-        if !self.asks {
-            return Ok(());
-        }
         let ClosedFile { path, bytes_read, bytes_written } = file;
         self.pipes.borrow_mut().send(Kind::Report, &Report { path, bytes_read, bytes_written }.encode_to_vec())
     }
