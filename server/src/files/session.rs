@@ -338,8 +338,10 @@ impl Session {
     fn report(&mut self, outcome: &Outcome) {
         if let Outcome::Found(found) = outcome {
             // there is more to come
+            let bytes = content_bytes(found);
+            self.stack.metrics.file_sent(bytes);
             if let Some(used) = self.current.uses.first_mut() {
-                used.bytes += content_bytes(found);
+                used.bytes += bytes;
             }
             return;
         }

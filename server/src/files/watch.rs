@@ -21,8 +21,10 @@ use crate::call::Call;
 use crate::call::events::Responses;
 use crate::policy::FileAction;
 
-/// Decisions that are remembered: one for each directory in which something has changed.
-const MAX_DECISIONS: usize = 10_000;
+/// Of the paths of directories in which something has changed, and about which it was decided.
+const MAX_DECISION_BYTES: usize = 1024 * 1024;
+/// What one takes beside its path, about.
+const DECISION_BYTES: usize = 64;
 
 impl Ask for WatchFilesRequest {
     fn ask(self) -> Result<Asked, InvalidCommand> {
@@ -88,6 +90,7 @@ fn event(event: Event) -> FileEvent {
 pub(super) struct Decisions {
     policy: Option<Arc<str>>,
     permitted: HashMap<Vec<u8>, bool>,
+    bytes: usize,
 }
 
 impl Decisions {
@@ -100,8 +103,10 @@ impl Decisions {
     }
 
     pub(super) fn add(&mut self, directory: Vec<u8>, is_permitted: bool) {
-        if self.permitted.len() >= MAX_DECISIONS {
+        self.bytes += directory.len() + DECISION_BYTES;
+        if self.bytes > MAX_DECISION_BYTES {
             self.permitted.clear();
+            self.bytes = directory.len() + DECISION_BYTES;
         }
         self.permitted.insert(directory, is_permitted);
     }

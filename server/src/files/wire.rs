@@ -57,8 +57,12 @@ impl Ask for ReadFileRequest {
 impl Ask for WriteFileHeader {
     fn ask(self) -> Result<Asked, InvalidCommand> {
         let path = path_from_wire("header.path", self.path, &self.path_bytes)?;
+        if self.executable && self.mode.is_some() {
+            return Err(InvalidCommand::new("header.executable", "is not for a file with header.mode"));
+        }
         let task = WriteTask {
             path: path.as_bytes().to_vec(),
+            executable: self.executable,
             mode: mode("header.mode", self.mode)?,
             make_parents: self.make_parents,
             exclusive: self.exclusive,

@@ -125,7 +125,7 @@ impl LocalExecutor {
         let defaults = &self.shared.defaults;
         let account = defaults.account(command)?;
         let base = defaults.base(command, &account);
-        let shell = defaults.shell_in(&base, command);
+        let shell = defaults.shell_of(command, &account, &base);
         let working_directory = defaults.working_directory(command, &account);
         let variables = base.into_keys().collect();
         Ok(ResolvedCommand { user: account.name, uid: account.uid, working_directory, shell, variables })

@@ -217,4 +217,12 @@ mod tests {
         assert_eq!(error(FileOperation::Open, EMFILE).kind(), FileErrorKind::WrongState);
         assert_eq!(error(FileOperation::Write, ENOSPC).to_string(), "cannot write /x: no space left on device");
     }
+
+    #[test]
+    fn a_full_disk_and_a_full_quota_are_one_kind() {
+        for errno in [ENOSPC, EDQUOT, EFBIG] {
+            let error = FileError { operation: FileOperation::Write, path: FilePath::new("/x"), errno };
+            assert_eq!(error.kind(), FileErrorKind::Full, "{error}");
+        }
+    }
 }

@@ -124,6 +124,8 @@ pub struct FileRange {
 pub struct WriteOptions {
     /// Its permission bits; `None`: those of the file that is replaced, or 0644 less the umask.
     pub mode: Option<u32>,
+    /// Whoever may read it may execute it too. Not with `mode`.
+    pub executable: bool,
     /// Makes the directories that it is in.
     pub make_parents: bool,
     /// Fails if there is one.

@@ -43,7 +43,7 @@ pub(crate) fn write<I: Read, O: Write>(session: &mut Session<I, O>, task: &Write
     if !task.sha256.is_empty() && task.sha256 != sha256 {
         return Ok(Outcome::Written(Written { info: None, sha256, is_other: true }));
     }
-    draft.like(replaced.as_ref(), task.mode).map_err(&cannot_write)?;
+    draft.like(replaced.as_ref(), task).map_err(&cannot_write)?;
     draft.complete(!task.is_synced_later).map_err(|error| cannot_write(errno(&error)))?;
     if task.is_synced_later {
         session.unsynced.add(&place).map_err(&cannot_write)?;
@@ -94,7 +94,7 @@ impl<'place> Draft<'place> {
     }
 
     /// Gives it the mode that was asked for, or that and the owner of the file which it replaces.
-    fn like(&self, replaced: Option<&Stat>, mode: Option<u32>) -> Result<(), Errno> {
+    fn like(&self, replaced: Option<&Stat>, task: &WriteTask) -> Result<(), Errno> {
         if let Some(replaced) = replaced {
             // only root may give files away: then it is the run-as user's
             let owner = (Uid::from_raw(replaced.st_uid), Gid::from_raw(replaced.st_gid));
@@ -107,8 +107,11 @@ impl<'place> Draft<'place> {
             }
         }
         let kept = replaced.map(|replaced| Mode::from_raw_mode(replaced.st_mode & 0o777));
-        let asked = mode.map(|mode| Mode::from_raw_mode(mode & 0o7777));
-        fchmod(&self.file, asked.or(kept).unwrap_or_else(|| NEW_FILE.difference(current_umask())))
+        let asked = task.mode.map(|mode| Mode::from_raw_mode(mode & 0o7777));
+        let mode = asked.or(kept).unwrap_or_else(|| NEW_FILE.difference(current_umask()));
+        let executable =
+            if task.executable { Mode::from_raw_mode((mode.as_raw_mode() & 0o444) >> 2) } else { Mode::empty() };
+        fchmod(&self.file, mode.union(executable))
     }
 
     fn write(&mut self, piece: &Piece<'_>, digest: &mut Context) -> io::Result<()> {

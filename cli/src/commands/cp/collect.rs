@@ -11,7 +11,7 @@ use telexec_executor::{
     DirectoryPage, DirectoryQuery, ExecutorError, FileInfo, FileOperation, FilePath, FilePiece, FileRange, FileType,
 };
 
-use super::draft::{Draft, Links, Received};
+use super::draft::{Draft, Links, NewMode, Received};
 use super::local_file::{here, length};
 use super::patience::Patience;
 use super::{Copy, Failed, below};
@@ -181,7 +181,7 @@ impl Copy<'_> {
         let is_last = matches!(piece, FilePiece::End { .. });
         let Some(Some((mut draft, mode))) = collected.current.take() else { return };
         let written = match draft.write(&Received::Piece(piece)) {
-            Ok(()) if is_last => draft.publish(&wanted.to, Some(mode), Links::Replace),
+            Ok(()) if is_last => draft.publish(&wanted.to, NewMode::As(mode), Links::Replace),
             Ok(()) => {
                 collected.current = Some(Some((draft, mode)));
                 return;

@@ -6,7 +6,7 @@ use std::path::Path;
 use futures_util::StreamExt;
 use telexec_executor::{ExecutorError, FileContent, FileInfo, FileOperation, FilePath, FilePiece, FileRange, Files};
 
-use super::draft::{Draft, Links, Received, Segment, Writer, umask};
+use super::draft::{Draft, Links, NewMode, Received, Segment, Writer};
 use super::local_file::{here, length};
 use super::patience::Patience;
 use super::{Copy, Failed};
@@ -32,7 +32,7 @@ impl Copy<'_> {
             let is_lost = is_lost(&read);
             match read {
                 Ok(info) => {
-                    let mode = (info.mode & 0o111 != 0).then(|| 0o777 & !umask());
+                    let mode = NewMode::Kept { executable: info.mode & 0o111 != 0 };
                     return draft.publish(to, mode, Links::Follow).map_err(failed(FileOperation::Rename));
                 }
                 // the source is not what it was when that part of it was copied
@@ -41,7 +41,10 @@ impl Copy<'_> {
                 }
                 Err(error) if is_lost => patience.pause(error).await.map_err(|error| self.failed(error))?,
                 Err(error) => {
-                    draft.discard();
+                    // such as a limit of the agent, which is for another time
+                    if matches!(error, ExecutorError::File(_) | ExecutorError::Denied { .. }) {
+                        draft.discard();
+                    }
                     return Err(self.failed(error));
                 }
             }

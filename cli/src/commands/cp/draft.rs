@@ -5,6 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::sync::LazyLock;
 
 use aws_lc_rs::digest::{Context, SHA256};
 use rustix::fs::{FlockOperation, flock};
@@ -32,6 +33,17 @@ pub(super) enum Links {
     Follow,
     /// It is replaced itself.
     Replace,
+}
+
+/// The permissions of a file that is complete.
+#[derive(Clone, Copy)]
+pub(super) enum NewMode {
+    As(u32),
+    /// Those of the file that it replaces, or of a new one.
+    Kept {
+        /// Whoever may read it may execute it too.
+        executable: bool,
+    },
 }
 
 /// What comes of a file.
@@ -152,18 +164,19 @@ impl Draft {
         Ok(())
     }
 
-    /// Gives it its name and permissions; `None`: as a new file has, or those of the file that it replaces.
-    pub(super) fn publish(mut self, path: &Path, mode: Option<u32>, links: Links) -> io::Result<()> {
+    /// Gives it its name and permissions.
+    pub(super) fn publish(mut self, path: &Path, permissions: NewMode, links: Links) -> io::Result<()> {
         self.file.disable_cleanup(false);
         let length = self.file.stream_position()?;
         self.file.as_file().set_len(length)?;
-        let kept = std::fs::metadata(path).ok().filter(Metadata::is_file).map(|replaced| replaced.permissions());
-        let mode = match (mode, kept) {
-            (Some(mode), _) => Permissions::from_mode(mode),
-            (None, Some(kept)) => kept,
-            (None, None) => Permissions::from_mode(0o666 & !umask()),
+        let kept = std::fs::metadata(path).ok().filter(Metadata::is_file).map(|kept| kept.permissions().mode() & 0o777);
+        let kept = kept.unwrap_or_else(|| 0o666 & !umask());
+        let mode = match permissions {
+            NewMode::As(mode) => mode,
+            NewMode::Kept { executable: true } => kept | (kept & 0o444) >> 2,
+            NewMode::Kept { executable: false } => kept,
         };
-        self.file.as_file().set_permissions(mode)?;
+        self.file.as_file().set_permissions(Permissions::from_mode(mode))?;
         let followed = (links == Links::Follow).then(|| std::fs::canonicalize(path).ok()).flatten();
         let path = followed.unwrap_or_else(|| path.to_owned());
         self.file.persist(path).map(drop).map_err(|failed| failed.error)
@@ -196,12 +209,15 @@ fn open_part(path: &Path) -> io::Result<File> {
     }
 }
 
-/// It can only be read by setting it.
+/// It can only be read by setting it, which is done once: other threads make files meanwhile.
 #[allow(clippy::useless_conversion, reason = "the type of a mode differs between systems")]
 pub(super) fn umask() -> u32 {
-    let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    rustix::process::umask(mask);
-    mask.as_raw_mode().into()
+    static UMASK: LazyLock<u32> = LazyLock::new(|| {
+        let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+        rustix::process::umask(mask);
+        mask.as_raw_mode().into()
+    });
+    *UMASK
 }
 
 /// Writes to a draft on a thread of its own.

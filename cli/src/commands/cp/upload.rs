@@ -27,7 +27,7 @@ impl Copy<'_> {
         let failed = |operation| move |error| Failed::File(here(operation, source, &error).to_string());
         let (_, metadata) = open().map_err(failed(FileOperation::Open))?;
         let is_executable = metadata.permissions().mode() & 0o111 != 0;
-        let mut options = WriteOptions { mode: is_executable.then_some(0o755), ..WriteOptions::default() };
+        let mut options = WriteOptions { executable: is_executable, ..WriteOptions::default() };
         if self.args.checksum {
             options.sha256 = Some(self.checksum(source).await?);
         }

@@ -59,17 +59,32 @@ impl Defaults {
         }
     }
 
-    /// The same, where [`USER_SHELL`] is what it stands for in this environment.
-    pub(crate) fn shell_in(&self, base: &BTreeMap<String, String>, command: &Command) -> Option<String> {
-        self.shell(command).map(|shell| in_base(shell, base).to_owned())
+    /// The same, where [`USER_SHELL`] is what it stands for in this environment of that user.
+    pub(crate) fn shell_of(
+        &self,
+        command: &Command,
+        account: &Account,
+        base: &BTreeMap<String, String>,
+    ) -> Option<String> {
+        self.shell(command).map(|shell| self.known(shell, account, base).to_owned())
     }
 
     /// The same, as far as it is known without looking a user up.
     pub(crate) fn known_shell(&self, command: &Command) -> Option<String> {
         match command.user() {
-            None => self.shell_in(&self.base(command, &self.account), command),
+            None => self.shell_of(command, &self.account, &self.base(command, &self.account)),
             Some(_) => self.shell(command).map(str::to_owned),
         }
+    }
+
+    /// The account of a service has no login shell, but its agent runs commands as it.
+    fn known<'a>(&'a self, shell: &'a str, account: &Account, base: &'a BTreeMap<String, String>) -> &'a str {
+        if shell != USER_SHELL {
+            return shell;
+        }
+        let own = base.get("SHELL").map_or("", String::as_str);
+        let is_none = matches!(own.rsplit('/').next(), Some("" | "nologin" | "false"));
+        if is_none && account.uid == self.account.uid { &self.shell } else { own }
     }
 
     /// The command's program, with the shell that it gets by default.
@@ -104,7 +119,7 @@ impl Defaults {
         let argv = match self.program(command) {
             Program::Argv(argv) => argv,
             Program::Shell { text, shell, login } => {
-                let shell = shell.map(|shell| in_base(&shell, &base).to_owned());
+                let shell = shell.map(|shell| self.known(&shell, &account, &base).to_owned());
                 let text = report.map_or_else(|| text.clone(), |report| report.wrap(&text));
                 let login = login.then(|| "-l".to_owned());
                 shell.into_iter().chain(login).chain(["-c".to_owned(), text]).collect()
@@ -120,14 +135,6 @@ impl Defaults {
             credentials: account.credentials,
             ..SpawnSpec::default()
         }
-    }
-}
-
-/// A shell, where [`USER_SHELL`] is what it stands for in this environment.
-fn in_base<'a>(shell: &'a str, base: &'a BTreeMap<String, String>) -> &'a str {
-    match shell {
-        USER_SHELL => base.get("SHELL").map_or(shell, String::as_str),
-        shell => shell,
     }
 }
 

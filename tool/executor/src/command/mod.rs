@@ -25,7 +25,8 @@ pub struct Command {
 }
 
 /// As the shell of a command: the one that is SHELL in its base environment, which is that of its user's account unless the
-/// executor's configuration says otherwise. See passwd(5).
+/// executor's configuration says otherwise. Where the executor's own account has none (nologin), it is the default shell. See
+/// passwd(5).
 pub const USER_SHELL: &str = "$SHELL";
 
 /// What a command runs.

@@ -9,7 +9,7 @@ use crate::session::Session;
 
 /// So many bytes are sent at once.
 const BATCH_BYTES: u64 = 32 * 1024;
-/// What was found is not kept longer than this.
+/// What was found is not kept longer than this, and until the next file or match.
 const BATCH_TIME: Duration = Duration::from_millis(50);
 /// What an entry takes beside its text, about.
 const ENTRY_BYTES: u64 = 32;
@@ -72,6 +72,7 @@ impl Results {
             last.lines.push(line);
         }
         self.send_much(session)?;
+        self.send_old(session)?;
         Ok(true)
     }
 

@@ -19,6 +19,10 @@ impl Directories {
         self.paths.get(&watch).map(Vec::as_slice)
     }
 
+    pub(super) fn has(&self, path: &[u8]) -> bool {
+        self.watches.contains_key(path)
+    }
+
     /// This watch is on the directory with this path. Returns whether that was not known.
     pub(super) fn add(&mut self, watch: i32, path: Vec<u8>) -> bool {
         if self.path(watch) == Some(&path) {

@@ -198,7 +198,13 @@ impl Watch<'_> {
             }
         }
         self.report(session, change, path.clone())?;
-        if is_directory && change == Change::Created { self.scan(session, path, true) } else { Ok(()) }
+        let may_be_new = match change {
+            Change::Created => true,
+            // with other permissions it may be within reach now
+            Change::Attributes => !self.directories.has(&path),
+            Change::Written | Change::Removed | Change::Renamed => false,
+        };
+        if is_directory && may_be_new { self.scan(session, path, true) } else { Ok(()) }
     }
 
     /// The kernel's queue was full. Directories may have come and gone.

@@ -74,6 +74,7 @@ pub(super) async fn call(machine: &Machine, params: Value) -> Result<ToolResult,
         return Err(Failure::invalid_input(NAME, "new_string: is the same as old_string"));
     }
     let file = machine.target(NAME, &args.path)?;
+    let _writing = machine.writing().await;
     let (info, content, sha256) = read(machine, &file).await?;
     let version = Version::new(&info, Some(sha256));
     machine.check_unchanged(&file, &version)?;
@@ -173,15 +174,25 @@ fn with_crlf(text: &str) -> String {
 }
 
 fn not_unique(file: &FileTarget, content: &[u8], old: &[u8]) -> Failure {
-    let lines: Vec<_> = find_iter(content, old).map(|at| lines_before(content, at) + 1).collect();
-    let named: Vec<_> = lines.iter().take(MAX_NAMED_LINES).map(usize::to_string).collect();
-    let more = if lines.len() > named.len() { " and others" } else { "" };
-    let places = format!("{} (lines {}{more})", counted(lines.len() as u64, "time"), named.join(", "));
-    let message = format!("old_string is in {} {places}; nothing was written", file.path);
+    let mut lines = overlapping(content, old).map(|at| lines_before(content, at) + 1);
+    let named: Vec<_> = lines.by_ref().take(MAX_NAMED_LINES).collect();
+    let more = if lines.next().is_some() { " and others" } else { "" };
+    let places = named.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    let message = format!("old_string is in {} more than once (lines {places}{more}); nothing was written", file.path);
     ToolFailure::new("text_not_unique", message)
         .with_hint("give more of the text around it, or set replace_all")
-        .with_details(json!({ "lines": lines.iter().take(MAX_NAMED_LINES).collect::<Vec<_>>() }))
+        .with_details(json!({ "lines": named }))
         .into()
+}
+
+/// Where a text is, also where it overlaps itself.
+fn overlapping<'a>(content: &'a [u8], text: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let at = from + find(content.get(from..)?, text)?;
+        from = at + 1;
+        Some(at)
+    })
 }
 
 fn not_found(file: &FileTarget, content: &[u8], old: &str) -> Failure {
@@ -249,9 +260,11 @@ mod tests {
     #[test]
     fn what_is_not_there_once_is_refused() {
         let failure = edit("a\nb\na\n", "a", "c", false).err().unwrap();
-        assert_eq!(failure.message, "old_string is in f 2 times (lines 1, 3); nothing was written");
+        assert_eq!(failure.message, "old_string is in f more than once (lines 1, 3); nothing was written");
         assert_eq!((failure.kind, &failure.details["lines"]), ("text_not_unique", &json!([1, 3])));
         assert_eq!(refused("aaa", "aa").0, "text_not_unique");
+        let many = edit(&"}\n".repeat(1_000_000), "}", "", false).err().unwrap();
+        assert!(many.message.contains("(lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and others)"), "{}", many.message);
         assert_eq!(refused("  if x {\n    y\n", "if x {\ny").1, "line 1 has this text with other white space");
         assert_eq!(refused("one\n", "     1\tone").1, "leave out the line numbers of read_file");
         assert!(refused("one\n", "two").1.starts_with("read the file again"));

@@ -144,7 +144,7 @@ pub(super) fn left_out(summary: &SearchSummary) -> Option<String> {
 
 fn render(output: &GlobOutput, summary: &SearchSummary) -> String {
     let mut lines = output.files.clone();
-    if lines.is_empty() {
+    if lines.is_empty() && !output.truncated {
         lines.push("No files found".to_owned());
     }
     if output.truncated {

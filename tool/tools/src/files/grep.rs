@@ -153,8 +153,12 @@ pub(super) async fn call(machine: &Machine, params: Value) -> Result<ToolResult,
     result(text, &answer.output)
 }
 
+/// The most matching lines, or files.
+fn matches(args: &GrepArgs) -> u64 {
+    args.limit.unwrap_or(DEFAULT_MATCHES).clamp(1, MAX_MATCHES)
+}
+
 fn query(args: &GrepArgs) -> SearchQuery {
-    let limit = args.limit.unwrap_or(DEFAULT_MATCHES).clamp(1, MAX_MATCHES);
     let query = SearchQuery {
         regex: Some(args.pattern.clone()),
         glob: args.glob.clone(),
@@ -162,7 +166,7 @@ fn query(args: &GrepArgs) -> SearchQuery {
         multiline: args.multiline,
         include_hidden: args.include_hidden,
         include_ignored: args.include_ignored,
-        max_matches: limit,
+        max_matches: matches(args),
         ..SearchQuery::default()
     };
     match args.output_mode {
@@ -177,10 +181,20 @@ fn query(args: &GrepArgs) -> SearchQuery {
     }
 }
 
+/// Leaves so many characters, and says so.
+fn cut(text: &mut String, characters: usize) {
+    const MARK: &str = "... (line cut)";
+    if text.chars().count() > characters {
+        let kept = characters.saturating_sub(MARK.len());
+        *text = text.chars().take(kept).chain(MARK.chars()).collect();
+    }
+}
+
 /// What was found until now, and room for more.
 struct Answer {
     mode: GrepOutputMode,
     has_context: bool,
+    max_files: u64,
     room: usize,
     output: GrepOutput,
 }
@@ -190,13 +204,17 @@ impl Answer {
         let has_context = [args.before_context.unwrap_or(args.context), args.after_context.unwrap_or(args.context)]
             .iter()
             .any(|lines| *lines > 0);
-        Self { mode: args.output_mode, has_context, room, output: GrepOutput::default() }
+        Self { mode: args.output_mode, has_context, max_files: matches(args), room, output: GrepOutput::default() }
     }
 
     /// Adds lines of a file. Returns whether there was room for all.
     fn add(&mut self, matches: &FileMatches) -> bool {
         let path = shown(&matches.path.to_string());
         if self.output.files.last().is_none_or(|file| file.path != path) {
+            let is_one_more = self.mode == GrepOutputMode::Count && self.output.files.len() as u64 >= self.max_files;
+            if is_one_more {
+                return false;
+            }
             if self.mode != GrepOutputMode::Content && !self.take(path.chars().count() + 8) {
                 return false;
             }
@@ -206,6 +224,10 @@ impl Answer {
             let mut text = String::from_utf8_lossy(&line.text).into_owned();
             if line.is_cut {
                 text.push_str("... (line cut)");
+            }
+            if self.output.files.first().is_some_and(|file| file.lines.is_empty()) {
+                // something of what was found is always shown
+                cut(&mut text, self.room.saturating_sub(path.chars().count() + 12));
             }
             let length = path.chars().count() + text.chars().count() + 12;
             if self.mode == GrepOutputMode::Content && !self.take(length) {
@@ -238,7 +260,7 @@ impl Answer {
                 GrepOutputMode::Count => lines.push(format!("{}:{}", file.path, file.count.unwrap_or_default())),
             }
         }
-        if lines.is_empty() {
+        if lines.is_empty() && !self.output.truncated {
             lines.push("No matches found".to_owned());
         }
         if self.output.truncated {

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::StreamExt;
 use telexec_executor::{ExecutorError, FileErrorKind, FileInfo, FileRange, FileTarget, Files};
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncGuard};
 
 use super::seen::{Seen, Version};
 use crate::ToolFailure;
@@ -19,11 +21,20 @@ pub(super) struct Machine {
     /// The most that an answer has, in characters.
     pub(super) limit: usize,
     seen: Mutex<Seen>,
+    /// Held from the look at a file to its change, so that no call changes what another has looked at.
+    writing: AsyncMutex<()>,
 }
 
 impl Machine {
     pub(super) fn new(files: Arc<dyn Files>) -> Self {
-        Self { files, user: None, directory: None, limit: DEFAULT_OUTPUT_CHARACTERS, seen: Mutex::default() }
+        Self {
+            files,
+            user: None,
+            directory: None,
+            limit: DEFAULT_OUTPUT_CHARACTERS,
+            seen: Mutex::default(),
+            writing: AsyncMutex::default(),
+        }
     }
 
     pub(super) fn limit_output(&mut self, characters: usize) {
@@ -49,10 +60,19 @@ impl Machine {
     pub(super) async fn look(&self, file: &FileTarget) -> Result<Option<FileInfo>, ExecutorError> {
         // opening it follows symbolic links, as writing it will
         match self.files.read(file.clone(), FileRange { length: 1, ..FileRange::default() }).await {
-            Ok(content) => Ok(Some(content.info)),
+            Ok(mut content) => {
+                // to its end, so that it is no read that was given up
+                while content.pieces.next().await.transpose()?.is_some() {}
+                Ok(Some(content.info))
+            }
             Err(ExecutorError::File(error)) if error.kind() == FileErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Keeps other calls from changing files.
+    pub(super) async fn writing(&self) -> AsyncGuard<'_, ()> {
+        self.writing.lock().await
     }
 
     /// The caller knows the file as it is now.

@@ -98,7 +98,7 @@ impl Kind {
         }
     }
 
-    /// What it does, what it does now, and what did not succeed.
+    /// What it does now, and that it did not succeed.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::ReadFile => ("Reading", "Read failed"),

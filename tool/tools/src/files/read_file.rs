@@ -20,6 +20,9 @@ const DEFAULT_LINES: u64 = 2_000;
 /// After the last line that is wanted, no more than this is read to count the others.
 const MAX_COUNTED_BYTES: u64 = 64 * 1024 * 1024;
 
+/// Lines from the end of a larger file are not counted.
+const MAX_BYTES_TO_LAST: u64 = 256 * 1024 * 1024;
+
 /// The parameters of `read_file`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -72,6 +75,10 @@ pub(super) async fn call(machine: &Machine, params: Value) -> Result<ToolResult,
     let opened = machine.files.read(file.clone(), FileRange::default()).await;
     let content = opened.map_err(|error| Failure::of(NAME, error))?;
     let info = content.info.clone();
+    if matches!(part, Part::Last(_)) && info.size > MAX_BYTES_TO_LAST {
+        let message = format!("{} is too large to count its lines ({})", file.path, counted(info.size, "byte"));
+        return Err(ToolFailure::new("file_too_large", message).with_hint("use tail with bash").into());
+    }
     let mut lines = Lines::new(part, machine.limit);
     let sha256 = read(&mut lines, content).await?;
     if lines.is_binary {

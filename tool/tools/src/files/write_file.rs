@@ -6,9 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use telexec_executor::text::counted;
-use telexec_executor::{ExecutorError, FilePiece, FileTarget, WriteOptions};
+use telexec_executor::{ExecutorError, FileErrorKind, FilePiece, FileTarget, WriteOptions};
 
-use super::machine::Machine;
+use super::machine::{Machine, changed};
 use super::seen::Version;
 use crate::failure::{Failure, result};
 use crate::parameters::{parse, text};
@@ -50,10 +50,16 @@ pub(super) fn definition() -> ToolDefinition {
 pub(super) async fn call(machine: &Machine, params: Value) -> Result<ToolResult, Failure> {
     let args: WriteFileArgs = parse(NAME, params)?;
     let file = machine.target(NAME, &args.path)?;
+    let _writing = machine.writing().await;
     let replaced = check(machine, &file).await?;
-    let options = WriteOptions { make_parents: true, ..WriteOptions::default() };
-    let written = write(machine, &file, options, args.content.into()).await;
-    let bytes = written.map_err(|error| Failure::of(NAME, error))?;
+    let is_new = replaced == Some(false);
+    let options = WriteOptions { make_parents: true, exclusive: is_new, ..WriteOptions::default() };
+    let bytes = match write(machine, &file, options, args.content.into()).await {
+        Err(ExecutorError::File(error)) if is_new && error.kind() == FileErrorKind::AlreadyExists => {
+            return Err(changed(&file, "was created meanwhile"));
+        }
+        written => written.map_err(|error| Failure::of(NAME, error))?,
+    };
     let output = WriteFileOutput { path: args.path, bytes, replaced };
     let done = match replaced {
         Some(false) => "Created",
