@@ -77,7 +77,7 @@ pub(crate) fn write_header(file: FileTarget, options: WriteOptions) -> WriteFile
         upload_id,
         sha256: bytes_of(options.sha256),
         path_bytes,
-        executable: options.executable,
+        source_mode: options.source_mode,
     }
 }
 

@@ -64,6 +64,7 @@ pub use files::RemoteFiles;
 pub use forward::{AcceptedConnection, Connection, Dial, Endpoint, ForwardError, Forwards, Listening};
 pub use lookup::LookupError;
 pub use resume::{Resume, Resuming};
+pub use sftp::SftpAnswer;
 pub use target::{DEFAULT_PORT, InvalidTarget, Target};
 /// Why there is no forwarded connection, or not any more.
 pub use telexec_proto::convert::{ForwardFailure, ForwardStep};

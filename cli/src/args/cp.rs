@@ -18,12 +18,12 @@ name has a colon is written ./a:b. - is standard input or output.
 
 A file has its new name when all of it has arrived, and its SHA-256 was compared: until then, and if the copy fails, \
 whoever opens it finds the old file. A file that is replaced keeps its mode and, as far as the user may give files away, \
-its owner. A new file is executable if its source is. With -r directories and files get the permissions of \
+its owner, and becomes executable if its source is. A new file has the permissions of its source, less the umask. With -r directories and files get the permissions of \
 their sources, and symbolic links are copied as such. Holes of files stay holes.
 
 A copy of one file that was interrupted continues where it was when it is repeated: of a copy to a target the agent keeps \
-what has arrived for its max_disconnect_grace (5m unless configured), of one from a target .telexec-part-… stays beside \
-the destination. It is compared with the source by its SHA-256 first.
+what has arrived for its max_disconnect_grace (5m unless configured), of one from a target .telexec-part-… stays beside the destination until the \
+copy is repeated. What was kept is used if its SHA-256 is that of the source.
 
 Exit codes: 0 copied, 1 a file could not be copied (the others are), 2 invalid command line or configuration, 125 refused \
 by the agent, 130 after Ctrl-C, 255 the agent is unreachable or the connection was lost.",
@@ -36,7 +36,7 @@ Examples:
 )]
 pub(crate) struct CpArgs {
     /// Files to copy, then the file or directory to copy them to; one side is TARGET:PATH
-    #[arg(required = true, num_args = 2.., value_name = "FILE")]
+    #[arg(required = true, value_name = "FILE")]
     #[arg(value_parser = OsStringValueParser::new().try_map(parse_location))]
     pub(crate) files: Vec<Location>,
     #[command(flatten)]

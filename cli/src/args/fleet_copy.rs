@@ -26,7 +26,7 @@ Examples:
 )]
 pub(crate) struct FleetCpArgs {
     /// Files here, then the file or directory to copy them to
-    #[arg(required = true, num_args = 2.., value_name = "FILE")]
+    #[arg(required = true, value_name = "FILE")]
     #[arg(value_parser = OsStringValueParser::new().try_map(named))]
     pub(crate) files: Vec<OsString>,
     #[command(flatten)]

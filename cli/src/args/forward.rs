@@ -12,7 +12,7 @@ use crate::syntax::{Forwarding, parse_endpoint, parse_listen};
 #[command(
     group = ArgGroup::new("forwards").required(true).multiple(true),
     after_long_help = "\
-Each flag may be repeated. Forwards until Ctrl-C. Prints a line for each socket once it listens, such as \
+Each flag may be repeated. Forwards until Ctrl-C or SIGTERM. Prints a line for each socket once it listens, such as \
 -L 127.0.0.1:8080 -> db:5432; PORT 0 to listen on is one that is free. Names are looked up where the connection is made.
 
 BIND is the address to listen on: localhost unless given; * is every address. For another one with -R the agent's \

@@ -16,7 +16,7 @@ const PROGRAMS: [&str; 2] = ["telexec-ssh", "ssh"];
                       telexec-ssh [FLAGS] [USER@]HOST [WORD]...",
     after_long_help = "\
 HOST is a TARGET (see telexec -h); names and credentials are those of telexec's configuration and environment. \
-The words are joined by spaces and run by the agent's shell, in the user's home. Without any, the user's \
+The words are joined by spaces and run by the login shell of the user's account, in its home. Without any, the user's \
 login shell runs.
 
 Flags, as with ssh(1), before and after HOST:

@@ -152,6 +152,8 @@ fn failure(args: &ToolArgs, error: &ToolError) -> Failure {
     }
 }
 
+const EXAMPLE: &str = "for example: telexec tool web1 bash '{\"command\": \"ls\"}'";
+
 fn params(text: &str) -> Result<Value, Failure> {
     let mut input = String::new();
     let text = match text {
@@ -162,11 +164,11 @@ fn params(text: &str) -> Result<Value, Failure> {
         }
         text => text,
     };
-    let params: Value = serde_json::from_str(text)
-        .map_err(|error| Failure::new(exit::USAGE, &error).context("the parameters are not JSON"))?;
+    let params: Value = serde_json::from_str(text).map_err(|error| {
+        Failure::new(exit::USAGE, &error).context("the parameters are not JSON").hint(Some(EXAMPLE))
+    })?;
     match params.is_object() {
         true => Ok(params),
-        false => Err(Failure::message(exit::USAGE, "the parameters are not a JSON object")
-            .hint(Some("for example: '{\"command\": \"ls\"}'"))),
+        false => Err(Failure::message(exit::USAGE, "the parameters are not a JSON object").hint(Some(EXAMPLE))),
     }
 }

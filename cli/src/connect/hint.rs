@@ -155,7 +155,9 @@ fn tls_hint(error: &rustls::Error) -> Option<&'static str> {
         }
         rustls::Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => Some("check the address, or select one of the names in the certificate with --server-name"),
+        ) => Some(
+            "check the address, or select one of the names in the certificate with --server-name (TELEXEC_SERVER_NAME, or server_name in the configuration)",
+        ),
         rustls::Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
             Some("issue a new certificate for the agent, and check this machine's clock")
         }

@@ -22,7 +22,7 @@ pub(crate) enum Destination {
 pub(crate) enum InvalidDestination {
     #[error("a Unix socket is written unix://{0}")]
     Path(String),
-    #[error("the user is a flag: -u {user} {host}")]
+    #[error("the user is a flag: -l {user} {host}")]
     User { user: String, host: String },
     #[error("{0:?} is not a host; for several hosts: telexec fleet -w {quoted} PROGRAM", quoted = quoted(.0))]
     Several(String),

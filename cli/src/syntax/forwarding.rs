@@ -11,7 +11,8 @@ pub(crate) struct Forwarding {
     pub(crate) to: Endpoint,
 }
 
-const FORMS: &str = "expected [BIND:]PORT:HOST:PORT, with a path of a Unix socket in the place of either side";
+const FORMS: &str =
+    "expected [BIND:]PORT:HOST:PORT, such as 8080:localhost:80; either side may be the path of a Unix socket";
 const ADDRESS: &str = "expected HOST:PORT, [IPv6]:PORT or /PATH";
 
 impl FromStr for Forwarding {

@@ -28,6 +28,8 @@ use crate::policy::{FileAction, FileUse};
 
 /// Pieces that wait for the caller.
 const MAX_WAITING: usize = 4;
+/// Reasons of denials that the caller is told.
+const MAX_NOTICES: usize = 20;
 
 /// Carries a session.
 ///
@@ -51,7 +53,7 @@ pub(super) async fn serve(
     helper.queue(Kind::Request, request.encode_to_vec().into());
     let (answers, waiting) = mpsc::channel(MAX_WAITING);
     let policy = current(&stack);
-    let tunnel = Tunnel { stack, call, helper, requests, answers, policy };
+    let tunnel = Tunnel { stack, call, helper, requests, answers, policy, notices: 0 };
     let task = AbortOnDropHandle::new(tokio::spawn(tunnel.run().in_current_span()));
     let responses = stream::unfold((waiting, task), async |(mut waiting, task)| {
         let answer = waiting.recv().await?;
@@ -68,12 +70,14 @@ struct Tunnel {
     answers: mpsc::Sender<Result<ServeSftpResponse, Status>>,
     /// The policy that permitted all that is open.
     policy: Option<Arc<str>>,
+    notices: usize,
 }
 
 impl Tunnel {
     async fn run(mut self) {
-        if let Err(error) = self.carry().await {
-            let _ = self.answers.send(Err(error_to_status(&error))).await;
+        match self.carry().await {
+            Ok(()) => self.helper.finish(),
+            Err(error) => drop(self.answers.send(Err(error_to_status(&error))).await),
         }
     }
 
@@ -116,7 +120,7 @@ impl Tunnel {
         match frame.kind {
             Kind::Data => {
                 self.check()?;
-                let sent = self.answers.send(Ok(ServeSftpResponse { data: frame.data })).await;
+                let sent = self.answers.send(Ok(ServeSftpResponse { data: frame.data, notice: String::new() })).await;
                 // the caller is gone
                 Ok(sent.is_err())
             }
@@ -152,8 +156,20 @@ impl Tunnel {
                 used.reported_elsewhere();
                 Ok(true)
             }
-            Err(ExecutorError::Denied { .. } | ExecutorError::Exhausted { .. }) => Ok(false),
+            Err(error @ (ExecutorError::Denied { .. } | ExecutorError::Exhausted { .. })) => {
+                self.notify(&error).await;
+                Ok(false)
+            }
             Err(error) => Err(error),
+        }
+    }
+
+    async fn notify(&mut self, denied: &ExecutorError) {
+        if self.notices < MAX_NOTICES {
+            self.notices += 1;
+            let notice = ServeSftpResponse { data: Bytes::new(), notice: denied.to_string() };
+            // a caller that is gone is noticed elsewhere
+            let _ = self.answers.send(Ok(notice)).await;
         }
     }
 

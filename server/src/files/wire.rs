@@ -57,12 +57,18 @@ impl Ask for ReadFileRequest {
 impl Ask for WriteFileHeader {
     fn ask(self) -> Result<Asked, InvalidCommand> {
         let path = path_from_wire("header.path", self.path, &self.path_bytes)?;
-        if self.executable && self.mode.is_some() {
-            return Err(InvalidCommand::new("header.executable", "is not for a file with header.mode"));
+        match self.source_mode {
+            Some(_) if self.mode.is_some() => {
+                return Err(InvalidCommand::new("header.source_mode", "is not for a file with header.mode"));
+            }
+            Some(mode) if mode > 0o777 => {
+                return Err(InvalidCommand::new("header.source_mode", "has bits beyond 0777"));
+            }
+            _ => {}
         }
         let task = WriteTask {
             path: path.as_bytes().to_vec(),
-            executable: self.executable,
+            source_mode: self.source_mode,
             mode: mode("header.mode", self.mode)?,
             make_parents: self.make_parents,
             exclusive: self.exclusive,

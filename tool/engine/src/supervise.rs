@@ -14,7 +14,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::containment::KillOnDrop;
 use crate::grant::Allowance;
@@ -147,7 +147,10 @@ impl Supervisor {
         let info = MainProcess { pid, start_time, user, working_directory };
         self.record.started(info.clone(), main.containment.clone(), Channels { input, terminal });
         answer(Ok(Started { id: self.record.id.clone(), pid, start_time }));
-        info!(pid, "started");
+        match self.record.is_internal {
+            true => debug!(pid, "started"),
+            false => info!(pid, "started"),
+        }
         self.observers.started(&info);
 
         let carried = self.carry(output, InputWriter::new(stdin).run(first, inputs.as_mut()));
@@ -389,7 +392,10 @@ impl Supervisor {
         record.release_retained_after(retained_for);
         // the answer goes out first
         tokio::task::yield_now().await;
-        log_end(&exited);
+        match record.is_internal {
+            true => debug!(cause = exited.cause.as_str(), exit_code = exited.exit_code(), "ended"),
+            false => log_end(&exited),
+        }
         drop(tracked);
         if !lingers {
             containment.release();

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::SystemTime;
 
-use crate::errno::{self, EACCES, EDQUOT, EEXIST, EFBIG, EMFILE, ENOENT, ENOSPC, ENOTDIR, EPERM, EROFS};
+use crate::errno::{self, EACCES, EDQUOT, EEXIST, EFBIG, EINVAL, EMFILE, ENOENT, ENOSPC, ENOTDIR, EPERM, EROFS};
 use crate::text::printable;
 
 /// A path on the machine: any bytes but NUL. A relative one begins at the home directory of the user.
@@ -153,6 +153,8 @@ fn reason(operation: FileOperation, errno: i32) -> Cow<'static, str> {
     match (operation, errno) {
         (FileOperation::Watch, ENOSPC) => "too many directories, or fs.inotify.max_user_watches is used up".into(),
         (FileOperation::Watch, EMFILE) => "fs.inotify.max_user_instances is used up".into(),
+        // what is opened, read and written is a file
+        (FileOperation::Open | FileOperation::Read | FileOperation::Write, EINVAL) => "not a regular file".into(),
         _ => errno::text(errno).into(),
     }
 }

@@ -124,8 +124,9 @@ pub struct FileRange {
 pub struct WriteOptions {
     /// Its permission bits; `None`: those of the file that is replaced, or 0644 less the umask.
     pub mode: Option<u32>,
-    /// Whoever may read it may execute it too. Not with `mode`.
-    pub executable: bool,
+    /// The permission bits of the file that this is a copy of: a new file has them, less the umask; one that is replaced
+    /// keeps its own, and is executable for whoever may read it if the source is executable. Not with `mode`.
+    pub source_mode: Option<u32>,
     /// Makes the directories that it is in.
     pub make_parents: bool,
     /// Fails if there is one.

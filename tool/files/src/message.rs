@@ -99,9 +99,9 @@ pub struct WriteTask {
     /// It need not be on the disk before the next [`Task::Sync`].
     #[prost(bool, tag = "6")]
     pub is_synced_later: bool,
-    /// Whoever may read it may execute it too.
-    #[prost(bool, tag = "7")]
-    pub executable: bool,
+    /// The permission bits of the file that this is a copy of.
+    #[prost(uint32, optional, tag = "7")]
+    pub source_mode: Option<u32>,
 }
 
 /// Lists a directory, by the bytes of the names.

@@ -22,6 +22,7 @@ use crate::sparse::digest_zeros;
 
 /// The mode of a file that is new, less the umask.
 const NEW_FILE: Mode = Mode::from_raw_mode(0o644);
+const EXECUTABLE: Mode = Mode::from_raw_mode(0o111);
 const WRITTEN: OFlags = OFlags::WRONLY.union(OFlags::CLOEXEC);
 
 /// Receives a file: its data, then the end. After a refusal what still comes of it is left to be skipped.
@@ -108,10 +109,13 @@ impl<'place> Draft<'place> {
         }
         let kept = replaced.map(|replaced| Mode::from_raw_mode(replaced.st_mode & 0o777));
         let asked = task.mode.map(|mode| Mode::from_raw_mode(mode & 0o7777));
-        let mode = asked.or(kept).unwrap_or_else(|| NEW_FILE.difference(current_umask()));
-        let executable =
-            if task.executable { Mode::from_raw_mode((mode.as_raw_mode() & 0o444) >> 2) } else { Mode::empty() };
-        fchmod(&self.file, mode.union(executable))
+        let source = task.source_mode.map(Mode::from_raw_mode);
+        let new = source.unwrap_or(NEW_FILE).difference(current_umask());
+        let added = match (kept, source) {
+            (Some(kept), Some(source)) if source.intersects(EXECUTABLE) => executable(kept),
+            _ => Mode::empty(),
+        };
+        fchmod(&self.file, asked.or(kept).unwrap_or(new).union(added))
     }
 
     fn write(&mut self, piece: &Piece<'_>, digest: &mut Context) -> io::Result<()> {
@@ -176,6 +180,11 @@ impl Drop for Draft<'_> {
             let _ = unlinkat(directory, &**name, AtFlags::empty());
         }
     }
+}
+
+/// For whoever may read it.
+fn executable(mode: Mode) -> Mode {
+    Mode::from_raw_mode((mode.as_raw_mode() & 0o444) >> 2)
 }
 
 /// A name that nobody can have taken.

@@ -153,7 +153,7 @@ impl Copy<'_> {
                     }
                 }
                 FileType::Fifo | FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice => {
-                    self.fail(collected, &format!("{}:{from}: no regular file, not copied", self.target));
+                    self.fail(collected, &format!("{}:{from}: not a regular file, not copied", self.target));
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use futures_util::StreamExt;
 use telexec_executor::{ExecutorError, FileContent, FileInfo, FileOperation, FilePath, FilePiece, FileRange, Files};
 
-use super::draft::{Draft, Links, NewMode, Received, Segment, Writer};
+use super::draft::{Draft, Links, NewMode, Received, Segment, Writer, replaced};
 use super::local_file::{here, length};
 use super::patience::Patience;
 use super::{Copy, Failed};
@@ -16,13 +16,17 @@ impl Copy<'_> {
     /// Copies a file of the target to this path, or continues to.
     pub(super) async fn download(&self, source: &FilePath, to: &Path) -> Result<(), Failed> {
         let failed = |operation| move |error: io::Error| Failed::File(here(operation, to, &error).to_string());
-        if to.is_dir() {
-            return Err(Failed::File(format!("{} is a directory", to.display())));
+        replaced(to, Links::Follow).map_err(failed(FileOperation::Write))?;
+        if let Some(directory) =
+            to.parent().filter(|directory| !directory.as_os_str().is_empty() && !directory.exists())
+        {
+            return Err(Failed::File(format!("there is no directory {}", directory.display())));
         }
         let (target, user) = (self.target.to_string(), self.args.user.as_deref().unwrap_or(""));
         let copy = [target.as_bytes(), source.as_bytes(), user.as_bytes()];
         let mut draft = Draft::resumable(to, &copy).map_err(failed(FileOperation::Open))?;
         let mut patience = Patience::new(self.args.reconnect.resume());
+        self.progress.begin(&source.to_string(), None);
         loop {
             let range;
             (draft, range) = missing(draft).await.map_err(failed(FileOperation::Read))?;
@@ -32,7 +36,7 @@ impl Copy<'_> {
             let is_lost = is_lost(&read);
             match read {
                 Ok(info) => {
-                    let mode = NewMode::Kept { executable: info.mode & 0o111 != 0 };
+                    let mode = NewMode::Like(info.mode);
                     return draft.publish(to, mode, Links::Follow).map_err(failed(FileOperation::Rename));
                 }
                 // the source is not what it was when that part of it was copied
@@ -54,6 +58,7 @@ impl Copy<'_> {
     /// Prints a file of the target.
     pub(super) async fn download_to_stdout(&self, source: &FilePath) -> Result<(), Failed> {
         let mut patience = Patience::new(self.args.reconnect.resume());
+        self.progress.begin(&source.to_string(), None);
         let mut printer = Printer::default();
         loop {
             let range = FileRange { offset: printer.offset, ..FileRange::default() };
@@ -80,10 +85,8 @@ impl Copy<'_> {
         patience: &mut Patience,
         mut give: impl FnMut(Received) -> F,
     ) -> Result<FileInfo, ExecutorError> {
-        self.progress.begin(&source.to_string(), None);
         let FileContent { info, mut pieces } = self.files.read(self.file(source.clone()), range).await?;
-        self.progress.begin(&source.to_string(), Some(info.size));
-        self.progress.skip(range.offset);
+        self.progress.skip(range.offset, Some(info.size));
         let mut is_wanted = give(Received::Begin(info.clone())).await;
         while is_wanted && let Some(piece) = pieces.next().await.transpose()? {
             self.progress.add(length(&piece));

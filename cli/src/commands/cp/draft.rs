@@ -39,11 +39,9 @@ pub(super) enum Links {
 #[derive(Clone, Copy)]
 pub(super) enum NewMode {
     As(u32),
-    /// Those of the file that it replaces, or of a new one.
-    Kept {
-        /// Whoever may read it may execute it too.
-        executable: bool,
-    },
+    /// A new file has those of its source, less the umask; one that is replaced keeps its own, and is executable for
+    /// whoever may read it if its source is executable.
+    Like(u32),
 }
 
 /// What comes of a file.
@@ -169,17 +167,36 @@ impl Draft {
         self.file.disable_cleanup(false);
         let length = self.file.stream_position()?;
         self.file.as_file().set_len(length)?;
-        let kept = std::fs::metadata(path).ok().filter(Metadata::is_file).map(|kept| kept.permissions().mode() & 0o777);
-        let kept = kept.unwrap_or_else(|| 0o666 & !umask());
-        let mode = match permissions {
-            NewMode::As(mode) => mode,
-            NewMode::Kept { executable: true } => kept | (kept & 0o444) >> 2,
-            NewMode::Kept { executable: false } => kept,
+        let replaced = replaced(path, links)?;
+        let mode = match (permissions, replaced.map(|replaced| replaced.permissions().mode() & 0o777)) {
+            (NewMode::As(mode), _) => mode,
+            (NewMode::Like(source), Some(kept)) if source & 0o111 != 0 => kept | (kept & 0o444) >> 2,
+            (NewMode::Like(_), Some(kept)) => kept,
+            (NewMode::Like(source), None) => source & 0o777 & !umask(),
         };
         self.file.as_file().set_permissions(Permissions::from_mode(mode))?;
         let followed = (links == Links::Follow).then(|| std::fs::canonicalize(path).ok()).flatten();
         let path = followed.unwrap_or_else(|| path.to_owned());
         self.file.persist(path).map(drop).map_err(|failed| failed.error)
+    }
+}
+
+/// What has this name.
+///
+/// # Errors
+/// It is something else than a file: a device, say, is not to be replaced by one.
+pub(super) fn replaced(path: &Path, links: Links) -> io::Result<Option<Metadata>> {
+    let found = match links {
+        Links::Follow => path.metadata(),
+        Links::Replace => path.symlink_metadata(),
+    };
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Ok(found) if found.is_file() => Ok(Some(found)),
+        Ok(found) if found.is_symlink() => Ok(None),
+        Ok(found) if found.is_dir() => Err(io::Error::from_raw_os_error(rustix::io::Errno::ISDIR.raw_os_error())),
+        Ok(_) => Err(io::Error::from_raw_os_error(rustix::io::Errno::INVAL.raw_os_error())),
+        Err(error) => Err(error),
     }
 }
 

@@ -18,10 +18,16 @@ static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 /// An error of the system with a file here.
 pub(super) fn here(operation: FileOperation, path: &Path, error: &io::Error) -> ExecutorError {
     let path = FilePath::new(path.as_os_str().as_encoded_bytes());
-    match error.raw_os_error() {
+    match errno(error) {
         Some(errno) => FileError { operation, path, errno }.into(),
         None => ExecutorError::Internal(format!("cannot {} {path}: {error}", operation.as_str())),
     }
+}
+
+/// The number of an error, which may be wrapped in another with a path that is only of this program.
+fn errno(error: &io::Error) -> Option<i32> {
+    let cause = || std::error::Error::source(error.get_ref()?)?.downcast_ref::<io::Error>();
+    error.raw_os_error().or_else(|| cause()?.raw_os_error())
 }
 
 /// The content of a file from a position on, and the SHA-256 of all of it, once all was read.

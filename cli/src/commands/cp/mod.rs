@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use telexec_client::{Agent, RemoteFiles};
-use telexec_executor::{ExecutorError, FileError, FileErrorKind, FilePath, FileTarget, FileType, Files};
+use telexec_executor::{ExecutorError, FileError, FileErrorKind, FileOperation, FilePath, FileTarget, FileType, Files};
 
 use self::patience::Patience;
 pub(crate) use self::progress::Progress;
@@ -29,7 +29,9 @@ use crate::syntax::{Destination, Location, last_name};
 const NOT_COPIED: u8 = 1;
 
 pub(crate) async fn run(mut args: CpArgs) -> Result<u8, Failure> {
-    let Some(last) = args.files.pop() else { return Err(usage("cp needs a source and a destination")) };
+    let Some(last) = args.files.pop().filter(|_| !args.files.is_empty()) else {
+        return Err(usage("cp needs a source and a destination"));
+    };
     let plan = Plan::new(&args, last)?;
     let target = plan.target.clone();
     if args.copy.user.is_none() {
@@ -76,7 +78,9 @@ impl Plan {
     fn new(args: &CpArgs, last: Location) -> Result<Self, Failure> {
         if let Location::Remote(target, path) = last {
             if args.files.iter().any(|source| matches!(source, Location::Remote(..))) {
-                return Err(usage("one side must be here: copy to a file here first"));
+                return Err(usage(
+                    "one side must be here: copy to a file here first, and write ./a:b for a file here whose name has a colon",
+                ));
             }
             return Ok(Self { target, transfer: Transfer::Upload(args.files.clone(), path) });
         }
@@ -231,10 +235,20 @@ impl<'a> Copy<'a> {
     /// Why a call failed.
     fn failed(&self, error: ExecutorError) -> Failed {
         match error {
-            ExecutorError::File(_) | ExecutorError::Corrupted { .. } => {
-                Failed::File(format!("{}: {error}", self.target))
-            }
+            ExecutorError::File(failed) => Failed::File(format!("{}: {failed}{}", self.target, advice(&failed))),
+            ExecutorError::Corrupted { .. } => Failed::File(format!("{}: {error}", self.target)),
             error => Failed::All(error),
+        }
+    }
+
+    /// Why a file could not be written there.
+    fn not_written(&self, error: ExecutorError) -> Failed {
+        match (&error, error_directory(&error)) {
+            (ExecutorError::File(failed), Some(directory)) => {
+                let advice = advice(failed);
+                Failed::File(format!("{}: there is no directory {directory}{advice}", self.target))
+            }
+            _ => self.failed(error),
         }
     }
 
@@ -270,4 +284,22 @@ fn below(directory: &FilePath, name: &OsStr) -> FilePath {
     }
     path.extend_from_slice(name.as_bytes());
     FilePath::new(path)
+}
+
+/// The directory of a file that could not be opened to be written, since that is missing.
+fn error_directory(error: &ExecutorError) -> Option<FilePath> {
+    let ExecutorError::File(FileError { operation: FileOperation::Open, path, .. }) = error else { return None };
+    let is_missing = matches!(error, ExecutorError::File(error) if error.kind() == FileErrorKind::NotFound);
+    let slash = path.as_bytes().iter().rposition(|byte| *byte == b'/').filter(|slash| *slash > 0)?;
+    is_missing.then(|| FilePath::new(path.as_bytes().get(..slash).unwrap_or_default()))
+}
+
+/// What looks like a shell's syntax in the name of a file that is missing.
+fn advice(error: &FileError) -> &'static str {
+    let path = error.path.as_bytes();
+    match error.kind() == FileErrorKind::NotFound {
+        true if path.starts_with(b"~") => " (~ is not expanded: relative paths begin at the home directory)",
+        true if path.iter().any(|byte| b"*?[".contains(byte)) => " (patterns are not expanded: use -r for a directory)",
+        _ => "",
+    }
 }

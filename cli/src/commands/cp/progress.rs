@@ -53,10 +53,11 @@ impl Progress {
         }
     }
 
-    /// So much of it was already there.
-    pub(super) fn skip(&self, bytes: u64) {
+    /// So much of it was already there; it has this size, if that is known by now.
+    pub(super) fn skip(&self, bytes: u64, total: Option<u64>) {
         if let Some(mut state) = self.state() {
             state.done = bytes;
+            state.total = total.or(state.total);
         }
     }
 

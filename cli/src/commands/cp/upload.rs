@@ -26,8 +26,8 @@ impl Copy<'_> {
         };
         let failed = |operation| move |error| Failed::File(here(operation, source, &error).to_string());
         let (_, metadata) = open().map_err(failed(FileOperation::Open))?;
-        let is_executable = metadata.permissions().mode() & 0o111 != 0;
-        let mut options = WriteOptions { executable: is_executable, ..WriteOptions::default() };
+        let source_mode = metadata.is_file().then(|| metadata.permissions().mode() & 0o777);
+        let mut options = WriteOptions { source_mode, ..WriteOptions::default() };
         if self.args.checksum {
             options.sha256 = Some(self.checksum(source).await?);
         }
@@ -44,15 +44,15 @@ impl Copy<'_> {
         loop {
             let (file, _) = open().map_err(failed(FileOperation::Open))?;
             options.upload = resumes.then(|| (id.clone(), known));
-            self.progress.skip(known);
+            self.progress.skip(known, None);
             let error = match self.send(source, file, &to, options.clone(), known).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
             if !resumes && !matches!(error, ExecutorError::Unreachable { .. }) {
-                return Err(self.failed(error));
+                return Err(self.not_written(error));
             }
-            patience.pause(error).await.map_err(|error| self.failed(error))?;
+            patience.pause(error).await.map_err(|error| self.not_written(error))?;
             if resumes {
                 let committed = self.committed(&mut patience, &id).await?;
                 if committed > known {
@@ -70,7 +70,7 @@ impl Copy<'_> {
         let stdin = stdin.map_err(|error| Failed::File(here(FileOperation::Open, source, &error).to_string()))?;
         self.progress.begin("-", None);
         let sent = self.send(source, File::from(stdin), &to, WriteOptions::default(), 0).await;
-        sent.map_err(|error| self.failed(error))
+        sent.map_err(|error| self.not_written(error))
     }
 
     /// How much of an upload the target has.

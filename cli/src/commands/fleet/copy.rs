@@ -36,6 +36,9 @@ enum Transfer {
 }
 
 pub(crate) async fn cp(mut args: FleetCpArgs) -> Result<u8, Failure> {
+    if args.files.len() < 2 {
+        return Err(Failure::message(exit::USAGE, "fleet cp needs a source and a destination"));
+    }
     let path = FilePath::new(args.files.pop().map(OsString::into_vec).unwrap_or_default());
     let sources: Vec<PathBuf> = args.files.into_iter().map(PathBuf::from).collect();
     if let Some((source, error)) = sources.iter().find_map(|source| Some((source, source.metadata().err()?))) {
@@ -48,6 +51,9 @@ pub(crate) async fn cp(mut args: FleetCpArgs) -> Result<u8, Failure> {
 
 pub(crate) async fn get(args: FleetGetArgs) -> Result<u8, Failure> {
     let (path, directory) = (args.path(), args.directory);
+    if directory.as_os_str() == "-" {
+        return Err(Failure::message(exit::USAGE, "fleet get needs a directory: standard output is one for all hosts"));
+    }
     copy(args.common, |hosts| Transfer::From(path, outdir::directories(&directory, hosts))).await
 }
 

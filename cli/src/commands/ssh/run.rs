@@ -78,7 +78,7 @@ fn invalid(flag: char, value: &str, error: &str) -> Failure {
 /// What is not served.
 pub(super) fn refuse(settings: &Settings) -> Result<(), Failure> {
     let what = if let Some(proxy) = &settings.proxy {
-        format!("{proxy}: hosts are reached directly, not through another host or a command")
+        format!("{proxy}: jump hosts and proxy commands are not supported: telexec connects to the agent itself")
     } else if let Some(tunnel) = &settings.tunnel {
         format!("-w {tunnel}: tunnels are not supported")
     } else {

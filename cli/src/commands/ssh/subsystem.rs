@@ -1,13 +1,13 @@
 //! -s: the only subsystem is sftp.
 
 use futures_util::{StreamExt, stream};
-use telexec_client::Agent;
+use telexec_client::{Agent, SftpAnswer};
 use telexec_executor::{ExecutorError, OutputStream};
 
 use super::line::Settings;
 use crate::args::ExecArgs;
 use crate::connect::{call_failure, with_agent};
-use crate::output::{Failure, OutputWriter, exit};
+use crate::output::{Failure, OutputWriter, exit, print_message_async, printable};
 use crate::terminal;
 
 /// Whether there is such a subsystem: its name, or the path of sftp-server, which old clients send.
@@ -30,8 +30,11 @@ pub(super) async fn sftp(settings: &Settings, args: ExecArgs) -> Result<u8, Fail
         };
         let mut answers = agent.files().sftp(args.user.clone(), input).await.map_err(failed)?;
         let mut output = OutputWriter::start()?;
-        while let Some(data) = answers.next().await {
-            output.write(OutputStream::Stdout, data.map_err(failed)?).await?;
+        while let Some(answer) = answers.next().await {
+            match answer.map_err(failed)? {
+                SftpAnswer::Data(data) => output.write(OutputStream::Stdout, data).await?,
+                SftpAnswer::Notice(text) => print_message_async(format!("{target}: {}", printable(&text))).await,
+            }
         }
         output.finish().await.map(|()| 0)
     };
