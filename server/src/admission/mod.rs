@@ -304,6 +304,13 @@ impl Guarded {
     /// Decides about a command.
     async fn judge(&self, command: Command) -> Result<Decided, ExecutorError> {
         if self.stack.policy.is_none() {
+            let command = match command.uses_user_shell() {
+                true => {
+                    let identity = self.call.caller.identity.as_str();
+                    self.stack.evaluator.resolve(identity, &self.stack.engine, command).await?.1
+                }
+                false => command,
+            };
             // made only if the audit log needs it
             let analysis = CommandAnalysis::new(self.stack.engine.shell(&command).as_deref());
             return Ok(Decided { command, analysis, decision: Decision::without_policy(), facts: None });

@@ -4,8 +4,7 @@
 use std::io;
 use std::thread::available_parallelism;
 
-use telexec_engine::LocalExecutor;
-use telexec_engine::{Lost, Workers};
+use telexec_engine::{LocalExecutor, Lost, ResolvedCommand, Workers};
 use telexec_executor::{Command, ExecutorError};
 
 use crate::analysis::CommandAnalysis;
@@ -49,26 +48,43 @@ impl PolicyEvaluator {
         command: Command,
         decide: impl FnOnce(&Facts) -> T + Send + 'static,
     ) -> Result<(Facts, T), ExecutorError> {
-        let (timeout, names_user) = (engine.timeout(&command), command.user().is_some());
-        let find_place = {
-            let engine = engine.clone();
-            move || (engine.resolve(&command).ok(), command)
-        };
-        let (place, command) = match names_user {
-            true => self.users.run(identity, find_place).await.map_err(lost)?,
-            false => find_place(),
-        };
-        let shell = match &place {
-            Some(place) => place.shell.clone(),
-            None => engine.shell(&command),
-        };
-        let analysis = CommandAnalysis::new(shell.as_deref());
+        let timeout = engine.timeout(&command);
+        let (place, command) = self.resolve(identity, engine, command).await?;
+        let analysis = CommandAnalysis::new(engine.shell(&command).as_deref());
         let decide = move || {
             let facts = Facts::at(command, analysis, place, timeout);
             let decision = decide(&facts);
             (facts, decision)
         };
         self.texts.run(identity, decide).await.map_err(lost)
+    }
+
+    /// Where a command would run, and the same command with the shell that it would really have; `None`: there is no such
+    /// user.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Internal`]: a worker panicked.
+    pub(crate) async fn resolve(
+        &self,
+        identity: &str,
+        engine: &LocalExecutor,
+        command: Command,
+    ) -> Result<(Option<ResolvedCommand>, Command), ExecutorError> {
+        let names_user = command.user().is_some();
+        let find = {
+            let engine = engine.clone();
+            move || (engine.resolve(&command).ok(), command)
+        };
+        let (place, command) = match names_user {
+            true => self.users.run(identity, find).await.map_err(lost)?,
+            false => find(),
+        };
+        let shell = place.as_ref().and_then(|place| place.shell.as_deref());
+        let command = match shell {
+            Some(shell) => command.with_user_shell(shell),
+            None => command,
+        };
+        Ok((place, command))
     }
 
     /// Applies `decide` to facts that are known already.

@@ -65,12 +65,11 @@ impl Use {
         Self::decide(stack, call, file, Some(pattern)).await
     }
 
-    /// Whether a search that was permitted may look at this too. It may be one of very many: what is denied is told to the
-    /// caller as a number, and not recorded.
+    /// Whether what was permitted may use this too. It may be one of very many, and is not recorded.
     ///
     /// # Errors
     /// [`ExecutorError::Denied`], without an explanation.
-    pub(super) fn permit_in_search(stack: &Stack, call: &Call, file: FileUse) -> Result<Self, ExecutorError> {
+    pub(super) fn permit_quietly(stack: &Stack, call: &Call, file: FileUse) -> Result<Self, ExecutorError> {
         call.caller.check()?;
         let decision = stack.decide(&call.caller, call.rpc, &Subject::File(&file), Detail::Verdict);
         stack.metrics.decided(call.rpc, decision.allowed);

@@ -91,7 +91,7 @@ impl Session {
 
     /// Gives the process its next task.
     pub(super) fn begin(&mut self, job: Job) {
-        let mut request = Request { asks: asks(&self.stack), task: Some(job.task) };
+        let mut request = request(&self.stack, job.task);
         let mut watch = None;
         let search = match &mut request.task {
             Some(Task::Search(task)) => {
@@ -266,8 +266,16 @@ impl Session {
         }
         let user = Some(self.helper.user().to_owned());
         let file = FileUse { action, path: String::from_utf8(question.path).ok(), user };
+        if question.is_part {
+            let is_permitted = Use::permit_quietly(&self.stack, &self.call, file.clone()).is_ok();
+            // one reason is enough
+            if is_permitted || self.current.denied.is_some() {
+                self.helper.queue(Kind::Verdict, Bytes::from(vec![u8::from(is_permitted)]));
+                return Ok(());
+            }
+        }
         let permitted = match &self.current.search {
-            Some(_) if !self.current.uses.is_empty() => Use::permit_in_search(&self.stack, &self.call, file),
+            Some(_) if !self.current.uses.is_empty() => Use::permit_quietly(&self.stack, &self.call, file),
             Some(Searching { regex: Some(regex) }) => {
                 Use::permit_search(&self.stack, &self.call, file, regex.clone()).await
             }
@@ -319,7 +327,7 @@ impl Session {
         }
         let user = Some(self.helper.user().to_owned());
         let file = FileUse { action: FileAction::Watch, path: String::from_utf8(directory.clone()).ok(), user };
-        let is_permitted = match Use::permit_in_search(&self.stack, &self.call, file) {
+        let is_permitted = match Use::permit_quietly(&self.stack, &self.call, file) {
             Ok(_) => true,
             Err(ExecutorError::Denied { .. }) => false,
             // the caller is known no more
@@ -358,6 +366,11 @@ impl Session {
     fn is_read(&self) -> bool {
         self.current.paths.iter().any(|(action, _)| *action == FileAction::Read)
     }
+}
+
+/// What a process is asked for.
+pub(super) fn request(stack: &Stack, task: Task) -> Request {
+    Request { asks: asks(stack), task: Some(task), asks_below: stack.policy.is_some() }
 }
 
 /// Whether each use of a file is decided, or recorded.

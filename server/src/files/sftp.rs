@@ -7,7 +7,7 @@ use futures_util::{StreamExt, stream};
 use prost::Message;
 use telexec_executor::{ExecutorError, InvalidCommand};
 use telexec_files::frame::{Kind, MAX_BYTES};
-use telexec_files::message::{Access, Answer, Done, Outcome, Question, Report, Request, Task};
+use telexec_files::message::{Access, Answer, Done, Outcome, Question, Report, Task};
 use telexec_proto::convert::error_to_status;
 use telexec_proto::v1::{ServeSftpRequest, ServeSftpResponse, serve_sftp_request};
 use tokio::sync::mpsc;
@@ -18,7 +18,7 @@ use tracing::Instrument;
 use super::frames::Frame;
 use super::helper::Helper;
 use super::judge::{Use, admit};
-use super::session::{asks, unexpected};
+use super::session::{request, unexpected};
 use crate::admission::Stack;
 use crate::audit::FileOutcome;
 use crate::call::Call;
@@ -49,7 +49,7 @@ pub(super) async fn serve(
     stack.start_limiter.count(&call.caller.identity).map_err(failed)?;
     let user = Some(header.user.as_str()).filter(|user| !user.is_empty());
     let mut helper = Helper::start(&stack.engine, call.caller.identity.as_str(), user).await.map_err(failed)?;
-    let request = Request { asks: asks(&stack), task: Some(Task::Sftp(Done {})) };
+    let request = request(&stack, Task::Sftp(Done {}));
     helper.queue(Kind::Request, request.encode_to_vec().into());
     let (answers, waiting) = mpsc::channel(MAX_WAITING);
     let policy = current(&stack);
@@ -151,6 +151,9 @@ impl Tunnel {
         };
         let path = String::from_utf8(question.path.clone()).ok();
         let file = FileUse { action, path, user: Some(self.helper.user().to_owned()) };
+        if question.is_part && Use::permit_quietly(&self.stack, &self.call, file.clone()).is_ok() {
+            return Ok(true);
+        }
         match Use::permit(&self.stack, &self.call, file).await {
             Ok(used) => {
                 used.reported_elsewhere();

@@ -19,6 +19,9 @@ use super::wire::{Answered, Asked};
 use crate::admission::Stack;
 use crate::call::Call;
 
+/// An upload with more zeros in holes is not kept for another call: its process may still be digesting them, which costs the
+/// caller nothing.
+const MAX_KEPT_HOLE_BYTES: u64 = 8 * 1024 * 1024 * 1024;
 /// Uploads of one identity that are remembered.
 const MAX_UPLOADS: usize = 256;
 
@@ -27,6 +30,8 @@ pub(super) struct Upload {
     session: Session,
     /// Bytes of its content that the process has, or will have before anything else.
     committed: u64,
+    /// Of these, zeros in holes.
+    holes: u64,
 }
 
 /// Why an upload goes on no further.
@@ -45,7 +50,7 @@ impl Upload {
     async fn start(stack: &Stack, call: &Call, asked: Asked) -> Result<Self, ExecutorError> {
         let mut session = Session::start(stack, call, asked.user.as_deref(), asked.job).await?;
         session.permitted().await?;
-        Ok(Self { session, committed: 0 })
+        Ok(Self { session, committed: 0, holes: 0 })
     }
 
     /// Writes all of these pieces, without the first `skipped` bytes, and gives the file its name.
@@ -67,9 +72,14 @@ impl Upload {
                     let known = skipped.min(length);
                     skipped -= known;
                     self.committed = self.committed.saturating_add(length - known);
+                    self.holes = self.holes.saturating_add(length - known);
                     self.session.queue(Kind::Hole, Bytes::copy_from_slice(&(length - known).to_be_bytes()));
                 }
                 Some(FilePiece::End { .. }) => return Err(Stopped::Upload(unexpected())),
+                None if skipped > 0 => {
+                    let reason = "the content is shorter than what the upload has already".to_owned();
+                    return Err(Stopped::Call(ExecutorError::FailedPrecondition { reason }));
+                }
                 None => break,
             }
             self.session.flush_much().await.map_err(Stopped::Upload)?;
@@ -141,6 +151,12 @@ impl State {
     }
 }
 
+impl State {
+    fn holds_many_zeros(&self) -> bool {
+        matches!(self, Self::Begun(upload) if upload.holes > MAX_KEPT_HOLE_BYTES)
+    }
+}
+
 impl Uploads {
     pub(super) fn new(grace: Duration) -> Self {
         Self { table: Arc::default(), grace }
@@ -197,8 +213,8 @@ impl Uploads {
                 *state = State::Done(Box::new(written.clone()), state.committed());
                 Ok(written)
             }
-            Err(Stopped::Call(error)) => Err(error),
-            Err(Stopped::Upload(error)) => {
+            Err(Stopped::Call(error)) if !state.holds_many_zeros() => Err(error),
+            Err(Stopped::Call(error) | Stopped::Upload(error)) => {
                 *state = State::Failed;
                 self.forget(&key, &slot);
                 Err(error)

@@ -15,6 +15,7 @@ pub mod search; // for files, and in them
 pub mod sftp; // for SFTP's clients
 pub mod watch; // changes, as they happen
 
+mod descend; // all that a directory contains
 mod list; // directories
 mod names; // of users and groups
 mod place; // from a path to an open directory and a name in it

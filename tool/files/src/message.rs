@@ -15,6 +15,9 @@ pub struct Request {
     /// What.
     #[prost(oneof = "Task", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13")]
     pub task: Option<Task>,
+    /// Whether it is also to ask about what a directory contains that is moved or removed.
+    #[prost(bool, tag = "14")]
+    pub asks_below: bool,
 }
 
 /// What is to be done.
@@ -177,6 +180,9 @@ pub struct Question {
     /// The path that it really has, without symbolic links.
     #[prost(bytes = "vec", tag = "2")]
     pub path: Vec<u8>,
+    /// It is another one of the same request: what is permitted is not recorded again.
+    #[prost(bool, tag = "3")]
+    pub is_part: bool,
 }
 
 /// What a question is about.

@@ -7,10 +7,12 @@ use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 use telexec_executor::{FileError, FileOperation, FilePath};
 
+use crate::descend::paths_below;
 use crate::frame::{self, Kind};
 use crate::message::{Access, Answer, Done, Info, Outcome, Question, Request, Task};
 use crate::names::Names;
 use crate::place::{Links, Place};
+use crate::search::{MAX_QUESTIONS, below};
 use crate::sync::Unsynced;
 use crate::{list, read, search, tree, tunnel, watch, write};
 
@@ -26,9 +28,10 @@ pub fn serve(input: impl Read, output: impl Write) -> io::Result<()> {
         unsynced: Unsynced::default(),
         data: Vec::new(),
         asks: false,
+        asks_below: false,
     };
     while let Some(request) = session.request()? {
-        session.asks = request.asks;
+        (session.asks, session.asks_below) = (request.asks, request.asks_below);
         let outcome = match request.task {
             Some(task) => session.outcome(task)?,
             None => return Err(malformed("a request without a task")),
@@ -85,6 +88,7 @@ pub(crate) struct Session<I, O> {
     /// Of the frame that was read last.
     data: Vec<u8>,
     asks: bool,
+    asks_below: bool,
 }
 
 impl<I: Read, O: Write> Session<I, O> {
@@ -114,7 +118,7 @@ impl<I: Read, O: Write> Session<I, O> {
             Task::Remove(task) => tree::remove(self, &task),
             Task::MakeLink(task) => tree::make_link(self, &task),
             Task::Sftp(_) => {
-                let served = tunnel::serve(&mut self.input, &mut self.output, self.asks);
+                let served = tunnel::serve(&mut self.input, &mut self.output, self.asks, self.asks_below);
                 served.map(|()| Outcome::Done(Done {})).map_err(Refusal::from)
             }
             Task::Sync(_) => self.unsynced.sync().map(|()| Outcome::Done(Done {})).map_err(Refusal::from),
@@ -168,9 +172,34 @@ impl<I: Read, O: Write> Session<I, O> {
 
     /// What the agent says of this, with the path that is really there.
     pub(crate) fn asked(&mut self, access: Access, real: &[u8]) -> io::Result<bool> {
-        self.ask(access, real)?;
+        self.ask(access, real, false)?;
         self.output.flush()?;
         self.verdict()
+    }
+
+    /// Whether the agent permits this with the content of a file or directory too, and with all that a directory contains.
+    /// Each access is to what has this path now, or is to have it.
+    pub(crate) fn permitted_whole(&mut self, place: &Place, accesses: &[(Access, &[u8])]) -> Result<(), Refusal> {
+        if !self.asks_below {
+            return Ok(());
+        }
+        let paths = paths_below(place).map_err(failure(FileOperation::Open, &place.real()))?;
+        let whole = |base: &&[u8]| {
+            std::iter::once(base.to_vec()).chain(paths.iter().map(|path| below(base, path))).collect::<Vec<_>>()
+        };
+        let uses = accesses.iter().flat_map(|(access, base)| whole(base).into_iter().map(|path| (*access, path)));
+        let uses: Vec<_> = uses.collect();
+        for some in uses.chunks(MAX_QUESTIONS) {
+            for (access, real) in some {
+                self.ask(*access, real, true)?;
+            }
+            self.output.flush()?;
+            let verdicts = some.iter().map(|_| self.verdict()).collect::<io::Result<Vec<_>>>()?;
+            if let Some(((_, denied), _)) = some.iter().zip(verdicts).find(|(_, verdict)| !verdict) {
+                return Err(Refusal::Denied(denied.clone()));
+            }
+        }
+        Ok(())
     }
 
     /// The same of several at once. Their verdicts must fit into a pipe.
@@ -181,15 +210,15 @@ impl<I: Read, O: Write> Session<I, O> {
     ) -> io::Result<Vec<bool>> {
         let mut asked = 0;
         for real in real {
-            self.ask(access, real)?;
+            self.ask(access, real, false)?;
             asked += 1;
         }
         self.output.flush()?;
         (0..asked).map(|_| self.verdict()).collect()
     }
 
-    fn ask(&mut self, access: Access, real: &[u8]) -> io::Result<()> {
-        let question = Question { access: access.into(), path: real.to_vec() };
+    fn ask(&mut self, access: Access, real: &[u8], is_part: bool) -> io::Result<()> {
+        let question = Question { access: access.into(), path: real.to_vec(), is_part };
         frame::write(&mut self.output, Kind::Question, &question.encode_to_vec())
     }
 

@@ -41,7 +41,7 @@ impl Scene {
 /// What comes for these frames; the pipe ends after them.
 fn frames(asks: bool, task: Task, rest: &[(Kind, &[u8])]) -> Vec<(Kind, Vec<u8>)> {
     let mut input = Vec::new();
-    let request = Request { asks, task: Some(task) };
+    let request = Request { asks, task: Some(task), ..Request::default() };
     frame::write(&mut input, Kind::Request, &request.encode_to_vec()).unwrap();
     for (kind, data) in rest {
         frame::write(&mut input, *kind, data).unwrap();
@@ -134,7 +134,7 @@ fn what_cannot_be_written_whole_changes_nothing() {
 #[test]
 fn after_a_refused_file_comes_the_next_request() {
     let scene = Scene::new();
-    let next = Request { asks: false, task: Some(Task::Info(scene.bytes(""))) }.encode_to_vec();
+    let next = Request { asks: false, task: Some(Task::Info(scene.bytes(""))), ..Request::default() }.encode_to_vec();
     let task = Task::Write(scene.writing("none/x"));
     let frames = frames(false, task, &[(Kind::Data, b"abc"), (Kind::End, b""), (Kind::Request, &next)]);
     assert!(matches!(outcome(&frames[0]), Outcome::Failed(_)));

@@ -79,6 +79,10 @@ pub(crate) fn rename<I: Read, O: Write>(session: &mut Session<I, O>, task: &Move
     let to = Place::of(&task.destination, Links::Keep).map_err(&to_failed)?;
     session.permitted(Access::Write, &from)?;
     session.permitted(Access::Write, &to)?;
+    // under its new path other rules are for it
+    let (source, destination) = (from.real(), to.real());
+    let accesses = [(Access::Read, &*source), (Access::Write, &*source), (Access::Write, &*destination)];
+    session.permitted_whole(&from, &accesses)?;
     let (old, new) = ((from.directory(), from.name()), (to.directory(), to.name()));
     match task.replace {
         true => renameat(old.0, old.1, new.0, new.1).map_err(&failed)?,
@@ -98,6 +102,7 @@ pub(crate) fn remove<I: Read, O: Write>(session: &mut Session<I, O>, task: &Remo
     let done = match is_directory(&place) {
         false => unlinkat(place.directory(), place.name(), AtFlags::empty()),
         true if task.recursive => {
+            session.permitted_whole(&place, &[(Access::Write, &place.real())])?;
             let directory = format!("/proc/self/fd/{}", place.directory().as_raw_fd());
             // which follows no link that is put in the way
             std::fs::remove_dir_all(Path::new(&directory).join(place.name())).map_err(|error| errno(&error))

@@ -18,9 +18,9 @@ const MAX_QUEUED_BYTES: usize = 8 * 1024 * 1024;
 ///
 /// # Errors
 /// As of [`sftp::serve`].
-pub(crate) fn serve(input: &mut impl Read, output: &mut impl Write, asks: bool) -> io::Result<()> {
+pub(crate) fn serve(input: &mut impl Read, output: &mut impl Write, asks: bool, asks_below: bool) -> io::Result<()> {
     let pipes = RefCell::new(Pipes { input, output, queued: VecDeque::new(), is_over: false });
-    sftp::serve(Input(&pipes), Output(&pipes), &mut Asking { pipes: &pipes, asks })
+    sftp::serve(Input(&pipes), Output(&pipes), &mut Asking { pipes: &pipes, asks, asks_below })
 }
 
 struct Pipes<'a, I, O> {
@@ -33,10 +33,14 @@ struct Pipes<'a, I, O> {
 }
 
 impl<I: Read, O: Write> Pipes<'_, I, O> {
-    /// The next frame; its data is queued.
-    fn next(&mut self, data: &mut Vec<u8>) -> io::Result<Kind> {
-        let kind = frame::read(self.input, data)?.unwrap_or(Kind::End);
-        match kind {
+    /// The next frame; its data is queued. `None`: the agent is gone.
+    fn next(&mut self, data: &mut Vec<u8>) -> io::Result<Option<Kind>> {
+        let kind = frame::read(self.input, data)?;
+        let Some(known) = kind else {
+            self.is_over = true;
+            return Ok(None);
+        };
+        match known {
             Kind::Data if self.queued.len() + data.len() > MAX_QUEUED_BYTES => return Err(malformed("too much data")),
             Kind::Data => self.queued.extend(data.iter()),
             Kind::End => self.is_over = true,
@@ -59,8 +63,8 @@ impl<I: Read, O: Write> Read for Input<'_, '_, I, O> {
         let mut data = Vec::new();
         while pipes.queued.is_empty() && !pipes.is_over {
             match pipes.next(&mut data)? {
-                Kind::Data | Kind::End => {}
-                _ => return Err(malformed("a frame where data was due")),
+                Some(Kind::Data | Kind::End) | None => {}
+                Some(_) => return Err(malformed("a frame where data was due")),
             }
         }
         pipes.queued.read(buffer)
@@ -85,25 +89,38 @@ impl<I: Read, O: Write> Write for Output<'_, '_, I, O> {
 struct Asking<'p, 'a, I, O> {
     pipes: &'p RefCell<Pipes<'a, I, O>>,
     asks: bool,
+    asks_below: bool,
 }
 
-impl<I: Read, O: Write> Gate for Asking<'_, '_, I, O> {
-    fn permit(&mut self, access: Access, real_path: &[u8]) -> io::Result<bool> {
-        if !self.asks {
-            return Ok(true);
-        }
+impl<I: Read, O: Write> Asking<'_, '_, I, O> {
+    fn ask(&mut self, access: Access, real_path: &[u8], is_part: bool) -> io::Result<bool> {
         let mut pipes = self.pipes.borrow_mut();
-        let question = Question { access: access.into(), path: real_path.to_vec() };
+        let question = Question { access: access.into(), path: real_path.to_vec(), is_part };
         pipes.send(Kind::Question, &question.encode_to_vec())?;
         let mut data = Vec::new();
         loop {
             match pipes.next(&mut data)? {
-                Kind::Verdict => return Ok(data == [1]),
-                Kind::Data => {}
-                Kind::End => return Err(io::ErrorKind::UnexpectedEof.into()),
-                _ => return Err(malformed("a frame where a verdict was due")),
+                Some(Kind::Verdict) => return Ok(data == [1]),
+                // the end of the requests, which are answered all the same
+                Some(Kind::Data | Kind::End) => {}
+                Some(_) => return Err(malformed("a frame where a verdict was due")),
+                None => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
         }
+    }
+}
+
+impl<I: Read, O: Write> Gate for Asking<'_, '_, I, O> {
+    fn permit(&mut self, access: Access, real_path: &[u8]) -> io::Result<bool> {
+        if self.asks { self.ask(access, real_path, false) } else { Ok(true) }
+    }
+
+    fn permit_part(&mut self, access: Access, real_path: &[u8]) -> io::Result<bool> {
+        self.ask(access, real_path, true)
+    }
+
+    fn judges_parts(&self) -> bool {
+        self.asks_below
     }
 
     fn closed(&mut self, file: ClosedFile) -> io::Result<()> {

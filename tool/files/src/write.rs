@@ -125,10 +125,13 @@ impl<'place> Draft<'place> {
                 self.file.write_all(data)
             }
             Piece::Hole(length) => {
+                let too_large = || io::Error::from_raw_os_error(Errno::FBIG.raw_os_error());
+                let offset = i64::try_from(*length).map_err(|_| too_large())?;
+                // before its digest, which takes long: it may be larger than a file can be
+                let end = self.file.seek(SeekFrom::Current(offset)).map_err(|_| too_large())?;
+                self.file.set_len(end)?;
                 digest_zeros(digest, *length);
-                let length =
-                    i64::try_from(*length).map_err(|_| io::Error::from_raw_os_error(Errno::FBIG.raw_os_error()))?;
-                self.file.seek(SeekFrom::Current(length)).map(drop)
+                Ok(())
             }
         }
     }

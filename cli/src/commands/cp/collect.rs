@@ -94,37 +94,41 @@ impl Copy<'_> {
             }
             let answer = answers.next().await?;
             let answer = answer.ok_or_else(|| ExecutorError::Internal("an answer is missing".to_owned()))?;
-            self.take(collected, answer);
+            self.take(collected, answer)?;
             *progressed = true;
         }
     }
 
-    fn take(&self, collected: &mut Collected, answer: TransferAnswer) {
-        let Some(wanted) = collected.asked.front().cloned() else { return };
-        let is_last = match answer {
-            TransferAnswer::Listed(page) => {
+    /// # Errors
+    /// It answers something else than what was asked: an agent that lies must not write where nothing was asked for.
+    fn take(&self, collected: &mut Collected, answer: TransferAnswer) -> Result<(), ExecutorError> {
+        let wanted = collected.asked.front().cloned().ok_or_else(unexpected)?;
+        let is_last = match (answer, &wanted.kind) {
+            (TransferAnswer::Listed(page), Kind::Directory(_)) => {
                 self.list(collected, &wanted, page);
                 true
             }
-            TransferAnswer::Opened(info) => {
+            (TransferAnswer::Opened(info), Kind::File) if collected.current.is_none() => {
                 self.open(collected, &wanted, &info);
                 false
             }
-            TransferAnswer::Piece(piece) => {
+            (TransferAnswer::Piece(piece), Kind::File) if collected.current.is_some() => {
                 let is_last = matches!(piece, FilePiece::End { .. });
                 self.write(collected, &wanted, piece);
                 is_last
             }
-            TransferAnswer::Failed(error) => {
+            (TransferAnswer::Failed(error), _) => {
                 collected.current = None;
                 self.fail(collected, &format!("{}: {error}", self.target));
                 true
             }
-            TransferAnswer::Written(_) | TransferAnswer::Done => true,
+            _ => return Err(unexpected()),
         };
         if is_last {
+            collected.current = None;
             collected.asked.pop_front();
         }
+        Ok(())
     }
 
     /// What is in a directory is to be asked for next.
@@ -179,7 +183,10 @@ impl Copy<'_> {
     fn write(&self, collected: &mut Collected, wanted: &Wanted, piece: FilePiece) {
         self.progress.add(length(&piece));
         let is_last = matches!(piece, FilePiece::End { .. });
-        let Some(Some((mut draft, mode))) = collected.current.take() else { return };
+        let Some(Some((mut draft, mode))) = collected.current.take() else {
+            collected.current = Some(None);
+            return;
+        };
         let written = match draft.write(&Received::Piece(piece)) {
             Ok(()) if is_last => draft.publish(&wanted.to, NewMode::As(mode), Links::Replace),
             Ok(()) => {
@@ -200,6 +207,10 @@ impl Copy<'_> {
         self.say(text);
         collected.any_failed = true;
     }
+}
+
+fn unexpected() -> ExecutorError {
+    ExecutorError::Internal("the agent answers something else than what was asked".to_owned())
 }
 
 /// If the transfer has ended, its answers say so.

@@ -1,7 +1,7 @@
 //! One file from the target.
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use futures_util::StreamExt;
 use telexec_executor::{ExecutorError, FileContent, FileInfo, FileOperation, FilePath, FilePiece, FileRange, Files};
@@ -15,6 +15,8 @@ use crate::connect::is_lost;
 impl Copy<'_> {
     /// Copies a file of the target to this path, or continues to.
     pub(super) async fn download(&self, source: &FilePath, to: &Path) -> Result<(), Failed> {
+        // beside what a link leads to, the content gets its name in one step
+        let to = &followed(to);
         let failed = |operation| move |error: io::Error| Failed::File(here(operation, to, &error).to_string());
         replaced(to, Links::Follow).map_err(failed(FileOperation::Write))?;
         if let Some(directory) =
@@ -95,6 +97,12 @@ impl Copy<'_> {
         }
         Ok(info)
     }
+}
+
+/// What a symbolic link leads to; also one whose target does not exist yet.
+fn followed(path: &Path) -> PathBuf {
+    let target = || Some(path.parent()?.join(std::fs::read_link(path).ok()?));
+    std::fs::canonicalize(path).ok().or_else(target).unwrap_or_else(|| path.to_owned())
 }
 
 /// The same, and what is missing in it.

@@ -148,15 +148,16 @@ impl Draft {
     }
 
     pub(super) fn write(&mut self, received: &Received) -> io::Result<()> {
-        self.segment.add(received)?;
         match received {
             Received::Piece(FilePiece::Data(data)) => self.file.write_all(data)?,
             Received::Piece(FilePiece::Hole(length)) => {
                 let length = i64::try_from(*length).map_err(io::Error::other)?;
-                self.file.seek(SeekFrom::Current(length))?;
+                let end = self.file.seek(SeekFrom::Current(length))?;
+                self.file.as_file().set_len(end)?;
             }
-            Received::Piece(FilePiece::End { .. }) | Received::Begin(_) => return Ok(()),
+            Received::Piece(FilePiece::End { .. }) | Received::Begin(_) => return self.segment.add(received),
         }
+        self.segment.add(received)?;
         let position = self.file.stream_position()?;
         self.keep_from(position);
         Ok(())

@@ -119,6 +119,22 @@ impl Command {
         &self.program
     }
 
+    /// Whether its text is for [`USER_SHELL`].
+    pub fn uses_user_shell(&self) -> bool {
+        matches!(&self.program, Program::Shell { shell: Some(shell), .. } if shell == USER_SHELL)
+    }
+
+    /// The same with this shell in place of [`USER_SHELL`], if its text is for that.
+    #[must_use]
+    pub fn with_user_shell(mut self, known: &str) -> Self {
+        if let Program::Shell { shell: Some(shell), .. } = &mut self.program
+            && shell == USER_SHELL
+        {
+            known.clone_into(shell);
+        }
+        self
+    }
+
     /// What it runs as one text, for rules and for people: the shell text, or the arguments joined by spaces.
     pub fn text(&self) -> String {
         match &self.program {

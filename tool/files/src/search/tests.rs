@@ -81,7 +81,7 @@ fn answers(output: &[u8]) -> (Vec<Question>, Vec<Outcome>) {
 
 fn outcomes(task: SearchTask) -> Vec<Outcome> {
     let mut input = Vec::new();
-    let request = Request { asks: false, task: Some(Task::Search(task)) };
+    let request = Request { asks: false, task: Some(Task::Search(task)), ..Request::default() };
     frame::write(&mut input, Kind::Request, &request.encode_to_vec()).unwrap();
     let mut output = Vec::new();
     serve(&input[..], &mut output).unwrap();
@@ -292,7 +292,7 @@ fn each_directory_and_each_file_is_asked_about_by_its_real_path() {
         (Access::Read, scene.path("z"), 1),
     ];
     let mut input = Vec::new();
-    let request = Request { asks: true, task: Some(Task::Search(task)) };
+    let request = Request { asks: true, task: Some(Task::Search(task)), ..Request::default() };
     frame::write(&mut input, Kind::Request, &request.encode_to_vec()).unwrap();
     for (_, _, verdict) in &asked {
         frame::write(&mut input, Kind::Verdict, &[*verdict]).unwrap();

@@ -55,6 +55,19 @@ pub trait Gate {
     /// Nobody can decide: the session ends.
     fn permit(&mut self, access: Access, real_path: &[u8]) -> io::Result<bool>;
 
+    /// The same for what a file that moves has in it, or a directory that moves contains, if [`judges_parts`](Self::judges_parts).
+    ///
+    /// # Errors
+    /// As of [`permit`](Self::permit).
+    fn permit_part(&mut self, access: Access, real_path: &[u8]) -> io::Result<bool> {
+        self.permit(access, real_path)
+    }
+
+    /// Whether [`permit_part`](Self::permit_part) is to be asked. Default: no.
+    fn judges_parts(&self) -> bool {
+        false
+    }
+
     /// A file (no directory) that was open is closed, by the client or because the session ends.
     ///
     /// # Errors

@@ -107,6 +107,7 @@ impl<O: Write, G: Gate> Session<'_, O, G> {
         let (from, to) = (entry(source).map_err(&failed)?, entry(destination).map_err(&to_failed)?);
         self.permitted(Access::Write, &from)?;
         self.permitted(Access::Write, &to)?;
+        self.permitted_move(&from, &to)?;
         rename(&from, &to).map_err(|error| if error == Errno::EXIST { to_failed(error) } else { failed(error) })?;
         Ok(self.answers.done(id)?)
     }

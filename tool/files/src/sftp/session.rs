@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 
 use rustix::io::Errno;
-use telexec_executor::{FileError, FilePath};
+use telexec_executor::{FileError, FileOperation, FilePath};
 
 use super::answers::{Answers, Packet};
 use super::extensions::EXTENSIONS;
@@ -11,9 +11,11 @@ use super::handles::{Handles, Open};
 use super::packets::Packets;
 use super::wire::{Fields, Status, VERSION, answer, request};
 use super::{Access, ClosedFile, Gate};
+use crate::descend::paths_below;
 use crate::names::Names;
 use crate::place::Place;
-use crate::session::malformed;
+use crate::search::below;
+use crate::session::{failure, malformed};
 
 /// Why a request has no result.
 pub(crate) enum Refusal {
@@ -151,6 +153,23 @@ impl<'gate, O: Write, G: Gate> Session<'gate, O, G> {
             true => Ok(()),
             false => Err(Refusal::Denied(access, path)),
         }
+    }
+
+    /// Whether the gate permits a move with all that moves: under its new path other rules are for it.
+    pub(crate) fn permitted_move(&mut self, from: &Place, to: &Place) -> Result<(), Refusal> {
+        if !self.gate.judges_parts() {
+            return Ok(());
+        }
+        let (source, destination) = (from.real(), to.real());
+        let paths = paths_below(from).map_err(failure(FileOperation::Open, &source))?;
+        for (access, base) in [(Access::Read, &source), (Access::Write, &source), (Access::Write, &destination)] {
+            for path in std::iter::once(base.clone()).chain(paths.iter().map(|path| below(base, path))) {
+                if !self.gate.permit_part(access, &path)? {
+                    return Err(Refusal::Denied(access, path));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Tells the gate what was done with a file.

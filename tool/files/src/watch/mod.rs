@@ -16,12 +16,13 @@ use std::os::unix::ffi::OsStrExt;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, statat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use telexec_executor::{FileError, FileOperation};
 
 use self::directories::Directories;
 use self::message::{Change, Event, Events, WatchTask};
+use crate::descend::entries;
 use crate::message::{Access, Done, Outcome};
 use crate::place::{Links, Place, is_own_process, real_path};
 use crate::search::{MAX_QUESTIONS, below};
@@ -245,7 +246,8 @@ impl Watch<'_> {
                 if !self.add(&path, &opened)? {
                     continue;
                 }
-                for (name, is_directory) in entries(opened) {
+                // what cannot be read is not there
+                for (name, is_directory) in entries(opened).into_iter().flatten().map_while(Result::ok) {
                     let path = below(&path, &name);
                     if reports {
                         self.report(session, Change::Created, path.clone())?;
@@ -357,26 +359,6 @@ impl Watch<'_> {
 /// By the open file, whatever has its name now.
 fn add_watch(queue: &OwnedFd, opened: &OwnedFd) -> Result<i32, Errno> {
     inotify::add_watch(queue, format!("/proc/self/fd/{}", opened.as_raw_fd()), CHANGES)
-}
-
-/// The names in a directory, and whether they are directories. What cannot be read is not there.
-fn entries(directory: OwnedFd) -> impl Iterator<Item = (Vec<u8>, bool)> {
-    let read = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let names = openat(&directory, ".", read, Mode::empty()).and_then(Dir::new).into_iter().flatten();
-    names.map_while(Result::ok).filter_map(move |entry| {
-        let name = entry.file_name().to_bytes();
-        if matches!(name, b"." | b"..") {
-            return None;
-        }
-        let kind = match entry.file_type() {
-            FileType::Unknown => {
-                let stat = statat(&directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
-                FileType::from_raw_mode(stat.st_mode)
-            }
-            kind => kind,
-        };
-        Some((name.to_vec(), kind == FileType::Directory))
-    })
 }
 
 fn change(what: ReadFlags) -> Option<Change> {
