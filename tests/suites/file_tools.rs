@@ -113,6 +113,23 @@ async fn what_changed_since_it_was_read_is_not_overwritten() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn edits_at_the_same_time_are_all_made() {
+    let (agent, here) = (Agent::start(), directory());
+    let caller = Caller::new(&agent, here.path()).await;
+    let text: String = (0..8).map(|n| format!("<{n}>\n")).collect();
+    std::fs::write(here.path().join("file"), text).unwrap();
+    let edit = |n: usize| {
+        caller.text(
+            "edit_file",
+            json!({ "path": "file", "old_string": format!("<{n}>"), "new_string": format!("[{n}]") }),
+        )
+    };
+    futures_util::future::join_all((0..8).map(edit)).await;
+    let expected: String = (0..8).map(|n| format!("[{n}]\n")).collect();
+    assert_eq!(std::fs::read_to_string(here.path().join("file")).unwrap(), expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_file_is_written_with_its_directories() {
     let (agent, here) = (Agent::start(), directory());
     let caller = Caller::new(&agent, here.path()).await;

@@ -127,8 +127,8 @@ mod tests {
     fn what_is_written_otherwise_elsewhere_is_explained() {
         for (text, why) in [
             ("/run/telexec/agent.sock", "unix:///run/telexec/agent.sock"),
-            ("root@web1", "-u root web1"),
-            ("root@web1:22", "-u root web1:22"),
+            ("root@web1", "-l root web1"),
+            ("root@web1:22", "-l root web1:22"),
             ("@web", "is not a host"),
             ("web1,web2", "telexec fleet -w web1,web2 PROGRAM"),
             ("ssh://web1", "unknown scheme"),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use telexec_tests::{Agent, Proxy, children, until, within};
+use telexec_tests::{Agent, Proxy, Scrape, children, until, within};
 use tempfile::TempDir;
 use tokio::process::Command;
 
@@ -145,7 +145,7 @@ async fn what_cannot_be_copied_is_named_and_the_rest_is_copied() {
     let said = scene.copy(&[&scene.remote("none"), &scene.remote("good"), "."]).await;
     assert!(said.failure(1).contains("none: no such file or directory"), "{said:?}");
     let said = scene.copy(&["good", &scene.remote("none/x")]).await;
-    assert!(said.failure(1).contains("none/x: no such file or directory"), "{said:?}");
+    assert!(said.failure(1).contains("there is no directory"), "{said:?}");
     let said = scene.copy(&["-l", "nobody-here", "good", &scene.remote("x")]).await;
     assert!(said.failure(125).contains("no such user"), "{said:?}");
     for (args, why) in [
@@ -224,52 +224,75 @@ async fn copies_are_exact_through_cuts() {
 }
 
 /// Begins to copy it, and stops while it is being copied.
-async fn interrupted(scene: &Scene, from: &str, to: &str, signal: Signal, has_begun: impl Fn() -> bool) {
+async fn interrupted(scene: &Scene, from: &str, to: &str, signal: Signal, has_begun: impl AsyncFn() -> bool) {
     let mut child = scene.cp(&["-q", from, to]).spawn().unwrap();
-    until("a part has arrived", async || has_begun()).await;
+    until("a part has arrived", async || has_begun().await).await;
     kill_process(Pid::from_raw(child.id().unwrap().cast_signed()).unwrap(), signal).unwrap();
     assert!(!within(child.wait()).await.unwrap().success());
 }
 
+/// In both directions: by how much the agent has received and sent, little is copied twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_copy_continues_when_it_is_repeated() {
-    let scene = Scene::start();
-    let content = random(80_000_000);
+    let mut scene = Scene::start();
+    scene.agent = Agent::builder().args(["--metrics-listen", "tcp://127.0.0.1:0"]).start();
+    let content = random(150_000_000);
     std::fs::write(scene.here("file"), &content).unwrap();
-    for _ in 0..3 {
-        let mut child = scene.cp(&["-q", "file", &scene.remote("file")]).spawn().unwrap();
-        tokio::time::sleep(Duration::from_millis(150)).await;
-        let _ = child.kill().await;
+    let remote = scene.remote("file");
+    for (way, from, to) in [("received", "file", &remote[..]), ("sent", &remote, "back")] {
+        let counted = async || Scrape::of(&scene.agent).await.value(&format!("telexec_file_{way}_bytes_total"));
+        for (round, signal) in [(1.0, Signal::KILL), (2.0, Signal::INT)] {
+            interrupted(&scene, from, to, signal, async || counted().await > round * 45_000_000.0).await;
+            assert!(!scene.here("back").exists() && scene.there("file").exists() == (way == "sent"), "{way}");
+        }
+        scene.copy(&["-q", from, to]).await.answer();
+        let all = counted().await;
+        // anew it would be more than 45 + 90 + 150
+        assert!(all < 240_000_000.0, "{way} {all} bytes");
     }
-    scene.copy(&["file", &scene.remote("file")]).await.answer();
-    assert!(std::fs::read(scene.there("file")).unwrap() == content);
+    assert!(std::fs::read(scene.here("back")).unwrap() == content);
     only(scene.there.path(), &["file"]);
+    only(scene.here.path(), &["back", "file"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interrupted_copy_from_the_target_continues_when_it_is_repeated() {
+async fn only_files_are_replaced_and_links_are_followed() {
     let scene = Scene::start();
-    let content = random(120_000_000);
-    std::fs::write(scene.there("file"), &content).unwrap();
-    let kept = || {
-        let entries = std::fs::read_dir(scene.here.path()).unwrap().map(Result::unwrap);
-        let mut parts = entries.filter(|entry| entry.file_name().as_bytes().starts_with(b".telexec-part-"));
-        parts.next().map_or(0, |part| part.metadata().unwrap().len())
-    };
-    let mut sizes = vec![0];
-    for signal in [Signal::KILL, Signal::INT] {
-        let before = sizes[sizes.len() - 1];
-        interrupted(&scene, &scene.remote("file"), "file", signal, || kept() > before + 4_000_000).await;
-        sizes.push(kept());
-        assert!(!scene.here("file").exists());
+    std::fs::write(scene.there("file"), "new").unwrap();
+    std::fs::set_permissions(scene.there("file"), std::fs::Permissions::from_mode(0o750)).unwrap();
+    let fifo = std::process::Command::new("mkfifo").arg(scene.here("fifo")).status();
+    assert!(fifo.unwrap().success());
+    symlink("fifo", scene.here("link")).unwrap();
+    for name in ["fifo", "link"] {
+        let said = scene.copy(&["-q", &scene.remote("file"), name]).await;
+        assert!(said.failure(1).contains("not a regular file"), "{said:?}");
+        assert!(!scene.here(name).metadata().unwrap().is_file());
     }
-    assert!(sizes.is_sorted() && sizes[2] < content.len() as u64, "{sizes:?}");
-    // by another copy, to another name, nothing of it is used
-    std::fs::write(scene.there("other"), b"other").unwrap();
-    scene.copy(&["-q", &scene.remote("other"), "other"]).await.answer();
-    scene.copy(&["-q", &scene.remote("file"), "file"]).await.answer();
-    assert!(std::fs::read(scene.here("file")).unwrap() == content);
-    only(scene.here.path(), &["file", "other"]);
+    // on another file system, and to what is not there yet
+    let elsewhere = tempfile::tempdir_in("/dev/shm").unwrap();
+    std::fs::write(elsewhere.path().join("old"), "old").unwrap();
+    std::fs::set_permissions(elsewhere.path().join("old"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    for name in ["old", "none"] {
+        symlink(elsewhere.path().join(name), scene.here(name)).unwrap();
+        scene.copy(&["-q", &scene.remote("file"), name]).await.answer();
+        assert_eq!(std::fs::read(elsewhere.path().join(name)).unwrap(), b"new");
+        assert!(scene.here(name).is_symlink());
+    }
+    // a file that is replaced is executable for whoever may read it; a new one has the permissions of its source
+    assert_eq!((mode(&elsewhere.path().join("old")), mode(&elsewhere.path().join("none"))), (0o700, 0o750));
+    std::fs::write(scene.here("private"), "x").unwrap();
+    std::fs::set_permissions(scene.here("private"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    scene.copy(&["-q", "private", &scene.remote("private")]).await.answer();
+    assert_eq!(mode(&scene.there("private")), 0o600);
+    for (from, to, text) in [
+        ("private", &scene.remote("no/file")[..], "there is no directory"),
+        (&scene.remote("file"), "no/file", "there is no directory no"),
+        (&scene.remote("*"), "x", "patterns are not expanded"),
+        (&format!("{}:~/none", scene.agent.uri()), "x", "~ is not expanded"),
+    ] {
+        let said = scene.copy(&["-q", from, to]).await;
+        assert!(said.failure(1).contains(text), "{said:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -281,7 +304,7 @@ async fn what_an_interrupted_copy_has_left_is_used_for_the_same_content_alone() 
         names.filter(|path| path.file_name().unwrap() != "file").collect::<Vec<_>>()
     };
     let size = |path: &PathBuf| std::fs::metadata(path).map_or(0, |file| file.len());
-    let has_begun = || parts().first().is_some_and(|part| size(part) > 8_000_000);
+    let has_begun = async || parts().first().is_some_and(|part| size(part) > 8_000_000);
     // of the same size
     let content = random(120_000_000);
     interrupted(&scene, &scene.remote("file"), "file", Signal::KILL, has_begun).await;

@@ -21,6 +21,7 @@ mod fleet;
 mod help;
 mod input;
 mod logs;
+mod lying_agent;
 mod reconnect;
 mod terminal;
 mod tool;

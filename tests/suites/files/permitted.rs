@@ -97,6 +97,42 @@ async fn files_are_judged_by_where_they_really_are() {
     assert_eq!(std::fs::read(scene.at("secret")).unwrap(), b"secret");
 }
 
+#[tokio::test]
+async fn what_is_forbidden_does_not_move_or_go_with_a_directory() {
+    let (certs, dir) = (Certs::new(), tempfile::tempdir().unwrap());
+    let root = dir.path().canonicalize().unwrap();
+    let shown = root.display();
+    let policy = format!(
+        r#"
+        permit(principal, action in Action::"files", resource) when {{ context.path like "{shown}/*" }};
+        forbid(principal, action == Action::"ReadFile", resource) when {{ context.path like "{shown}/unread*" }};
+        forbid(principal, action in Action::"files", resource) when {{ context.path like "{shown}/d/secret/*" }};
+        forbid(principal, action == Action::"WriteFile", resource) when {{ context.path like "{shown}/kept/*" }};
+        "#
+    );
+    let agent = Agent::builder().mtls(&certs).policy(policy).start();
+    for file in ["unread", "d/secret/file", "d/open", "e/deep/file", "kept/file"] {
+        std::fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
+        std::fs::write(root.join(file), "x").unwrap();
+    }
+    let files = agent.connect_as(&certs.ca.issue(Leaf::client("someone"))).await.files();
+    let rename = async |from: &str, to: &str| {
+        within(files.rename(target(&root.join(from)), super::path(&root.join(to)), false)).await
+    };
+    assert!(denied(rename("unread", "read").await).contains("ReadFile"));
+    for directory in ["d", "d/secret"] {
+        let reason = denied(rename(directory, "moved").await);
+        assert!(reason.contains("ReadFile") || reason.contains("WriteFile"), "{reason}");
+        denied(within(files.remove(target(&root.join(directory)), true)).await);
+    }
+    denied(rename("e", "kept/e").await);
+    assert!(["unread", "d/secret/file", "d/open", "e/deep/file"].iter().all(|file| root.join(file).exists()));
+    rename("e", "f").await.unwrap();
+    assert!(root.join("f/deep/file").exists());
+    within(files.remove(target(&root.join("f")), true)).await.unwrap();
+    assert!(!root.join("f").exists());
+}
+
 /// What a name leads to changes all the time; what is permitted is what is read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_that_is_swapped_in_leads_nowhere() {

@@ -4,7 +4,7 @@ use futures_util::{StreamExt, stream};
 use telexec_executor::{ExecutionId, ExecutorError, FilePiece, FilePieces, FileRange, Files, WriteOptions};
 use telexec_tests::{Agent, children, until, within};
 
-use super::{names, pieces, read, sha256, target};
+use super::{failed, names, pieces, read, sha256, target};
 
 fn options(id: &ExecutionId, offset: u64) -> WriteOptions {
     WriteOptions { upload: Some((id.clone(), offset)), ..WriteOptions::default() }
@@ -52,6 +52,45 @@ async fn an_upload_that_is_cut_ten_times_is_complete() {
     let again = within(files.write(target(&file), options(&id, length), pieces(""))).await.unwrap();
     assert_eq!(again, written);
     assert_eq!(names(dir.path()), ["file"]);
+}
+
+#[tokio::test]
+async fn an_upload_is_no_shorter_than_what_the_agent_has() {
+    let agent = Agent::start();
+    let (files, dir, id) = (agent.connect().await.files(), tempfile::tempdir().unwrap(), ExecutionId::generate());
+    let file = dir.path().join("file");
+    let other = agent.connect().await.files();
+    tokio::select! {
+        done = files.write(target(&file), options(&id, 0), stuck(&[1; 1000])) => assert!(done.is_err(), "{done:?}"),
+        () = until("it has begun", async || other.upload(&id).await.is_ok_and(|there| there == 1000)) => {}
+    }
+    let short = within(other.write(target(&file), options(&id, 0), pieces(vec![2; 10]))).await;
+    assert!(matches!(short, Err(ExecutorError::FailedPrecondition { .. })), "{short:?}");
+    assert!(names(dir.path()).is_empty());
+}
+
+/// Which cost their caller nothing, and the process its time.
+#[tokio::test]
+async fn an_upload_of_very_many_zeros_ends_with_its_call() {
+    let agent = Agent::start();
+    let (files, dir, id) = (agent.connect().await.files(), tempfile::tempdir().unwrap(), ExecutionId::generate());
+    let file = dir.path().join("file");
+    let too_large = stream::iter([Ok(FilePiece::Hole(1 << 62)), Ok(FilePiece::Data("x".into()))]).boxed();
+    let error = failed(within(files.write(target(&file), WriteOptions::default(), too_large)).await);
+    assert!(["EFBIG", "EINVAL"].contains(&&*error.errno_name()), "{error}");
+    let zeros = stream::iter([Ok(FilePiece::Hole(1 << 40))]).chain(stream::pending()).boxed();
+    {
+        let mut sending = std::pin::pin!(files.write(target(&file), options(&id, 0), zeros));
+        tokio::select! {
+            done = &mut sending => panic!("{done:?}"),
+            () = until("it has begun", async || !children(agent.pid()).is_empty()) => {}
+        }
+        // the hole is on its way
+        let _ = tokio::time::timeout(std::time::Duration::from_millis(500), sending).await;
+    }
+    until("its process has ended", async || children(agent.pid()).is_empty()).await;
+    assert!(matches!(within(files.upload(&id)).await, Err(ExecutorError::NoUpload(_))));
+    assert!(names(dir.path()).is_empty());
 }
 
 #[tokio::test]

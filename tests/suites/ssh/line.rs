@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
+use telexec_executor::{Executor, Program};
 use telexec_tests::{Agent, MARK, Proxy, Tmux, is_root, marker, processes_with, until, within};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
@@ -48,7 +49,14 @@ async fn words_are_run_by_the_shell_of_the_user() {
     let account = "getent passwd root | cut -d: -f7";
     let there = site.done("telexec ssh -l root web1 'echo $0'").await;
     assert_eq!(there, site.done(account).await);
-    assert!(is_root(), "this needs root");
+    if !is_root() {
+        return;
+    }
+    // what runs is what is recorded
+    let id = site.done("telexec exec -d -u root --shell '$SHELL' web1 -c true").await;
+    let info = site.web1.executor().await.get(&id.trim().parse().unwrap()).await.unwrap();
+    let Program::Shell { shell: Some(shell), .. } = info.program else { panic!("{:?}", info.program) };
+    assert_eq!(format!("{shell}\n"), there);
     // as with ssh
     let refused = site.run("telexec ssh -l nobody web1 true").await;
     assert!(refused.code == 1 && refused.stdout.contains("not available"), "{refused:?}");

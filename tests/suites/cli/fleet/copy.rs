@@ -60,7 +60,7 @@ async fn files_go_to_all_hosts_and_one_that_fails_is_named() {
     assert_eq!(scene.read("there/file"), "content");
     let said = scene.fleet.say(&["cp", "-w", "@web", &file, "/no-such-directory/x"]).await;
     assert_eq!(said.code, 1);
-    assert!(said.stderr().contains("web[01-03]: failed: cannot"), "{}", said.stderr());
+    assert!(said.stderr().contains("web[01-03]: failed: there is no directory"), "{}", said.stderr());
     assert!(said.stderr().contains("/no-such-directory"), "{}", said.stderr());
 }
 
@@ -70,9 +70,10 @@ async fn what_cannot_be_copied_to_any_host_is_refused_at_once() {
     for (args, reason) in [
         (&["cp", "-w", "@web", "-", "/tmp/x"][..], "standard input"),
         (&["cp", "-w", "@web", "/no-such-file", "/tmp/x"], "cannot open /no-such-file: no such file"),
-        (&["cp", "-w", "@web", "only"], "2 values required"),
+        (&["cp", "-w", "@web", "only"], "needs a source and a destination"),
         (&["cp", "/etc/hostname", "/tmp/x"], "no hosts given"),
         (&["get", "-w", "@web", "/etc/hostname"], "<DIR>"),
+        (&["get", "-w", "@web", "/etc/hostname", "-"], "needs a directory"),
     ] {
         let said = scene.fleet.say(args).await;
         assert_eq!(said.code, 2, "{args:?}: {}", said.stderr());
