@@ -10,6 +10,7 @@ mod conformance;
 mod containment;
 mod crowd;
 mod daemon;
+mod dask;
 mod deadlines;
 mod examples;
 mod exec_command;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use clap::Args;
-use telexec_executor::{Command, CommandBuilder, ResourceLimits, TraceContext, USER_SHELL, parse_size};
+use clap::{Args, ValueEnum};
+use telexec_executor::{Command, CommandBuilder, Descendants, ResourceLimits, TraceContext, USER_SHELL, parse_size};
 
 use crate::output::LOGIN_SHELL;
 use crate::syntax::{EnvFile, Variable, parse_duration, parse_pair, parse_variable, read_env_file};
@@ -31,6 +31,9 @@ pub(crate) struct CommandArgs {
     /// Time from SIGTERM to SIGKILL when ending the command [default: the agent's, 2s]
     #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) kill_grace: Option<Duration>,
+    /// What becomes of processes that the command leaves behind when it exits [default: keep]
+    #[arg(long, hide_short_help = true, value_name = "POLICY", hide_default_value = true, default_value = "keep")]
+    pub(crate) descendants: DescendantPolicy,
     /// Memory limit, for all processes of the command together
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     pub(crate) memory: Option<u64>,
@@ -52,6 +55,13 @@ pub(crate) struct CommandArgs {
     /// Set a label that `telexec ps` can filter by; may be repeated
     #[arg(long, hide_short_help = true, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,
+}
+
+/// What an exit does to processes that are left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DescendantPolicy {
+    Keep,
+    Kill,
 }
 
 impl CommandArgs {
@@ -93,6 +103,10 @@ impl CommandArgs {
         builder
             .envs(self.environment().cloned())
             .merge_output(self.merge)
+            .descendants(match self.descendants {
+                DescendantPolicy::Keep => Descendants::Keep,
+                DescendantPolicy::Kill => Descendants::Kill,
+            })
             .labels(self.label.iter().cloned())
             .limits(ResourceLimits { memory_bytes: self.memory, max_processes: self.max_processes, cpus: self.cpus })
             .trace(TraceContext::from_environment())

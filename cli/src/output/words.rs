@@ -10,6 +10,7 @@ use telexec_executor::{ExecutorError, InvalidCommand};
 const FLAGS: &[(&str, &str)] = &[
     ("argv", "the command line"),
     ("command", "the text of -c"),
+    ("descendants", "--descendants"),
     ("environment", "--env"),
     ("execution_id", "--id"),
     ("identity", "--as"),

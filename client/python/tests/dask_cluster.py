@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""A graph is computed while an agent is killed: dask_cluster.py PID FLAG...
+
+PID is that of the agent of the target `two`; the flags are of `telexec exec`. Prints what it has seen.
+"""
+
+import os
+import signal
+import sys
+import time
+
+from dask.distributed import Client
+from telexec.dask import TelexecCluster
+
+
+def slowly(number):
+    time.sleep(0.1)
+    return number * number
+
+
+def until(what, condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, f"waited in vain until {what}"
+        time.sleep(0.05)
+
+
+def main():
+    pid, flags = int(sys.argv[1]), sys.argv[2:]
+    options = {"python": sys.executable, "reconnect": "1s", "exec_flags": flags}
+    options["worker_flags"] = ["--nthreads", "1", "--memory-limit", "512MiB"]
+    with TelexecCluster(["one", "two"], n_workers=4, **options) as cluster, Client(cluster) as client:
+        client.wait_for_workers(4, timeout=120)
+        targets = sorted(worker._command.target for worker in cluster.workers.values())
+        assert targets == ["one", "two", "two", "two"] or targets == ["one", "one", "two", "two"], targets
+        futures = client.map(slowly, range(120))
+        total = client.submit(sum, futures)
+        until("some of it is done", lambda: sum(future.done() for future in futures) >= 10)
+        os.kill(pid, signal.SIGKILL)
+        assert total.result(timeout=120) == sum(number * number for number in range(120))
+        # those whose agent is gone are replaced where there is one
+        on_one = lambda: [worker._command.target for worker in list(cluster.workers.values())] == ["one"] * 4
+        until("the lost workers are replaced", on_one)
+        client.wait_for_workers(4, timeout=120)
+        assert client.gather(client.map(slowly, range(8))) == [number * number for number in range(8)]
+        cluster.scale(1)
+        until("workers are gone", lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 1)
+    print("computed, replaced, closed")
+
+
+if __name__ == "__main__":
+    main()
