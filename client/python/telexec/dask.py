@@ -6,8 +6,8 @@
     with TelexecCluster(["web1", "web2"], n_workers=4) as cluster, Client(cluster) as client:
         print(client.submit(sum, range(10)).result())
 
-The program `telexec` starts each process and follows it: a lost connection is made up for, and whatever ends this program
-ends the cluster. A worker whose process ends, or whose machine is lost, is replaced, on another machine if there is one.
+The program `telexec` starts each process and follows it: a lost connection is made up for. What ends this program, SIGKILL
+too, ends the cluster. A worker whose process ends, or whose machine is lost, is replaced, on another machine if there is one.
 `close()` leaves no process on any machine that can be reached.
 
 The scheduler and the workers talk to each other, and this program to the scheduler, over the network: telexec does not
@@ -23,7 +23,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface, SpecCluster
@@ -41,6 +41,18 @@ END_SECONDS = 60.0
 #: Of a process's output, for the error when it fails.
 LAST_LINES = 20
 
+#: Runs a module until that ends, or standard input does: the program that started it is gone then.
+_WATCHED = """
+import os, runpy, signal, sys, threading
+def watch():
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+threading.Thread(target=watch, daemon=True).start()
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
 _SCHEDULER_ADDRESS = re.compile(r"Scheduler at:\s+(\S+)")
 
 
@@ -55,24 +67,23 @@ class _Targets:
         if isinstance(names, str) or not names:
             raise ValueError("targets: a list with at least one name is needed")
         self._running = {name: 0 for name in names}
-        self._failed: dict[str, float] = {}
+        self._avoided: dict[str, float] = {}
 
-    def in_order(self) -> list[str]:
-        now = time.monotonic()
+    def take(self, tried: Container[str]) -> str | None:
+        """One for another process; `None`: all were tried."""
 
         def rank(name: str) -> tuple[bool, int]:
-            return now - self._failed.get(name, -AVOIDED_SECONDS) < AVOIDED_SECONDS, self._running[name]
+            return time.monotonic() < self._avoided.get(name, 0), self._running[name]
 
-        return sorted(self._running, key=rank)
+        name = min((name for name in self._running if name not in tried), key=rank, default=None)
+        if name is not None:
+            self._running[name] += 1
+        return name
 
-    def begin(self, name: str) -> None:
-        self._running[name] += 1
-
-    def end(self, name: str) -> None:
+    def give_back(self, name: str, failed: bool) -> None:
         self._running[name] -= 1
-
-    def failed(self, name: str) -> None:
-        self._failed[name] = time.monotonic()
+        if failed:
+            self._avoided[name] = time.monotonic() + AVOIDED_SECONDS
 
 
 class _Command:
@@ -84,11 +95,13 @@ class _Command:
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._partial = ""
+        self._process: asyncio.subprocess.Process | None = None
 
     async def start(self, words: Sequence[str]) -> None:
         self._process = await asyncio.create_subprocess_exec(
             *words,
-            stdin=asyncio.subprocess.DEVNULL,
+            # is open as long as this program lives
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             # a Ctrl-C at the terminal is for this program, which then closes the cluster
@@ -136,6 +149,8 @@ class _Command:
 
     async def end(self) -> None:
         """Ends it with all its processes, and waits for that."""
+        if self._process is None:
+            return
         if not self.ended.done():
             try:
                 self._process.terminate()
@@ -159,39 +174,45 @@ class _Process(ProcessInterface):
         self._command: _Command | None = None
 
     def _words(self) -> list[str]:
+        """The module to run, and its arguments."""
         raise NotImplementedError
 
     async def _ready(self, command: _Command) -> None:
         await command.started
 
     async def start(self):
-        failures = []
-        for target in self._owner._targets.in_order():
-            command = _Command(target)
-            await command.start(self._owner._telexec(target, self._words()))
+        failures: dict[str, str] = {}
+        while (target := self._owner._targets.take(failures)) is not None:
             try:
-                await self._ready(command)
+                self._command = await self._started_on(target)
             except _Failed as failed:
-                self._owner._targets.failed(target)
-                failures.append(str(failed))
-                await command.end()
+                failures[target] = str(failed)
                 continue
-            except BaseException:
-                await command.end()
-                raise
-            self._command = command
-            self._owner._targets.begin(target)
             self._watching = asyncio.ensure_future(self._watch())
             await super().start()
             return
         self.status = Status.failed
-        raise RuntimeError("no target could run it:\n" + "\n".join(failures))
+        raise RuntimeError("no target could run it:\n" + "\n".join(failures.values()))
+
+    async def _started_on(self, target: str) -> _Command:
+        command = _Command(target)
+        try:
+            await command.start(self._owner._telexec(target, self._words()))
+            await self._ready(command)
+            return command
+        except BaseException as error:
+            self._owner._targets.give_back(target, failed=isinstance(error, _Failed))
+            await command.end()
+            raise
 
     async def _watch(self) -> None:
         code = await self._command.ended
-        self._owner._targets.end(self._command.target)
+        # a worker that is retired ends by itself
+        is_lost = self.status == Status.running and self._owner._wants(self)
+        self._owner._targets.give_back(self._command.target, failed=is_lost)
         if self.status == Status.running:
             await super().close()
+        if is_lost:
             self._owner._lost(self, code)
 
     async def close(self):
@@ -208,7 +229,7 @@ class _Scheduler(_Process):
     """The scheduler; its address is what it says."""
 
     def _words(self) -> list[str]:
-        return [self._owner._python, "-m", "distributed.cli.dask_scheduler", *self._owner._scheduler_flags]
+        return ["distributed.cli.dask_scheduler", *self._owner._scheduler_flags]
 
     async def _ready(self, command: _Command) -> None:
         address = asyncio.get_running_loop().create_future()
@@ -233,8 +254,8 @@ class _Worker(_Process):
         self._scheduler = scheduler
 
     def _words(self) -> list[str]:
-        module = ["-m", "distributed.cli.dask_worker", self._scheduler]
-        return [self._owner._python, *module, "--name", str(self.name), "--no-dashboard", *self._owner._worker_flags]
+        words = ["distributed.cli.dask_worker", self._scheduler, "--name", str(self.name), "--no-dashboard"]
+        return [*words, *self._owner._worker_flags]
 
 
 class TelexecCluster(SpecCluster):
@@ -270,7 +291,7 @@ class TelexecCluster(SpecCluster):
         self._python = python
         self._worker_flags = list(worker_flags)
         self._scheduler_flags = list(scheduler_flags)
-        self._program = [telexec, "exec", "--json", "--merge", "--descendants=kill", f"--reconnect={reconnect}"]
+        self._program = [telexec, "exec", "-i", "--json", "--merge", "--descendants=kill", f"--reconnect={reconnect}"]
         self._exec_flags = list(exec_flags)
         self._label = f"dask={uuid.uuid4().hex[:12]}"
         self._retry: asyncio.TimerHandle | None = None
@@ -283,15 +304,16 @@ class TelexecCluster(SpecCluster):
         )
 
     def _telexec(self, target: str, words: Sequence[str]) -> list[str]:
-        return [*self._program, f"--label={self._label}", *self._exec_flags, target, "--", *words]
+        flags = [f"--label={self._label}", *self._exec_flags]
+        return [*self._program, *flags, target, "--", self._python, "-c", _WATCHED, *words]
+
+    def _wants(self, process: _Process) -> bool:
+        return self.status == Status.running and (process is self.scheduler or process.name in self.worker_spec)
 
     def _lost(self, process: _Process, code: int) -> None:
         """A process has ended, and nobody has asked for that."""
-        if self.status != Status.running:
-            return
         said = process._command.said()
         logger.warning("%s on %s has ended (exit code %s): %s", process.name, process._command.target, code, said)
-        self._targets.failed(process._command.target)
         if self.workers.get(process.name) is process:
             del self.workers[process.name]
             self._restore_in(0)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""A graph is computed while an agent is killed: dask_cluster.py PID FLAG...
+"""Clusters on the targets `one` and `two`; FLAGS are of `telexec exec`.
 
-PID is that of the agent of the target `two`; the flags are of `telexec exec`. Prints what it has seen.
+dask_cluster.py PID FLAG...: computes a graph while the agent of `two`, which has this PID, is killed; prints what it saw
+dask_cluster.py wait FLAG...: says when a cluster runs, and waits
 """
 
 import os
@@ -25,10 +26,14 @@ def until(what, condition):
         time.sleep(0.05)
 
 
-def main():
-    pid, flags = int(sys.argv[1]), sys.argv[2:]
-    options = {"python": sys.executable, "reconnect": "1s", "exec_flags": flags}
-    options["worker_flags"] = ["--nthreads", "1", "--memory-limit", "512MiB"]
+def wait(options):
+    with TelexecCluster(["one", "two"], n_workers=2, **options) as cluster, Client(cluster) as client:
+        client.wait_for_workers(2, timeout=120)
+        print("running", flush=True)
+        time.sleep(600)
+
+
+def compute(pid, options):
     with TelexecCluster(["one", "two"], n_workers=4, **options) as cluster, Client(cluster) as client:
         client.wait_for_workers(4, timeout=120)
         targets = sorted(worker._command.target for worker in cluster.workers.values())
@@ -46,6 +51,15 @@ def main():
         cluster.scale(1)
         until("workers are gone", lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 1)
     print("computed, replaced, closed")
+
+
+def main():
+    options = {"python": sys.executable, "reconnect": "1s", "exec_flags": sys.argv[2:]}
+    options["worker_flags"] = ["--nthreads", "1", "--memory-limit", "512MiB"]
+    if sys.argv[1] == "wait":
+        wait(options)
+    else:
+        compute(int(sys.argv[1]), options)
 
 
 if __name__ == "__main__":
