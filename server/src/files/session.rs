@@ -175,7 +175,6 @@ impl Session {
     }
 
     async fn step(&mut self) -> Result<Step, ExecutorError> {
-        self.helper.flush().await?;
         loop {
             let Some(frame) = self.helper.advance().await? else { continue };
             match frame.kind {
