@@ -18,12 +18,15 @@ mod upload;
 mod watch;
 mod wire;
 
+use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 pub(crate) use self::service::FileRpcs;
 
+/// Holds a short file with what is said of it; longer pieces go past it.
+const OUTPUT_BYTES: usize = 16 * 1024;
 /// The argument that makes a program the process that reads and writes files.
 const ARGUMENT: &str = "--serve-files";
 
@@ -35,7 +38,8 @@ pub fn serve_if_asked() -> Option<ExitCode> {
     is_asked.then(|| {
         // what it is told is for the agent alone, also among the processes of its user
         let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
-        let served = telexec_files::serve(std::io::stdin().lock(), std::io::stdout().lock());
+        let output = BufWriter::with_capacity(OUTPUT_BYTES, Output);
+        let served = telexec_files::serve(std::io::stdin().lock(), output);
         served.map_or_else(
             |error| {
                 eprintln!("{error}");
@@ -44,4 +48,17 @@ pub fn serve_if_asked() -> Option<ExitCode> {
             |()| ExitCode::SUCCESS,
         )
     })
+}
+
+/// Standard output, whose buffer lines do not end: the standard library's is written at each.
+struct Output;
+
+impl Write for Output {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::write(rustix::stdio::stdout(), data)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

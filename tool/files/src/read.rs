@@ -36,7 +36,8 @@ pub(crate) fn read<I: Read, O: Write>(session: &mut Session<I, O>, task: &ReadTa
         }
     }
     let info = session.describe(&task.path, &stat, None);
-    session.answer(Outcome::Info(info))?;
+    // a short file goes with its information and its digest in one write
+    session.queue_answer(Outcome::Info(info))?;
 
     let end = if task.length == 0 { u64::MAX } else { task.offset.saturating_add(task.length) };
     let mut sent = Sent { position: task.offset, digest: Context::new(&SHA256) };
@@ -116,9 +117,12 @@ impl Stopped {
 impl Sent {
     fn hole<I: Read, O: Write>(&mut self, session: &mut Session<I, O>, until: u64) -> std::io::Result<()> {
         let length = until.saturating_sub(self.position);
+        // at once: its digest may take long
+        session.queue(Kind::Hole, &length.to_be_bytes())?;
+        session.flush()?;
         digest_zeros(&mut self.digest, length);
         self.position = until;
-        session.send(Kind::Hole, &length.to_be_bytes())
+        Ok(())
     }
 
     /// Returns whether there may be more.
@@ -140,7 +144,7 @@ impl Sent {
             let piece = buffer.get(..read).unwrap_or_default();
             self.digest.update(piece);
             self.position += read as u64;
-            session.send(Kind::Data, piece).map_err(Stopped::Pipe)?;
+            session.queue(Kind::Data, piece).map_err(Stopped::Pipe)?;
         }
         Ok(true)
     }

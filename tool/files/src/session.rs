@@ -139,15 +139,25 @@ impl<I: Read, O: Write> Session<I, O> {
         Ok(Outcome::Info(self.describe(path, &stat, place.link_target())))
     }
 
-    /// Sends an answer.
+    /// Sends an answer, with all that was queued.
     pub(crate) fn answer(&mut self, outcome: Outcome) -> io::Result<()> {
-        self.send(Kind::Answer, &Answer { outcome: Some(outcome) }.encode_to_vec())
+        self.queue_answer(outcome)?;
+        self.output.flush()
     }
 
-    /// Sends a piece of a file.
-    pub(crate) fn send(&mut self, kind: Kind, data: &[u8]) -> io::Result<()> {
-        frame::write(&mut self.output, kind, data)?;
+    /// Sends an answer with the next one at the latest.
+    pub(crate) fn queue_answer(&mut self, outcome: Outcome) -> io::Result<()> {
+        self.queue(Kind::Answer, &Answer { outcome: Some(outcome) }.encode_to_vec())
+    }
+
+    /// Sends what was queued.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.output.flush()
+    }
+
+    /// Sends a piece of a file with the next answer at the latest.
+    pub(crate) fn queue(&mut self, kind: Kind, data: &[u8]) -> io::Result<()> {
+        frame::write(&mut self.output, kind, data)
     }
 
     /// The next piece of the file that is to be written; `None`: it is complete.

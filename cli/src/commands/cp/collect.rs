@@ -17,7 +17,7 @@ use super::patience::Patience;
 use super::{Copy, Failed, below};
 
 /// Requests without an answer.
-const MAX_ASKED: usize = 32;
+const MAX_ASKED: usize = 64;
 
 /// A directory or a file to be asked for.
 #[derive(Clone)]
