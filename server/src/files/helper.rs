@@ -22,6 +22,8 @@ const PROGRAM: &str = "/proc/self/exe";
 const OWNER_PREFIX: &str = "files:";
 /// A transfer has no timeout of its own, unless the agent's configuration insists on one.
 const TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
+/// It ends at once, unless a file system hangs where a file that is not complete has a name.
+const KILL_GRACE: Duration = Duration::from_secs(2);
 /// Shorter frames are gathered before they are written.
 const GATHERED_BYTES: usize = 64 * 1024;
 /// As much of its complaints is logged.
@@ -68,7 +70,7 @@ impl Helper {
             .accepts_input(true)
             .clear_environment(true)
             .timeout(TIMEOUT)
-            .kill_grace(Duration::ZERO);
+            .kill_grace(KILL_GRACE);
         let command = user.into_iter().fold(command, |command, user| command.user(user)).build()?;
         let account = Arc::new(OnceLock::new());
         let observers: Vec<Box<dyn ExecutionObserver>> = vec![Box::new(Account(Arc::clone(&account)))];

@@ -209,6 +209,7 @@ async fn copies_are_exact_through_cuts() {
         ["-qr", "tree", &remote("tree")],
         ["-qr", &remote("tree"), "tree-back"],
     ] {
+        until("the one before has ended", async || children(scene.agent.pid()).is_empty()).await;
         let said = tokio::select! {
             said = scene.copy(&args) => said,
             () = cuts() => unreachable!(),
@@ -216,9 +217,10 @@ async fn copies_are_exact_through_cuts() {
         said.answer();
     }
     assert!(std::fs::read(scene.here("file")).unwrap() == std::fs::read(scene.here("back")).unwrap());
-    let diff =
-        std::process::Command::new("diff").arg("-r").args([scene.here("tree"), scene.here("tree-back")]).output();
-    assert!(diff.unwrap().status.success());
+    for (one, other) in [(scene.here("tree"), scene.there("tree")), (scene.there("tree"), scene.here("tree-back"))] {
+        let diff = std::process::Command::new("diff").arg("-r").args([one, other]).output().unwrap();
+        assert!(diff.status.success(), "{}", String::from_utf8_lossy(&diff.stdout));
+    }
     only(scene.there.path(), &["file", "tree"]);
     only(scene.here.path(), &["back", "file", "tree", "tree-back"]);
 }

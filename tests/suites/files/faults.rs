@@ -106,6 +106,34 @@ async fn nothing_is_left_of_callers_that_vanish() {
     }
 }
 
+/// A file has a name for a moment before it gets its own.
+#[tokio::test]
+async fn copies_that_are_killed_leave_whole_files() {
+    let agent = Agent::start();
+    let dir = tempfile::tempdir().unwrap();
+    let (source, there) = (dir.path().join("source"), dir.path().join("there"));
+    std::fs::create_dir(&source).unwrap();
+    for number in 0..500 {
+        std::fs::write(source.join(number.to_string()), "content").unwrap();
+    }
+    let to = format!("{}:{}", agent.uri(), there.display());
+    let names = || std::fs::read_dir(&there).into_iter().flatten().map(|entry| entry.unwrap().path());
+    for round in 1..=25 {
+        let mut copy = tokio::process::Command::new(program("telexec"));
+        copy.args(["cp", "-qr", &format!("{}/", source.display()), &to]).kill_on_drop(true);
+        let mut copy = copy.spawn().unwrap();
+        until("some files are there", async || names().count() > round * 10).await;
+        copy.start_kill().unwrap();
+        within(copy.wait()).await.unwrap();
+        until("its process has ended", async || children(agent.pid()).is_empty()).await;
+        for path in names() {
+            assert!(source.join(path.file_name().unwrap()).exists(), "{path:?} is left");
+            assert_eq!(std::fs::read(&path).unwrap(), b"content", "{path:?}");
+        }
+        std::fs::remove_dir_all(&there).unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_hundred_thousand_files_are_listed_and_removed() {
     let agent = Agent::start();

@@ -17,6 +17,7 @@ pub mod watch; // changes, as they happen
 
 mod descend; // all that a directory contains
 mod list; // directories
+mod meanwhile; // names of files that are not complete
 mod names; // of users and groups
 mod place; // from a path to an open directory and a name in it
 mod read;
@@ -30,4 +31,5 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use meanwhile::leave_nothing_when_terminated;
 pub use session::serve;

@@ -12,11 +12,11 @@ use rustix::fs::{
 use rustix::io::Errno;
 use telexec_executor::FileOperation;
 
+use crate::meanwhile::Meanwhile;
 use crate::message::{Access, Done, MakeDirectoryTask, MakeLinkTask, MoveTask, Outcome, RemoveTask};
 use crate::place::{Links, Place};
 use crate::read::errno;
 use crate::session::{Refusal, Session, failure};
-use crate::write::unused_name;
 
 /// As mkdir(1).
 pub(crate) fn make_directory<I: Read, O: Write>(
@@ -62,13 +62,9 @@ pub(crate) fn make_link<I: Read, O: Write>(
 }
 
 fn replace_by_link(place: &Place, target: &OsStr) -> Result<(), Errno> {
-    let meanwhile = unused_name()?;
-    symlinkat(target, place.directory(), &*meanwhile)?;
-    let replaced = renameat(place.directory(), &*meanwhile, place.directory(), place.name());
-    if replaced.is_err() {
-        let _ = unlinkat(place.directory(), &*meanwhile, AtFlags::empty());
-    }
-    replaced
+    let directory = place.directory();
+    let (meanwhile, ()) = Meanwhile::make(directory, |meanwhile| symlinkat(target, directory, meanwhile))?;
+    meanwhile.rename(directory, place.name(), RenameFlags::empty())
 }
 
 /// As rename(2).

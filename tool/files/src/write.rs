@@ -2,18 +2,17 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use aws_lc_rs::digest::{Context, SHA256};
-use aws_lc_rs::rand;
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Uid, fchmod, fchown, fstat, fsync, linkat, openat,
-    renameat, renameat_with, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::umask;
 use telexec_executor::FileOperation;
 
+use crate::meanwhile::Meanwhile;
 use crate::message::{Access, Outcome, WriteTask, Written};
 use crate::place::{Links, Place};
 use crate::read::errno;
@@ -75,7 +74,7 @@ struct Draft<'place> {
     place: &'place Place,
     file: File,
     /// Its name meanwhile; `None`: it has none, so that nothing is left of it whatever happens.
-    name: Option<String>,
+    name: Option<Meanwhile>,
 }
 
 impl<'place> Draft<'place> {
@@ -85,9 +84,8 @@ impl<'place> Draft<'place> {
         match openat(directory, ".", WRITTEN | OFlags::TMPFILE, private) {
             // the file system has no files without a name: open(2)
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
-                let name = unused_name()?;
-                let file =
-                    openat(directory, &*name, WRITTEN | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW, private)?;
+                let flags = WRITTEN | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+                let (name, file) = Meanwhile::make(directory, |name| openat(directory, name, flags, private))?;
                 Ok(Self { place, file: file.into(), name: Some(name) })
             }
             file => Ok(Self { place, file: file?.into(), name: None }),
@@ -145,22 +143,16 @@ impl<'place> Draft<'place> {
 
     /// Gives it its name.
     fn publish(mut self, task: &WriteTask) -> Result<Stat, Errno> {
-        let exclusive = task.exclusive;
         let (directory, name) = (self.place.directory(), self.place.name());
-        match &self.name {
-            None if exclusive => self.link(name)?,
+        match self.name.take() {
+            None if task.exclusive => self.link(name)?,
             None => {
-                let meanwhile = unused_name()?;
-                self.link(&*meanwhile)?;
-                let meanwhile: &str = self.name.insert(meanwhile);
-                renameat(directory, meanwhile, directory, name)?;
+                let (meanwhile, ()) = Meanwhile::make(directory, |meanwhile| self.link(meanwhile))?;
+                meanwhile.rename(directory, name, RenameFlags::empty())?;
             }
-            Some(meanwhile) if exclusive => {
-                renameat_with(directory, &**meanwhile, directory, name, RenameFlags::NOREPLACE)?;
-            }
-            Some(meanwhile) => renameat(directory, &**meanwhile, directory, name)?,
+            Some(meanwhile) if task.exclusive => meanwhile.rename(directory, name, RenameFlags::NOREPLACE)?,
+            Some(meanwhile) => meanwhile.rename(directory, name, RenameFlags::empty())?,
         }
-        self.name = None;
         // a directory that may not be read cannot be opened for that
         if !task.is_synced_later
             && let Ok(directory) = openat(directory, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
@@ -176,28 +168,12 @@ impl<'place> Draft<'place> {
     }
 }
 
-impl Drop for Draft<'_> {
-    fn drop(&mut self) {
-        if let Some(name) = &self.name {
-            let directory: &OwnedFd = self.place.directory();
-            let _ = unlinkat(directory, &**name, AtFlags::empty());
-        }
-    }
-}
-
 /// For whoever may read it.
 fn executable(mode: Mode) -> Mode {
     Mode::from_raw_mode((mode.as_raw_mode() & 0o444) >> 2)
 }
 
-/// A name that nobody can have taken.
-pub(crate) fn unused_name() -> Result<String, Errno> {
-    let mut random = [0; 16];
-    rand::fill(&mut random).map_err(|_| Errno::IO)?;
-    Ok(format!(".telexec-{:032x}", u128::from_ne_bytes(random)))
-}
-
-/// It can only be read by setting it; this process has one thread.
+/// It can only be read by setting it; this process has one thread that makes files.
 fn current_umask() -> Mode {
     let current = umask(Mode::empty());
     umask(current);
