@@ -17,6 +17,8 @@ use crate::connector::greeting;
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
+/// What may wait to be written, encrypted: more than rustls allows by itself, so that a piece of a file goes at once.
+const TLS_BUFFER_BYTES: usize = 256 * 1024;
 /// For the agent's greeting; behind a proxy there may be none at all.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -70,6 +72,7 @@ pub(crate) async fn handshake(
     stream: TcpStream,
 ) -> io::Result<TlsStream<TcpStream>> {
     let mut stream = TlsConnector::from(config).connect(name, stream).await?;
+    stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
     // In TLS 1.3 the client's handshake is complete before the agent has seen its certificate. Next is the agent's greeting,
     // or an alert. If anything was sent before, a reset could overtake that alert.
     greeting(&mut stream, GREETING_TIMEOUT).await?;

@@ -23,7 +23,7 @@ use crate::request_memory::Reservation;
 
 /// What is read at once: little from a quiet connection, since the room is held while it waits.
 const QUIET_BYTES: usize = 8 * 1024;
-const BUSY_BYTES: usize = 64 * 1024;
+const BUSY_BYTES: usize = 256 * 1024;
 
 /// Answers to the caller; dropping the receiver resets the connection.
 pub(super) type Answers = mpsc::Sender<Result<ConnectResponse, Status>>;
@@ -194,7 +194,11 @@ async fn read(mut reader: impl AsyncRead + Unpin, answers: &Answers, passage: &P
         let data: Bytes = buffer.split().freeze();
         answer(answers, Answer::Data(data)).await?;
         passage.sent(length);
-        size = if length == room { BUSY_BYTES } else { QUIET_BYTES };
+        size = match length {
+            length if length == room => BUSY_BYTES,
+            ..QUIET_BYTES => QUIET_BYTES,
+            _ => size,
+        };
     }
 }
 

@@ -97,18 +97,17 @@ impl Reader {
                 }
                 position = end;
             }
-            let mut piece = BytesMut::zeroed(PIECE_BYTES);
-            let read = match self.file.read(&mut piece) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            let mut piece = Vec::with_capacity(PIECE_BYTES);
+            let read = match rustix::io::read(&self.file, rustix::buffer::spare_capacity(&mut piece)) {
+                Err(rustix::io::Errno::INTR) => continue,
                 read => read?,
             };
             if read == 0 {
                 return Ok(true);
             }
-            piece.truncate(read);
             self.digest.update(&piece);
             position += read as u64;
-            if !self.give(FilePiece::Data(piece.freeze())) {
+            if !self.give(FilePiece::Data(piece.into())) {
                 return Ok(false);
             }
         }
