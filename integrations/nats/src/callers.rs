@@ -1,0 +1,105 @@
+//! Whose messages are accepted: those that are signed with an nkey (Ed25519) of the command line, or if that names none,
+//! those that the NATS server lets through.
+//!
+//! What is signed is, in lines: `telexec-nats-1`, the subject, the expiry, the content type (empty without one), and then the
+//! payload. So a message counts once: for this agent, until it expires, and by its execution id never twice.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_nats::HeaderMap;
+use nkeys::{KeyPair, KeyPairType};
+
+use crate::args::Args;
+use crate::headers::{self, CONTENT_TYPE, EXPIRES, KEY, SIGNATURE};
+
+const VERSION: &str = "telexec-nats-1";
+/// No signature is good for longer.
+const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
+
+/// Keys, with the certificates that the agent is called with on their behalf.
+pub(crate) struct Callers {
+    keys: BTreeMap<String, Option<(PathBuf, PathBuf)>>,
+}
+
+/// Why a message is not accepted.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    #[error("{0} is missing: this agent accepts signed messages only")]
+    Missing(&'static str),
+    #[error("{EXPIRES} must be seconds since 1970, and within the next 24 hours by this machine's clock")]
+    Expiry,
+    #[error("it expired before it could be started: {EXPIRES} has passed by this machine's clock")]
+    Expired,
+    #[error("{KEY} is not the nkey of a caller that this agent accepts")]
+    Unknown,
+    #[error("{SIGNATURE} is not that of this message by {KEY}")]
+    Forged,
+}
+
+/// A command line that names something else than nkeys.
+#[derive(Debug, thiserror::Error)]
+#[error("--caller {0}: must be the public nkey of a user (U...), perhaps with =CERT:KEY")]
+pub(crate) struct BadCaller(String);
+
+impl Callers {
+    pub(crate) fn load(args: &Args) -> Result<Self, BadCaller> {
+        let mut keys = BTreeMap::new();
+        for caller in &args.callers {
+            let bad = || BadCaller(caller.clone());
+            let (key, files) = match caller.split_once('=') {
+                Some((key, files)) => (key, Some(files.split_once(':').ok_or_else(bad)?)),
+                None => (&**caller, None),
+            };
+            let pair = KeyPair::from_public_key(key).map_err(|_| bad())?;
+            if pair.key_pair_type() != KeyPairType::User {
+                return Err(bad());
+            }
+            keys.insert(key.to_owned(), files.map(|(cert, key)| (cert.into(), key.into())));
+        }
+        Ok(Self { keys })
+    }
+
+    /// Those that have a certificate of their own.
+    pub(crate) fn certificates(&self) -> impl Iterator<Item = (&str, &PathBuf, &PathBuf)> {
+        self.keys.iter().filter_map(|(key, files)| files.as_ref().map(|(cert, own)| (&**key, cert, own)))
+    }
+
+    /// Who sent a message to this subject: a key, or "" if none are asked for.
+    ///
+    /// # Errors
+    /// It is not accepted.
+    pub(crate) fn accept(&self, subject: &str, headers: &HeaderMap, payload: &[u8]) -> Result<String, Refused> {
+        if self.keys.is_empty() {
+            return Ok(String::new());
+        }
+        let get = |name| headers::get(headers, name).ok_or(Refused::Missing(name));
+        let (key, signature, expires) = (get(KEY)?, get(SIGNATURE)?, get(EXPIRES)?);
+        if !self.keys.contains_key(key) {
+            return Err(Refused::Unknown);
+        }
+        let content_type = headers::get(headers, CONTENT_TYPE).unwrap_or_default();
+        let mut signed = format!("{VERSION}\n{subject}\n{expires}\n{content_type}\n").into_bytes();
+        signed.extend_from_slice(payload);
+        let signature = headers::from_base64(signature).ok_or(Refused::Forged)?;
+        let pair = KeyPair::from_public_key(key).map_err(|_| Refused::Unknown)?;
+        pair.verify(&signed, &signature).map_err(|_| Refused::Forged)?;
+        Ok(key.to_owned())
+    }
+}
+
+/// Whether it may still be started.
+///
+/// # Errors
+/// It has expired, or the time is malformed.
+pub(crate) fn not_expired(headers: &HeaderMap) -> Result<(), Refused> {
+    let Some(expires) = headers::get(headers, EXPIRES) else { return Ok(()) };
+    let expires = Duration::from_secs(expires.parse().map_err(|_| Refused::Expiry)?);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    match expires {
+        expires if expires > now + MAX_AGE => Err(Refused::Expiry),
+        expires if expires <= now => Err(Refused::Expired),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,199 @@
+//! Requests about executions that run: a method of telexec.v1.ExecutionService in a header, its request as the payload.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::{HeaderMap, Message};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use telexec_client::RemoteExecutor;
+use telexec_executor::{Event, ExecutionId, Executor, ExecutorError, Input, InvalidCommand, Signal};
+use telexec_proto::convert::{
+    attach_from_wire, error_to_status, event_to_wire, execution_to_wire, page_to_wire, query_from_wire, size_from_wire,
+};
+use telexec_proto::v1;
+use tokio::sync::Semaphore;
+use tonic::Status;
+use tracing::warn;
+
+use crate::Bridge;
+use crate::agents::Pause;
+use crate::callers::not_expired;
+use crate::headers::{self, CONTENT_TYPE, METHOD};
+use crate::outlet::set_status;
+use crate::payload::Format;
+
+/// Requests at the same time; others wait.
+const MAX_REQUESTS: usize = 64;
+/// From SIGTERM to SIGKILL.
+const CANCEL_GRACE: Duration = Duration::from_secs(2);
+/// How long `Attach` waits for an event.
+const ATTACH_WAIT: Duration = Duration::from_secs(30);
+/// Input, for one, may wait for a command that does not read.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Answers requests until this program is to end.
+pub(crate) async fn serve(bridge: Arc<Bridge>) {
+    let subject = format!("telexec.ctl.{}", bridge.name);
+    let slots = Arc::new(Semaphore::new(MAX_REQUESTS));
+    let mut pause = Pause::default();
+    let mut requests = loop {
+        match bridge.server.client.subscribe(subject.clone()).await {
+            Ok(requests) => break requests,
+            Err(error) => warn!(error = %crate::chain(&error), "cannot subscribe to {subject}: trying again"),
+        }
+        if bridge.stop.run_until_cancelled(pause.wait()).await.is_none() {
+            return;
+        }
+    };
+    while let Some(Some(request)) = bridge.stop.run_until_cancelled(requests.next()).await {
+        let (Some(reply), Ok(slot)) = (request.reply.clone(), Arc::clone(&slots).acquire_owned().await) else {
+            continue;
+        };
+        let bridge = Arc::clone(&bridge);
+        tokio::spawn(async move {
+            let answered = tokio::time::timeout(REQUEST_TIMEOUT, answer(&bridge, &request)).await;
+            let answered = answered.unwrap_or_else(|_| Err(Status::deadline_exceeded("the agent took too long")));
+            let mut headers = HeaderMap::new();
+            if let Some(Ok(format)) = request.headers.as_ref().map(Format::of) {
+                headers::set(&mut headers, CONTENT_TYPE, format.content_type());
+            }
+            let payload = answered.unwrap_or_else(|status| {
+                set_status(&mut headers, &status);
+                Bytes::new()
+            });
+            // who does not wait for it any more needs no answer
+            let _ = bridge.server.client.publish_with_headers(reply, headers, payload).await;
+            drop(slot);
+        });
+    }
+}
+
+async fn answer(bridge: &Bridge, request: &Message) -> Result<Bytes, Status> {
+    let none = HeaderMap::new();
+    let headers = request.headers.as_ref().unwrap_or(&none);
+    let refused = |error: crate::callers::Refused| Status::unauthenticated(error.to_string());
+    let caller = bridge.callers.accept(&request.subject, headers, &request.payload).map_err(refused)?;
+    not_expired(headers).map_err(refused)?;
+    let format = Format::of(headers).map_err(|error| Status::invalid_argument(crate::chain(&error)))?;
+    let call = Call { executor: bridge.agents.executor(&caller), format, payload: &request.payload };
+    match headers::get(headers, METHOD) {
+        Some("SignalExecution") => call.signal().await,
+        Some("Cancel") => call.cancel().await,
+        Some("WriteInput") => call.write_input().await,
+        Some("ResizeTerminal") => call.resize().await,
+        Some("GetExecution") => call.get().await,
+        Some("ListExecutions") => call.list().await,
+        Some("Attach") => call.attach().await,
+        method => {
+            let method = method.unwrap_or_default();
+            Err(Status::unimplemented(format!(
+                "{METHOD}: {method:?} is none of Attach, Cancel, GetExecution, ListExecutions, ResizeTerminal, \
+                 SignalExecution and WriteInput"
+            )))
+        }
+    }
+}
+
+/// A request with its payload.
+struct Call<'a> {
+    executor: RemoteExecutor,
+    format: Format,
+    payload: &'a [u8],
+}
+
+impl Call<'_> {
+    async fn signal(&self) -> Result<Bytes, Status> {
+        let request: v1::SignalExecutionRequest = self.read("SignalExecutionRequest")?;
+        let signal = request.signal.parse().map_err(invalid)?;
+        self.signalled(&id(&request.execution_id)?, signal).await
+    }
+
+    /// As the agent ends a command that is cancelled.
+    async fn cancel(&self) -> Result<Bytes, Status> {
+        let request: v1::GetExecutionRequest = self.read("GetExecutionRequest")?;
+        let id = id(&request.execution_id)?;
+        let answer = self.signalled(&id, Signal::TERM).await?;
+        let executor = self.executor.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(CANCEL_GRACE).await;
+            // to what has ended by now it does nothing
+            let _ = executor.signal(&id, Signal::KILL).await;
+        });
+        Ok(answer)
+    }
+
+    async fn signalled(&self, id: &ExecutionId, signal: Signal) -> Result<Bytes, Status> {
+        let info = self.executor.signal(id, signal).await.map_err(failed)?;
+        self.write("SignalExecutionResponse", &v1::SignalExecutionResponse { execution: Some(execution_to_wire(info)) })
+    }
+
+    async fn write_input(&self) -> Result<Bytes, Status> {
+        let request: v1::WriteInputRequest = self.read("WriteInputRequest")?;
+        let offset = Some(request.offset).filter(|_| !request.append);
+        let input = Input { data: request.data, offset, close: request.close };
+        let written = self.executor.write_input(&id(&request.execution_id)?, input).await;
+        let committed_offset = written.map_err(failed)?;
+        self.write("WriteInputResponse", &v1::WriteInputResponse { committed_offset })
+    }
+
+    async fn resize(&self) -> Result<Bytes, Status> {
+        let request: v1::ResizeTerminalRequest = self.read("ResizeTerminalRequest")?;
+        let size = request.size.ok_or_else(|| InvalidCommand::new("size", "is missing"));
+        let size = size.and_then(size_from_wire).map_err(invalid)?;
+        self.executor.resize(&id(&request.execution_id)?, size).await.map_err(failed)?;
+        self.write("ResizeTerminalResponse", &v1::ResizeTerminalResponse {})
+    }
+
+    async fn get(&self) -> Result<Bytes, Status> {
+        let request: v1::GetExecutionRequest = self.read("GetExecutionRequest")?;
+        let info = self.executor.get(&id(&request.execution_id)?).await.map_err(failed)?;
+        self.write("GetExecutionResponse", &v1::GetExecutionResponse { execution: Some(execution_to_wire(info)) })
+    }
+
+    async fn list(&self) -> Result<Bytes, Status> {
+        let request: v1::ListExecutionsRequest = self.read("ListExecutionsRequest")?;
+        let page = self.executor.list(query_from_wire(request)).await.map_err(failed)?;
+        self.write("ListExecutionsResponse", &page_to_wire(page))
+    }
+
+    /// The next event from a position on: whoever asks says when there may come more.
+    async fn attach(&self) -> Result<Bytes, Status> {
+        let request: v1::AttachRequest = self.read("AttachRequest")?;
+        let (id, from) = attach_from_wire(&request).map_err(invalid)?;
+        let from = telexec_executor::Attach::position(from.position);
+        let mut execution = self.executor.attach(&id, from).await.map_err(failed)?;
+        let next = async {
+            loop {
+                match execution.next().await {
+                    Some(Ok(Event::Started(_))) => {}
+                    Some(event) => return event.map_err(failed),
+                    None => return Err(Status::internal("the execution has no end")),
+                }
+            }
+        };
+        let nothing = |_| Status::deadline_exceeded("nothing has happened: ask again");
+        let event = tokio::time::timeout(ATTACH_WAIT, next).await.map_err(nothing)??;
+        self.write("ExecutionEvent", &event_to_wire(event, &id))
+    }
+
+    fn read<M: prost::Message + Default>(&self, name: &'static str) -> Result<M, Status> {
+        self.format.decode(name, self.payload).map_err(|error| Status::invalid_argument(crate::chain(&error)))
+    }
+
+    fn write(&self, name: &'static str, message: &impl prost::Message) -> Result<Bytes, Status> {
+        self.format.encode(name, message).map_err(|error| Status::internal(crate::chain(&error)))
+    }
+}
+
+fn id(text: &str) -> Result<ExecutionId, Status> {
+    text.parse().map_err(invalid)
+}
+
+fn invalid(error: InvalidCommand) -> Status {
+    failed(error.into())
+}
+
+fn failed(error: ExecutorError) -> Status {
+    error_to_status(&error)
+}
