@@ -25,6 +25,7 @@ mod limits;
 mod mcp;
 mod memory;
 mod metrics;
+mod nats;
 mod policy;
 mod races;
 mod refusals;

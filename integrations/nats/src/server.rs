@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::header::NATS_MESSAGE_ID;
+use async_nats::jetstream::Context;
 use async_nats::jetstream::consumer::{PullConsumer, pull};
+use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, Stream};
-use async_nats::jetstream::{self, Context};
 use async_nats::{Client, ConnectOptions, Event, HeaderMap};
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -19,6 +20,8 @@ use crate::headers::{self, REASON, SUBJECT};
 
 /// A request that nobody says anything of for so long is delivered again.
 pub(crate) const ACK_WAIT: Duration = Duration::from_secs(15);
+/// A server that does not say within it that something is stored is sent it again.
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Equal message ids within this time are one request.
 const DUPLICATE_WINDOW: Duration = Duration::from_secs(10 * 60);
 /// Events are kept for as long.
@@ -58,7 +61,7 @@ impl Server {
         let (connections, connected) = watch::channel(());
         let client =
             options(args, connections).await?.name(format!("telexec-nats {name}")).connect(servers(&args.url)).await?;
-        let context = jetstream::new(client.clone());
+        let context = ContextBuilder::new().ack_timeout(STORE_TIMEOUT).build(client.clone());
         let run = Config {
             name: "TELEXEC_RUN".to_owned(),
             subjects: vec!["telexec.run.*".to_owned()],

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 
-from site_ import Events, Site, submit
+from nats_site import Events, Site, submit
 
 
 async def main(bin_directory, nats_server, commands, agents):
@@ -39,7 +39,7 @@ async def run(site, commands):
 
     async def publish(some):
         for id in some:
-            text = f"printf x >> {site.directory}/ran/{id}; echo out {id}; echo err {id} >&2; exit {int(id[1:]) % 7}"
+            text = f"printf x >> {site.directory}/ran/{id}; echo out {id}; echo err {id} >&2; sleep 0.{chosen.randrange(3)}; exit {int(id[1:]) % 7}"
             request = {"command": text, "shell": "sh", "execution_id": id}
             await submit(js, ids[id], request)
             if chosen.random() < 0.1:

@@ -66,7 +66,10 @@ class Site:
                 pass
 
     async def connect(self, **options):
-        return await nats.connect(self.url, max_reconnect_attempts=-1, reconnect_time_wait=0.1, **options)
+        async def lost(_):
+            """Expected; the default prints a traceback."""
+
+        return await nats.connect(self.url, max_reconnect_attempts=-1, reconnect_time_wait=0.1, error_cb=lost, **options)
 
     async def until_stream(self, client):
         """The first telexec-nats makes the streams."""
