@@ -27,7 +27,10 @@ async fn script(name: &str, also: &[&str]) -> String {
 #[tokio::test]
 async fn each_promise_holds() {
     let said = script("each.py", &[]).await;
-    assert!(["usual", "signed", "labelled"].iter().all(|part| said.contains(&format!("{part} holds"))), "{said}");
+    assert!(
+        ["usual", "signed", "labelled", "secured"].iter().all(|part| said.contains(&format!("{part} holds"))),
+        "{said}"
+    );
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ use crate::error;
 
 /// What is read at once: little from a quiet connection, since the room is held while it waits.
 const QUIET_BYTES: usize = 8 * 1024;
-const BUSY_BYTES: usize = 256 * 1024;
+const BUSY_BYTES: usize = 128 * 1024;
 /// How long the rest is sent after the side here has stopped reading.
 const LINGER: Duration = Duration::from_secs(1);
 /// How long the end is awaited of a connection that was closed, and dropped without [`Connection::finish`].
@@ -163,6 +163,10 @@ async fn send(mut reader: impl AsyncRead + Unpin, requests: mpsc::Sender<Connect
             ..QUIET_BYTES => QUIET_BYTES,
             _ => size,
         };
+        if size == QUIET_BYTES && buffer.capacity() > QUIET_BYTES {
+            // what a busy connection needed is not kept for a quiet one
+            buffer = BytesMut::new();
+        }
     }
 }
 

@@ -1,14 +1,15 @@
 //! The connections to the agent: one for each caller that has a certificate of its own there, and one for all others.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use telexec_client::{Agent, ConnectError, ConnectOptions, RemoteExecutor, Target, TlsOptions};
 use telexec_executor::ExecutorError;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::Error;
-use crate::args::Args;
+use crate::args::{Args, token};
 use crate::callers::Callers;
 
 /// Pauses between attempts, while the agent does not answer.
@@ -16,6 +17,8 @@ pub(crate) const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Agents {
+    /// It did not answer last, and that is logged.
+    is_away: AtomicBool,
     usual: Agent,
     own: HashMap<String, Agent>,
 }
@@ -34,12 +37,21 @@ impl Agents {
             let tls = tls(cert, key).ok_or("--caller NKEY=CERT:KEY needs --ca, and a target over TCP")?;
             own.insert(caller.to_owned(), connect(&args.target, Some(tls)).await?);
         }
-        Ok(Self { usual, own })
+        Ok(Self { is_away: AtomicBool::new(false), usual, own })
     }
 
     /// The agent, as this caller.
     pub(crate) fn of(&self, caller: &str) -> &Agent {
         self.own.get(caller).unwrap_or(&self.usual)
+    }
+
+    /// Logs it when the agent does not answer any more, and when it does again.
+    pub(crate) fn note(&self, is_away: bool) {
+        match (self.is_away.swap(is_away, Ordering::Relaxed), is_away) {
+            (false, true) => warn!("the agent does not answer: requests wait for it"),
+            (true, false) => info!("the agent answers again"),
+            _ => {}
+        }
     }
 
     /// The same, as an executor.
@@ -57,13 +69,7 @@ impl Agents {
         }
         let info = self.usual.info().await?;
         let name = info.hostname.split('.').next().unwrap_or_default();
-        match name.is_empty() || name.bytes().any(|byte| !byte.is_ascii_alphanumeric() && byte != b'-') {
-            true => {
-                Err(format!("the agent's host name {:?} cannot be a name in subjects: use --name", info.hostname)
-                    .into())
-            }
-            false => Ok(name.to_owned()),
-        }
+        token(name).map_err(|error| format!("the agent's host name {:?} {error}: use --name", info.hostname).into())
     }
 }
 

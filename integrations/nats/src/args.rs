@@ -28,7 +28,7 @@ pub(crate) struct Args {
     #[arg(long = "label", value_name = "LABEL", value_parser = token)]
     pub(crate) labels: Vec<String>,
 
-    /// Requests that are run at the same time, for each queue
+    /// Requests that are run at the same time
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) concurrency: u16,
 
@@ -78,7 +78,7 @@ Examples:
   telexec-nats --url nats://nats.example.org --caller UAHF2CWQ...";
 
 /// What may stand alone in a subject.
-fn token(text: &str) -> Result<String, String> {
+pub(crate) fn token(text: &str) -> Result<String, String> {
     let is_valid = (1..=64).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
     is_valid.then(|| text.to_owned()).ok_or_else(|| "must be 1 to 64 letters, digits, - and _".to_owned())

@@ -1,26 +1,35 @@
 //! Whose messages are accepted: those that are signed with an nkey (Ed25519) of the command line, or if that names none,
 //! those that the NATS server lets through.
 //!
-//! What is signed is, in lines: `telexec-nats-1`, the subject, the expiry, the content type (empty without one), and then the
-//! payload. So a message counts once: for this agent, until it expires, and by its execution id never twice.
+//! What is signed is, in lines: `telexec-nats-1`, the subject, the expiry, the content type, the method and the nonce (empty
+//! without one), and then the payload. So a message is good for this agent until it expires, and once: a request to run something by its
+//! execution id, others since their signatures are remembered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_nats::HeaderMap;
 use nkeys::{KeyPair, KeyPairType};
 
 use crate::args::Args;
-use crate::headers::{self, CONTENT_TYPE, EXPIRES, KEY, SIGNATURE};
+use crate::headers::{self, CONTENT_TYPE, EXPIRES, KEY, METHOD, NONCE, SIGNATURE};
 
 const VERSION: &str = "telexec-nats-1";
 /// No signature is good for longer.
 const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// Keys, with the certificates that the agent is called with on their behalf.
+/// That of a request about executions is not, since what was used is forgotten when this program ends.
+const MAX_ONCE_AGE: Duration = Duration::from_secs(300);
+/// Signatures that are remembered; further requests wait until some have expired.
+const MAX_USED: usize = 100_000;
+
 pub(crate) struct Callers {
+    /// With the certificates that the agent is called with on their behalf.
     keys: BTreeMap<String, Option<(PathBuf, PathBuf)>>,
+    /// Signatures that were used and are good once, with their expiry.
+    used: Mutex<HashMap<Vec<u8>, u64>>,
 }
 
 /// Why a message is not accepted.
@@ -36,6 +45,12 @@ pub(crate) enum Refused {
     Unknown,
     #[error("{SIGNATURE} is not that of this message by {KEY}")]
     Forged,
+    #[error("{EXPIRES} must be within the next 5 minutes by this machine's clock, for requests about executions")]
+    TooLate,
+    #[error("{SIGNATURE} was used before: sign each request with another {NONCE}")]
+    Used,
+    #[error("too many signed requests in a short time: try again later, or let them expire sooner")]
+    TooMany,
 }
 
 /// A command line that names something else than nkeys.
@@ -47,7 +62,9 @@ impl Callers {
     pub(crate) fn load(args: &Args) -> Result<Self, BadCaller> {
         let mut keys = BTreeMap::new();
         for caller in &args.callers {
-            let bad = || BadCaller(caller.clone());
+            // a seed is secret
+            let shown = if caller.starts_with('S') { "S..." } else { caller };
+            let bad = || BadCaller(shown.to_owned());
             let (key, files) = match caller.split_once('=') {
                 Some((key, files)) => (key, Some(files.split_once(':').ok_or_else(bad)?)),
                 None => (&**caller, None),
@@ -58,7 +75,7 @@ impl Callers {
             }
             keys.insert(key.to_owned(), files.map(|(cert, key)| (cert.into(), key.into())));
         }
-        Ok(Self { keys })
+        Ok(Self { keys, used: Mutex::default() })
     }
 
     /// Those that have a certificate of their own.
@@ -80,13 +97,44 @@ impl Callers {
             return Err(Refused::Unknown);
         }
         let content_type = headers::get(headers, CONTENT_TYPE).unwrap_or_default();
-        let mut signed = format!("{VERSION}\n{subject}\n{expires}\n{content_type}\n").into_bytes();
+        let method = headers::get(headers, METHOD).unwrap_or_default();
+        let nonce = headers::get(headers, NONCE).unwrap_or_default();
+        let mut signed = format!("{VERSION}\n{subject}\n{expires}\n{content_type}\n{method}\n{nonce}\n").into_bytes();
         signed.extend_from_slice(payload);
         let signature = headers::from_base64(signature).ok_or(Refused::Forged)?;
         let pair = KeyPair::from_public_key(key).map_err(|_| Refused::Unknown)?;
         pair.verify(&signed, &signature).map_err(|_| Refused::Forged)?;
         Ok(key.to_owned())
     }
+
+    /// As [`accept`](Self::accept), and not expired, for what must not be repeated.
+    ///
+    /// # Errors
+    /// It is not accepted, or was before.
+    pub(crate) fn accept_once(&self, subject: &str, headers: &HeaderMap, payload: &[u8]) -> Result<String, Refused> {
+        let caller = self.accept(subject, headers, payload)?;
+        not_expired(headers)?;
+        if caller.is_empty() {
+            return Ok(caller);
+        }
+        let signature = headers::get(headers, SIGNATURE).and_then(headers::from_base64).unwrap_or_default();
+        let expires = headers::get(headers, EXPIRES).and_then(|expires| expires.parse().ok()).unwrap_or(u64::MAX);
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if used.len() >= MAX_USED {
+            let now = now().as_secs();
+            used.retain(|_, expires| *expires >= now);
+        }
+        match used.len() {
+            _ if expires > now().saturating_add(MAX_ONCE_AGE).as_secs() => Err(Refused::TooLate),
+            MAX_USED.. => Err(Refused::TooMany),
+            _ if used.insert(signature, expires).is_some() => Err(Refused::Used),
+            _ => Ok(caller),
+        }
+    }
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Whether it may still be started.
@@ -96,9 +144,9 @@ impl Callers {
 pub(crate) fn not_expired(headers: &HeaderMap) -> Result<(), Refused> {
     let Some(expires) = headers::get(headers, EXPIRES) else { return Ok(()) };
     let expires = Duration::from_secs(expires.parse().map_err(|_| Refused::Expiry)?);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = now();
     match expires {
-        expires if expires > now + MAX_AGE => Err(Refused::Expiry),
+        expires if expires > now.saturating_add(MAX_AGE) => Err(Refused::Expiry),
         expires if expires <= now => Err(Refused::Expired),
         _ => Ok(()),
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::{HeaderMap, Message};
+use async_nats::{HeaderMap, Message, Subject};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use telexec_client::RemoteExecutor;
@@ -18,13 +18,16 @@ use tracing::warn;
 
 use crate::Bridge;
 use crate::agents::Pause;
-use crate::callers::not_expired;
 use crate::headers::{self, CONTENT_TYPE, METHOD};
 use crate::outlet::set_status;
 use crate::payload::Format;
 
-/// Requests at the same time; others wait.
+/// Requests at the same time, and as many that may wait for a command; others are refused.
 const MAX_REQUESTS: usize = 64;
+/// What subjects for answers begin with.
+const INBOX: &str = "_INBOX.";
+/// The headers of an answer.
+const OVERHEAD_BYTES: usize = 1024;
 /// From SIGTERM to SIGKILL.
 const CANCEL_GRACE: Duration = Duration::from_secs(2);
 /// How long `Attach` waits for an event.
@@ -35,10 +38,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Answers requests until this program is to end.
 pub(crate) async fn serve(bridge: Arc<Bridge>) {
     let subject = format!("telexec.ctl.{}", bridge.name);
-    let slots = Arc::new(Semaphore::new(MAX_REQUESTS));
     let mut pause = Pause::default();
     let mut requests = loop {
-        match bridge.server.client.subscribe(subject.clone()).await {
+        match bridge.server.client.queue_subscribe(subject.clone(), bridge.name.clone()).await {
             Ok(requests) => break requests,
             Err(error) => warn!(error = %crate::chain(&error), "cannot subscribe to {subject}: trying again"),
         }
@@ -46,37 +48,56 @@ pub(crate) async fn serve(bridge: Arc<Bridge>) {
             return;
         }
     };
+    let (short, long) = (Arc::new(Semaphore::new(MAX_REQUESTS)), Arc::new(Semaphore::new(MAX_REQUESTS)));
     while let Some(Some(request)) = bridge.stop.run_until_cancelled(requests.next()).await {
-        let (Some(reply), Ok(slot)) = (request.reply.clone(), Arc::clone(&slots).acquire_owned().await) else {
+        // whoever asks must not have this program publish to where it may itself, such as the events of others
+        let Some(reply) = request.reply.clone().filter(|reply| reply.starts_with(INBOX)) else { continue };
+        let method = request.headers.as_ref().and_then(|headers| headers::get(headers, METHOD));
+        let slots = if matches!(method, Some("Attach" | "WriteInput")) { &long } else { &short };
+        let Ok(slot) = Arc::clone(slots).try_acquire_owned() else {
+            let busy = Status::resource_exhausted("too many requests at the same time: try again later");
+            respond(&bridge, reply, HeaderMap::new(), Err(busy)).await;
             continue;
         };
         let bridge = Arc::clone(&bridge);
         tokio::spawn(async move {
-            let answered = tokio::time::timeout(REQUEST_TIMEOUT, answer(&bridge, &request)).await;
-            let answered = answered.unwrap_or_else(|_| Err(Status::deadline_exceeded("the agent took too long")));
             let mut headers = HeaderMap::new();
             if let Some(Ok(format)) = request.headers.as_ref().map(Format::of) {
                 headers::set(&mut headers, CONTENT_TYPE, format.content_type());
             }
-            let payload = answered.unwrap_or_else(|status| {
-                set_status(&mut headers, &status);
-                Bytes::new()
-            });
-            // who does not wait for it any more needs no answer
-            let _ = bridge.server.client.publish_with_headers(reply, headers, payload).await;
+            let answered = bounded(answer(&bridge, &request)).await;
+            respond(&bridge, reply, headers, answered).await;
             drop(slot);
         });
     }
+}
+
+async fn respond(bridge: &Bridge, reply: Subject, mut headers: HeaderMap, answered: Result<Bytes, Status>) {
+    let fits = answered.and_then(|payload| match payload.len() + OVERHEAD_BYTES > bridge.server.max_payload() {
+        true => Err(Status::resource_exhausted("the answer is longer than the NATS server's max_payload")),
+        false => Ok(payload),
+    });
+    let payload = fits.unwrap_or_else(|status| {
+        set_status(&mut headers, &status);
+        Bytes::new()
+    });
+    // who does not wait for it any more needs no answer
+    let _ = bridge.server.client.publish_with_headers(reply, headers, payload).await;
+}
+
+async fn bounded(answer: impl Future<Output = Result<Bytes, Status>>) -> Result<Bytes, Status> {
+    let answered = tokio::time::timeout(REQUEST_TIMEOUT, answer).await;
+    answered.unwrap_or_else(|_| Err(Status::deadline_exceeded("the agent took too long")))
 }
 
 async fn answer(bridge: &Bridge, request: &Message) -> Result<Bytes, Status> {
     let none = HeaderMap::new();
     let headers = request.headers.as_ref().unwrap_or(&none);
     let refused = |error: crate::callers::Refused| Status::unauthenticated(error.to_string());
-    let caller = bridge.callers.accept(&request.subject, headers, &request.payload).map_err(refused)?;
-    not_expired(headers).map_err(refused)?;
+    let caller = bridge.callers.accept_once(&request.subject, headers, &request.payload).map_err(refused)?;
     let format = Format::of(headers).map_err(|error| Status::invalid_argument(crate::chain(&error)))?;
-    let call = Call { executor: bridge.agents.executor(&caller), format, payload: &request.payload };
+    let executor = bridge.agents.executor(&caller);
+    let call = Call { executor, format, payload: &request.payload, most: bridge.server.max_payload() / 2, bridge };
     match headers::get(headers, METHOD) {
         Some("SignalExecution") => call.signal().await,
         Some("Cancel") => call.cancel().await,
@@ -100,6 +121,9 @@ struct Call<'a> {
     executor: RemoteExecutor,
     format: Format,
     payload: &'a [u8],
+    /// Output in an answer.
+    most: usize,
+    bridge: &'a Bridge,
 }
 
 impl Call<'_> {
@@ -109,14 +133,14 @@ impl Call<'_> {
         self.signalled(&id(&request.execution_id)?, signal).await
     }
 
-    /// As the agent ends a command that is cancelled.
+    /// SIGTERM, and SIGKILL for what does not heed it, also when this program is to end before that.
     async fn cancel(&self) -> Result<Bytes, Status> {
         let request: v1::GetExecutionRequest = self.read("GetExecutionRequest")?;
         let id = id(&request.execution_id)?;
         let answer = self.signalled(&id, Signal::TERM).await?;
-        let executor = self.executor.clone();
-        tokio::spawn(async move {
-            tokio::time::sleep(CANCEL_GRACE).await;
+        let (executor, stop) = (self.executor.clone(), self.bridge.stop.clone());
+        self.bridge.tasks.spawn(async move {
+            let _ = stop.run_until_cancelled(tokio::time::sleep(CANCEL_GRACE)).await;
             // to what has ended by now it does nothing
             let _ = executor.signal(&id, Signal::KILL).await;
         });
@@ -173,7 +197,10 @@ impl Call<'_> {
             }
         };
         let nothing = |_| Status::deadline_exceeded("nothing has happened: ask again");
-        let event = tokio::time::timeout(ATTACH_WAIT, next).await.map_err(nothing)??;
+        let mut event = tokio::time::timeout(ATTACH_WAIT, next).await.map_err(nothing)??;
+        if let Event::Output(output) = &mut event {
+            output.data.truncate(self.most);
+        }
         self.write("ExecutionEvent", &event_to_wire(event, &id))
     }
 

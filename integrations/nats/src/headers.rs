@@ -12,6 +12,8 @@ pub(crate) const EXPIRES: &str = "Telexec-Expires";
 pub(crate) const KEY: &str = "Telexec-Key";
 /// Base64: see [`crate::callers`].
 pub(crate) const SIGNATURE: &str = "Telexec-Signature";
+/// Anything that makes a signature differ from all others of a request about executions.
+pub(crate) const NONCE: &str = "Telexec-Nonce";
 /// The subject that a request for a label was sent to.
 pub(crate) const ROUTED_FROM: &str = "Telexec-Routed-From";
 /// A method of telexec.v1.ExecutionService, for requests about executions.
@@ -22,12 +24,10 @@ pub(crate) const STATUS: &str = "Telexec-Status";
 pub(crate) const MESSAGE: &str = "Telexec-Message";
 /// Base64: a google.rpc.Status with details, such as the rule that denies it.
 pub(crate) const DETAILS: &str = "Telexec-Details";
-/// Of a message without an event, before them: `routed` or `claimed`.
+/// Of a message without an event, before them: `claimed`.
 pub(crate) const STATE: &str = "Telexec-State";
 /// The agent that has claimed it.
 pub(crate) const AGENT: &str = "Telexec-Agent";
-/// When that agent was started, in its words.
-pub(crate) const AGENT_START: &str = "Telexec-Agent-Start";
 /// The SHA-256 of the request, and who sent it.
 pub(crate) const REQUEST: &str = "Telexec-Request";
 /// Why a request is dead.
@@ -40,10 +40,13 @@ pub(crate) fn get<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).map(async_nats::HeaderValue::as_str)
 }
 
-/// Adds a header; a value is one line.
+/// A header is cut to as many characters.
+const MAX_CHARS: usize = 1024;
+
+/// Adds a header; a value is one line, and not a long one.
 pub(crate) fn set(headers: &mut HeaderMap, name: &str, value: &str) {
-    let line: String = value.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
-    headers.insert(name, line.as_str());
+    let line = value.chars().take(MAX_CHARS).map(|char| if char.is_control() { ' ' } else { char });
+    headers.insert(name, &*line.collect::<String>());
 }
 
 /// For values that are bytes.

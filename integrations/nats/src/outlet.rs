@@ -15,21 +15,25 @@ use telexec_proto::v1::{ExecutionEvent, execution_event};
 use tracing::warn;
 
 use crate::agents::Pause;
-use crate::headers::{self, AGENT, AGENT_START, CONTENT_TYPE, DETAILS, MESSAGE, REQUEST, STATE, STATUS};
+use crate::headers::{self, AGENT, CONTENT_TYPE, DETAILS, MESSAGE, REQUEST, STATE, STATUS};
 use crate::payload::{Format, Malformed};
 use crate::server::{Server, out_subject};
 
 const EVENT: &str = "ExecutionEvent";
-const ROUTED: &str = "routed";
 const CLAIMED: &str = "claimed";
 /// What headers, and the message around the output, take at most.
-const OVERHEAD_BYTES: usize = 4096;
+const OVERHEAD_BYTES: usize = 8192;
+/// Longer details of an error are left out.
+const MAX_DETAILS_BYTES: usize = 4096;
 
 /// Writes to the subject of one execution.
 pub(crate) struct Outlet<'a> {
     server: &'a Server,
     id: ExecutionId,
     format: Format,
+    /// The agent's name, and the request: see [`Found`].
+    agent: &'a str,
+    request: &'a str,
     /// Of this writer's messages.
     nonce: String,
     count: u64,
@@ -38,25 +42,23 @@ pub(crate) struct Outlet<'a> {
 }
 
 /// How far an execution is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Nothing was tried.
-    New,
-    /// An agent was given it, and may have started it.
-    Claimed(Claim),
+    /// The agent was given it, and may have started it.
+    Claimed,
     /// Its events are there up to this position.
     Started(u64),
     /// Its end is told.
     Ended,
 }
 
-/// Who runs it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
-    /// The agent's name.
-    pub(crate) agent: String,
-    /// When that agent was started.
-    pub(crate) start: String,
+/// What is there, as the first and the last message say.
+pub(crate) struct Found {
+    /// The agent that has it; `None`: that is no longer kept.
+    pub(crate) agent: Option<String>,
+    /// The SHA-256 of the request, and who sent it; `None`: that is no longer kept.
+    pub(crate) request: Option<String>,
+    pub(crate) progress: Progress,
 }
 
 /// Why nothing more is written.
@@ -64,22 +66,16 @@ pub(crate) struct Claim {
 pub(crate) enum Unwritable {
     #[error("another program publishes the events of this execution")]
     Superseded,
+    #[error("an event is longer than the NATS server's max_payload")]
+    TooLong,
     #[error(transparent)]
     Malformed(#[from] Malformed),
 }
 
-/// What is there, as the first and the last message say.
-pub(crate) struct Found {
-    /// The agent that has it.
-    pub(crate) agent: String,
-    /// The SHA-256 of the request, and who sent it; empty: that is no longer kept.
-    pub(crate) request: String,
-    pub(crate) progress: Progress,
-}
-
 impl<'a> Outlet<'a> {
-    pub(crate) fn new(server: &'a Server, id: ExecutionId, format: Format) -> Self {
-        Self { server, id, format, nonce: uuid::Uuid::now_v7().simple().to_string(), count: 0, sequence: 0 }
+    pub(crate) fn new(server: &'a Server, id: ExecutionId, format: Format, agent: &'a str, request: &'a str) -> Self {
+        let nonce = uuid::Uuid::now_v7().simple().to_string();
+        Self { server, id, format, agent, request, nonce, count: 0, sequence: 0 }
     }
 
     /// What is there; continues after it.
@@ -87,28 +83,21 @@ impl<'a> Outlet<'a> {
     /// # Errors
     /// It was not written by this program.
     pub(crate) async fn find(&mut self) -> Result<Option<Found>, Malformed> {
-        let Some(last) = self.last().await else { return Ok(None) };
+        let Some(last) = self.last().await else {
+            self.sequence = 0;
+            return Ok(None);
+        };
         self.sequence = last.sequence;
         let progress = progress(&last)?;
         let first = self.first().await.unwrap_or(last);
-        let header = |name| headers::get(&first.headers, name).unwrap_or_default().to_owned();
+        let header = |name| headers::get(&first.headers, name).map(str::to_owned);
         Ok(Some(Found { agent: header(AGENT), request: header(REQUEST), progress }))
     }
 
-    /// Says that an agent will get the request.
-    pub(crate) async fn route(&mut self, agent: &str, request: &str) -> Result<(), Unwritable> {
-        self.state(ROUTED, &[(AGENT, agent), (REQUEST, request)]).await
-    }
-
     /// Says that the agent may start it from now on.
-    pub(crate) async fn claim(&mut self, claim: &Claim, request: &str) -> Result<(), Unwritable> {
-        self.state(CLAIMED, &[(AGENT, &claim.agent), (AGENT_START, &claim.start), (REQUEST, request)]).await
-    }
-
-    async fn state(&mut self, state: &str, also: &[(&str, &str)]) -> Result<(), Unwritable> {
+    pub(crate) async fn claim(&mut self) -> Result<(), Unwritable> {
         let mut headers = HeaderMap::new();
-        headers::set(&mut headers, STATE, state);
-        also.iter().for_each(|(name, value)| headers::set(&mut headers, name, value));
+        headers::set(&mut headers, STATE, CLAIMED);
         self.store(headers, self.format.encode(EVENT, &ExecutionEvent::default())?).await
     }
 
@@ -119,11 +108,8 @@ impl<'a> Outlet<'a> {
         };
         let most = self.most_output();
         while !output.data.is_empty() {
-            let piece = telexec_executor::Output {
-                data: output.data.split_to(most.min(output.data.len())),
-                stream: output.stream,
-                position: output.position,
-            };
+            let data = output.data.split_to(most.min(output.data.len()));
+            let piece = telexec_executor::Output { data, ..output.clone() };
             output.position += piece.data.len() as u64;
             self.wire(event_to_wire(Event::Output(piece), &self.id)).await?;
         }
@@ -132,7 +118,7 @@ impl<'a> Outlet<'a> {
 
     /// JSON has output in base64.
     fn most_output(&self) -> usize {
-        let room = self.server.client.server_info().max_payload.saturating_sub(OVERHEAD_BYTES);
+        let room = self.server.max_payload().saturating_sub(OVERHEAD_BYTES);
         let most = match self.format {
             Format::Binary => room,
             Format::Json => room / 4 * 3,
@@ -162,6 +148,10 @@ impl<'a> Outlet<'a> {
         let message_id = format!("{}/{}/{}", self.id, self.nonce, self.count);
         self.count += 1;
         headers::set(&mut headers, CONTENT_TYPE, self.format.content_type());
+        if self.sequence == 0 {
+            headers::set(&mut headers, AGENT, self.agent);
+            headers::set(&mut headers, REQUEST, self.request);
+        }
         headers.insert(NATS_MESSAGE_ID, &*message_id);
         headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, &*self.sequence.to_string());
         let mut pause = Pause::default();
@@ -180,6 +170,7 @@ impl<'a> Outlet<'a> {
                     self.sequence = last.ok_or(Unwritable::Superseded)?.sequence;
                     return Ok(());
                 }
+                Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => return Err(Unwritable::TooLong),
                 Err(error) if pause.is_long() => {
                     warn!(id = %self.id, error = %crate::chain(&error), "an event cannot be stored: trying again");
                 }
@@ -227,19 +218,13 @@ impl<'a> Outlet<'a> {
 
 /// What the last message says.
 fn progress(last: &StreamMessage) -> Result<Progress, Malformed> {
-    let header = |name| headers::get(&last.headers, name);
-    if header(STATUS).is_some() {
+    use execution_event::Event as Wire;
+    if headers::get(&last.headers, STATUS).is_some() {
         return Ok(Progress::Ended);
     }
-    match header(STATE) {
-        Some(CLAIMED) => {
-            let text = |name| header(name).unwrap_or_default().to_owned();
-            return Ok(Progress::Claimed(Claim { agent: text(AGENT), start: text(AGENT_START) }));
-        }
-        Some(_) => return Ok(Progress::New),
-        None => {}
+    if headers::get(&last.headers, STATE).is_some() {
+        return Ok(Progress::Claimed);
     }
-    use execution_event::Event as Wire;
     let event: ExecutionEvent = Format::of(&last.headers)?.decode(EVENT, &last.payload)?;
     Ok(match event.event {
         Some(Wire::Stdout(data) | Wire::Stderr(data)) => Progress::Started(event.position + data.len() as u64),
@@ -253,7 +238,7 @@ fn progress(last: &StreamMessage) -> Result<Progress, Malformed> {
 pub(crate) fn set_status(headers: &mut HeaderMap, status: &tonic::Status) {
     headers::set(headers, STATUS, &i32::from(status.code()).to_string());
     headers::set(headers, MESSAGE, status.message());
-    if !status.details().is_empty() {
-        headers::set(headers, DETAILS, &headers::to_base64(status.details()));
+    if !status.details().is_empty() && status.details().len() <= MAX_DETAILS_BYTES {
+        headers.insert(DETAILS, &*headers::to_base64(status.details()));
     }
 }

@@ -30,6 +30,8 @@ pub(crate) enum Malformed {
     ContentType(String),
     #[error("the payload is no {0} in JSON")]
     Json(&'static str, #[source] serde_json::Error),
+    #[error("the payload looks like JSON: set the header {CONTENT_TYPE}: {JSON}")]
+    LooksLikeJson,
     #[error("the payload is no {0} in protobuf's binary format")]
     Binary(&'static str, #[source] prost::DecodeError),
     #[error("there is no message {0}")]
@@ -58,6 +60,8 @@ impl Format {
     pub(crate) fn decode<M: Message + Default>(self, name: &'static str, payload: &[u8]) -> Result<M, Malformed> {
         let binary = |error| Malformed::Binary(name, error);
         match self {
+            // no message here begins so
+            Self::Binary if payload.starts_with(b"{") => Err(Malformed::LooksLikeJson),
             Self::Binary => M::decode(payload).map_err(binary),
             Self::Json => {
                 let json = |error| Malformed::Json(name, error);

@@ -1,34 +1,40 @@
 //! One request, from the queue to its end.
 //!
 //! It is claimed on the execution's own subject before the agent hears of it. So whatever is killed meanwhile, whoever takes
-//! it up again knows whether the agent may have started it: the agent itself says, unless it was restarted, and then the
-//! execution ended with it. Nothing is ever started again that may have been started.
+//! it up again knows that the agent may have started it, and only looks for it there. Nothing is started again that may have
+//! been started.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, Message};
 use aws_lc_rs::digest::{SHA256, digest};
 use futures_util::StreamExt;
+use prost_types::Timestamp;
 use telexec_client::RemoteExecutor;
 use telexec_executor::{Attach, Command, Event, Execution, ExecutionId, Executor, ExecutorError};
 use telexec_proto::convert::{command_from_wire, error_to_status};
 use telexec_proto::v1::{DisconnectPolicy, ExecuteRequest};
-use tonic::Status;
+use tonic::{Code, Status};
+use tracing::warn;
 
 use crate::Bridge;
 use crate::agents::{Pause, is_unavailable};
 use crate::callers::{Refused, not_expired};
 use crate::headers::{self, ROUTED_FROM};
-use crate::outlet::{Claim, Outlet, Progress, Unwritable};
+use crate::outlet::{Found, Outlet, Progress, Unwritable};
 use crate::payload::Format;
 use crate::server::{QueueKind, run_subject};
+use crate::work::Delivery;
 
-/// A request that was delivered so often, and was never claimed, ends this program each time.
-const MAX_DELIVERIES: i64 = 20;
+/// A request that was delivered so often, and was never claimed, may be what ends this program each time.
+pub(crate) const MAX_DELIVERIES: i64 = 100;
 /// Where another program seems to publish the same events.
 const SUPERSEDED_DELAY: Duration = Duration::from_secs(5);
-/// Until an agent that is full is asked again, if it does not say.
-const FULL_DELAY: Duration = Duration::from_secs(1);
+/// A request that any agent with a label may run is left to others for so long while this one does not answer.
+const AWAY_DELAY: Duration = Duration::from_secs(1);
+/// An agent forgets no execution sooner.
+const REMEMBERED: Duration = Duration::from_secs(1);
+pub(crate) const ID_IN_USE: &str = "execution_id: is already used by another request or another caller";
 
 /// What the queue is answered.
 pub(crate) enum Settled {
@@ -52,7 +58,7 @@ impl From<Unwritable> for Stopped {
     fn from(error: Unwritable) -> Self {
         Self::Settled(match error {
             Unwritable::Superseded => Settled::Later(SUPERSEDED_DELAY),
-            Unwritable::Malformed(_) => Settled::Dead(crate::chain(&error)),
+            Unwritable::TooLong | Unwritable::Malformed(_) => Settled::Dead(crate::chain(&error)),
         })
     }
 }
@@ -78,20 +84,17 @@ struct Request {
 }
 
 /// Runs it, or continues to.
-pub(crate) async fn run(bridge: &Bridge, kind: &QueueKind, message: &Message, delivered: i64) -> Settled {
-    let request = match Request::read(bridge, kind, message) {
+pub(crate) async fn run(bridge: &Bridge, kind: &QueueKind, message: &Message, delivery: Delivery) -> Settled {
+    let request = match Request::read(bridge, kind, message, delivery) {
         Ok(request) => request,
         Err(reason) => return Settled::Dead(reason),
     };
-    let _following = match bridge.busy.begin(request.id.as_str()) {
+    let _following = match bridge.busy.begin(request.id.as_str(), &request.digest, delivery.sequence) {
         Ok(following) => following,
         Err(settled) => return settled,
     };
-    let mut outlet = Outlet::new(&bridge.server, request.id.clone(), request.format);
-    let ran = match kind {
-        QueueKind::Own => Run { bridge, request: &request, delivered }.own(&mut outlet).await,
-        QueueKind::Label(_) => Run { bridge, request: &request, delivered }.route(&mut outlet, message).await,
-    };
+    let mut outlet = Outlet::new(&bridge.server, request.id.clone(), request.format, &bridge.name, &request.digest);
+    let ran = Run { bridge, request: &request, kind, message, delivery }.run(&mut outlet).await;
     let told = match ran {
         Ok(()) => return Settled::Done,
         Err(Stopped::Settled(settled)) => return settled,
@@ -108,7 +111,7 @@ impl Request {
     /// # Errors
     /// It is malformed, or not from a caller that is accepted: nobody but the operator is told, since others must not be
     /// able to end what an honest caller has sent with the same id.
-    fn read(bridge: &Bridge, kind: &QueueKind, message: &Message) -> Result<Self, String> {
+    fn read(bridge: &Bridge, kind: &QueueKind, message: &Message, delivery: Delivery) -> Result<Self, String> {
         let headers = message.headers.clone().unwrap_or_default();
         let routed_from = headers::get(&headers, ROUTED_FROM);
         let subject = match routed_from {
@@ -129,7 +132,10 @@ impl Request {
                 "execution_id: must not end with a dot, or have two in a row: it is a part of a subject".to_owned()
             );
         }
-        if let Err(error @ Refused::Expiry) = not_expired(&headers) {
+        // later it may run already, and the clock be another
+        if delivery.delivered == 1
+            && let Err(error @ Refused::Expiry) = not_expired(&headers)
+        {
             return Err(error.to_string());
         }
         let sum = headers::to_base64(digest(&SHA256, &message.payload).as_ref());
@@ -157,75 +163,88 @@ impl Request {
 struct Run<'a> {
     bridge: &'a Bridge,
     request: &'a Request,
-    delivered: i64,
+    kind: &'a QueueKind,
+    message: &'a Message,
+    delivery: Delivery,
 }
 
 impl Run<'_> {
-    /// Gives a request for a label to this agent, or to the one that has it already.
-    async fn route(&self, outlet: &mut Outlet<'_>, message: &Message) -> Result<(), Stopped> {
-        let (name, digest) = (&*self.bridge.name, &*self.request.digest);
-        let agent = match outlet.route(name, digest).await {
-            Ok(()) => name.to_owned(),
+    /// Runs it on this agent, or continues where that stopped.
+    async fn run(&self, outlet: &mut Outlet<'_>) -> Result<(), Stopped> {
+        if self.delivery.delivered > 1 {
+            if let Some(found) = self.find(outlet).await? {
+                return self.resume(outlet, found).await;
+            }
+            self.may_be_new()?;
+        }
+        let agent_start = self.answering().await?;
+        match outlet.claim().await {
+            Ok(()) => {
+                let execution = self.start(agent_start).await?;
+                self.follow(outlet, execution, 0, false).await
+            }
             Err(Unwritable::Superseded) => match self.find(outlet).await? {
-                Some((_, Progress::Ended)) => return Ok(()),
-                Some((agent, _)) => agent,
-                None => return Err(Stopped::Settled(Settled::Later(SUPERSEDED_DELAY))),
+                Some(found) => self.resume(outlet, found).await,
+                None => Err(Unwritable::Superseded.into()),
             },
-            Err(error) => return Err(error.into()),
-        };
-        let mut headers = headers::own(&self.request.headers);
-        headers::set(&mut headers, ROUTED_FROM, &message.subject);
-        let id = format!("{}@{agent}", self.request.id);
-        self.bridge.server.enqueue(&run_subject(&agent), &id, headers, message.payload.clone()).await;
-        Ok(())
+            Err(error) => Err(error.into()),
+        }
     }
 
-    /// Runs it on this agent, or continues where that stopped.
-    async fn own(&self, outlet: &mut Outlet<'_>) -> Result<(), Stopped> {
-        let mut found = if self.delivered > 1 { self.find(outlet).await? } else { None };
-        loop {
-            match found {
-                Some((agent, _)) if agent != self.bridge.name => {
-                    let reason = format!("execution_id: is in use on the agent {agent}");
-                    return Err(Stopped::Settled(Settled::Dead(reason)));
-                }
-                Some((_, Progress::Ended)) => return Ok(()),
-                Some((_, Progress::Started(position))) => {
-                    let execution = self.attach(position).await?;
-                    return self.follow(outlet, execution, position, true).await;
-                }
-                Some((_, Progress::Claimed(claim))) => {
-                    let execution = self.start(&claim, true).await?;
-                    return self.follow(outlet, execution, 0, false).await;
-                }
-                None | Some((_, Progress::New)) => {}
+    /// Nothing is known of it, though it was delivered before.
+    fn may_be_new(&self) -> Result<(), Stopped> {
+        let Delivery { delivered, age, .. } = self.delivery;
+        if delivered > MAX_DELIVERIES {
+            let reason = format!("it was delivered {delivered} times, and never started");
+            return Err(Stopped::Settled(Settled::Dead(reason)));
+        }
+        match self.bridge.server.events_age() {
+            Some(kept) if age >= kept => {
+                let text = "the request is older than events are kept: it is not known whether the command has run";
+                Err(Stopped::Failed(Status::aborted(text)))
             }
-            if self.delivered > MAX_DELIVERIES {
-                let reason = format!("it was delivered {} times, and never started", self.delivered);
-                return Err(Stopped::Settled(Settled::Dead(reason)));
+            _ => Ok(()),
+        }
+    }
+
+    /// What an agent has begun.
+    async fn resume(&self, outlet: &mut Outlet<'_>, found: Found) -> Result<(), Stopped> {
+        let agent = found.agent.as_deref().unwrap_or(&self.bridge.name);
+        match found.progress {
+            Progress::Ended => Ok(()),
+            _ if agent != self.bridge.name => self.pass(agent).await,
+            Progress::Started(position) => {
+                let execution = self.attach(position).await?;
+                self.follow(outlet, execution, position, true).await
             }
-            let claim = Claim { agent: self.bridge.name.clone(), start: self.agent_start().await? };
-            match outlet.claim(&claim, &self.request.digest).await {
-                Ok(()) => {
-                    let execution = self.start(&claim, false).await?;
-                    return self.follow(outlet, execution, 0, false).await;
-                }
-                Err(Unwritable::Superseded) => found = self.find(outlet).await?,
-                Err(error) => return Err(error.into()),
+            Progress::Claimed => {
+                let execution = self.attach(0).await?;
+                self.follow(outlet, execution, 0, false).await
             }
         }
     }
 
-    /// The agent that has it, and how far it is.
-    async fn find(&self, outlet: &mut Outlet<'_>) -> Result<Option<(String, Progress)>, Stopped> {
-        let found = outlet.find().await.map_err(|error| Stopped::Settled(Settled::Dead(crate::chain(&error))))?;
-        match found {
-            Some(found) if !matches!(&*found.request, request if request.is_empty() || request == self.request.digest) =>
-            {
-                let reason = "execution_id: is in use by another request, or of another caller".to_owned();
-                Err(Stopped::Settled(Settled::Dead(reason)))
-            }
-            found => Ok(found.map(|found| (found.agent, found.progress))),
+    /// Has the agent continue that has begun it.
+    async fn pass(&self, agent: &str) -> Result<(), Stopped> {
+        let dead = |reason| Err(Stopped::Settled(Settled::Dead(reason)));
+        if *self.kind == QueueKind::Own {
+            return dead(format!("execution_id: is in use on the agent {agent}"));
+        }
+        let mut headers = headers::own(&self.request.headers);
+        headers::set(&mut headers, ROUTED_FROM, &self.message.subject);
+        match self.bridge.server.enqueue(&run_subject(agent), headers, self.message.payload.clone()).await {
+            Ok(()) => Ok(()),
+            Err(error) => dead(crate::chain(&error)),
+        }
+    }
+
+    /// How far it is.
+    async fn find(&self, outlet: &mut Outlet<'_>) -> Result<Option<Found>, Stopped> {
+        let dead = |reason| Stopped::Settled(Settled::Dead(reason));
+        let found = outlet.find().await.map_err(|error| dead(crate::chain(&error)))?;
+        match found.as_ref().and_then(|found| found.request.as_ref()) {
+            Some(request) if *request != self.request.digest => Err(dead(ID_IN_USE.to_owned())),
+            _ => Ok(found),
         }
     }
 
@@ -233,70 +252,81 @@ impl Run<'_> {
         self.bridge.agents.executor(&self.request.caller)
     }
 
-    /// When the agent was started, once it answers.
-    async fn agent_start(&self) -> Result<String, Stopped> {
+    /// When the agent was started, once it answers; `None`: it does not say.
+    async fn answering(&self) -> Result<Option<Timestamp>, Stopped> {
         let mut pause = Pause::default();
         loop {
             self.request.not_expired()?;
             match self.bridge.agents.of(&self.request.caller).info().await {
-                Ok(info) => return Ok(info.start_time.map(|time| time.to_string()).unwrap_or_default()),
-                Err(error) if is_unavailable(&error) => pause.wait().await,
-                Err(error) => return Err(error.into()),
+                Ok(info) => {
+                    self.bridge.agents.note(false);
+                    return Ok(info.start_time);
+                }
+                Err(error) if is_unavailable(&error) && *self.kind != QueueKind::Own => {
+                    return Err(Stopped::Settled(Settled::Later(AWAY_DELAY)));
+                }
+                Err(error) if is_unavailable(&error) => {
+                    self.bridge.agents.note(true);
+                    pause.wait().await;
+                }
+                Err(ExecutorError::Exhausted { .. }) => pause.wait().await,
+                Err(_) => return Ok(None),
             }
         }
     }
 
-    /// Starts the command, or finds it started; `tried`: it may have been.
-    async fn start(&self, claim: &Claim, mut tried: bool) -> Result<Execution, Stopped> {
+    /// Starts the command.
+    async fn start(&self, agent_start: Option<Timestamp>) -> Result<Execution, Stopped> {
         let command = self.request.command()?;
         let mut pause = Pause::default();
         loop {
-            if std::mem::take(&mut tried)
-                && let Some(execution) = self.look(claim).await?
-            {
-                return Ok(execution);
-            }
             self.request.not_expired()?;
+            let asked = Instant::now();
             match self.executor().execute(command.clone()).await {
                 Ok(execution) => return Ok(execution),
-                Err(ExecutorError::Lost { .. }) => tried = true,
-                Err(ExecutorError::Exhausted { retry_after, .. }) => {
-                    tokio::time::sleep(retry_after.unwrap_or(FULL_DELAY)).await;
+                // it may have been started
+                Err(ExecutorError::Lost { .. }) => {
+                    if let Some(execution) = self.look(agent_start, asked).await? {
+                        return Ok(execution);
+                    }
                 }
+                Err(ExecutorError::Exhausted { retry_after: Some(delay), .. }) => tokio::time::sleep(delay).await,
                 Err(error) if is_unavailable(&error) => pause.wait().await,
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// The execution, if the agent that may have started it has.
-    async fn look(&self, claim: &Claim) -> Result<Option<Execution>, Stopped> {
-        let mut pause = Pause::default();
-        loop {
-            if self.agent_start().await? != claim.start {
-                return Err(gone());
+    /// The execution, if the agent that was asked to start it has: `None` only if that is certain.
+    async fn look(&self, agent_start: Option<Timestamp>, asked: Instant) -> Result<Option<Execution>, Stopped> {
+        let started = self.attach(0).await;
+        match started {
+            Err(Stopped::Failed(status)) if status.code() == Code::Aborted => {
+                let info = self.bridge.agents.of(&self.request.caller).info().await;
+                let is_same = agent_start.is_some() && info.is_ok_and(|info| info.start_time == agent_start);
+                if is_same && asked.elapsed() < REMEMBERED { Ok(None) } else { Err(Stopped::Failed(status)) }
             }
-            match self.executor().attach(&self.request.id, Attach::start()).await {
-                Ok(execution) => return Ok(Some(execution)),
-                // unless it was another one that said so
-                Err(ExecutorError::NotFound(_)) if self.agent_start().await? == claim.start => return Ok(None),
-                Err(ExecutorError::NotFound(_)) => return Err(gone()),
-                Err(error) if is_unavailable(&error) => pause.wait().await,
-                Err(error) => return Err(error.into()),
-            }
+            started => started.map(Some),
         }
     }
 
-    /// Follows what was started.
+    /// Follows what was started, however long the agent is away.
     async fn attach(&self, position: u64) -> Result<Execution, Stopped> {
         let mut pause = Pause::default();
         loop {
             match self.executor().attach(&self.request.id, Attach::position(position)).await {
                 Ok(execution) => return Ok(execution),
-                Err(ExecutorError::NotFound(_)) => return Err(gone()),
-                Err(error) if is_unavailable(&error) => pause.wait().await,
-                Err(error) => return Err(error.into()),
+                Err(ExecutorError::NotFound(_) | ExecutorError::OutOfRange { .. }) => {
+                    let text = "the agent does not know this execution: it was restarted, or has forgotten it; the command \
+                                may have run, in part or not at all, and processes of it may be left (see the agent's log)";
+                    return Err(Stopped::Failed(Status::aborted(text)));
+                }
+                Err(error) if pause.is_long() => {
+                    warn!(id = %self.request.id, error = %crate::chain(&error), "cannot attach: trying again");
+                }
+                Err(_) => {}
             }
+            pause.wait().await;
         }
     }
 
@@ -308,13 +338,9 @@ impl Run<'_> {
         mut position: u64,
         mut is_told: bool,
     ) -> Result<(), Stopped> {
+        let mut pause = Pause::default();
         loop {
-            while let Some(event) = execution.next().await {
-                let event = match event {
-                    Ok(event) => event,
-                    Err(error) if is_unavailable(&error) => break,
-                    Err(error) => return Err(error.into()),
-                };
+            while let Some(Ok(event)) = execution.next().await {
                 match &event {
                     // each attach begins with it
                     Event::Started(_) if is_told => continue,
@@ -328,14 +354,11 @@ impl Run<'_> {
                 if is_last {
                     return Ok(());
                 }
+                pause = Pause::default();
             }
+            // whatever the error was: the execution is there, or the agent says that it is not
+            pause.wait().await;
             execution = self.attach(position).await?;
         }
     }
-}
-
-/// The agent that ran it is not the one that answers, or has forgotten it.
-fn gone() -> Stopped {
-    let text = "the agent was restarted since: the command may have run in part, and was ended with it";
-    Stopped::Failed(Status::aborted(text))
 }

@@ -1,15 +1,17 @@
 //! The NATS server: its streams, which are made where they are not there yet, and the consumers of the queues.
 
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::consumer::{PullConsumer, pull};
-use async_nats::jetstream::context::ContextBuilder;
+use async_nats::jetstream::context::{ContextBuilder, PublishError, PublishErrorKind};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, Stream};
-use async_nats::{Client, ConnectOptions, Event, HeaderMap};
+use async_nats::{Client, ConnectOptions, Event, HeaderMap, ServerAddr};
 use bytes::Bytes;
+use nkeys::KeyPair;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -17,6 +19,7 @@ use crate::Error;
 use crate::agents::Pause;
 use crate::args::Args;
 use crate::headers::{self, REASON, SUBJECT};
+use crate::run;
 
 /// A request that nobody says anything of for so long is delivered again.
 pub(crate) const ACK_WAIT: Duration = Duration::from_secs(15);
@@ -27,7 +30,14 @@ const DUPLICATE_WINDOW: Duration = Duration::from_secs(10 * 60);
 /// Events are kept for as long.
 const OUT_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 const DEAD_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
+/// What the streams hold; one that is full accepts nothing more, but for that of dead requests.
+const RUN_BYTES: i64 = 1024 * 1024 * 1024;
+const OUT_BYTES: i64 = 4 * 1024 * 1024 * 1024;
 const DEAD_BYTES: i64 = 256 * 1024 * 1024;
+/// Beyond what a request needs that can be read: one that cannot be parsed at all must not come for ever.
+const MAX_DELIVER: i64 = run::MAX_DELIVERIES + 20;
+/// Messages that have arrived and are still to be looked at.
+const MAX_ARRIVED: usize = 8192;
 
 /// The connection, and the streams.
 pub(crate) struct Server {
@@ -57,49 +67,35 @@ pub(crate) enum QueueKind {
 }
 
 impl Server {
-    pub(crate) async fn connect(args: &Args, name: &str) -> Result<Self, Error> {
+    pub(crate) async fn connect((options, servers): Nats, name: &str) -> Result<Self, Error> {
         let (connections, connected) = watch::channel(());
-        let client =
-            options(args, connections).await?.name(format!("telexec-nats {name}")).connect(servers(&args.url)).await?;
+        let client = observed(options, connections).name(format!("telexec-nats {name}")).connect(servers).await?;
         let context = ContextBuilder::new().ack_timeout(STORE_TIMEOUT).build(client.clone());
-        let run = Config {
-            name: "TELEXEC_RUN".to_owned(),
-            subjects: vec!["telexec.run.*".to_owned()],
-            retention: RetentionPolicy::WorkQueue,
-            discard: DiscardPolicy::New,
-            duplicate_window: DUPLICATE_WINDOW,
-            ..Config::default()
-        };
-        let out = Config {
-            name: "TELEXEC_OUT".to_owned(),
-            subjects: vec!["telexec.out.>".to_owned()],
-            discard: DiscardPolicy::New,
-            max_age: OUT_AGE,
-            ..Config::default()
-        };
-        let dead = Config {
-            name: "TELEXEC_DEAD".to_owned(),
-            subjects: vec!["telexec.dead.*".to_owned()],
-            max_age: DEAD_AGE,
-            max_bytes: DEAD_BYTES,
-            ..Config::default()
-        };
-        let run = stream(&context, run).await?;
-        let out = stream(&context, out).await?;
-        stream(&context, dead).await?;
+        let (run, out) = streams(&context).await;
         Ok(Self { client, context, out, connected, run, name: name.to_owned() })
     }
 
-    /// The consumers of this agent's queues.
-    pub(crate) async fn queues(&self, args: &Args) -> Result<Vec<Queue>, Error> {
-        let mut queues = vec![self.queue(QueueKind::Own, args.concurrency).await?];
-        for label in &args.labels {
-            queues.push(self.queue(QueueKind::Label(label.clone()), args.concurrency).await?);
-        }
-        Ok(queues)
+    /// Makes what somebody has deleted.
+    pub(crate) async fn repair(&self, kind: QueueKind, concurrency: u16) -> Queue {
+        streams(&self.context).await;
+        self.queue(kind, concurrency).await
     }
 
-    async fn queue(&self, kind: QueueKind, concurrency: u16) -> Result<Queue, Error> {
+    /// For how long events are kept; `None`: for ever.
+    pub(crate) fn events_age(&self) -> Option<Duration> {
+        Some(self.out.cached_info().config.max_age).filter(|age| !age.is_zero())
+    }
+
+    /// The consumers of this agent's queues.
+    pub(crate) async fn queues(&self, args: &Args) -> Vec<Queue> {
+        let mut queues = vec![self.queue(QueueKind::Own, args.concurrency).await];
+        for label in &args.labels {
+            queues.push(self.queue(QueueKind::Label(label.clone()), args.concurrency).await);
+        }
+        queues
+    }
+
+    async fn queue(&self, kind: QueueKind, concurrency: u16) -> Queue {
         let (consumer, address) = match &kind {
             QueueKind::Own => (format!("agent-{}", self.name), self.name.clone()),
             QueueKind::Label(label) => (format!("label-{label}"), label_address(label)),
@@ -108,6 +104,7 @@ impl Server {
             durable_name: Some(consumer.clone()),
             filter_subject: run_subject(&address),
             ack_wait: ACK_WAIT,
+            max_deliver: MAX_DELIVER,
             max_ack_pending: match kind {
                 QueueKind::Own => i64::from(concurrency).saturating_mul(2),
                 // of all agents together
@@ -115,8 +112,13 @@ impl Server {
             },
             ..pull::Config::default()
         };
-        let consumer = self.run.get_or_create_consumer(&consumer, config).await?;
-        Ok(Queue { consumer, kind })
+        let consumer = insist("the queue", || self.run.create_consumer(config.clone())).await;
+        Queue { consumer, kind }
+    }
+
+    /// The longest payload of a message, with its headers.
+    pub(crate) fn max_payload(&self) -> usize {
+        self.client.server_info().max_payload
     }
 
     /// Keeps a request that cannot be run, with the reason.
@@ -125,17 +127,35 @@ impl Server {
         let mut dead = headers.map(headers::own).unwrap_or_default();
         headers::set(&mut dead, REASON, reason);
         headers::set(&mut dead, SUBJECT, subject);
-        self.store(&dead_subject(&self.name), dead, payload).await;
+        let subject = dead_subject(&self.name);
+        if self.store(&subject, dead, payload).await.is_err() {
+            // the reason alone always fits
+            let mut dead = HeaderMap::new();
+            headers::set(&mut dead, REASON, reason);
+            let _ = self.store(&subject, dead, Bytes::new()).await;
+        }
     }
 
-    /// Adds a request to a queue, once for this message id.
-    pub(crate) async fn enqueue(&self, subject: &str, message_id: &str, mut headers: HeaderMap, payload: Bytes) {
-        headers.insert(NATS_MESSAGE_ID, message_id);
-        self.store(subject, headers, payload).await;
+    /// Adds a request to a queue.
+    ///
+    /// # Errors
+    /// It is too long, with its headers.
+    pub(crate) async fn enqueue(
+        &self,
+        subject: &str,
+        mut headers: HeaderMap,
+        payload: Bytes,
+    ) -> Result<(), PublishError> {
+        // which nobody can have used before: a repeat does no harm, and one that is dropped would
+        headers.insert(NATS_MESSAGE_ID, &*uuid::Uuid::new_v4().to_string());
+        self.store(subject, headers, payload).await
     }
 
     /// Returns once it is stored.
-    async fn store(&self, subject: &str, headers: HeaderMap, payload: Bytes) {
+    ///
+    /// # Errors
+    /// It is too long, with its headers.
+    async fn store(&self, subject: &str, headers: HeaderMap, payload: Bytes) -> Result<(), PublishError> {
         let mut pause = Pause::default();
         loop {
             let stored = self.context.publish_with_headers(subject.to_owned(), headers.clone(), payload.clone()).await;
@@ -144,7 +164,8 @@ impl Server {
                 Err(error) => Err(error),
             };
             match stored {
-                Ok(_) => return,
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => return Err(error),
                 Err(error) => warn!(subject, error = %crate::chain(&error), "cannot publish: trying again"),
             }
             pause.wait().await;
@@ -157,53 +178,111 @@ impl Server {
     }
 }
 
-async fn stream(context: &Context, config: Config) -> Result<Stream, Error> {
-    let name = config.name.clone();
+/// Those of requests and of events, which are made where they are not there.
+async fn streams(context: &Context) -> (Stream, Stream) {
+    let run = Config {
+        name: "TELEXEC_RUN".to_owned(),
+        subjects: vec!["telexec.run.*".to_owned()],
+        retention: RetentionPolicy::WorkQueue,
+        discard: DiscardPolicy::New,
+        max_bytes: RUN_BYTES,
+        duplicate_window: DUPLICATE_WINDOW,
+        ..Config::default()
+    };
+    let out = Config {
+        name: "TELEXEC_OUT".to_owned(),
+        subjects: vec!["telexec.out.>".to_owned()],
+        discard: DiscardPolicy::New,
+        max_age: OUT_AGE,
+        max_bytes: OUT_BYTES,
+        ..Config::default()
+    };
+    let dead = Config {
+        name: "TELEXEC_DEAD".to_owned(),
+        subjects: vec!["telexec.dead.*".to_owned()],
+        max_age: DEAD_AGE,
+        max_bytes: DEAD_BYTES,
+        ..Config::default()
+    };
+    let run = insist("the stream TELEXEC_RUN", || context.get_or_create_stream(run.clone())).await;
+    let out = insist("the stream TELEXEC_OUT", || context.get_or_create_stream(out.clone())).await;
+    insist("the stream TELEXEC_DEAD", || context.get_or_create_stream(dead.clone())).await;
+    (run, out)
+}
+
+/// Tries until it succeeds: a server that has just started may not be ready, and permissions may be given later.
+async fn insist<T, E, F>(what: &str, mut attempt: impl FnMut() -> F) -> T
+where
+    E: std::error::Error + 'static,
+    F: Future<Output = Result<T, E>>,
+{
     let mut pause = Pause::default();
     loop {
-        match context.get_or_create_stream(config.clone()).await {
-            Ok(stream) => return Ok(stream),
-            // a server that has just started may not be ready for streams
-            Err(error) => {
-                if pause.is_first() {
-                    warn!(stream = %name, error = %crate::chain(&error), "the stream cannot be used: trying again");
-                }
-                pause.wait().await;
+        match attempt().await {
+            Ok(done) => return done,
+            Err(error) if pause.is_first() || pause.is_long() => {
+                warn!(error = %crate::chain(&error), "{what} cannot be used: trying again");
             }
+            Err(_) => {}
         }
+        pause.wait().await;
     }
 }
 
-fn servers(url: &str) -> Vec<String> {
-    url.split(',').map(|url| url.trim().to_owned()).collect()
-}
+/// How to connect, and to what.
+pub(crate) type Nats = (ConnectOptions, Vec<ServerAddr>);
 
-async fn options(args: &Args, connections: watch::Sender<()>) -> Result<ConnectOptions, Error> {
-    let connections = Arc::new(connections);
-    let mut options = ConnectOptions::new().retry_on_initial_connect().event_callback(move |event| {
-        let connections = Arc::clone(&connections);
-        async move {
-            info!(%event, "NATS");
-            if event == Event::Connected {
-                let _ = connections.send(());
-            }
-        }
-    });
+/// What the command line says of the server.
+///
+/// # Errors
+/// The URL is malformed, or a file cannot be used.
+pub(crate) async fn options(args: &Args) -> Result<Nats, Error> {
+    let bad = |what: &Path, error: &dyn std::fmt::Display| format!("cannot use {}: {error}", what.display());
+    let servers = args.url.split(',').map(|url| url.trim().parse::<ServerAddr>()).collect::<Result<Vec<_>, _>>();
+    let servers = servers.map_err(|error| format!("--url: {error}"))?;
+    let mut options = ConnectOptions::new().retry_on_initial_connect().subscription_capacity(MAX_ARRIVED);
+    let user = servers.iter().find_map(|server| Some((server.username()?, server.password()?)));
+    if let Some((user, password)) = user {
+        options = options.user_and_password(user.to_owned(), password.to_owned());
+    }
     if let Some(creds) = &args.creds {
-        options = options.credentials_file(creds).await.map_err(|error| format!("{}: {error}", creds.display()))?;
+        options = options.credentials_file(creds).await.map_err(|error| bad(creds, &error))?;
     }
     if let Some(nkey) = &args.nkey {
-        let seed = std::fs::read_to_string(nkey).map_err(|error| format!("{}: {error}", nkey.display()))?;
+        let seed = std::fs::read_to_string(nkey).map_err(|error| bad(nkey, &error))?;
+        KeyPair::from_seed(seed.trim()).map_err(|_| bad(nkey, &"it has no nkey seed (SU...)"))?;
         options = options.nkey(seed.trim().to_owned());
     }
+    for file in [&args.nats_ca, &args.nats_cert, &args.nats_key].into_iter().flatten() {
+        std::fs::File::open(file).map_err(|error| bad(file, &error))?;
+    }
     if let Some(ca) = &args.nats_ca {
-        options = options.add_root_certificates(ca.clone());
+        options = options.add_root_certificates(ca.clone()).require_tls(true);
     }
     if let Some((cert, key)) = args.nats_cert.as_ref().zip(args.nats_key.as_ref()) {
-        options = options.add_client_certificate(cert.clone(), key.clone());
+        options = options.add_client_certificate(cert.clone(), key.clone()).require_tls(true);
     }
-    let needs_tls = args.nats_ca.is_some() || args.nats_cert.is_some();
-    Ok(if needs_tls { options.require_tls(true) } else { options })
+    Ok((options, servers))
+}
+
+/// Logs what becomes of the connection, a failure once, and counts the connections.
+fn observed(options: ConnectOptions, connections: watch::Sender<()>) -> ConnectOptions {
+    let shared = Arc::new((connections, Mutex::new(String::new())));
+    options.event_callback(move |event| {
+        let shared = Arc::clone(&shared);
+        async move {
+            let (text, mut last) = (event.to_string(), shared.1.lock().unwrap_or_else(PoisonError::into_inner));
+            match event {
+                Event::Connected => {
+                    info!("connected to the NATS server");
+                    let _ = shared.0.send(());
+                }
+                _ if *last == text => {}
+                _ => warn!("NATS: {text}"),
+            }
+            *last = text;
+        }
+    })
 }
 
 /// Whoever has this label.

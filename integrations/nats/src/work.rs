@@ -1,14 +1,15 @@
 //! A queue: requests are taken as there is room, and stay in it until all is said of them.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use async_nats::jetstream::{AckKind, Message, message::Acker};
+use async_nats::jetstream::message::{Acker, Info};
+use async_nats::jetstream::{AckKind, Message};
 use futures_util::StreamExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::Bridge;
@@ -18,78 +19,79 @@ use crate::server::{ACK_WAIT, Queue, QueueKind};
 
 /// A pull request is repeated after that.
 const PULL_EXPIRES: Duration = Duration::from_secs(30);
-/// An execution that another delivery of the same request follows is looked at again after that.
+/// A request that is being followed is looked at again after that.
 const BUSY_DELAY: Duration = Duration::from_secs(5);
 
 /// Takes requests until this program is to end.
-pub(crate) async fn serve(bridge: Arc<Bridge>, queue: Queue, concurrency: u16, tasks: TaskTracker) {
-    let slots = Arc::new(Semaphore::new(concurrency.into()));
+pub(crate) async fn serve(bridge: Arc<Bridge>, mut queue: Queue, slots: Arc<Semaphore>, concurrency: u16) {
     let mut pause = Pause::default();
     loop {
-        let Some(free) = bridge.stop.run_until_cancelled(acquire(&slots)).await else { return };
+        let Some(free) = bridge.stop.run_until_cancelled(acquire(&slots, &queue.kind)).await else { return };
         let mut connected = bridge.server.connected.clone();
         connected.mark_unchanged();
-        let pulling = pull(&bridge, &queue, free, &tasks);
-        tokio::select! {
+        let pulled = tokio::select! {
             () = bridge.stop.cancelled() => return,
             // what was asked for before the connection was lost is forgotten
-            _ = connected.changed() => {}
-            pulled = pulling => match pulled {
-                Ok(()) => pause = Pause::default(),
-                Err(error) => {
-                    if pause.is_first() {
-                        warn!(error = %crate::chain(&*error), "the queue cannot be read: trying again");
-                    }
-                    pause.wait().await;
-                }
-            },
+            _ = connected.changed() => continue,
+            pulled = pull(&bridge, &queue, free) => pulled,
+        };
+        if let Err(error) = pulled {
+            warn!(error = %crate::chain(&*error), "the queue cannot be read: trying again");
+            let repairing = async {
+                pause.wait().await;
+                bridge.server.repair(queue.kind.clone(), concurrency).await
+            };
+            let Some(repaired) = bridge.stop.run_until_cancelled(repairing).await else { return };
+            queue = repaired;
+        } else {
+            pause = Pause::default();
         }
     }
 }
 
-/// All slots that are free, at least one.
-async fn acquire(slots: &Arc<Semaphore>) -> Vec<OwnedSemaphorePermit> {
+/// Slots that are free: for requests that others may take just as well, one at a time, so that what one agent takes it runs
+/// at once.
+async fn acquire(slots: &Arc<Semaphore>, kind: &QueueKind) -> Vec<OwnedSemaphorePermit> {
     // never closed
     let mut free: Vec<_> = Arc::clone(slots).acquire_owned().await.into_iter().collect();
-    free.extend(std::iter::from_fn(|| Arc::clone(slots).try_acquire_owned().ok()));
+    if *kind == QueueKind::Own {
+        free.extend(std::iter::from_fn(|| Arc::clone(slots).try_acquire_owned().ok()));
+    }
     free
 }
 
-async fn pull(
-    bridge: &Arc<Bridge>,
-    queue: &Queue,
-    mut free: Vec<OwnedSemaphorePermit>,
-    tasks: &TaskTracker,
-) -> Result<(), crate::Error> {
+async fn pull(bridge: &Arc<Bridge>, queue: &Queue, mut free: Vec<OwnedSemaphorePermit>) -> Result<(), crate::Error> {
     let mut batch = queue.consumer.batch().max_messages(free.len()).expires(PULL_EXPIRES).messages().await?;
     while let Some(message) = batch.next().await {
         let (message, slot) = (message?, free.pop());
-        tasks.spawn(settle(Arc::clone(bridge), queue.kind.clone(), message, slot));
+        bridge.tasks.spawn(settle(Arc::clone(bridge), queue.kind.clone(), message, slot));
     }
     Ok(())
 }
 
 /// Runs one request, and answers the queue.
 async fn settle(bridge: Arc<Bridge>, kind: QueueKind, message: Message, _slot: Option<OwnedSemaphorePermit>) {
-    let delivered = message.info().map_or(1, |info| info.delivered);
+    let delivery = message.info().map_or_else(|_| Delivery::default(), |info| Delivery::of(&info));
     let (message, acker) = message.split();
+    let settling = async {
+        let settled = run::run(&bridge, &kind, &message, delivery).await;
+        if let Settled::Dead(reason) = &settled {
+            let payload = message.payload.clone();
+            bridge.server.bury(&message.subject, message.headers.as_ref(), payload, reason).await;
+        }
+        settled
+    };
     let settled = tokio::select! {
         biased;
         // the next start of this program continues
-        () = bridge.stop.cancelled() => Settled::Later(Duration::ZERO),
-        settled = run::run(&bridge, &kind, &message, delivered) => settled,
+        () = bridge.let_go.cancelled() => Settled::Later(Duration::ZERO),
+        settled = settling => settled,
         never = keep(&acker) => match never {},
     };
     let answered = match settled {
         Settled::Done => acker.ack().await,
         Settled::Later(delay) => acker.ack_with(AckKind::Nak(Some(delay).filter(|delay| !delay.is_zero()))).await,
-        Settled::Dead(reason) => {
-            let burying = bridge.server.bury(&message.subject, message.headers.as_ref(), message.payload, &reason);
-            match bridge.stop.run_until_cancelled(burying).await {
-                Some(()) => acker.ack_with(AckKind::Term).await,
-                None => Ok(()),
-            }
-        }
+        Settled::Dead(_) => acker.ack_with(AckKind::Term).await,
     };
     if let Err(error) = answered {
         debug!(error = %error, "the queue was not answered: the request will be delivered again");
@@ -106,9 +108,26 @@ async fn keep(acker: &Acker) -> Infallible {
     }
 }
 
-/// Executions that are followed now.
+/// Which message of its queue it is, how often it was delivered, and how old it is.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Delivery {
+    pub(crate) delivered: i64,
+    pub(crate) sequence: u64,
+    /// Since it was published, by this machine's clock.
+    pub(crate) age: Duration,
+}
+
+impl Delivery {
+    fn of(info: &Info<'_>) -> Self {
+        let published = Duration::from_secs(u64::try_from(info.published.unix_timestamp()).unwrap_or_default());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { delivered: info.delivered, sequence: info.stream_sequence, age: now.saturating_sub(published) }
+    }
+}
+
+/// Executions that are followed now, with their requests and the messages that those came with.
 #[derive(Default)]
-pub(crate) struct Busy(Mutex<HashSet<String>>);
+pub(crate) struct Busy(Mutex<HashMap<String, (String, u64)>>);
 
 /// Ends when it is dropped.
 pub(crate) struct Following<'a> {
@@ -117,15 +136,23 @@ pub(crate) struct Following<'a> {
 }
 
 impl Busy {
-    /// `Err`: it is followed already.
-    pub(crate) fn begin(&self, id: &str) -> Result<Following<'_>, Settled> {
-        match self.ids().insert(id.to_owned()) {
-            true => Ok(Following { busy: self, id: id.to_owned() }),
-            false => Err(Settled::Later(BUSY_DELAY)),
+    /// # Errors
+    /// It is followed already.
+    pub(crate) fn begin(&self, id: &str, request: &str, sequence: u64) -> Result<Following<'_>, Settled> {
+        match self.ids().entry(id.to_owned()) {
+            Entry::Vacant(vacant) => {
+                vacant.insert((request.to_owned(), sequence));
+                Ok(Following { busy: self, id: id.to_owned() })
+            }
+            // the same message, delivered again since the queue has heard nothing of it
+            Entry::Occupied(other) if other.get().1 == sequence => Err(Settled::Later(BUSY_DELAY)),
+            // a repeat: the message that is followed stays in its queue until the end
+            Entry::Occupied(other) if other.get().0 == request => Err(Settled::Done),
+            Entry::Occupied(_) => Err(Settled::Dead(run::ID_IN_USE.to_owned())),
         }
     }
 
-    fn ids(&self) -> MutexGuard<'_, HashSet<String>> {
+    fn ids(&self) -> MutexGuard<'_, HashMap<String, (String, u64)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

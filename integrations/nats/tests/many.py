@@ -51,15 +51,13 @@ async def run(site, commands):
     began = time.monotonic()
     order, events = list(ids), Events(js)
     publishing = asyncio.gather(*(publish(order[part::16]) for part in range(16)))
-    reading = asyncio.ensure_future(events.read(commands, 600))
-    killed = set()
+    reading = asyncio.ensure_future(events.read(commands, 330))
     for round in range(2):
         await progress(events, commands * (2 * round + 1) // 6)
         site.kill("nats")
         await site.start_server()
         await progress(events, commands * (2 * round + 2) // 6)
         name = site.names[round]
-        killed.add(name)
         site.kill(f"agent-{name}")
         site.start_agent(name)
         other = site.names[round + 2]
@@ -70,18 +68,24 @@ async def run(site, commands):
     await publishing
     await reading
     seconds = time.monotonic() - began
-    aborted = sum(check(site, events, id, ids[id] in killed) for id in ids)
-    print(f"{commands} commands on {len(site.names)} agents in {seconds:.1f} s, {commands / seconds:.0f} a second, {aborted} ended with their agents")
-    info = await js.stream_info("TELEXEC_RUN")
-    for _ in range(100):
-        if info.state.messages == 0:
-            break
-        await asyncio.sleep(0.5)
-        info = await js.stream_info("TELEXEC_RUN")
-    assert info.state.messages == 0, f"{info.state.messages} requests are left"
+    aborted = sum(check(site, events, id) for id in ids)
+    print(f"{commands} commands on {len(site.names)} agents in {seconds:.1f} s, {commands / seconds:.0f} a second, {aborted} were aborted")
+    assert aborted <= 4 * 64 + commands // 100, "more than ran on what was killed"
+    for name in site.names:
+        await until_empty(js, f"agent-{name}")
     dead = await js.stream_info("TELEXEC_DEAD")
     assert dead.state.messages == 0, f"{dead.state.messages} requests are dead"
     await client.close()
+
+
+async def until_empty(js, consumer):
+    """Not of the stream: a server that is killed may keep a message there that the consumer has had acknowledged."""
+    for _ in range(200):
+        info = await js.consumer_info("TELEXEC_RUN", consumer)
+        if not info.num_pending and not info.num_ack_pending:
+            return
+        await asyncio.sleep(0.5)
+    raise SystemExit(f"requests are left: {info}")
 
 
 async def progress(events, count):
@@ -89,14 +93,14 @@ async def progress(events, count):
         await asyncio.sleep(0.05)
 
 
-def check(site, events, id, may_be_aborted):
-    """Whether it ended with its agent."""
+def check(site, events, id):
+    """Whether it ended with its agent, or it is not known whether telexec-nats had begun it when that was killed."""
     path = site.directory / "ran" / id
     ran = path.stat().st_size if path.exists() else 0
     told = events.of[id]
     last, headers = told[-1]
     if headers.get("Telexec-Status") == "10":
-        assert may_be_aborted and ran <= 1, f"{id}: aborted, and ran {ran} times"
+        assert ran <= 1, f"{id}: aborted, and ran {ran} times"
         return True
     exited = last.get("exited")
     assert exited, f"{id}: ends with {last} {headers}"

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -12,14 +13,24 @@ import nats
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
 
+def free_port():
+    """Not one of those that systems give to whoever asks for any: it is to stay free while the server is restarted."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+
+
 class Site:
     def __init__(self, directory, bin_directory, nats_server, agents, arguments=()):
         self.directory, self.bin = pathlib.Path(directory), pathlib.Path(bin_directory).absolute()
         self.nats_server = nats_server
         self.names, self.arguments = [f"a{number}" for number in range(agents)], list(arguments)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"nats://127.0.0.1:{self.port}"
         self.processes = {}
 

@@ -38,7 +38,7 @@ pub fn serve_if_asked() -> Option<ExitCode> {
     is_asked.then(|| {
         // what it is told is for the agent alone, also among the processes of its user
         let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
-        telexec_files::leave_nothing_when_terminated();
+        telexec_files::remove_temporary_names_on_sigterm();
         let output = BufWriter::with_capacity(OUTPUT_BYTES, Output);
         let served = telexec_files::serve(std::io::stdin().lock(), output);
         served.map_or_else(

@@ -27,7 +27,7 @@ use crate::call::{Call, Rpc};
 use crate::policy::{Endpoint, PortAction, PortUse};
 
 /// Pieces that wait for the caller.
-const QUEUE: usize = 2;
+const QUEUE: usize = 1;
 
 /// The RPCs.
 pub(crate) struct ForwardRpcs {

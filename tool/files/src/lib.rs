@@ -17,13 +17,13 @@ pub mod watch; // changes, as they happen
 
 mod descend; // all that a directory contains
 mod list; // directories
-mod meanwhile; // names of files that are not complete
 mod names; // of users and groups
 mod place; // from a path to an open directory and a name in it
 mod read;
 mod session; // requests, one after another
 mod sparse; // the holes of files
 mod sync; // what may not be on the disk yet
+mod temporary_name; // of a file that is not complete
 mod tree; // making, moving and removing
 mod tunnel; // an SFTP session in frames
 mod write;
@@ -31,5 +31,5 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use meanwhile::leave_nothing_when_terminated;
 pub use session::serve;
+pub use temporary_name::remove_temporary_names_on_sigterm;

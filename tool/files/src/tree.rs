@@ -12,11 +12,11 @@ use rustix::fs::{
 use rustix::io::Errno;
 use telexec_executor::FileOperation;
 
-use crate::meanwhile::Meanwhile;
 use crate::message::{Access, Done, MakeDirectoryTask, MakeLinkTask, MoveTask, Outcome, RemoveTask};
 use crate::place::{Links, Place};
 use crate::read::errno;
 use crate::session::{Refusal, Session, failure};
+use crate::temporary_name::TemporaryName;
 
 /// As mkdir(1).
 pub(crate) fn make_directory<I: Read, O: Write>(
@@ -63,7 +63,7 @@ pub(crate) fn make_link<I: Read, O: Write>(
 
 fn replace_by_link(place: &Place, target: &OsStr) -> Result<(), Errno> {
     let directory = place.directory();
-    let (meanwhile, ()) = Meanwhile::make(directory, |meanwhile| symlinkat(target, directory, meanwhile))?;
+    let (meanwhile, ()) = TemporaryName::make(directory, |meanwhile| symlinkat(target, directory, meanwhile))?;
     meanwhile.rename(directory, place.name(), RenameFlags::empty())
 }
 

@@ -12,12 +12,12 @@ use rustix::io::Errno;
 use rustix::process::umask;
 use telexec_executor::FileOperation;
 
-use crate::meanwhile::Meanwhile;
 use crate::message::{Access, Outcome, WriteTask, Written};
 use crate::place::{Links, Place};
 use crate::read::errno;
 use crate::session::{Piece, Refusal, Session, failure};
 use crate::sparse::digest_zeros;
+use crate::temporary_name::TemporaryName;
 
 /// The mode of a file that is new, less the umask.
 const NEW_FILE: Mode = Mode::from_raw_mode(0o644);
@@ -74,7 +74,7 @@ struct Draft<'place> {
     place: &'place Place,
     file: File,
     /// Its name meanwhile; `None`: it has none, so that nothing is left of it whatever happens.
-    name: Option<Meanwhile>,
+    name: Option<TemporaryName>,
 }
 
 impl<'place> Draft<'place> {
@@ -85,7 +85,7 @@ impl<'place> Draft<'place> {
             // the file system has no files without a name: open(2)
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
                 let flags = WRITTEN | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-                let (name, file) = Meanwhile::make(directory, |name| openat(directory, name, flags, private))?;
+                let (name, file) = TemporaryName::make(directory, |name| openat(directory, name, flags, private))?;
                 Ok(Self { place, file: file.into(), name: Some(name) })
             }
             file => Ok(Self { place, file: file?.into(), name: None }),
@@ -147,7 +147,7 @@ impl<'place> Draft<'place> {
         match self.name.take() {
             None if task.exclusive => self.link(name)?,
             None => {
-                let (meanwhile, ()) = Meanwhile::make(directory, |meanwhile| self.link(meanwhile))?;
+                let (meanwhile, ()) = TemporaryName::make(directory, |meanwhile| self.link(meanwhile))?;
                 meanwhile.rename(directory, name, RenameFlags::empty())?;
             }
             Some(meanwhile) if task.exclusive => meanwhile.rename(directory, name, RenameFlags::NOREPLACE)?,

@@ -1,4 +1,4 @@
-//! Names that files have until they get their own. None is left behind, also by a process that is terminated.
+//! Names that files have until they get their own. None is left behind by a process that gets SIGTERM.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -17,9 +17,9 @@ const STACK_BYTES: usize = 64 * 1024;
 static NAMES: Mutex<BTreeMap<String, OwnedFd>> = Mutex::new(BTreeMap::new());
 
 /// The name of a file that is not complete. Dropping it removes that.
-pub(crate) struct Meanwhile(String);
+pub(crate) struct TemporaryName(String);
 
-impl Meanwhile {
+impl TemporaryName {
     /// Has a file made that nobody else can have named so.
     pub(crate) fn make<T>(
         directory: &OwnedFd,
@@ -43,7 +43,7 @@ impl Meanwhile {
     }
 }
 
-impl Drop for Meanwhile {
+impl Drop for TemporaryName {
     fn drop(&mut self) {
         if let Some(directory) = names().remove(&self.0) {
             let _ = unlinkat(directory, &*self.0, AtFlags::empty());
@@ -53,7 +53,7 @@ impl Drop for Meanwhile {
 
 /// Has SIGTERM remove what is not complete before it ends this process: a cancelled command gets that signal first. To be
 /// called by a process before its other threads start. Where no thread can be started, the signal ends it as ever.
-pub fn leave_nothing_when_terminated() {
+pub fn remove_temporary_names_on_sigterm() {
     let signals = SigSet::from(Signal::SIGTERM);
     if signals.thread_block().is_err() {
         return;
