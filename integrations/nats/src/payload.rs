@@ -1,4 +1,4 @@
-//! Messages of telexec.v1, as JSON (https://protobuf.dev/programming-guides/json) or binary.
+//! Messages of telexec.v1, as JSON (<https://protobuf.dev/programming-guides/json>) or binary.
 
 use std::sync::LazyLock;
 
