@@ -54,6 +54,16 @@ impl Agents {
         }
     }
 
+    /// Waits until the agent answers.
+    pub(crate) async fn until_answering(&self) {
+        let mut pause = Pause::default();
+        while self.usual.info().await.is_err_and(|error| is_unavailable(&error)) {
+            self.note(true);
+            pause.wait().await;
+        }
+        self.note(false);
+    }
+
     /// The same, as an executor.
     pub(crate) fn executor(&self, caller: &str) -> RemoteExecutor {
         self.of(caller).executor()

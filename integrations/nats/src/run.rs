@@ -89,7 +89,8 @@ pub(crate) async fn run(bridge: &Bridge, kind: &QueueKind, message: &Message, de
         Ok(request) => request,
         Err(reason) => return Settled::Dead(reason),
     };
-    let _following = match bridge.busy.begin(request.id.as_str(), &request.digest, delivery.sequence) {
+    let is_passed = headers::get(&request.headers, ROUTED_FROM).is_some();
+    let _following = match bridge.busy.begin(request.id.as_str(), &request.digest, delivery.sequence, is_passed) {
         Ok(following) => following,
         Err(settled) => return settled,
     };

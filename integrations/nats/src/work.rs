@@ -26,14 +26,14 @@ const BUSY_DELAY: Duration = Duration::from_secs(5);
 pub(crate) async fn serve(bridge: Arc<Bridge>, mut queue: Queue, slots: Arc<Semaphore>, concurrency: u16) {
     let mut pause = Pause::default();
     loop {
-        let Some(free) = bridge.stop.run_until_cancelled(acquire(&slots, &queue.kind)).await else { return };
+        let Some(most) = bridge.stop.run_until_cancelled(room(&bridge, &slots, &queue.kind)).await else { return };
         let mut connected = bridge.server.connected.clone();
         connected.mark_unchanged();
         let pulled = tokio::select! {
             () = bridge.stop.cancelled() => return,
             // what was asked for before the connection was lost is forgotten
             _ = connected.changed() => continue,
-            pulled = pull(&bridge, &queue, free) => pulled,
+            pulled = pull(&bridge, &queue, most, &slots) => pulled,
         };
         if let Err(error) = pulled {
             warn!(error = %crate::chain(&*error), "the queue cannot be read: trying again");
@@ -49,31 +49,49 @@ pub(crate) async fn serve(bridge: Arc<Bridge>, mut queue: Queue, slots: Arc<Sema
     }
 }
 
-/// Slots that are free: for requests that others may take just as well, one at a time, so that what one agent takes it runs
-/// at once.
-async fn acquire(slots: &Arc<Semaphore>, kind: &QueueKind) -> Vec<OwnedSemaphorePermit> {
+/// How many requests there is room for, once there is some. Of those that other agents may take just as well it is one at a
+/// time, and none while the agent does not answer, so that what is taken here runs here at once.
+async fn room(bridge: &Bridge, slots: &Arc<Semaphore>, kind: &QueueKind) -> usize {
     // never closed
-    let mut free: Vec<_> = Arc::clone(slots).acquire_owned().await.into_iter().collect();
-    if *kind == QueueKind::Own {
-        free.extend(std::iter::from_fn(|| Arc::clone(slots).try_acquire_owned().ok()));
+    let slot = slots.acquire().await;
+    let free = slots.available_permits() + 1;
+    drop(slot);
+    match kind {
+        QueueKind::Own => free,
+        QueueKind::Label(_) => {
+            bridge.agents.until_answering().await;
+            1
+        }
     }
-    free
 }
 
-async fn pull(bridge: &Arc<Bridge>, queue: &Queue, mut free: Vec<OwnedSemaphorePermit>) -> Result<(), crate::Error> {
-    let mut batch = queue.consumer.batch().max_messages(free.len()).expires(PULL_EXPIRES).messages().await?;
+async fn pull(bridge: &Arc<Bridge>, queue: &Queue, most: usize, slots: &Arc<Semaphore>) -> Result<(), crate::Error> {
+    let mut batch = queue.consumer.batch().max_messages(most).expires(PULL_EXPIRES).messages().await?;
     while let Some(message) = batch.next().await {
-        let (message, slot) = (message?, free.pop());
-        bridge.tasks.spawn(settle(Arc::clone(bridge), queue.kind.clone(), message, slot));
+        let message = message?;
+        // at once, or else the next pull takes it for free
+        let slot = Arc::clone(slots).try_acquire_owned().ok();
+        bridge.tasks.spawn(settle(Arc::clone(bridge), queue.kind.clone(), message, slot, Arc::clone(slots)));
     }
     Ok(())
 }
 
 /// Runs one request, and answers the queue.
-async fn settle(bridge: Arc<Bridge>, kind: QueueKind, message: Message, _slot: Option<OwnedSemaphorePermit>) {
+async fn settle(
+    bridge: Arc<Bridge>,
+    kind: QueueKind,
+    message: Message,
+    slot: Option<OwnedSemaphorePermit>,
+    slots: Arc<Semaphore>,
+) {
     let delivery = message.info().map_or_else(|_| Delivery::default(), |info| Delivery::of(&info));
     let (message, acker) = message.split();
     let settling = async {
+        let _slot = match slot {
+            Some(slot) => Some(slot),
+            // never closed
+            None => slots.acquire_owned().await.ok(),
+        };
         let settled = run::run(&bridge, &kind, &message, delivery).await;
         if let Settled::Dead(reason) = &settled {
             let payload = message.payload.clone();
@@ -138,7 +156,13 @@ pub(crate) struct Following<'a> {
 impl Busy {
     /// # Errors
     /// It is followed already.
-    pub(crate) fn begin(&self, id: &str, request: &str, sequence: u64) -> Result<Following<'_>, Settled> {
+    pub(crate) fn begin(
+        &self,
+        id: &str,
+        request: &str,
+        sequence: u64,
+        is_passed: bool,
+    ) -> Result<Following<'_>, Settled> {
         match self.ids().entry(id.to_owned()) {
             Entry::Vacant(vacant) => {
                 vacant.insert((request.to_owned(), sequence));
@@ -147,7 +171,9 @@ impl Busy {
             // the same message, delivered again since the queue has heard nothing of it
             Entry::Occupied(other) if other.get().1 == sequence => Err(Settled::Later(BUSY_DELAY)),
             // a repeat: the message that is followed stays in its queue until the end
-            Entry::Occupied(other) if other.get().0 == request => Err(Settled::Done),
+            Entry::Occupied(other) if other.get().0 == request && !is_passed => Err(Settled::Done),
+            // unless that was taken from there, and this one passed on instead
+            Entry::Occupied(other) if other.get().0 == request => Err(Settled::Later(BUSY_DELAY)),
             Entry::Occupied(_) => Err(Settled::Dead(run::ID_IN_USE.to_owned())),
         }
     }

@@ -127,7 +127,7 @@ fn http2() -> http2::Builder<TokioExecutor> {
         .initial_stream_window_size(1024 * 1024)
         .initial_connection_window_size(8 * 1024 * 1024)
         .adaptive_window(false)
-        .max_frame_size(256 * 1024)
+        .max_frame_size(64 * 1024)
         .max_send_buf_size(1024 * 1024)
         .max_header_list_size(32 * 1024)
         .header_table_size(4096)

@@ -99,22 +99,22 @@ async fn rsync_continues_what_was_cut_ten_times() {
     std::fs::create_dir(&there).unwrap();
     let copy = there.join("big");
     let written = || std::fs::metadata(&copy).map_or(0, |file| file.len());
-    let rsync = || {
+    let rsync = |limit: &str| {
         let mut rsync = site.command("rsync");
-        // the limit leaves time to cut it
-        rsync.args(["--partial", "--inplace", "--no-whole-file", "--bwlimit=20m", "-e", "telexec-ssh"]);
+        rsync.args(["--partial", "--inplace", "--no-whole-file", limit, "-e", "telexec-ssh"]);
         rsync.arg(&source).arg(format!("cut:{}/", there.display())).env("TELEXEC_RECONNECT", "0");
         rsync
     };
     for round in 1..=10 {
-        let child = rsync().spawn().unwrap();
+        // seconds are left to cut it
+        let child = rsync("--bwlimit=4m").spawn().unwrap();
         until("some of it has arrived", async || written() >= round * 1_000_000).await;
         proxy.cut();
         let output = within(child.wait_with_output()).await.unwrap();
         assert!(!output.status.success() && written() < content.len() as u64, "it was cut: {output:?}");
         until("nothing of it is left there", async || children(agent.pid()).is_empty()).await;
     }
-    let output = within(rsync().output()).await.unwrap();
+    let output = within(rsync("--bwlimit=0").output()).await.unwrap();
     assert!(output.status.success(), "{output:?}");
     assert!(std::fs::read(&copy).unwrap() == content);
     assert_eq!(std::fs::read_dir(&there).unwrap().count(), 1, "no temporary file is left");
