@@ -23,7 +23,7 @@ use crate::error;
 
 /// What is read at once: little from a quiet connection, since the room is held while it waits.
 const QUIET_BYTES: usize = 8 * 1024;
-const BUSY_BYTES: usize = 128 * 1024;
+const BUSY_BYTES: usize = 256 * 1024;
 /// How long the rest is sent after the side here has stopped reading.
 const LINGER: Duration = Duration::from_secs(1);
 /// How long the end is awaited of a connection that was closed, and dropped without [`Connection::finish`].

@@ -7,6 +7,7 @@ import asyncio
 import base64
 import itertools
 import json
+import os
 import signal
 import ssl
 import subprocess
@@ -190,9 +191,11 @@ async def usual(site):
     # the agent is killed while a command runs: it is not started again
     await submit(js, "a0", {"execution_id": "lost", "command": f"printf x >> {site.directory}/lost; sleep 1000"})
     await until("it runs", lambda: state(asker, "lost", "EXECUTION_STATE_RUNNING"))
+    pid = (await asker.control("GetExecution", execution_id="lost"))["execution"]["pid"]
     site.kill("agent-a0")
     site.start_agent("a0")
     event, headers = await asker.events.one("lost", 60)
+    os.killpg(pid, signal.SIGKILL)
     assert headers["Telexec-Status"] == "10" and (site.directory / "lost").read_text() == "x", headers
 
 

@@ -23,7 +23,7 @@ use crate::request_memory::Reservation;
 
 /// What is read at once: little from a quiet connection, since the room is held while it waits.
 const QUIET_BYTES: usize = 8 * 1024;
-const BUSY_BYTES: usize = 128 * 1024;
+const BUSY_BYTES: usize = 256 * 1024;
 
 /// Answers to the caller; dropping the receiver resets the connection.
 pub(super) type Answers = mpsc::Sender<Result<ConnectResponse, Status>>;
