@@ -34,6 +34,8 @@ const DEAD_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
 const RUN_BYTES: i64 = 1024 * 1024 * 1024;
 const OUT_BYTES: i64 = 4 * 1024 * 1024 * 1024;
 const DEAD_BYTES: i64 = 256 * 1024 * 1024;
+/// Each agent is a consumer of requests, each reader one of events. Without a number some servers allow 1,000.
+const MAX_CONSUMERS: i32 = 100_000;
 /// Beyond what a request needs that can be read: one that cannot be parsed at all must not come for ever.
 const MAX_DELIVER: i64 = run::MAX_DELIVERIES + 20;
 /// Messages that have arrived and are still to be looked at.
@@ -186,6 +188,7 @@ async fn streams(context: &Context) -> (Stream, Stream) {
         retention: RetentionPolicy::WorkQueue,
         discard: DiscardPolicy::New,
         max_bytes: RUN_BYTES,
+        max_consumers: MAX_CONSUMERS,
         duplicate_window: DUPLICATE_WINDOW,
         ..Config::default()
     };
@@ -195,6 +198,7 @@ async fn streams(context: &Context) -> (Stream, Stream) {
         discard: DiscardPolicy::New,
         max_age: OUT_AGE,
         max_bytes: OUT_BYTES,
+        max_consumers: MAX_CONSUMERS,
         ..Config::default()
     };
     let dead = Config {
