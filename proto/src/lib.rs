@@ -4,6 +4,7 @@
 pub mod codec;
 pub mod convert;
 pub mod frame;
+pub mod pieces;
 pub mod timeout;
 
 /// Types, clients and servers of the package `telexec.v1`; the proto file documents them.

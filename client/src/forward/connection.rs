@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use futures_util::Stream;
+use telexec_proto::pieces::{MAX_PIECE_BYTES, Pieces};
 use telexec_proto::v1::connect_request::Step as Request;
 use telexec_proto::v1::connect_response::Step as Answer;
 use telexec_proto::v1::{ConnectRequest, ConnectResponse};
@@ -21,9 +22,6 @@ use super::pool::Place;
 use super::{Endpoint, ForwardError, following, unexpected};
 use crate::error;
 
-/// What is read at once: little from a quiet connection, since the room is held while it waits.
-const QUIET_BYTES: usize = 8 * 1024;
-const BUSY_BYTES: usize = 256 * 1024;
 /// How long the rest is sent after the side here has stopped reading.
 const LINGER: Duration = Duration::from_secs(1);
 /// How long the end is awaited of a connection that was closed, and dropped without [`Connection::finish`].
@@ -139,17 +137,12 @@ impl Connection {
 
 /// Sends all that is read. While the agent takes no more, no more is read.
 async fn send(mut reader: impl AsyncRead + Unpin, requests: mpsc::Sender<ConnectRequest>) -> Result<(), ForwardError> {
-    let mut buffer = BytesMut::new();
-    let mut size = QUIET_BYTES;
+    let mut pieces = Pieces::default();
     loop {
-        if buffer.capacity() < size / 4 {
-            buffer.reserve(size);
-        }
-        let room = buffer.capacity();
-        let length = reader.read_buf(&mut buffer).await.map_err(ForwardError::Here)?;
+        let length = reader.read_buf(pieces.room()).await.map_err(ForwardError::Here)?;
         let step = match length {
             0 => Request::CloseWrite(true),
-            _ => Request::Data(buffer.split().freeze()),
+            _ => Request::Data(pieces.take()),
         };
         if requests.send(ConnectRequest { step: Some(step) }).await.is_err() {
             // the answers say why
@@ -157,15 +150,6 @@ async fn send(mut reader: impl AsyncRead + Unpin, requests: mpsc::Sender<Connect
         }
         if length == 0 {
             return Ok(());
-        }
-        size = match length {
-            length if length == room => BUSY_BYTES,
-            ..QUIET_BYTES => QUIET_BYTES,
-            _ => size,
-        };
-        if size == QUIET_BYTES && buffer.capacity() > QUIET_BYTES {
-            // what a busy connection needed is not kept for a quiet one
-            buffer = BytesMut::new();
         }
     }
 }
@@ -243,7 +227,7 @@ impl AsyncWrite for Connection {
         let gone = || io::Error::new(io::ErrorKind::BrokenPipe, Gone);
         let Some(requests) = &mut self.requests else { return Poll::Ready(Err(gone())) };
         ready!(requests.poll_reserve(cx)).map_err(|_| gone())?;
-        let piece = data.get(..data.len().min(BUSY_BYTES)).unwrap_or_default();
+        let piece = data.get(..data.len().min(MAX_PIECE_BYTES)).unwrap_or_default();
         let step = Some(Request::Data(Bytes::copy_from_slice(piece)));
         requests.send_item(ConnectRequest { step }).map_err(|_| gone())?;
         Poll::Ready(Ok(piece.len()))

@@ -13,7 +13,7 @@ use crate::args::{Args, token};
 use crate::callers::Callers;
 
 /// Pauses between attempts, while the agent does not answer.
-pub(crate) const MIN_PAUSE: Duration = Duration::from_millis(100);
+const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Agents {
@@ -64,7 +64,7 @@ impl Agents {
         self.note(false);
     }
 
-    /// The same, as an executor.
+    /// The agent's machine, for this caller.
     pub(crate) fn executor(&self, caller: &str) -> RemoteExecutor {
         self.of(caller).executor()
     }

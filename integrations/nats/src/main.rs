@@ -1,7 +1,7 @@
 //! `telexec-nats`: runs beside an agent that cannot be dialled, and takes its commands from a NATS server.
 //!
 //! A request is a message of a JetStream work queue (`work`), which stays there until all is said of it. Who sent it is
-//! known by a signature (`callers`). It is run once (`run`), and what comes of it are messages of the execution's own
+//! known by a signature (`callers`). It is never started twice (`run`), and what comes of it are messages of the execution's own
 //! subject (`outlet`). What concerns executions that run is asked and answered (`control`).
 
 mod agents; // this program's connections to the agent

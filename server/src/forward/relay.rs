@@ -3,10 +3,10 @@
 use std::io;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use telexec_executor::{ExecutorError, InvalidCommand};
 use telexec_proto::convert::{ForwardFailure, ForwardStep, error_to_status, forward_failure_to_status};
+use telexec_proto::pieces::Pieces;
 use telexec_proto::v1::connect_request::Step as Request;
 use telexec_proto::v1::connect_response::Step as Answer;
 use telexec_proto::v1::{ConnectRequest, ConnectResponse};
@@ -20,10 +20,6 @@ use super::socket::Socket;
 use crate::call::deadline::Deadline;
 use crate::call::status::invalid;
 use crate::request_memory::Reservation;
-
-/// What is read at once: little from a quiet connection, since the room is held while it waits.
-const QUIET_BYTES: usize = 8 * 1024;
-const BUSY_BYTES: usize = 256 * 1024;
 
 /// Answers to the caller; dropping the receiver resets the connection.
 pub(super) type Answers = mpsc::Sender<Result<ConnectResponse, Status>>;
@@ -180,29 +176,14 @@ async fn write(
 
 /// Until the other side has closed its direction. While the caller does not read, no more is read.
 async fn read(mut reader: impl AsyncRead + Unpin, answers: &Answers, passage: &Passage) -> Result<(), End> {
-    let mut buffer = BytesMut::new();
-    let mut size = QUIET_BYTES;
+    let mut pieces = Pieces::default();
     loop {
-        if buffer.capacity() < size / 4 {
-            buffer.reserve(size);
-        }
-        let room = buffer.capacity();
-        let length = reader.read_buf(&mut buffer).await.map_err(End::Reset)?;
+        let length = reader.read_buf(pieces.room()).await.map_err(End::Reset)?;
         if length == 0 {
             return answer(answers, Answer::ClosedWrite(true)).await;
         }
-        let data: Bytes = buffer.split().freeze();
-        answer(answers, Answer::Data(data)).await?;
+        answer(answers, Answer::Data(pieces.take())).await?;
         passage.sent(length);
-        size = match length {
-            length if length == room => BUSY_BYTES,
-            ..QUIET_BYTES => QUIET_BYTES,
-            _ => size,
-        };
-        if size == QUIET_BYTES && buffer.capacity() > QUIET_BYTES {
-            // what a busy connection needed is not kept for a quiet one
-            buffer = BytesMut::new();
-        }
     }
 }
 
