@@ -12,7 +12,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use crate::connector::Connector;
+use crate::connector::{Connector, Route, Transport};
 use crate::forward::Forwards;
 use crate::{AgentInfo, CommandCheck, ConnectError, RemoteExecutor, RemoteFiles, Target, TlsOptions, error};
 
@@ -68,8 +68,24 @@ impl Agent {
     /// # Errors
     /// See [`ConnectError`].
     pub async fn connect(target: &Target, options: ConnectOptions) -> Result<Self, ConnectError> {
-        let name: Arc<str> = target.to_string().into();
-        let connector = Arc::new(Connector { target: target.clone(), options });
+        Self::connect_to(Route::Target(target.clone()), target.to_string().into(), options).await
+    }
+
+    /// Connects by another transport, whose security is its own; `name` is that of the agent in messages. The options for
+    /// TLS are not used.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub async fn connect_by(
+        transport: Arc<dyn Transport>,
+        name: &str,
+        options: ConnectOptions,
+    ) -> Result<Self, ConnectError> {
+        Self::connect_to(Route::Custom(transport), name.into(), options).await
+    }
+
+    async fn connect_to(route: Route, name: Arc<str>, options: ConnectOptions) -> Result<Self, ConnectError> {
+        let connector = Arc::new(Connector { route, name: Arc::clone(&name), options });
         let endpoint = connector.endpoint().map_err(|error| error::connecting(error, &name))?;
         let dialler = Arc::clone(&connector);
         let service = tower::service_fn(move |_: Uri| {
@@ -80,6 +96,11 @@ impl Agent {
             Ok(channel) => Ok(Self { channel, endpoint: name, connector }),
             Err(error) => Err(error::connecting(error, &name)),
         }
+    }
+
+    /// Whether it was connected by a [`Transport`], which makes up for losses by itself.
+    pub fn has_own_transport(&self) -> bool {
+        matches!(self.connector.route, Route::Custom(_))
     }
 
     /// The target of the connection.
@@ -149,9 +170,13 @@ impl Agent {
 impl Connector {
     /// The settings of a connection.
     fn endpoint(&self) -> Result<Endpoint, tonic::transport::Error> {
-        let Self { target, options } = self;
-        let scheme = if options.tls.is_some() && matches!(target, Target::Tcp { .. }) { "https" } else { "http" };
-        endpoint(scheme, &target.authority(), options.stream_window_bytes)
+        let Self { route, options, .. } = self;
+        let (scheme, authority) = match route {
+            Route::Target(target @ Target::Tcp { .. }) if options.tls.is_some() => ("https", target.authority()),
+            Route::Target(target) => ("http", target.authority()),
+            Route::Custom(_) => ("http", "localhost".to_owned()),
+        };
+        endpoint(scheme, &authority, options.stream_window_bytes)
     }
 
     /// A further connection, which is made when it is used first.

@@ -2,11 +2,14 @@
 //!
 //! tonic calls this for the first connection, and again after that was lost.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 #[cfg(target_os = "linux")]
@@ -30,15 +33,35 @@ const GREETING_BYTES: usize = 64;
 /// The frame type of a greeting (RFC 9113, section 6.5).
 const SETTINGS: u8 = 4;
 
-pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+/// A connection in both directions.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// Connects to an agent by a transport that is not built in, for [`Agent::connect_by`](crate::Agent::connect_by).
+#[async_trait]
+pub trait Transport: fmt::Debug + Send + Sync {
+    /// A new connection, on which HTTP/2 is spoken.
+    ///
+    /// # Errors
+    /// There is none; the message says why.
+    async fn dial(&self) -> io::Result<Box<dyn Duplex>>;
+}
 
 type Io = TokioIo<Gathered<Box<dyn Duplex>>>;
 
-/// Connects to one target, any number of times.
+/// Where a connection leads.
+#[derive(Debug)]
+pub(crate) enum Route {
+    Target(Target),
+    Custom(Arc<dyn Transport>),
+}
+
+/// Connects to one agent, any number of times.
 #[derive(Debug)]
 pub(crate) struct Connector {
-    pub(crate) target: Target,
+    pub(crate) route: Route,
+    /// Of the agent, in messages.
+    pub(crate) name: Arc<str>,
     pub(crate) options: ConnectOptions,
 }
 
@@ -52,7 +75,11 @@ impl Connector {
     }
 
     async fn dial(&self) -> Result<Box<dyn Duplex>, ConnectError> {
-        match (&self.target, &self.options.tls) {
+        let target = match &self.route {
+            Route::Target(target) => target,
+            Route::Custom(transport) => return transport.dial().await.map_err(|error| self.unreachable(error)),
+        };
+        match (target, &self.options.tls) {
             (Target::Unix(path), _) => {
                 // a silent agent is only slow here: the connect timeout applies
                 self.greeted(self.dial_unix(path).await?, Duration::MAX).await
@@ -63,10 +90,10 @@ impl Connector {
                 hypervisor(&mut stream, *port).await.map_err(|error| self.unreachable(error))?;
                 self.greeted(stream, Duration::MAX).await
             }
-            (Target::Tcp { host, port }, None) if self.target.is_local() => {
+            (Target::Tcp { host, port }, None) if target.is_local() => {
                 self.greeted(self.dial_tcp(host, *port).await?, GREETING_TIMEOUT).await
             }
-            (Target::Tcp { .. }, None) => Err(ConnectError::TlsRequired { endpoint: self.target.to_string() }),
+            (Target::Tcp { .. }, None) => Err(ConnectError::TlsRequired { endpoint: self.name.to_string() }),
             (Target::Tcp { host, port }, Some(tls)) => self.dial_tls(host, *port, tls).await,
         }
     }
@@ -106,7 +133,7 @@ impl Connector {
     }
 
     async fn dial_tls(&self, host: &str, port: u16, tls: &TlsOptions) -> Result<Box<dyn Duplex>, ConnectError> {
-        let endpoint = || self.target.to_string();
+        let endpoint = || self.name.to_string();
         let config = tls.load().map_err(|(path, source)| ConnectError::Credentials {
             endpoint: endpoint(),
             path,
@@ -150,11 +177,11 @@ impl Connector {
     }
 
     fn unreachable(&self, source: impl Into<Source>) -> ConnectError {
-        ConnectError::Unreachable { endpoint: self.target.to_string(), source: source.into().into() }
+        ConnectError::Unreachable { endpoint: self.name.to_string(), source: source.into().into() }
     }
 
     fn untrusted(&self, source: impl Into<Source>) -> ConnectError {
-        ConnectError::Untrusted { endpoint: self.target.to_string(), source: source.into().into() }
+        ConnectError::Untrusted { endpoint: self.name.to_string(), source: source.into().into() }
     }
 }
 

@@ -42,10 +42,11 @@ impl RemoteFiles {
 
     pub(crate) fn answer<T>(&self, result: Result<Response<T>, Status>) -> Result<T, ExecutorError> {
         result.map(Response::into_inner).map_err(|status| match status.code() {
-            Code::Unimplemented => {
+            Code::Unimplemented if status.message().is_empty() => {
                 let reason = format!("the agent at {} does not serve files: it is of an older version", self.endpoint);
                 ExecutorError::FailedPrecondition { reason }
             }
+            Code::Unimplemented => ExecutorError::FailedPrecondition { reason: status.message().to_owned() },
             _ => error::calling(status, &self.endpoint),
         })
     }

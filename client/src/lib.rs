@@ -58,6 +58,7 @@ mod transfer;
 mod watch;
 
 pub use agent::{Agent, ConnectOptions, Ping};
+pub use connector::{Duplex, Transport};
 pub use error::{Cause, ConnectError, is_settled};
 pub use executor::RemoteExecutor;
 pub use files::RemoteFiles;

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use telexec_executor::ExecutionId;
 
 use super::CommandArgs;
-use super::agent::{AnyAgentArg, parse_id};
+use super::agent::{AnyAgentArg, QueueArg, parse_id};
 use crate::config::ConnectArgs;
 use crate::connect::ReconnectArgs;
 use crate::syntax::{parse_duration, parse_timeout};
@@ -96,6 +96,8 @@ pub(crate) struct ExecArgs {
     /// Execution ID to use; repeating a request with the same ID attaches to the first execution
     #[arg(long, hide_short_help = true, value_name = "ID", help_heading = BACKGROUND, value_parser = parse_id)]
     pub(crate) id: Option<ExecutionId>,
+    #[command(flatten)]
+    pub(crate) queue: QueueArg,
     #[command(flatten)]
     pub(crate) reconnect: ReconnectArgs,
     #[command(flatten)]

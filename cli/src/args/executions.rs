@@ -3,7 +3,7 @@
 use clap::Args;
 use telexec_executor::{InvalidCommand, Signal};
 
-use super::agent::{AgentArg, ExecutionArg, ExecutionsArg};
+use super::agent::{AgentArg, ExecutionArg, ExecutionsArg, QueueArg};
 use super::complete;
 use crate::config::ConnectArgs;
 use crate::connect::ReconnectArgs;
@@ -95,6 +95,8 @@ pub(crate) struct AttachArgs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
+    pub(crate) queue: QueueArg,
+    #[command(flatten)]
     pub(crate) reconnect: ReconnectArgs,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
@@ -147,6 +149,8 @@ pub(crate) struct WaitArgs {
     pub(crate) agent: AgentArg,
     #[command(flatten)]
     pub(crate) executions: ExecutionsArg,
+    #[command(flatten)]
+    pub(crate) queue: QueueArg,
     #[command(flatten)]
     pub(crate) reconnect: ReconnectArgs,
     #[command(flatten)]

@@ -7,7 +7,7 @@ use clap::Args;
 use telexec_executor::{ExecutionId, Signal, parse_size};
 use tracing_subscriber::filter::LevelFilter;
 
-use super::agent::parse_id;
+use super::agent::{QueueArg, parse_id};
 use super::executions::parse_signal;
 use super::{CommandArgs, FleetCpArgs, FleetGetArgs, complete};
 use crate::config::ConnectArgs;
@@ -38,6 +38,7 @@ HOSTS is a comma-separated list of:
   dns:NAME:PORT         every address of a DNS name; certificates must match the name
   srv:_telexec._tcp.example.org
                         every target of a DNS service (SRV)
+  nats://SERVER/web1    an agent behind a NATS server; nats://SERVER/label:web is every one with that label
 
 Exit codes:
   0      exit code 0 on all hosts
@@ -87,6 +88,8 @@ pub(crate) struct FleetArgs {
     pub(crate) schedule: ScheduleArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+    #[command(flatten)]
+    pub(crate) queue: QueueArg,
     #[command(flatten)]
     pub(crate) reconnect: ReconnectArgs,
     #[command(flatten)]
@@ -282,6 +285,8 @@ pub(crate) struct FleetAttachArgs {
     pub(crate) parallel: ParallelArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+    #[command(flatten)]
+    pub(crate) queue: QueueArg,
     #[command(flatten)]
     pub(crate) reconnect: ReconnectArgs,
     #[command(flatten)]

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use super::agent::AnyAgentArg;
+use super::agent::{AnyAgentArg, QueueArg};
 use crate::config::ConnectArgs;
 
 #[derive(Debug, Args)]
@@ -49,6 +49,8 @@ pub(crate) struct ToolArgs {
     /// Print the tool definitions or the full result as JSON
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) queue: QueueArg,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
 }

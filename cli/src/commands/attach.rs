@@ -6,7 +6,7 @@ use bytes::Bytes;
 use telexec_client::Agent;
 use telexec_executor::{Attach, ExecutionInfo, ExecutorError, OnDisconnect, TerminalSize};
 
-use super::find::find;
+use super::find::{find, until_started};
 use crate::args::AttachArgs;
 use crate::connect::{Link, call_failure, with_agent};
 use crate::follow::{AttachHint, FollowEnd, InputPosition, Interaction, OutputMode, StdinOptions, follow};
@@ -14,6 +14,7 @@ use crate::output::{Failure, exit, print_message_async, with_causes};
 use crate::terminal;
 
 pub(crate) async fn run(mut args: AttachArgs) -> Result<u8, Failure> {
+    args.connect.queue = args.queue.queue;
     let (target, connect) = (args.agent.target.clone(), args.connect.clone());
     let mut attached = false;
     let ending = with_agent(&target, &connect, async |agent| attach(&mut args, agent, &mut attached).await).await;
@@ -32,6 +33,9 @@ pub(crate) async fn run(mut args: AttachArgs) -> Result<u8, Failure> {
 
 async fn attach(args: &mut AttachArgs, agent: &Agent, attached: &mut bool) -> Result<FollowEnd, Failure> {
     let link = args.reconnect.link(agent, &args.agent.target);
+    if args.connect.queue.is_some() {
+        until_started(&*link.executor, &args.agent.target, &args.execution.id).await?;
+    }
     let info = find(&*link.executor, &args.agent.target, &args.execution.id).await?;
     args.execution.id = info.id.clone();
     let args = &*args;

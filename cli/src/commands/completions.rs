@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::find::list;
 use super::fleet;
 use crate::args::{Cli, CompletionShell, FIND_EXECUTIONS, FIND_GROUPS};
-use crate::config::{Config, ConnectArgs};
+use crate::config::{Config, ConnectArgs, Route};
 use crate::connect::Session;
 use crate::output::{self, Failure, exit};
 use crate::syntax::Destination;
@@ -44,7 +44,9 @@ fn executions_of_line() -> Vec<ExecutionInfo> {
 async fn executions(target: &Destination, args: &ConnectArgs) -> Option<Vec<ExecutionInfo>> {
     let resolved = Config::load().ok()?.resolve(target, args).ok()?;
     // an agent in this process has none
-    resolved.target.as_ref()?;
+    if matches!(resolved.route, Route::Local) {
+        return None;
+    }
     let session = Session::connect(&resolved).await.ok()?;
     list(&session.agent.executor(), ListQuery { include_exited: true, ..ListQuery::default() }).await.ok()
 }

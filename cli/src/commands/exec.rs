@@ -11,7 +11,7 @@ use telexec_executor::{Command, CommandBuilder, Event, Execution, ExecutionId, O
 use super::program;
 use crate::args::ExecArgs;
 use crate::config::Config;
-use crate::connect::{Link, call_failure, with_agent};
+use crate::connect::{self, Link, call_failure, with_agent};
 use crate::follow::{AttachHint, FollowEnd, InputPosition, Interaction, OutputMode, StdinOptions, follow};
 use crate::output::{self, Failure, exit, json, print_message};
 use crate::syntax::Destination;
@@ -22,7 +22,11 @@ const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
     check(&args)?;
+    args.connect.queue = args.queue.queue;
     apply_configured_user(&mut args)?;
+    if args.detach && args.connect.queue.is_some() {
+        return enqueue(&args).await;
+    }
     let mut running = None;
     let work = async |agent: &Agent| execute(&args, agent, &mut running).await;
     let done = with_agent(&args.agent.target, &args.connect, work).await;
@@ -51,6 +55,20 @@ pub(crate) async fn run(mut args: ExecArgs) -> Result<u8, Failure> {
         }
         (Err(failure), _) => Err(failure),
     }
+}
+
+/// Leaves the command in the queue of an agent that may be away.
+async fn enqueue(args: &ExecArgs) -> Result<u8, Failure> {
+    let target = &args.agent.target;
+    let resolved = Config::load()?.resolve(target, &args.connect)?;
+    let size = args.tty.then(terminal::size).transpose().map_err(|error| Failure::new(exit::REFUSED, &error))?;
+    let id = connect::enqueue(&resolved, &command(args, size)?).await;
+    let id = id.map_err(|error| call_failure(exit::of_error(&error), target, &error))?;
+    let line = match args.json {
+        true => format!("{}\n", serde_json::json!({ "event": "queued", "execution_id": id.as_str() })),
+        false => format!("{id}\n"),
+    };
+    output::print(line.as_bytes()).map(|()| 0)
 }
 
 /// What becomes of a command whose connection did not come back within this time.
@@ -198,7 +216,9 @@ fn in_background(mut builder: CommandBuilder, args: &ExecArgs) -> CommandBuilder
 /// Relative paths are only unambiguous for `local`.
 fn directory_for(target: &Destination, directory: &str) -> Result<String, Failure> {
     match target {
-        Destination::Agent(_) | Destination::Named(_) | Destination::Host(_) => Ok(directory.to_owned()),
+        Destination::Agent(_) | Destination::Nats(_) | Destination::Named(_) | Destination::Host(_) => {
+            Ok(directory.to_owned())
+        }
         Destination::Local => std::path::absolute(directory)
             .map(|path| path.to_string_lossy().into_owned())
             .map_err(|error| Failure::new(exit::REFUSED, &error).context(directory)),

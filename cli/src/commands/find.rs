@@ -1,6 +1,6 @@
 //! Finds executions by their IDs, or the beginnings of them.
 
-use telexec_executor::{ExecutionId, ExecutionInfo, Executor, ExecutorError, ListQuery};
+use telexec_executor::{Attach, ExecutionId, ExecutionInfo, Executor, ExecutorError, ListQuery};
 
 use crate::connect::call_failure;
 use crate::output::{Failure, command_text, exit, printable, state};
@@ -23,6 +23,19 @@ pub(super) async fn find(
         Err(error @ ExecutorError::NotFound(_)) => find_by_prefix(executor, target, id, &error, |_| true).await,
         Err(error) => Err(call_failure(exit::of_error(&error), target, &error)),
     }
+}
+
+/// Waits for the start of an execution that may still be in a queue.
+///
+/// # Errors
+/// It has not started in time.
+pub(super) async fn until_started(
+    executor: &dyn Executor,
+    target: &Destination,
+    id: &ExecutionId,
+) -> Result<(), Failure> {
+    let attached = executor.attach(id, Attach::start()).await;
+    attached.map(drop).map_err(|error| call_failure(exit::of_error(&error), target, &error))
 }
 
 /// The only execution whose ID begins so, and `may_be` the one, where `error` says that none has it.

@@ -8,7 +8,7 @@ use telexec_client::{AgentInfo, Target};
 use telexec_executor::ExecutorError;
 
 use crate::args::{InfoArgs, PingArgs};
-use crate::config::Config;
+use crate::config::{Config, Route};
 use crate::connect::{Session, call_failure, check_own_certificate, own_expire_time};
 use crate::output::{self, Failure, exit, fields, json};
 use crate::syntax::Destination;
@@ -36,7 +36,7 @@ pub(crate) async fn info(args: InfoArgs) -> Result<u8, Failure> {
     session.close().await?;
     let info = info.map_err(|error| failure(&args.agent.target, &error))?;
     // on a Unix socket or vsock none is shown
-    let is_tcp = matches!(resolved.target, Some(Target::Tcp { .. }));
+    let is_tcp = matches!(resolved.route, Route::Direct(Target::Tcp { .. }));
     let own = resolved.options.tls.as_ref().filter(|_| is_tcp).and_then(own_expire_time).and_then(json::time);
     let text = match args.json {
         true => {

@@ -23,7 +23,8 @@ const FAILED: u8 = 1;
 /// Chunks of streamed output between the tool and the terminal.
 const QUEUE: usize = 16;
 
-pub(crate) async fn run(args: ToolArgs) -> Result<u8, Failure> {
+pub(crate) async fn run(mut args: ToolArgs) -> Result<u8, Failure> {
+    args.connect.queue = args.queue.queue;
     let params = match &args.name {
         Some(_) => params(&args.params)?,
         None => Value::Null,

@@ -4,7 +4,7 @@ use futures_util::{StreamExt, stream};
 use telexec_client::Agent;
 use telexec_executor::{Attach, Event, ExecutionInfo, Executor, ExecutorError, Exited};
 
-use super::find::find;
+use super::find::{find, until_started};
 use crate::args::WaitArgs;
 use crate::connect::{Link, call_failure, with_agent};
 use crate::output::{Failure, end, exit, print_message};
@@ -12,7 +12,8 @@ use crate::output::{Failure, end, exit, print_message};
 /// How many are followed at once.
 const CONCURRENT: usize = 64;
 
-pub(crate) async fn run(args: WaitArgs) -> Result<u8, Failure> {
+pub(crate) async fn run(mut args: WaitArgs) -> Result<u8, Failure> {
+    args.connect.queue = args.queue.queue;
     let target = &args.agent.target;
     let (ended, mut most) = with_agent(target, &args.connect, async |agent| wait(&args, agent).await).await?;
     if let ([_], [(_, Ok(exited))]) = (&args.executions.ids[..], &ended[..]) {
@@ -47,6 +48,9 @@ async fn wait(args: &WaitArgs, agent: &Agent) -> Result<(Vec<Ended>, u8), Failur
     let Link { executor, .. } = args.reconnect.link(agent, &args.agent.target);
     let (mut executions, mut code) = (Vec::new(), 0);
     for id in &args.executions.ids {
+        if args.connect.queue.is_some() {
+            until_started(&*executor, &args.agent.target, id).await?;
+        }
         match find(&*executor, &args.agent.target, id).await {
             // those that are known are waited for all the same
             Err(failure) if failure.code == exit::REFUSED => {

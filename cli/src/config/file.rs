@@ -17,6 +17,7 @@ pub(crate) struct Config {
     pub(crate) credentials: BTreeMap<String, Credentials>,
     pub(crate) targets: BTreeMap<String, TargetConfig>,
     pub(crate) groups: BTreeMap<String, Vec<String>>,
+    pub(crate) nats: NatsConfig,
 }
 
 /// Settings for every target that does not override them.
@@ -62,6 +63,18 @@ pub(crate) struct TargetConfig {
     #[serde(default, deserialize_with = "duration", serialize_with = "as_text")]
     pub(crate) connect_timeout: Option<Duration>,
     pub(crate) user: Option<String>,
+}
+
+/// The caller's credentials for NATS servers.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Hash, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct NatsConfig {
+    pub(crate) creds: Option<PathBuf>,
+    pub(crate) nkey: Option<PathBuf>,
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+    pub(crate) signing_key: Option<PathBuf>,
 }
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
@@ -118,6 +131,8 @@ impl Config {
         for TargetConfig { cert, key, ca, .. } in self.targets.values_mut() {
             paths.extend([cert, key, ca]);
         }
+        let NatsConfig { creds, nkey, ca, cert, key, signing_key } = &mut self.nats;
+        paths.extend([creds, nkey, ca, cert, key, signing_key]);
         for path in paths.into_iter().flatten() {
             *path = match (path.strip_prefix("~"), &home) {
                 (Ok(rest), Some(home)) => Path::new(home).join(rest),
@@ -155,7 +170,7 @@ fn check_name(name: &str) -> Result<(), String> {
 
 fn check_address(address: &str) -> Result<(), String> {
     match address.parse() {
-        Ok(Destination::Agent(_) | Destination::Named(_) | Destination::Host(_)) => Ok(()),
+        Ok(Destination::Agent(_) | Destination::Nats(_) | Destination::Named(_) | Destination::Host(_)) => Ok(()),
         Ok(Destination::Local) => Err("local is not an address".to_owned()),
         Err(error) => Err(error.to_string()),
     }

@@ -37,6 +37,9 @@ pub(crate) struct ConnectArgs {
     /// Replaces the port of the target; set by `telexec ssh -p` alone.
     #[arg(skip)]
     pub(crate) port: Option<u16>,
+    /// How long to wait for an agent that is away; set by the commands that can.
+    #[arg(skip)]
+    pub(crate) queue: Option<Duration>,
 }
 
 /// A path. It may be empty, since a variable that is set to nothing is as good as unset.

@@ -9,9 +9,9 @@ mod resolve;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub(crate) use self::file::Config;
+pub(crate) use self::file::{Config, NatsConfig};
 pub(crate) use self::flags::ConnectArgs;
-pub(crate) use self::resolve::{ResolvedTarget, UnconfiguredName};
+pub(crate) use self::resolve::{ResolvedTarget, Route, UnconfiguredName};
 use crate::output::{Failure, exit};
 
 /// Overrides the path of the file.

@@ -1,12 +1,14 @@
 //! Resolves a target to an address and connection settings. Each setting comes from the first of flag, environment,
 //! target and defaults that has it.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use telexec_client::{ConnectOptions, DEFAULT_PORT, Target, TlsOptions};
+use telexec_nats_client::NatsTarget;
 
-use super::file::{Config, Credentials, TargetConfig};
+use super::file::{Config, Credentials, NatsConfig, TargetConfig};
 use super::{ConnectArgs, locate};
 use crate::output::{Failure, exit};
 use crate::syntax::{Destination, InvalidDestination};
@@ -21,15 +23,26 @@ const MIN_SIMILARITY: f32 = 0.6;
 /// The address of an agent, and how to connect to it.
 #[derive(Clone, Debug)]
 pub(crate) struct ResolvedTarget {
-    /// `None`: an agent in this process.
-    pub(crate) target: Option<Target>,
+    pub(crate) route: Route,
     pub(crate) options: ConnectOptions,
+    /// How long to wait for an agent that is away.
+    pub(crate) queue: Option<Duration>,
     /// The user to run commands as, unless a flag overrides it.
     pub(crate) user: Option<String>,
     /// The target is a name that the configuration does not have, so it is taken for a host.
     pub(crate) unconfigured: Option<UnconfiguredName>,
     /// The credentials that are from the configuration, by their keys.
     pub(crate) configured: Vec<&'static str>,
+}
+
+/// How an agent is reached.
+#[derive(Clone, Debug)]
+pub(crate) enum Route {
+    /// It runs in this process.
+    Local,
+    Direct(Target),
+    /// By way of a NATS server.
+    Nats(NatsTarget, NatsConfig),
 }
 
 /// A name that is not in the configuration.
@@ -45,13 +58,14 @@ impl Config {
     /// The credentials are incomplete.
     pub(crate) fn resolve(&self, destination: &Destination, args: &ConnectArgs) -> Result<ResolvedTarget, Failure> {
         match destination {
-            Destination::Local => self.with_settings(None, None, args),
-            Destination::Agent(target) => self.with_settings(Some(target.clone()), None, args),
-            Destination::Host(host) => self.with_settings(Some(self.at_default_port(host)), None, args),
+            Destination::Local => self.with_settings(Route::Local, None, args),
+            Destination::Agent(target) => self.with_settings(Route::Direct(target.clone()), None, args),
+            Destination::Nats(target) => self.with_settings(self.by_nats(target.clone()), None, args),
+            Destination::Host(host) => self.with_settings(self.at_default_port(host), None, args),
             Destination::Named(name) => match self.targets.get(name) {
-                Some(named) => self.with_settings(Some(self.address(named)?), Some(named), args),
+                Some(named) => self.with_settings(self.address(named)?, Some(named), args),
                 None => {
-                    let resolved = self.with_settings(Some(self.at_default_port(name)), None, args)?;
+                    let resolved = self.with_settings(self.at_default_port(name), None, args)?;
                     Ok(ResolvedTarget { unconfigured: Some(self.unconfigured(name)), ..resolved })
                 }
             },
@@ -68,14 +82,19 @@ impl Config {
         self.defaults.fanout.unwrap_or(FANOUT)
     }
 
-    fn at_default_port(&self, host: &str) -> Target {
-        Target::Tcp { host: host.to_owned(), port: self.default_port() }
+    fn at_default_port(&self, host: &str) -> Route {
+        Route::Direct(Target::Tcp { host: host.to_owned(), port: self.default_port() })
+    }
+
+    fn by_nats(&self, target: NatsTarget) -> Route {
+        Route::Nats(target, self.nats.clone())
     }
 
     /// The address of a configured target.
-    fn address(&self, target: &TargetConfig) -> Result<Target, Failure> {
+    fn address(&self, target: &TargetConfig) -> Result<Route, Failure> {
         match target.address.parse().map_err(|error: InvalidDestination| Failure::new(exit::USAGE, &error))? {
-            Destination::Agent(address) => Ok(address),
+            Destination::Agent(address) => Ok(Route::Direct(address)),
+            Destination::Nats(address) => Ok(self.by_nats(address)),
             Destination::Named(host) | Destination::Host(host) => Ok(self.at_default_port(&host)),
             Destination::Local => Err(Failure::message(exit::USAGE, "local is not an address")),
         }
@@ -89,14 +108,15 @@ impl Config {
 
     fn with_settings(
         &self,
-        target: Option<Target>,
+        route: Route,
         named: Option<&TargetConfig>,
         args: &ConnectArgs,
     ) -> Result<ResolvedTarget, Failure> {
-        let target = at_port(target, args.port)?;
+        let route = at_port(route, args.port)?;
+        check_queue(&route, args.queue)?;
         let options = ConnectOptions {
-            tls: match &target {
-                Some(Target::Tcp { .. }) => self.tls(named, args)?,
+            tls: match &route {
+                Route::Direct(Target::Tcp { .. }) => self.tls(named, args)?,
                 _ => None,
             },
             connect_timeout: self.connect_timeout(named, args),
@@ -104,14 +124,14 @@ impl Config {
         };
         let user = named.and_then(|named| named.user.as_ref()).or(self.defaults.user.as_ref());
         // the configured user does not apply to `local`
-        let user = target.as_ref().and(user).cloned();
+        let user = user.filter(|_| !matches!(route, Route::Local)).cloned();
         let path = |path: &Option<PathBuf>| path.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
         let keys = [("cert", &args.cert), ("key", &args.key), ("ca", &args.ca)];
         let configured = keys.into_iter().filter(|(_, flag)| !path(flag)).map(|(key, _)| key).collect();
-        Ok(ResolvedTarget { target, options, user, unconfigured: None, configured })
+        Ok(ResolvedTarget { route, options, queue: args.queue, user, unconfigured: None, configured })
     }
 
-    fn connect_timeout(&self, named: Option<&TargetConfig>, args: &ConnectArgs) -> Duration {
+    pub(crate) fn connect_timeout(&self, named: Option<&TargetConfig>, args: &ConnectArgs) -> Duration {
         let timeout = args.connect_timeout.or(named.and_then(|named| named.connect_timeout));
         timeout.or(self.defaults.connect_timeout).unwrap_or(CONNECT_TIMEOUT)
     }
@@ -179,13 +199,36 @@ impl Config {
 }
 
 /// The address with another port, if one is given.
-fn at_port(target: Option<Target>, port: Option<u16>) -> Result<Option<Target>, Failure> {
-    match (target, port) {
-        (Some(Target::Tcp { host, .. }), Some(port)) => Ok(Some(Target::Tcp { host, port })),
-        (Some(other), Some(port)) => {
-            Err(Failure::message(exit::USAGE, format!("port {port}: {other} is not an address with a port to replace")))
+fn at_port(route: Route, port: Option<u16>) -> Result<Route, Failure> {
+    let refused = |port: u16, other: &dyn fmt::Display| {
+        Err(Failure::message(exit::USAGE, format!("port {port}: {other} is not an address with a port to replace")))
+    };
+    match (route, port) {
+        (Route::Direct(Target::Tcp { host, .. }), Some(port)) => Ok(Route::Direct(Target::Tcp { host, port })),
+        (Route::Direct(other), Some(port)) => refused(port, &other),
+        (Route::Nats(other, _), Some(port)) => refused(port, &other),
+        (route, _) => Ok(route),
+    }
+}
+
+/// Only a queue holds commands for an agent that is away.
+fn check_queue(route: &Route, queue: Option<Duration>) -> Result<(), Failure> {
+    match (route, queue) {
+        (Route::Local | Route::Direct(_), Some(_)) => {
+            Err(Failure::message(exit::USAGE, "--queue is for targets behind a NATS server: nats://SERVER/AGENT")
+                .hint(Some("commands for other agents wait in no queue")))
         }
-        (target, _) => Ok(target),
+        _ => Ok(()),
+    }
+}
+
+impl Route {
+    /// The address that is dialled.
+    pub(crate) fn direct(&self) -> Option<&Target> {
+        match self {
+            Self::Direct(target) => Some(target),
+            Self::Local | Self::Nats(..) => None,
+        }
     }
 }
 

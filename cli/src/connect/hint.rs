@@ -9,6 +9,7 @@ use std::path::Path;
 use rustls::{AlertDescription, CertificateError};
 use telexec_client::{ConnectError, LookupError, Target};
 use telexec_executor::{ExecutorError, SpawnError, SpawnStage};
+use telexec_nats_client::NatsTarget;
 
 use crate::config::{ResolvedTarget, UnconfiguredName, locate};
 use crate::output::{Failure, exit, with_causes};
@@ -47,7 +48,7 @@ fn suggestion(name: &str, similar: &[String]) -> Option<String> {
 /// A suggestion for an error of a target, which names the file of the configuration where no flag has set what is wrong.
 pub(crate) fn hint_for(error: &ExecutorError, resolved: &ResolvedTarget) -> Option<String> {
     let hint = hint(error)?;
-    let is_local = resolved.target.as_ref().is_some_and(Target::is_local);
+    let is_local = resolved.route.direct().is_some_and(Target::is_local);
     if let (true, Some(rustls::Error::InvalidMessage(_))) = (is_local, find(error)) {
         return Some(format!("{hint}; {}", without_credentials(&resolved.configured)));
     }
@@ -93,7 +94,7 @@ pub(crate) fn hint(error: &ExecutorError) -> Option<String> {
             Some("check the spelling of the host name, or use its IP address".to_owned())
         }
         ExecutorError::Unreachable { endpoint, .. } => {
-            let cause = find::<io::Error>(error)?;
+            let cause = find::<io::Error>(error).filter(|_| !NatsTarget::is_meant(endpoint))?;
             let path = endpoint.strip_prefix("unix://").or_else(|| hypervisor_socket(endpoint));
             path.map_or_else(|| tcp_hint(cause), |path| unix_hint(cause, Path::new(path)))
         }

@@ -3,21 +3,24 @@
 
 mod hint;
 mod local;
+mod nats;
 mod own_certificate;
 mod reconnect;
 
+use std::error::Error;
 use std::time::Duration;
 
-use telexec_client::{Agent, Forwards, is_settled};
+use telexec_client::{Agent, Cause, ConnectError, Forwards, is_settled};
 use telexec_executor::ExecutorError;
 
 use self::hint::unreachable;
 pub(crate) use self::hint::{hint, hint_for};
 use self::local::LocalAgent;
+pub(crate) use self::nats::{enqueue, labelled};
 pub(crate) use self::own_certificate::{check as check_own_certificate, expire_time as own_expire_time};
 pub(crate) use self::reconnect::{Link, Outages, ReconnectArgs, is_lost};
-use crate::config::{Config, ConnectArgs, ResolvedTarget};
-use crate::output::Failure;
+use crate::config::{Config, ConnectArgs, ResolvedTarget, Route};
+use crate::output::{Failure, exit};
 use crate::syntax::Destination;
 use crate::terminal::Signals;
 
@@ -39,16 +42,20 @@ impl Session {
 
     async fn open_for_forwards(target: &Destination, args: &ConnectArgs) -> Result<Self, Failure> {
         let mut resolved = resolve(target, args)?;
+        if let Route::Nats(target, _) = &resolved.route {
+            let text = format!("{target}: connections are not carried by NATS: use an address of the agent");
+            return Err(Failure::message(exit::USAGE, text));
+        }
         resolved.options.stream_window_bytes = FORWARD_WINDOW_BYTES;
         Self::connect(&resolved).await
     }
 
     pub(crate) async fn connect(resolved: &ResolvedTarget) -> Result<Self, Failure> {
-        let Some(target) = &resolved.target else {
+        if matches!(resolved.route, Route::Local) {
             let (agent, local) = LocalAgent::start().await.map_err(|failure| failure.context("local"))?;
             return Ok(Self { agent, local: Some(local) });
-        };
-        match Agent::connect(target, resolved.options.clone()).await {
+        }
+        match connect(resolved).await {
             Ok(agent) => Ok(Self { agent, local: None }),
             Err(error) => Err(unreachable(error, resolved)),
         }
@@ -73,6 +80,21 @@ impl Session {
     pub(crate) async fn abandon(self) -> Result<(), Failure> {
         let _ = tokio::time::timeout(CANCEL_TIMEOUT, self.agent.ping()).await;
         self.close().await
+    }
+}
+
+/// Connects to an agent that runs elsewhere.
+///
+/// # Errors
+/// See [`ConnectError`].
+pub(crate) async fn connect(resolved: &ResolvedTarget) -> Result<Agent, ConnectError> {
+    match &resolved.route {
+        Route::Direct(target) => Agent::connect(target, resolved.options.clone()).await,
+        Route::Nats(target, settings) => Ok(nats::connect(target, settings, resolved).await?.agent().clone()),
+        Route::Local => Err(ConnectError::Unreachable {
+            endpoint: "local".to_owned(),
+            source: Cause::from(Box::<dyn Error + Send + Sync>::from("it runs in this process only")),
+        }),
     }
 }
 

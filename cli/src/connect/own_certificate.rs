@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use telexec_client::{Target, TlsOptions};
 use x509_parser::pem::Pem;
 
-use crate::config::{Config, ResolvedTarget};
+use crate::config::{Config, ResolvedTarget, Route};
 use crate::output::{Failure, exit, json, print_message};
 
 /// How long before the end of a certificate its holder is warned, unless the configuration says otherwise.
@@ -31,7 +31,9 @@ enum Role {
 /// # Errors
 /// The certificate is not for a caller: the agent would refuse it, and say less.
 pub(crate) fn check(config: &Config, resolved: &ResolvedTarget) -> Result<(), Failure> {
-    let (Some(Target::Tcp { .. }), Some(tls)) = (&resolved.target, &resolved.options.tls) else { return Ok(()) };
+    let (Route::Direct(Target::Tcp { .. }), Some(tls)) = (&resolved.route, &resolved.options.tls) else {
+        return Ok(());
+    };
     let within = config.defaults.expiry_warning.unwrap_or(WARNING);
     let is_new = |path: &Path, role| {
         SEEN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert((path.to_owned(), role))

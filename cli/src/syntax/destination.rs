@@ -5,12 +5,15 @@ use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 use telexec_client::{InvalidTarget, Target};
+use telexec_nats_client::{InvalidNatsTarget, NatsTarget};
 
 /// `local`, an agent's address, or a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Destination {
     Local,
     Agent(Target),
+    /// An agent that is reached by way of a NATS server.
+    Nats(NatsTarget),
     /// A configured target, or else a host at the default port.
     Named(String),
     /// A host at the default port, written such that it is no name: `tcp://web1` or `[::1]`.
@@ -28,6 +31,8 @@ pub(crate) enum InvalidDestination {
     Several(String),
     #[error(transparent)]
     Address(#[from] InvalidTarget),
+    #[error(transparent)]
+    Nats(#[from] InvalidNatsTarget),
 }
 
 impl FromStr for Destination {
@@ -37,6 +42,7 @@ impl FromStr for Destination {
         match text {
             "local" => Ok(Self::Local),
             name if is_name(name) => Ok(Self::Named(name.to_owned())),
+            address if NatsTarget::is_meant(address) => Ok(Self::Nats(address.parse()?)),
             address => match host(address) {
                 Some(host) => Ok(Self::Host(host.to_owned())),
                 None => address.parse().map(Self::Agent).map_err(|error| InvalidDestination::new(address, error)),
@@ -73,6 +79,7 @@ impl fmt::Display for Destination {
         match self {
             Self::Local => f.write_str("local"),
             Self::Agent(target) => target.fmt(f),
+            Self::Nats(target) => target.fmt(f),
             Self::Named(name) => f.write_str(name),
             Self::Host(host) if host.contains(':') => write!(f, "[{host}]"),
             Self::Host(host) => write!(f, "tcp://{host}"),
@@ -117,6 +124,7 @@ mod tests {
             ("[::1]", Destination::Host("::1".into())),
             ("tcp://web1:1", Destination::Agent("web1:1".parse().unwrap())),
             ("unix:///run/a.sock", Destination::Agent(Target::Unix("/run/a.sock".into()))),
+            ("nats://h/web1", Destination::Nats("nats://h/web1".parse().unwrap())),
         ] {
             assert_eq!(text.parse(), Ok(expected.clone()), "{text}");
             assert_eq!(expected.to_string(), text);

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use telexec_executor::FilePath;
+use telexec_nats_client::NatsTarget;
 
 use super::Destination;
 
@@ -22,6 +23,9 @@ pub(crate) enum Location {
 pub(crate) fn parse_location(text: OsString) -> Result<Location, String> {
     if text == "-" {
         return Ok(Location::Stdio);
+    }
+    if text.to_str().is_some_and(NatsTarget::is_meant) {
+        return Err("files are not carried by NATS: use an address of the agent".to_owned());
     }
     match address(text.as_bytes()) {
         None => Ok(Location::Local(text.into())),

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use telexec_client::{Agent, ConnectError, ConnectOptions, RemoteExecutor, Target, TlsOptions};
 use telexec_executor::ExecutorError;
+use telexec_nats_client::subjects::token;
 use tracing::{info, warn};
 
 use crate::Error;
-use crate::args::{Args, token};
+use crate::args::Args;
 use crate::callers::Callers;
 
 /// Pauses between attempts, while the agent does not answer.

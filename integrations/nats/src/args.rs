@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use telexec_client::Target;
+use telexec_nats_client::subjects::token;
 
 /// Runs commands from a NATS JetStream work queue on an agent that cannot be dialled
 ///
@@ -76,10 +77,3 @@ Examples:
   telexec-nats --url nats://nats.example.org
   telexec-nats --url tls://nats.example.org --creds agent.creds --label web
   telexec-nats --url nats://nats.example.org --caller UAHF2CWQ...";
-
-/// What may stand alone in a subject.
-pub(crate) fn token(text: &str) -> Result<String, String> {
-    let is_valid = (1..=64).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
-    is_valid.then(|| text.to_owned()).ok_or_else(|| "must be 1 to 64 letters, digits, - and _".to_owned())
-}

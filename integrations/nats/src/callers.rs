@@ -1,9 +1,8 @@
 //! Whose messages are accepted: those that are signed with an nkey (Ed25519) of the command line, or if that names none,
 //! those that the NATS server lets through.
 //!
-//! What is signed is, in lines: `telexec-nats-1`, the subject, the expiry, the content type, the method and the nonce (empty
-//! without one), and then the payload. So a message is good for this agent until it expires, and once: a request to run something by its
-//! execution id, others since their signatures are remembered.
+//! A message is good for this agent until it expires, and once: a request to run something by its execution id, others since
+//! their signatures are remembered.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -14,9 +13,9 @@ use async_nats::HeaderMap;
 use nkeys::{KeyPair, KeyPairType};
 
 use crate::args::Args;
-use crate::headers::{self, CONTENT_TYPE, EXPIRES, KEY, METHOD, NONCE, SIGNATURE};
+use telexec_nats_client::headers::{self, EXPIRES, KEY, NONCE, SIGNATURE};
+use telexec_nats_client::signature::signed;
 
-const VERSION: &str = "telexec-nats-1";
 /// No signature is good for longer.
 const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 
@@ -92,18 +91,13 @@ impl Callers {
             return Ok(String::new());
         }
         let get = |name| headers::get(headers, name).ok_or(Refused::Missing(name));
-        let (key, signature, expires) = (get(KEY)?, get(SIGNATURE)?, get(EXPIRES)?);
+        let (key, signature, _) = (get(KEY)?, get(SIGNATURE)?, get(EXPIRES)?);
         if !self.keys.contains_key(key) {
             return Err(Refused::Unknown);
         }
-        let content_type = headers::get(headers, CONTENT_TYPE).unwrap_or_default();
-        let method = headers::get(headers, METHOD).unwrap_or_default();
-        let nonce = headers::get(headers, NONCE).unwrap_or_default();
-        let mut signed = format!("{VERSION}\n{subject}\n{expires}\n{content_type}\n{method}\n{nonce}\n").into_bytes();
-        signed.extend_from_slice(payload);
         let signature = headers::from_base64(signature).ok_or(Refused::Forged)?;
         let pair = KeyPair::from_public_key(key).map_err(|_| Refused::Unknown)?;
-        pair.verify(&signed, &signature).map_err(|_| Refused::Forged)?;
+        pair.verify(&signed(subject, headers, payload), &signature).map_err(|_| Refused::Forged)?;
         Ok(key.to_owned())
     }
 

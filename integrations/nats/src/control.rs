@@ -6,10 +6,11 @@ use std::time::Duration;
 use async_nats::{HeaderMap, Message, Subject};
 use bytes::Bytes;
 use futures_util::StreamExt;
-use telexec_client::RemoteExecutor;
+use telexec_client::{Agent, RemoteExecutor};
 use telexec_executor::{Event, ExecutionId, Executor, ExecutorError, Input, InvalidCommand, Signal};
 use telexec_proto::convert::{
-    attach_from_wire, error_to_status, event_to_wire, execution_to_wire, page_to_wire, query_from_wire, size_from_wire,
+    attach_from_wire, command_from_wire, error_to_status, event_to_wire, execution_to_wire, page_to_wire,
+    query_from_wire, size_from_wire,
 };
 use telexec_proto::v1;
 use tokio::sync::Semaphore;
@@ -18,9 +19,10 @@ use tracing::warn;
 
 use crate::Bridge;
 use crate::agents::Pause;
-use crate::headers::{self, CONTENT_TYPE, METHOD};
 use crate::outlet::set_status;
-use crate::payload::Format;
+use telexec_nats_client::headers::{self, CONTENT_TYPE, METHOD};
+use telexec_nats_client::payload::Format;
+use telexec_nats_client::subjects;
 
 /// Requests at the same time, and as many that may wait for a command; others are refused.
 const MAX_REQUESTS: usize = 64;
@@ -35,9 +37,8 @@ const ATTACH_WAIT: Duration = Duration::from_secs(30);
 /// Input, for one, may wait for a command that does not read.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Answers requests until this program is to end.
-pub(crate) async fn serve(bridge: Arc<Bridge>) {
-    let subject = format!("telexec.ctl.{}", bridge.name);
+/// Answers requests to this subject until this program is to end.
+pub(crate) async fn serve(bridge: Arc<Bridge>, subject: String) {
     let mut pause = Pause::default();
     let mut requests = loop {
         match bridge.server.client.queue_subscribe(subject.clone(), bridge.name.clone()).await {
@@ -97,8 +98,20 @@ async fn answer(bridge: &Bridge, request: &Message) -> Result<Bytes, Status> {
     let caller = bridge.callers.accept_once(&request.subject, headers, &request.payload).map_err(refused)?;
     let format = Format::of(headers).map_err(|error| Status::invalid_argument(crate::chain(&error)))?;
     let executor = bridge.agents.executor(&caller);
-    let call = Call { executor, format, payload: &request.payload, most: bridge.server.max_payload() / 2, bridge };
-    match headers::get(headers, METHOD) {
+    let agent = bridge.agents.of(&caller);
+    let call =
+        Call { agent, executor, format, payload: &request.payload, most: bridge.server.max_payload() / 2, bridge };
+    let method = headers::get(headers, METHOD);
+    match method {
+        Some("GetAgent") => return call.get_agent().await,
+        Some("CheckCommand") => return call.check_command().await,
+        _ if *request.subject != *subjects::control(&bridge.name) => {
+            let text = format!("a request to a label must be GetAgent or CheckCommand, not {method:?}");
+            return Err(Status::invalid_argument(text));
+        }
+        _ => {}
+    }
+    match method {
         Some("SignalExecution") => call.signal().await,
         Some("Cancel") => call.cancel().await,
         Some("WriteInput") => call.write_input().await,
@@ -109,8 +122,8 @@ async fn answer(bridge: &Bridge, request: &Message) -> Result<Bytes, Status> {
         method => {
             let method = method.unwrap_or_default();
             Err(Status::unimplemented(format!(
-                "{METHOD}: {method:?} is none of Attach, Cancel, GetExecution, ListExecutions, ResizeTerminal, \
-                 SignalExecution and WriteInput"
+                "{METHOD}: {method:?} is none of Attach, Cancel, CheckCommand, GetAgent, GetExecution, \
+                 ListExecutions, ResizeTerminal, SignalExecution and WriteInput"
             )))
         }
     }
@@ -118,6 +131,7 @@ async fn answer(bridge: &Bridge, request: &Message) -> Result<Bytes, Status> {
 
 /// A request with its payload.
 struct Call<'a> {
+    agent: &'a Agent,
     executor: RemoteExecutor,
     format: Format,
     payload: &'a [u8],
@@ -127,6 +141,19 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
+    async fn get_agent(&self) -> Result<Bytes, Status> {
+        let _: v1::GetAgentRequest = self.read("GetAgentRequest")?;
+        self.write("GetAgentResponse", &self.agent.info().await.map_err(failed)?)
+    }
+
+    async fn check_command(&self) -> Result<Bytes, Status> {
+        let request: v1::CheckCommandRequest = self.read("CheckCommandRequest")?;
+        let command = request.request.ok_or_else(|| invalid(InvalidCommand::new("request", "is missing")))?;
+        let command = command_from_wire(command, None).map_err(invalid)?;
+        let check = self.agent.check_as(&command, &request.identity).await.map_err(failed)?;
+        self.write("CheckCommandResponse", &check)
+    }
+
     async fn signal(&self) -> Result<Bytes, Status> {
         let request: v1::SignalExecutionRequest = self.read("SignalExecutionRequest")?;
         let signal = request.signal.parse().map_err(invalid)?;

@@ -8,9 +8,7 @@ mod agents; // this program's connections to the agent
 mod args; // the command line
 mod callers; // whose messages are accepted
 mod control; // requests about executions that run
-mod headers; // of messages, by name
 mod outlet; // the events of one execution
-mod payload; // JSON or binary
 mod run; // one request, from the queue to its end
 mod server; // the connection to NATS, streams and consumers
 mod work; // the queue
@@ -21,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
+use telexec_nats_client::subjects::{self, label_address};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -30,7 +29,7 @@ use tracing_subscriber::EnvFilter;
 use crate::agents::Agents;
 use crate::args::Args;
 use crate::callers::Callers;
-use crate::server::{Server, label_address, run_subject};
+use crate::server::Server;
 use crate::work::Busy;
 
 /// What the library logs of connections is logged here too.
@@ -117,8 +116,8 @@ impl Bridge {
         let (callers, nats) = (Callers::load(args)?, server::options(args).await?);
         let agents = Agents::connect(args, &callers).await?;
         let name = agents.name(args.name.as_deref()).await?;
-        let server = Server::connect(nats, &name).await?;
-        let labels = args.labels.iter().map(|label| run_subject(&label_address(label))).collect();
+        let server = Server::connect(nats, &name, &args.labels).await?;
+        let labels = args.labels.iter().map(|label| subjects::run(&label_address(label))).collect();
         let (busy, stop, let_go) = (Busy::default(), CancellationToken::new(), CancellationToken::new());
         let (tasks, pulling) = (TaskTracker::new(), TaskTracker::new());
         let this = Self { name, labels, server, agents, callers, busy, tasks, pulling, stop, let_go };
@@ -127,7 +126,10 @@ impl Bridge {
         for queue in this.server.queues(args).await {
             this.pulling.spawn(work::serve(Arc::clone(&this), queue, Arc::clone(&slots), args.concurrency));
         }
-        this.tasks.spawn(control::serve(Arc::clone(&this)));
+        let addresses = args.labels.iter().map(|label| label_address(label));
+        for address in std::iter::once(this.name.clone()).chain(addresses) {
+            this.tasks.spawn(control::serve(Arc::clone(&this), subjects::control(&address)));
+        }
         Ok(this)
     }
 

@@ -15,9 +15,10 @@ use telexec_proto::v1::{ExecutionEvent, execution_event};
 use tracing::warn;
 
 use crate::agents::Pause;
-use crate::headers::{self, AGENT, CONTENT_TYPE, DETAILS, MESSAGE, REQUEST, STATE, STATUS};
-use crate::payload::{Format, Malformed};
-use crate::server::{Server, out_subject};
+use crate::server::Server;
+use telexec_nats_client::headers::{self, AGENT, CONTENT_TYPE, DETAILS, MESSAGE, REQUEST, STATE, STATUS};
+use telexec_nats_client::payload::{Format, Malformed};
+use telexec_nats_client::subjects;
 
 const EVENT: &str = "ExecutionEvent";
 const CLAIMED: &str = "claimed";
@@ -181,18 +182,18 @@ impl<'a> Outlet<'a> {
     }
 
     async fn publish(&self, headers: HeaderMap, payload: Bytes) -> Result<u64, PublishError> {
-        let subject = out_subject(self.id.as_str());
+        let subject = subjects::out(self.id.as_str());
         Ok(self.server.context.publish_with_headers(subject, headers, payload).await?.await?.sequence)
     }
 
     /// `None`: by now it is gone.
     async fn first(&self) -> Option<StreamMessage> {
-        let subject = out_subject(self.id.as_str());
+        let subject = subjects::out(self.id.as_str());
         self.read(|| self.server.out.get_first_raw_message_by_subject(&subject, 1)).await
     }
 
     async fn last(&self) -> Option<StreamMessage> {
-        let subject = out_subject(self.id.as_str());
+        let subject = subjects::out(self.id.as_str());
         self.read(|| self.server.out.get_last_raw_message_by_subject(&subject)).await
     }
 

@@ -20,11 +20,12 @@ use tracing::warn;
 use crate::Bridge;
 use crate::agents::{Pause, is_unavailable};
 use crate::callers::{Refused, not_expired};
-use crate::headers::{self, ROUTED_FROM};
 use crate::outlet::{Found, Outlet, Progress, Unwritable};
-use crate::payload::Format;
-use crate::server::{QueueKind, run_subject};
+use crate::server::QueueKind;
 use crate::work::Delivery;
+use telexec_nats_client::headers::{self, ROUTED_FROM};
+use telexec_nats_client::payload::Format;
+use telexec_nats_client::subjects;
 
 /// A request that was delivered so often, and was never claimed, may be what ends this program each time.
 pub(crate) const MAX_DELIVERIES: i64 = 100;
@@ -233,7 +234,7 @@ impl Run<'_> {
         }
         let mut headers = headers::own(&self.request.headers);
         headers::set(&mut headers, ROUTED_FROM, &self.message.subject);
-        match self.bridge.server.enqueue(&run_subject(agent), headers, self.message.payload.clone()).await {
+        match self.bridge.server.enqueue(&subjects::run(agent), headers, self.message.payload.clone()).await {
             Ok(()) => Ok(()),
             Err(error) => dead(crate::chain(&error)),
         }

@@ -1,6 +1,6 @@
 //! The NATS server: its streams, which are made where they are not there yet, and the consumers of the queues.
 
-use std::path::Path;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,15 +11,16 @@ use async_nats::jetstream::context::{ContextBuilder, PublishError, PublishErrorK
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, Stream};
 use async_nats::{Client, ConnectOptions, Event, HeaderMap, ServerAddr};
 use bytes::Bytes;
-use nkeys::KeyPair;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::Error;
 use crate::agents::Pause;
 use crate::args::Args;
-use crate::headers::{self, REASON, SUBJECT};
 use crate::run;
+use telexec_nats_client::headers::{self, REASON, SUBJECT};
+use telexec_nats_client::subjects::{self, LABELS, label_address};
+use telexec_nats_client::{Password, Settings};
 
 /// A request that nobody says anything of for so long is delivered again.
 pub(crate) const ACK_WAIT: Duration = Duration::from_secs(15);
@@ -51,6 +52,7 @@ pub(crate) struct Server {
     pub(crate) connected: watch::Receiver<()>,
     run: Stream,
     name: String,
+    labels: Vec<String>,
 }
 
 /// A consumer, and what it consumes.
@@ -69,12 +71,12 @@ pub(crate) enum QueueKind {
 }
 
 impl Server {
-    pub(crate) async fn connect((options, servers): Nats, name: &str) -> Result<Self, Error> {
+    pub(crate) async fn connect((options, servers): Nats, name: &str, labels: &[String]) -> Result<Self, Error> {
         let (connections, connected) = watch::channel(());
         let client = observed(options, connections).name(format!("telexec-nats {name}")).connect(servers).await?;
         let context = ContextBuilder::new().ack_timeout(STORE_TIMEOUT).build(client.clone());
         let (run, out) = streams(&context).await;
-        Ok(Self { client, context, out, connected, run, name: name.to_owned() })
+        Ok(Self { client, context, out, connected, run, name: name.to_owned(), labels: labels.to_vec() })
     }
 
     /// Makes what somebody has deleted.
@@ -99,18 +101,22 @@ impl Server {
 
     async fn queue(&self, kind: QueueKind, concurrency: u16) -> Queue {
         let (consumer, address) = match &kind {
-            QueueKind::Own => (format!("agent-{}", self.name), self.name.clone()),
+            QueueKind::Own => (subjects::consumer(&self.name), self.name.clone()),
             QueueKind::Label(label) => (format!("label-{label}"), label_address(label)),
         };
         let config = pull::Config {
             durable_name: Some(consumer.clone()),
-            filter_subject: run_subject(&address),
+            filter_subject: subjects::run(&address),
             ack_wait: ACK_WAIT,
             max_deliver: MAX_DELIVER,
             max_ack_pending: match kind {
                 QueueKind::Own => i64::from(concurrency).saturating_mul(2),
                 // of all agents together
                 QueueKind::Label(_) => 4096,
+            },
+            metadata: match kind {
+                QueueKind::Own => [(LABELS.to_owned(), self.labels.join(","))].into(),
+                QueueKind::Label(_) => HashMap::new(),
             },
             ..pull::Config::default()
         };
@@ -183,7 +189,7 @@ impl Server {
 /// Those of requests and of events, which are made where they are not there.
 async fn streams(context: &Context) -> (Stream, Stream) {
     let run = Config {
-        name: "TELEXEC_RUN".to_owned(),
+        name: subjects::RUN_STREAM.to_owned(),
         subjects: vec!["telexec.run.*".to_owned()],
         retention: RetentionPolicy::WorkQueue,
         discard: DiscardPolicy::New,
@@ -193,7 +199,7 @@ async fn streams(context: &Context) -> (Stream, Stream) {
         ..Config::default()
     };
     let out = Config {
-        name: "TELEXEC_OUT".to_owned(),
+        name: subjects::OUT_STREAM.to_owned(),
         subjects: vec!["telexec.out.>".to_owned()],
         discard: DiscardPolicy::New,
         max_age: OUT_AGE,
@@ -241,31 +247,20 @@ pub(crate) type Nats = (ConnectOptions, Vec<ServerAddr>);
 /// # Errors
 /// The URL is malformed, or a file cannot be used.
 pub(crate) async fn options(args: &Args) -> Result<Nats, Error> {
-    let bad = |what: &Path, error: &dyn std::fmt::Display| format!("cannot use {}: {error}", what.display());
     let servers = args.url.split(',').map(|url| url.trim().parse::<ServerAddr>()).collect::<Result<Vec<_>, _>>();
     let servers = servers.map_err(|error| format!("--url: {error}"))?;
-    let mut options = ConnectOptions::new().retry_on_initial_connect().subscription_capacity(MAX_ARRIVED);
-    let user = servers.iter().find_map(|server| Some((server.username()?, server.password()?)));
-    if let Some((user, password)) = user {
-        options = options.user_and_password(user.to_owned(), password.to_owned());
-    }
-    if let Some(creds) = &args.creds {
-        options = options.credentials_file(creds).await.map_err(|error| bad(creds, &error))?;
-    }
-    if let Some(nkey) = &args.nkey {
-        let seed = std::fs::read_to_string(nkey).map_err(|error| bad(nkey, &error))?;
-        KeyPair::from_seed(seed.trim()).map_err(|_| bad(nkey, &"it has no nkey seed (SU...)"))?;
-        options = options.nkey(seed.trim().to_owned());
-    }
-    for file in [&args.nats_ca, &args.nats_cert, &args.nats_key].into_iter().flatten() {
-        std::fs::File::open(file).map_err(|error| bad(file, &error))?;
-    }
-    if let Some(ca) = &args.nats_ca {
-        options = options.add_root_certificates(ca.clone()).require_tls(true);
-    }
-    if let Some((cert, key)) = args.nats_cert.as_ref().zip(args.nats_key.as_ref()) {
-        options = options.add_client_certificate(cert.clone(), key.clone()).require_tls(true);
-    }
+    let user = servers
+        .iter()
+        .find_map(|server| Some((server.username()?.to_owned(), Password(server.password()?.to_owned()))));
+    let settings = Settings {
+        creds: args.creds.clone(),
+        nkey: args.nkey.clone(),
+        user,
+        ca: args.nats_ca.clone(),
+        cert: args.nats_cert.clone(),
+        key: args.nats_key.clone(),
+    };
+    let options = settings.options().await?.retry_on_initial_connect().subscription_capacity(MAX_ARRIVED);
     Ok((options, servers))
 }
 
@@ -289,21 +284,6 @@ fn observed(options: ConnectOptions, connections: watch::Sender<()>) -> ConnectO
     })
 }
 
-/// Whoever has this label.
-pub(crate) fn label_address(label: &str) -> String {
-    format!("label:{label}")
-}
-
-/// Where requests for an agent, or for `label:LABEL`, are sent to.
-pub(crate) fn run_subject(address: &str) -> String {
-    format!("telexec.run.{address}")
-}
-
 fn dead_subject(name: &str) -> String {
     format!("telexec.dead.{name}")
-}
-
-/// Where the events of an execution are.
-pub(crate) fn out_subject(id: &str) -> String {
-    format!("telexec.out.{id}")
 }

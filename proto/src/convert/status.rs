@@ -24,6 +24,7 @@ const ALREADY_RUNNING: &str = "ALREADY_RUNNING";
 const WRONG_STATE: &str = "WRONG_STATE";
 const BEYOND_END: &str = "BEYOND_END";
 const SHUTTING_DOWN: &str = "SHUTTING_DOWN";
+const UNREACHABLE: &str = "UNREACHABLE";
 const FILE_FAILED: &str = "FILE_FAILED";
 const FILE_ACCESS: &str = "FILE_ACCESS";
 const FILE_CORRUPTED: &str = "FILE_CORRUPTED";
@@ -63,9 +64,12 @@ pub fn error_to_status(error: &ExecutorError) -> Status {
         }
         ExecutorError::DeadlineExceeded => (Code::DeadlineExceeded, ErrorDetails::new()),
         ExecutorError::ShuttingDown => (Code::Unavailable, info(SHUTTING_DOWN, [])),
-        ExecutorError::Unreachable { .. } | ExecutorError::Untrusted { .. } | ExecutorError::Lost { .. } => {
-            (Code::Unavailable, ErrorDetails::new())
+        // of an agent behind the one that answers
+        ExecutorError::Unreachable { endpoint, source } => {
+            let metadata = [("endpoint", cut(endpoint)), ("cause", cut(&source.to_string()))];
+            (Code::Unavailable, info(UNREACHABLE, metadata))
         }
+        ExecutorError::Untrusted { .. } | ExecutorError::Lost { .. } => (Code::Unavailable, ErrorDetails::new()),
         ExecutorError::Internal(_) => (Code::Internal, ErrorDetails::new()),
     };
     Status::with_error_details(code, cut(&message(error)), details)
@@ -140,6 +144,10 @@ pub fn error_from_status(status: &Status) -> ExecutorError {
         },
         (Code::DeadlineExceeded, _) => ExecutorError::DeadlineExceeded,
         (Code::Unavailable, SHUTTING_DOWN) => ExecutorError::ShuttingDown,
+        (Code::Unavailable, UNREACHABLE) => ExecutorError::Unreachable {
+            endpoint: metadata("endpoint").to_owned(),
+            source: metadata("cause").to_owned().into(),
+        },
         _ => other(status),
     }
 }

@@ -46,6 +46,7 @@ fn new_id() -> Result<ExecutionId, Failure> {
 
 pub(crate) async fn attach(mut args: FleetAttachArgs) -> Result<u8, Failure> {
     args.parallel.apply_connect_timeout(&mut args.connect);
+    args.connect.queue = args.queue.queue;
     let config = Config::load()?;
     let (id, hosts) = select(&args.id, &args.hosts, &args.connect, &config).await?;
     let printing = Printing::new(&args.output, hosts.len());

@@ -11,7 +11,7 @@ use super::inventory::{Inventory, InventoryHost};
 use super::{dns, habits, inventory};
 use crate::args::{FleetCommandArgs, HostArgs, ParallelArgs};
 use crate::config::{Config, ConnectArgs, ResolvedTarget};
-use crate::connect::check_own_certificate;
+use crate::connect::{check_own_certificate, labelled};
 use crate::output::{self, Failure, exit};
 use crate::syntax::nodeset::Groups;
 use crate::syntax::{Destination, InvalidDestination, fold, nodeset};
@@ -104,6 +104,7 @@ impl<'a> HostResolver<'a> {
             }
             Err(InvalidDestination::Several(_)) => Err(wrong(&"not a host")),
             Err(InvalidDestination::Address(error)) => Err(wrong(&error)),
+            Err(InvalidDestination::Nats(error)) => Err(wrong(&error)),
         }
     }
 
@@ -226,9 +227,15 @@ fn read_hosts_file(path: &Path) -> Result<Vec<String>, Failure> {
 /// Expands sets to names, with the names in certificates if DNS provides them.
 async fn expand(sets: &[String], resolver: &HostResolver<'_>) -> Result<Vec<(String, Option<String>)>, Failure> {
     let mut hosts = Vec::new();
+    let timeout = resolver.config.connect_timeout(None, resolver.connect);
     for set in sets {
         habits::check(set, resolver)?;
         for name in nodeset::expand(set, resolver).map_err(|error| Failure::new(exit::USAGE, &error))? {
+            if let Some(agents) = labelled(&name, &resolver.config.nats, timeout).await {
+                let agents = agents.map_err(|error| Failure::new(exit::LOST, &error).context(&name))?;
+                hosts.extend(agents.into_iter().map(|agent| (agent, None)));
+                continue;
+            }
             match dns::lookup(&name).await {
                 Some(found) => {
                     let found = found.map_err(|error| Failure::message(exit::LOST, format!("{name}: {error}")))?;

@@ -18,6 +18,7 @@ use crate::output::{self, Failure, exit};
 
 pub(crate) async fn run(mut args: FleetArgs) -> Result<u8, Failure> {
     args.schedule.parallel.apply_connect_timeout(&mut args.connect);
+    args.connect.queue = args.queue.queue;
     if args.command.stdin && args.hosts.reads_stdin() {
         return Err(Failure::message(
             exit::USAGE,

@@ -17,7 +17,7 @@ use super::hosts::Host;
 use super::input::SharedInput;
 use super::printer::Message;
 use crate::commands::find;
-use crate::connect::{Link, ReconnectArgs, hint_for};
+use crate::connect::{self, Link, ReconnectArgs, hint_for};
 use crate::output::exit;
 
 /// How long to wait for proof that a cancelled command has ended.
@@ -87,12 +87,13 @@ impl Stop {
 /// Runs the job and reports the outcome; returns whether it succeeded.
 pub(crate) async fn work(host: &Host, job: &Job, reporter: &Reporter, mut stop: Stop) -> bool {
     reporter.report(Event::Connecting).await;
-    let connecting = async {
-        let Some(target) = &host.resolved.target else {
-            return Err(ExecutorError::Internal("no agent to connect to".to_owned()));
-        };
-        Agent::connect(target, host.resolved.options.clone()).await.map_err(ExecutorError::from)
-    };
+    if let (Job::Start(template), Some(_)) = (job, host.resolved.queue) {
+        let outcome = queue(host, template).await;
+        let succeeded = outcome.is_ok();
+        reporter.report(Event::Finished(Box::new(outcome))).await;
+        return succeeded;
+    }
+    let connecting = async { connect::connect(&host.resolved).await.map_err(ExecutorError::from) };
     let outcome = tokio::select! {
         agent = connecting => match agent {
             Ok(agent) => on_agent(host, &agent, job, reporter, &mut stop).await,
@@ -267,6 +268,15 @@ async fn start(host: &Host, agent: &Agent, template: &CommandTemplate, reporter:
         }
     }
     Outcome::new(Kind::Lost, exit::LOST, "the agent did not report whether it keeps running")
+}
+
+/// Leaves the command in the queue of an agent that may be away.
+async fn queue(host: &Host, template: &CommandTemplate) -> Outcome {
+    let queued = async { connect::enqueue(&host.resolved, &template.command(host)?).await };
+    match queued.await {
+        Ok(_) => Outcome::ok(),
+        Err(error) => Outcome { hint: hint_for(&error, &host.resolved), ..Outcome::error(&error) },
+    }
 }
 
 async fn attach(link: &Link, id: &ExecutionId, reporter: &Reporter, stop: &mut Stop) -> Outcome {

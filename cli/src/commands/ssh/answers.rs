@@ -6,7 +6,7 @@ use telexec_client::Target;
 
 use super::line::{Line, Tty};
 use super::run;
-use crate::config::Config;
+use crate::config::{Config, Route};
 use crate::output::{self, Failure, exit};
 
 /// -G: the settings in the words of ssh_config(5). git asks only whether this works.
@@ -18,13 +18,14 @@ pub(super) fn settings(line: &Line) -> Result<u8, Failure> {
     if let Some(user) = args.user.or(resolved.user) {
         key("user", &user);
     }
-    match &resolved.target {
-        Some(Target::Tcp { host, port }) => {
+    match &resolved.route {
+        Route::Direct(Target::Tcp { host, port }) => {
             key("hostname", host);
             key("port", &port.to_string());
         }
-        Some(other) => key("hostname", &other.to_string()),
-        None => key("hostname", "local"),
+        Route::Direct(other) => key("hostname", &other.to_string()),
+        Route::Nats(other, _) => key("hostname", &other.to_string()),
+        Route::Local => key("hostname", "local"),
     }
     key("connecttimeout", &resolved.options.connect_timeout.as_secs().to_string());
     let tty = match line.settings.tty {

@@ -5,38 +5,38 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 /// `application/json`, or `application/protobuf`, which is the default.
-pub(crate) const CONTENT_TYPE: &str = "Content-Type";
+pub const CONTENT_TYPE: &str = "Content-Type";
 /// Seconds since 1970: after that nothing is started.
-pub(crate) const EXPIRES: &str = "Telexec-Expires";
+pub const EXPIRES: &str = "Telexec-Expires";
 /// The public nkey that the message is signed with.
-pub(crate) const KEY: &str = "Telexec-Key";
+pub const KEY: &str = "Telexec-Key";
 /// Base64: see [`crate::callers`].
-pub(crate) const SIGNATURE: &str = "Telexec-Signature";
+pub const SIGNATURE: &str = "Telexec-Signature";
 /// Anything that makes a signature differ from all others of a request about executions.
-pub(crate) const NONCE: &str = "Telexec-Nonce";
+pub const NONCE: &str = "Telexec-Nonce";
 /// The subject that a request for a label was sent to.
-pub(crate) const ROUTED_FROM: &str = "Telexec-Routed-From";
+pub const ROUTED_FROM: &str = "Telexec-Routed-From";
 /// A method of telexec.v1.ExecutionService, for requests about executions.
-pub(crate) const METHOD: &str = "Telexec-Method";
+pub const METHOD: &str = "Telexec-Method";
 /// A gRPC status code, of what failed.
-pub(crate) const STATUS: &str = "Telexec-Status";
+pub const STATUS: &str = "Telexec-Status";
 /// Why, in words.
-pub(crate) const MESSAGE: &str = "Telexec-Message";
+pub const MESSAGE: &str = "Telexec-Message";
 /// Base64: a google.rpc.Status with details, such as the rule that denies it.
-pub(crate) const DETAILS: &str = "Telexec-Details";
+pub const DETAILS: &str = "Telexec-Details";
 /// Of a message without an event, before them: `claimed`.
-pub(crate) const STATE: &str = "Telexec-State";
+pub const STATE: &str = "Telexec-State";
 /// The agent that has claimed it.
-pub(crate) const AGENT: &str = "Telexec-Agent";
+pub const AGENT: &str = "Telexec-Agent";
 /// The SHA-256 of the request, and who sent it.
-pub(crate) const REQUEST: &str = "Telexec-Request";
+pub const REQUEST: &str = "Telexec-Request";
 /// Why a request is dead.
-pub(crate) const REASON: &str = "Telexec-Reason";
+pub const REASON: &str = "Telexec-Reason";
 /// Where it was sent to.
-pub(crate) const SUBJECT: &str = "Telexec-Subject";
+pub const SUBJECT: &str = "Telexec-Subject";
 
 /// The value of a header.
-pub(crate) fn get<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+pub fn get<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).map(async_nats::HeaderValue::as_str)
 }
 
@@ -44,23 +44,23 @@ pub(crate) fn get<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 const MAX_CHARS: usize = 1024;
 
 /// Adds a header; a value is one line, and not a long one.
-pub(crate) fn set(headers: &mut HeaderMap, name: &str, value: &str) {
+pub fn set(headers: &mut HeaderMap, name: &str, value: &str) {
     let line = value.chars().take(MAX_CHARS).map(|char| if char.is_control() { ' ' } else { char });
     headers.insert(name, &*line.collect::<String>());
 }
 
 /// For values that are bytes.
-pub(crate) fn to_base64(data: &[u8]) -> String {
+pub fn to_base64(data: &[u8]) -> String {
     STANDARD.encode(data)
 }
 
 /// `None`: it is no base64.
-pub(crate) fn from_base64(text: &str) -> Option<Vec<u8>> {
+pub fn from_base64(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
 }
 
 /// All but those that are for the stream that a message was sent to.
-pub(crate) fn own(headers: &HeaderMap) -> HeaderMap {
+pub fn own(headers: &HeaderMap) -> HeaderMap {
     let mut own = HeaderMap::new();
     for (name, values) in headers.iter() {
         let text: &str = name.as_ref();

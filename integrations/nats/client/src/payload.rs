@@ -18,29 +18,39 @@ static POOL: LazyLock<Option<DescriptorPool>> =
 
 /// How a payload is encoded; an answer is as what it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
+pub enum Format {
+    /// Protocol Buffers' own.
     Binary,
+    /// ProtoJSON.
     Json,
 }
 
 /// Why a payload is not what it should be.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Malformed {
+pub enum Malformed {
+    /// An unknown content type.
     #[error("{CONTENT_TYPE} must be {JSON} or {BINARY}, not {0:?}")]
     ContentType(String),
+    /// Not this message, in JSON.
     #[error("the payload is no {0} in JSON")]
     Json(&'static str, #[source] serde_json::Error),
+    /// JSON where no header says so.
     #[error("the payload looks like JSON: set the header {CONTENT_TYPE}: {JSON}")]
     LooksLikeJson,
+    /// Not this message, in the binary format.
     #[error("the payload is no {0} in protobuf's binary format")]
     Binary(&'static str, #[source] prost::DecodeError),
+    /// No message has this name.
     #[error("there is no message {0}")]
     Unknown(&'static str),
 }
 
 impl Format {
     /// As the header says.
-    pub(crate) fn of(headers: &HeaderMap) -> Result<Self, Malformed> {
+    ///
+    /// # Errors
+    /// It names another.
+    pub fn of(headers: &HeaderMap) -> Result<Self, Malformed> {
         match headers::get(headers, CONTENT_TYPE) {
             None | Some(BINARY) => Ok(Self::Binary),
             Some(JSON) => Ok(Self::Json),
@@ -49,7 +59,7 @@ impl Format {
     }
 
     /// For the header.
-    pub(crate) fn content_type(self) -> &'static str {
+    pub fn content_type(self) -> &'static str {
         match self {
             Self::Binary => BINARY,
             Self::Json => JSON,
@@ -57,7 +67,10 @@ impl Format {
     }
 
     /// The message of telexec.v1 with this name.
-    pub(crate) fn decode<M: Message + Default>(self, name: &'static str, payload: &[u8]) -> Result<M, Malformed> {
+    ///
+    /// # Errors
+    /// The payload is another.
+    pub fn decode<M: Message + Default>(self, name: &'static str, payload: &[u8]) -> Result<M, Malformed> {
         let binary = |error| Malformed::Binary(name, error);
         match self {
             // no message here begins so
@@ -74,7 +87,10 @@ impl Format {
     }
 
     /// The payload of a message of telexec.v1 with this name.
-    pub(crate) fn encode(self, name: &'static str, message: &impl Message) -> Result<Bytes, Malformed> {
+    ///
+    /// # Errors
+    /// There is no message with this name.
+    pub fn encode(self, name: &'static str, message: &impl Message) -> Result<Bytes, Malformed> {
         let encoded = message.encode_to_vec();
         match self {
             Self::Binary => Ok(encoded.into()),
