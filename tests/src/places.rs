@@ -6,7 +6,7 @@ use std::sync::Arc;
 use telexec_engine::{LocalConfig, LocalExecutor};
 use telexec_executor::Executor;
 
-use crate::{Agent, AgentBuilder, Certs, Hierarchy, NOBODY, Subtree, cgroups_named, is_root, until, within};
+use crate::{Agent, AgentBuilder, ByNats, Certs, Hierarchy, NOBODY, Subtree, cgroups_named, is_root, until, within};
 
 /// An executor, and what it needs to exist.
 pub struct Place {
@@ -16,6 +16,7 @@ pub struct Place {
     /// After the agent: it ends what is left in it.
     subtree: Option<Subtree>,
     _certs: Option<Certs>,
+    by_nats: Option<ByNats>,
 }
 
 impl Place {
@@ -26,7 +27,14 @@ impl Place {
     #[allow(clippy::unused_async, reason = "the same form for every place")]
     pub async fn local() -> Self {
         let engine = LocalExecutor::new(LocalConfig::default()).unwrap();
-        Self { executor: Arc::new(engine.clone()), engine: Some(engine), agent: None, subtree: None, _certs: None }
+        Self {
+            executor: Arc::new(engine.clone()),
+            engine: Some(engine),
+            agent: None,
+            subtree: None,
+            _certs: None,
+            by_nats: None,
+        }
     }
 
     /// An agent behind a Unix socket.
@@ -45,9 +53,18 @@ impl Place {
         Self::remote(Agent::builder().mtls(&certs).start(), Some(certs)).await
     }
 
+    /// An agent behind a Unix socket, by way of a NATS server.
+    pub async fn nats() -> Option<Self> {
+        let place = Self::remote(Agent::start(), None).await;
+        let Some(by_nats) = ByNats::connect(place.agent()).await else {
+            return skip("no NATS server: NATS_PYTHON does not name a Python with one beside it");
+        };
+        Some(Self { executor: Arc::new(by_nats.agent.executor()), by_nats: Some(by_nats), ..place })
+    }
+
     async fn remote(agent: Agent, certs: Option<Certs>) -> Self {
         let executor = Arc::new(agent.executor().await);
-        Self { executor, engine: None, agent: Some(agent), subtree: None, _certs: certs }
+        Self { executor, engine: None, agent: Some(agent), subtree: None, _certs: certs, by_nats: None }
     }
 
     /// An agent of root that uses cgroups of version 2.
@@ -121,6 +138,7 @@ impl Place {
         if let Some(engine) = &self.engine {
             within(engine.shutdown()).await;
         }
+        drop(self.by_nats.take());
         if let Some(agent) = &mut self.agent {
             let status = agent.terminate().await;
             assert!(status.success(), "the agent ended with {status}:\n{}", agent.log());

@@ -7,7 +7,9 @@ use async_nats::{HeaderMap, Message, Subject};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use telexec_client::{Agent, RemoteExecutor};
-use telexec_executor::{Event, ExecutionId, Executor, ExecutorError, Input, InvalidCommand, Signal};
+use telexec_executor::{
+    Attach, Event, ExecutionId, Executor, ExecutorError, Input, InvalidCommand, OnDisconnect, Signal,
+};
 use telexec_proto::convert::{
     attach_from_wire, command_from_wire, error_to_status, event_to_wire, execution_to_wire, page_to_wire,
     query_from_wire, size_from_wire,
@@ -30,8 +32,6 @@ const MAX_REQUESTS: usize = 64;
 const INBOX: &str = "_INBOX.";
 /// The headers of an answer.
 const OVERHEAD_BYTES: usize = 1024;
-/// From SIGTERM to SIGKILL.
-const CANCEL_GRACE: Duration = Duration::from_secs(2);
 /// How long `Attach` waits for an event.
 const ATTACH_WAIT: Duration = Duration::from_secs(30);
 /// Input, for one, may wait for a command that does not read.
@@ -99,8 +99,7 @@ async fn answer(bridge: &Bridge, request: &Message) -> Result<Bytes, Status> {
     let format = Format::of(headers).map_err(|error| Status::invalid_argument(crate::chain(&error)))?;
     let executor = bridge.agents.executor(&caller);
     let agent = bridge.agents.of(&caller);
-    let call =
-        Call { agent, executor, format, payload: &request.payload, most: bridge.server.max_payload() / 2, bridge };
+    let call = Call { agent, executor, format, payload: &request.payload, most: bridge.server.max_payload() / 2 };
     let method = headers::get(headers, METHOD);
     match method {
         Some("GetAgent") => return call.get_agent().await,
@@ -137,7 +136,6 @@ struct Call<'a> {
     payload: &'a [u8],
     /// Output in an answer.
     most: usize,
-    bridge: &'a Bridge,
 }
 
 impl Call<'_> {
@@ -160,18 +158,18 @@ impl Call<'_> {
         self.signalled(&id(&request.execution_id)?, signal).await
     }
 
-    /// SIGTERM, and SIGKILL for what does not heed it, also when this program is to end before that.
+    /// Ends it as the loss of a caller does: with the grace that it was started with, and as cancelled.
     async fn cancel(&self) -> Result<Bytes, Status> {
         let request: v1::GetExecutionRequest = self.read("GetExecutionRequest")?;
         let id = id(&request.execution_id)?;
-        let answer = self.signalled(&id, Signal::TERM).await?;
-        let (executor, stop) = (self.executor.clone(), self.bridge.stop.clone());
-        self.bridge.tasks.spawn(async move {
-            let _ = stop.run_until_cancelled(tokio::time::sleep(CANCEL_GRACE)).await;
-            // to what has ended by now it does nothing
-            let _ = executor.signal(&id, Signal::KILL).await;
-        });
-        Ok(answer)
+        let info = self.executor.get(&id).await.map_err(failed)?;
+        if info.exited.is_none() {
+            let from = Attach { on_disconnect: OnDisconnect::Kill, ..Attach::position(info.position) };
+            drop(self.executor.attach(&id, from).await.map_err(failed)?);
+            // an answer on the same connection: the agent has heard of it
+            self.agent.ping().await.map_err(failed)?;
+        }
+        self.write("SignalExecutionResponse", &v1::SignalExecutionResponse { execution: Some(execution_to_wire(info)) })
     }
 
     async fn signalled(&self, id: &ExecutionId, signal: Signal) -> Result<Bytes, Status> {
@@ -212,7 +210,7 @@ impl Call<'_> {
     async fn attach(&self) -> Result<Bytes, Status> {
         let request: v1::AttachRequest = self.read("AttachRequest")?;
         let (id, from) = attach_from_wire(&request).map_err(invalid)?;
-        let from = telexec_executor::Attach::position(from.position);
+        let from = Attach::position(from.position);
         let mut execution = self.executor.attach(&id, from).await.map_err(failed)?;
         let next = async {
             loop {

@@ -7,7 +7,6 @@
 use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, Message};
-use aws_lc_rs::digest::{SHA256, digest};
 use futures_util::StreamExt;
 use prost_types::Timestamp;
 use telexec_client::RemoteExecutor;
@@ -25,6 +24,7 @@ use crate::server::QueueKind;
 use crate::work::Delivery;
 use telexec_nats_client::headers::{self, ROUTED_FROM};
 use telexec_nats_client::payload::Format;
+use telexec_nats_client::signature::request_digest;
 use telexec_nats_client::subjects;
 
 /// A request that was delivered so often, and was never claimed, may be what ends this program each time.
@@ -140,9 +140,7 @@ impl Request {
         {
             return Err(error.to_string());
         }
-        let sum = headers::to_base64(digest(&SHA256, &message.payload).as_ref());
-        // a space at the end would be lost
-        let digest = if caller.is_empty() { sum } else { format!("{sum} {caller}") };
+        let digest = request_digest(&message.payload, &caller);
         Ok(Self { wire, id, format, headers, caller, digest })
     }
 

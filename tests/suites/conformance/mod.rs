@@ -146,6 +146,58 @@ telexec_tests::everywhere! {
     a_foreign_page_token_is_refused,
 }
 
+// By way of a NATS server other things hold of four: a request is one message, of 1 MiB at most; what failed to start has used
+// its ID; a deadline is a timeout; and who does not read holds up nobody, since events are kept.
+telexec_tests::at_place! { nats:
+    streams_are_kept_apart,
+    output_arrives_while_the_command_runs,
+    a_command_without_output_starts_and_exits,
+    all_256_bytes_arrive_as_they_are,
+    ten_megabytes_on_both_streams_arrive,
+    a_flood_of_one_byte_writes_arrives,
+    merged_output_is_one_stream_in_the_order_it_was_written,
+    a_slow_reader_gets_every_byte,
+    output_over_the_limit_is_counted_and_dropped,
+    a_hundred_commands_at_once_keep_their_output_apart,
+
+    exit_codes_are_reported,
+    deaths_by_signal_are_reported,
+    what_it_used_is_reported,
+    without_input_there_is_dev_null,
+    arguments_are_literal,
+    the_environment_is_the_base_and_nothing_else,
+    the_last_directory_of_the_shell_is_reported,
+    failed_starts_report_stage_and_error,
+    a_missing_interpreter_is_not_a_missing_program,
+
+    cancel_leaves_nothing_of_one_process,
+    cancel_leaves_nothing_of_a_double_fork,
+    cancel_leaves_nothing_that_ignores_sigterm,
+    cancel_leaves_nothing_of_processes_that_respawn,
+    cancel_is_reported_as_the_cause,
+    cancel_gives_the_grace,
+    cancel_of_one_spares_the_others,
+    ending_it_again_changes_nothing,
+    cancel_after_the_end_changes_nothing,
+    a_timeout_keeps_the_output_and_leaves_nothing,
+
+    a_background_child_does_not_hold_the_call,
+    a_survivor_can_be_killed,
+    a_signal_can_be_caught,
+    sigkill_ends_all_and_is_reported,
+    a_stopped_command_can_be_continued,
+    a_signal_to_nobody_is_not_found,
+
+    an_id_is_used_only_once,
+    of_many_starts_with_one_id_one_runs,
+    a_running_command_is_described,
+    an_ended_command_is_remembered,
+    nobody_knows_an_unknown_id,
+    lists_are_filtered_by_labels_and_state,
+    lists_come_in_pages,
+    a_foreign_page_token_is_refused,
+}
+
 telexec_tests::contained! {
     exit_codes_are_reported,
     deaths_by_signal_are_reported,

@@ -5,21 +5,21 @@ use async_nats::jetstream::Message;
 use telexec_proto::v1::{ExecutionEvent, execution_event};
 use tonic::{Code, Status};
 
-use crate::headers::{self, AGENT, DETAILS, MESSAGE, STATE, STATUS};
+use crate::headers::{self, AGENT, DETAILS, MESSAGE, REQUEST, STATE, STATUS};
 use crate::payload::Format;
 
 /// The first message.
 pub(crate) struct First {
     /// The agent that has it; `None`: it was withdrawn.
     pub(crate) agent: Option<String>,
+    /// Which request it was: see [`request_digest`](crate::signature::request_digest).
+    pub(crate) request: Option<String>,
 }
 
 /// A message.
 pub(crate) enum Item {
     /// An agent has it, and may have started it.
-    Claimed {
-        agent: Option<String>,
-    },
+    Claimed(First),
     Event(ExecutionEvent),
     /// The last: there is no further event.
     Failed(Status),
@@ -27,7 +27,8 @@ pub(crate) enum Item {
 
 impl First {
     pub(crate) fn of(headers: &HeaderMap) -> Self {
-        Self { agent: headers::get(headers, AGENT).map(str::to_owned) }
+        let header = |name| headers::get(headers, name).map(str::to_owned);
+        Self { agent: header(AGENT), request: header(REQUEST) }
     }
 }
 
@@ -39,7 +40,7 @@ impl Item {
             return Self::Failed(status);
         }
         if headers::get(headers, STATE).is_some() {
-            return Self::Claimed { agent: First::of(headers).agent };
+            return Self::Claimed(First::of(headers));
         }
         let event = Format::of(headers).and_then(|format| format.decode("ExecutionEvent", &message.payload));
         match event {

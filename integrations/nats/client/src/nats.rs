@@ -21,7 +21,7 @@ use crate::events::{First, status_of};
 use crate::headers::{self, CONTENT_TYPE, EXPIRES, METHOD, NONCE};
 use crate::payload::Format;
 use crate::settings::{BadFile, Settings};
-use crate::signature::Signer;
+use crate::signature::{Signer, request_digest};
 use crate::subjects::{self, LABELS, OUT_STREAM, RUN_STREAM};
 
 /// What a message may have beside its payload.
@@ -159,7 +159,8 @@ impl Nats {
         A::decode(answer.payload).map_err(|error| Status::internal(format!("{agent} answered {method}: {error}")))
     }
 
-    /// Adds a request to the queue of an agent or a label. It is not started later than after `within`.
+    /// Adds a request to the queue of an agent or a label. It is not started later than after `within`. Its digests, as one
+    /// that has a caller and as one that has none.
     ///
     /// # Errors
     /// It is not in the queue, or perhaps.
@@ -168,7 +169,7 @@ impl Nats {
         address: &str,
         request: &ExecuteRequest,
         within: Duration,
-    ) -> Result<(), Status> {
+    ) -> Result<[String; 2], Status> {
         let (subject, payload) = (subjects::run(address), request.encode_to_vec());
         self.check_size(payload.len())?;
         let mut headers = HeaderMap::new();
@@ -179,7 +180,10 @@ impl Nats {
         loop {
             attempt += 1;
             match self.store(&subject, &headers, &payload).await {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    let key = self.signer.as_ref().map(Signer::key).unwrap_or_default();
+                    return Ok([request_digest(&payload, ""), request_digest(&payload, &key)]);
+                }
                 // a repeat is dropped, by its message id
                 Err(PublishErrorKind::TimedOut) if attempt < STORE_ATTEMPTS => {}
                 Err(PublishErrorKind::StreamNotFound) => {

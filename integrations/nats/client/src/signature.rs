@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::Path;
 
 use async_nats::HeaderMap;
+use aws_lc_rs::digest::{SHA256, digest};
 use nkeys::KeyPair;
 
 use crate::headers::{self, CONTENT_TYPE, EXPIRES, KEY, METHOD, NONCE, SIGNATURE};
@@ -24,6 +25,13 @@ pub fn signed(subject: &str, headers: &HeaderMap, payload: &[u8]) -> Vec<u8> {
     signed
 }
 
+/// What tells requests with one execution ID apart: the SHA-256 of the payload, and who sent it, if that is known.
+pub fn request_digest(payload: &[u8], caller: &str) -> String {
+    let sum = headers::to_base64(digest(&SHA256, payload).as_ref());
+    // a space at the end would be lost
+    if caller.is_empty() { sum } else { format!("{sum} {caller}") }
+}
+
 /// Signs messages.
 pub struct Signer {
     pair: KeyPair,
@@ -38,12 +46,17 @@ impl Signer {
         seed(file).map(|(_, pair)| Self { pair })
     }
 
+    /// The public key.
+    pub fn key(&self) -> String {
+        self.pair.public_key()
+    }
+
     /// Adds the signature, for the headers that are set.
     ///
     /// # Errors
     /// Never with a seed.
     pub fn sign(&self, subject: &str, headers: &mut HeaderMap, payload: &[u8]) -> Result<(), nkeys::error::Error> {
-        headers::set(headers, KEY, &self.pair.public_key());
+        headers::set(headers, KEY, &self.key());
         let signature = self.pair.sign(&signed(subject, headers, payload))?;
         headers::set(headers, SIGNATURE, &headers::to_base64(&signature));
         Ok(())
@@ -52,6 +65,6 @@ impl Signer {
 
 impl fmt::Debug for Signer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Signer").field("key", &self.pair.public_key()).finish_non_exhaustive()
+        f.debug_struct("Signer").field("key", &self.key()).finish_non_exhaustive()
     }
 }

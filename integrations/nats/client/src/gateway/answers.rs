@@ -52,6 +52,14 @@ pub(super) fn not_found(id: &str) -> Status {
     }
 }
 
+/// Another command has this ID.
+pub(super) fn already_exists(id: &str) -> Status {
+    match id.parse() {
+        Ok(id) => error_to_status(&ExecutorError::AlreadyExists(id)),
+        Err(error) => error_to_status(&ExecutorError::Invalid(error)),
+    }
+}
+
 #[tonic::async_trait]
 impl AgentService for Gateway {
     async fn get_agent(&self, request: Request<GetAgentRequest>) -> Result<Response<GetAgentResponse>, Status> {

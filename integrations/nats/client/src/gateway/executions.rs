@@ -39,8 +39,9 @@ impl Gateway {
         let request = normal(request);
         let id = request.execution_id.clone();
         let cancel = self.cancel_on_drop(&id, ends);
-        self.0.nats.publish(&self.0.address.subject(), &request, self.start_within()).await?;
+        let digests = self.0.nats.publish(&self.0.address.subject(), &request, self.start_within()).await?;
         let mut following = Following::open(self, &id, cancel).await?;
+        following.expect(digests);
         let started = following.start(self.start_within()).await?;
         following.promote_after(yield_after);
         Ok(stream::iter([Ok(started)]).chain(following.into_events()).boxed())

@@ -9,11 +9,11 @@ use telexec_proto::v1::{ExecutionEvent, GetAgentRequest, GetAgentResponse, Promo
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tonic::Status;
 
-use super::answers::not_found;
+use super::answers::{already_exists, not_found};
 use super::{Gateway, Shared};
 use crate::agent::Options;
 use crate::cancel::CancelOnDrop;
-use crate::events::{Item, after, is_last};
+use crate::events::{First, Item, after, is_last};
 use crate::nats::{Nats, Withdrawal};
 
 /// After as long without a message, the agent is asked whether it is still there.
@@ -34,6 +34,8 @@ pub(super) struct Following {
     sequence: u64,
     /// The agent that has it, once that is known.
     agent: Option<String>,
+    /// Those of the request, if it is this side's.
+    digests: Option<[String; 2]>,
     /// Output before this position is not wanted.
     position: u64,
     promotion: Option<Instant>,
@@ -58,12 +60,18 @@ impl Following {
             messages: nats.events(id, 0).await?,
             sequence: 0,
             agent: None,
+            digests: None,
             position: 0,
             promotion: None,
             away: None,
             cancel,
             options: options.clone(),
         })
+    }
+
+    /// The request that is to be followed, and no other with its ID.
+    pub(super) fn expect(&mut self, digests: [String; 2]) {
+        self.digests = Some(digests);
     }
 
     pub(super) fn skip_to(&mut self, position: u64) {
@@ -111,10 +119,7 @@ impl Following {
     async fn taken(&mut self) -> Option<Result<ExecutionEvent, Status>> {
         loop {
             match self.item().await {
-                Item::Claimed { agent } => {
-                    self.agent = agent;
-                    return None;
-                }
+                Item::Claimed(first) => return self.claimed(first).err().map(Err),
                 item => {
                     if let Some(event) = self.event(item) {
                         return Some(event);
@@ -141,18 +146,32 @@ impl Following {
                 }
             };
             self.away = None;
-            if let Item::Claimed { agent } = item {
-                self.agent = agent;
+            if let Item::Claimed(first) = item {
+                self.claimed(first)?;
             } else if let Some(event) = self.event(item) {
                 return event;
             }
         }
     }
 
+    /// An agent has it.
+    ///
+    /// # Errors
+    /// It has another request with this ID, which is not ended in turn.
+    fn claimed(&mut self, first: First) -> Result<(), Status> {
+        let is_other = |digests: &[String; 2]| first.request.as_ref().is_some_and(|request| !digests.contains(request));
+        if self.digests.as_ref().is_some_and(is_other) {
+            self.cancel.disarm();
+            return Err(already_exists(&self.id));
+        }
+        self.agent = first.agent;
+        Ok(())
+    }
+
     /// What a message says, unless that is not wanted.
     fn event(&mut self, item: Item) -> Option<Result<ExecutionEvent, Status>> {
         match item {
-            Item::Claimed { .. } => None,
+            Item::Claimed(_) => None,
             Item::Failed(status) => {
                 self.cancel.disarm();
                 Some(Err(status))

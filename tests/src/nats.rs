@@ -1,0 +1,78 @@
+//! A NATS server that all tests of this process share, and `telexec-nats` beside an agent.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use telexec_nats_client::{Nats, NatsAgent, NatsTarget, Options, Settings};
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+
+use crate::{Agent, program, until};
+
+/// Ends with its standard input: with the tests, however they end.
+const SERVE: &str = r#""$@" >"$0/log" 2>&1 & server=$!; cat; kill -9 $server; wait; rm -r "$0""#;
+
+/// The program, which `tests/run` installs; `None`: it is not there.
+pub fn nats_server() -> Option<PathBuf> {
+    std::env::var_os("NATS_PYTHON").map(|python| PathBuf::from(python).with_file_name("nats-server"))
+}
+
+/// The host and port of the shared server.
+///
+/// # Panics
+/// It does not start.
+async fn shared_server() -> Option<&'static str> {
+    static SERVER: OnceLock<Option<(Child, String)>> = OnceLock::new();
+    let started = SERVER.get_or_init(|| {
+        let server = nats_server()?;
+        let directory = TempDir::new().unwrap().keep();
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", SERVE]).arg(&directory).arg(server).args(["-js", "-sd"]).arg(&directory);
+        command.args(["-a", "127.0.0.1", "-p", &address.port().to_string()]);
+        Some((command.stdin(Stdio::piped()).spawn().unwrap(), address.to_string()))
+    });
+    let (_, address) = started.as_ref()?;
+    until("the NATS server listens", async || TcpStream::connect(address).await.is_ok()).await;
+    Some(address)
+}
+
+/// `telexec-nats` beside an agent, and a connection by way of it; the program ends when this is dropped.
+pub struct ByNats {
+    bridge: Child,
+    pub(crate) agent: NatsAgent,
+}
+
+impl ByNats {
+    /// `None`: there is no NATS server.
+    ///
+    /// # Panics
+    /// The agent cannot be reached.
+    pub async fn connect(agent: &Agent) -> Option<Self> {
+        let server = shared_server().await?;
+        let name = format!("agent-{}", agent.pid());
+        let target: NatsTarget = format!("nats://{server}/{name}").parse().unwrap();
+        let mut command = Command::new(program("telexec-nats"));
+        command.args(["--url", &target.url(), "--target", agent.uri(), "--name", &name]);
+        let bridge = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let nats = Nats::connect(&target.url(), &Settings::default(), None, Duration::from_secs(10)).await.unwrap();
+        let nats = Arc::new(nats);
+        let mut connected = None;
+        until("telexec-nats answers", async || {
+            connected = NatsAgent::connect(Arc::clone(&nats), &target, Options::default()).await.ok();
+            connected.is_some()
+        })
+        .await;
+        connected.map(|agent| Self { bridge, agent })
+    }
+}
+
+impl Drop for ByNats {
+    fn drop(&mut self) {
+        let _ = self.bridge.kill();
+        let _ = self.bridge.wait();
+    }
+}
