@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use telexec_nats_client::{Nats, NatsAgent, NatsTarget, Options, Settings};
+use telexec_nats_client::{Nats, NatsAgent, NatsExecutor, NatsTarget, Options, Settings};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
@@ -43,7 +43,7 @@ async fn shared_server() -> Option<&'static str> {
 /// `telexec-nats` beside an agent, and a connection by way of it; the program ends when this is dropped.
 pub struct ByNats {
     bridge: Child,
-    pub(crate) agent: NatsAgent,
+    agent: NatsAgent,
 }
 
 impl ByNats {
@@ -67,6 +67,13 @@ impl ByNats {
         })
         .await;
         connected.map(|agent| Self { bridge, agent })
+    }
+}
+
+impl ByNats {
+    /// The agent's machine.
+    pub fn executor(&self) -> NatsExecutor {
+        self.agent.executor()
     }
 }
 

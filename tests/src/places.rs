@@ -59,7 +59,7 @@ impl Place {
         let Some(by_nats) = ByNats::connect(place.agent()).await else {
             return skip("no NATS server: NATS_PYTHON does not name a Python with one beside it");
         };
-        Some(Self { executor: Arc::new(by_nats.agent.executor()), by_nats: Some(by_nats), ..place })
+        Some(Self { executor: Arc::new(by_nats.executor()), by_nats: Some(by_nats), ..place })
     }
 
     async fn remote(agent: Agent, certs: Option<Certs>) -> Self {

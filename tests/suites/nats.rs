@@ -34,6 +34,12 @@ async fn each_promise_holds() {
 }
 
 #[tokio::test]
+async fn telexec_reaches_agents_by_way_of_the_server() {
+    let said = script("cli.py", &[]).await;
+    assert!(said.contains("faults hold") && said.contains("signatures hold"), "{said}");
+}
+
+#[tokio::test]
 async fn many_commands_run_once_each_while_all_programs_are_killed() {
     let said = script("many.py", &["2000", "20"]).await;
     assert!(said.contains("2000 commands on 20 agents"), "{said}");

@@ -170,7 +170,7 @@ async def usual(site):
     await until("it runs", lambda: state(asker, "stubborn", "EXECUTION_STATE_RUNNING"))
     await asker.control("Cancel", execution_id="stubborn")
     event, _ = await asker.events.one("stubborn")
-    assert event["exited"]["signalName"] == "SIGKILL", event
+    assert event["exited"]["signalName"] == "SIGKILL" and event["exited"]["cause"] == "EXIT_CAUSE_CANCELLED", event
     assert (await asker.control("GetExecution", execution_id="none"))[0] == "5"
     assert (await asker.control("SignalExecution", execution_id="cat", signal="NONE"))[0] == "3"
     assert (await asker.control("Execute"))[0] == "12"

@@ -14,6 +14,7 @@ mod held;
 mod latency;
 mod lines;
 mod machine;
+mod nats;
 mod process;
 mod rate;
 mod relay;
@@ -30,7 +31,7 @@ use crate::table::Table;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 type Measure = for<'a> fn(&'a Plan, &'a mut Table) -> LocalBoxFuture<'a, Result<()>>;
 
-const GROUPS: [(&str, Measure); 16] = [
+const GROUPS: [(&str, Measure); 17] = [
     ("latency", |plan, table| Box::pin(latency::warm(plan, table))),
     ("started", |plan, table| Box::pin(latency::started(plan, table))),
     ("first-byte", |plan, table| Box::pin(latency::first_byte(plan, table))),
@@ -46,6 +47,7 @@ const GROUPS: [(&str, Measure); 16] = [
     ("small-files", |plan, table| Box::pin(copy::small(plan, table))),
     ("sshfs", |plan, table| Box::pin(copy::mounted(plan, table))),
     ("forward", |plan, table| Box::pin(forward::forward(plan, table))),
+    ("nats", |plan, table| Box::pin(nats::nats(plan, table))),
     ("agent", |plan, table| Box::pin(process::agent(plan, table))),
 ];
 

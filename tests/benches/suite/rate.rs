@@ -50,7 +50,8 @@ pub(crate) async fn rate(plan: &Plan, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-async fn per_second<F>(count: usize, in_flight: usize, deed: impl Fn() -> F) -> Result<f64>
+/// As many deeds, with so many in flight.
+pub(crate) async fn per_second<F>(count: usize, in_flight: usize, deed: impl Fn() -> F) -> Result<f64>
 where
     F: Future<Output = Result<()>>,
 {

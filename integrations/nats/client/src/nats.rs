@@ -9,13 +9,15 @@ use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::consumer::pull::{Ordered, OrderedConfig};
 use async_nats::jetstream::context::{ContextBuilder, PublishErrorKind};
 use async_nats::jetstream::stream::{LastRawMessageErrorKind, Stream};
-use async_nats::{Client, HeaderMap, Request, RequestErrorKind};
+use async_nats::{Client, Event, HeaderMap, Request, RequestErrorKind};
 use futures_util::TryStreamExt;
 use prost::Message;
 use telexec_executor::ExecutorError;
 use telexec_proto::convert::error_to_status;
 use telexec_proto::v1::ExecuteRequest;
+use tokio::sync::watch;
 use tonic::{Code, Status};
+use tracing::debug;
 
 use crate::events::{First, status_of};
 use crate::headers::{self, CONTENT_TYPE, EXPIRES, METHOD, NONCE};
@@ -64,6 +66,8 @@ pub struct Nats {
     context: Context,
     signer: Option<Signer>,
     server: String,
+    /// Changes with each connection: what was asked for on the one before is forgotten.
+    pub(crate) connected: watch::Receiver<()>,
 }
 
 /// What became of a withdrawal.
@@ -91,11 +95,19 @@ impl Nats {
         // the only one that is built in: whoever sets it first, it is this one
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let signer = signing_key.map(Signer::load).transpose()?;
+        let (connections, connected) = watch::channel(());
         let options = settings.options().await?.name("telexec").connection_timeout(timeout);
+        let options = options.event_callback(move |event| {
+            debug!("NATS: {event}");
+            if matches!(event, Event::Connected) {
+                let _ = connections.send(());
+            }
+            std::future::ready(())
+        });
         let connect = |source| NatsError::Connect { server: url.to_owned(), source };
         let client = options.connect(url).await.map_err(connect)?;
         let context = ContextBuilder::new().ack_timeout(STORE_TIMEOUT).build(client.clone());
-        Ok(Self { client, context, signer, server: url.to_owned() })
+        Ok(Self { client, context, signer, server: url.to_owned(), connected })
     }
 
     /// The names of the agents with this label, also of those that are away, sorted.

@@ -21,6 +21,8 @@ use super::{Gateway, normal, polled};
 use crate::Address;
 use crate::cancel::{CancelOnDrop, Cancellation};
 
+/// As much input goes into one message.
+const INPUT_BYTES: usize = 128 * 1024;
 /// Input may wait for a command that does not read.
 const INPUT_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -100,8 +102,18 @@ impl ExecutionService for Gateway {
     }
 
     async fn write_input(&self, request: Request<WriteInputRequest>) -> Result<Response<WriteInputResponse>, Status> {
-        let request = request.get_ref();
-        self.ask_of(&request.execution_id, "WriteInput", request, INPUT_TIMEOUT).await.map(Response::new)
+        let mut request = request.into_inner();
+        loop {
+            let data = request.data.split_to(request.data.len().min(INPUT_BYTES));
+            let is_last = request.data.is_empty();
+            let piece = WriteInputRequest { data, close: request.close && is_last, ..request.clone() };
+            let length = piece.data.len() as u64;
+            let answer = self.ask_of(&piece.execution_id, "WriteInput", &piece, INPUT_TIMEOUT).await?;
+            if is_last {
+                return Ok(Response::new(answer));
+            }
+            request.offset += length;
+        }
     }
 
     async fn signal_execution(

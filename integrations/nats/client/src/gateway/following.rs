@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::pull::Ordered;
 use futures_util::{Stream, StreamExt, stream};
 use telexec_proto::v1::{ExecutionEvent, GetAgentRequest, GetAgentResponse, Promoted, execution_event};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tonic::Status;
 
@@ -30,6 +31,9 @@ pub(super) struct Following {
     address: String,
     id: String,
     messages: Ordered,
+    connected: watch::Receiver<()>,
+    /// The messages are to be asked for again.
+    is_stale: bool,
     /// Of the last message.
     sequence: u64,
     /// The agent that has it, once that is known.
@@ -53,11 +57,15 @@ impl Following {
     /// The messages cannot be read.
     pub(super) async fn open(gateway: &Gateway, id: &str, cancel: CancelOnDrop) -> Result<Self, Status> {
         let Shared { nats, address, options, .. } = &*gateway.0;
+        let mut connected = nats.connected.clone();
+        connected.mark_unchanged();
         Ok(Self {
             nats: Arc::clone(nats),
             address: address.subject(),
             id: id.to_owned(),
             messages: nats.events(id, 0).await?,
+            connected,
+            is_stale: false,
             sequence: 0,
             agent: None,
             digests: None,
@@ -188,18 +196,25 @@ impl Following {
     /// The next message, however long the server is away. May be dropped at any time.
     async fn item(&mut self) -> Item {
         loop {
-            match self.messages.next().await {
-                Some(Ok(message)) => {
-                    self.sequence = message.info().map_or(self.sequence, |info| info.stream_sequence);
-                    return Item::of(&message);
-                }
-                Some(Err(_)) | None => {
-                    sleep(RETRY_DELAY).await;
-                    if let Ok(messages) = self.nats.events(&self.id, self.sequence).await {
-                        self.messages = messages;
+            if self.is_stale {
+                match self.nats.events(&self.id, self.sequence).await {
+                    Ok(messages) => (self.messages, self.is_stale) = (messages, false),
+                    Err(_) => {
+                        sleep(RETRY_DELAY).await;
+                        continue;
                     }
                 }
             }
+            let message = tokio::select! {
+                message = self.messages.next() => message,
+                // the library would notice only by what does not come
+                Ok(()) = self.connected.changed() => None,
+            };
+            if let Some(Ok(message)) = message {
+                self.sequence = message.info().map_or(self.sequence, |info| info.stream_sequence);
+                return Item::of(&message);
+            }
+            self.is_stale = true;
         }
     }
 
