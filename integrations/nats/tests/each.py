@@ -321,9 +321,13 @@ async def secured(site):
         authorization {{ users = [
           {{ nkey: {key}, permissions: {{
             publish: ["telexec.out.>", "telexec.dead.*", "telexec.run.a0", "$JS.API.>", "$JS.ACK.>", "_INBOX.>"],
-            subscribe: ["telexec.ctl.a0", "_INBOX.>"] }} }},
+            subscribe: ["telexec.ctl.a0", "telexec.ctl.label:web", "_INBOX.>"] }} }},
           {{ user: publisher, password: secret, permissions: {{
             publish: ["telexec.run.a0", "$JS.API.STREAM.INFO.TELEXEC_RUN", "$JS.API.STREAM.NAMES", "$JS.API.CONSUMER.>", "$JS.FC.>"],
+            subscribe: ["_INBOX.>"] }} }},
+          {{ user: caller, password: secret, permissions: {{
+            publish: ["telexec.run.a0", "telexec.ctl.a0", "telexec.out.>", "$JS.API.STREAM.MSG.GET.TELEXEC_OUT",
+              "$JS.API.CONSUMER.CREATE.TELEXEC_OUT.>", "$JS.API.CONSUMER.MSG.NEXT.TELEXEC_OUT.>", "$JS.API.CONSUMER.LIST.TELEXEC_RUN"],
             subscribe: ["_INBOX.>"] }} }}
         ] }}
         """
@@ -331,7 +335,7 @@ async def secured(site):
     await site.start_server("-c", str(site.directory / "nats.conf"))
     site.url = site.url.replace("nats:", "tls:")
     site.arguments = ["--nkey", str(site.directory / "seed"), "--nats-ca", str(certs / "ca.pem")]
-    site.start_bridge("a0")
+    site.start_bridge("a0", "--label", "web")
     context = ssl.create_default_context(cafile=certs / "ca.pem")
     client = await site.connect(tls=context, user="publisher", password="secret")
     await site.until_stream(client)
@@ -339,6 +343,29 @@ async def secured(site):
     await submit(events.js, "a0", {"execution_id": "over-tls", "argv": ["true"]})
     event, headers = await events.one("over-tls")
     assert "exited" in event, headers
+    # the same with `telexec`
+    environment = {**os.environ, "TELEXEC_CONFIG": "/dev/null", "TELEXEC_NATS_CA": str(certs / "ca.pem")}
+    environment |= {"TELEXEC_NATS_USER": "caller", "TELEXEC_NATS_PASSWORD": "secret"}
+    server = site.url.replace("tls:", "nats+tls:")
+
+    def telexec(*words, **variables):
+        ran = [site.bin / "telexec", *words]
+        return subprocess.run(ran, env={**environment, **variables}, capture_output=True, text=True, timeout=60)
+
+    ran = await asyncio.to_thread(telexec, "exec", "-i", f"{server}/a0", "-c", "echo out; exit 3")
+    assert (ran.returncode, ran.stdout) == (3, "out\n"), ran
+    ran = await asyncio.to_thread(telexec, "exec", "--queue", "1s", f"{server}/a1", "true")
+    assert ran.returncode == 255, ran
+    ran = await asyncio.to_thread(telexec, "fleet", "-w", f"{server}/label:web", "true")
+    assert ran.returncode == 0 and "1 of 1 ok" in ran.stderr, ran
+    for variables, reason in (
+        ({"TELEXEC_NATS_PASSWORD": "wrong"}, "authorization violation"),
+        ({"TELEXEC_NATS_CA": ""}, "certificate"),
+        ({"TELEXEC_NATS_CREDS": "/no/such/file"}, "cannot use /no/such/file"),
+    ):
+        ran = await asyncio.to_thread(telexec, "exec", f"{server}/a0", "true", **variables)
+        assert ran.returncode == 255 and reason in ran.stderr, (reason, ran)
+
     # to others this one may not publish
     try:
         await events.js.publish("telexec.run.a1", b"{}", timeout=2)

@@ -236,6 +236,8 @@ impl Nats {
     /// They cannot be read.
     pub(crate) async fn events(&self, id: &str, after: u64) -> Result<Ordered, Status> {
         let config = OrderedConfig {
+            // with one, permissions can be for its subject
+            name: Some(format!("telexec-{}", uuid::Uuid::new_v4().simple())),
             filter_subject: subjects::out(id),
             deliver_policy: match after {
                 0 => DeliverPolicy::All,
