@@ -11,6 +11,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     tonic_prost_build::configure()
         // chunks travel from the pipe to the wire without a copy
         .bytes(".telexec.v1")
+        // so that equal requests have equal encodings
+        .btree_map(".telexec.v1.ExecuteRequest")
         .codec_path("crate::codec::Codec")
         .compile_fds(descriptors)?;
     // apart from the others, which an agent serves and describes

@@ -98,8 +98,8 @@ impl Agent {
         }
     }
 
-    /// Whether it was connected by a [`Transport`], which makes up for losses by itself.
-    pub fn has_own_transport(&self) -> bool {
+    /// Whether its transport makes up for losses by itself, as a [`Transport`] does: [`RemoteExecutor::resuming`] is not needed.
+    pub fn resumes_by_itself(&self) -> bool {
         matches!(self.connector.route, Route::Custom(_))
     }
 

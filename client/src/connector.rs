@@ -37,7 +37,8 @@ const SETTINGS: u8 = 4;
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// Connects to an agent by a transport that is not built in, for [`Agent::connect_by`](crate::Agent::connect_by).
+/// Connects to an agent by a transport that is not built in, and that makes up for losses by itself, for
+/// [`Agent::connect_by`](crate::Agent::connect_by).
 #[async_trait]
 pub trait Transport: fmt::Debug + Send + Sync {
     /// A new connection, on which HTTP/2 is spoken.

@@ -1,14 +1,12 @@
 //! A NATS server that all tests of this process share, and `telexec-nats` beside an agent.
 
-use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use telexec_nats_client::{Nats, NatsAgent, NatsExecutor, NatsTarget, Options, Settings};
 use tempfile::TempDir;
-use tokio::net::TcpStream;
 
 use crate::{Agent, program, until};
 
@@ -24,20 +22,32 @@ pub fn nats_server() -> Option<PathBuf> {
 ///
 /// # Panics
 /// It does not start.
-async fn shared_server() -> Option<&'static str> {
-    static SERVER: OnceLock<Option<(Child, String)>> = OnceLock::new();
+async fn shared_server() -> Option<String> {
+    static SERVER: OnceLock<Option<(Child, PathBuf)>> = OnceLock::new();
     let started = SERVER.get_or_init(|| {
         let server = nats_server()?;
         let directory = TempDir::new().unwrap().keep();
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", SERVE]).arg(&directory).arg(server).args(["-js", "-sd"]).arg(&directory);
-        command.args(["-a", "127.0.0.1", "-p", &address.port().to_string()]);
-        Some((command.stdin(Stdio::piped()).spawn().unwrap(), address.to_string()))
+        command.args(["-a", "127.0.0.1", "-p", "-1", "--ports_file_dir"]).arg(&directory);
+        Some((command.stdin(Stdio::piped()).spawn().unwrap(), directory))
     });
-    let (_, address) = started.as_ref()?;
-    until("the NATS server listens", async || TcpStream::connect(address).await.is_ok()).await;
-    Some(address)
+    let (_, directory) = started.as_ref()?;
+    let mut address = None;
+    until("the NATS server listens", async || {
+        address = listening(directory);
+        address.is_some()
+    })
+    .await;
+    address
+}
+
+/// What its file of ports says.
+fn listening(directory: &Path) -> Option<String> {
+    let files = directory.read_dir().ok()?.flatten().map(|entry| entry.path());
+    let ports = files.filter(|path| path.extension().is_some_and(|extension| extension == "ports")).next()?;
+    let ports: serde_json::Value = serde_json::from_slice(&std::fs::read(ports).ok()?).ok()?;
+    ports["nats"][0].as_str()?.strip_prefix("nats://").map(str::to_owned)
 }
 
 /// `telexec-nats` beside an agent, and a connection by way of it; the program ends when this is dropped.

@@ -1,6 +1,6 @@
 //! What the agent refuses, and with which errors.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use prost_types::Duration;
 use telexec_proto::v1::{
@@ -32,7 +32,7 @@ fn field(status: &Status) -> String {
     field
 }
 
-fn one<V: From<&'static str>>(key: &str, value: V) -> HashMap<String, V> {
+fn one<V: From<&'static str>>(key: &str, value: V) -> BTreeMap<String, V> {
     [(key.to_owned(), value)].into()
 }
 

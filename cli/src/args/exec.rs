@@ -46,6 +46,7 @@ With --json, each line is one of these events; durations are in seconds:
   {\"event\":\"stdout\",\"position\":…,\"text\":…}     or \"base64\" instead of \"text\", if it is not UTF-8
   {\"event\":\"stderr\",\"position\":…,\"text\":…}     likewise
   {\"event\":\"exited\",\"cause\":…,\"exit_code\":…,\"signal\":…,\"wall_time\":…,…}
+  {\"event\":\"queued\",\"execution_id\":…}      the only one, with -d and --queue
   {\"event\":\"promoted\"}                        last, instead of exited: moved to the background
   {\"event\":\"gap\",\"resume_position\":…}         output before this position is no longer available",
     after_help = "\

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use telexec_client::Agent;
 use telexec_executor::{Attach, ExecutionInfo, ExecutorError, OnDisconnect, TerminalSize};
 
-use super::find::{find, until_started};
+use super::find::find_started;
 use crate::args::AttachArgs;
 use crate::connect::{Link, call_failure, with_agent};
 use crate::follow::{AttachHint, FollowEnd, InputPosition, Interaction, OutputMode, StdinOptions, follow};
@@ -33,10 +33,8 @@ pub(crate) async fn run(mut args: AttachArgs) -> Result<u8, Failure> {
 
 async fn attach(args: &mut AttachArgs, agent: &Agent, attached: &mut bool) -> Result<FollowEnd, Failure> {
     let link = args.reconnect.link(agent, &args.agent.target);
-    if args.connect.queue.is_some() {
-        until_started(&*link.executor, &args.agent.target, &args.execution.id).await?;
-    }
-    let info = find(&*link.executor, &args.agent.target, &args.execution.id).await?;
+    let (target, id) = (&args.agent.target, &args.execution.id);
+    let info = find_started(&*link.executor, target, id, args.connect.queue).await?;
     args.execution.id = info.id.clone();
     let args = &*args;
     let failed = |error: ExecutorError| call_failure(exit::of_error(&error), &args.agent.target, &error);

@@ -1,5 +1,7 @@
 //! Finds executions by their IDs, or the beginnings of them.
 
+use std::time::Duration;
+
 use telexec_executor::{Attach, ExecutionId, ExecutionInfo, Executor, ExecutorError, ListQuery};
 
 use crate::connect::call_failure;
@@ -25,17 +27,23 @@ pub(super) async fn find(
     }
 }
 
-/// Waits for the start of an execution that may still be in a queue.
+/// As [`find`]; with a queue, an execution with this whole ID that may still be in it is waited for.
 ///
 /// # Errors
-/// It has not started in time.
-pub(super) async fn until_started(
+/// As [`find`], or it has not started in time.
+pub(super) async fn find_started(
     executor: &dyn Executor,
     target: &Destination,
     id: &ExecutionId,
-) -> Result<(), Failure> {
+    queue: Option<Duration>,
+) -> Result<ExecutionInfo, Failure> {
+    match find(executor, target, id).await {
+        Err(failure) if queue.is_some() && [exit::REFUSED, exit::LOST].contains(&failure.code) => {}
+        found => return found,
+    }
     let attached = executor.attach(id, Attach::start()).await;
-    attached.map(drop).map_err(|error| call_failure(exit::of_error(&error), target, &error))
+    attached.map_err(|error| call_failure(exit::of_error(&error), target, &error))?;
+    find(executor, target, id).await
 }
 
 /// The only execution whose ID begins so, and `may_be` the one, where `error` says that none has it.

@@ -28,7 +28,10 @@ mod wait;
 use std::future::Future;
 
 use tokio::runtime::Builder;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 pub(crate) use self::completions::complete;
 use crate::args::{Cli, Subcommand};
@@ -76,9 +79,12 @@ fn run_async(
     level: LevelFilter,
     work: impl Future<Output = Result<u8, Failure>>,
 ) -> Result<u8, Failure> {
+    let filter = Targets::new().with_default(level);
+    // its errors are those of a call, which are reported once
+    let filter = if level > LevelFilter::ERROR { filter } else { filter.with_target("async_nats", LevelFilter::OFF) };
     // a failure to log must not panic
-    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
-    log.log_internal_errors(false).init();
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
+    tracing_subscriber::registry().with(log.with_filter(filter)).init();
     let runtime = runtime.enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(exit::LOST, &error).context("cannot start"))?;
     let done = runtime.block_on(work);

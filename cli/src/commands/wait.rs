@@ -4,7 +4,7 @@ use futures_util::{StreamExt, stream};
 use telexec_client::Agent;
 use telexec_executor::{Attach, Event, ExecutionInfo, Executor, ExecutorError, Exited};
 
-use super::find::{find, until_started};
+use super::find::find_started;
 use crate::args::WaitArgs;
 use crate::connect::{Link, call_failure, with_agent};
 use crate::output::{Failure, end, exit, print_message};
@@ -48,10 +48,7 @@ async fn wait(args: &WaitArgs, agent: &Agent) -> Result<(Vec<Ended>, u8), Failur
     let Link { executor, .. } = args.reconnect.link(agent, &args.agent.target);
     let (mut executions, mut code) = (Vec::new(), 0);
     for id in &args.executions.ids {
-        if args.connect.queue.is_some() {
-            until_started(&*executor, &args.agent.target, id).await?;
-        }
-        match find(&*executor, &args.agent.target, id).await {
+        match find_started(&*executor, &args.agent.target, id, args.connect.queue).await {
             // those that are known are waited for all the same
             Err(failure) if failure.code == exit::REFUSED => {
                 failure.print();

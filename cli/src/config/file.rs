@@ -66,7 +66,7 @@ pub(crate) struct TargetConfig {
 }
 
 /// The caller's credentials for NATS servers.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct NatsConfig {
     pub(crate) creds: Option<PathBuf>,
@@ -75,6 +75,37 @@ pub(crate) struct NatsConfig {
     pub(crate) cert: Option<PathBuf>,
     pub(crate) key: Option<PathBuf>,
     pub(crate) signing_key: Option<PathBuf>,
+}
+
+impl NatsConfig {
+    /// With what environment variables say, which go before the file. A variable with credentials replaces those of all kinds.
+    ///
+    /// # Errors
+    /// Only one of two that belong together is given.
+    pub(super) fn with_environment(self) -> Result<Self, String> {
+        let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let path = |name| text(name).map(PathBuf::from);
+        let (creds, nkey) = (path("TELEXEC_NATS_CREDS"), path("TELEXEC_NATS_NKEY"));
+        let (user, password) = (text("TELEXEC_NATS_USER"), text("TELEXEC_NATS_PASSWORD"));
+        if user.is_some() != password.is_some() {
+            return Err("TELEXEC_NATS_USER and TELEXEC_NATS_PASSWORD must be given together".to_owned());
+        }
+        let is_given = creds.is_some() || nkey.is_some() || user.is_some();
+        let config = Self {
+            creds: creds.or(self.creds.filter(|_| !is_given)),
+            nkey: nkey.or(self.nkey.filter(|_| !is_given)),
+            ca: path("TELEXEC_NATS_CA").or(self.ca),
+            cert: path("TELEXEC_NATS_CERT").or(self.cert),
+            key: path("TELEXEC_NATS_KEY").or(self.key),
+            signing_key: path("TELEXEC_NATS_SIGNING_KEY").or(self.signing_key),
+        };
+        if config.cert.is_some() != config.key.is_some() {
+            return Err(
+                "nats.cert and nats.key (TELEXEC_NATS_CERT, TELEXEC_NATS_KEY) must be given together".to_owned()
+            );
+        }
+        Ok(config)
+    }
 }
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {

@@ -60,7 +60,7 @@ impl Config {
         match destination {
             Destination::Local => self.with_settings(Route::Local, None, args),
             Destination::Agent(target) => self.with_settings(Route::Direct(target.clone()), None, args),
-            Destination::Nats(target) => self.with_settings(self.by_nats(target.clone()), None, args),
+            Destination::Nats(target) => self.with_settings(self.by_nats(target.clone())?, None, args),
             Destination::Host(host) => self.with_settings(self.at_default_port(host), None, args),
             Destination::Named(name) => match self.targets.get(name) {
                 Some(named) => self.with_settings(self.address(named)?, Some(named), args),
@@ -86,15 +86,23 @@ impl Config {
         Route::Direct(Target::Tcp { host: host.to_owned(), port: self.default_port() })
     }
 
-    fn by_nats(&self, target: NatsTarget) -> Route {
-        Route::Nats(target, self.nats.clone())
+    fn by_nats(&self, target: NatsTarget) -> Result<Route, Failure> {
+        Ok(Route::Nats(target, self.nats()?))
+    }
+
+    /// The caller's credentials for NATS servers.
+    ///
+    /// # Errors
+    /// They are incomplete.
+    pub(crate) fn nats(&self) -> Result<NatsConfig, Failure> {
+        self.nats.clone().with_environment().map_err(|error| Failure::message(exit::USAGE, error))
     }
 
     /// The address of a configured target.
     fn address(&self, target: &TargetConfig) -> Result<Route, Failure> {
         match target.address.parse().map_err(|error: InvalidDestination| Failure::new(exit::USAGE, &error))? {
             Destination::Agent(address) => Ok(Route::Direct(address)),
-            Destination::Nats(address) => Ok(self.by_nats(address)),
+            Destination::Nats(address) => self.by_nats(address),
             Destination::Named(host) | Destination::Host(host) => Ok(self.at_default_port(&host)),
             Destination::Local => Err(Failure::message(exit::USAGE, "local is not an address")),
         }
@@ -151,6 +159,9 @@ impl Config {
         defaults.connect_timeout = Some(whole.connect_timeout(None, args));
         defaults.port = Some(whole.default_port());
         defaults.fanout = Some(whole.default_fanout());
+        if let Ok(nats) = whole.nats() {
+            self.nats = nats;
+        }
         self
     }
 

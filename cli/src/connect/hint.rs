@@ -94,7 +94,11 @@ pub(crate) fn hint(error: &ExecutorError) -> Option<String> {
             Some("check the spelling of the host name, or use its IP address".to_owned())
         }
         ExecutorError::Unreachable { endpoint, .. } => {
-            let cause = find::<io::Error>(error).filter(|_| !NatsTarget::is_meant(endpoint))?;
+            if NatsTarget::is_meant(endpoint) {
+                let is_away = chain(error).any(|error| error.to_string().starts_with("no agent of this name"));
+                return is_away.then(|| "check the name; --queue DUR waits for an agent that is away".to_owned());
+            }
+            let cause = find::<io::Error>(error)?;
             let path = endpoint.strip_prefix("unix://").or_else(|| hypervisor_socket(endpoint));
             path.map_or_else(|| tcp_hint(cause), |path| unix_hint(cause, Path::new(path)))
         }
@@ -178,12 +182,9 @@ fn tls_hint(error: &rustls::Error) -> Option<&'static str> {
 }
 
 fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(found) = error.downcast_ref() {
-            return Some(found);
-        }
-        next = error.source();
-    }
-    None
+    chain(error).find_map(|error| error.downcast_ref())
+}
+
+fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
 }

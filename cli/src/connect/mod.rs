@@ -20,12 +20,13 @@ pub(crate) use self::nats::{enqueue, labelled};
 pub(crate) use self::own_certificate::{check as check_own_certificate, expire_time as own_expire_time};
 pub(crate) use self::reconnect::{Link, Outages, ReconnectArgs, is_lost};
 use crate::config::{Config, ConnectArgs, ResolvedTarget, Route};
-use crate::output::{Failure, exit};
+use crate::output::{Failure, exit, print_message};
 use crate::syntax::Destination;
 use crate::terminal::Signals;
 
 /// How long to wait until the agent has received a cancellation.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
+const QUEUE_CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 /// As much of a forwarded connection that is not read here waits in memory.
 const FORWARD_WINDOW_BYTES: u32 = 1024 * 1024;
 
@@ -43,7 +44,7 @@ impl Session {
     async fn open_for_forwards(target: &Destination, args: &ConnectArgs) -> Result<Self, Failure> {
         let mut resolved = resolve(target, args)?;
         if let Route::Nats(target, _) = &resolved.route {
-            let text = format!("{target}: connections are not carried by NATS: use an address of the agent");
+            let text = format!("{target}: connections cannot be forwarded by way of NATS");
             return Err(Failure::message(exit::USAGE, text));
         }
         resolved.options.stream_window_bytes = FORWARD_WINDOW_BYTES;
@@ -78,7 +79,12 @@ impl Session {
     /// # Errors
     /// As [`close`](Self::close).
     pub(crate) async fn abandon(self) -> Result<(), Failure> {
-        let _ = tokio::time::timeout(CANCEL_TIMEOUT, self.agent.ping()).await;
+        // by way of a queue it takes longer, and nobody ends it later
+        let timeout = if self.agent.resumes_by_itself() { QUEUE_CANCEL_TIMEOUT } else { CANCEL_TIMEOUT };
+        let asked = tokio::time::timeout(timeout, self.agent.ping()).await;
+        if self.agent.resumes_by_itself() && !matches!(asked, Ok(Ok(_))) {
+            print_message("it is not known whether the command is ended or withdrawn: the agent does not answer");
+        }
         self.close().await
     }
 }

@@ -1,20 +1,23 @@
 //! Agents behind NATS servers. All agents of a server share one connection to it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::error::Error;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
 use telexec_client::{Cause, ConnectError};
 use telexec_executor::{Command, ExecutionId, ExecutorError};
 use telexec_nats_client::{Address, Nats, NatsAgent, NatsError, NatsTarget, Options, Password, Settings};
-use tokio::sync::{Mutex, OnceCell};
 
-use crate::config::{NatsConfig, ResolvedTarget, Route};
+use crate::config::{Config, NatsConfig, ResolvedTarget, Route};
+use crate::output::{Failure, exit};
 
-/// The connections, by URL and settings.
-static SERVERS: Mutex<Option<HashMap<(String, NatsConfig), Arc<OnceCell<Arc<Nats>>>>>> = Mutex::const_new(None);
+type Connected = Shared<BoxFuture<'static, Result<Arc<Nats>, Arc<NatsError>>>>;
+
+/// The connections, and those that are being made, by URL and settings. A failure is that of all who wait.
+static SERVERS: Mutex<BTreeMap<(String, NatsConfig), Connected>> = Mutex::new(BTreeMap::new());
 
 /// Connects to the server, unless that was done before, and asks for the agent.
 ///
@@ -55,53 +58,60 @@ pub(crate) async fn enqueue(resolved: &ResolvedTarget, command: &Command) -> Res
 /// The server does not say.
 pub(crate) async fn labelled(
     text: &str,
+    config: &Config,
+    connect_timeout: Duration,
+) -> Result<Option<Vec<String>>, Failure> {
+    let Ok(target) = text.parse::<NatsTarget>() else { return Ok(None) };
+    let Address::Label(label) = &target.address else { return Ok(None) };
+    let settings = config.nats()?;
+    let asking = async { Ok(server(&target, &settings, connect_timeout).await?.agents(label).await?) };
+    let names: Result<Vec<String>, Arc<NatsError>> = asking.await;
+    let names = names.map_err(|error| Failure::new(exit::LOST, &*error).context(text))?;
+    Ok(Some(names.iter().map(|name| target.of_agent(name).to_string()).collect()))
+}
+
+async fn server(
+    target: &NatsTarget,
     config: &NatsConfig,
     connect_timeout: Duration,
-) -> Option<Result<Vec<String>, NatsError>> {
-    let target: NatsTarget = text.parse().ok()?;
-    let Address::Label(label) = &target.address else { return None };
-    let agents = async { server(&target, config, connect_timeout).await?.agents(label).await };
-    Some(agents.await.map(|names| names.iter().map(|name| target.of_agent(name).to_string()).collect()))
-}
-
-async fn server(target: &NatsTarget, config: &NatsConfig, connect_timeout: Duration) -> Result<Arc<Nats>, NatsError> {
-    let config = with_environment(config.clone());
-    let (url, signing_key) = (target.url(), config.signing_key.clone());
-    let cell = {
-        let mut servers = SERVERS.lock().await;
-        let servers = servers.get_or_insert_default();
-        Arc::clone(servers.entry((url.clone(), config.clone())).or_default())
+) -> Result<Arc<Nats>, Arc<NatsError>> {
+    let key = (target.url(), config.clone());
+    let connecting = {
+        let mut servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let connect = || connect_to(key.0.clone(), key.1.clone(), connect_timeout).boxed().shared();
+        servers.entry(key.clone()).or_insert_with(connect).clone()
     };
-    let connect = async || Nats::connect(&url, &settings(config), signing_key.as_deref(), connect_timeout).await;
-    cell.get_or_try_init(async || connect().await.map(Arc::new)).await.cloned()
-}
-
-/// Environment variables go before the file.
-fn with_environment(config: NatsConfig) -> NatsConfig {
-    let path = |name, other| variable(name).map(PathBuf::from).or(other);
-    NatsConfig {
-        creds: path("TELEXEC_NATS_CREDS", config.creds),
-        nkey: path("TELEXEC_NATS_NKEY", config.nkey),
-        ca: path("TELEXEC_NATS_CA", config.ca),
-        cert: path("TELEXEC_NATS_CERT", config.cert),
-        key: path("TELEXEC_NATS_KEY", config.key),
-        signing_key: path("TELEXEC_NATS_SIGNING_KEY", config.signing_key),
+    let connected = connecting.clone().await;
+    if connected.is_err() {
+        // the next one tries again
+        let mut servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
+        if servers.get(&key).is_some_and(|known| known.ptr_eq(&connecting)) {
+            servers.remove(&key);
+        }
     }
+    connected
 }
 
-fn settings(config: NatsConfig) -> Settings {
-    let NatsConfig { creds, nkey, ca, cert, key, signing_key: _ } = config;
-    let user = variable("TELEXEC_NATS_USER").zip(variable("TELEXEC_NATS_PASSWORD").map(Password));
-    Settings { creds, nkey, user, ca, cert, key }
+async fn connect_to(url: String, config: NatsConfig, timeout: Duration) -> Result<Arc<Nats>, Arc<NatsError>> {
+    let NatsConfig { creds, nkey, ca, cert, key, signing_key } = config;
+    // not with the credentials of another kind
+    let user = match creds.is_some() || nkey.is_some() {
+        true => None,
+        false => variable("TELEXEC_NATS_USER").zip(variable("TELEXEC_NATS_PASSWORD").map(Password)),
+    };
+    let settings = Settings { creds, nkey, user, ca, cert, key };
+    Ok(Arc::new(Nats::connect(&url, &settings, signing_key.as_deref(), timeout).await?))
 }
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn unreachable(target: &NatsTarget, error: NatsError) -> ConnectError {
-    ConnectError::Unreachable {
-        endpoint: target.to_string(),
-        source: Cause::from(Box::<dyn Error + Send + Sync>::from(error)),
+fn unreachable(target: &NatsTarget, error: Arc<NatsError>) -> ConnectError {
+    let endpoint = target.to_string();
+    let cause = |error: Arc<NatsError>| Cause::from(Box::<dyn Error + Send + Sync>::from(error));
+    match &*error {
+        NatsError::File(bad) => ConnectError::Credentials { endpoint, path: bad.file.clone(), source: cause(error) },
+        _ => ConnectError::Unreachable { endpoint, source: cause(error) },
     }
 }

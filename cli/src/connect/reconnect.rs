@@ -48,7 +48,7 @@ impl ReconnectArgs {
     /// An agent in this process cannot be lost, and what carries a NATS target makes up for losses itself.
     pub(crate) fn link(self, agent: &Agent, target: &Destination) -> Link {
         let limit = self.reconnect;
-        if limit.is_zero() || matches!(target, Destination::Local) || agent.has_own_transport() {
+        if limit.is_zero() || matches!(target, Destination::Local) || agent.resumes_by_itself() {
             return Link { executor: Box::new(agent.executor()), outages: Outages { lost: None, limit } };
         }
         let executor = agent.executor().resuming(self.resume());

@@ -25,7 +25,10 @@ pub(crate) fn parse_location(text: OsString) -> Result<Location, String> {
         return Ok(Location::Stdio);
     }
     if text.to_str().is_some_and(NatsTarget::is_meant) {
-        return Err("files are not carried by NATS: use an address of the agent".to_owned());
+        return Err(
+            "files cannot be copied by way of NATS; a small one: telexec exec -i TARGET -c 'cat > FILE' < FILE"
+                .to_owned(),
+        );
     }
     match address(text.as_bytes()) {
         None => Ok(Location::Local(text.into())),

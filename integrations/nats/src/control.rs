@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use telexec_client::{Agent, RemoteExecutor};
 use telexec_executor::{
-    Attach, Event, ExecutionId, Executor, ExecutorError, Input, InvalidCommand, OnDisconnect, Signal,
+    Attach, Event, ExecutionId, ExecutionInfo, Executor, ExecutorError, Input, InvalidCommand, OnDisconnect, Signal,
 };
 use telexec_proto::convert::{
     attach_from_wire, command_from_wire, error_to_status, event_to_wire, execution_to_wire, page_to_wire,
@@ -22,6 +22,7 @@ use tracing::warn;
 use crate::Bridge;
 use crate::agents::Pause;
 use crate::outlet::set_status;
+use crate::work::Busy;
 use telexec_nats_client::headers::{self, CONTENT_TYPE, METHOD};
 use telexec_nats_client::payload::Format;
 use telexec_nats_client::subjects;
@@ -67,10 +68,18 @@ pub(crate) async fn serve(bridge: Arc<Bridge>, subject: String) {
                 headers::set(&mut headers, CONTENT_TYPE, format.content_type());
             }
             let answered = bounded(answer(&bridge, &request)).await;
-            respond(&bridge, reply, headers, answered).await;
+            // of several agents, those that cannot say anything leave it to the others
+            if answered.is_ok() || is_own(&bridge, &request.subject) {
+                respond(&bridge, reply, headers, answered).await;
+            }
             drop(slot);
         });
     }
+}
+
+/// Whether it is this agent's alone, and not a label's.
+fn is_own(bridge: &Bridge, subject: &str) -> bool {
+    *subject == subjects::control(&bridge.name)
 }
 
 async fn respond(bridge: &Bridge, reply: Subject, mut headers: HeaderMap, answered: Result<Bytes, Status>) {
@@ -99,12 +108,19 @@ async fn answer(bridge: &Bridge, request: &Message) -> Result<Bytes, Status> {
     let format = Format::of(headers).map_err(|error| Status::invalid_argument(crate::chain(&error)))?;
     let executor = bridge.agents.executor(&caller);
     let agent = bridge.agents.of(&caller);
-    let call = Call { agent, executor, format, payload: &request.payload, most: bridge.server.max_payload() / 2 };
+    let call = Call {
+        agent,
+        busy: &bridge.busy,
+        executor,
+        format,
+        payload: &request.payload,
+        most: bridge.server.max_payload() / 2,
+    };
     let method = headers::get(headers, METHOD);
     match method {
         Some("GetAgent") => return call.get_agent().await,
         Some("CheckCommand") => return call.check_command().await,
-        _ if *request.subject != *subjects::control(&bridge.name) => {
+        _ if !is_own(bridge, &request.subject) => {
             let text = format!("a request to a label must be GetAgent or CheckCommand, not {method:?}");
             return Err(Status::invalid_argument(text));
         }
@@ -131,6 +147,7 @@ async fn answer(bridge: &Bridge, request: &Message) -> Result<Bytes, Status> {
 /// A request with its payload.
 struct Call<'a> {
     agent: &'a Agent,
+    busy: &'a Busy,
     executor: RemoteExecutor,
     format: Format,
     payload: &'a [u8],
@@ -162,14 +179,17 @@ impl Call<'_> {
     async fn cancel(&self) -> Result<Bytes, Status> {
         let request: v1::GetExecutionRequest = self.read("GetExecutionRequest")?;
         let id = id(&request.execution_id)?;
-        let info = self.executor.get(&id).await.map_err(failed)?;
-        if info.exited.is_none() {
-            let from = Attach { on_disconnect: OnDisconnect::Kill, ..Attach::position(info.position) };
-            drop(self.executor.attach(&id, from).await.map_err(failed)?);
-            // an answer on the same connection: the agent has heard of it
-            self.agent.ping().await.map_err(failed)?;
+        match end(self.agent, &id).await {
+            Ok(info) => {
+                let execution = Some(execution_to_wire(info));
+                self.write("SignalExecutionResponse", &v1::SignalExecutionResponse { execution })
+            }
+            // it is about to be started
+            Err(ExecutorError::NotFound(_)) if self.busy.cancel(id.as_str()) => {
+                self.write("SignalExecutionResponse", &v1::SignalExecutionResponse::default())
+            }
+            Err(error) => Err(failed(error)),
         }
-        self.write("SignalExecutionResponse", &v1::SignalExecutionResponse { execution: Some(execution_to_wire(info)) })
     }
 
     async fn signalled(&self, id: &ExecutionId, signal: Signal) -> Result<Bytes, Status> {
@@ -236,6 +256,22 @@ impl Call<'_> {
     fn write(&self, name: &'static str, message: &impl prost::Message) -> Result<Bytes, Status> {
         self.format.encode(name, message).map_err(|error| Status::internal(crate::chain(&error)))
     }
+}
+
+/// Ends an execution as the loss of its caller does; how it was before.
+///
+/// # Errors
+/// The agent does not know it, or does not answer.
+pub(crate) async fn end(agent: &Agent, id: &ExecutionId) -> Result<ExecutionInfo, ExecutorError> {
+    let executor = agent.executor();
+    let info = executor.get(id).await?;
+    if info.exited.is_none() {
+        let from = Attach { on_disconnect: OnDisconnect::Kill, ..Attach::position(info.position) };
+        drop(executor.attach(id, from).await?);
+        // an answer on the same connection: the agent has heard of it
+        agent.ping().await?;
+    }
+    Ok(info)
 }
 
 fn id(text: &str) -> Result<ExecutionId, Status> {

@@ -32,8 +32,8 @@ use crate::callers::Callers;
 use crate::server::Server;
 use crate::work::Busy;
 
-/// What the library logs of connections is logged here too.
-const DEFAULT_FILTER: &str = "warn,async_nats=error,telexec_nats=info";
+/// What the library logs of connections is logged here, once.
+const DEFAULT_FILTER: &str = "warn,async_nats=off,telexec_nats=info";
 /// How long requests that run are let go of in an orderly way.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -19,6 +19,7 @@ use tracing::warn;
 use crate::Bridge;
 use crate::agents::{Pause, is_unavailable};
 use crate::callers::{Refused, not_expired};
+use crate::control::end;
 use crate::outlet::{Found, Outlet, Progress, Unwritable};
 use crate::server::QueueKind;
 use crate::work::Delivery;
@@ -129,11 +130,7 @@ impl Request {
         }
         let id: ExecutionId =
             wire.execution_id.parse().map_err(|error: telexec_executor::InvalidCommand| error.to_string())?;
-        if id.as_str().split('.').any(str::is_empty) {
-            return Err(
-                "execution_id: must not end with a dot, or have two in a row: it is a part of a subject".to_owned()
-            );
-        }
+        subjects::check_id(&id).map_err(|error| error.to_string())?;
         // later it may run already, and the clock be another
         if delivery.delivered == 1
             && let Err(error @ Refused::Expiry) = not_expired(&headers)
@@ -275,15 +272,28 @@ impl Run<'_> {
         }
     }
 
+    fn not_cancelled(&self) -> Result<(), Stopped> {
+        match self.bridge.busy.is_cancelled(self.request.id.as_str()) {
+            true => Err(Stopped::Failed(Status::cancelled("it was cancelled before it was started"))),
+            false => Ok(()),
+        }
+    }
+
     /// Starts the command.
     async fn start(&self, agent_start: Option<Timestamp>) -> Result<Execution, Stopped> {
         let command = self.request.command()?;
         let mut pause = Pause::default();
         loop {
             self.request.not_expired()?;
+            self.not_cancelled()?;
             let asked = Instant::now();
             match self.executor().execute(command.clone()).await {
-                Ok(execution) => return Ok(execution),
+                Ok(execution) => {
+                    if self.not_cancelled().is_err() {
+                        let _ = end(self.bridge.agents.of(&self.request.caller), &self.request.id).await;
+                    }
+                    return Ok(execution);
+                }
                 // it may have been started
                 Err(ExecutorError::Lost { .. }) => {
                     if let Some(execution) = self.look(agent_start, asked).await? {

@@ -145,7 +145,15 @@ impl Delivery {
 
 /// Executions that are followed now, with their requests and the messages that those came with.
 #[derive(Default)]
-pub(crate) struct Busy(Mutex<HashMap<String, (String, u64)>>);
+pub(crate) struct Busy(Mutex<HashMap<String, Followed>>);
+
+struct Followed {
+    request: String,
+    /// Of its message.
+    sequence: u64,
+    /// It is not to be started any more.
+    is_cancelled: bool,
+}
 
 /// Ends when it is dropped.
 pub(crate) struct Following<'a> {
@@ -165,20 +173,29 @@ impl Busy {
     ) -> Result<Following<'_>, Settled> {
         match self.ids().entry(id.to_owned()) {
             Entry::Vacant(vacant) => {
-                vacant.insert((request.to_owned(), sequence));
+                vacant.insert(Followed { request: request.to_owned(), sequence, is_cancelled: false });
                 Ok(Following { busy: self, id: id.to_owned() })
             }
             // the same message, delivered again since the queue has heard nothing of it
-            Entry::Occupied(other) if other.get().1 == sequence => Err(Settled::Later(BUSY_DELAY)),
+            Entry::Occupied(other) if other.get().sequence == sequence => Err(Settled::Later(BUSY_DELAY)),
             // a repeat: the message that is followed stays in its queue until the end
-            Entry::Occupied(other) if other.get().0 == request && !is_passed => Err(Settled::Done),
+            Entry::Occupied(other) if other.get().request == request && !is_passed => Err(Settled::Done),
             // unless that was taken from there, and this one passed on instead
-            Entry::Occupied(other) if other.get().0 == request => Err(Settled::Later(BUSY_DELAY)),
+            Entry::Occupied(other) if other.get().request == request => Err(Settled::Later(BUSY_DELAY)),
             Entry::Occupied(_) => Err(Settled::Dead(run::ID_IN_USE.to_owned())),
         }
     }
 
-    fn ids(&self) -> MutexGuard<'_, HashMap<String, (String, u64)>> {
+    /// Has an execution that is followed never be started, if it is not yet; whether there is one.
+    pub(crate) fn cancel(&self, id: &str) -> bool {
+        self.ids().get_mut(id).map(|followed| followed.is_cancelled = true).is_some()
+    }
+
+    pub(crate) fn is_cancelled(&self, id: &str) -> bool {
+        self.ids().get(id).is_some_and(|followed| followed.is_cancelled)
+    }
+
+    fn ids(&self) -> MutexGuard<'_, HashMap<String, Followed>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -231,8 +231,10 @@ async fn expand(sets: &[String], resolver: &HostResolver<'_>) -> Result<Vec<(Str
     for set in sets {
         habits::check(set, resolver)?;
         for name in nodeset::expand(set, resolver).map_err(|error| Failure::new(exit::USAGE, &error))? {
-            if let Some(agents) = labelled(&name, &resolver.config.nats, timeout).await {
-                let agents = agents.map_err(|error| Failure::new(exit::LOST, &error).context(&name))?;
+            if let Some(agents) = labelled(&name, resolver.config, timeout).await? {
+                if agents.is_empty() {
+                    return Err(Failure::message(exit::USAGE, format!("{name}: no agent has this label")));
+                }
                 hosts.extend(agents.into_iter().map(|agent| (agent, None)));
                 continue;
             }

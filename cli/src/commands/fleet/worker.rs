@@ -88,7 +88,10 @@ impl Stop {
 pub(crate) async fn work(host: &Host, job: &Job, reporter: &Reporter, mut stop: Stop) -> bool {
     reporter.report(Event::Connecting).await;
     if let (Job::Start(template), Some(_)) = (job, host.resolved.queue) {
-        let outcome = queue(host, template).await;
+        let outcome = tokio::select! {
+            outcome = queue(host, template) => outcome,
+            () = stop.requested() => cancelled("stopped before it was in the queue; it may run"),
+        };
         let succeeded = outcome.is_ok();
         reporter.report(Event::Finished(Box::new(outcome))).await;
         return succeeded;

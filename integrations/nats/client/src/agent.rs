@@ -8,9 +8,10 @@ use async_trait::async_trait;
 use telexec_client::{Agent, Cause, ConnectError, ConnectOptions, Duplex, RemoteExecutor, Transport};
 use telexec_executor::{Command, ExecutionId, Executor, ExecutorError, forward_executor};
 use telexec_proto::convert::{command_to_wire, error_from_status};
+use tonic::Status;
 
 use crate::gateway::Gateway;
-use crate::{Nats, NatsTarget};
+use crate::{Address, Nats, NatsTarget};
 
 /// What is in flight between this side and the gateway.
 const PIPE_BYTES: usize = 256 * 1024;
@@ -41,8 +42,8 @@ impl Default for Options {
     }
 }
 
-/// An agent behind a NATS server. Dropping it ends what its executions are being followed by, and those with
-/// [`OnDisconnect::Kill`](telexec_executor::OnDisconnect::Kill) in turn.
+/// An agent behind a NATS server. Dropping it stops following its executions, which ends those with
+/// [`OnDisconnect::Kill`](telexec_executor::OnDisconnect::Kill).
 #[derive(Clone, Debug)]
 pub struct NatsAgent {
     agent: Agent,
@@ -50,17 +51,18 @@ pub struct NatsAgent {
 }
 
 impl NatsAgent {
-    /// Asks the agent whether it is there, unless commands may wait for it.
+    /// Asks the agent whether it is there, unless commands may wait for it, or any with a label may run them.
     ///
     /// # Errors
     /// It does not answer.
     pub async fn connect(nats: Arc<Nats>, target: &NatsTarget, options: Options) -> Result<Self, ConnectError> {
         let name = target.to_string();
         let gateway = Gateway::new(nats, target.address.clone(), options.clone());
-        if options.queue.is_none() {
+        // of a label all would answer
+        if options.queue.is_none() && matches!(target.address, Address::Agent(_)) {
             gateway.info().await.map_err(|status| ConnectError::Unreachable {
                 endpoint: name.clone(),
-                source: Cause::from(cause(error_from_status(&status))),
+                source: Cause::from(cause(&status)),
             })?;
         }
         let connect = ConnectOptions { stream_window_bytes: options.stream_window_bytes, ..ConnectOptions::default() };
@@ -89,9 +91,10 @@ impl NatsAgent {
 }
 
 /// The reason alone: the endpoint is named beside it.
-fn cause(error: ExecutorError) -> Box<dyn std::error::Error + Send + Sync> {
-    match error {
+fn cause(status: &Status) -> Box<dyn std::error::Error + Send + Sync> {
+    match error_from_status(status) {
         ExecutorError::Unreachable { source, .. } => source,
+        ExecutorError::Internal(_) => status.message().into(),
         error => Box::new(error),
     }
 }

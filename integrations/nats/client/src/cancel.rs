@@ -7,12 +7,12 @@ use telexec_proto::v1::{GetExecutionRequest, SignalExecutionResponse};
 use tokio_util::task::TaskTracker;
 use tonic::Code;
 
-use crate::nats::{Nats, Withdrawal};
+use crate::nats::{Digests, Nats, Withdrawal};
 
 /// Of an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// What an agent has taken and not started yet, it does not know.
-const RETRY_DELAY: Duration = Duration::from_millis(100);
+/// While the server or the agent does not answer, or the agent is about to start the command.
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 const RETRIES: u32 = 100;
 
 /// Withdraws a request, or ends its command, when it is dropped.
@@ -22,16 +22,26 @@ pub(crate) struct CancelOnDrop {
 }
 
 /// What is to be ended.
-#[derive(Clone)]
 pub(crate) struct Cancellation {
     pub(crate) nats: Arc<Nats>,
     pub(crate) id: String,
+    /// Those of the request, and no other command with its ID is ended; `None`: whichever it is.
+    pub(crate) digests: Option<Digests>,
+    /// Of the request in its queue, if it was put there.
+    pub(crate) sequence: Option<u64>,
 }
 
 impl CancelOnDrop {
     /// `None`: there is nothing to end.
     pub(crate) fn new(pending: Option<Cancellation>, tasks: TaskTracker) -> Self {
         Self { pending, tasks }
+    }
+
+    /// The request is in its queue.
+    pub(crate) fn queued(&mut self, sequence: u64) {
+        if let Some(pending) = &mut self.pending {
+            pending.sequence = Some(sequence);
+        }
     }
 
     /// The command has ended, or is to continue.
@@ -52,18 +62,33 @@ impl Drop for CancelOnDrop {
 
 impl Cancellation {
     async fn run(self) {
-        if let Withdrawal::Withdrawn = self.nats.withdraw(&self.id).await {
-            return;
-        }
-        let request = GetExecutionRequest { execution_id: self.id.clone() };
         for _ in 0..RETRIES {
-            let Ok(Some(first)) = self.nats.first(&self.id).await else { return };
-            let Some(agent) = first.agent else { return };
-            let asked = self.nats.ask::<SignalExecutionResponse>(&agent, "Cancel", &request, TIMEOUT).await;
-            match asked {
-                Err(status) if status.code() == Code::NotFound => tokio::time::sleep(RETRY_DELAY).await,
-                _ => return,
+            if self.try_once().await {
+                return;
             }
+            tokio::time::sleep(RETRY_DELAY).await;
+        }
+    }
+
+    /// Whether there is nothing more to be done.
+    async fn try_once(&self) -> bool {
+        // what nobody has put into a queue cannot be withdrawn
+        if self.digests.is_some()
+            && let Withdrawal::Withdrawn = self.nats.withdraw(&self.id).await
+        {
+            if let Some(sequence) = self.sequence {
+                self.nats.remove(sequence).await;
+            }
+            return true;
+        }
+        let Ok(first) = self.nats.first(&self.id).await else { return false };
+        let Some(first) = first else { return false };
+        let is_other = |digests: &Digests| first.request.as_ref().is_some_and(|request| !digests.contains(request));
+        let Some(agent) = first.agent.filter(|_| !self.digests.as_ref().is_some_and(is_other)) else { return true };
+        let request = GetExecutionRequest { execution_id: self.id.clone() };
+        match self.nats.ask::<SignalExecutionResponse>(&agent, "Cancel", &request, TIMEOUT).await {
+            Ok(_) => true,
+            Err(status) => !matches!(status.code(), Code::NotFound | Code::Unavailable | Code::ResourceExhausted),
         }
     }
 }

@@ -7,6 +7,7 @@ use tonic::{Code, Status};
 
 use crate::headers::{self, AGENT, DETAILS, MESSAGE, REQUEST, STATE, STATUS};
 use crate::payload::Format;
+use crate::subjects::token;
 
 /// The first message.
 pub(crate) struct First {
@@ -23,12 +24,16 @@ pub(crate) enum Item {
     Event(ExecutionEvent),
     /// The last: there is no further event.
     Failed(Status),
+    /// It was not written by telexec-nats, or by another version.
+    Malformed(Status),
 }
 
 impl First {
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let header = |name| headers::get(headers, name).map(str::to_owned);
-        Self { agent: header(AGENT), request: header(REQUEST) }
+        // it becomes a part of subjects
+        let agent = header(AGENT).and_then(|agent| token(&agent).ok());
+        Self { agent, request: header(REQUEST) }
     }
 }
 
@@ -45,7 +50,7 @@ impl Item {
         let event = Format::of(headers).and_then(|format| format.decode("ExecutionEvent", &message.payload));
         match event {
             Ok(event) => Self::Event(event),
-            Err(error) => Self::Failed(Status::internal(format!("an event is malformed: {error}"))),
+            Err(error) => Self::Malformed(Status::internal(format!("an event is malformed: {error}"))),
         }
     }
 }

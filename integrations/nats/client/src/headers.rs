@@ -10,7 +10,7 @@ pub const CONTENT_TYPE: &str = "Content-Type";
 pub const EXPIRES: &str = "Telexec-Expires";
 /// The public nkey that the message is signed with.
 pub const KEY: &str = "Telexec-Key";
-/// Base64: see [`crate::callers`].
+/// Base64: see [`crate::signature`].
 pub const SIGNATURE: &str = "Telexec-Signature";
 /// Anything that makes a signature differ from all others of a request about executions.
 pub const NONCE: &str = "Telexec-Nonce";

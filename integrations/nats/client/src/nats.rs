@@ -10,10 +10,11 @@ use async_nats::jetstream::consumer::pull::{Ordered, OrderedConfig};
 use async_nats::jetstream::context::{ContextBuilder, PublishErrorKind};
 use async_nats::jetstream::stream::{LastRawMessageErrorKind, Stream};
 use async_nats::{Client, Event, HeaderMap, Request, RequestErrorKind};
+use bytes::Bytes;
 use futures_util::TryStreamExt;
-use prost::Message;
+use prost::Message as _;
 use telexec_executor::ExecutorError;
-use telexec_proto::convert::error_to_status;
+use telexec_proto::convert::{error_from_status, error_to_status};
 use telexec_proto::v1::ExecuteRequest;
 use tokio::sync::watch;
 use tonic::{Code, Status};
@@ -24,8 +25,10 @@ use crate::headers::{self, CONTENT_TYPE, EXPIRES, METHOD, NONCE};
 use crate::payload::Format;
 use crate::settings::{BadFile, Settings};
 use crate::signature::{Signer, request_digest};
-use crate::subjects::{self, LABELS, OUT_STREAM, RUN_STREAM};
+use crate::subjects::{self, LABELS, OUT_STREAM, RUN_STREAM, token};
 
+/// Messages that are on their way to a reader, each of 1 MiB at most unless the server allows more.
+const MAX_BATCH: i64 = 16;
 /// What a message may have beside its payload.
 const OVERHEAD_BYTES: usize = 4096;
 /// A request about an execution is good for as long.
@@ -69,6 +72,18 @@ pub struct Nats {
     /// Changes with each connection: what was asked for on the one before is forgotten.
     pub(crate) connected: watch::Receiver<()>,
 }
+
+/// A request to run something, as a message.
+pub(crate) struct Message {
+    subject: String,
+    headers: HeaderMap,
+    payload: Bytes,
+    /// What tells it from others with its ID: see [`request_digest`].
+    pub(crate) digests: Digests,
+}
+
+/// That of a request whose caller is not known, and that of one whose caller is this side.
+pub(crate) type Digests = [String; 2];
 
 /// What became of a withdrawal.
 pub(crate) enum Withdrawal {
@@ -117,10 +132,7 @@ impl Nats {
     pub async fn agents(&self, label: &str) -> Result<Vec<String>, NatsError> {
         let failed = |error: &dyn std::error::Error| NatsError::Agents {
             server: self.server.clone(),
-            reason: match error.source() {
-                Some(cause) => format!("{error}: {cause}"),
-                None => error.to_string(),
-            },
+            reason: format!("{}; has a telexec-nats used it, and has it JetStream?", root_cause(error)),
         };
         let stream = self.stream(RUN_STREAM).await.map_err(|error| failed(&*error))?;
         let has_label = |labels: &String| labels.split(',').any(|one| one == label);
@@ -128,14 +140,14 @@ impl Nats {
         let mut consumers = stream.consumers();
         while let Some(consumer) = consumers.try_next().await.map_err(|error| failed(&error))? {
             if consumer.config.metadata.get(LABELS).is_some_and(has_label) {
-                names.extend(subjects::agent_of(&consumer.name).map(str::to_owned));
+                names.extend(subjects::agent_of(&consumer.name).and_then(|name| token(name).ok()));
             }
         }
         names.sort_unstable();
         Ok(names)
     }
 
-    /// The error of an agent that does not answer.
+    /// The error of an agent that has not got a request, or cannot have.
     pub(crate) fn unreachable(&self, agent: &str, cause: &str) -> Status {
         let endpoint = format!("{}/{agent}", self.server.replace("tls://", "nats+tls://"));
         error_to_status(&ExecutorError::Unreachable { endpoint, source: cause.into() })
@@ -145,11 +157,11 @@ impl Nats {
     ///
     /// # Errors
     /// What the agent answers, or that it does not.
-    pub(crate) async fn ask<A: Message + Default>(
+    pub(crate) async fn ask<A: prost::Message + Default>(
         &self,
         agent: &str,
         method: &str,
-        request: &impl Message,
+        request: &impl prost::Message,
         timeout: Duration,
     ) -> Result<A, Status> {
         let (subject, payload) = (subjects::control(agent), request.encode_to_vec());
@@ -161,48 +173,63 @@ impl Nats {
         self.sign(&subject, &mut headers, &payload, REQUEST_AGE)?;
         let request = Request::new().headers(headers).payload(payload.into()).timeout(Some(timeout));
         let answer = self.client.send_request(subject, request).await.map_err(|error| match error.kind() {
-            RequestErrorKind::NoResponders => self.unreachable(agent, "no telexec-nats of this name is connected"),
-            RequestErrorKind::TimedOut => self.unreachable(agent, &format!("no answer within {timeout:?}")),
-            _ => self.unreachable(agent, &error.to_string()),
+            RequestErrorKind::NoResponders => {
+                self.unreachable(agent, "no agent of this name is connected to the NATS server")
+            }
+            // it may have been done
+            RequestErrorKind::TimedOut => Status::unavailable(format!("{agent} did not answer within {timeout:?}")),
+            _ => Status::unavailable(format!("{agent} cannot be asked: {error}")),
         })?;
         if let Some(status) = answer.headers.as_ref().and_then(status_of) {
-            return Err(status);
+            // the other side names its own endpoint
+            return Err(match error_from_status(&status) {
+                ExecutorError::Unreachable { source, .. } => self.unreachable(agent, &source.to_string()),
+                _ => status,
+            });
         }
         A::decode(answer.payload).map_err(|error| Status::internal(format!("{agent} answered {method}: {error}")))
     }
 
-    /// Adds a request to the queue of an agent or a label. It is not started later than after `within`. Its digests, as one
-    /// that has a caller and as one that has none.
+    /// A request to an agent or a label, which is not started later than after `within`.
     ///
     /// # Errors
-    /// It is not in the queue, or perhaps.
-    pub(crate) async fn publish(
-        &self,
-        address: &str,
-        request: &ExecuteRequest,
-        within: Duration,
-    ) -> Result<[String; 2], Status> {
-        let (subject, payload) = (subjects::run(address), request.encode_to_vec());
+    /// It is too long.
+    pub(crate) fn message(&self, address: &str, request: &ExecuteRequest, within: Duration) -> Result<Message, Status> {
+        let (subject, payload) = (subjects::run(address), Bytes::from(request.encode_to_vec()));
         self.check_size(payload.len())?;
+        let key = self.signer.as_ref().map(Signer::key).unwrap_or_default();
+        let digests = [request_digest(&payload, ""), request_digest(&payload, &key)];
         let mut headers = HeaderMap::new();
         headers::set(&mut headers, CONTENT_TYPE, Format::Binary.content_type());
-        headers.insert(NATS_MESSAGE_ID, &*request.execution_id);
+        // another request with this ID is another message, and refused by its agent
+        let [digest, _] = &digests;
+        headers.insert(NATS_MESSAGE_ID, &*format!("{}/{address}/{digest}", request.execution_id));
         self.sign(&subject, &mut headers, &payload, within)?;
+        Ok(Message { subject, headers, payload, digests })
+    }
+
+    /// Adds a request to its queue; its sequence there.
+    ///
+    /// # Errors
+    /// It is not in the queue ([`ExecutorError::Unreachable`]), or perhaps.
+    pub(crate) async fn publish(&self, message: &Message) -> Result<u64, Status> {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            match self.store(&subject, &headers, &payload).await {
-                Ok(()) => {
-                    let key = self.signer.as_ref().map(Signer::key).unwrap_or_default();
-                    return Ok([request_digest(&payload, ""), request_digest(&payload, &key)]);
-                }
+            match self.store(&message.subject, &message.headers, &message.payload).await {
+                Ok(sequence) => return Ok(sequence),
                 // a repeat is dropped, by its message id
                 Err(PublishErrorKind::TimedOut) if attempt < STORE_ATTEMPTS => {}
                 Err(PublishErrorKind::StreamNotFound) => {
-                    let cause = format!("there is no stream {RUN_STREAM}: no telexec-nats has used this server");
-                    return Err(self.unreachable(address, &cause));
+                    let cause = format!(
+                        "there is no stream {RUN_STREAM}: no telexec-nats has used this NATS server, or it has no JetStream"
+                    );
+                    return Err(self.unreachable(&message.subject, &cause));
                 }
-                Err(error) => return Err(self.unreachable(address, &format!("the request cannot be stored: {error}"))),
+                Err(error) => {
+                    let text = format!("the NATS server {} has not taken the request: {error}", self.server);
+                    return Err(Status::unavailable(text));
+                }
             }
         }
     }
@@ -214,18 +241,23 @@ impl Nats {
         headers::set(&mut headers, headers::MESSAGE, "its caller withdrew it before it was started");
         headers.insert(NATS_MESSAGE_ID, &*format!("{id}/withdrawn"));
         headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, "0");
-        match self.store(&subjects::out(id), &headers, &[]).await {
-            Ok(()) => Withdrawal::Withdrawn,
+        match self.store(&subjects::out(id), &headers, &Bytes::new()).await {
+            Ok(_) => Withdrawal::Withdrawn,
             Err(PublishErrorKind::WrongLastSequence) => Withdrawal::TooLate,
             Err(_) => Withdrawal::Unknown,
         }
     }
 
-    async fn store(&self, subject: &str, headers: &HeaderMap, payload: &[u8]) -> Result<(), PublishErrorKind> {
-        let published =
-            self.context.publish_with_headers(subject.to_owned(), headers.clone(), payload.to_vec().into()).await;
+    /// Removes a request from its queue that was withdrawn; where that is not permitted, its agent does.
+    pub(crate) async fn remove(&self, sequence: u64) {
+        let Ok(stream) = self.stream(RUN_STREAM).await else { return };
+        let _ = tokio::time::timeout(STORE_TIMEOUT, stream.delete_message(sequence)).await;
+    }
+
+    async fn store(&self, subject: &str, headers: &HeaderMap, payload: &Bytes) -> Result<u64, PublishErrorKind> {
+        let published = self.context.publish_with_headers(subject.to_owned(), headers.clone(), payload.clone()).await;
         match published {
-            Ok(stored) => stored.await.map(drop).map_err(|error| error.kind()),
+            Ok(stored) => stored.await.map(|stored| stored.sequence).map_err(|error| error.kind()),
             Err(error) => Err(error.kind()),
         }
     }
@@ -243,6 +275,7 @@ impl Nats {
                 0 => DeliverPolicy::All,
                 after => DeliverPolicy::ByStartSequence { start_sequence: after + 1 },
             },
+            max_batch: MAX_BATCH,
             ..OrderedConfig::default()
         };
         let reading = async { Ok(self.stream(OUT_STREAM).await?.create_consumer(config).await?.messages().await?) };
@@ -263,7 +296,7 @@ impl Nats {
     }
 
     fn unreadable(&self, error: &dyn std::fmt::Display) -> Status {
-        self.unreachable("events", &error.to_string())
+        Status::unavailable(format!("events cannot be read from the NATS server {}: {error}", self.server))
     }
 
     async fn stream(&self, name: &str) -> Result<Stream<()>, async_nats::Error> {
@@ -290,4 +323,12 @@ impl Nats {
         let text = format!("the request has {bytes} bytes, and the NATS server takes messages of {most} at most");
         Err(Status::invalid_argument(text))
     }
+}
+
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut last = error;
+    while let Some(cause) = last.source() {
+        last = cause;
+    }
+    last.to_string()
 }

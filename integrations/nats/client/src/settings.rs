@@ -84,6 +84,9 @@ impl Settings {
 /// # Errors
 /// The file cannot be read, or has none.
 pub fn seed(file: &Path) -> Result<(String, KeyPair), BadFile> {
+    if file.to_str().is_some_and(|text| KeyPair::from_seed(text).is_ok()) {
+        return Err(BadFile::new(Path::new("S..."), &"this is a seed, and not the name of a file that has it"));
+    }
     let text = std::fs::read_to_string(file).map_err(|error| BadFile::new(file, &error))?;
     let seed = text.trim();
     let pair = KeyPair::from_seed(seed).map_err(|_| BadFile::new(file, &"it has no nkey seed (SU...)"))?;

@@ -1,5 +1,7 @@
 //! Names on the NATS server: subjects, streams and consumers.
 
+use telexec_executor::{ExecutionId, InvalidCommand};
+
 /// The stream of requests, and that of events.
 pub const RUN_STREAM: &str = "TELEXEC_RUN";
 /// See [`RUN_STREAM`].
@@ -38,6 +40,20 @@ pub fn out(id: &str) -> String {
 /// Where requests about executions are sent to, for an agent's name or `label:LABEL`.
 pub fn control(address: &str) -> String {
     format!("telexec.ctl.{address}")
+}
+
+/// An execution ID becomes a part of subjects, where dots separate.
+///
+/// # Errors
+/// It ends with a dot, or has two in a row.
+pub fn check_id(id: &ExecutionId) -> Result<(), InvalidCommand> {
+    match id.as_str().split('.').any(str::is_empty) {
+        true => Err(InvalidCommand::new(
+            "execution_id",
+            "must not end with a dot, or have two in a row: it is a part of a subject",
+        )),
+        false => Ok(()),
+    }
 }
 
 /// The consumer that takes an agent's requests.

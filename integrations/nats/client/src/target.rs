@@ -36,7 +36,7 @@ pub struct InvalidNatsTarget(String);
 impl NatsTarget {
     /// Whether a text is meant as one.
     pub fn is_meant(text: &str) -> bool {
-        text.starts_with("nats:") || text.starts_with("nats+tls:")
+        text.starts_with("nats://") || text.starts_with("nats+tls://")
     }
 
     /// The server's URL, as the library for NATS takes it.

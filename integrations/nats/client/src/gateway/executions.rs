@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt, stream};
 use telexec_executor::{Attach, ExecutionId, ExecutorError, OnDisconnect};
-use telexec_proto::convert::{attach_from_wire, error_to_status};
+use telexec_proto::convert::{attach_from_wire, error_from_status, error_to_status};
 use telexec_proto::timeout;
 use telexec_proto::v1::execution_service_server::ExecutionService;
 use telexec_proto::v1::{
@@ -13,13 +13,15 @@ use telexec_proto::v1::{
     InteractRequest, ListExecutionsRequest, ListExecutionsResponse, ResizeTerminalRequest, ResizeTerminalResponse,
     RunResponse, SignalExecutionRequest, SignalExecutionResponse, WriteInputRequest, WriteInputResponse,
 };
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::answers::not_found;
 use super::following::Following;
-use super::{Gateway, normal, polled};
+use super::{Gateway, check_id, normal, polled};
 use crate::Address;
 use crate::cancel::{CancelOnDrop, Cancellation};
+use crate::events::First;
+use crate::nats::Digests;
 
 /// As much input goes into one message.
 const INPUT_BYTES: usize = 128 * 1024;
@@ -30,7 +32,13 @@ pub(super) type Events = Pin<Box<dyn Stream<Item = Result<ExecutionEvent, Status
 
 impl Gateway {
     pub(super) fn cancel_on_drop(&self, id: &str, ends: bool) -> CancelOnDrop {
-        let pending = ends.then(|| Cancellation { nats: self.0.nats.clone(), id: id.to_owned() });
+        self.cancel_on_drop_of(id, ends, None)
+    }
+
+    /// Ends only what has one of these digests.
+    fn cancel_on_drop_of(&self, id: &str, ends: bool, digests: Option<Digests>) -> CancelOnDrop {
+        let (nats, id) = (self.0.nats.clone(), id.to_owned());
+        let pending = ends.then_some(Cancellation { nats, id, digests, sequence: None });
         CancelOnDrop::new(pending, self.0.cancellations.clone())
     }
 
@@ -38,12 +46,21 @@ impl Gateway {
     async fn start(&self, request: ExecuteRequest) -> Result<Events, Status> {
         let ends = request.on_disconnect != i32::from(DisconnectPolicy::Detach);
         let yield_after = request.yield_after.map(|delay| Duration::try_from(delay).unwrap_or_default());
-        let request = normal(request);
+        let request = normal(request)?;
         let id = request.execution_id.clone();
-        let cancel = self.cancel_on_drop(&id, ends);
-        let digests = self.0.nats.publish(&self.0.address.subject(), &request, self.start_within()).await?;
+        let message = self.0.nats.message(&self.0.address.subject(), &request, self.start_within())?;
+        let mut cancel = self.cancel_on_drop_of(&id, ends, Some(message.digests.clone()));
+        match self.0.nats.publish(&message).await {
+            Ok(sequence) => cancel.queued(sequence),
+            Err(status) => {
+                if matches!(error_from_status(&status), ExecutorError::Unreachable { .. }) {
+                    cancel.disarm();
+                }
+                return Err(status);
+            }
+        }
         let mut following = Following::open(self, &id, cancel).await?;
-        following.expect(digests);
+        following.expect(message.digests);
         let started = following.start(self.start_within()).await?;
         following.promote_after(yield_after);
         Ok(stream::iter([Ok(started)]).chain(following.into_events()).boxed())
@@ -51,22 +68,27 @@ impl Gateway {
 
     /// Follows what a message has started, or else the agent's own.
     async fn follow(&self, id: &ExecutionId, from: Attach) -> Result<Events, Status> {
+        check_id(id.as_str())?;
         let first = self.0.nats.first(id.as_str()).await?;
-        let agent = match (&self.0.address, first) {
-            (Address::Agent(name), None) if self.0.options.queue.is_none() => {
-                return polled::follow(self.clone(), name.clone(), id.clone(), from).await;
+        let waits = self.0.options.queue.is_some();
+        match (&self.0.address, first) {
+            (Address::Agent(name), Some(First { agent: Some(other), .. })) if *name != other => {
+                return Err(not_found(id.as_str()));
             }
-            (Address::Label(_), None) if self.0.options.queue.is_none() => return Err(not_found(id.as_str())),
-            (_, first) => first.and_then(|first| first.agent),
-        };
-        match (&self.0.address, &agent) {
-            (Address::Agent(name), Some(other)) if name != other => return Err(not_found(id.as_str())),
+            (Address::Agent(name), None) => {
+                match polled::follow(self.clone(), name.clone(), id.clone(), from).await {
+                    // it may be in the queue
+                    Err(status) if waits && matches!(status.code(), Code::NotFound | Code::Unavailable) => {}
+                    followed => return followed,
+                }
+            }
+            (Address::Label(_), None) if !waits => return Err(not_found(id.as_str())),
             _ => {}
         }
         let cancel = self.cancel_on_drop(id.as_str(), from.on_disconnect == OnDisconnect::Kill);
         let mut following = Following::open(self, id.as_str(), cancel).await?;
         following.skip_to(from.position);
-        let started = following.await_start(self.0.options.queue).await?;
+        let started = following.await_start(waits.then(|| self.start_within())).await?;
         Ok(stream::iter([Ok(started)]).chain(following.into_events()).boxed())
     }
 }

@@ -8,14 +8,15 @@ use futures_util::{Stream, StreamExt, stream};
 use telexec_proto::v1::{ExecutionEvent, GetAgentRequest, GetAgentResponse, Promoted, execution_event};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
-use tonic::Status;
+use tonic::{Code, Status};
 
-use super::answers::{already_exists, not_found};
+use super::answers::already_exists;
 use super::{Gateway, Shared};
+use crate::Address;
 use crate::agent::Options;
 use crate::cancel::CancelOnDrop;
 use crate::events::{First, Item, after, is_last};
-use crate::nats::{Nats, Withdrawal};
+use crate::nats::{Digests, Nats, Withdrawal};
 
 /// After as long without a message, the agent is asked whether it is still there.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -29,6 +30,8 @@ pub(super) struct Following {
     nats: Arc<Nats>,
     /// The agent that was asked for, or the label.
     address: String,
+    /// The agent, if one was asked for.
+    name: Option<String>,
     id: String,
     messages: Ordered,
     connected: watch::Receiver<()>,
@@ -39,7 +42,7 @@ pub(super) struct Following {
     /// The agent that has it, once that is known.
     agent: Option<String>,
     /// Those of the request, if it is this side's.
-    digests: Option<[String; 2]>,
+    digests: Option<Digests>,
     /// Output before this position is not wanted.
     position: u64,
     promotion: Option<Instant>,
@@ -62,6 +65,10 @@ impl Following {
         Ok(Self {
             nats: Arc::clone(nats),
             address: address.subject(),
+            name: match address {
+                Address::Agent(name) => Some(name.clone()),
+                Address::Label(_) => None,
+            },
             id: id.to_owned(),
             messages: nats.events(id, 0).await?,
             connected,
@@ -78,7 +85,7 @@ impl Following {
     }
 
     /// The request that is to be followed, and no other with its ID.
-    pub(super) fn expect(&mut self, digests: [String; 2]) {
+    pub(super) fn expect(&mut self, digests: Digests) {
         self.digests = Some(digests);
     }
 
@@ -93,21 +100,45 @@ impl Following {
 
     /// The start. If no agent has taken the request in time, it is withdrawn.
     pub(super) async fn start(&mut self, within: Duration) -> Result<ExecutionEvent, Status> {
-        let taken = timeout_at(Instant::now() + within + MARGIN, self.taken()).await;
-        match taken {
-            Ok(Some(event)) => return event,
+        match timeout_at(Instant::now() + within + MARGIN, self.taken()).await {
+            Ok(Some(event)) => return self.unless_expired(event),
             Ok(None) => {}
-            Err(_) => match self.nats.withdraw(&self.id).await {
-                Withdrawal::Withdrawn => {
-                    self.cancel.disarm();
-                    let cause = format!("no agent has taken the command within {within:?}: it is withdrawn");
-                    return Err(self.nats.unreachable(&self.address, &cause));
-                }
-                // its start comes, or its failure
-                Withdrawal::TooLate | Withdrawal::Unknown => {}
-            },
+            Err(_) => self.withdraw(within).await?,
         }
-        self.next().await
+        let event = self.next().await;
+        self.unless_expired(event)
+    }
+
+    /// A command that an agent has found too late has not timed out: it has not run.
+    fn unless_expired(&self, event: Result<ExecutionEvent, Status>) -> Result<ExecutionEvent, Status> {
+        event.map_err(|status| match status.code() {
+            Code::DeadlineExceeded => self.nats.unreachable(&self.address, status.message()),
+            _ => status,
+        })
+    }
+
+    /// # Errors
+    /// It will not be started. Otherwise an agent has it.
+    async fn withdraw(&mut self, within: Duration) -> Result<(), Status> {
+        let begin = Instant::now();
+        loop {
+            let cause = match self.nats.withdraw(&self.id).await {
+                Withdrawal::TooLate => return Ok(()),
+                Withdrawal::Withdrawn => "it is withdrawn",
+                Withdrawal::Unknown => match self.nats.first(&self.id).await {
+                    Ok(Some(_)) => return Ok(()),
+                    Ok(None) => "it has expired",
+                    Err(status) if begin.elapsed() >= self.options.give_up_after => return Err(status),
+                    Err(_) => {
+                        sleep(RETRY_DELAY).await;
+                        continue;
+                    }
+                },
+            };
+            self.cancel.disarm();
+            let cause = format!("no agent has taken the command within {within:?} (it may be busy): {cause}");
+            return Err(self.nats.unreachable(&self.address, &cause));
+        }
     }
 
     /// The start of what is attached to, which may have to be waited for.
@@ -118,7 +149,8 @@ impl Following {
             Ok(None) => self.next().await,
             Err(_) => {
                 self.cancel.disarm();
-                Err(not_found(&self.id))
+                let cause = format!("{} has not started within {within:?}; it may still be in the queue", self.id);
+                Err(self.nats.unreachable(&self.address, &cause))
             }
         }
     }
@@ -141,6 +173,7 @@ impl Following {
     async fn next(&mut self) -> Result<ExecutionEvent, Status> {
         loop {
             let promotion = self.promotion;
+            let silence = self.silence();
             let item = tokio::select! {
                 item = self.item() => item,
                 () = until(promotion) => {
@@ -148,8 +181,8 @@ impl Following {
                     let promoted = Promoted { execution_id: self.id.clone() };
                     return Ok(ExecutionEvent { event: Some(execution_event::Event::Promoted(promoted)), position: 0 });
                 }
-                () = sleep(SILENCE) => {
-                    self.check_agent().await?;
+                (asked, is_there) = silence => {
+                    self.note(asked, is_there)?;
                     continue;
                 }
             };
@@ -162,12 +195,47 @@ impl Following {
         }
     }
 
+    /// Asks the agent whether it is there, after a while without messages: when it was asked, and whether it answered.
+    fn silence(&self) -> impl Future<Output = (Instant, bool)> + use<> {
+        let (nats, timeout) = (Arc::clone(&self.nats), self.options.connect_timeout);
+        // with a queue it is waited for
+        let agent = self.agent.clone().filter(|_| self.options.queue.is_none());
+        async move {
+            sleep(SILENCE).await;
+            let asked = Instant::now();
+            let Some(agent) = agent else { return (asked, true) };
+            let answer = nats.ask::<GetAgentResponse>(&agent, "GetAgent", &GetAgentRequest {}, timeout).await;
+            (asked, answer.is_ok())
+        }
+    }
+
+    /// # Errors
+    /// The agent has not answered for too long.
+    fn note(&mut self, asked: Instant, is_there: bool) -> Result<(), Status> {
+        if is_there {
+            self.away = None;
+            return Ok(());
+        }
+        let away = *self.away.get_or_insert(asked);
+        if away.elapsed() < self.options.give_up_after {
+            return Ok(());
+        }
+        let agent = self.agent.as_deref().unwrap_or(&self.address);
+        let text = format!("{agent} has not answered for {:?}; the command may still be running", away.elapsed());
+        Err(Status::unavailable(text))
+    }
+
     /// An agent has it.
     ///
     /// # Errors
-    /// It has another request with this ID, which is not ended in turn.
+    /// It has another request with this ID, or another agent has it: that is not ended in turn.
     fn claimed(&mut self, first: First) -> Result<(), Status> {
-        let is_other = |digests: &[String; 2]| first.request.as_ref().is_some_and(|request| !digests.contains(request));
+        let is_other = |digests: &Digests| {
+            let other_request = first.request.as_ref().is_some_and(|request| !digests.contains(request));
+            let other_agent =
+                first.agent.as_ref().is_some_and(|agent| self.name.as_ref().is_some_and(|name| name != agent));
+            other_request || other_agent
+        };
         if self.digests.as_ref().is_some_and(is_other) {
             self.cancel.disarm();
             return Err(already_exists(&self.id));
@@ -180,6 +248,7 @@ impl Following {
     fn event(&mut self, item: Item) -> Option<Result<ExecutionEvent, Status>> {
         match item {
             Item::Claimed(_) => None,
+            Item::Malformed(status) => Some(Err(status)),
             Item::Failed(status) => {
                 self.cancel.disarm();
                 Some(Err(status))
@@ -216,29 +285,6 @@ impl Following {
             }
             self.is_stale = true;
         }
-    }
-
-    /// # Errors
-    /// It has not answered for too long, and nobody wants to wait.
-    async fn check_agent(&mut self) -> Result<(), Status> {
-        let Some(agent) = self.agent.clone().filter(|_| self.options.queue.is_none()) else { return Ok(()) };
-        let asked = Instant::now();
-        let answer = self
-            .nats
-            .ask::<GetAgentResponse>(&agent, "GetAgent", &GetAgentRequest {}, self.options.connect_timeout)
-            .await;
-        if answer.is_ok() {
-            self.away = None;
-            return Ok(());
-        }
-        let away = *self.away.get_or_insert(asked);
-        if away.elapsed() < self.options.give_up_after {
-            return Ok(());
-        }
-        // there is nobody to end it
-        self.cancel.disarm();
-        let text = format!("{agent} has not answered for {:?}; the command may still be running", away.elapsed());
-        Err(Status::unavailable(text))
     }
 
     /// The remaining events, to the last or the first error.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use telexec_proto::convert::error_to_status;
 use telexec_proto::v1::agent_service_server::AgentServiceServer;
 use telexec_proto::v1::execution_service_server::ExecutionServiceServer;
 use telexec_proto::v1::{DisconnectPolicy, ExecuteRequest, GetAgentRequest, GetAgentResponse};
@@ -27,7 +28,7 @@ use tower::ServiceExt;
 use tracing::debug;
 
 use crate::agent::Options;
-use crate::{Address, Nats};
+use crate::{Address, Nats, subjects};
 
 /// Longer than that no request is good.
 const MAX_QUEUE: Duration = Duration::from_secs(24 * 3600 - 10);
@@ -40,7 +41,7 @@ struct Shared {
     nats: Arc<Nats>,
     address: Address,
     options: Options,
-    /// Which end what was dropped.
+    /// Tasks that cancel what was dropped.
     cancellations: TaskTracker,
 }
 
@@ -78,8 +79,9 @@ impl Gateway {
 
     /// Adds a request to the queue; its execution ID.
     pub(crate) async fn enqueue(&self, request: ExecuteRequest) -> Result<String, Status> {
-        let request = normal(request);
-        self.0.nats.publish(&self.0.address.subject(), &request, self.start_within()).await?;
+        let request = normal(request)?;
+        let message = self.0.nats.message(&self.0.address.subject(), &request, self.start_within())?;
+        self.0.nats.publish(&message).await?;
         Ok(request.execution_id)
     }
 
@@ -91,22 +93,33 @@ impl Gateway {
 }
 
 /// Without what has no meaning here, so that a repeat is equal, and with an ID.
-fn normal(mut request: ExecuteRequest) -> ExecuteRequest {
+///
+/// # Errors
+/// The ID is invalid.
+fn normal(mut request: ExecuteRequest) -> Result<ExecuteRequest, Status> {
     if request.execution_id.is_empty() {
         request.execution_id = uuid::Uuid::now_v7().to_string();
     }
-    ExecuteRequest {
+    check_id(&request.execution_id)?;
+    Ok(ExecuteRequest {
         on_disconnect: DisconnectPolicy::Unspecified.into(),
         disconnect_grace: None,
         yield_after: None,
         ..request
-    }
+    })
+}
+
+/// # Errors
+/// No execution can have this ID here.
+fn check_id(id: &str) -> Result<(), Status> {
+    let checked = id.parse().and_then(|id| subjects::check_id(&id));
+    checked.map_err(|error| error_to_status(&error.into()))
 }
 
 async fn answer(routes: Routes, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
     let service = request.uri().path().split('/').nth(1).unwrap_or_default();
     if [file_service_server::SERVICE_NAME, forward_service_server::SERVICE_NAME].contains(&service) {
-        let text = "files and connections are not carried by NATS: use an address of the agent";
+        let text = "not possible by way of NATS, which has neither files nor connections";
         return Ok(Status::unimplemented(text).into_http());
     }
     routes.oneshot(request.map(Body::new)).await

@@ -44,7 +44,7 @@ pub(super) async fn follow(gateway: Gateway, agent: String, id: ExecutionId, fro
         let mut polled = polled?;
         let event = polled.next().await;
         let goes_on = event.as_ref().is_ok_and(|event| !is_last(event));
-        if !goes_on {
+        if event.as_ref().is_ok_and(is_last) || event.as_ref().is_err_and(|status| status.code() == Code::NotFound) {
             polled.cancel.disarm();
         }
         Some((event, goes_on.then_some(polled)))
@@ -60,8 +60,11 @@ impl Polled {
             let answer = self.gateway.0.nats.ask(&self.agent, "Attach", &self.request, TIMEOUT).await;
             let event: ExecutionEvent = match answer {
                 Ok(event) => event,
-                Err(status) if status.code() == Code::DeadlineExceeded => continue,
-                Err(status) if status.code() == Code::Unavailable => {
+                Err(status) if status.code() == Code::DeadlineExceeded => {
+                    self.away = None;
+                    continue;
+                }
+                Err(status) if matches!(status.code(), Code::Unavailable | Code::ResourceExhausted) => {
                     let away = *self.away.get_or_insert(asked);
                     if away.elapsed() >= self.gateway.0.options.give_up_after {
                         return Err(Status::unavailable(status.message()));
