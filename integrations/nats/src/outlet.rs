@@ -228,7 +228,9 @@ fn progress(last: &StreamMessage) -> Result<Progress, Malformed> {
     }
     let event: ExecutionEvent = Format::of(&last.headers)?.decode(EVENT, &last.payload)?;
     Ok(match event.event {
-        Some(Wire::Stdout(data) | Wire::Stderr(data)) => Progress::Started(event.position + data.len() as u64),
+        Some(Wire::Stdout(data) | Wire::Stderr(data)) => {
+            Progress::Started(event.position.saturating_add(data.len() as u64))
+        }
         Some(Wire::Gap(gap)) => Progress::Started(gap.resume_position),
         Some(Wire::Started(_)) | None => Progress::Started(0),
         Some(Wire::Exited(_) | Wire::Promoted(_) | Wire::AlreadyRunning(_)) => Progress::Ended,

@@ -149,14 +149,14 @@ async def queues(site, cli):
         found = subprocess.run([sys.executable, "-c", PENDING, site.url], capture_output=True, text=True, check=True)
         return int(found.stdout)
 
-    await cli.until("it is in the queue", lambda: pending() == 2)
+    await cli.until("it is in the queue", lambda: pending() == 1)
     run.send_signal(signal.SIGINT)
     assert await asyncio.to_thread(run.wait, 30) == 130
     id = cli.expect(0, None, "exec", "-d", "--queue", "1h", "@late", "-c", f"echo queued | tee -a {ran}; exit 7").strip()
     cli.expect(255, "", "attach", "--queue", "1s", "@late", id, says="may still be in the queue")
     waiting = cli.start("attach", "--queue", "1h", "@late", id)
     following = cli.start("exec", "--queue", "1h", "@late", "-c", f"echo followed | tee -a {ran}; exit 8")
-    await cli.until("all are in the queue", lambda: pending() == 4)
+    await cli.until("all are in the queue", lambda: pending() == 2)
     site.start_agent("late")
     site.start_bridge("late", "--label", "web")
     stdout, stderr = await asyncio.to_thread(waiting.communicate, timeout=60)

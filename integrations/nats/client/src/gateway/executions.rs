@@ -50,17 +50,14 @@ impl Gateway {
         let id = request.execution_id.clone();
         let message = self.0.nats.message(&self.0.address.subject(), &request, self.start_within())?;
         let mut cancel = self.cancel_on_drop_of(&id, ends, Some(message.digests.clone()));
-        match self.0.nats.publish(&message).await {
-            Ok(sequence) => cancel.queued(sequence),
-            Err(status) => {
-                if matches!(error_from_status(&status), ExecutorError::Unreachable { .. }) {
-                    cancel.disarm();
-                }
-                return Err(status);
+        let sequence = self.0.nats.publish(&message).await.inspect_err(|status| {
+            if matches!(error_from_status(status), ExecutorError::Unreachable { .. }) {
+                cancel.disarm();
             }
-        }
+        })?;
+        cancel.queued(sequence);
         let mut following = Following::open(self, &id, cancel).await?;
-        following.expect(message.digests);
+        following.expect(message.digests, sequence);
         let started = following.start(self.start_within()).await?;
         following.promote_after(yield_after);
         Ok(stream::iter([Ok(started)]).chain(following.into_events()).boxed())

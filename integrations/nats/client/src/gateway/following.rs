@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull::Ordered;
 use futures_util::{Stream, StreamExt, stream};
-use telexec_proto::v1::{ExecutionEvent, GetAgentRequest, GetAgentResponse, Promoted, execution_event};
+use telexec_proto::v1::{ExecutionEvent, Gap, GetAgentRequest, GetAgentResponse, Promoted, execution_event};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tonic::{Code, Status};
@@ -43,7 +43,11 @@ pub(super) struct Following {
     agent: Option<String>,
     /// Those of the request, if it is this side's.
     digests: Option<Digests>,
-    /// Output before this position is not wanted.
+    /// Its sequence in the queue.
+    request: Option<u64>,
+    /// An event that was held up by a gap before it.
+    late: Option<ExecutionEvent>,
+    /// Output before this position is not wanted, or was delivered.
     position: u64,
     promotion: Option<Instant>,
     /// Since then the agent does not answer.
@@ -76,6 +80,8 @@ impl Following {
             sequence: 0,
             agent: None,
             digests: None,
+            request: None,
+            late: None,
             position: 0,
             promotion: None,
             away: None,
@@ -84,9 +90,9 @@ impl Following {
         })
     }
 
-    /// The request that is to be followed, and no other with its ID.
-    pub(super) fn expect(&mut self, digests: Digests) {
-        self.digests = Some(digests);
+    /// The request that is to be followed, and no other with its ID; `sequence` is that in its queue.
+    pub(super) fn expect(&mut self, digests: Digests, sequence: u64) {
+        (self.digests, self.request) = (Some(digests), Some(sequence));
     }
 
     pub(super) fn skip_to(&mut self, position: u64) {
@@ -124,7 +130,12 @@ impl Following {
         loop {
             let cause = match self.nats.withdraw(&self.id).await {
                 Withdrawal::TooLate => return Ok(()),
-                Withdrawal::Withdrawn => "it is withdrawn",
+                Withdrawal::Withdrawn => {
+                    if let Some(sequence) = self.request {
+                        self.nats.remove(sequence).await;
+                    }
+                    "it is withdrawn"
+                }
                 Withdrawal::Unknown => match self.nats.first(&self.id).await {
                     Ok(Some(_)) => return Ok(()),
                     Ok(None) => "it has expired",
@@ -171,6 +182,9 @@ impl Following {
 
     /// The next event. Must not be called after the last, or an error.
     async fn next(&mut self) -> Result<ExecutionEvent, Status> {
+        if let Some(event) = self.late.take() {
+            return Ok(event);
+        }
         loop {
             let promotion = self.promotion;
             let silence = self.silence();
@@ -257,9 +271,28 @@ impl Following {
                 if is_last(&event) {
                     self.cancel.disarm();
                 }
-                after(event, self.position).map(Ok)
+                after(event, self.position).map(|event| Ok(self.in_order(event)))
             }
         }
+    }
+
+    /// The event, or a gap before it where messages are missing.
+    fn in_order(&mut self, event: ExecutionEvent) -> ExecutionEvent {
+        use execution_event::Event;
+        let end = match &event.event {
+            Some(Event::Stdout(data) | Event::Stderr(data)) => event.position.saturating_add(data.len() as u64),
+            Some(Event::Gap(gap)) => gap.resume_position,
+            _ => return event,
+        };
+        let is_output = !matches!(event.event, Some(Event::Gap(_)));
+        let missing = is_output && event.position > self.position;
+        self.position = end;
+        if !missing {
+            return event;
+        }
+        let gap = Gap { resume_position: event.position };
+        self.late = Some(event);
+        ExecutionEvent { event: Some(Event::Gap(gap)), position: 0 }
     }
 
     /// The next message, however long the server is away. May be dropped at any time.

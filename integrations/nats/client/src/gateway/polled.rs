@@ -77,7 +77,7 @@ impl Polled {
             self.away = None;
             match &event.event {
                 Some(Event::Stdout(data) | Event::Stderr(data)) => {
-                    self.request.position = event.position + data.len() as u64;
+                    self.request.position = event.position.saturating_add(data.len() as u64);
                 }
                 Some(Event::Gap(gap)) => self.request.position = gap.resume_position,
                 _ => {}
