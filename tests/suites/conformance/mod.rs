@@ -146,8 +146,9 @@ telexec_tests::everywhere! {
     a_foreign_page_token_is_refused,
 }
 
-// By way of a NATS server other things hold of four: a request is one message, of 1 MiB at most; what failed to start has used
-// its ID; a deadline is a timeout; and who does not read holds up nobody, since events are kept.
+// A part of them by way of a NATS server: those that it can change, since each needs programs of its own. Of the others these
+// do not hold there: a request is one message, of 1 MiB at most; what failed to start has used its ID; a deadline is a timeout;
+// and who does not read holds up nobody, since events are kept.
 telexec_tests::at_place! { nats:
     streams_are_kept_apart,
     output_arrives_while_the_command_runs,
