@@ -44,8 +44,8 @@ async fn shared_server() -> Option<String> {
 
 /// What its file of ports says.
 fn listening(directory: &Path) -> Option<String> {
-    let files = directory.read_dir().ok()?.flatten().map(|entry| entry.path());
-    let ports = files.filter(|path| path.extension().is_some_and(|extension| extension == "ports")).next()?;
+    let mut files = directory.read_dir().ok()?.flatten().map(|entry| entry.path());
+    let ports = files.find(|path| path.extension().is_some_and(|extension| extension == "ports"))?;
     let ports: serde_json::Value = serde_json::from_slice(&std::fs::read(ports).ok()?).ok()?;
     ports["nats"][0].as_str()?.strip_prefix("nats://").map(str::to_owned)
 }

@@ -21,7 +21,7 @@ pub(crate) struct First {
 pub(crate) enum Item {
     /// An agent has it, and may have started it.
     Claimed(First),
-    Event(ExecutionEvent),
+    Event(Box<ExecutionEvent>),
     /// The last: there is no further event.
     Failed(Status),
     /// It was not written by telexec-nats, or by another version.
@@ -49,7 +49,7 @@ impl Item {
         }
         let event = Format::of(headers).and_then(|format| format.decode("ExecutionEvent", &message.payload));
         match event {
-            Ok(event) => Self::Event(event),
+            Ok(event) => Self::Event(Box::new(event)),
             Err(error) => Self::Malformed(Status::internal(format!("an event is malformed: {error}"))),
         }
     }

@@ -271,7 +271,7 @@ impl Following {
                 if is_last(&event) {
                     self.cancel.disarm();
                 }
-                after(event, self.position).map(|event| Ok(self.in_order(event)))
+                after(*event, self.position).map(|event| Ok(self.in_order(event)))
             }
         }
     }
