@@ -115,7 +115,8 @@ impl Bot {
     }
 
     fn create(&self) -> impl Future<Output = Result<wire::BotSession, Status>> + use<> {
-        let session = wire::BotSession { name: String::new(), version: String::new(), ..self.session() };
+        // without leases at first: a server waits for some otherwise, and does not say that there is a session
+        let session = wire::BotSession { status: BotStatus::Initializing.into(), leases: Vec::new(), ..self.session() };
         let mut request =
             Request::new(wire::CreateBotSessionRequest { parent: self.instance.clone(), bot_session: Some(session) });
         request.set_timeout(CALL_TIMEOUT);
