@@ -86,7 +86,7 @@ impl Runner {
                 Outcome::failed(&failure)
             }
         };
-        info!(lease = self.lease_id, code = outcome.status.code, %times, "done");
+        info!(bot = self.bot_id, lease = self.lease_id, code = outcome.status.code, %times, "done");
         outcome
     }
 

@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) concurrency: Option<u16>,
 
-    /// Directory on the targets, for blobs and for actions that run; of no other worker
+    /// Directory on the targets, for blobs and for actions that run
     #[arg(long, value_name = "PATH", default_value = "/var/tmp/telexec-reapi", value_parser = absolute)]
     pub(crate) work_dir: String,
 

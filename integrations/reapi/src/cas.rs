@@ -259,7 +259,10 @@ where
     let mut pause = PAUSE;
     for _ in 1..ATTEMPTS {
         match call().await {
-            Err(status) if status.code() == Code::Unavailable => tokio::time::sleep(pause).await,
+            // BuildGrid says that it is exhausted while it has no thread for a call
+            Err(status) if matches!(status.code(), Code::Unavailable | Code::ResourceExhausted) => {
+                tokio::time::sleep(pause).await;
+            }
             answer => return Ok(answer?.into_inner()),
         }
         pause *= 2;

@@ -12,7 +12,7 @@ use telexec_executor::{ExecutionId, Executor, FilePath, FileTarget};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::args::Args;
+use crate::args::{Args, DigestFunction};
 use crate::cache::{Cache, make_directory};
 use crate::failure::TargetError;
 use crate::platform::Platform;
@@ -26,6 +26,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(10);
 const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 /// Of executions, with the bot that started them.
 const LABEL: &str = "telexec-reapi";
+const OWN_CHARACTERS: usize = 12;
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// A machine that runs actions.
@@ -80,7 +81,8 @@ impl Target {
         let executor = agent.executor().resuming(resume);
         let info = agent.info().await?;
         end_leftovers(&executor, bot_id).await?;
-        let actions = format!("{}/actions", args.work_dir);
+        let own = own_directory(&args.work_dir, bot_id);
+        let actions = format!("{own}/actions");
         remove_leftovers(&agent, &actions, args).await?;
         let capacity = match args.concurrency {
             Some(number) => number.into(),
@@ -88,7 +90,7 @@ impl Target {
         };
         let sessions = Arc::new(Sessions::new(agent.files(), None, capacity));
         let session = sessions.take().await?;
-        let cache = open_cache(&session, &agent, &actions, args).await?;
+        let cache = open_cache(&session, &agent, &own, args).await?;
         session.give_back();
         let (blobs, bytes) = cache.size();
         info!(target = agent.endpoint(), capacity, blobs, bytes, "ready");
@@ -109,7 +111,7 @@ impl Target {
 
     /// The directory of one action, which others cannot guess.
     pub(crate) fn action_directory(&self) -> String {
-        format!("{}/{}", self.actions, uuid::Uuid::new_v4())
+        format!("{}/{}", self.actions, uuid::Uuid::new_v4().simple())
     }
 
     pub(crate) fn labels(&self) -> [(String, String); 1] {
@@ -210,20 +212,26 @@ async fn remove_leftovers(agent: &Agent, actions: &str, args: &Args) -> Result<(
     }
 }
 
-/// Makes the directories of this worker. Others may pass through that of the actions, and see no names.
-async fn open_cache(sftp: &Sftp, agent: &Agent, actions: &str, args: &Args) -> Result<Cache, TargetError> {
+/// The directory of one bot, so that several can work on one machine. It is short, since sockets have short paths.
+fn own_directory(work_dir: &str, bot_id: &str) -> String {
+    let hash = DigestFunction::Sha256.digest(bot_id.as_bytes()).hash();
+    format!("{work_dir}/{}", hash.get(..OWN_CHARACTERS).unwrap_or_default())
+}
+
+/// Makes the directories of a bot. Others may pass through that of the actions, and see no names.
+async fn open_cache(sftp: &Sftp, agent: &Agent, own: &str, args: &Args) -> Result<Cache, TargetError> {
     make_directory(sftp, &args.work_dir, 0o755).await?;
-    make_directory(sftp, actions, 0o711).await?;
+    make_directory(sftp, own, 0o755).await?;
+    make_directory(sftp, &format!("{own}/actions"), 0o711).await?;
     let boot = sftp.content(BOOT_ID, 64).await?;
-    let boot = String::from_utf8_lossy(&boot).trim().to_owned();
-    let name = format!("cas.{boot}");
-    for (other, _) in sftp.list(&args.work_dir).await? {
+    let name = format!("cas.{}", String::from_utf8_lossy(&boot).trim());
+    for (other, _) in sftp.list(own).await? {
         if other.starts_with(b"cas.") && other != name.as_bytes() {
-            let path = FilePath::new([args.work_dir.as_bytes(), b"/", &other].concat());
+            let path = FilePath::new([own.as_bytes(), b"/", &other].concat());
             agent.files().remove(FileTarget { path, user: None }, true).await?;
         }
     }
-    let directory = format!("{}/{name}", args.work_dir);
+    let directory = format!("{own}/{name}");
     make_directory(sftp, &directory, 0o700).await?;
     Ok(Cache::open(sftp, directory, args.digest_function, args.cache_size).await?)
 }

@@ -202,7 +202,6 @@ class Site:
         self.start(f"agent-{name}", self.bin / "telexecd", "--listen", f"unix://{self.directory}/{name}.sock", *arguments)
 
     def start_worker(self, name, agents, *arguments, server=None):
-        """One work directory for each agent would be on a machine of its own: here each agent has a worker, or one for all."""
         targets = [word for agent in agents for word in ("--target", f"unix://{self.directory}/{agent}.sock")]
         command = [self.bin / "telexec-reapi", "--bots", f"grpc://{server or self.address}", "--name", name]
         self.start(f"worker-{name}", *command, *targets, "--work-dir", self.work(name), *arguments)
@@ -220,6 +219,23 @@ def site(bin_directory, **options):
         this.start_postgres()
         this.start_buildgrid()
         yield this
+
+
+def command_line(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def processes(mark):
+    """Those with this text in their command line."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return [pid for pid in found if pid != os.getpid()]
 
 
 def watchdog(seconds):

@@ -224,9 +224,6 @@ impl Sftp {
         self.named(request::REMOVE, path).await
     }
 
-    pub(crate) async fn remove_directory(&self, path: &str) -> Reply {
-        self.named(request::RMDIR, path).await
-    }
 
     pub(crate) async fn attributes(&self, path: &str) -> Reply {
         self.named(request::LSTAT, path).await

@@ -22,7 +22,6 @@ pub(crate) mod request {
     pub(crate) const READDIR: u8 = 12;
     pub(crate) const REMOVE: u8 = 13;
     pub(crate) const MKDIR: u8 = 14;
-    pub(crate) const RMDIR: u8 = 15;
     pub(crate) const READLINK: u8 = 19;
     pub(crate) const SYMLINK: u8 = 20;
     pub(crate) const EXTENDED: u8 = 200;
