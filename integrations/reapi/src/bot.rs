@@ -20,6 +20,9 @@ use wire::{BotStatus, LeaseState};
 
 /// How long a server may wait for work before it answers. BuildGrid does so for 0.8 of it.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// The same while a lease runs, since a server does not answer earlier because it takes one back. With less than 4 s
+/// BuildGrid hands out no leases.
+const BUSY_CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between calls that a server answers at once, as it does when a bot has all the leases that it can have.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
@@ -194,7 +197,7 @@ impl Bot {
         let name = session.name.clone();
         let request = wire::UpdateBotSessionRequest { name, bot_session: Some(session), update_mask: None };
         let mut request = Request::new(request);
-        request.set_timeout(CALL_TIMEOUT);
+        request.set_timeout(if self.leases.is_empty() { CALL_TIMEOUT } else { BUSY_CALL_TIMEOUT });
         let mut client = self.client.clone();
         let call = async { Ok(client.update_bot_session(request).await?.into_inner()) };
         if !waits {

@@ -1,10 +1,10 @@
 """Bazel, unmodified, with a workspace that it can build without a network."""
 
 import os
-import pathlib
-import shutil
 import signal
 import subprocess
+
+import reapi_site
 
 # Repositories that Bazel 2.1 would download even for its own rules. The first two only forward to those.
 FORWARDED = {
@@ -92,9 +92,14 @@ class Bazel:
         )
 
     def shut_down(self):
+        """Its server; what it installed is read-only."""
         command = [self.program, f"--output_user_root={self.root}", "--nohome_rc", "shutdown"]
-        subprocess.run(command, cwd=self.workspace, capture_output=True, timeout=60)
-        # what it installed is read-only
+        try:
+            subprocess.run(command, cwd=self.workspace, capture_output=True, timeout=20)
+        except subprocess.TimeoutExpired:
+            # a build that has not ended
+            for pid in reapi_site.processes(str(self.root)):
+                os.kill(pid, signal.SIGKILL)
         subprocess.run(["chmod", "-R", "u+w", self.root], capture_output=True)
 
     def output(self, name):

@@ -97,6 +97,11 @@ class Client:
         call, _ = self.begin(self.action(argv, **options))
         return self.finish(call)
 
+    def running(self):
+        """The names of operations that have no end yet."""
+        listed = self.operations.ListOperations(operations_pb2.ListOperationsRequest(), timeout=LIMIT)
+        return [operation.name for operation in listed.operations if not operation.done]
+
     def run_all(self, actions, at_once=32):
         """The responses of many, of which the server holds so many calls at once."""
         with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
