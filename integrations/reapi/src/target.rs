@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use telexec_client::{Agent, AgentInfo, ConnectError, ConnectOptions, Resume, Resuming, TlsOptions};
 use telexec_executor::{Attach, Command, Event, ExecutorError, Files, ListQuery, Signal};
-use telexec_executor::{ExecutionId, Executor, FilePath, FileTarget};
+use telexec_executor::{ExecutionId, Executor, FileErrorKind, FilePath, FileTarget};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -138,7 +138,7 @@ impl Target {
             // what the user's processes made, which the owner of the directory may not be able to remove
             let _ = self.agent.files().remove(file(Some(user.to_owned())), true).await;
         }
-        if let Err(error) = self.agent.files().remove(file(None), true).await {
+        if let Err(error) = remove_if_there(&self.agent, file(None)).await {
             warn!(target = self.name, directory, error = %crate::chain(&error), "cannot remove an action's directory");
         }
     }
@@ -206,8 +206,12 @@ async fn remove_leftovers(agent: &Agent, actions: &str, args: &Args) -> Result<(
         let file = FileTarget { path: FilePath::new(actions), user: Some(user.clone()) };
         let _ = agent.files().remove(file, true).await;
     }
-    match agent.files().remove(FileTarget { path: FilePath::new(actions), user: None }, true).await {
-        Err(ExecutorError::File(error)) if error.kind() == telexec_executor::FileErrorKind::NotFound => Ok(()),
+    remove_if_there(agent, FileTarget { path: FilePath::new(actions), user: None }).await
+}
+
+async fn remove_if_there(agent: &Agent, file: FileTarget) -> Result<(), ExecutorError> {
+    match agent.files().remove(file, true).await {
+        Err(ExecutorError::File(error)) if error.kind() == FileErrorKind::NotFound => Ok(()),
         removed => removed,
     }
 }
