@@ -98,7 +98,7 @@ impl Runner {
         times.inputs = Some(SystemTime::now());
 
         let ran = run(&self.target, self.command(&job, &directory.path)?, &self.let_go).await?;
-        times.run = Some((ran.started, ran.wall_time));
+        times.run = Some((ran.ended, ran.wall_time));
 
         let uploading = SystemTime::now();
         let mut result = self.unless_let_go(self.upload(&job, &directory.path, &ran)).await?;

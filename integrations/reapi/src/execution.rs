@@ -26,7 +26,7 @@ pub(crate) struct Ran {
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
     /// By this machine's clock.
-    pub(crate) started: SystemTime,
+    pub(crate) ended: SystemTime,
     pub(crate) wall_time: Duration,
 }
 
@@ -41,7 +41,6 @@ pub(crate) enum End {
 pub(crate) async fn run(target: &Target, command: Command, let_go: &CancellationToken) -> Result<Ran, Failure> {
     let failed = |error| failure(error, &target.name);
     let execution = target.executor.execute(command).await.map_err(failed)?;
-    let started = SystemTime::now();
     let (mut stdout, mut stderr) = (Kept::default(), Kept::default());
     let id = execution.id().clone();
     let (exited, was_let_go) = follow(target, execution, &id, let_go, &mut stdout, &mut stderr).await.map_err(failed)?;
@@ -58,7 +57,7 @@ pub(crate) async fn run(target: &Target, command: Command, let_go: &Cancellation
         }
     };
     let (stdout, stderr, wall_time) = (stdout.finish(), stderr.finish(), exited.wall_time);
-    Ok(Ran { exit_code, end, stdout, stderr, started, wall_time })
+    Ok(Ran { exit_code, end, stdout, stderr, ended: SystemTime::now(), wall_time })
 }
 
 async fn follow(

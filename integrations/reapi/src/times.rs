@@ -11,6 +11,7 @@ use bazel_remote_apis::google::protobuf;
 pub(crate) struct Times {
     begun: SystemTime,
     pub(crate) inputs: Option<SystemTime>,
+    /// When the command ended, and how long it ran.
     pub(crate) run: Option<(SystemTime, Duration)>,
     pub(crate) upload: Option<(SystemTime, SystemTime)>,
 }
@@ -21,15 +22,20 @@ impl Times {
     }
 
     pub(crate) fn to_wire(self, worker: &str) -> reapi::ExecutedActionMetadata {
-        let (run, upload) = (self.run, self.upload);
+        let upload = self.upload;
+        let run = self.run.map(|(end, length)| {
+            // the agent's clock may run faster than this one
+            let start = end.checked_sub(length).unwrap_or(UNIX_EPOCH).max(self.inputs.unwrap_or(self.begun));
+            (start, end.max(start), length)
+        });
         reapi::ExecutedActionMetadata {
             worker: worker.to_owned(),
             worker_start_timestamp: Some(timestamp(self.begun)),
             input_fetch_start_timestamp: Some(timestamp(self.begun)),
             input_fetch_completed_timestamp: self.inputs.map(timestamp),
-            execution_start_timestamp: run.map(|(start, _)| timestamp(start)),
-            execution_completed_timestamp: run.map(|(start, length)| timestamp(start + length)),
-            virtual_execution_duration: run.map(|(_, length)| duration(length)),
+            execution_start_timestamp: run.map(|(start, ..)| timestamp(start)),
+            execution_completed_timestamp: run.map(|(_, end, _)| timestamp(end)),
+            virtual_execution_duration: run.map(|(.., length)| duration(length)),
             output_upload_start_timestamp: upload.map(|(start, _)| timestamp(start)),
             output_upload_completed_timestamp: upload.map(|(_, end)| timestamp(end)),
             worker_completed_timestamp: upload.map(|(_, end)| timestamp(end)),
