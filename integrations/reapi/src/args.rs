@@ -123,7 +123,9 @@ fn endpoint(text: &str) -> Result<Uri, String> {
 fn absolute(text: &str) -> Result<String, String> {
     let is_plain = text.split('/').skip(1).all(|part| !matches!(part, "" | "." | ".."));
     let is_absolute = text.starts_with('/') && text != "/" && is_plain && !text.contains('\0');
-    is_absolute.then(|| text.to_owned()).ok_or_else(|| "must be absolute, without \"..\" and a slash at the end".to_owned())
+    is_absolute
+        .then(|| text.to_owned())
+        .ok_or_else(|| "must be absolute, without \"..\" and a slash at the end".to_owned())
 }
 
 fn property(text: &str) -> Result<(String, String), String> {
@@ -149,7 +151,9 @@ mod tests {
     fn servers_read_as_written() {
         assert_eq!(endpoint("grpc://[::1]:50051").unwrap().to_string(), "http://[::1]:50051/");
         assert_eq!(endpoint("grpcs://example.org:443").unwrap().to_string(), "https://example.org:443/");
-        for wrong in ["example.org:1", "http://example.org:1", "grpc://example.org", "grpc://example.org:1/x", "grpc://"] {
+        for wrong in
+            ["example.org:1", "http://example.org:1", "grpc://example.org", "grpc://example.org:1/x", "grpc://"]
+        {
             assert!(endpoint(wrong).is_err(), "{wrong}");
         }
     }

@@ -104,12 +104,16 @@ impl Bot {
                     info!(bot = self.id, session = session.name, "the server knows this bot");
                     pause = Pause::default();
                     match self.follow(session).await {
-                        Session::Lost(status) => warn!(bot = self.id, %status, "the session is over: beginning another"),
+                        Session::Lost(status) => {
+                            warn!(bot = self.id, %status, "the session is over: beginning another")
+                        }
                         Session::Stopped => return,
                     }
                     self.leases.drain().for_each(|(_, lease)| lease.let_go.cancel());
                 }
-                Err(status) if pause.is_first() => warn!(bot = self.id, %status, "cannot begin a session: trying again"),
+                Err(status) if pause.is_first() => {
+                    warn!(bot = self.id, %status, "cannot begin a session: trying again")
+                }
                 Err(_) => {}
             }
             let stop = self.stop.clone();
@@ -118,8 +122,8 @@ impl Bot {
     }
 
     fn create(&self) -> impl Future<Output = Result<wire::BotSession, Status>> + use<> {
-        // without leases at first: a server waits for some otherwise, and does not say that there is a session
-        let session = wire::BotSession { status: BotStatus::Initializing.into(), leases: Vec::new(), ..self.session() };
+        // it takes no leases yet: a server would wait for some before it says that there is a session
+        let session = wire::BotSession { status: BotStatus::Unhealthy.into(), leases: Vec::new(), ..self.session() };
         let mut request =
             Request::new(wire::CreateBotSessionRequest { parent: self.instance.clone(), bot_session: Some(session) });
         request.set_timeout(CALL_TIMEOUT);
@@ -135,7 +139,8 @@ impl Bot {
             (false, true) => BotStatus::Ok,
             (false, false) => BotStatus::Unhealthy,
         };
-        let property = |(key, value): &(String, String)| wire::device::Property { key: key.clone(), value: value.clone() };
+        let property =
+            |(key, value): &(String, String)| wire::device::Property { key: key.clone(), value: value.clone() };
         let device = wire::Device {
             handle: self.target.name.clone(),
             properties: self.target.platform.announced().iter().map(property).collect(),
@@ -164,7 +169,8 @@ impl Bot {
             if is_last {
                 self.give_back().await;
             }
-            let session = wire::BotSession { name: known.name.clone(), version: known.version.clone(), ..self.session() };
+            let session =
+                wire::BotSession { name: known.name.clone(), version: known.version.clone(), ..self.session() };
             let asked = Instant::now();
             // what has something to tell is answered at once, and must not be cut off
             let waits = told.is_empty() && !is_last;

@@ -148,12 +148,7 @@ impl Cache {
     ///
     /// # Errors
     /// They cannot be had, have no room, or could not be written.
-    pub(crate) async fn ensure(
-        &self,
-        blobs: HashSet<Blob>,
-        cas: &Cas,
-        sftp: &Sftp,
-    ) -> Result<Pins<'_>, CacheError> {
+    pub(crate) async fn ensure(&self, blobs: HashSet<Blob>, cas: &Cas, sftp: &Sftp) -> Result<Pins<'_>, CacheError> {
         let bytes = blobs.iter().fold(0, |bytes: u64, blob| bytes.saturating_add(blob.digest.size));
         if bytes > self.limit {
             return Err(CacheError::TooLarge { bytes, limit: self.limit });
@@ -235,10 +230,8 @@ impl Cache {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let arrived: Vec<(Blob, Bytes)> = small
-                .iter()
-                .filter_map(|blob| Some((*blob, contents.get(&blob.digest)?.clone())))
-                .collect();
+            let arrived: Vec<(Blob, Bytes)> =
+                small.iter().filter_map(|blob| Some((*blob, contents.get(&blob.digest)?.clone()))).collect();
             for files in arrived.chunks(OPEN_FILES) {
                 self.write(files, sftp).await?;
                 claim.arrived(files.iter().map(|(blob, _)| *blob));
@@ -442,4 +435,3 @@ fn gone(removed: Result<(), SftpError>) -> Result<(), SftpError> {
         removed => removed,
     }
 }
-

@@ -64,8 +64,7 @@ pub(crate) struct Cas {
 
 impl Cas {
     pub(crate) fn new(channel: Channel, instance: &str, function: DigestFunction) -> Self {
-        let storage =
-            ContentAddressableStorageClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES);
+        let storage = ContentAddressableStorageClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES);
         let streams = ByteStreamClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES);
         Self { storage, streams, instance: instance.to_owned(), function }
     }
@@ -103,7 +102,12 @@ impl Cas {
                 code => return Err(Status::new(code, status.message).into()),
             }
         }
-        missing.extend(digests.iter().filter(|digest| !blobs.contains_key(*digest) && !missing.contains(digest)).collect::<Vec<_>>());
+        missing.extend(
+            digests
+                .iter()
+                .filter(|digest| !blobs.contains_key(*digest) && !missing.contains(digest))
+                .collect::<Vec<_>>(),
+        );
         if missing.is_empty() { Ok(blobs) } else { Err(CasError::Missing(missing)) }
     }
 
@@ -281,7 +285,8 @@ mod tests {
     #[test]
     fn batches_fit_into_messages() {
         let batches = batches([3_000_000, 2_000_000, 1_000_000, 0].map(sized));
-        let sizes: Vec<Vec<u64>> = batches.iter().map(|batch| batch.iter().map(|digest| digest.size).collect()).collect();
+        let sizes: Vec<Vec<u64>> =
+            batches.iter().map(|batch| batch.iter().map(|digest| digest.size).collect()).collect();
         assert_eq!(sizes, [vec![3_000_000], vec![2_000_000, 1_000_000, 0]]);
         assert_eq!(super::batches(vec![sized(0); 501]).len(), 2);
         assert!(!is_small(&sized(MAX_BATCH_BYTES)));

@@ -151,9 +151,14 @@ mod tests {
     #[test]
     fn what_is_no_digest_is_refused() {
         let hash = "e".repeat(64);
-        for (hash, size_bytes) in
-            [("", 0), (&hash[1..], 1), (&hash.to_uppercase(), 1), (&hash, -1), (&format!("/{}", &hash[1..]), 1), (&"é".repeat(32), 1)]
-        {
+        for (hash, size_bytes) in [
+            ("", 0),
+            (&hash[1..], 1),
+            (&hash.to_uppercase(), 1),
+            (&hash, -1),
+            (&format!("/{}", &hash[1..]), 1),
+            (&"é".repeat(32), 1),
+        ] {
             let wire = reapi::Digest { hash: hash.to_owned(), size_bytes };
             assert!(Digest::try_from(&wire).is_err(), "{wire:?}");
         }

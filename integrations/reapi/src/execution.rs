@@ -43,7 +43,8 @@ pub(crate) async fn run(target: &Target, command: Command, let_go: &Cancellation
     let execution = target.executor.execute(command).await.map_err(failed)?;
     let (mut stdout, mut stderr) = (Kept::default(), Kept::default());
     let id = execution.id().clone();
-    let (exited, was_let_go) = follow(target, execution, &id, let_go, &mut stdout, &mut stderr).await.map_err(failed)?;
+    let (exited, was_let_go) =
+        follow(target, execution, &id, let_go, &mut stdout, &mut stderr).await.map_err(failed)?;
     if was_let_go {
         return Err(Failure::LetGo);
     }
@@ -123,7 +124,8 @@ impl Kept {
 
     fn finish(mut self) -> Vec<u8> {
         if self.dropped > 0 {
-            self.bytes.extend_from_slice(format!("\n[telexec-reapi: {} more bytes were dropped]\n", self.dropped).as_bytes());
+            self.bytes
+                .extend_from_slice(format!("\n[telexec-reapi: {} more bytes were dropped]\n", self.dropped).as_bytes());
         }
         self.bytes
     }

@@ -17,7 +17,8 @@ const ATTEMPTS: usize = 3;
 pub(crate) fn add_expected(layout: &mut Layout, command: &reapi::Command) -> Result<(), Failure> {
     let own = relative_path("the working directory", &command.working_directory)?;
     let mut known: HashSet<String> = layout.directories.iter().cloned().collect();
-    let others: HashSet<String> = layout.files.iter().map(|(path, _)| path).chain(layout.links.iter().map(|(path, _)| path)).cloned().collect();
+    let others: HashSet<String> =
+        layout.files.iter().map(|(path, _)| path).chain(layout.links.iter().map(|(path, _)| path)).cloned().collect();
     let mut wanted = vec![own.to_owned()];
     for path in output_paths(command) {
         let path = below(own, relative_path("an output", path)?);
@@ -115,13 +116,7 @@ async fn link<'a>(
 }
 
 /// Brings these blobs again, and links them.
-async fn replace(
-    root: &str,
-    files: &[File],
-    cache: &Cache,
-    cas: &Cas,
-    sftp: &Sftp,
-) -> Result<Vec<File>, CacheError> {
+async fn replace(root: &str, files: &[File], cache: &Cache, cas: &Cas, sftp: &Sftp) -> Result<Vec<File>, CacheError> {
     for (path, blob) in files {
         tracing::warn!(path = cache.path(blob), "a blob was changed on the target: it is fetched again");
         cache.forget(blob, sftp).await?;

@@ -80,7 +80,8 @@ pub(crate) async fn capture(
     }
     let found: Vec<Found> = files.iter().map(|(path, attributes)| Found::new(directory, path, attributes)).collect();
     let digests = uploads.files(&found, sftp).await?;
-    result.output_files = files.iter().zip(&digests).map(|((path, attributes), digest)| output_file(path, attributes, digest)).collect();
+    result.output_files =
+        files.iter().zip(&digests).map(|((path, attributes), digest)| output_file(path, attributes, digest)).collect();
     for path in trees {
         result.output_directories.push(tree(directory, path, command, &mut uploads, sftp).await?);
     }
@@ -443,7 +444,11 @@ impl<'a> Pieces<'a> {
     async fn answer(&mut self) -> Result<Option<Bytes>, OutputError> {
         let Some((length, reply)) = self.replies.pop_front() else { return Ok(None) };
         let piece = reply.data().await?.unwrap_or_default();
-        if piece.len() == length { Ok(Some(piece)) } else { Err(unfit(&self.file.path, "has changed while it was read")) }
+        if piece.len() == length {
+            Ok(Some(piece))
+        } else {
+            Err(unfit(&self.file.path, "has changed while it was read"))
+        }
     }
 
     async fn next(&mut self, sftp: &Sftp) -> Result<Option<Bytes>, OutputError> {

@@ -58,7 +58,10 @@ impl Platform {
         match name {
             "user" if self.allowed_users.iter().any(|user| user == value) => terms.user = Some(value.to_owned()),
             "user" => return Err(wrong("names a user that this worker does not allow (--allow-user)")),
-            "memory" => terms.limits.memory_bytes = Some(parse_size(value).map_err(|error| wrong(&format!("is wrong: {error}")))?),
+            "memory" => {
+                terms.limits.memory_bytes =
+                    Some(parse_size(value).map_err(|error| wrong(&format!("is wrong: {error}")))?)
+            }
             "cpus" => {
                 let cpus = value.parse().ok().filter(|cpus| (0.01..=10_000.0).contains(cpus));
                 terms.limits.cpus = Some(cpus.ok_or_else(|| wrong("is no number from 0.01 to 10000"))?);
@@ -88,7 +91,8 @@ mod tests {
     }
 
     fn terms(properties: &[(&str, &str)]) -> Result<Terms, Failure> {
-        let property = |&(name, value): &(&str, &str)| reapi::platform::Property { name: name.into(), value: value.into() };
+        let property =
+            |&(name, value): &(&str, &str)| reapi::platform::Property { name: name.into(), value: value.into() };
         let platform_of = reapi::Platform { properties: properties.iter().map(property).collect() };
         let action = reapi::Action { platform: Some(platform_of), ..Default::default() };
         platform().terms(&action, &reapi::Command::default())
@@ -96,7 +100,14 @@ mod tests {
 
     #[test]
     fn properties_say_how_an_action_runs() {
-        let terms = terms(&[("OSFamily", "linux"), ("pool", "b"), ("user", "test"), ("memory", "1GiB"), ("cpus", "0.5"), ("pids", "9")]);
+        let terms = terms(&[
+            ("OSFamily", "linux"),
+            ("pool", "b"),
+            ("user", "test"),
+            ("memory", "1GiB"),
+            ("cpus", "0.5"),
+            ("pids", "9"),
+        ]);
         let limits = ResourceLimits { memory_bytes: Some(1 << 30), max_processes: Some(9), cpus: Some(0.5) };
         assert_eq!(terms.unwrap(), Terms { user: Some("test".to_owned()), limits });
         assert_eq!(super::tests::terms(&[]).unwrap().user.as_deref(), Some("build"));

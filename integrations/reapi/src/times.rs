@@ -47,15 +47,18 @@ impl Times {
 /// What each step took, in milliseconds, for the log: the start and the end of a command are a part of its step.
 impl fmt::Display for Times {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let milliseconds = |from: SystemTime, to: SystemTime| {
-            to.duration_since(from).unwrap_or_default().as_secs_f64() * 1000.0
-        };
+        let milliseconds =
+            |from: SystemTime, to: SystemTime| to.duration_since(from).unwrap_or_default().as_secs_f64() * 1000.0;
         if let Some(inputs) = self.inputs {
             write!(f, "inputs {:.1} ms", milliseconds(self.begun, inputs))?;
         }
         if let (Some(inputs), Some((_, wall)), Some((uploading, uploaded))) = (self.inputs, self.run, self.upload) {
             let (run, upload) = (milliseconds(inputs, uploading), milliseconds(uploading, uploaded));
-            write!(f, ", run {run:.1} ms ({:.1} ms of it the command), outputs {upload:.1} ms", wall.as_secs_f64() * 1000.0)?;
+            write!(
+                f,
+                ", run {run:.1} ms ({:.1} ms of it the command), outputs {upload:.1} ms",
+                wall.as_secs_f64() * 1000.0
+            )?;
         }
         Ok(())
     }

@@ -190,7 +190,9 @@ mod tests {
     fn no_name_is_there_twice() {
         let file = reapi::FileNode { name: "a".to_owned(), ..Default::default() };
         let link = reapi::SymlinkNode { name: "a".to_owned(), ..Default::default() };
-        assert!(check_names(&reapi::Directory { files: vec![file], symlinks: vec![link], ..Default::default() }).is_err());
+        assert!(
+            check_names(&reapi::Directory { files: vec![file], symlinks: vec![link], ..Default::default() }).is_err()
+        );
     }
 
     #[test]

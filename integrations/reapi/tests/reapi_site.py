@@ -60,7 +60,7 @@ schedulers:
     max-job-attempts: 5
     assigners:
       - !priority-age-assigner
-        count: 2
+        count: 8
         interval: 0.2
 
 instances:

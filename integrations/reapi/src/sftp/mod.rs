@@ -224,7 +224,6 @@ impl Sftp {
         self.named(request::REMOVE, path).await
     }
 
-
     pub(crate) async fn attributes(&self, path: &str) -> Reply {
         self.named(request::LSTAT, path).await
     }
