@@ -46,6 +46,11 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    /// What it takes of a message, about.
+    pub(crate) fn size(&self) -> usize {
+        self.status.encoded_len() + self.result.as_ref().map_or(0, Message::encoded_len)
+    }
+
     fn failed(failure: &Failure) -> Self {
         Self { status: failure.to_status(), result: None }
     }
@@ -101,10 +106,11 @@ impl Runner {
         times.run = Some((ran.ended, ran.wall_time));
 
         let uploading = SystemTime::now();
-        let mut result = self.unless_let_go(self.upload(&job, &directory.path, &ran)).await?;
+        let end = ran.end;
+        let mut result = self.unless_let_go(self.upload(&job, &directory.path, ran)).await?;
         times.upload = Some((uploading, SystemTime::now()));
         result.execution_metadata = Some(times.to_wire(&self.bot_id));
-        finished(&job, ran.end, &result)
+        finished(&job, end, &result)
     }
 
     async fn unless_let_go<T>(&self, step: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
@@ -159,9 +165,9 @@ impl Runner {
         let Worker { cas, directories, .. } = &*self.worker;
         let mut layout = directories.layout(cas, digest_of(job.action.input_root_digest.as_ref())?).await?;
         add_expected(&mut layout, &job.command)?;
-        let session = self.target.sessions.take().await.map_err(|error| self.of_target(error))?;
+        let (session, cache) = self.target.session().await.map_err(|error| self.of_target(error))?;
         let is_shared = job.terms.user.is_some();
-        match lay_out(directory, &layout, is_shared, &self.target.cache, cas, &session).await {
+        match lay_out(directory, &layout, is_shared, &cache, cas, &session).await {
             Ok(()) => {
                 session.give_back();
                 Ok(())
@@ -193,11 +199,11 @@ impl Runner {
         builder.build().map_err(invalid)
     }
 
-    async fn upload(&self, job: &Job, directory: &str, ran: &Ran) -> Result<reapi::ActionResult, Failure> {
+    async fn upload(&self, job: &Job, directory: &str, ran: Ran) -> Result<reapi::ActionResult, Failure> {
         let cas = &self.worker.cas;
         let mut result = reapi::ActionResult { exit_code: ran.exit_code, ..Default::default() };
-        (result.stdout_raw, result.stdout_digest) = outputs::stream(ran.stdout.clone(), cas).await?;
-        (result.stderr_raw, result.stderr_digest) = outputs::stream(ran.stderr.clone(), cas).await?;
+        (result.stdout_raw, result.stdout_digest) = outputs::stream(ran.stdout, cas).await?;
+        (result.stderr_raw, result.stderr_digest) = outputs::stream(ran.stderr, cas).await?;
         if outputs::is_any(&job.command) {
             let sessions = self.target.sessions_of(job.terms.user.as_deref());
             let session = sessions.take().await.map_err(|error| self.of_target(error))?;

@@ -26,6 +26,8 @@ const BUSY_CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between calls that a server answers at once, as it does when a bot has all the leases that it can have.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
+/// What one call may tell of leases that have ended: servers take messages of 4 MiB.
+const MAX_TOLD_BYTES: usize = 3 * 1024 * 1024 + 512 * 1024;
 /// Leases are run that a server hands out in surplus, up to so many.
 const SURPLUS: usize = 4;
 
@@ -151,9 +153,21 @@ impl Bot {
             bot_id: self.id.clone(),
             status: status.into(),
             worker: Some(worker),
-            leases: self.leases.iter().map(|(id, lease)| lease.to_wire(id)).collect(),
+            leases: self.leases(),
             ..Default::default()
         }
+    }
+
+    /// All leases. The ends of some are told later if there is too much to tell.
+    fn leases(&self) -> Vec<wire::Lease> {
+        let mut told = 0;
+        let leases = self.leases.iter().map(|(id, lease)| {
+            let size = lease.outcome.as_ref().map_or(0, Outcome::size);
+            let has_room = told == 0 || told + size <= MAX_TOLD_BYTES;
+            told += if has_room { size } else { 0 };
+            lease_to_wire(id, lease.outcome.as_ref().filter(|_| has_room))
+        });
+        leases.collect()
     }
 
     /// Tells the server how its leases are, and takes others, until the session is over.
@@ -162,8 +176,6 @@ impl Bot {
         self.take(&known, &[]);
         loop {
             self.note_ended();
-            let told: Vec<String> =
-                self.leases.iter().filter(|(_, lease)| lease.outcome.is_some()).map(|(id, _)| id.clone()).collect();
             let was_fit = *self.target.is_fit.borrow();
             let is_last = self.stop.is_cancelled();
             if is_last {
@@ -171,12 +183,14 @@ impl Bot {
             }
             let session =
                 wire::BotSession { name: known.name.clone(), version: known.version.clone(), ..self.session() };
+            let told = session.leases.iter().filter(|lease| lease.state() == LeaseState::Completed);
+            let told: Vec<String> = told.map(|lease| lease.id.clone()).collect();
             let asked = Instant::now();
             // what has something to tell is answered at once, and must not be cut off
             let waits = told.is_empty() && !is_last;
             match self.update(session, waits, was_fit).await {
                 Woken::News => continue,
-                Woken::Answered(Ok(_)) if is_last => return Session::Stopped,
+                Woken::Answered(Ok(_)) if is_last && told.len() == self.leases.len() => return Session::Stopped,
                 Woken::Answered(Ok(answer)) => {
                     pause = Pause::default();
                     let is_new = self.take(&answer, &told) || !told.is_empty();
@@ -300,19 +314,13 @@ impl Bot {
     }
 }
 
-impl Lease {
-    fn to_wire(&self, id: &str) -> wire::Lease {
-        let mut lease = wire::Lease { id: id.to_owned(), ..Default::default() };
-        match &self.outcome {
-            None => lease.set_state(LeaseState::Active),
-            Some(outcome) => {
-                lease.set_state(LeaseState::Completed);
-                lease.status = Some(outcome.status.clone());
-                lease.result = outcome.result.clone();
-            }
-        }
-        lease
-    }
+/// A lease that runs, or has ended.
+fn lease_to_wire(id: &str, outcome: Option<&Outcome>) -> wire::Lease {
+    let mut lease = wire::Lease { id: id.to_owned(), ..Default::default() };
+    lease.set_state(outcome.map_or(LeaseState::Active, |_| LeaseState::Completed));
+    lease.status = outcome.map(|outcome| outcome.status.clone());
+    lease.result = outcome.and_then(|outcome| outcome.result.clone());
+    lease
 }
 
 /// Whether the server may know the session still.

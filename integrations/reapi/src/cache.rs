@@ -22,6 +22,8 @@ const OPEN_FILES: usize = 64;
 
 /// The blobs of one target.
 pub(crate) struct Cache {
+    /// Of the machine, when they were written.
+    pub(crate) boot: String,
     /// With a directory for files that are not complete beside it.
     directory: String,
     arriving: String,
@@ -94,6 +96,7 @@ impl Cache {
     pub(crate) async fn open(
         sftp: &Sftp,
         directory: String,
+        boot: String,
         function: DigestFunction,
         limit: u64,
     ) -> Result<Self, SftpError> {
@@ -101,7 +104,7 @@ impl Cache {
         for path in [&directory, &arriving] {
             make_directory(sftp, path, 0o700).await?;
         }
-        let this = Self { directory, arriving, limit, state: Mutex::default(), changed: Notify::new() };
+        let this = Self { boot, directory, arriving, limit, state: Mutex::default(), changed: Notify::new() };
         let mut useless = Vec::new();
         for (name, attributes) in sftp.list(&this.directory).await? {
             match of_name(&name, attributes) {

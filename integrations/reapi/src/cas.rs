@@ -116,7 +116,9 @@ impl Cas {
         let resource_name = self.resource(&self.function.resource(&digest));
         let request = ReadRequest { resource_name, read_offset: 0, read_limit: 0 };
         let started = repeated(|| {
-            let (mut streams, request) = (self.streams.clone(), request.clone());
+            let mut request = Request::new(request.clone());
+            request.set_timeout(transfer_timeout(&digest));
+            let mut streams = self.streams.clone();
             async move { streams.read(request).await }
         })
         .await;
@@ -183,7 +185,9 @@ impl Cas {
             let resource_name = if write_offset == 0 { resource.clone() } else { String::new() };
             WriteRequest { resource_name, write_offset, finish_write: offset == digest.size, data: piece.into() }
         });
-        let written = self.streams.clone().write(requests).await?.into_inner();
+        let mut request = Request::new(requests);
+        request.set_timeout(transfer_timeout(&digest));
+        let written = self.streams.clone().write(request).await?.into_inner();
         // one that has the blob already may say so without having read it
         if written.committed_size == digest.to_wire().size_bytes { Ok(()) } else { Err(CasError::Malformed) }
     }
@@ -247,6 +251,11 @@ pub(crate) fn batches(digests: impl IntoIterator<Item = Digest>) -> Vec<Vec<Dige
         room = room.saturating_sub(size);
     }
     batches
+}
+
+/// For a server that passes on a megabyte each second, at least.
+fn transfer_timeout(digest: &Digest) -> Duration {
+    CALL_TIMEOUT + Duration::from_secs(digest.size / (1024 * 1024))
 }
 
 fn timed<T>(message: T) -> Request<T> {

@@ -43,11 +43,8 @@ pub(crate) async fn run(target: &Target, command: Command, let_go: &Cancellation
     let execution = target.executor.execute(command).await.map_err(failed)?;
     let (mut stdout, mut stderr) = (Kept::default(), Kept::default());
     let id = execution.id().clone();
-    let (exited, was_let_go) =
-        follow(target, execution, &id, let_go, &mut stdout, &mut stderr).await.map_err(failed)?;
-    if was_let_go {
-        return Err(Failure::LetGo);
-    }
+    let exited = follow(target, execution, &id, let_go, &mut stdout, &mut stderr).await.map_err(failed)?;
+    let exited = exited.ok_or(Failure::LetGo)?;
     let (exit_code, end) = match exited.cause {
         ExitCause::Exited(code) => (code.into(), End::Exited),
         ExitCause::Signaled => (exited.signal.map_or(KILLED, |signal| SIGNAL_BASE + signal.number()), End::Exited),
@@ -61,6 +58,7 @@ pub(crate) async fn run(target: &Target, command: Command, let_go: &Cancellation
     Ok(Ran { exit_code, end, stdout, stderr, ended: SystemTime::now(), wall_time })
 }
 
+/// How it ended; `None`: it was let go of.
 async fn follow(
     target: &Target,
     mut execution: Execution,
@@ -68,16 +66,17 @@ async fn follow(
     let_go: &CancellationToken,
     stdout: &mut Kept,
     stderr: &mut Kept,
-) -> Result<(Exited, bool), ExecutorError> {
+) -> Result<Option<Exited>, ExecutorError> {
     let mut was_let_go = false;
     loop {
         let event = tokio::select! {
             event = execution.next() => event,
             () = let_go.cancelled(), if !was_let_go => {
                 was_let_go = true;
+                // on an error too it ends: with its connection, or with this execution
                 if let Err(error) = target.executor.signal(id, Signal::KILL).await {
-                    warn!(%id, error = %crate::chain(&error), "cannot end an action now: dropping it");
-                    return Err(error);
+                    warn!(%id, error = %crate::chain(&error), "cannot end an action at once");
+                    return Ok(None);
                 }
                 continue;
             }
@@ -87,7 +86,7 @@ async fn follow(
                 OutputStream::Stdout => stdout.add(&output.data),
                 OutputStream::Stderr => stderr.add(&output.data),
             },
-            Some(Event::Exited(exited)) => return Ok((exited, was_let_go)),
+            Some(Event::Exited(exited)) => return Ok((!was_let_go).then_some(exited)),
             Some(Event::Started(_) | Event::Gap(_)) => {}
             Some(Event::Promoted) | None => {
                 return Err(ExecutorError::Internal("the agent did not say how the command ended".to_owned()));

@@ -12,7 +12,7 @@ use crate::cas::{Cas, CasError, batches, is_small};
 use crate::digest::Digest;
 use crate::layout::{below, output_paths};
 use crate::sftp::{Attributes, Kind, Open, PIECE_BYTES, Sftp, SftpError};
-use crate::tree::{MAX_DEPTH, MAX_ENTRIES};
+use crate::tree::MAX_DEPTH;
 
 /// Files that are read together: so many, with so many bytes. What is larger is read in pieces, twice if the CAS lacks it.
 const GROUP_FILES: usize = 64;
@@ -21,6 +21,8 @@ const GROUP_BYTES: u64 = 2 * 1024 * 1024;
 const PIECES_AHEAD: usize = 16;
 /// Blobs that wait to be uploaded together.
 const WAITING_BYTES: u64 = 8 * 1024 * 1024;
+/// Files and directories in one output.
+const MAX_ENTRIES: usize = 100_000;
 /// Directories that are listed together.
 const GROUP_DIRECTORIES: usize = 64;
 

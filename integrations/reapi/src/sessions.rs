@@ -31,11 +31,12 @@ impl Sessions {
             idle.retain(Sftp::is_open);
             idle.pop()
         };
+        let is_new = idle.is_none();
         let sftp = match idle {
             Some(sftp) => sftp,
             None => Sftp::begin(&self.files, self.user.clone()).await?,
         };
-        Ok(Session { sessions: Arc::clone(self), sftp })
+        Ok(Session { sessions: Arc::clone(self), sftp, is_new })
     }
 }
 
@@ -43,6 +44,8 @@ impl Sessions {
 pub(crate) struct Session {
     sessions: Arc<Sessions>,
     sftp: Sftp,
+    /// It was not used before.
+    pub(crate) is_new: bool,
 }
 
 impl Session {

@@ -16,8 +16,8 @@ use crate::args::{Args, DigestFunction};
 use crate::cache::{Cache, make_directory};
 use crate::failure::TargetError;
 use crate::platform::Platform;
-use crate::sessions::Sessions;
-use crate::sftp::Sftp;
+use crate::sessions::{Session, Sessions};
+use crate::sftp::{Sftp, SftpError};
 
 /// Pauses between attempts, while an agent does not answer or a target cannot run actions.
 const MIN_PAUSE: Duration = Duration::from_millis(200);
@@ -36,9 +36,10 @@ pub(crate) struct Target {
     pub(crate) executor: Resuming,
     pub(crate) platform: Platform,
     pub(crate) capacity: usize,
-    pub(crate) cache: Cache,
+    cache: tokio::sync::Mutex<Arc<Cache>>,
+    place: Place,
     /// As the owner of the cache.
-    pub(crate) sessions: Arc<Sessions>,
+    sessions: Arc<Sessions>,
     /// As other users, whose outputs only they may read.
     of_users: Mutex<HashMap<String, Arc<Sessions>>>,
     actions: String,
@@ -81,8 +82,8 @@ impl Target {
         let executor = agent.executor().resuming(resume);
         let info = agent.info().await?;
         end_leftovers(&executor, bot_id).await?;
-        let own = own_directory(&args.work_dir, bot_id);
-        let actions = format!("{own}/actions");
+        let place = Place::new(bot_id, args);
+        let actions = place.actions();
         remove_leftovers(&agent, &actions, args).await?;
         let capacity = match args.concurrency {
             Some(number) => number.into(),
@@ -90,7 +91,7 @@ impl Target {
         };
         let sessions = Arc::new(Sessions::new(agent.files(), None, capacity));
         let session = sessions.take().await?;
-        let cache = open_cache(&session, &agent, &own, args).await?;
+        let cache = place.open_cache(&session, &agent).await?;
         session.give_back();
         let (blobs, bytes) = cache.size();
         info!(target = agent.endpoint(), capacity, blobs, bytes, "ready");
@@ -100,7 +101,8 @@ impl Target {
             capacity: capacity.min(most(&info)),
             executor,
             agent,
-            cache,
+            cache: tokio::sync::Mutex::new(Arc::new(cache)),
+            place,
             sessions,
             of_users: Mutex::default(),
             actions,
@@ -116,6 +118,21 @@ impl Target {
 
     pub(crate) fn labels(&self) -> [(String, String); 1] {
         [(LABEL.to_owned(), self.bot_id.clone())]
+    }
+
+    /// A session as the owner of the cache, and the cache: another one if the machine was booted since.
+    ///
+    /// # Errors
+    /// The target cannot be used.
+    pub(crate) async fn session(&self) -> Result<(Session, Arc<Cache>), TargetError> {
+        let session = self.sessions.take().await?;
+        let mut cache = self.cache.lock().await;
+        // no session survives a boot
+        if session.is_new && boot_id(&session).await? != cache.boot {
+            info!(target = self.name, "the machine was booted: beginning with an empty cache");
+            *cache = Arc::new(self.place.open_cache(&session, &self.agent).await?);
+        }
+        Ok((session, Arc::clone(&cache)))
     }
 
     /// Sessions as the user that an action runs as.
@@ -162,7 +179,7 @@ impl Target {
 
     /// Whether it takes files.
     async fn try_out(&self) -> Result<(), TargetError> {
-        let session = self.sessions.take().await?;
+        let (session, _) = self.session().await?;
         let path = self.action_directory();
         let handle = session.open(&path, crate::sftp::Open::Create(0o600)).await.handle().await?;
         let written = session.write(&handle, 0, &[1; 64 * 1024]).await.done().await;
@@ -216,28 +233,48 @@ async fn remove_if_there(agent: &Agent, file: FileTarget) -> Result<(), Executor
     }
 }
 
-/// The directory of one bot, so that several can work on one machine. It is short, since sockets have short paths.
-fn own_directory(work_dir: &str, bot_id: &str) -> String {
-    let hash = DigestFunction::Sha256.digest(bot_id.as_bytes()).hash();
-    format!("{work_dir}/{}", hash.get(..OWN_CHARACTERS).unwrap_or_default())
+/// The directories of one bot on a target, so that several can work on one machine.
+struct Place {
+    work_dir: String,
+    /// Its name is short, since sockets have short paths.
+    own: String,
+    function: DigestFunction,
+    cache_size: u64,
 }
 
-/// Makes the directories of a bot. Others may pass through that of the actions, and see no names.
-async fn open_cache(sftp: &Sftp, agent: &Agent, own: &str, args: &Args) -> Result<Cache, TargetError> {
-    make_directory(sftp, &args.work_dir, 0o755).await?;
-    make_directory(sftp, own, 0o755).await?;
-    make_directory(sftp, &format!("{own}/actions"), 0o711).await?;
-    let boot = sftp.content(BOOT_ID, 64).await?;
-    let name = format!("cas.{}", String::from_utf8_lossy(&boot).trim());
-    for (other, _) in sftp.list(own).await? {
-        if other.starts_with(b"cas.") && other != name.as_bytes() {
-            let path = FilePath::new([own.as_bytes(), b"/", &other].concat());
-            agent.files().remove(FileTarget { path, user: None }, true).await?;
-        }
+impl Place {
+    fn new(bot_id: &str, args: &Args) -> Self {
+        let hash = DigestFunction::Sha256.digest(bot_id.as_bytes()).hash();
+        let own = format!("{}/{}", args.work_dir, hash.get(..OWN_CHARACTERS).unwrap_or_default());
+        Self { work_dir: args.work_dir.clone(), own, function: args.digest_function, cache_size: args.cache_size }
     }
-    let directory = format!("{own}/{name}");
-    make_directory(sftp, &directory, 0o700).await?;
-    Ok(Cache::open(sftp, directory, args.digest_function, args.cache_size).await?)
+
+    fn actions(&self) -> String {
+        format!("{}/actions", self.own)
+    }
+
+    /// Makes the directories. Others may pass through that of the actions, and see no names.
+    async fn open_cache(&self, sftp: &Sftp, agent: &Agent) -> Result<Cache, TargetError> {
+        make_directory(sftp, &self.work_dir, 0o755).await?;
+        make_directory(sftp, &self.own, 0o755).await?;
+        make_directory(sftp, &self.actions(), 0o711).await?;
+        let boot = boot_id(sftp).await?;
+        let name = format!("cas.{boot}");
+        for (other, _) in sftp.list(&self.own).await? {
+            if other.starts_with(b"cas.") && other != name.as_bytes() {
+                let path = FilePath::new([self.own.as_bytes(), b"/", &other].concat());
+                agent.files().remove(FileTarget { path, user: None }, true).await?;
+            }
+        }
+        let directory = format!("{}/{name}", self.own);
+        make_directory(sftp, &directory, 0o700).await?;
+        Ok(Cache::open(sftp, directory, boot, self.function, self.cache_size).await?)
+    }
+}
+
+async fn boot_id(sftp: &Sftp) -> Result<String, SftpError> {
+    let boot = sftp.content(BOOT_ID, 64).await?;
+    Ok(String::from_utf8_lossy(&boot).trim().to_owned())
 }
 
 /// How many processors a command there may use.

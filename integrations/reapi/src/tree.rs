@@ -16,8 +16,10 @@ pub(crate) const MAX_DEPTH: usize = 128;
 const MAX_NAME_BYTES: usize = 255;
 /// Of Linux, with room for the work directory.
 const MAX_PATH_BYTES: usize = 3_800;
-/// Decoded directories that are kept, since most actions have most of them in common.
-const MAX_KEPT: usize = 50_000;
+/// Of all paths of an action.
+const MAX_PATHS_BYTES: usize = 64 * 1024 * 1024;
+/// Of all directories of an action; and of those that are kept, since most actions have most of them in common.
+const MAX_DIRECTORIES_BYTES: u64 = 128 * 1024 * 1024;
 
 /// What an input root has, with paths below it. Directories come before what is in them.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -37,7 +39,13 @@ pub(crate) struct Blob {
 
 /// Directories that were fetched.
 #[derive(Default)]
-pub(crate) struct Directories(Mutex<HashMap<Digest, Arc<reapi::Directory>>>);
+pub(crate) struct Directories(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    by_digest: HashMap<Digest, Arc<reapi::Directory>>,
+    bytes: u64,
+}
 
 impl Directories {
     /// All that is below this directory.
@@ -45,11 +53,15 @@ impl Directories {
         let known = self.fetch(cas, root).await?;
         let mut layout = Layout::default();
         let mut below = vec![(String::new(), root, 0)];
-        let mut entries = 0;
+        let (mut entries, mut path_bytes) = (0, 0);
         while let Some((path, digest, depth)) = below.pop() {
             let directory = known.get(&digest).ok_or_else(|| Failure::Missing(vec![digest]))?;
             check_names(directory)?;
             entries += directory.files.len() + directory.directories.len() + directory.symlinks.len();
+            path_bytes += directory.encoded_len() + path.len() * (directory.files.len() + directory.directories.len());
+            if path_bytes > MAX_PATHS_BYTES {
+                return Err(Failure::TooLarge("the paths of the input root have more than 64 MiB".to_owned()));
+            }
             if entries > MAX_ENTRIES {
                 return Err(Failure::TooLarge(format!("the input root has more than {MAX_ENTRIES} files")));
             }
@@ -78,8 +90,12 @@ impl Directories {
     /// The directory and all below it, a level at a time.
     async fn fetch(&self, cas: &Cas, root: Digest) -> Result<HashMap<Digest, Arc<reapi::Directory>>, Failure> {
         let mut known = HashMap::new();
-        let mut level = HashSet::from([root]);
+        let (mut level, mut bytes) = (HashSet::from([root]), 0);
         while !level.is_empty() {
+            bytes = level.iter().fold(bytes, |bytes: u64, digest| bytes.saturating_add(digest.size));
+            if bytes > MAX_DIRECTORIES_BYTES {
+                return Err(Failure::TooLarge("the directories of the input root have more than 128 MiB".to_owned()));
+            }
             let fetched = self.fetch_level(cas, &level).await?;
             let mut next = HashSet::new();
             for directory in fetched.values() {
@@ -88,9 +104,6 @@ impl Directories {
                 }
             }
             known.extend(fetched);
-            if known.len() > MAX_ENTRIES {
-                return Err(Failure::TooLarge(format!("the input root has more than {MAX_ENTRIES} directories")));
-            }
             next.retain(|digest| !known.contains_key(digest));
             level = next;
         }
@@ -104,7 +117,7 @@ impl Directories {
     ) -> Result<HashMap<Digest, Arc<reapi::Directory>>, Failure> {
         let mut fetched: HashMap<_, _> = {
             let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            level.iter().filter_map(|digest| Some((*digest, Arc::clone(kept.get(digest)?)))).collect()
+            level.iter().filter_map(|digest| Some((*digest, Arc::clone(kept.by_digest.get(digest)?)))).collect()
         };
         let wanted: Vec<Digest> = level.iter().filter(|digest| !fetched.contains_key(*digest)).copied().collect();
         if let Some(large) = wanted.iter().find(|digest| !is_small(digest)) {
@@ -119,10 +132,14 @@ impl Directories {
             }
         }
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() + fetched.len() > MAX_KEPT {
-            kept.clear();
+        for (digest, directory) in &fetched {
+            if kept.bytes + digest.size > MAX_DIRECTORIES_BYTES {
+                *kept = Kept::default();
+            }
+            if kept.by_digest.insert(*digest, Arc::clone(directory)).is_none() {
+                kept.bytes += digest.size;
+            }
         }
-        kept.extend(fetched.iter().map(|(digest, directory)| (*digest, Arc::clone(directory))));
         Ok(fetched)
     }
 }
