@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import uuid
 
 from buildgrid._protos.build.bazel.remote.execution.v2 import remote_execution_pb2 as pb
@@ -100,26 +101,23 @@ def refusals(site, client):
     """What is malformed or hostile is refused, with the name of what is wrong, and nothing is run."""
     ran = site.directory / "ran"
     touch = [*SH, f"touch {ran}"]
-    for path in ["../out", "/etc/out", "a/../../out", "a//b", "."]:
-        status(client.run(touch, outputs=[path]), code.INVALID_ARGUMENT, path)
-    status(client.run(touch, working_directory="../w"), code.INVALID_ARGUMENT, "../w")
     blob = client.put(b"x")
-    for name in ["..", ".", "", "a/b", "/etc/x", "a\0"]:
-        root = client.put(directory({name: blob}))
-        status(client.run(touch, root=root), code.INVALID_ARGUMENT, "name of a file")
-    twice = pb.Directory()
+    twice, bad = pb.Directory(), pb.Directory()
     twice.files.add(name="a", digest=blob)
     twice.symlinks.add(name="a", target="/etc")
-    status(client.run(touch, root=client.put(twice)), code.INVALID_ARGUMENT, "twice")
-    # an input cannot be laid out by way of a link, since nothing else may have its name
-    status(client.run(touch, root=client.put(directory({}, {}, {"l": ""}))), code.INVALID_ARGUMENT, "target")
-    bad = pb.Directory()
     bad.files.add(name="a").digest.hash = "../../../etc/passwd"
-    status(client.run(touch, root=client.put(bad)), code.INVALID_ARGUMENT, "no digest")
-    status(client.run(touch, root=client.put(b"\xff\xff\xff")), code.INVALID_ARGUMENT, "Directory")
-    status(client.run([]), code.INVALID_ARGUMENT, "argv")
-    status(client.run([*SH, "mkfifo out"], outputs=["out"]), code.FAILED_PRECONDITION, "out")
-    status(client.run([*SH, "mkdir d; touch d/$(printf '\\377')"], outputs=["d"]), code.FAILED_PRECONDITION, "UTF-8")
+    roots = [(directory({name: blob}), "name of a file") for name in ["..", ".", "", "a/b", "/etc/x", "a\0"]]
+    roots += [(twice, "twice"), (directory({}, {}, {"l": ""}), "target"), (bad, "no digest"), (b"\xff\xff", "Directory")]
+    cases = [(touch, {"outputs": [path]}, path) for path in ["../out", "/etc/out", "a/../../out", "a//b", "."]]
+    cases += [(touch, {"root": client.put(root)}, words) for root, words in roots]
+    cases += [(touch, {"working_directory": "../w"}, "../w"), ([], {}, "argv")]
+    actions = [client.action(argv, **options) for argv, options, _ in cases]
+    for response, (_, _, words) in zip(client.run_all(actions), cases):
+        status(response, code.INVALID_ARGUMENT, words)
+    unfit = [("mkfifo out", "out", "out"), ("mkdir d; touch d/$(printf '\\377')", "d", "UTF-8")]
+    actions = [client.action([*SH, text], outputs=[path]) for text, path, _ in unfit]
+    for response, (_, _, words) in zip(client.run_all(actions), unfit):
+        status(response, code.FAILED_PRECONDITION, words)
     assert not ran.exists()
 
 
@@ -173,6 +171,7 @@ def missing(site, client):
 def altered(site, client):
     """A blob that was changed on the target is not used again."""
     root = client.put(directory({"in": client.put(b"original")}))
+    # one after another, all of them with one blob
     for change in ["echo x >> in", "chmod 600 in; printf altered! > in", "touch in", "rm in"]:
         client.run([*SH, change], root=root, platform={"pool": "first"})
         answer = client.run(["cat", "in"], root=root, platform={"pool": "first"})
@@ -185,8 +184,8 @@ def rooms(site, client):
     site.start_worker("small", ["small"], "--property", "pool=small", "--cache-size", "100K")
     site.until_ready("small")
     roots = [client.put(directory({"in": client.put(os.urandom(40_000))})) for _ in range(5)]
-    for root in [*roots, *roots]:
-        answer = client.run(["wc", "-c", "in"], root=root, platform={"pool": "small"})
+    actions = [client.action(["wc", "-c", "in"], root=root, platform={"pool": "small"}) for root in [*roots, *roots]]
+    for answer in client.run_all(actions):
         assert answer.result.stdout_raw == b"40000 in\n", answer
     (kept,) = site.work("small").glob("*/cas.*/sha256")
     assert sum(path.stat().st_size for path in kept.iterdir()) <= 100 * 1024
@@ -285,8 +284,9 @@ def main():
         if os.geteuid() == 0:
             parts += [users, rooms]
         for part in [*parts, losses]:
+            began = time.monotonic()
             part(site, client)
-            print(f"{part.__name__} holds", flush=True)
+            print(f"{part.__name__} holds ({time.monotonic() - began:.1f} s)", flush=True)
         actions = [path for path in site.directory.glob("work-*/*/actions/*")]
         site.until("that no action's directory is left", lambda: not any(path.exists() for path in actions))
         assert not re.search("panicked", site.logs())
