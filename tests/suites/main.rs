@@ -28,6 +28,7 @@ mod metrics;
 mod nats;
 mod policy;
 mod races;
+mod reapi;
 mod refusals;
 mod resume;
 mod ssh;

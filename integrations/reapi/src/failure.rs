@@ -1,0 +1,120 @@
+//! Why an action has no result, and what the server is told.
+
+use bazel_remote_apis::google::protobuf::Any;
+use bazel_remote_apis::google::rpc;
+use prost::Message;
+use telexec_executor::ExecutorError;
+use tonic::Code;
+use tonic_types::pb::PreconditionFailure;
+use tonic_types::pb::precondition_failure::Violation;
+
+use crate::cas::CasError;
+use crate::digest::{Digest, InvalidDigest};
+use crate::sftp::SftpError;
+
+const PRECONDITION_FAILURE: &str = "type.googleapis.com/google.rpc.PreconditionFailure";
+
+/// Why an action has no result.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The lease or its action is malformed: no worker can run it.
+    #[error("{0}")]
+    Invalid(String),
+    /// It asks for what this worker does not have, or its command cannot be started.
+    #[error("{0}")]
+    Unsatisfied(String),
+    /// The CAS lacks blobs that it needs: its client is to upload them, and ask again.
+    #[error("the CAS lacks {} that the action needs, such as {}", blobs(.0.len()), first(.0))]
+    Missing(Vec<Digest>),
+    /// It is larger than this worker takes.
+    #[error("{0}")]
+    TooLarge(String),
+    /// The agent's policy denies it.
+    #[error("the agent does not permit it")]
+    Denied(#[source] ExecutorError),
+    /// The target cannot run it now: another one may.
+    #[error("the target {target} cannot run it now")]
+    Target {
+        /// Which.
+        target: String,
+        /// What failed.
+        source: TargetError,
+    },
+    /// The CAS does not answer, or not as it should.
+    #[error("the CAS cannot be used now")]
+    Cas(#[source] CasError),
+    /// The server has taken the lease back, or this worker ends.
+    #[error("the worker has let go of the action")]
+    LetGo,
+}
+
+/// What failed on a target.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TargetError {
+    /// Its agent, or the way to it.
+    #[error(transparent)]
+    Agent(#[from] ExecutorError),
+    /// A file of this worker.
+    #[error(transparent)]
+    File(#[from] SftpError),
+    /// The agent was shut down while the action ran.
+    #[error("the agent was shut down while the action ran")]
+    Shutdown,
+}
+
+fn blobs(count: usize) -> String {
+    if count == 1 { "a blob".to_owned() } else { format!("{count} blobs") }
+}
+
+fn first(digests: &[Digest]) -> String {
+    digests.first().map(ToString::to_string).unwrap_or_default()
+}
+
+impl From<InvalidDigest> for Failure {
+    fn from(error: InvalidDigest) -> Self {
+        Self::Invalid(error.to_string())
+    }
+}
+
+impl From<CasError> for Failure {
+    fn from(error: CasError) -> Self {
+        match error {
+            CasError::Missing(digests) => Self::Missing(digests),
+            error => Self::Cas(error),
+        }
+    }
+}
+
+impl Failure {
+    /// Whether the target is to blame, and should rest before it gets more to do.
+    pub(crate) fn is_of_target(&self) -> bool {
+        matches!(self, Self::Target { .. })
+    }
+
+    /// As the lease has it. Servers hand a lease with `UNAVAILABLE` to another bot, and all others to the client.
+    pub(crate) fn to_status(&self) -> rpc::Status {
+        let code = match self {
+            Self::Invalid(_) => Code::InvalidArgument,
+            Self::Unsatisfied(_) | Self::Missing(_) => Code::FailedPrecondition,
+            Self::TooLarge(_) => Code::ResourceExhausted,
+            Self::Denied(_) => Code::PermissionDenied,
+            Self::Target { .. } | Self::Cas(_) | Self::LetGo => Code::Unavailable,
+        };
+        let details = match self {
+            Self::Missing(digests) => vec![violations(digests)],
+            _ => Vec::new(),
+        };
+        rpc::Status { code: code.into(), message: crate::chain(self), details }
+    }
+}
+
+/// The form in which the Remote Execution API wants missing blobs to be named.
+fn violations(digests: &[Digest]) -> Any {
+    let violation = |digest: &Digest| Violation {
+        r#type: "MISSING".to_owned(),
+        subject: format!("blobs/{digest}"),
+        description: String::new(),
+    };
+    let failure = PreconditionFailure { violations: digests.iter().map(violation).collect() };
+    Any { type_url: PRECONDITION_FAILURE.to_owned(), value: failure.encode_to_vec() }
+}

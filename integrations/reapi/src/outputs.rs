@@ -1,0 +1,460 @@
+//! What an action has made: found on the target, and uploaded.
+
+use std::collections::{HashMap, VecDeque};
+
+use bazel_remote_apis::build::bazel::remote::execution::v2 as reapi;
+use bytes::Bytes;
+use prost::Message;
+use reapi::command::OutputDirectoryFormat;
+use tokio::sync::mpsc;
+
+use crate::cas::{Cas, CasError, batches, is_small};
+use crate::digest::Digest;
+use crate::layout::{below, output_paths};
+use crate::sftp::{Attributes, Kind, Open, PIECE_BYTES, Sftp, SftpError};
+use crate::tree::MAX_DEPTH;
+
+/// Files that are read together: so many, with so many bytes. What is larger is read in pieces, twice if the CAS lacks it.
+const GROUP_FILES: usize = 64;
+const GROUP_BYTES: u64 = 2 * 1024 * 1024;
+/// Pieces of a file that are asked for ahead.
+const PIECES_AHEAD: usize = 16;
+/// Blobs that wait to be uploaded together.
+const WAITING_BYTES: u64 = 8 * 1024 * 1024;
+/// Files and directories in one output.
+const MAX_ENTRIES: usize = 100_000;
+/// Directories that are listed together.
+const GROUP_DIRECTORIES: usize = 64;
+
+/// Why outputs cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OutputError {
+    /// They could not be stored.
+    #[error(transparent)]
+    Cas(#[from] CasError),
+    /// They could not be read.
+    #[error(transparent)]
+    File(#[from] SftpError),
+    /// They are nothing that the API can express.
+    #[error("the output {path} {reason}")]
+    Unfit {
+        /// Which one.
+        path: String,
+        /// Why not.
+        reason: &'static str,
+    },
+}
+
+fn unfit(path: &str, reason: &'static str) -> OutputError {
+    OutputError::Unfit { path: path.to_owned(), reason }
+}
+
+/// Whether a command says that it makes something.
+pub(crate) fn is_any(command: &reapi::Command) -> bool {
+    output_paths(command).next().is_some()
+}
+
+/// Finds and uploads the outputs of a command that ran in `directory`. What is not there is left out.
+pub(crate) async fn capture(
+    directory: &str,
+    command: &reapi::Command,
+    result: &mut reapi::ActionResult,
+    cas: &Cas,
+    sftp: &Sftp,
+) -> Result<(), OutputError> {
+    let mut asked = Vec::new();
+    for path in output_paths(command) {
+        asked.push((path, sftp.attributes(&below(directory, path)).await));
+    }
+    let mut uploads = Uploads { cas, waiting: Vec::new(), bytes: 0 };
+    let (mut files, mut trees) = (Vec::new(), Vec::new());
+    for (path, attributes) in asked {
+        let attributes = match attributes.attributes().await {
+            Err(error) if error.is_not_found() => continue,
+            attributes => attributes?,
+        };
+        match attributes.kind() {
+            Kind::File => files.push((path, attributes)),
+            Kind::Directory => trees.push(path),
+            Kind::Symlink => add_link(command, path, link_target(directory, path, sftp).await?, result),
+            Kind::Other => return Err(unfit(path, "is no file, directory or symbolic link")),
+        }
+    }
+    let found: Vec<Found> = files.iter().map(|(path, attributes)| Found::new(directory, path, attributes)).collect();
+    let digests = uploads.files(&found, sftp).await?;
+    result.output_files =
+        files.iter().zip(&digests).map(|((path, attributes), digest)| output_file(path, attributes, digest)).collect();
+    for path in trees {
+        result.output_directories.push(tree(directory, path, command, &mut uploads, sftp).await?);
+    }
+    uploads.flush().await?;
+    Ok(())
+}
+
+fn output_file(path: &str, attributes: &Attributes, digest: &Digest) -> reapi::OutputFile {
+    reapi::OutputFile {
+        path: path.to_owned(),
+        digest: Some(digest.to_wire()),
+        is_executable: attributes.is_executable(),
+        ..Default::default()
+    }
+}
+
+/// The output of one stream: in the result itself if it is short.
+pub(crate) async fn stream(output: Vec<u8>, cas: &Cas) -> Result<(Vec<u8>, Option<reapi::Digest>), CasError> {
+    const INLINE_BYTES: usize = 64 * 1024;
+    if output.len() <= INLINE_BYTES {
+        return Ok((output, None));
+    }
+    let output = Bytes::from(output);
+    let digest = cas.function.digest(&output);
+    if cas.missing(&[digest]).await?.contains(&digest) {
+        store(cas, digest, output).await?;
+    }
+    Ok((Vec::new(), Some(digest.to_wire())))
+}
+
+async fn store(cas: &Cas, digest: Digest, blob: Bytes) -> Result<(), CasError> {
+    if is_small(&digest) {
+        return cas.store_batch(vec![(digest, blob)]).await;
+    }
+    let (pieces, taken) = mpsc::channel(1);
+    let send = async {
+        for piece in blob.chunks(PIECE_BYTES) {
+            // the upload has failed, or was not needed
+            if pieces.send(blob.slice_ref(piece)).await.is_err() {
+                break;
+            }
+        }
+        drop(pieces);
+    };
+    let (written, ()) = tokio::join!(cas.write(digest, taken), send);
+    written
+}
+
+async fn link_target(directory: &str, path: &str, sftp: &Sftp) -> Result<String, OutputError> {
+    let target = sftp.read_link(&below(directory, path)).await.link_target().await?;
+    String::from_utf8(target.to_vec()).map_err(|_| unfit(path, "points to a name that is not UTF-8"))
+}
+
+#[allow(deprecated, reason = "where clients of version 2.0 look for it")]
+fn add_link(command: &reapi::Command, path: &str, target: String, result: &mut reapi::ActionResult) {
+    let link = reapi::OutputSymlink { path: path.to_owned(), target, node_properties: None };
+    if !command.output_paths.is_empty() {
+        result.output_symlinks.push(link);
+    } else if command.output_files.iter().any(|file| file == path) {
+        result.output_file_symlinks.push(link);
+    } else {
+        result.output_directory_symlinks.push(link);
+    }
+}
+
+/// A regular file among the outputs.
+struct Found {
+    path: String,
+    size: u64,
+}
+
+impl Found {
+    fn new(directory: &str, path: &str, attributes: &Attributes) -> Self {
+        Self { path: below(directory, path), size: attributes.size }
+    }
+}
+
+/// A directory among the outputs, with all below it.
+async fn tree(
+    directory: &str,
+    path: &str,
+    command: &reapi::Command,
+    uploads: &mut Uploads<'_>,
+    sftp: &Sftp,
+) -> Result<reapi::OutputDirectory, OutputError> {
+    let mut listed = list(&below(directory, path), sftp).await?;
+    let mut files = Vec::new();
+    for (inner, entries) in &listed {
+        let regular = entries.iter().filter(|(_, attributes)| attributes.kind() == Kind::File);
+        files.extend(regular.map(|(name, attributes)| Found::new(inner, name, attributes)));
+    }
+    let digests = uploads.files(&files, sftp).await?;
+    let digests: HashMap<&str, Digest> = files.iter().map(|file| file.path.as_str()).zip(digests).collect();
+    let wants_directories = command.output_directory_format != i32::from(OutputDirectoryFormat::TreeOnly);
+    let (mut tree, mut made) = (reapi::Tree::default(), HashMap::new());
+    let function = uploads.cas.function;
+    // the innermost come last
+    while let Some((inner, entries)) = listed.pop() {
+        let node = directory_node(&inner, &entries, &digests, &made, sftp).await?;
+        let encoded = Bytes::from(node.encode_to_vec());
+        let digest = function.digest(&encoded);
+        if wants_directories {
+            uploads.add(digest, encoded).await?;
+        }
+        match listed.is_empty() {
+            true => tree.root = Some(node),
+            false if made.values().all(|known| *known != digest) => tree.children.push(node),
+            false => {}
+        }
+        made.insert(inner, digest);
+    }
+    let encoded = Bytes::from(tree.encode_to_vec());
+    let digest = function.digest(&encoded);
+    uploads.add(digest, encoded).await?;
+    let root = made.get(&below(directory, path)).filter(|_| wants_directories).map(|digest| digest.to_wire());
+    Ok(reapi::OutputDirectory {
+        path: path.to_owned(),
+        tree_digest: Some(digest.to_wire()),
+        root_directory_digest: root,
+        ..Default::default()
+    })
+}
+
+type Entries = Vec<(String, Attributes)>;
+
+/// A directory and all below it, each with its entries in order; the outer ones come first.
+async fn list(root: &str, sftp: &Sftp) -> Result<Vec<(String, Entries)>, OutputError> {
+    let mut listed: Vec<(String, Entries)> = Vec::new();
+    let (mut level, mut depth, mut count) = (vec![root.to_owned()], 0, 0);
+    while !level.is_empty() {
+        if depth > MAX_DEPTH {
+            return Err(unfit(root, "has too many directories in each other"));
+        }
+        let mut next = Vec::new();
+        for group in level.chunks(GROUP_DIRECTORIES) {
+            for (directory, entries) in group.iter().zip(list_group(group, sftp).await?) {
+                count += entries.len();
+                if count > MAX_ENTRIES {
+                    return Err(unfit(root, "has too many files"));
+                }
+                let inner = entries.iter().filter(|(_, attributes)| attributes.kind() == Kind::Directory);
+                next.extend(inner.map(|(name, _)| below(directory, name)));
+                listed.push((directory.clone(), entries));
+            }
+        }
+        (level, depth) = (next, depth + 1);
+    }
+    Ok(listed)
+}
+
+/// The entries of several directories, asked for together.
+async fn list_group(paths: &[String], sftp: &Sftp) -> Result<Vec<Entries>, OutputError> {
+    let mut opening = Vec::with_capacity(paths.len());
+    for path in paths {
+        opening.push(sftp.open_directory(path).await);
+    }
+    let mut handles = Vec::with_capacity(paths.len());
+    for reply in opening {
+        handles.push(reply.handle().await?);
+    }
+    let mut all = Vec::with_capacity(paths.len());
+    for (handle, path) in handles.iter().zip(paths) {
+        let mut entries = Vec::new();
+        while let Some(names) = sftp.read_directory(handle).await.names().await? {
+            for (name, attributes) in names {
+                match String::from_utf8(name.to_vec()) {
+                    Ok(name) if matches!(name.as_str(), "." | "..") => {}
+                    Ok(name) if attributes.kind() == Kind::Other => {
+                        return Err(unfit(&below(path, &name), "is no file, directory or symbolic link"));
+                    }
+                    Ok(name) => entries.push((name, attributes)),
+                    Err(_) => return Err(unfit(path, "has a file whose name is not UTF-8")),
+                }
+            }
+        }
+        sftp.close(handle).await.done().await?;
+        entries.sort_by(|(one, _), (other, _)| one.cmp(other));
+        all.push(entries);
+    }
+    Ok(all)
+}
+
+async fn directory_node(
+    path: &str,
+    entries: &Entries,
+    files: &HashMap<&str, Digest>,
+    directories: &HashMap<String, Digest>,
+    sftp: &Sftp,
+) -> Result<reapi::Directory, OutputError> {
+    let mut node = reapi::Directory::default();
+    for (name, attributes) in entries {
+        let inner = below(path, name);
+        let name = name.clone();
+        match attributes.kind() {
+            Kind::File => {
+                let digest = files.get(inner.as_str()).map(|digest| digest.to_wire());
+                let is_executable = attributes.is_executable();
+                node.files.push(reapi::FileNode { name, digest, is_executable, node_properties: None });
+            }
+            Kind::Directory => {
+                let digest = directories.get(&inner).map(|digest| digest.to_wire());
+                node.directories.push(reapi::DirectoryNode { name, digest });
+            }
+            Kind::Symlink => {
+                let target = link_target(path, &name, sftp).await?;
+                node.symlinks.push(reapi::SymlinkNode { name, target, node_properties: None });
+            }
+            Kind::Other => {}
+        }
+    }
+    Ok(node)
+}
+
+/// Blobs on their way to the CAS.
+struct Uploads<'a> {
+    cas: &'a Cas,
+    waiting: Vec<(Digest, Bytes)>,
+    bytes: u64,
+}
+
+impl Uploads<'_> {
+    async fn add(&mut self, digest: Digest, blob: Bytes) -> Result<(), OutputError> {
+        self.bytes += digest.size;
+        self.waiting.push((digest, blob));
+        if self.bytes > WAITING_BYTES { self.flush().await } else { Ok(()) }
+    }
+
+    /// Stores what waits, as far as the CAS lacks it.
+    async fn flush(&mut self) -> Result<(), OutputError> {
+        let mut waiting: HashMap<Digest, Bytes> = std::mem::take(&mut self.waiting).into_iter().collect();
+        self.bytes = 0;
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let digests: Vec<Digest> = waiting.keys().copied().collect();
+        let missing = self.cas.missing(&digests).await?;
+        let (small, large): (Vec<Digest>, Vec<Digest>) =
+            digests.into_iter().filter(|digest| missing.contains(digest)).partition(is_small);
+        for batch in batches(small) {
+            let blobs = batch.into_iter().filter_map(|digest| Some((digest, waiting.remove(&digest)?))).collect();
+            self.cas.store_batch(blobs).await?;
+        }
+        for digest in large {
+            if let Some(blob) = waiting.remove(&digest) {
+                store(self.cas, digest, blob).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The digests of files, in their order; all of them are uploaded, or wait.
+    async fn files(&mut self, files: &[Found], sftp: &Sftp) -> Result<Vec<Digest>, OutputError> {
+        let mut digests = Vec::with_capacity(files.len());
+        let mut rest = files;
+        while let Some(first) = rest.first() {
+            if first.size > GROUP_BYTES {
+                digests.push(self.large_file(first, sftp).await?);
+                rest = rest.get(1..).unwrap_or_default();
+                continue;
+            }
+            let (group, others) = rest.split_at(group_length(rest));
+            for content in read_group(group, sftp).await? {
+                let digest = self.cas.function.digest(&content);
+                self.add(digest, content).await?;
+                digests.push(digest);
+            }
+            rest = others;
+        }
+        Ok(digests)
+    }
+
+    async fn large_file(&self, file: &Found, sftp: &Sftp) -> Result<Digest, OutputError> {
+        let handle = sftp.open(&file.path, Open::Read).await.handle().await?;
+        let mut hasher = self.cas.function.hasher();
+        let mut pieces = Pieces::new(file, &handle);
+        while let Some(piece) = pieces.next(sftp).await? {
+            hasher.update(&piece);
+        }
+        let digest = hasher.finish();
+        if self.cas.missing(&[digest]).await?.contains(&digest) {
+            let (sender, taken) = mpsc::channel(1);
+            let send = async {
+                let sender = sender;
+                let mut pieces = Pieces::new(file, &handle);
+                while let Some(piece) = pieces.next(sftp).await? {
+                    // the upload has failed, or is not needed any more
+                    if sender.send(piece).await.is_err() {
+                        break;
+                    }
+                }
+                Ok::<(), OutputError>(())
+            };
+            let (written, sent) = tokio::join!(self.cas.write(digest, taken), send);
+            sent?;
+            written?;
+        }
+        sftp.close(&handle).await.done().await?;
+        Ok(digest)
+    }
+}
+
+/// How many files at the beginning are read together: at least one.
+fn group_length(files: &[Found]) -> usize {
+    let mut bytes = 0;
+    let fits = |file: &&Found| {
+        bytes += file.size;
+        bytes <= GROUP_BYTES
+    };
+    files.iter().take(GROUP_FILES).take_while(fits).count().max(1)
+}
+
+/// The contents of small files, in two rounds.
+async fn read_group(files: &[Found], sftp: &Sftp) -> Result<Vec<Bytes>, OutputError> {
+    let mut opening = Vec::with_capacity(files.len());
+    for file in files {
+        opening.push(sftp.open(&file.path, Open::Read).await);
+    }
+    let mut reading = Vec::with_capacity(files.len());
+    for (reply, file) in opening.into_iter().zip(files) {
+        let handle = reply.handle().await?;
+        let mut pieces = Pieces::new(file, &handle);
+        pieces.ask(sftp, usize::MAX).await;
+        reading.push((pieces, sftp.close(&handle).await));
+    }
+    let mut contents = Vec::with_capacity(files.len());
+    for (mut pieces, closed) in reading {
+        let mut content = Vec::with_capacity(usize::try_from(pieces.file.size).unwrap_or_default());
+        while let Some(piece) = pieces.answer().await? {
+            content.extend_from_slice(&piece);
+        }
+        closed.done().await?;
+        contents.push(content.into());
+    }
+    Ok(contents)
+}
+
+/// A file that is read in order.
+struct Pieces<'a> {
+    file: &'a Found,
+    handle: Bytes,
+    asked: u64,
+    /// Their lengths, and their answers.
+    replies: VecDeque<(usize, crate::sftp::Reply)>,
+}
+
+impl<'a> Pieces<'a> {
+    fn new(file: &'a Found, handle: &Bytes) -> Self {
+        Self { file, handle: handle.clone(), asked: 0, replies: VecDeque::new() }
+    }
+
+    async fn ask(&mut self, sftp: &Sftp, ahead: usize) {
+        while self.asked < self.file.size && self.replies.len() < ahead {
+            let length = (self.file.size - self.asked).min(PIECE_BYTES as u64);
+            let reply = sftp.read(&self.handle, self.asked, u32::try_from(length).unwrap_or(u32::MAX)).await;
+            self.replies.push_back((usize::try_from(length).unwrap_or_default(), reply));
+            self.asked += length;
+        }
+    }
+
+    async fn answer(&mut self) -> Result<Option<Bytes>, OutputError> {
+        let Some((length, reply)) = self.replies.pop_front() else { return Ok(None) };
+        let piece = reply.data().await?.unwrap_or_default();
+        if piece.len() == length {
+            Ok(Some(piece))
+        } else {
+            Err(unfit(&self.file.path, "has changed while it was read"))
+        }
+    }
+
+    async fn next(&mut self, sftp: &Sftp) -> Result<Option<Bytes>, OutputError> {
+        self.ask(sftp, PIECES_AHEAD).await;
+        self.answer().await
+    }
+}

@@ -1,0 +1,312 @@
+//! A machine that runs actions, by its agent.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use telexec_client::{Agent, AgentInfo, ConnectError, ConnectOptions, Resume, Resuming, TlsOptions};
+use telexec_executor::{Attach, Command, Event, ExecutorError, Files, ListQuery, Signal};
+use telexec_executor::{ExecutionId, Executor, FileErrorKind, FilePath, FileTarget};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::args::{Args, DigestFunction};
+use crate::cache::{Cache, make_directory};
+use crate::failure::TargetError;
+use crate::platform::Platform;
+use crate::sessions::{Session, Sessions};
+use crate::sftp::{Sftp, SftpError};
+
+/// Pauses between attempts, while an agent does not answer or a target cannot run actions.
+const MIN_PAUSE: Duration = Duration::from_millis(200);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
+/// How long an action outlives a lost connection: its processes end then, also when this program is killed.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
+/// Of executions, with the bot that started them.
+const LABEL: &str = "telexec-reapi";
+const OWN_CHARACTERS: usize = 12;
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// A machine that runs actions.
+pub(crate) struct Target {
+    pub(crate) name: String,
+    pub(crate) agent: Agent,
+    pub(crate) executor: Resuming,
+    pub(crate) platform: Platform,
+    pub(crate) capacity: usize,
+    cache: tokio::sync::Mutex<Arc<Cache>>,
+    place: Place,
+    /// As the owner of the cache.
+    sessions: Arc<Sessions>,
+    /// As other users, whose outputs only they may read.
+    of_users: Mutex<HashMap<String, Arc<Sessions>>>,
+    actions: String,
+    bot_id: String,
+    pub(crate) is_fit: watch::Sender<bool>,
+}
+
+impl Target {
+    /// Waits until the agent answers and all is ready for actions.
+    ///
+    /// # Errors
+    /// What does not pass by itself, such as a certificate that is not trusted.
+    pub(crate) async fn open(
+        address: &telexec_client::Target,
+        bot_id: &str,
+        args: &Args,
+    ) -> Result<Self, ConnectError> {
+        let tls = args.cert.as_ref().zip(args.key.as_ref()).zip(args.ca.as_ref());
+        let tls = tls.map(|((cert, key), ca)| TlsOptions::new(cert, key, ca));
+        let mut pause = Pause::default();
+        loop {
+            let error: Box<dyn std::error::Error + Send + Sync> =
+                match Agent::connect(address, ConnectOptions { tls: tls.clone(), ..ConnectOptions::default() }).await {
+                    Ok(agent) => match Self::prepare(agent, bot_id, args).await {
+                        Ok(target) => return Ok(target),
+                        Err(error) => error.into(),
+                    },
+                    Err(error @ ConnectError::Unreachable { .. }) => error.into(),
+                    Err(error) => return Err(error),
+                };
+            if pause.is_first() {
+                warn!(target = %address, error = %crate::chain(&*error), "the target is not ready: waiting for it");
+            }
+            pause.wait().await;
+        }
+    }
+
+    async fn prepare(agent: Agent, bot_id: &str, args: &Args) -> Result<Self, TargetError> {
+        let resume = Resume { give_up_after: GIVE_UP_AFTER, ..Resume::default() };
+        let executor = agent.executor().resuming(resume);
+        let info = agent.info().await?;
+        end_leftovers(&executor, bot_id).await?;
+        let place = Place::new(bot_id, args);
+        let actions = place.actions();
+        remove_leftovers(&agent, &actions, args).await?;
+        let capacity = match args.concurrency {
+            Some(number) => number.into(),
+            None => processors(&executor).await?,
+        };
+        let sessions = Arc::new(Sessions::new(agent.files(), None, capacity));
+        let session = sessions.take().await?;
+        let cache = place.open_cache(&session, &agent).await?;
+        session.give_back();
+        let (blobs, bytes) = cache.size();
+        info!(target = agent.endpoint(), capacity, blobs, bytes, "ready");
+        Ok(Self {
+            name: agent.endpoint().to_owned(),
+            platform: Platform::new(args, &info),
+            capacity: capacity.min(most(&info)),
+            executor,
+            agent,
+            cache: tokio::sync::Mutex::new(Arc::new(cache)),
+            place,
+            sessions,
+            of_users: Mutex::default(),
+            actions,
+            bot_id: bot_id.to_owned(),
+            is_fit: watch::Sender::new(true),
+        })
+    }
+
+    /// The directory of one action, which others cannot guess.
+    pub(crate) fn action_directory(&self) -> String {
+        format!("{}/{}", self.actions, uuid::Uuid::new_v4().simple())
+    }
+
+    pub(crate) fn labels(&self) -> [(String, String); 1] {
+        [(LABEL.to_owned(), self.bot_id.clone())]
+    }
+
+    /// A session as the owner of the cache, and the cache: another one if the machine was booted since.
+    ///
+    /// # Errors
+    /// The target cannot be used.
+    pub(crate) async fn session(&self) -> Result<(Session, Arc<Cache>), TargetError> {
+        let session = self.sessions.take().await?;
+        let mut cache = self.cache.lock().await;
+        // no session survives a boot
+        if session.is_new && boot_id(&session).await? != cache.boot {
+            info!(target = self.name, "the machine was booted: beginning with an empty cache");
+            *cache = Arc::new(self.place.open_cache(&session, &self.agent).await?);
+        }
+        Ok((session, Arc::clone(&cache)))
+    }
+
+    /// Sessions as the user that an action runs as.
+    pub(crate) fn sessions_of(&self, user: Option<&str>) -> Arc<Sessions> {
+        let Some(user) = user else { return Arc::clone(&self.sessions) };
+        let mut of_users = self.of_users.lock().unwrap_or_else(PoisonError::into_inner);
+        match of_users.entry(user.to_owned()) {
+            Entry::Occupied(known) => Arc::clone(known.get()),
+            Entry::Vacant(new) => {
+                let sessions = Sessions::new(self.agent.files(), Some(user.to_owned()), self.capacity);
+                Arc::clone(new.insert(Arc::new(sessions)))
+            }
+        }
+    }
+
+    /// Removes what is left of an action.
+    pub(crate) async fn remove(&self, directory: &str, user: Option<&str>) {
+        let file = |user| FileTarget { path: FilePath::new(directory), user };
+        if let Some(user) = user {
+            // what the user's processes made, which the owner of the directory may not be able to remove
+            let _ = self.agent.files().remove(file(Some(user.to_owned())), true).await;
+        }
+        if let Err(error) = remove_if_there(&self.agent, file(None)).await {
+            warn!(target = self.name, directory, error = %crate::chain(&error), "cannot remove an action's directory");
+        }
+    }
+
+    /// Gets no more actions until it is fit for them again.
+    pub(crate) async fn rest(self: Arc<Self>) {
+        if !self.is_fit.send_replace(false) {
+            return;
+        }
+        warn!(target = self.name, "the target gets no more actions for now");
+        let mut pause = Pause::default();
+        loop {
+            pause.wait().await;
+            if self.try_out().await.is_ok() {
+                break;
+            }
+        }
+        info!(target = self.name, "the target gets actions again");
+        self.is_fit.send_replace(true);
+    }
+
+    /// Whether it takes files.
+    async fn try_out(&self) -> Result<(), TargetError> {
+        let (session, _) = self.session().await?;
+        let path = self.action_directory();
+        let handle = session.open(&path, crate::sftp::Open::Create(0o600)).await.handle().await?;
+        let written = session.write(&handle, 0, &[1; 64 * 1024]).await.done().await;
+        session.close(&handle).await.done().await?;
+        session.remove(&path).await.done().await?;
+        session.give_back();
+        Ok(written?)
+    }
+}
+
+fn most(info: &AgentInfo) -> usize {
+    usize::try_from(info.max_executions).unwrap_or(usize::MAX).max(1)
+}
+
+/// Ends what an earlier process of this worker has started.
+async fn end_leftovers(executor: &Resuming, bot_id: &str) -> Result<(), ExecutorError> {
+    let labels = [(LABEL.to_owned(), bot_id.to_owned())].into();
+    let page = executor.list(ListQuery { labels, page_size: 1000, ..ListQuery::default() }).await?;
+    for execution in page.executions {
+        info!(id = %execution.id, "ending what an earlier process of this worker has started");
+        match end(executor, &execution.id).await {
+            Ok(()) | Err(ExecutorError::NotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+async fn end(executor: &Resuming, id: &ExecutionId) -> Result<(), ExecutorError> {
+    let mut execution = executor.attach(id, Attach::position(0)).await?;
+    executor.signal(id, Signal::KILL).await?;
+    while let Some(event) = execution.next().await {
+        event?;
+    }
+    Ok(())
+}
+
+async fn remove_leftovers(agent: &Agent, actions: &str, args: &Args) -> Result<(), ExecutorError> {
+    for user in args.user.iter().chain(&args.allowed_users) {
+        // it may remove what it made, not the directory itself
+        let file = FileTarget { path: FilePath::new(actions), user: Some(user.clone()) };
+        let _ = agent.files().remove(file, true).await;
+    }
+    remove_if_there(agent, FileTarget { path: FilePath::new(actions), user: None }).await
+}
+
+async fn remove_if_there(agent: &Agent, file: FileTarget) -> Result<(), ExecutorError> {
+    match agent.files().remove(file, true).await {
+        Err(ExecutorError::File(error)) if error.kind() == FileErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// The directories of one bot on a target, so that several can work on one machine.
+struct Place {
+    work_dir: String,
+    /// Its name is short, since sockets have short paths.
+    own: String,
+    function: DigestFunction,
+    cache_size: u64,
+}
+
+impl Place {
+    fn new(bot_id: &str, args: &Args) -> Self {
+        let hash = DigestFunction::Sha256.digest(bot_id.as_bytes()).hash();
+        let own = format!("{}/{}", args.work_dir, hash.get(..OWN_CHARACTERS).unwrap_or_default());
+        Self { work_dir: args.work_dir.clone(), own, function: args.digest_function, cache_size: args.cache_size }
+    }
+
+    fn actions(&self) -> String {
+        format!("{}/actions", self.own)
+    }
+
+    /// Makes the directories. Others may pass through that of the actions, and see no names.
+    async fn open_cache(&self, sftp: &Sftp, agent: &Agent) -> Result<Cache, TargetError> {
+        make_directory(sftp, &self.work_dir, 0o755).await?;
+        make_directory(sftp, &self.own, 0o755).await?;
+        make_directory(sftp, &self.actions(), 0o711).await?;
+        let boot = boot_id(sftp).await?;
+        let name = format!("cas.{boot}");
+        for (other, _) in sftp.list(&self.own).await? {
+            if other.starts_with(b"cas.") && other != name.as_bytes() {
+                let path = FilePath::new([self.own.as_bytes(), b"/", &other].concat());
+                agent.files().remove(FileTarget { path, user: None }, true).await?;
+            }
+        }
+        let directory = format!("{}/{name}", self.own);
+        make_directory(sftp, &directory, 0o700).await?;
+        Ok(Cache::open(sftp, directory, boot, self.function, self.cache_size).await?)
+    }
+}
+
+async fn boot_id(sftp: &Sftp) -> Result<String, SftpError> {
+    let boot = sftp.content(BOOT_ID, 64).await?;
+    Ok(String::from_utf8_lossy(&boot).trim().to_owned())
+}
+
+/// How many processors a command there may use.
+async fn processors(executor: &Resuming) -> Result<usize, TargetError> {
+    let mut execution = executor.execute(Command::argv(["nproc"]).build().map_err(ExecutorError::from)?).await?;
+    let mut text = Vec::new();
+    while let Some(event) = execution.next().await {
+        if let Event::Output(output) = event? {
+            text.extend_from_slice(&output.data);
+        }
+    }
+    let number = String::from_utf8_lossy(&text).trim().parse().ok().filter(|number| *number > 0);
+    let unknown = || ExecutorError::Internal("nproc printed no number: say --concurrency".to_owned());
+    Ok(number.ok_or_else(unknown)?)
+}
+
+/// Grows while nothing gets better.
+pub(crate) struct Pause(Duration);
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self(MIN_PAUSE)
+    }
+}
+
+impl Pause {
+    pub(crate) fn is_first(&self) -> bool {
+        self.0 == MIN_PAUSE
+    }
+
+    pub(crate) async fn wait(&mut self) {
+        tokio::time::sleep(self.0).await;
+        self.0 = (self.0 * 2).min(MAX_PAUSE);
+    }
+}
