@@ -90,7 +90,7 @@ def free_port():
 class Site:
     """Everything is below one directory, and ends with it."""
 
-    def __init__(self, bin_directory, keepalive=20):
+    def __init__(self, bin_directory, keepalive=120):
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="reapi-"))
         self.directory.chmod(0o755)
         self.bin = pathlib.Path(bin_directory).absolute()
