@@ -19,7 +19,7 @@ LIMIT = 30
 class Server(
     bots_pb2_grpc.BotsServicer, services.ContentAddressableStorageServicer, bytestream_pb2_grpc.ByteStreamServicer
 ):
-    def __init__(self, port, function=hashlib.sha256, name="sha256"):
+    def __init__(self, port, function=hashlib.sha256, name="sha256", credentials=None):
         self.port, self.function, self.name, self.blobs = port, function, name, {}
         self.new, self.ended, self.sessions = {}, queue.Queue(), 0
         self.statuses, self.properties, self.begun = [], [], {}
@@ -28,7 +28,11 @@ class Server(
         bots_pb2_grpc.add_BotsServicer_to_server(self, self.server)
         services.add_ContentAddressableStorageServicer_to_server(self, self.server)
         bytestream_pb2_grpc.add_ByteStreamServicer_to_server(self, self.server)
-        assert self.server.add_insecure_port(f"127.0.0.1:{port}")
+        address = f"127.0.0.1:{port}"
+        if credentials:
+            assert self.server.add_secure_port(address, credentials)
+        else:
+            assert self.server.add_insecure_port(address)
         self.server.start()
 
     def digest(self, blob):

@@ -1,8 +1,10 @@
 """A server that leases what no honest one does, and says how it was answered: protocol.py BIN_DIRECTORY"""
 
+import subprocess
 import sys
 
 import blake3
+import grpc
 from buildgrid._protos.build.bazel.remote.execution.v2 import remote_execution_pb2 as pb
 from buildgrid._protos.google.devtools.remoteworkers.v1test2 import bots_pb2
 from buildgrid._protos.google.rpc import code_pb2 as code
@@ -91,6 +93,22 @@ def functions(server):
     assert server.blobs[tree.root.files[0].digest.hash] == b"1\n"
 
 
+def secured(site):
+    """TLS, with certificates on both sides."""
+    key, cert = site.directory / "tls.key", site.directory / "tls.pem"
+    request = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=server"
+    extensions = ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"]
+    subprocess.run(["openssl", *request.split(), "-keyout", key, "-out", cert, *extensions], check=True, capture_output=True)
+    pair, port = (key.read_bytes(), cert.read_bytes()), reapi_site.free_port()
+    server = Server(port, credentials=grpc.ssl_server_credentials([pair], pair[1], require_client_auth=True))
+    own = ["--tls-ca", cert, "--tls-cert", cert, "--tls-key", key]
+    site.start_worker("secured", ["a1"], *own, server=f"127.0.0.1:{port}", scheme="grpcs")
+    assert server.lease(server.action(["/bin/echo", "secured"]))[1].stdout_raw == b"secured\n"
+    site.start_worker("unknown", ["a1"], "--tls-ca", cert, server=f"127.0.0.1:{port}", scheme="grpcs")
+    site.until_logged("worker-unknown", "cannot begin a session")
+    server.server.stop(0)
+
+
 def main():
     reapi_site.watchdog(120)
     with reapi_site.Site(BIN) as site:
@@ -111,6 +129,8 @@ def main():
         site.start_worker("b", ["a1"], "--digest-function", "blake3", server=f"127.0.0.1:{port}")
         functions(server)
         print("functions holds", flush=True)
+        secured(site)
+        print("secured holds", flush=True)
         assert "panicked" not in site.logs()
         server.server.stop(0)
 

@@ -201,9 +201,9 @@ class Site:
     def start_agent(self, name, *arguments):
         self.start(f"agent-{name}", self.bin / "telexecd", "--listen", f"unix://{self.directory}/{name}.sock", *arguments)
 
-    def start_worker(self, name, agents, *arguments, server=None):
+    def start_worker(self, name, agents, *arguments, server=None, scheme="grpc"):
         targets = [word for agent in agents for word in ("--target", f"unix://{self.directory}/{agent}.sock")]
-        command = [self.bin / "telexec-reapi", "--bots", f"grpc://{server or self.address}", "--name", name]
+        command = [self.bin / "telexec-reapi", "--bots", f"{scheme}://{server or self.address}", "--name", name]
         self.start(f"worker-{name}", *command, *targets, "--work-dir", self.work(name), *arguments)
 
     def work(self, name):
