@@ -86,7 +86,8 @@ impl Runner {
                     failure => warn!(lease = self.lease_id, error = %crate::chain(failure), "not run"),
                 }
                 if failure.is_of_target() {
-                    self.worker.tasks.spawn(Arc::clone(&self.target).rest());
+                    // not one of the tasks that this program waits for in the end
+                    tokio::spawn(Arc::clone(&self.target).rest());
                 }
                 Outcome::failed(&failure)
             }

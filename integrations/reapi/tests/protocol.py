@@ -1,161 +1,19 @@
 """A server that leases what no honest one does, and says how it was answered: protocol.py BIN_DIRECTORY"""
 
-import concurrent.futures
-import hashlib
-import queue
+import subprocess
 import sys
-import threading
-import time
 
 import blake3
 import grpc
 from buildgrid._protos.build.bazel.remote.execution.v2 import remote_execution_pb2 as pb
-from buildgrid._protos.build.bazel.remote.execution.v2 import remote_execution_pb2_grpc as services
-from buildgrid._protos.google.bytestream import bytestream_pb2, bytestream_pb2_grpc
-from buildgrid._protos.google.devtools.remoteworkers.v1test2 import bots_pb2, bots_pb2_grpc
+from buildgrid._protos.google.devtools.remoteworkers.v1test2 import bots_pb2
 from buildgrid._protos.google.rpc import code_pb2 as code
 
 import reapi_client
 import reapi_site
+from fake_server import Server
 
 BIN = sys.argv[1]
-LIMIT = 30
-
-
-class Server(
-    bots_pb2_grpc.BotsServicer, services.ContentAddressableStorageServicer, bytestream_pb2_grpc.ByteStreamServicer
-):
-    """The Bots service and a CAS in memory, which can be told to fail."""
-
-    def __init__(self, port, function=hashlib.sha256, name="sha256"):
-        self.function, self.name, self.blobs = function, name, {}
-        self.new, self.ended, self.sessions = {}, queue.Queue(), 0
-        self.statuses, self.properties, self.begun = [], [], {}
-        self.changed, self.corrupt, self.lost = threading.Condition(), False, False
-        self.server = grpc.server(concurrent.futures.ThreadPoolExecutor(32), options=[("grpc.so_reuseport", 0)])
-        bots_pb2_grpc.add_BotsServicer_to_server(self, self.server)
-        services.add_ContentAddressableStorageServicer_to_server(self, self.server)
-        bytestream_pb2_grpc.add_ByteStreamServicer_to_server(self, self.server)
-        assert self.server.add_insecure_port(f"127.0.0.1:{port}")
-        self.server.start()
-
-    def digest(self, blob):
-        return pb.Digest(hash=self.function(blob).hexdigest(), size_bytes=len(blob))
-
-    def put(self, blob):
-        blob = blob if isinstance(blob, bytes) else blob.SerializeToString()
-        named = self.digest(blob)
-        self.blobs[named.hash] = blob
-        return named
-
-    # bots
-
-    def CreateBotSession(self, request, context):
-        with self.changed:
-            self.sessions += 1
-            session = request.bot_session
-            self.properties = [(pair.key, pair.value) for pair in session.worker.devices[0].properties]
-            self.statuses.append(session.status)
-            session.name = f"{request.parent}/session-{self.sessions}"
-            return session
-
-    def UpdateBotSession(self, request, context):
-        session, leases = request.bot_session, []
-        with self.changed:
-            if self.lost or not session.name.endswith(f"-{self.sessions}"):
-                self.lost = False
-                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no such session")
-            self.statuses.append(session.status)
-            for lease in session.leases:
-                if lease.state == bots_pb2.COMPLETED:
-                    self.begun.pop(lease.id, None)
-                    self.ended.put(lease)
-                elif lease.id in self.begun:
-                    leases.append(lease)
-            if not session.leases and not self.new:
-                self.changed.wait_for(lambda: self.new, timeout=2)
-            while self.new:
-                id, payload = self.new.popitem()
-                lease = bots_pb2.Lease(id=id, state=bots_pb2.PENDING)
-                if payload is not None:
-                    lease.payload.CopyFrom(payload)
-                self.begun[id] = lease
-                leases.append(lease)
-        del session.leases[:]
-        session.leases.extend(leases)
-        return session
-
-    def lease(self, payload, id=None):
-        """What comes of a lease: its status and its result."""
-        self.begin(payload, id or f"lease-{time.monotonic_ns()}")
-        return self.result()
-
-    def begin(self, payload, id):
-        if payload is not None and payload.DESCRIPTOR.full_name != "google.protobuf.Any":
-            packed = bots_pb2.Lease()
-            packed.payload.Pack(payload)
-            payload = packed.payload
-        with self.changed:
-            self.new[id] = payload
-            self.changed.notify_all()
-
-    def result(self):
-        lease = self.ended.get(timeout=LIMIT)
-        result = pb.ActionResult()
-        lease.result.Unpack(result)
-        return lease.status, result
-
-    def action(self, argv, **options):
-        root = options.pop("root", None) or self.put(pb.Directory())
-        command = self.put(pb.Command(arguments=argv, **options))
-        return pb.Action(command_digest=command, input_root_digest=root)
-
-    # the CAS
-
-    def blob(self, hash):
-        blob = self.blobs.get(hash)
-        return blob + b"!" if blob and self.corrupt else blob
-
-    def BatchReadBlobs(self, request, context):
-        answer = pb.BatchReadBlobsResponse()
-        assert pb.DigestFunction.Value.Name(request.digest_function).lower() == self.name
-        for named in request.digests:
-            blob = self.blob(named.hash)
-            answer.responses.add(digest=named, data=blob or b"").status.code = code.OK if blob is not None else code.NOT_FOUND
-        return answer
-
-    def FindMissingBlobs(self, request, context):
-        missing = [named for named in request.blob_digests if named.hash not in self.blobs]
-        return pb.FindMissingBlobsResponse(missing_blob_digests=missing)
-
-    def BatchUpdateBlobs(self, request, context):
-        answer = pb.BatchUpdateBlobsResponse()
-        for one in request.requests:
-            assert self.put(one.data) == one.digest
-            answer.responses.add(digest=one.digest)
-        return answer
-
-    def parts(self, name):
-        function = [] if self.name == "sha256" else [self.name]
-        parts = name.split("/")
-        assert parts[:-2][-len(function) - 1 :] == ["blobs", *function], name
-        return parts[-2]
-
-    def Read(self, request, context):
-        blob = self.blob(self.parts(request.resource_name))
-        if blob is None:
-            context.abort(grpc.StatusCode.NOT_FOUND, "no such blob")
-        for at in range(0, len(blob), 1_000_000):
-            yield bytestream_pb2.ReadResponse(data=blob[at : at + 1_000_000])
-
-    def Write(self, requests, context):
-        content, name = b"", None
-        for request in requests:
-            name = name or request.resource_name
-            assert request.write_offset == len(content)
-            content += request.data
-        assert self.put(content).hash == self.parts(name)
-        return bytestream_pb2.WriteResponse(committed_size=len(content))
 
 
 def payloads(server):
@@ -235,6 +93,22 @@ def functions(server):
     assert server.blobs[tree.root.files[0].digest.hash] == b"1\n"
 
 
+def secured(site):
+    """TLS, with certificates on both sides."""
+    key, cert = site.directory / "tls.key", site.directory / "tls.pem"
+    request = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=server"
+    extensions = ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"]
+    subprocess.run(["openssl", *request.split(), "-keyout", key, "-out", cert, *extensions], check=True, capture_output=True)
+    pair, port = (key.read_bytes(), cert.read_bytes()), reapi_site.free_port()
+    server = Server(port, credentials=grpc.ssl_server_credentials([pair], pair[1], require_client_auth=True))
+    own = ["--tls-ca", cert, "--tls-cert", cert, "--tls-key", key]
+    site.start_worker("secured", ["a1"], *own, server=f"127.0.0.1:{port}", scheme="grpcs")
+    assert server.lease(server.action(["/bin/echo", "secured"]))[1].stdout_raw == b"secured\n"
+    site.start_worker("unknown", ["a1"], "--tls-ca", cert, server=f"127.0.0.1:{port}", scheme="grpcs")
+    site.until_logged("worker-unknown", "cannot begin a session")
+    server.server.stop(0)
+
+
 def main():
     reapi_site.watchdog(120)
     with reapi_site.Site(BIN) as site:
@@ -255,6 +129,8 @@ def main():
         site.start_worker("b", ["a1"], "--digest-function", "blake3", server=f"127.0.0.1:{port}")
         functions(server)
         print("functions holds", flush=True)
+        secured(site)
+        print("secured holds", flush=True)
         assert "panicked" not in site.logs()
         server.server.stop(0)
 

@@ -18,6 +18,7 @@ from buildgrid._protos.build.bazel.remote.execution.v2 import remote_execution_p
 from buildgrid._protos.google.devtools.remoteworkers.v1test2 import bots_pb2, bots_pb2_grpc
 
 import reapi_site
+from fake_server import Server
 from reapi_client import Client
 
 BIN = sys.argv[1]
@@ -42,9 +43,14 @@ class Bot:
         device.properties.add(key="OSFamily", value="linux")
         session = stub.CreateBotSession(bots_pb2.CreateBotSessionRequest(bot_session=session), timeout=10)
         session.status = bots_pb2.OK
-        while not self.stop.is_set():
+        is_over = False
+        while not is_over:
+            if self.stop.is_set():
+                # or else the server would go on to count on it
+                session.status = bots_pb2.BOT_TERMINATING
             request = bots_pb2.UpdateBotSessionRequest(name=session.name, bot_session=session)
             session = stub.UpdateBotSession(request, timeout=5)
+            is_over = session.status == bots_pb2.BOT_TERMINATING and not session.leases
             for lease in session.leases:
                 action = pb.Action()
                 lease.payload.Unpack(action)
@@ -73,10 +79,6 @@ def measure(name, client):
     responses = client.run_all(actions[SLOTS:])
     took = time.monotonic() - began
     assert all(response.status.code == 0 and response.result.exit_code == 0 for response in responses)
-    waits = []
-    for response in responses:
-        times = response.result.execution_metadata
-        waits.append((times.worker_start_timestamp.ToNanoseconds() - times.queued_timestamp.ToNanoseconds()) / 1e6)
     print(f"{name:14} {len(responses) / took:6.1f} actions/s", flush=True)
 
 
@@ -89,6 +91,20 @@ def steps(log):
     print(f"    (the command itself {command:.1f} ms), outputs {outputs:.1f} ms")
 
 
+def alone(site):
+    """With a server that has all leases at hand: the limit of telexec-reapi and one agent."""
+    server = Server(reapi_site.free_port())
+    action = server.action(["true"])
+    for number in range(COUNT):
+        server.begin(action, f"lease-{number}")
+    began = time.monotonic()
+    site.start_worker("alone", ["a1"], "--concurrency", str(SLOTS), server=f"127.0.0.1:{server.port}")
+    for _ in range(COUNT):
+        status, result = server.result()
+        assert status.code == 0 and result.exit_code == 0, status
+    print(f"{'without queue':14} {COUNT / (time.monotonic() - began):6.1f} actions/s, its start included", flush=True)
+
+
 def main():
     print(f"{COUNT - SLOTS} actions of `true`, {SLOTS} at once, on {os.cpu_count()} processors with the server and its client")
     with reapi_site.site(BIN) as site:
@@ -99,12 +115,14 @@ def main():
             bot.stop.set()
             for thread in bot.threads:
                 thread.join(30)
-            site.until("the end of its sessions", lambda: True)
         site.start_agent("a1")
         site.start_worker("w", ["a1"], "--concurrency", str(SLOTS))
         site.until_ready("w")
         measure("telexec-reapi", client)
         steps(site.log("worker-w"))
+        site.kill("worker-w", reapi_site.signal.SIGTERM)
+        alone(site)
+        steps(site.log("worker-alone"))
 
 
 main()

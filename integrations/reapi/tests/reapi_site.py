@@ -90,7 +90,7 @@ def free_port():
 class Site:
     """Everything is below one directory, and ends with it."""
 
-    def __init__(self, bin_directory, keepalive=20):
+    def __init__(self, bin_directory, keepalive=120):
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="reapi-"))
         self.directory.chmod(0o755)
         self.bin = pathlib.Path(bin_directory).absolute()
@@ -201,9 +201,9 @@ class Site:
     def start_agent(self, name, *arguments):
         self.start(f"agent-{name}", self.bin / "telexecd", "--listen", f"unix://{self.directory}/{name}.sock", *arguments)
 
-    def start_worker(self, name, agents, *arguments, server=None):
+    def start_worker(self, name, agents, *arguments, server=None, scheme="grpc"):
         targets = [word for agent in agents for word in ("--target", f"unix://{self.directory}/{agent}.sock")]
-        command = [self.bin / "telexec-reapi", "--bots", f"grpc://{server or self.address}", "--name", name]
+        command = [self.bin / "telexec-reapi", "--bots", f"{scheme}://{server or self.address}", "--name", name]
         self.start(f"worker-{name}", *command, *targets, "--work-dir", self.work(name), *arguments)
 
     def work(self, name):

@@ -1,8 +1,8 @@
 //! An SFTP session with an agent, which carries out many requests in flight.
 //!
 //! Requests are sent when they are made, and carried out in that order: a directory can be made and filled without waiting for
-//! the answers. Of the SFTP clients that there are, one takes handles for text, which those of the agent are not, and the
-//! others bring some twenty crates.
+//! the answers. Of the SFTP clients that there are, russh-sftp takes handles for text, which those of the agent are not, and
+//! openssh-sftp-client brings a tree of crates of its own.
 
 mod wire;
 
