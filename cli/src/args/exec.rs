@@ -46,9 +46,9 @@ With --json, each line is one of these events; durations are in seconds:
   {\"event\":\"stdout\",\"position\":…,\"text\":…}     or \"base64\" instead of \"text\", if it is not UTF-8
   {\"event\":\"stderr\",\"position\":…,\"text\":…}     likewise
   {\"event\":\"exited\",\"cause\":…,\"exit_code\":…,\"signal\":…,\"wall_time\":…,…}
-  {\"event\":\"queued\",\"execution_id\":…}      the only one, with -d and --queue
   {\"event\":\"promoted\"}                        last, instead of exited: moved to the background
-  {\"event\":\"gap\",\"resume_position\":…}         output before this position is no longer available",
+  {\"event\":\"gap\",\"resume_position\":…}         output before this position is no longer available
+  {\"event\":\"queued\",\"execution_id\":…}         instead of all others: with -d and --queue",
     after_help = "\
 Examples:
   telexec exec local -c 'echo hello; echo oops >&2; exit 3'

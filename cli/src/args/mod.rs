@@ -58,7 +58,7 @@ TARGET is one of:
   HOST[:PORT]             an agent over TCP with mutual TLS; the port is 7443, or as configured
   vsock://CID:PORT        an agent in a virtual machine of this host
   vsock-uds:///PATH:PORT  the same, through a Unix socket of Firecracker or Cloud Hypervisor
-  nats://SERVER/NAME      an agent that cannot be dialled, behind a NATS server (telexec-nats)
+  nats://SERVER/NAME      an agent that is reached by way of a NATS server (telexec-nats)
   NAME                    a configured target, rather than a host: see telexec config --help
 
 Examples:

@@ -109,9 +109,11 @@ fn variable(name: &str) -> Option<String> {
 
 fn unreachable(target: &NatsTarget, error: Arc<NatsError>) -> ConnectError {
     let endpoint = target.to_string();
-    let cause = |error: Arc<NatsError>| Cause::from(Box::<dyn Error + Send + Sync>::from(error));
     match &*error {
-        NatsError::File(bad) => ConnectError::Credentials { endpoint, path: bad.file.clone(), source: cause(error) },
-        _ => ConnectError::Unreachable { endpoint, source: cause(error) },
+        NatsError::File(bad) => {
+            let source = Cause::from(Box::<dyn Error + Send + Sync>::from(bad.reason.clone()));
+            ConnectError::Credentials { endpoint, path: bad.file.clone(), source }
+        }
+        _ => ConnectError::Unreachable { endpoint, source: Cause::from(Box::<dyn Error + Send + Sync>::from(error)) },
     }
 }

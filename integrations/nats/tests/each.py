@@ -358,13 +358,14 @@ async def secured(site):
     assert ran.returncode == 255, ran
     ran = await asyncio.to_thread(telexec, "fleet", "-w", f"{server}/label:web", "true")
     assert ran.returncode == 0 and "1 of 1 ok" in ran.stderr, ran
-    for variables, reason in (
-        ({"TELEXEC_NATS_PASSWORD": "wrong"}, "authorization violation"),
-        ({"TELEXEC_NATS_CA": ""}, "certificate"),
-        ({"TELEXEC_NATS_CREDS": "/no/such/file"}, "cannot use /no/such/file"),
+    for variables, code, reason in (
+        ({"TELEXEC_NATS_PASSWORD": "wrong"}, 255, "authorization violation"),
+        ({"TELEXEC_NATS_PASSWORD": ""}, 2, "must be given together"),
+        ({"TELEXEC_NATS_CA": ""}, 255, "certificate"),
+        ({"TELEXEC_NATS_CREDS": "/no/such/file"}, 2, "cannot use /no/such/file"),
     ):
         ran = await asyncio.to_thread(telexec, "exec", f"{server}/a0", "true", **variables)
-        assert ran.returncode == 255 and reason in ran.stderr, (reason, ran)
+        assert ran.returncode == code and reason in ran.stderr, (reason, ran)
 
     # to others this one may not publish
     try:
