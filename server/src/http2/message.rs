@@ -89,7 +89,7 @@ impl<B: Body> Limited<B> {
             true => self.framing.end(),
             false => {
                 self.framing.failed = true;
-                Err(Status::cancelled("the call was cancelled"))
+                Err(Status::unknown("the call was cancelled"))
             }
         }
     }
@@ -138,7 +138,7 @@ where
             self.metrics.refused(Refusal::Requests);
             return Poll::Ready(Some(Err(status.into())));
         }
-        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+        Poll::Ready(frame.map(|frame| frame.map_err(|error| cut_off(error.into()).into())))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -148,6 +148,14 @@ where
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
+}
+
+/// The error of a request that its caller did not end. Not CANCELLED, which tonic takes for its end, as if it was complete;
+/// with some of its features it makes that of a stream that was reset.
+fn cut_off(cause: Box<dyn std::error::Error + Send + Sync>) -> Status {
+    let mut status = Status::unknown("the call was cancelled, or its connection was lost");
+    status.set_source(Arc::from(cause));
+    status
 }
 
 /// The cost of the messages of a body.
