@@ -40,8 +40,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) concurrency: Option<u16>,
 
-    /// Directory on the targets, for blobs and for actions that run
-    #[arg(long, value_name = "PATH", default_value = "/var/tmp/telexec-reapi", value_parser = absolute)]
+    /// Directory on the targets, for blobs and for actions that run; nobody but the agent's user may be able to write to those
+    /// above it
+    #[arg(long, value_name = "PATH", default_value = "/var/cache/telexec-reapi", value_parser = absolute)]
     pub(crate) work_dir: String,
 
     /// Room for blobs on each target, which the inputs of all actions that run must fit into

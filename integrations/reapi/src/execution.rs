@@ -43,8 +43,11 @@ pub(crate) async fn run(target: &Target, command: Command, let_go: &Cancellation
     let execution = target.executor.execute(command).await.map_err(failed)?;
     let (mut stdout, mut stderr) = (Kept::default(), Kept::default());
     let id = execution.id().clone();
-    let exited = follow(target, execution, &id, let_go, &mut stdout, &mut stderr).await.map_err(failed)?;
+    let (exited, is_whole) = follow(target, execution, &id, let_go, &mut stdout, &mut stderr).await.map_err(failed)?;
     let exited = exited.ok_or(Failure::LetGo)?;
+    if !is_whole {
+        return Err(Failure::Target { target: target.name.clone(), source: TargetError::Gap });
+    }
     let (exit_code, end) = match exited.cause {
         ExitCause::Exited(code) => (code.into(), End::Exited),
         ExitCause::Signaled => (exited.signal.map_or(KILLED, |signal| SIGNAL_BASE + signal.number()), End::Exited),
@@ -58,7 +61,7 @@ pub(crate) async fn run(target: &Target, command: Command, let_go: &Cancellation
     Ok(Ran { exit_code, end, stdout, stderr, ended: SystemTime::now(), wall_time })
 }
 
-/// How it ended; `None`: it was let go of.
+/// How it ended (`None`: it was let go of), and whether all of its output is here.
 async fn follow(
     target: &Target,
     mut execution: Execution,
@@ -66,8 +69,8 @@ async fn follow(
     let_go: &CancellationToken,
     stdout: &mut Kept,
     stderr: &mut Kept,
-) -> Result<Option<Exited>, ExecutorError> {
-    let mut was_let_go = false;
+) -> Result<(Option<Exited>, bool), ExecutorError> {
+    let (mut was_let_go, mut is_whole) = (false, true);
     loop {
         let event = tokio::select! {
             event = execution.next() => event,
@@ -76,7 +79,7 @@ async fn follow(
                 // on an error too it ends: with its connection, or with this execution
                 if let Err(error) = target.executor.signal(id, Signal::KILL).await {
                     warn!(%id, error = %crate::chain(&error), "cannot end an action at once");
-                    return Ok(None);
+                    return Ok((None, is_whole));
                 }
                 continue;
             }
@@ -86,8 +89,9 @@ async fn follow(
                 OutputStream::Stdout => stdout.add(&output.data),
                 OutputStream::Stderr => stderr.add(&output.data),
             },
-            Some(Event::Exited(exited)) => return Ok((!was_let_go).then_some(exited)),
-            Some(Event::Started(_) | Event::Gap(_)) => {}
+            Some(Event::Exited(exited)) => return Ok(((!was_let_go).then_some(exited), is_whole)),
+            Some(Event::Gap(_)) => is_whole = false,
+            Some(Event::Started(_)) => {}
             Some(Event::Promoted) | None => {
                 return Err(ExecutorError::Internal("the agent did not say how the command ended".to_owned()));
             }

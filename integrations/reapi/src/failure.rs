@@ -14,6 +14,11 @@ use crate::sftp::SftpError;
 
 const PRECONDITION_FAILURE: &str = "type.googleapis.com/google.rpc.PreconditionFailure";
 
+/// Of a failure's text, which may quote what a client sent: with many outcomes it is one message to the server.
+const MAX_TEXT_BYTES: usize = 4 * 1024;
+/// Missing blobs that are named: about half a megabyte.
+const MAX_VIOLATIONS: usize = 5_000;
+
 /// Why an action has no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -60,6 +65,9 @@ pub(crate) enum TargetError {
     /// The agent was shut down while the action ran.
     #[error("the agent was shut down while the action ran")]
     Shutdown,
+    /// It ran, and nobody knows all that it wrote.
+    #[error("the agent has lost a part of the action's output")]
+    Gap,
 }
 
 fn blobs(count: usize) -> String {
@@ -86,6 +94,16 @@ impl From<CasError> for Failure {
 }
 
 impl Failure {
+    /// In words, with the causes.
+    fn text(&self) -> String {
+        let mut text = crate::chain(self);
+        if text.len() > MAX_TEXT_BYTES {
+            text.truncate(text.floor_char_boundary(MAX_TEXT_BYTES));
+            text.push_str("...");
+        }
+        text
+    }
+
     /// Whether the target is to blame, and should rest before it gets more to do.
     pub(crate) fn is_of_target(&self) -> bool {
         matches!(self, Self::Target { .. })
@@ -104,17 +122,30 @@ impl Failure {
             Self::Missing(digests) => vec![violations(digests)],
             _ => Vec::new(),
         };
-        rpc::Status { code: code.into(), message: crate::chain(self), details }
+        rpc::Status { code: code.into(), message: self.text(), details }
     }
 }
 
-/// The form in which the Remote Execution API wants missing blobs to be named.
+/// The form in which the Remote Execution API wants missing blobs to be named. Of many, the next ones are named next time.
 fn violations(digests: &[Digest]) -> Any {
     let violation = |digest: &Digest| Violation {
         r#type: "MISSING".to_owned(),
         subject: format!("blobs/{digest}"),
         description: String::new(),
     };
-    let failure = PreconditionFailure { violations: digests.iter().map(violation).collect() };
+    let failure = PreconditionFailure { violations: digests.iter().take(MAX_VIOLATIONS).map(violation).collect() };
     Any { type_url: PRECONDITION_FAILURE.to_owned(), value: failure.encode_to_vec() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_server_is_told_is_bounded() {
+        let status = Failure::Invalid("a".to_owned() + &"ä".repeat(MAX_TEXT_BYTES)).to_status();
+        assert!(status.message.len() <= MAX_TEXT_BYTES + 3 && status.message.ends_with("ä..."));
+        let digest = crate::args::DigestFunction::Sha256.digest(b"");
+        assert!(Failure::Missing(vec![digest; 500_000]).to_status().encoded_len() < 1024 * 1024);
+    }
 }

@@ -25,6 +25,7 @@ mod target; // a machine that runs actions
 mod times; // of the steps of an action
 mod tree; // the input root
 
+use std::collections::HashSet;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -93,6 +94,7 @@ async fn serve(args: Args) -> Result<(), Error> {
     let cas = Cas::new(cas, &args.instance, args.digest_function);
     let (directories, max_timeout) = (Directories::default(), args.max_timeout);
     let worker = Arc::new(Worker { cas, directories, max_timeout, tasks: TaskTracker::new() });
+    check_targets(&args.targets)?;
     let (stop, serving) = (CancellationToken::new(), TaskTracker::new());
     let args = Arc::new(args);
     let mut started = tokio::task::JoinSet::new();
@@ -114,6 +116,15 @@ async fn serve(args: Args) -> Result<(), Error> {
     };
     let _ = tokio::time::timeout(STOP_TIMEOUT, stopped).await;
     ended
+}
+
+/// Two bots of one id would take each other's leases, and remove each other's files.
+fn check_targets(targets: &[telexec_client::Target]) -> Result<(), Error> {
+    let mut seen = HashSet::new();
+    match targets.iter().find(|target| !seen.insert(*target)) {
+        Some(target) => Err(format!("--target {target} is given twice").into()),
+        None => Ok(()),
+    }
 }
 
 async fn serve_target(
