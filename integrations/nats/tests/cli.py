@@ -156,7 +156,7 @@ async def queues(site, cli):
     cli.expect(255, "", "attach", "--queue", "1s", "@late", id, says="may still be in the queue")
     waiting = cli.start("attach", "--queue", "1h", "@late", id)
     following = cli.start("exec", "--queue", "1h", "@late", "-c", f"echo followed | tee -a {ran}; exit 8")
-    await cli.until("all are in the queue", lambda: pending() == 2)
+    await cli.until("two are in the queue, and nothing else", lambda: pending() == 2)
     site.start_agent("late")
     site.start_bridge("late", "--label", "web")
     stdout, stderr = await asyncio.to_thread(waiting.communicate, timeout=60)

@@ -7,7 +7,7 @@ use telexec_proto::v1::{GetExecutionRequest, SignalExecutionResponse};
 use tokio_util::task::TaskTracker;
 use tonic::Code;
 
-use crate::nats::{Digests, Nats, Withdrawal};
+use crate::nats::{Message, Nats, Withdrawal};
 
 /// Of an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,9 +25,9 @@ pub(crate) struct CancelOnDrop {
 pub(crate) struct Cancellation {
     pub(crate) nats: Arc<Nats>,
     pub(crate) id: String,
-    /// Those of the request, and no other command with its ID is ended; `None`: whichever it is.
-    pub(crate) digests: Option<Digests>,
-    /// Of the request in its queue, if it was put there.
+    /// The request, and no other command with its ID is ended; `None`: whichever it is.
+    pub(crate) request: Option<Arc<Message>>,
+    /// Of the request in its queue, if the server has said it.
     pub(crate) sequence: Option<u64>,
 }
 
@@ -73,18 +73,23 @@ impl Cancellation {
     /// Whether there is nothing more to be done.
     async fn try_once(&self) -> bool {
         // what nobody has put into a queue cannot be withdrawn
-        if self.digests.is_some()
+        if let Some(request) = &self.request
             && let Withdrawal::Withdrawn = self.nats.withdraw(&self.id).await
         {
-            if let Some(sequence) = self.sequence {
+            let sequence = match self.sequence {
+                Some(sequence) => Ok(sequence),
+                // it may be there: the answer to a repeat is the sequence of the first
+                None => self.nats.publish(request).await,
+            };
+            if let Ok(sequence) = sequence {
                 self.nats.remove(sequence).await;
             }
             return true;
         }
         let Ok(first) = self.nats.first(&self.id).await else { return false };
         let Some(first) = first else { return false };
-        let is_other = |digests: &Digests| first.request.as_ref().is_some_and(|request| !digests.contains(request));
-        let Some(agent) = first.agent.filter(|_| !self.digests.as_ref().is_some_and(is_other)) else { return true };
+        let is_other = |sent: &Arc<Message>| first.request.as_ref().is_some_and(|digest| !sent.digests.contains(digest));
+        let Some(agent) = first.agent.filter(|_| !self.request.as_ref().is_some_and(is_other)) else { return true };
         let request = GetExecutionRequest { execution_id: self.id.clone() };
         match self.nats.ask::<SignalExecutionResponse>(&agent, "Cancel", &request, TIMEOUT).await {
             Ok(_) => true,

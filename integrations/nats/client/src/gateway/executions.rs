@@ -1,6 +1,7 @@
 //! Methods that start, follow and change executions.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt, stream};
@@ -21,7 +22,7 @@ use super::{Gateway, check_id, normal, polled};
 use crate::Address;
 use crate::cancel::{CancelOnDrop, Cancellation};
 use crate::events::First;
-use crate::nats::Digests;
+use crate::nats::Message;
 
 /// As much input goes into one message.
 const INPUT_BYTES: usize = 128 * 1024;
@@ -35,10 +36,10 @@ impl Gateway {
         self.cancel_on_drop_of(id, ends, None)
     }
 
-    /// Ends only what has one of these digests.
-    fn cancel_on_drop_of(&self, id: &str, ends: bool, digests: Option<Digests>) -> CancelOnDrop {
+    /// Ends only what this request has started.
+    fn cancel_on_drop_of(&self, id: &str, ends: bool, request: Option<Arc<Message>>) -> CancelOnDrop {
         let (nats, id) = (self.0.nats.clone(), id.to_owned());
-        let pending = ends.then_some(Cancellation { nats, id, digests, sequence: None });
+        let pending = ends.then_some(Cancellation { nats, id, request, sequence: None });
         CancelOnDrop::new(pending, self.0.cancellations.clone())
     }
 
@@ -48,8 +49,8 @@ impl Gateway {
         let yield_after = request.yield_after.map(|delay| Duration::try_from(delay).unwrap_or_default());
         let request = normal(request)?;
         let id = request.execution_id.clone();
-        let message = self.0.nats.message(&self.0.address.subject(), &request, self.start_within())?;
-        let mut cancel = self.cancel_on_drop_of(&id, ends, Some(message.digests.clone()));
+        let message = Arc::new(self.0.nats.message(&self.0.address.subject(), &request, self.start_within())?);
+        let mut cancel = self.cancel_on_drop_of(&id, ends, Some(message.clone()));
         let sequence = self.0.nats.publish(&message).await.inspect_err(|status| {
             if matches!(error_from_status(status), ExecutorError::Unreachable { .. }) {
                 cancel.disarm();
@@ -57,7 +58,7 @@ impl Gateway {
         })?;
         cancel.queued(sequence);
         let mut following = Following::open(self, &id, cancel).await?;
-        following.expect(message.digests, sequence);
+        following.expect(message.digests.clone(), sequence);
         let started = following.start(self.start_within()).await?;
         following.promote_after(yield_after);
         Ok(stream::iter([Ok(started)]).chain(following.into_events()).boxed())
