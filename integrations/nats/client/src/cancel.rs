@@ -88,7 +88,8 @@ impl Cancellation {
         }
         let Ok(first) = self.nats.first(&self.id).await else { return false };
         let Some(first) = first else { return false };
-        let is_other = |sent: &Arc<Message>| first.request.as_ref().is_some_and(|digest| !sent.digests.contains(digest));
+        let is_other =
+            |sent: &Arc<Message>| first.request.as_ref().is_some_and(|digest| !sent.digests.contains(digest));
         let Some(agent) = first.agent.filter(|_| !self.request.as_ref().is_some_and(is_other)) else { return true };
         let request = GetExecutionRequest { execution_id: self.id.clone() };
         match self.nats.ask::<SignalExecutionResponse>(&agent, "Cancel", &request, TIMEOUT).await {
