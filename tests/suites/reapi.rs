@@ -38,5 +38,6 @@ async fn actions_do_what_they_say_and_faults_have_their_status() {
 
 #[tokio::test]
 async fn a_hostile_server_gets_errors() {
-    script("protocol.py", &[], &["payloads", "storages", "sessions", "functions", "secured"]).await;
+    script("protocol.py", &[], &["payloads", "storages", "sessions", "directories", "flags", "functions", "secured"])
+        .await;
 }

@@ -34,6 +34,7 @@ pub(crate) struct Worker {
     pub(crate) cas: Cas,
     pub(crate) directories: Directories,
     pub(crate) max_timeout: Duration,
+    pub(crate) max_output_size: u64,
     /// What is done after results were reported.
     pub(crate) tasks: TaskTracker,
 }
@@ -51,7 +52,7 @@ impl Outcome {
         self.status.encoded_len() + self.result.as_ref().map_or(0, Message::encoded_len)
     }
 
-    fn failed(failure: &Failure) -> Self {
+    pub(crate) fn failed(failure: &Failure) -> Self {
         Self { status: failure.to_status(), result: None }
     }
 }
@@ -72,6 +73,8 @@ pub(crate) struct Runner {
     pub(crate) lease_id: String,
     /// The server has taken the lease back, or this program ends.
     pub(crate) let_go: CancellationToken,
+    /// This program ends.
+    pub(crate) stop: CancellationToken,
 }
 
 impl Runner {
@@ -83,11 +86,18 @@ impl Runner {
             Err(failure) => {
                 match &failure {
                     Failure::LetGo => info!(lease = self.lease_id, "let go"),
-                    failure => warn!(lease = self.lease_id, error = %crate::chain(failure), "not run"),
+                    failure => warn!(lease = self.lease_id, error = failure.text(), "not run"),
                 }
                 if failure.is_of_target() {
                     // not one of the tasks that this program waits for in the end
-                    tokio::spawn(Arc::clone(&self.target).rest());
+                    let (stop, target, is_full) = (self.stop.clone(), Arc::clone(&self.target), failure.is_full());
+                    let rest = async move {
+                        if is_full {
+                            target.make_room().await;
+                        }
+                        target.rest().await;
+                    };
+                    tokio::spawn(async move { stop.run_until_cancelled(rest).await });
                 }
                 Outcome::failed(&failure)
             }
@@ -119,7 +129,7 @@ impl Runner {
     }
 
     fn of_target(&self, source: impl Into<TargetError>) -> Failure {
-        Failure::Target { target: self.target.name.clone(), source: source.into() }
+        Failure::of_target(&self.target.name, source)
     }
 
     async fn read(&self, payload: Option<Any>) -> Result<Job, Failure> {
@@ -174,6 +184,9 @@ impl Runner {
                 Ok(())
             }
             Err(CacheError::Cas(error)) => Err(error.into()),
+            Err(CacheError::File(error)) if error.is_unfit() => {
+                Err(Failure::Unsatisfied(format!("the inputs cannot be laid out: {error}")))
+            }
             Err(CacheError::File(error)) => Err(self.of_target(error)),
             Err(error @ CacheError::TooLarge { .. }) => Err(Failure::TooLarge(error.to_string())),
             Err(error @ CacheError::Unstable { .. }) => Err(Failure::Unsatisfied(error.to_string())),
@@ -209,7 +222,8 @@ impl Runner {
             let sessions = self.target.sessions_of(job.terms.user.as_deref());
             let session = sessions.take().await.map_err(|error| self.of_target(error))?;
             let directory = below(directory, &job.command.working_directory);
-            match outputs::capture(&directory, &job.command, &mut result, cas, &session).await {
+            let limit = self.worker.max_output_size;
+            match outputs::capture(&directory, &job.command, limit, &mut result, cas, &session).await {
                 Ok(()) => session.give_back(),
                 Err(OutputError::Cas(error)) => return Err(error.into()),
                 // the agent answers: it is the output that cannot be read
@@ -217,6 +231,7 @@ impl Runner {
                     return Err(Failure::Unsatisfied(format!("an output cannot be read: {error}")));
                 }
                 Err(OutputError::File(error)) => return Err(self.of_target(error)),
+                Err(error @ OutputError::TooLarge(_)) => return Err(Failure::TooLarge(error.to_string())),
                 Err(error @ OutputError::Unfit { .. }) => return Err(Failure::Unsatisfied(error.to_string())),
             }
         }

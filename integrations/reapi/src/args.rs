@@ -40,12 +40,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) concurrency: Option<u16>,
 
-    /// Directory on the targets, for blobs and for actions that run; nobody but the agent's user may be able to write to those
-    /// above it
+    /// Directory on the targets, for blobs and for actions that run; it is made, not its parents. Say one that the agent's user
+    /// can make if that is not root, and where nobody else may write to those above it
     #[arg(long, value_name = "PATH", default_value = "/var/cache/telexec-reapi", value_parser = absolute)]
     pub(crate) work_dir: String,
 
-    /// Room for blobs on each target, which the inputs of all actions that run must fit into
+    /// Bytes of blobs that are kept on each target. The inputs of one action must fit into it; while several are laid out
+    /// there may be more, and what an action still uses stays on the disk until its end
     #[arg(long, value_name = "SIZE", default_value = "10GiB", value_parser = parse_size)]
     pub(crate) cache_size: u64,
 
@@ -64,6 +65,10 @@ pub(crate) struct Args {
     /// Time limit of an action that has none, and the longest that one may ask for
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = positive)]
     pub(crate) max_timeout: Duration,
+
+    /// Bytes of all outputs of an action together
+    #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_size)]
+    pub(crate) max_output_size: u64,
 
     /// How blobs are named
     #[arg(long, value_name = "NAME", default_value = "sha256")]
@@ -99,6 +104,12 @@ Examples:
   telexec-reapi --bots grpc://buildgrid:50051 --target unix:///run/telexec/agent.sock
   telexec-reapi --bots grpcs://buildgrid.example.org:443 --target build1 --target build2 --cert me.pem --key me.key --ca ca.pem";
 
+/// Paths below it have room for those of actions.
+const MAX_WORK_DIR_BYTES: usize = 200;
+
+/// Platform properties that this program announces or obeys itself.
+const OWN_PROPERTIES: [&str; 6] = ["OSFamily", "ISA", "user", "memory", "cpus", "pids"];
+
 /// The hash functions of the Remote Execution API that this program has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DigestFunction {
@@ -124,13 +135,16 @@ fn endpoint(text: &str) -> Result<Uri, String> {
 fn absolute(text: &str) -> Result<String, String> {
     let is_plain = text.split('/').skip(1).all(|part| !matches!(part, "" | "." | ".."));
     let is_absolute = text.starts_with('/') && text != "/" && is_plain && !text.contains('\0');
-    is_absolute
-        .then(|| text.to_owned())
-        .ok_or_else(|| "must be absolute, without \"..\" and a slash at the end".to_owned())
+    match text.len() {
+        ..=MAX_WORK_DIR_BYTES if is_absolute => Ok(text.to_owned()),
+        ..=MAX_WORK_DIR_BYTES => Err("must be absolute, without \"..\" and a slash at the end".to_owned()),
+        _ => Err(format!("must have at most {MAX_WORK_DIR_BYTES} bytes")),
+    }
 }
 
 fn property(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
+        Some((key, _)) if OWN_PROPERTIES.contains(&key) => Err(format!("{key} has a meaning of its own")),
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("expected KEY=VALUE".to_owned()),
     }
@@ -160,9 +174,17 @@ mod tests {
     }
 
     #[test]
+    fn properties_are_not_those_that_have_a_meaning() {
+        assert_eq!(property("pool=a=b"), Ok(("pool".to_owned(), "a=b".to_owned())));
+        for wrong in ["pool", "=a", "user=root", "OSFamily=plan9"] {
+            assert!(property(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn the_work_directory_is_a_plain_path() {
         assert!(absolute("/var/tmp/x").is_ok());
-        for wrong in ["", "/", "x", "/x/", "/x/../y", "/x//y", "/x\0"] {
+        for wrong in ["", "/", "x", "/x/", "/x/../y", "/x//y", "/x\0", &"/x".repeat(101)] {
             assert!(absolute(wrong).is_err(), "{wrong:?}");
         }
     }

@@ -13,6 +13,7 @@ use tonic::{Code, Request, Status};
 use tracing::{info, warn};
 
 use crate::action::{Outcome, Runner, Worker};
+use crate::failure::Failure;
 use crate::remoteworkers as wire;
 use crate::target::{Pause, Target};
 use wire::bots_client::BotsClient;
@@ -28,6 +29,13 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
 /// What one call may tell of leases that have ended: servers take messages of 4 MiB.
 const MAX_TOLD_BYTES: usize = 3 * 1024 * 1024 + 512 * 1024;
+/// A server may be exhausted by what it is told: after so many refusals in a row, outcomes that are not short are shortened.
+const MAX_REFUSALS: u32 = 5;
+const SHORT_BYTES: usize = 16 * 1024;
+/// How long the leases of a session may take to end: longer than an agent that is lost needs for it.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long outcomes are told to a server that does not answer, before this program ends.
+const LAST_TIMEOUT: Duration = Duration::from_secs(8);
 /// Leases are run that a server hands out in surplus, up to so many.
 const SURPLUS: usize = 4;
 
@@ -105,13 +113,10 @@ impl Bot {
                 Ok(session) => {
                     info!(bot = self.id, session = session.name, "the server knows this bot");
                     pause = Pause::default();
-                    match self.follow(session).await {
-                        Session::Lost(status) => {
-                            warn!(bot = self.id, %status, "the session is over: beginning another")
-                        }
-                        Session::Stopped => return,
+                    if let Session::Lost(status) = self.follow(session).await {
+                        warn!(bot = self.id, %status, "the session is over");
                     }
-                    self.leases.drain().for_each(|(_, lease)| lease.let_go.cancel());
+                    self.end_all().await;
                 }
                 Err(status) if pause.is_first() => {
                     warn!(bot = self.id, %status, "cannot begin a session: trying again")
@@ -121,6 +126,24 @@ impl Bot {
             let stop = self.stop.clone();
             stop.run_until_cancelled(pause.wait()).await;
         }
+    }
+
+    /// Ends what still runs: another session may be told to run the same.
+    async fn end_all(&mut self) {
+        self.leases.drain().for_each(|(_, lease)| lease.let_go.cancel());
+        self.tasks.close();
+        let (tasks, ended) = (&self.tasks, &mut self.ended);
+        let all = async {
+            tokio::select! {
+                () = tasks.wait() => {}
+                // nobody wants to know any more, and they do not end before they have told
+                () = async { while ended.recv().await.is_some() {} } => {}
+            }
+        };
+        if tokio::time::timeout(END_TIMEOUT, all).await.is_err() {
+            warn!(bot = self.id, "what ran in the session has not ended yet");
+        }
+        self.tasks.reopen();
     }
 
     fn create(&self) -> impl Future<Output = Result<wire::BotSession, Status>> + use<> {
@@ -172,7 +195,8 @@ impl Bot {
 
     /// Tells the server how its leases are, and takes others, until the session is over.
     async fn follow(&mut self, mut known: wire::BotSession) -> Session {
-        let mut pause = Pause::default();
+        let (mut pause, mut refusals) = (Pause::default(), 0);
+        let mut last: Option<Instant> = None;
         self.take(&known, &[]);
         loop {
             self.note_ended();
@@ -180,6 +204,7 @@ impl Bot {
             let is_last = self.stop.is_cancelled();
             if is_last {
                 self.give_back().await;
+                last.get_or_insert_with(Instant::now);
             }
             let session =
                 wire::BotSession { name: known.name.clone(), version: known.version.clone(), ..self.session() };
@@ -192,23 +217,49 @@ impl Bot {
                 Woken::News => continue,
                 Woken::Answered(Ok(_)) if is_last && told.len() == self.leases.len() => return Session::Stopped,
                 Woken::Answered(Ok(answer)) => {
-                    pause = Pause::default();
+                    (pause, refusals) = (Pause::default(), 0);
                     let is_new = self.take(&answer, &told) || !told.is_empty();
                     known = answer;
                     if !is_new && asked.elapsed() < POLL_INTERVAL {
                         self.until_news(POLL_INTERVAL, was_fit).await;
                     }
                 }
-                Woken::Answered(Err(status)) if is_last => return Session::Lost(status),
+                Woken::Answered(Err(status))
+                    if last.is_some_and(|last| told.is_empty() || last.elapsed() > LAST_TIMEOUT) =>
+                {
+                    return Session::Lost(status);
+                }
                 Woken::Answered(Err(status)) if is_transient(&status) => {
+                    refusals += u32::from(status.code() == Code::ResourceExhausted);
+                    if refusals > MAX_REFUSALS {
+                        self.shorten();
+                    }
                     if pause.is_first() {
                         warn!(bot = self.id, %status, "the server does not answer: trying again");
                     }
-                    let stop = self.stop.clone();
-                    stop.run_until_cancelled(pause.wait()).await;
+                    match is_last {
+                        true => pause.wait().await,
+                        false => drop(self.stop.clone().run_until_cancelled(pause.wait()).await),
+                    }
                 }
                 Woken::Answered(Err(status)) => return Session::Lost(status),
             }
+        }
+    }
+
+    /// Replaces the largest outcome, which the server does not take, by one that is short.
+    fn shorten(&mut self) {
+        let ended = self.leases.iter_mut().filter_map(|(id, lease)| Some((id, lease.outcome.as_mut()?)));
+        let Some((id, outcome)) = ended.max_by_key(|(_, outcome)| outcome.size()) else { return };
+        if outcome.size() > SHORT_BYTES {
+            warn!(
+                bot = self.id,
+                lease = id,
+                bytes = outcome.size(),
+                "the server does not take the outcome of the lease"
+            );
+            *outcome =
+                Outcome::failed(&Failure::TooLarge("the server does not take the result of the action".to_owned()));
         }
     }
 
@@ -291,6 +342,7 @@ impl Bot {
             bot_id: self.id.clone(),
             lease_id: id.clone(),
             let_go: let_go.clone(),
+            stop: self.stop.clone(),
         };
         let (ending, lease) = (self.ending.clone(), id.clone());
         self.tasks.spawn(async move {
@@ -304,7 +356,6 @@ impl Bot {
     /// Ends what runs. The server hands it to others.
     async fn give_back(&mut self) {
         self.leases.values().for_each(|lease| lease.let_go.cancel());
-        self.tasks.close();
         while self.leases.values().any(|lease| lease.outcome.is_none()) {
             match self.ended.recv().await {
                 Some(ended) => self.note(ended),

@@ -5,13 +5,18 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
+use telexec_client::RemoteFiles;
+use telexec_executor::{ExecutorError, FileErrorKind, FilePath, FileTarget, Files};
 use tokio::sync::Notify;
 
 use crate::args::DigestFunction;
 use crate::cas::{Cas, CasError, batches, is_small};
 use crate::digest::Digest;
+use crate::failure::TargetError;
+use crate::owned::{self, OwnedError};
 use crate::sftp::{Attributes, Kind, Open, PIECE_BYTES, Sftp, SftpError, all_done};
 use crate::tree::Blob;
 
@@ -19,14 +24,18 @@ use crate::tree::Blob;
 const CHANGED: u32 = 1_000_000_000;
 /// Files that are open for writing at the same time: agents let a session have a thousand.
 const OPEN_FILES: usize = 64;
+/// By then a session that was dropped has done what it was asked before.
+const LAST_REQUESTS: Duration = Duration::from_secs(1);
 
 /// The blobs of one target.
 pub(crate) struct Cache {
     /// Of the machine, when they were written.
     pub(crate) boot: String,
-    /// With a directory for files that are not complete beside it.
+    /// That of the boot, with one for blobs and one for files that are not complete.
+    root: String,
     directory: String,
     arriving: String,
+    files: RemoteFiles,
     limit: u64,
     state: Mutex<State>,
     /// Some arrived, or will not.
@@ -39,13 +48,14 @@ struct State {
     /// Those that are complete, by when they were used last.
     by_use: BTreeMap<u64, Blob>,
     uses: u64,
+    /// With those that arrive.
     bytes: u64,
 }
 
 struct Kept {
     /// `None`: it arrives.
     used: Option<u64>,
-    /// Actions that are about to link it.
+    /// Actions that are about to link it; the one that brings it, too.
     pins: usize,
 }
 
@@ -92,36 +102,49 @@ impl Drop for Pins<'_> {
 }
 
 impl Cache {
-    /// What is there from before, in a directory that exists.
+    /// What is there from before.
     pub(crate) async fn open(
         sftp: &Sftp,
-        directory: String,
+        user: u32,
+        files: RemoteFiles,
+        root: String,
         boot: String,
         function: DigestFunction,
         limit: u64,
-    ) -> Result<Self, SftpError> {
-        let (directory, arriving) = (format!("{directory}/{}", function.name()), format!("{directory}/arriving"));
-        for path in [&directory, &arriving] {
-            make_directory(sftp, path, 0o700).await?;
-        }
-        let this = Self { boot, directory, arriving, limit, state: Mutex::default(), changed: Notify::new() };
-        let mut useless = Vec::new();
+    ) -> Result<Self, TargetError> {
+        let (directory, arriving) = (format!("{root}/{}", function.name()), format!("{root}/arriving"));
+        let (state, changed) = (Mutex::default(), Notify::new());
+        let this = Self { boot, root, directory, arriving, files, limit, state, changed };
+        this.make_directories(sftp, user).await?;
         for (name, attributes) in sftp.list(&this.directory).await? {
             match of_name(&name, attributes) {
                 Some(blob) => this.lock().add(blob),
-                None => useless.push(format!("{}/{}", this.directory, String::from_utf8_lossy(&name))),
+                None => this.remove_useless(&this.directory, &name).await?,
             }
         }
         for (name, _) in sftp.list(&this.arriving).await? {
-            useless.push(format!("{}/{}", this.arriving, String::from_utf8_lossy(&name)));
+            this.remove_useless(&this.arriving, &name).await?;
         }
-        let surplus = this.lock().make_room(0, limit);
-        let mut removed = Vec::new();
-        for path in useless.into_iter().chain(surplus.iter().map(|blob| this.path(blob))) {
-            removed.push(sftp.remove(&path).await);
-        }
-        all_done(removed).await?;
+        let surplus = this.lock().make_room(limit);
+        this.remove(&surplus, sftp).await?;
         Ok(this)
+    }
+
+    /// They may be there.
+    pub(crate) async fn make_directories(&self, sftp: &Sftp, user: u32) -> Result<(), OwnedError> {
+        for path in [&self.root, &self.directory, &self.arriving] {
+            owned::make(sftp, user, path, 0o700).await?;
+        }
+        Ok(())
+    }
+
+    /// Whatever it is, and whatever its name is.
+    async fn remove_useless(&self, directory: &str, name: &[u8]) -> Result<(), ExecutorError> {
+        let path = FilePath::new([directory.as_bytes(), b"/", name].concat());
+        match self.files.remove(FileTarget { path, user: None }, true).await {
+            Err(ExecutorError::File(error)) if error.kind() == FileErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -156,9 +179,11 @@ impl Cache {
         if bytes > self.limit {
             return Err(CacheError::TooLarge { bytes, limit: self.limit });
         }
+        // kept from one turn to the next: what is there stays there
+        let mut pins = Pins { cache: self, blobs: HashSet::new() };
         loop {
             let arrived = self.changed.notified();
-            let (pins, claim, surplus) = self.claim(&blobs);
+            let (claim, surplus) = self.claim(&blobs, &mut pins);
             self.remove(&surplus, sftp).await?;
             if pins.blobs.len() == blobs.len() {
                 return Ok(pins);
@@ -166,37 +191,31 @@ impl Cache {
             match claim.blobs.is_empty() {
                 // the others arrive for other actions
                 true => arrived.await,
-                false => self.bring(claim, cas, sftp).await?,
+                false => self.bring(claim, &mut pins, cas, sftp).await?,
             }
         }
     }
 
     /// Pins those that are there, claims those that nobody brings, and makes room for these.
-    fn claim(&self, wanted: &HashSet<Blob>) -> (Pins<'_>, Claim<'_>, Vec<Blob>) {
+    fn claim(&self, wanted: &HashSet<Blob>, pins: &mut Pins<'_>) -> (Claim<'_>, Vec<Blob>) {
         let mut state = self.lock();
-        let mut pins = Pins { cache: self, blobs: HashSet::new() };
         let mut claim = Claim { cache: self, blobs: HashSet::new() };
-        for blob in wanted {
+        let wanted: Vec<Blob> = wanted.difference(&pins.blobs).copied().collect();
+        for blob in &wanted {
             match state.blobs.get(blob).map(|kept| kept.used) {
                 Some(Some(_)) => {
-                    state.touch(blob);
+                    state.pin(blob);
                     pins.blobs.insert(*blob);
                 }
                 Some(None) => {}
                 None => {
-                    state.blobs.insert(*blob, Kept { used: None, pins: 0 });
+                    state.reserve(*blob);
                     claim.blobs.insert(*blob);
                 }
             }
         }
-        for blob in &pins.blobs {
-            if let Some(kept) = state.blobs.get_mut(blob) {
-                kept.pins += 1;
-            }
-        }
-        let coming = claim.blobs.iter().map(|blob| blob.digest.size).sum();
-        let surplus = state.make_room(coming, self.limit);
-        (pins, claim, surplus)
+        let surplus = state.make_room(self.limit);
+        (claim, surplus)
     }
 
     async fn remove(&self, blobs: &[Blob], sftp: &Sftp) -> Result<(), SftpError> {
@@ -210,6 +229,21 @@ impl Cache {
         Ok(())
     }
 
+    /// Removes those that were used longest ago, until a half of the bytes is left or all others are about to be used. Returns
+    /// how many.
+    ///
+    /// # Errors
+    /// They cannot be removed.
+    pub(crate) async fn halve(&self, sftp: &Sftp) -> Result<usize, SftpError> {
+        let surplus = {
+            let mut state = self.lock();
+            let half = state.bytes / 2;
+            state.make_room(half)
+        };
+        self.remove(&surplus, sftp).await?;
+        Ok(surplus.len())
+    }
+
     /// Forgets a blob whose file is not what it was.
     ///
     /// # Errors
@@ -219,7 +253,7 @@ impl Cache {
         gone(sftp.remove(&self.path(blob)).await.done().await)
     }
 
-    async fn bring(&self, mut claim: Claim<'_>, cas: &Cas, sftp: &Sftp) -> Result<(), CacheError> {
+    async fn bring(&self, mut claim: Claim<'_>, pins: &mut Pins<'_>, cas: &Cas, sftp: &Sftp) -> Result<(), CacheError> {
         let (small, large): (Vec<Blob>, Vec<Blob>) = claim.blobs.iter().partition(|blob| is_small(&blob.digest));
         // a content may be wanted in both forms
         let digests: HashSet<Digest> = small.iter().map(|blob| blob.digest).collect();
@@ -237,12 +271,12 @@ impl Cache {
                 small.iter().filter_map(|blob| Some((*blob, contents.get(&blob.digest)?.clone()))).collect();
             for files in arrived.chunks(OPEN_FILES) {
                 self.write(files, sftp).await?;
-                claim.arrived(files.iter().map(|(blob, _)| *blob));
+                claim.arrived(files.iter().map(|(blob, _)| *blob), pins);
             }
         }
         for blob in large {
             match self.write_large(blob, cas, sftp).await {
-                Ok(()) => claim.arrived([blob]),
+                Ok(()) => claim.arrived([blob], pins),
                 Err(CacheError::Cas(CasError::Missing(digests))) => missing.extend(digests),
                 Err(error) => return Err(error),
             }
@@ -250,16 +284,17 @@ impl Cache {
         if missing.is_empty() { Ok(()) } else { Err(CasError::Missing(missing).into()) }
     }
 
-    fn arriving_path(&self) -> String {
-        format!("{}/{}", self.arriving, uuid::Uuid::new_v4())
+    fn arriving_paths(&self, number: usize) -> Arriving<'_> {
+        let path = |_| format!("{}/{}", self.arriving, uuid::Uuid::new_v4());
+        Arriving { cache: self, paths: (0..number).map(path).collect() }
     }
 
     /// Writes small ones together, in two rounds.
     async fn write(&self, files: &[(Blob, Bytes)], sftp: &Sftp) -> Result<(), SftpError> {
+        let arriving = self.arriving_paths(files.len());
         let mut opening = Vec::with_capacity(files.len());
-        for _ in files {
-            let path = self.arriving_path();
-            opening.push((sftp.open(&path, Open::Create(0o600)).await, path));
+        for path in &arriving.paths {
+            opening.push((sftp.open(path, Open::Create(0o600)).await, path.clone()));
         }
         let mut replies = Vec::with_capacity(5 * files.len());
         let mut paths = Vec::with_capacity(files.len());
@@ -280,24 +315,17 @@ impl Cache {
         for reply in replies {
             failed = failed.and(reply.done().await);
         }
-        self.settle(failed, &paths, sftp).await
+        self.settle(failed, &paths, arriving, sftp).await
     }
 
     async fn write_large(&self, blob: Blob, cas: &Cas, sftp: &Sftp) -> Result<(), CacheError> {
-        let path = self.arriving_path();
+        let arriving = self.arriving_paths(1);
+        let path = arriving.paths.concat();
         let handle = sftp.open(&path, Open::Create(0o600)).await.handle().await?;
         let written = self.write_pieces(blob, cas, sftp, &handle).await;
         let closed = sftp.close(&handle).await.done().await;
-        let paths = [(path, self.path(&blob))];
-        match written {
-            Ok(()) => Ok(self.settle(closed, &paths, sftp).await?),
-            Err(CacheError::File(error)) => Ok(self.settle(Err(error), &paths, sftp).await?),
-            Err(error) => {
-                let [(path, _)] = paths;
-                sftp.remove(&path).await.done().await?;
-                Err(error)
-            }
-        }
+        written?;
+        Ok(self.settle(closed, &[(path, self.path(&blob))], arriving, sftp).await?)
     }
 
     async fn write_pieces(&self, blob: Blob, cas: &Cas, sftp: &Sftp, handle: &Bytes) -> Result<(), CacheError> {
@@ -316,21 +344,44 @@ impl Cache {
         Ok(all_done(replies).await?)
     }
 
-    /// Gives complete files their names, or removes what is left of them.
+    /// Gives complete files their names.
     async fn settle(
         &self,
         written: Result<(), SftpError>,
         paths: &[(String, String)],
+        mut arriving: Arriving<'_>,
         sftp: &Sftp,
     ) -> Result<(), SftpError> {
+        written?;
         let mut replies = Vec::with_capacity(paths.len());
         for (path, name) in paths {
-            replies.push(match written {
-                Ok(()) => sftp.rename(path, name).await,
-                Err(_) => sftp.remove(path).await,
-            });
+            replies.push(sftp.rename(path, name).await);
         }
-        written.and(all_done(replies).await)
+        all_done(replies).await?;
+        arriving.paths.clear();
+        Ok(())
+    }
+}
+
+/// Files that are not complete. What has no other name in the end is removed, also if nobody waits for it any more.
+struct Arriving<'a> {
+    cache: &'a Cache,
+    paths: Vec<String>,
+}
+
+impl Drop for Arriving<'_> {
+    fn drop(&mut self) {
+        let (files, paths) = (self.cache.files.clone(), std::mem::take(&mut self.paths));
+        if paths.is_empty() {
+            return;
+        }
+        tokio::spawn(async move {
+            tokio::time::sleep(LAST_REQUESTS).await;
+            for path in paths {
+                // what is still there then goes when the cache is opened again
+                let _ = files.remove(FileTarget::new(path), false).await;
+            }
+        });
     }
 }
 
@@ -341,11 +392,13 @@ struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    fn arrived(&mut self, blobs: impl IntoIterator<Item = Blob>) {
+    /// The pin of each goes to those of the action.
+    fn arrived(&mut self, blobs: impl IntoIterator<Item = Blob>, pins: &mut Pins<'_>) {
         let mut state = self.cache.lock();
         for blob in blobs {
             self.blobs.remove(&blob);
-            state.add(blob);
+            pins.blobs.insert(blob);
+            state.touch(&blob);
         }
     }
 }
@@ -356,6 +409,7 @@ impl Drop for Claim<'_> {
         let mut state = self.cache.lock();
         for blob in &self.blobs {
             state.blobs.remove(blob);
+            state.bytes = state.bytes.saturating_sub(blob.digest.size);
         }
         drop(state);
         self.cache.changed.notify_waiters();
@@ -363,21 +417,34 @@ impl Drop for Claim<'_> {
 }
 
 impl State {
-    /// It is complete.
+    /// It was there before.
     fn add(&mut self, blob: Blob) {
-        self.uses += 1;
-        self.by_use.insert(self.uses, blob);
+        self.blobs.insert(blob, Kept { used: None, pins: 0 });
         self.bytes += blob.digest.size;
-        self.blobs.insert(blob, Kept { used: Some(self.uses), pins: 0 });
+        self.touch(&blob);
     }
 
+    /// It is to arrive, for the action that brings it.
+    fn reserve(&mut self, blob: Blob) {
+        self.blobs.insert(blob, Kept { used: None, pins: 1 });
+        self.bytes = self.bytes.saturating_add(blob.digest.size);
+    }
+
+    fn pin(&mut self, blob: &Blob) {
+        self.touch(blob);
+        if let Some(kept) = self.blobs.get_mut(blob) {
+            kept.pins += 1;
+        }
+    }
+
+    /// It is complete, and was used last.
     fn touch(&mut self, blob: &Blob) {
         self.uses += 1;
-        let uses = self.uses;
-        if let Some(used) = self.blobs.get_mut(blob).and_then(|kept| kept.used.replace(uses)) {
-            self.by_use.remove(&used);
-            self.by_use.insert(uses, *blob);
+        let Some(kept) = self.blobs.get_mut(blob) else { return };
+        if let Some(before) = kept.used.replace(self.uses) {
+            self.by_use.remove(&before);
         }
+        self.by_use.insert(self.uses, *blob);
     }
 
     fn forget(&mut self, blob: &Blob) {
@@ -388,12 +455,12 @@ impl State {
         }
     }
 
-    /// Forgets those that were used longest ago, until so many bytes have room, or all others are about to be used.
-    fn make_room(&mut self, coming: u64, limit: u64) -> Vec<Blob> {
+    /// Forgets those that were used longest ago, until the limit is kept, or all others are about to be used.
+    fn make_room(&mut self, limit: u64) -> Vec<Blob> {
         let is_pinned = |blob: &Blob| self.blobs.get(blob).is_some_and(|kept| kept.pins > 0);
         let (mut bytes, mut surplus) = (self.bytes, Vec::new());
         for blob in self.by_use.values() {
-            if bytes.saturating_add(coming) <= limit {
+            if bytes <= limit {
                 break;
             }
             if !is_pinned(blob) {
@@ -417,24 +484,35 @@ fn of_name(name: &[u8], attributes: Attributes) -> Option<Blob> {
     Cache::is_intact(&blob, &attributes).then_some(blob)
 }
 
-/// Makes a directory, unless it is there.
-///
-/// # Errors
-/// It cannot be made.
-pub(crate) async fn make_directory(sftp: &Sftp, path: &str, mode: u32) -> Result<(), SftpError> {
-    match sftp.make_directory(path, mode).await.done().await {
-        Err(error) if error.is_refusal() => match sftp.attributes(path).await.attributes().await {
-            Ok(attributes) if attributes.kind() == Kind::Directory => Ok(()),
-            _ => Err(error),
-        },
-        made => made,
-    }
-}
-
 /// Removed by now, by whomever.
 fn gone(removed: Result<(), SftpError>) -> Result<(), SftpError> {
     match removed {
         Err(error) if error.is_not_found() => Ok(()),
         removed => removed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_about_to_be_used_or_arrives_is_kept() {
+        let blobs = [1, 2, 3].map(|size| {
+            let digest = Digest::of_name(&"0".repeat(64), size).unwrap();
+            Blob { digest, executable: false }
+        });
+        let [old, pinned, arriving] = blobs;
+        let mut state = State::default();
+        state.add(old);
+        state.add(pinned);
+        state.pin(&pinned);
+        state.reserve(arriving);
+        assert_eq!(state.bytes, 6);
+        assert!(state.make_room(6).is_empty());
+        assert_eq!(state.make_room(5), [old]);
+        assert!(state.make_room(0).is_empty() && state.bytes == 5);
+        state.touch(&arriving);
+        assert!(state.make_room(0).is_empty(), "it is pinned by who brought it");
     }
 }

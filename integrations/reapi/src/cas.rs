@@ -9,6 +9,7 @@ use bazel_remote_apis::google::bytestream::{ReadRequest, ReadResponse, WriteRequ
 use bytes::Bytes;
 use reapi::content_addressable_storage_client::ContentAddressableStorageClient;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -26,9 +27,12 @@ const MAX_BATCH_BLOBS: usize = 500;
 const MAX_NAMES: usize = 10_000;
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
-/// Attempts while the server does not answer, and the pause after the first, which doubles.
-const ATTEMPTS: u32 = 6;
+/// Attempts while the server does not answer, and the pause after the first, which doubles: 25 s, in which a server starts
+/// again.
+const ATTEMPTS: u32 = 9;
 const PAUSE: Duration = Duration::from_millis(100);
+/// Of a stream, between two pieces of it.
+const PIECE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why blobs cannot be had, or not be stored.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +49,14 @@ pub(crate) enum CasError {
     /// Its answer makes no sense.
     #[error("its answer is malformed")]
     Malformed,
+}
+
+impl CasError {
+    /// The same may succeed a little later. BuildGrid says that it is exhausted while it has no thread for a call.
+    pub(crate) fn is_passing(&self) -> bool {
+        let Self::Refused(status) = self else { return false };
+        matches!(status.code(), Code::Unavailable | Code::ResourceExhausted)
+    }
 }
 
 impl From<Status> for CasError {
@@ -74,8 +86,21 @@ impl Cas {
         self.fetch_batch(&[digest]).await?.remove(&digest).ok_or(CasError::Malformed)
     }
 
-    /// Blobs that are one of the [`batches`].
+    /// Blobs that are one of the [`batches`]. The empty one needs no server.
     pub(crate) async fn fetch_batch(&self, digests: &[Digest]) -> Result<HashMap<Digest, Bytes>, CasError> {
+        let empty = self.function.digest(b"");
+        let wanted: HashSet<Digest> = digests.iter().copied().filter(|digest| *digest != empty).collect();
+        let mut blobs = match wanted.is_empty() {
+            true => HashMap::new(),
+            false => self.fetch_wanted(&wanted).await?,
+        };
+        if wanted.len() < digests.len() {
+            blobs.insert(empty, Bytes::new());
+        }
+        Ok(blobs)
+    }
+
+    async fn fetch_wanted(&self, digests: &HashSet<Digest>) -> Result<HashMap<Digest, Bytes>, CasError> {
         let request = reapi::BatchReadBlobsRequest {
             instance_name: self.instance.clone(),
             digests: digests.iter().map(|digest| digest.to_wire()).collect(),
@@ -88,42 +113,44 @@ impl Cas {
         })
         .await?;
         let mut blobs = HashMap::new();
-        let mut missing = Vec::new();
         for response in answer.responses {
             let digest = response.digest.as_ref().and_then(|digest| Digest::try_from(digest).ok());
             let digest = digest.ok_or(CasError::Malformed)?;
+            if !digests.contains(&digest) {
+                continue;
+            }
             let status = response.status.unwrap_or_default();
             match Code::from(status.code) {
                 Code::Ok if self.function.digest(&response.data) == digest => {
                     blobs.insert(digest, Bytes::from(response.data));
                 }
                 Code::Ok => return Err(CasError::Corrupted(digest)),
-                Code::NotFound => missing.push(digest),
+                Code::NotFound => {}
                 code => return Err(Status::new(code, status.message).into()),
             }
         }
-        missing.extend(
-            digests
-                .iter()
-                .filter(|digest| !blobs.contains_key(*digest) && !missing.contains(digest))
-                .collect::<Vec<_>>(),
-        );
+        let missing: Vec<Digest> = digests.iter().filter(|digest| !blobs.contains_key(*digest)).copied().collect();
         if missing.is_empty() { Ok(blobs) } else { Err(CasError::Missing(missing)) }
     }
 
     /// A blob of any size, in pieces.
     pub(crate) async fn read(&self, digest: Digest) -> Result<Reading, CasError> {
+        let pieces = self.read_from(digest, 0).await?;
+        let hasher = self.function.hasher();
+        Ok(Reading { cas: self.clone(), pieces, hasher: Some(hasher), digest, arrived: 0, attempts: ATTEMPTS })
+    }
+
+    async fn read_from(&self, digest: Digest, offset: u64) -> Result<Streaming<ReadResponse>, CasError> {
         let resource_name = self.resource(&self.function.resource(&digest));
-        let request = ReadRequest { resource_name, read_offset: 0, read_limit: 0 };
+        let read_offset = i64::try_from(offset).unwrap_or(i64::MAX);
+        let request = ReadRequest { resource_name, read_offset, read_limit: 0 };
         let started = repeated(|| {
             let mut request = Request::new(request.clone());
             request.set_timeout(transfer_timeout(&digest));
             let mut streams = self.streams.clone();
             async move { streams.read(request).await }
-        })
-        .await;
-        let pieces = started.map_err(|error| or_missing(error, digest))?;
-        Ok(Reading { pieces, hasher: Some(self.function.hasher()), digest })
+        });
+        started.await.map_err(|error| or_missing(error, digest))
     }
 
     /// Those that it lacks.
@@ -174,7 +201,7 @@ impl Cas {
         Ok(())
     }
 
-    /// Stores a blob of any size, of these pieces.
+    /// Stores a blob of any size, of these pieces: see [`given`] and [`insistently`].
     pub(crate) async fn write(&self, digest: Digest, pieces: mpsc::Receiver<Bytes>) -> Result<(), CasError> {
         let upload = format!("uploads/{}/{}", uuid::Uuid::new_v4(), self.function.resource(&digest));
         let resource = self.resource(&upload);
@@ -199,18 +226,25 @@ impl Cas {
 
 /// A blob that arrives.
 pub(crate) struct Reading {
+    cas: Cas,
     pieces: Streaming<ReadResponse>,
     /// Until the end.
     hasher: Option<crate::digest::Hasher>,
     digest: Digest,
+    arrived: u64,
+    /// That are left, each from where the one before was cut off.
+    attempts: u32,
 }
 
 impl Reading {
     /// The next piece; `None`: that was all, and it was the blob.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, CasError> {
-        let piece = self.pieces.message().await.map_err(|status| or_missing(status.into(), self.digest))?;
-        match (piece, &mut self.hasher) {
+        match (self.piece().await?, &mut self.hasher) {
             (Some(piece), Some(hasher)) => {
+                self.arrived += piece.data.len() as u64;
+                if self.arrived > self.digest.size {
+                    return Err(CasError::Corrupted(self.digest));
+                }
                 hasher.update(&piece.data);
                 Ok(Some(piece.data.into()))
             }
@@ -221,6 +255,29 @@ impl Reading {
             (Some(_), None) => Err(CasError::Malformed),
         }
     }
+
+    async fn piece(&mut self) -> Result<Option<ReadResponse>, CasError> {
+        loop {
+            let piece = timeout(PIECE_TIMEOUT, self.pieces.message()).await.map_err(|_| too_slow())?;
+            match piece.map_err(|status| or_missing(status.into(), self.digest)) {
+                Err(error) if error.is_passing() && self.attempts > 1 => {
+                    tokio::time::sleep(PAUSE * 2u32.pow(ATTEMPTS - self.attempts)).await;
+                    self.attempts -= 1;
+                    self.pieces = self.cas.read_from(self.digest, self.arrived).await?;
+                }
+                piece => return piece,
+            }
+        }
+    }
+}
+
+/// Passes on a piece of a blob that is stored. Returns whether more are wanted.
+pub(crate) async fn given(pieces: &mpsc::Sender<Bytes>, piece: Bytes) -> Result<bool, CasError> {
+    Ok(timeout(PIECE_TIMEOUT, pieces.send(piece)).await.map_err(|_| too_slow())?.is_ok())
+}
+
+fn too_slow() -> CasError {
+    Status::deadline_exceeded(format!("nothing for {} s", PIECE_TIMEOUT.as_secs())).into()
 }
 
 fn or_missing(error: CasError, digest: Digest) -> CasError {
@@ -264,23 +321,27 @@ fn timed<T>(message: T) -> Request<T> {
     request
 }
 
-/// Calls again while the server does not answer.
 async fn repeated<T, F>(call: impl Fn() -> F) -> Result<T, CasError>
 where
     F: Future<Output = Result<tonic::Response<T>, Status>>,
 {
+    insistently(|| async { Ok(call().await?.into_inner()) }, CasError::is_passing).await
+}
+
+/// Tries again while that may help.
+pub(crate) async fn insistently<T, E, F>(call: impl Fn() -> F, is_passing: impl Fn(&E) -> bool) -> Result<T, E>
+where
+    F: Future<Output = Result<T, E>>,
+{
     let mut pause = PAUSE;
     for _ in 1..ATTEMPTS {
         match call().await {
-            // BuildGrid says that it is exhausted while it has no thread for a call
-            Err(status) if matches!(status.code(), Code::Unavailable | Code::ResourceExhausted) => {
-                tokio::time::sleep(pause).await;
-            }
-            answer => return Ok(answer?.into_inner()),
+            Err(error) if is_passing(&error) => tokio::time::sleep(pause).await,
+            answer => return answer,
         }
         pause *= 2;
     }
-    Ok(call().await?.into_inner())
+    call().await
 }
 
 #[cfg(test)]

@@ -22,6 +22,12 @@ pub(crate) enum ChannelError {
         /// Why not.
         source: std::io::Error,
     },
+    /// They would be used for nothing.
+    #[error("--tls-ca, --tls-cert and --tls-key are for grpcs://, and {server} has no TLS")]
+    NoTls {
+        /// The server.
+        server: String,
+    },
     /// What the files have is no certificate or key.
     #[error("the certificates for {uri} cannot be used")]
     Tls {
@@ -40,6 +46,10 @@ pub(crate) fn channel(uri: &Uri, args: &Args) -> Result<Channel, ChannelError> {
         .tcp_nodelay(true)
         .http2_adaptive_window(true);
     if uri.scheme_str() != Some("https") {
+        if args.tls_ca.is_some() || args.tls_cert.is_some() {
+            let server = uri.authority().map(ToString::to_string).unwrap_or_default();
+            return Err(ChannelError::NoTls { server });
+        }
         return Ok(endpoint.connect_lazy());
     }
     let mut tls = ClientTlsConfig::new();

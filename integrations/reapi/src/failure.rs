@@ -10,6 +10,7 @@ use tonic_types::pb::precondition_failure::Violation;
 
 use crate::cas::CasError;
 use crate::digest::{Digest, InvalidDigest};
+use crate::owned::OwnedError;
 use crate::sftp::SftpError;
 
 const PRECONDITION_FAILURE: &str = "type.googleapis.com/google.rpc.PreconditionFailure";
@@ -45,6 +46,14 @@ pub(crate) enum Failure {
         /// What failed.
         source: TargetError,
     },
+    /// The agent has as much to do as it takes.
+    #[error("the agent of the target {target} is busy")]
+    Busy {
+        /// Which.
+        target: String,
+        /// Its limit.
+        source: ExecutorError,
+    },
     /// The CAS does not answer, or not as it should.
     #[error("the CAS cannot be used now")]
     Cas(#[source] CasError),
@@ -62,6 +71,9 @@ pub(crate) enum TargetError {
     /// A file of this worker.
     #[error(transparent)]
     File(#[from] SftpError),
+    /// A directory of this worker.
+    #[error(transparent)]
+    Directory(#[from] OwnedError),
     /// The agent was shut down while the action ran.
     #[error("the agent was shut down while the action ran")]
     Shutdown,
@@ -94,8 +106,17 @@ impl From<CasError> for Failure {
 }
 
 impl Failure {
-    /// In words, with the causes.
-    fn text(&self) -> String {
+    /// What failed on a target. A limit of its agent is no fault.
+    pub(crate) fn of_target(target: &str, source: impl Into<TargetError>) -> Self {
+        let target = target.to_owned();
+        match source.into() {
+            TargetError::Agent(source @ ExecutorError::Exhausted { .. }) => Self::Busy { target, source },
+            source => Self::Target { target, source },
+        }
+    }
+
+    /// In words, with the causes. What a client sent may be a part of it.
+    pub(crate) fn text(&self) -> String {
         let mut text = crate::chain(self);
         if text.len() > MAX_TEXT_BYTES {
             text.truncate(text.floor_char_boundary(MAX_TEXT_BYTES));
@@ -109,6 +130,11 @@ impl Failure {
         matches!(self, Self::Target { .. })
     }
 
+    /// The target's disk is full.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::Target { source: TargetError::File(error), .. } if error.is_full())
+    }
+
     /// As the lease has it. Servers hand a lease with `UNAVAILABLE` to another bot, and all others to the client.
     pub(crate) fn to_status(&self) -> rpc::Status {
         let code = match self {
@@ -116,7 +142,7 @@ impl Failure {
             Self::Unsatisfied(_) | Self::Missing(_) => Code::FailedPrecondition,
             Self::TooLarge(_) => Code::ResourceExhausted,
             Self::Denied(_) => Code::PermissionDenied,
-            Self::Target { .. } | Self::Cas(_) | Self::LetGo => Code::Unavailable,
+            Self::Target { .. } | Self::Busy { .. } | Self::Cas(_) | Self::LetGo => Code::Unavailable,
         };
         let details = match self {
             Self::Missing(digests) => vec![violations(digests)],

@@ -8,7 +8,7 @@ use crate::cache::{Cache, CacheError};
 use crate::cas::Cas;
 use crate::failure::Failure;
 use crate::sftp::{Sftp, SftpError, all_done};
-use crate::tree::{Blob, Layout, relative_path};
+use crate::tree::{Blob, Layout, check_length, relative_path};
 
 /// A blob may have been changed or removed by what runs there; it is brought again so often.
 const ATTEMPTS: usize = 3;
@@ -19,9 +19,13 @@ pub(crate) fn add_expected(layout: &mut Layout, command: &reapi::Command) -> Res
     let mut known: HashSet<String> = layout.directories.iter().cloned().collect();
     let others: HashSet<String> =
         layout.files.iter().map(|(path, _)| path).chain(layout.links.iter().map(|(path, _)| path)).cloned().collect();
-    let mut wanted = vec![own.to_owned()];
+    let (mut wanted, mut outputs) = (vec![own.to_owned()], HashSet::new());
     for path in output_paths(command) {
         let path = below(own, relative_path("an output", path)?);
+        check_length(&path)?;
+        if !outputs.insert(path.clone()) {
+            return Err(Failure::Invalid(format!("the output {path:?} is there twice")));
+        }
         wanted.push(path.rsplit_once('/').map(|(parent, _)| parent.to_owned()).unwrap_or_default());
     }
     for path in &wanted {
@@ -150,6 +154,15 @@ mod tests {
         for (directory, output) in [("..", "a"), ("/", "a"), ("w", "../a"), ("w", "/etc/x"), ("", "a/../../b")] {
             let failed = add_expected(&mut Layout::default(), &command(directory, &[output]));
             assert!(matches!(failed, Err(Failure::Invalid(_))), "{directory} {output}");
+        }
+    }
+
+    #[test]
+    fn outputs_are_there_once_and_have_paths_that_linux_takes() {
+        let long = vec!["a"; 1_500].join("/");
+        for (directory, outputs) in [("", vec!["a", "b", "a"]), (long.as_str(), vec![long.as_str()])] {
+            let failed = add_expected(&mut Layout::default(), &command(directory, &outputs));
+            assert!(matches!(failed, Err(Failure::Invalid(_))));
         }
     }
 

@@ -16,6 +16,7 @@ mod execution; // the command, on the target
 mod failure; // why there is no result
 mod layout; // the directory of an action
 mod outputs; // what an action has made
+mod owned; // directories of the worker's own
 mod platform; // what an action may ask for
 #[rustfmt::skip]
 mod remoteworkers; // the Remote Workers API
@@ -92,10 +93,15 @@ async fn serve(args: Args) -> Result<(), Error> {
         None => bots.clone(),
     };
     let cas = Cas::new(cas, &args.instance, args.digest_function);
-    let (directories, max_timeout) = (Directories::default(), args.max_timeout);
-    let worker = Arc::new(Worker { cas, directories, max_timeout, tasks: TaskTracker::new() });
-    check_targets(&args.targets)?;
+    let worker = Arc::new(Worker {
+        cas,
+        directories: Directories::default(),
+        max_timeout: args.max_timeout,
+        max_output_size: args.max_output_size,
+        tasks: TaskTracker::new(),
+    });
     let (stop, serving) = (CancellationToken::new(), TaskTracker::new());
+    check_targets(&args.targets)?;
     let args = Arc::new(args);
     let mut started = tokio::task::JoinSet::new();
     for target in &args.targets {
@@ -118,11 +124,11 @@ async fn serve(args: Args) -> Result<(), Error> {
     ended
 }
 
-/// Two bots of one id would take each other's leases, and remove each other's files.
+/// Two bots of one id would take each other's leases.
 fn check_targets(targets: &[telexec_client::Target]) -> Result<(), Error> {
     let mut seen = HashSet::new();
     match targets.iter().find(|target| !seen.insert(*target)) {
-        Some(target) => Err(format!("--target {target} is given twice").into()),
+        Some(target) => Err(format!("--target: {target} is given twice").into()),
         None => Ok(()),
     }
 }

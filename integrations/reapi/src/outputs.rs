@@ -1,6 +1,6 @@
 //! What an action has made: found on the target, and uploaded.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use bazel_remote_apis::build::bazel::remote::execution::v2 as reapi;
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use prost::Message;
 use reapi::command::OutputDirectoryFormat;
 use tokio::sync::mpsc;
 
-use crate::cas::{Cas, CasError, batches, is_small};
+use crate::cas::{Cas, CasError, batches, given, insistently, is_small};
 use crate::digest::Digest;
 use crate::layout::{below, output_paths};
 use crate::sftp::{Attributes, Kind, Open, PIECE_BYTES, Sftp, SftpError};
@@ -21,7 +21,7 @@ const GROUP_BYTES: u64 = 2 * 1024 * 1024;
 const PIECES_AHEAD: usize = 16;
 /// Blobs that wait to be uploaded together.
 const WAITING_BYTES: u64 = 8 * 1024 * 1024;
-/// Files and directories in one output.
+/// Files and directories in all outputs of an action.
 const MAX_ENTRIES: usize = 100_000;
 /// Directories that are listed together.
 const GROUP_DIRECTORIES: usize = 64;
@@ -43,6 +43,31 @@ pub(crate) enum OutputError {
         /// Why not.
         reason: &'static str,
     },
+    /// There is too much.
+    #[error("the outputs have {0}")]
+    TooLarge(String),
+}
+
+/// What outputs may have still.
+struct Budget {
+    entries: usize,
+    bytes: u64,
+    limit: u64,
+}
+
+impl Budget {
+    /// Takes a file or something else of it, before that is read.
+    fn take(&mut self, attributes: &Attributes) -> Result<(), OutputError> {
+        let entries = self.entries.checked_sub(1);
+        let too_many = || OutputError::TooLarge(format!("more than {MAX_ENTRIES} files"));
+        self.entries = entries.ok_or_else(too_many)?;
+        if attributes.kind() == Kind::File {
+            let bytes = self.bytes.checked_sub(attributes.size);
+            let too_large = || OutputError::TooLarge(format!("more than {} bytes (--max-output-size)", self.limit));
+            self.bytes = bytes.ok_or_else(too_large)?;
+        }
+        Ok(())
+    }
 }
 
 fn unfit(path: &str, reason: &'static str) -> OutputError {
@@ -54,14 +79,16 @@ pub(crate) fn is_any(command: &reapi::Command) -> bool {
     output_paths(command).next().is_some()
 }
 
-/// Finds and uploads the outputs of a command that ran in `directory`. What is not there is left out.
+/// Finds and uploads the outputs of a command that ran in `directory`, up to so many bytes. What is not there is left out.
 pub(crate) async fn capture(
     directory: &str,
     command: &reapi::Command,
+    limit: u64,
     result: &mut reapi::ActionResult,
     cas: &Cas,
     sftp: &Sftp,
 ) -> Result<(), OutputError> {
+    let mut budget = Budget { entries: MAX_ENTRIES, bytes: limit, limit };
     let mut asked = Vec::new();
     for path in output_paths(command) {
         asked.push((path, sftp.attributes(&below(directory, path)).await));
@@ -73,6 +100,7 @@ pub(crate) async fn capture(
             Err(error) if error.is_not_found() => continue,
             attributes => attributes?,
         };
+        budget.take(&attributes)?;
         match attributes.kind() {
             Kind::File => files.push((path, attributes)),
             Kind::Directory => trees.push(path),
@@ -80,12 +108,16 @@ pub(crate) async fn capture(
             Kind::Other => return Err(unfit(path, "is no file, directory or symbolic link")),
         }
     }
+    let mut listed = Vec::new();
+    for path in &trees {
+        listed.push(list(&below(directory, path), &mut budget, sftp).await?);
+    }
     let found: Vec<Found> = files.iter().map(|(path, attributes)| Found::new(directory, path, attributes)).collect();
     let digests = uploads.files(&found, sftp).await?;
     result.output_files =
         files.iter().zip(&digests).map(|((path, attributes), digest)| output_file(path, attributes, digest)).collect();
-    for path in trees {
-        result.output_directories.push(tree(directory, path, command, &mut uploads, sftp).await?);
+    for (path, listed) in trees.into_iter().zip(listed) {
+        result.output_directories.push(tree(directory, path, listed, command, &mut uploads, sftp).await?);
     }
     uploads.flush().await?;
     Ok(())
@@ -118,18 +150,21 @@ async fn store(cas: &Cas, digest: Digest, blob: Bytes) -> Result<(), CasError> {
     if is_small(&digest) {
         return cas.store_batch(vec![(digest, blob)]).await;
     }
-    let (pieces, taken) = mpsc::channel(1);
-    let send = async {
-        for piece in blob.chunks(PIECE_BYTES) {
-            // the upload has failed, or was not needed
-            if pieces.send(blob.slice_ref(piece)).await.is_err() {
-                break;
+    let upload = || async {
+        let (pieces, taken) = mpsc::channel(1);
+        let send = async {
+            let pieces = pieces;
+            for piece in blob.chunks(PIECE_BYTES) {
+                // they are not needed
+                if !given(&pieces, blob.slice_ref(piece)).await? {
+                    break;
+                }
             }
-        }
-        drop(pieces);
+            Ok(())
+        };
+        tokio::try_join!(cas.write(digest, taken), send)
     };
-    let (written, ()) = tokio::join!(cas.write(digest, taken), send);
-    written
+    insistently(upload, CasError::is_passing).await.map(drop)
 }
 
 async fn link_target(directory: &str, path: &str, sftp: &Sftp) -> Result<String, OutputError> {
@@ -165,11 +200,11 @@ impl Found {
 async fn tree(
     directory: &str,
     path: &str,
+    mut listed: Vec<(String, Entries)>,
     command: &reapi::Command,
     uploads: &mut Uploads<'_>,
     sftp: &Sftp,
 ) -> Result<reapi::OutputDirectory, OutputError> {
-    let mut listed = list(&below(directory, path), sftp).await?;
     let mut files = Vec::new();
     for (inner, entries) in &listed {
         let regular = entries.iter().filter(|(_, attributes)| attributes.kind() == Kind::File);
@@ -178,7 +213,7 @@ async fn tree(
     let digests = uploads.files(&files, sftp).await?;
     let digests: HashMap<&str, Digest> = files.iter().map(|file| file.path.as_str()).zip(digests).collect();
     let wants_directories = command.output_directory_format != i32::from(OutputDirectoryFormat::TreeOnly);
-    let (mut tree, mut made) = (reapi::Tree::default(), HashMap::new());
+    let (mut tree, mut made, mut children) = (reapi::Tree::default(), HashMap::new(), HashSet::new());
     let function = uploads.cas.function;
     // the innermost come last
     while let Some((inner, entries)) = listed.pop() {
@@ -190,7 +225,7 @@ async fn tree(
         }
         match listed.is_empty() {
             true => tree.root = Some(node),
-            false if made.values().all(|known| *known != digest) => tree.children.push(node),
+            false if children.insert(digest) => tree.children.push(node),
             false => {}
         }
         made.insert(inner, digest);
@@ -210,20 +245,16 @@ async fn tree(
 type Entries = Vec<(String, Attributes)>;
 
 /// A directory and all below it, each with its entries in order; the outer ones come first.
-async fn list(root: &str, sftp: &Sftp) -> Result<Vec<(String, Entries)>, OutputError> {
+async fn list(root: &str, budget: &mut Budget, sftp: &Sftp) -> Result<Vec<(String, Entries)>, OutputError> {
     let mut listed: Vec<(String, Entries)> = Vec::new();
-    let (mut level, mut depth, mut count) = (vec![root.to_owned()], 0, 0);
+    let (mut level, mut depth) = (vec![root.to_owned()], 0);
     while !level.is_empty() {
         if depth > MAX_DEPTH {
             return Err(unfit(root, "has too many directories in each other"));
         }
         let mut next = Vec::new();
         for group in level.chunks(GROUP_DIRECTORIES) {
-            for (directory, entries) in group.iter().zip(list_group(group, sftp).await?) {
-                count += entries.len();
-                if count > MAX_ENTRIES {
-                    return Err(unfit(root, "has too many files"));
-                }
+            for (directory, entries) in group.iter().zip(list_group(group, budget, sftp).await?) {
                 let inner = entries.iter().filter(|(_, attributes)| attributes.kind() == Kind::Directory);
                 next.extend(inner.map(|(name, _)| below(directory, name)));
                 listed.push((directory.clone(), entries));
@@ -235,7 +266,7 @@ async fn list(root: &str, sftp: &Sftp) -> Result<Vec<(String, Entries)>, OutputE
 }
 
 /// The entries of several directories, asked for together.
-async fn list_group(paths: &[String], sftp: &Sftp) -> Result<Vec<Entries>, OutputError> {
+async fn list_group(paths: &[String], budget: &mut Budget, sftp: &Sftp) -> Result<Vec<Entries>, OutputError> {
     let mut opening = Vec::with_capacity(paths.len());
     for path in paths {
         opening.push(sftp.open_directory(path).await);
@@ -254,7 +285,10 @@ async fn list_group(paths: &[String], sftp: &Sftp) -> Result<Vec<Entries>, Outpu
                     Ok(name) if attributes.kind() == Kind::Other => {
                         return Err(unfit(&below(path, &name), "is no file, directory or symbolic link"));
                     }
-                    Ok(name) => entries.push((name, attributes)),
+                    Ok(name) => {
+                        budget.take(&attributes)?;
+                        entries.push((name, attributes));
+                    }
                     Err(_) => return Err(unfit(path, "has a file whose name is not UTF-8")),
                 }
             }
@@ -364,24 +398,29 @@ impl Uploads<'_> {
         }
         let digest = hasher.finish();
         if self.cas.missing(&[digest]).await?.contains(&digest) {
-            let (sender, taken) = mpsc::channel(1);
-            let send = async {
-                let sender = sender;
-                let mut pieces = Pieces::new(file, &handle);
-                while let Some(piece) = pieces.next(sftp).await? {
-                    // the upload has failed, or is not needed any more
-                    if sender.send(piece).await.is_err() {
-                        break;
-                    }
-                }
-                Ok::<(), OutputError>(())
-            };
-            let (written, sent) = tokio::join!(self.cas.write(digest, taken), send);
-            sent?;
-            written?;
+            let upload = || self.upload_large(file, &handle, digest, sftp);
+            let is_passing = |error: &OutputError| matches!(error, OutputError::Cas(error) if error.is_passing());
+            insistently(upload, is_passing).await?;
         }
         sftp.close(&handle).await.done().await?;
         Ok(digest)
+    }
+
+    async fn upload_large(&self, file: &Found, handle: &Bytes, digest: Digest, sftp: &Sftp) -> Result<(), OutputError> {
+        let (sender, taken) = mpsc::channel(1);
+        let send = async {
+            let sender = sender;
+            let mut pieces = Pieces::new(file, handle);
+            while let Some(piece) = pieces.next(sftp).await? {
+                // they are not needed
+                if !given(&sender, piece).await? {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        let write = async { Ok(self.cas.write(digest, taken).await?) };
+        tokio::try_join!(write, send).map(drop)
     }
 }
 
@@ -456,5 +495,20 @@ impl<'a> Pieces<'a> {
     async fn next(&mut self, sftp: &Sftp) -> Result<Option<Bytes>, OutputError> {
         self.ask(sftp, PIECES_AHEAD).await;
         self.answer().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_has_an_end() {
+        let (mut few, mut small) =
+            (Budget { entries: 1, bytes: 0, limit: 0 }, Budget { entries: 9, bytes: 0, limit: 0 });
+        let nothing = Attributes::default();
+        assert!(few.take(&nothing).is_ok() && few.take(&nothing).is_err());
+        let file = Attributes::file(1);
+        assert!(matches!(small.take(&file), Err(OutputError::TooLarge(text)) if text.contains("--max-output-size")));
     }
 }

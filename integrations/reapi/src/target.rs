@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use telexec_client::{Agent, AgentInfo, ConnectError, ConnectOptions, Resume, Resuming, TlsOptions};
-use telexec_executor::{Attach, Command, Event, ExecutorError, Files, ListQuery, Signal};
+use telexec_executor::{Attach, Command, CommandBuilder, Event, ExecutorError, Files, ListQuery, Signal};
 use telexec_executor::{ExecutionId, Executor, FileErrorKind, FilePath, FileTarget};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::args::{Args, DigestFunction};
-use crate::cache::{Cache, make_directory};
+use crate::cache::Cache;
 use crate::failure::TargetError;
+use crate::owned::{self, OwnedError};
 use crate::platform::Platform;
 use crate::sessions::{Session, Sessions};
 use crate::sftp::{Sftp, SftpError};
@@ -23,7 +24,7 @@ use crate::sftp::{Sftp, SftpError};
 const MIN_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// How long an action outlives a lost connection: its processes end then, also when this program is killed.
-const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
+pub(crate) const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 /// Of executions, with the bot that started them.
 const LABEL: &str = "telexec-reapi";
 const OWN_CHARACTERS: usize = 12;
@@ -36,7 +37,9 @@ pub(crate) struct Target {
     pub(crate) executor: Resuming,
     pub(crate) platform: Platform,
     pub(crate) capacity: usize,
-    cache: tokio::sync::Mutex<Arc<Cache>>,
+    cache: Mutex<Arc<Cache>>,
+    /// Held by the one that opens another cache.
+    opening: tokio::sync::Mutex<()>,
     place: Place,
     /// As the owner of the cache.
     sessions: Arc<Sessions>,
@@ -59,7 +62,7 @@ impl Target {
     ) -> Result<Self, ConnectError> {
         let tls = args.cert.as_ref().zip(args.key.as_ref()).zip(args.ca.as_ref());
         let tls = tls.map(|((cert, key), ca)| TlsOptions::new(cert, key, ca));
-        let mut pause = Pause::default();
+        let (mut pause, mut known) = (Pause::default(), String::new());
         loop {
             let error: Box<dyn std::error::Error + Send + Sync> =
                 match Agent::connect(address, ConnectOptions { tls: tls.clone(), ..ConnectOptions::default() }).await {
@@ -70,8 +73,10 @@ impl Target {
                     Err(error @ ConnectError::Unreachable { .. }) => error.into(),
                     Err(error) => return Err(error),
                 };
-            if pause.is_first() {
-                warn!(target = %address, error = %crate::chain(&*error), "the target is not ready: waiting for it");
+            let error = crate::chain(&*error);
+            if error != known {
+                warn!(target = %address, error, "the target is not ready: waiting for it");
+                known = error;
             }
             pause.wait().await;
         }
@@ -81,16 +86,19 @@ impl Target {
         let resume = Resume { give_up_after: GIVE_UP_AFTER, ..Resume::default() };
         let executor = agent.executor().resuming(resume);
         let info = agent.info().await?;
-        end_leftovers(&executor, bot_id).await?;
         let place = Place::new(bot_id, args);
         let actions = place.actions();
-        remove_leftovers(&agent, &actions, args).await?;
         let capacity = match args.concurrency {
             Some(number) => number.into(),
             None => processors(&executor).await?,
         };
+        check_users(&executor, args).await?;
         let sessions = Arc::new(Sessions::new(agent.files(), None, capacity));
         let session = sessions.take().await?;
+        // before anything is removed: they may be somebody else's
+        place.make(&session).await?;
+        end_leftovers(&executor, bot_id).await?;
+        remove_leftovers(&agent, &actions, args).await?;
         let cache = place.open_cache(&session, &agent).await?;
         session.give_back();
         let (blobs, bytes) = cache.size();
@@ -101,7 +109,8 @@ impl Target {
             capacity: capacity.min(most(&info)),
             executor,
             agent,
-            cache: tokio::sync::Mutex::new(Arc::new(cache)),
+            cache: Mutex::new(Arc::new(cache)),
+            opening: tokio::sync::Mutex::default(),
             place,
             sessions,
             of_users: Mutex::default(),
@@ -126,13 +135,22 @@ impl Target {
     /// The target cannot be used.
     pub(crate) async fn session(&self) -> Result<(Session, Arc<Cache>), TargetError> {
         let session = self.sessions.take().await?;
-        let mut cache = self.cache.lock().await;
         // no session survives a boot
-        if session.is_new && boot_id(&session).await? != cache.boot {
-            info!(target = self.name, "the machine was booted: beginning with an empty cache");
-            *cache = Arc::new(self.place.open_cache(&session, &self.agent).await?);
+        if session.is_new && boot_id(&session).await? != self.cache().boot {
+            let _opening = self.opening.lock().await;
+            // another session may have opened it meanwhile
+            if boot_id(&session).await? != self.cache().boot {
+                info!(target = self.name, "the machine was booted: beginning with an empty cache");
+                let cache = self.place.open_cache(&session, &self.agent).await?;
+                *self.cache.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(cache);
+            }
         }
-        Ok((session, Arc::clone(&cache)))
+        let cache = self.cache();
+        Ok((session, cache))
+    }
+
+    fn cache(&self) -> Arc<Cache> {
+        Arc::clone(&self.cache.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Sessions as the user that an action runs as.
@@ -160,6 +178,18 @@ impl Target {
         }
     }
 
+    /// Removes the half of the blobs that was used longest ago: its disk is full, with whatever.
+    pub(crate) async fn make_room(&self) {
+        let Ok((session, cache)) = self.session().await else { return };
+        match cache.halve(&session).await {
+            Ok(blobs) => {
+                session.give_back();
+                info!(target = self.name, blobs, "removed blobs, since the disk is full");
+            }
+            Err(error) => warn!(target = self.name, %error, "cannot remove blobs, and the disk is full"),
+        }
+    }
+
     /// Gets no more actions until it is fit for them again.
     pub(crate) async fn rest(self: Arc<Self>) {
         if !self.is_fit.send_replace(false) {
@@ -177,9 +207,11 @@ impl Target {
         self.is_fit.send_replace(true);
     }
 
-    /// Whether it takes files.
+    /// Whether it takes files. Directories that somebody has removed are made again.
     async fn try_out(&self) -> Result<(), TargetError> {
-        let (session, _) = self.session().await?;
+        let (session, cache) = self.session().await?;
+        let user = self.place.make(&session).await?;
+        cache.make_directories(&session, user).await?;
         let path = self.action_directory();
         let handle = session.open(&path, crate::sftp::Open::Create(0o600)).await.handle().await?;
         let written = session.write(&handle, 0, &[1; 64 * 1024]).await.done().await;
@@ -253,11 +285,18 @@ impl Place {
         format!("{}/actions", self.own)
     }
 
-    /// Makes the directories. Others may pass through that of the actions, and see no names.
+    /// Makes the directories, or checks them, and returns their user. Others may pass through that of the actions, and see no
+    /// names.
+    async fn make(&self, sftp: &Sftp) -> Result<u32, OwnedError> {
+        let user = owned::user(sftp, &self.work_dir).await?;
+        owned::make(sftp, user, &self.work_dir, 0o755).await?;
+        owned::make(sftp, user, &self.own, 0o755).await?;
+        owned::make(sftp, user, &self.actions(), 0o711).await?;
+        Ok(user)
+    }
+
     async fn open_cache(&self, sftp: &Sftp, agent: &Agent) -> Result<Cache, TargetError> {
-        make_directory(sftp, &self.work_dir, 0o755).await?;
-        make_directory(sftp, &self.own, 0o755).await?;
-        make_directory(sftp, &self.actions(), 0o711).await?;
+        let user = self.make(sftp).await?;
         let boot = boot_id(sftp).await?;
         let name = format!("cas.{boot}");
         for (other, _) in sftp.list(&self.own).await? {
@@ -267,8 +306,7 @@ impl Place {
             }
         }
         let directory = format!("{}/{name}", self.own);
-        make_directory(sftp, &directory, 0o700).await?;
-        Ok(Cache::open(sftp, directory, boot, self.function, self.cache_size).await?)
+        Cache::open(sftp, user, agent.files(), directory, boot, self.function, self.cache_size).await
     }
 }
 
@@ -277,18 +315,31 @@ async fn boot_id(sftp: &Sftp) -> Result<String, SftpError> {
     Ok(String::from_utf8_lossy(&boot).trim().to_owned())
 }
 
+/// Whether actions can run as these users.
+async fn check_users(executor: &Resuming, args: &Args) -> Result<(), ExecutorError> {
+    for user in args.user.iter().chain(&args.allowed_users) {
+        run(executor, Command::argv(["true"]).user(user)).await?;
+    }
+    Ok(())
+}
+
 /// How many processors a command there may use.
-async fn processors(executor: &Resuming) -> Result<usize, TargetError> {
-    let mut execution = executor.execute(Command::argv(["nproc"]).build().map_err(ExecutorError::from)?).await?;
+async fn processors(executor: &Resuming) -> Result<usize, ExecutorError> {
+    let output = run(executor, Command::argv(["nproc"])).await?;
+    let number = String::from_utf8_lossy(&output).trim().parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| ExecutorError::Internal("nproc printed no number: say --concurrency".to_owned()))
+}
+
+/// What a command prints.
+async fn run(executor: &Resuming, command: CommandBuilder) -> Result<Vec<u8>, ExecutorError> {
+    let mut execution = executor.execute(command.build()?).await?;
     let mut text = Vec::new();
     while let Some(event) = execution.next().await {
         if let Event::Output(output) = event? {
             text.extend_from_slice(&output.data);
         }
     }
-    let number = String::from_utf8_lossy(&text).trim().parse().ok().filter(|number| *number > 0);
-    let unknown = || ExecutorError::Internal("nproc printed no number: say --concurrency".to_owned());
-    Ok(number.ok_or_else(unknown)?)
+    Ok(text)
 }
 
 /// Grows while nothing gets better.

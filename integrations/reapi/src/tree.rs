@@ -16,6 +16,7 @@ pub(crate) const MAX_DEPTH: usize = 128;
 const MAX_NAME_BYTES: usize = 255;
 /// Of Linux, with room for the work directory.
 const MAX_PATH_BYTES: usize = 3_800;
+const MAX_TARGET_BYTES: usize = 4_095;
 /// Of all paths of an action.
 const MAX_PATHS_BYTES: usize = 64 * 1024 * 1024;
 /// Of all directories of an action; and of those that are kept, since most actions have most of them in common.
@@ -66,13 +67,16 @@ impl Directories {
                 return Err(Failure::TooLarge(format!("the input root has more than {MAX_ENTRIES} files")));
             }
             if depth > MAX_DEPTH {
-                return Err(Failure::TooLarge(format!("the input root is more than {MAX_DEPTH} directories deep")));
+                return Err(too_deep());
             }
             for file in &directory.files {
                 let blob = Blob { digest: digest_of(file.digest.as_ref())?, executable: file.is_executable };
                 layout.files.push((join(&path, &file.name)?, blob));
             }
             for link in &directory.symlinks {
+                if link.target.len() > MAX_TARGET_BYTES {
+                    return Err(Failure::Invalid(format!("the target of the symlink {:?} is too long", link.name)));
+                }
                 if link.target.is_empty() || link.target.contains('\0') {
                     return Err(Failure::Invalid(format!("the symlink {:?} has no target", link.name)));
                 }
@@ -90,8 +94,12 @@ impl Directories {
     /// The directory and all below it, a level at a time.
     async fn fetch(&self, cas: &Cas, root: Digest) -> Result<HashMap<Digest, Arc<reapi::Directory>>, Failure> {
         let mut known = HashMap::new();
-        let (mut level, mut bytes) = (HashSet::from([root]), 0);
+        let (mut level, mut bytes, mut depth) = (HashSet::from([root]), 0, 0);
         while !level.is_empty() {
+            if depth > MAX_DEPTH {
+                return Err(too_deep());
+            }
+            depth += 1;
             bytes = level.iter().fold(bytes, |bytes: u64, digest| bytes.saturating_add(digest.size));
             if bytes > MAX_DIRECTORIES_BYTES {
                 return Err(Failure::TooLarge("the directories of the input root have more than 128 MiB".to_owned()));
@@ -144,6 +152,10 @@ impl Directories {
     }
 }
 
+fn too_deep() -> Failure {
+    Failure::TooLarge(format!("the input root is more than {MAX_DEPTH} directories deep"))
+}
+
 /// A digest that has to be there.
 pub(crate) fn digest_of(digest: Option<&reapi::Digest>) -> Result<Digest, Failure> {
     Ok(Digest::try_from(digest.ok_or_else(|| Failure::Invalid("a digest is missing".to_owned()))?)?)
@@ -172,10 +184,16 @@ fn is_component(name: &str) -> bool {
 
 fn join(directory: &str, name: &str) -> Result<String, Failure> {
     let path = if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") };
-    if path.len() > MAX_PATH_BYTES {
-        return Err(Failure::TooLarge(format!("the path of {name:?} has more than {MAX_PATH_BYTES} bytes")));
-    }
+    check_length(&path)?;
     Ok(path)
+}
+
+/// Of a path below the input root.
+pub(crate) fn check_length(path: &str) -> Result<(), Failure> {
+    match path.len() {
+        ..=MAX_PATH_BYTES => Ok(()),
+        _ => Err(Failure::Invalid(format!("a path has more than {MAX_PATH_BYTES} bytes: {path:?}"))),
+    }
 }
 
 /// A path below the input root, from the command: `what` says which. Empty: the root itself.

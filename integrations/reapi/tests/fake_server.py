@@ -24,6 +24,8 @@ class Server(
         self.new, self.ended, self.sessions = {}, queue.Queue(), 0
         self.statuses, self.properties, self.begun = [], [], {}
         self.changed, self.corrupt, self.lost = threading.Condition(), False, False
+        # of an update; and pieces after which a stream breaks, once
+        self.limit, self.breaks = 4_000_000, []
         self.server = grpc.server(concurrent.futures.ThreadPoolExecutor(32), options=[("grpc.so_reuseport", 0)])
         bots_pb2_grpc.add_BotsServicer_to_server(self, self.server)
         services.add_ContentAddressableStorageServicer_to_server(self, self.server)
@@ -61,6 +63,8 @@ class Server(
             if self.lost or not session.name.endswith(f"-{self.sessions}"):
                 self.lost = False
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no such session")
+            if request.ByteSize() > self.limit:
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too large")
             self.statuses.append(session.status)
             for lease in session.leases:
                 if lease.state == bots_pb2.COMPLETED:
@@ -142,7 +146,10 @@ class Server(
         blob = self.blob(self.parts(request.resource_name))
         if blob is None:
             context.abort(grpc.StatusCode.NOT_FOUND, "no such blob")
-        for at in range(0, len(blob), 1_000_000):
+        for at in range(request.read_offset, len(blob), 1_000_000):
+            if "read" in self.breaks and at > 2_000_000:
+                self.breaks.remove("read")
+                context.abort(grpc.StatusCode.UNAVAILABLE, "broken")
             yield bytestream_pb2.ReadResponse(data=blob[at : at + 1_000_000])
 
     def Write(self, requests, context):
@@ -151,5 +158,8 @@ class Server(
             name = name or request.resource_name
             assert request.write_offset == len(content)
             content += request.data
+            if "write" in self.breaks and len(content) > 2_000_000:
+                self.breaks.remove("write")
+                context.abort(grpc.StatusCode.UNAVAILABLE, "broken")
         assert self.put(content).hash == self.parts(name)
         return bytestream_pb2.WriteResponse(committed_size=len(content))

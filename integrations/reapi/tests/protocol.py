@@ -1,5 +1,7 @@
 """A server that leases what no honest one does, and says how it was answered: protocol.py BIN_DIRECTORY"""
 
+import os
+import shutil
 import subprocess
 import sys
 
@@ -33,6 +35,17 @@ def payloads(server):
     ]:
         status, _ = server.lease(payload)
         assert status.code == code.INVALID_ARGUMENT and words in status.message, status
+    for options in [{"output_paths": ["x" * 3_000_000]}, {"output_paths": ["a", "b", "a"]}]:
+        status, _ = server.lease(server.action(["/bin/true"], **options))
+        assert status.code == code.INVALID_ARGUMENT and len(status.message) < 5_000, status
+    lacking = reapi_client.directory({f"f{n}": server.digest(b"%d" % n) for n in range(8_000)})
+    status, _ = server.lease(server.action(["/bin/true"], root=server.put(lacking)))
+    assert status.code == code.FAILED_PRECONDITION and status.ByteSize() < 1_000_000, status
+    # a result that the server does not take is told as a failure
+    server.limit = 100_000
+    status, _ = server.lease(server.action(["/bin/sh", "-c", "head -c 60000 /dev/zero | tee /dev/stderr"]))
+    assert status.code == code.RESOURCE_EXHAUSTED and "does not take" in status.message, status
+    server.limit = 4_000_000
     huge = pb.Digest(hash="a" * 64, size_bytes=1 << 60)
     status, _ = server.lease(huge)
     assert status.code == code.RESOURCE_EXHAUSTED, status
@@ -52,6 +65,21 @@ def storages(server):
     server.corrupt = False
     assert server.lease(action)[1].stdout_raw == b"whole\n"
     assert server.lease(large)[1].stdout_raw.endswith(b" 6000000 in\n")
+    # streams that break go on
+    server.breaks = ["read", "write"]
+    again = server.put(b"z" * 6_000_000)
+    root = server.put(reapi_client.directory({"in": again, "empty": server.digest(b"")}))
+    copy = ["/bin/sh", "-c", "test -e empty -a ! -s empty && (cat in; echo) > out"]
+    status, result = server.lease(server.action(copy, root=root, output_paths=["out"]))
+    assert status.code == 0 and not server.breaks, (status, result)
+    assert server.blobs[result.output_files[0].digest.hash] == b"z" * 6_000_000 + b"\n"
+    # what cannot be laid out, and what is too large, is no fault of the target
+    link = server.put(reapi_client.directory({}, {}, {"l": "x" * 5_000}))
+    status, _ = server.lease(server.action(["/bin/true"], root=link))
+    assert status.code == code.INVALID_ARGUMENT and "symlink" in status.message, status
+    for text in ["truncate -s 200M out", "mkdir out; truncate -s 60M out/a out/b"]:
+        status, _ = server.lease(server.action(["/bin/sh", "-c", text], output_paths=["out"]))
+        assert status.code == code.RESOURCE_EXHAUSTED and "--max-output-size" in status.message, status
     # a bomb: each directory has the next one many times
     inner = server.put(pb.Directory())
     for _ in range(9):
@@ -63,6 +91,60 @@ def storages(server):
         inner = server.put(reapi_client.directory({}, {"d": inner}))
     status, _ = server.lease(server.action(["/bin/true"], root=inner))
     assert status.code == code.RESOURCE_EXHAUSTED, status
+
+
+def directories(site):
+    """A directory of somebody else's, or that others can write to, is not used, and nothing in it is removed."""
+    victim = site.directory / "victim"
+    victim.mkdir()
+    (victim / "file").write_text("kept")
+    cases = [("writable", lambda path: path.chmod(0o777), "written to by others")]
+    cases.append(("linked", lambda path: (path.rmdir(), path.symlink_to(victim)), "no directory"))
+    if os.geteuid() == 0:
+        cases.append(("planted", lambda path: shutil.chown(path, "nobody"), "another user"))
+    for name, plant, words in cases:
+        path = site.work(name)
+        path.mkdir(exist_ok=True)
+        plant(path)
+        site.start_worker(name, ["a1"])
+        site.until_logged(f"worker-{name}", words)
+        assert "--work-dir" in site.log(f"worker-{name}")
+        site.kill(f"worker-{name}", reapi_site.signal.SIGTERM)
+    # the directory of actions, which is removed when a worker begins
+    path = site.work("own")
+    site.start_worker("own", ["a1"])
+    site.until_ready("own")
+    site.kill("worker-own", reapi_site.signal.SIGTERM)
+    (actions,) = path.glob("*/actions")
+    actions.rmdir()
+    actions.symlink_to(victim)
+    site.start_worker("own", ["a1"])
+    site.until_logged("worker-own", "no directory")
+    actions.unlink()
+    # what does not belong into the cache is removed
+    (blobs,) = path.glob("*/cas.*/sha256")
+    (blobs / "directory").mkdir()
+    (blobs / "directory" / "file").touch()
+    open(bytes(blobs) + b"/\xff", "w").close()
+    site.until_ready("own", 2)
+    assert not list(blobs.iterdir()) and (victim / "file").exists()
+    site.kill("worker-own", reapi_site.signal.SIGTERM)
+
+
+def flags(site):
+    """What makes no sense is refused, and who is not there is waited for."""
+    for name, more, code, words in [
+        ("twice", ["--target", f"unix://{site.directory}/a1.sock"], 1, "twice"),
+        ("plain", ["--tls-ca", "/dev/null"], 1, "grpcs"),
+        ("own-property", ["--property", "user=root"], 2, "user has a meaning of its own"),
+    ]:
+        site.start_worker(name, ["a1"], *more)
+        assert site.processes.pop(f"worker-{name}").wait(20) == code
+        assert words in site.log(f"worker-{name}"), site.log(f"worker-{name}")
+    # which may be made meanwhile
+    site.start_worker("nobody", ["a1"], "--allow-user", "no-such-user")
+    site.until_logged("worker-nobody", "not ready.*no-such-user")
+    site.kill("worker-nobody", reapi_site.signal.SIGTERM)
 
 
 def sessions(server, site):
@@ -114,7 +196,8 @@ def main():
     with reapi_site.Site(BIN) as site:
         site.start_agent("a1")
         server = Server(site.port)
-        site.start_worker("w", ["a1"], "--property", "pool=x", "--instance", "some/where")
+        own = ["--property", "pool=x", "--max-output-size", "100MiB"]
+        site.start_worker("w", ["a1"], *own, "--instance", "some/where")
         for part, words in [(payloads, ()), (storages, ()), (sessions, (site,))]:
             part(server, *words)
             print(f"{part.__name__} holds", flush=True)
@@ -122,6 +205,9 @@ def main():
         assert server.statuses[0] == bots_pb2.UNHEALTHY and bots_pb2.OK in server.statuses
         assert site.kill("worker-w", reapi_site.signal.SIGTERM) == 0
         assert server.statuses[-1] == bots_pb2.BOT_TERMINATING, server.statuses
+        for part in [directories, flags]:
+            part(site)
+            print(f"{part.__name__} holds", flush=True)
         server.server.stop(0)
 
         port = reapi_site.free_port()

@@ -29,6 +29,9 @@ const UNIT_BYTES: usize = 16 * 1024;
 /// Small requests go together.
 const GATHERED_REQUESTS: usize = 256;
 
+/// How agents say EMLINK, ENOSPC and EDQUOT: SFTP has no numbers for them.
+const TOO_MANY_LINKS: &str = "too many links";
+const NO_ROOM: [&str; 2] = ["no space left on device", "quota exceeded"];
 const TYPE_BITS: u32 = 0o170_000;
 const PERMISSION_BITS: u32 = 0o7777;
 
@@ -57,6 +60,19 @@ impl SftpError {
         matches!(self, Self::Refused { code: status::NO_SUCH_FILE, .. })
     }
 
+    /// The target is not to blame: a path is too long for it, or a file has as many hard links as it can have.
+    pub(crate) fn is_unfit(&self) -> bool {
+        match self {
+            Self::Refused { code, text } => *code == status::BAD_MESSAGE || text.contains(TOO_MANY_LINKS),
+            _ => false,
+        }
+    }
+
+    /// The disk has no room.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::Refused { text, .. } if NO_ROOM.iter().any(|words| text.contains(words)))
+    }
+
     /// The request was refused, and the session goes on.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused { .. })
@@ -67,6 +83,8 @@ impl SftpError {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) size: u64,
+    /// The id of its user.
+    pub(crate) owner: u32,
     /// Its type and permissions, as the kernel has them.
     mode: u32,
     /// In seconds since 1970.
@@ -91,6 +109,11 @@ impl Attributes {
             0o120_000 => Kind::Symlink,
             _ => Kind::Other,
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn file(size: u64) -> Self {
+        Self { size, mode: 0o100_644, ..Self::default() }
     }
 
     pub(crate) fn permissions(&self) -> u32 {
@@ -226,6 +249,11 @@ impl Sftp {
 
     pub(crate) async fn attributes(&self, path: &str) -> Reply {
         self.named(request::LSTAT, path).await
+    }
+
+    /// Of an open file.
+    pub(crate) async fn attributes_of(&self, handle: &Bytes) -> Reply {
+        self.send(0, Packet::new(request::FSTAT).string(handle)).await
     }
 
     pub(crate) async fn read_link(&self, path: &str) -> Reply {

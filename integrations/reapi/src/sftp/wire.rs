@@ -16,6 +16,7 @@ pub(crate) mod request {
     pub(crate) const READ: u8 = 5;
     pub(crate) const WRITE: u8 = 6;
     pub(crate) const LSTAT: u8 = 7;
+    pub(crate) const FSTAT: u8 = 8;
     pub(crate) const SETSTAT: u8 = 9;
     pub(crate) const FSETSTAT: u8 = 10;
     pub(crate) const OPENDIR: u8 = 11;
@@ -40,6 +41,7 @@ pub(crate) mod status {
     pub(crate) const OK: u32 = 0;
     pub(crate) const EOF: u32 = 1;
     pub(crate) const NO_SUCH_FILE: u32 = 2;
+    pub(crate) const BAD_MESSAGE: u32 = 5;
 }
 
 mod attribute {
@@ -177,7 +179,9 @@ impl Fields {
             attributes.size = self.u64()?;
         }
         if flags & attribute::OWNER != 0 {
-            self.u64()?;
+            attributes.owner = self.u32()?;
+            // the group
+            self.u32()?;
         }
         if flags & attribute::MODE != 0 {
             attributes.mode = self.u32()?;
