@@ -51,6 +51,26 @@ async fn agents() -> Vec<Agent> {
     agents
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_limited_commands_used_is_known() {
+    for agent in agents().await {
+        let executor = agent.executor().await;
+        // the last line of tail's input is in its memory
+        let text = "head -c 20000000 /dev/zero | tail -n 1 | wc -c";
+        let outcome = run(&executor, Command::shell(text).limits(ALL)).await.unwrap();
+        assert_eq!(outcome.stdout, b"20000000\n");
+        let usage = outcome.exited.usage;
+        // of version 1 only if the controllers for it are mounted together
+        let is_unified = agent.connect().await.info().await.unwrap().containment == "cgroup-v2";
+        assert!(usage.cpu_time().map_or(!is_unified, |time| !time.is_zero()), "{usage:?}");
+        // of version 2 the kernel counts it since 5.19
+        if let Some(peak) = usage.peak_memory_bytes {
+            assert!((20_000_000..=64 * MIB).contains(&peak), "{usage:?}");
+        }
+        assert!(usage.peak_processes.is_none_or(|most| (2..=50).contains(&most)), "{usage:?}");
+    }
+}
+
 fn with(containment: &str) -> AgentBuilder {
     Agent::builder().config(format!("containment = \"{containment}\""))
 }

@@ -16,12 +16,16 @@ use crate::terminal::DetachKeys;
 Lists your own executions, oldest first. Callers whose policy allows it, and root on the agent's own \
 Unix socket if the agent has no policy, see everyone's, with a column IDENTITY if there are several \
 identities. STATE is running, lingering (it has exited, but processes that it started still run), or \
-how it ended. Executions that have ended are kept for an hour, unless the agent is configured otherwise.
+how it ended. CPU is the processor time of all its processes, MEMORY the most that they used at any time, as cgroups count \
+them; - if they do not. Executions that have ended are kept for an hour, unless the agent is configured otherwise.
 
-With --json, each line is one of these; durations are in seconds, and exited is as in `telexec exec --json`, or null:
+With --json, each line is one of these; durations are in seconds, exited is as in `telexec exec --json`, or null, and what \
+is not counted in usage is null:
   {\"execution_id\":…,\"state\":\"running\",\"pid\":…,\"start_time\":…,\"user\":…,\"identity\":…,
    \"command\":…,\"argv\":[…],\"shell\":…,\"login\":…,\"working_directory\":…,\"terminal\":…,
-   \"labels\":{…},\"processes\":…,\"position\":…,\"exited\":…}
+   \"labels\":{…},\"processes\":…,\"position\":…,\"exited\":…,
+   \"usage\":{\"user_time\":…,\"system_time\":…,\"peak_memory_bytes\":…,\"read_bytes\":…,
+            \"written_bytes\":…,\"peak_processes\":…}}
 
 Exit codes: 0 listed, 2 invalid command line or configuration, 125 refused by the agent, 255 the agent is \
 unreachable or the connection was lost.",

@@ -7,12 +7,12 @@ use telexec_executor::{ExecutionInfo, ListQuery};
 use super::find::list;
 use crate::args::PsArgs;
 use crate::connect::{Session, call_failure};
-use crate::output::{self, Failure, command_text, exit, json, printable, short_duration, state, table};
+use crate::output::{self, Failure, command_text, cpu_time, exit, json, printable, short_duration, size, state, table};
 use crate::terminal;
 
-pub(super) const HEADING: [&str; 7] = ["ID", "STATE", "PID", "STARTED", "IDENTITY", "USER", "COMMAND"];
+pub(super) const HEADING: [&str; 9] = ["ID", "STATE", "PID", "STARTED", "CPU", "MEMORY", "IDENTITY", "USER", "COMMAND"];
 /// The column that is omitted if all executions have the same identity.
-pub(super) const IDENTITY: usize = 4;
+pub(super) const IDENTITY: usize = 6;
 
 pub(crate) async fn run(args: PsArgs) -> Result<u8, Failure> {
     let session = Session::open(&args.agent.target, &args.connect).await?;
@@ -49,12 +49,15 @@ fn as_table(executions: &[ExecutionInfo], whole: bool) -> String {
 pub(super) fn row(info: &ExecutionInfo, now: SystemTime) -> Vec<String> {
     // the agent's clock may be ahead
     let age = now.duration_since(info.start_time).unwrap_or_default();
+    let unknown = || "-".to_owned();
     let [identity, user, text] = [&info.identity, &info.user, &command_text(info)].map(|text| printable(text));
     vec![
         info.id.to_string(),
         state(info),
         info.pid.to_string(),
         format!("{} ago", short_duration(age)),
+        info.usage.cpu_time().map_or_else(unknown, cpu_time),
+        info.usage.peak_memory_bytes.map_or_else(unknown, size),
         identity,
         user,
         text,

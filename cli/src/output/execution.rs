@@ -49,6 +49,23 @@ pub(crate) fn short_duration(duration: Duration) -> String {
     }
 }
 
+/// Processor time, such as `0.4s` or `12m`.
+pub(crate) fn cpu_time(time: Duration) -> String {
+    if time.as_secs() < 10 { format!("{:.1}s", time.as_secs_f64()) } else { short_duration(time) }
+}
+
+/// Such as `3.1 MiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let name = UNITS.get(unit).copied().unwrap_or_default();
+    if unit == 0 { format!("{bytes} {name}") } else { format!("{value:.1} {name}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

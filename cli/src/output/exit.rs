@@ -131,6 +131,7 @@ mod tests {
             user_time: Duration::ZERO,
             system_time: Duration::ZERO,
             max_rss_bytes: 0,
+            usage: telexec_executor::Usage::default(),
             stdout: StreamTotals::default(),
             stderr: StreamTotals::default(),
             surviving_processes: 0,

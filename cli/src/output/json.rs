@@ -77,11 +77,36 @@ pub(crate) struct Exited<'a> {
     user_time: f64,
     system_time: f64,
     max_rss_bytes: u64,
+    usage: Usage,
     stdout: StreamTotals,
     stderr: StreamTotals,
     surviving_processes: u32,
     working_directory: Option<&'a str>,
     end_time: Option<String>,
+}
+
+/// `null`: not counted.
+#[derive(Serialize)]
+struct Usage {
+    user_time: Option<f64>,
+    system_time: Option<f64>,
+    peak_memory_bytes: Option<u64>,
+    read_bytes: Option<u64>,
+    written_bytes: Option<u64>,
+    peak_processes: Option<u32>,
+}
+
+impl From<telexec_executor::Usage> for Usage {
+    fn from(usage: telexec_executor::Usage) -> Self {
+        Self {
+            user_time: usage.user_time.map(|time| time.as_secs_f64()),
+            system_time: usage.system_time.map(|time| time.as_secs_f64()),
+            peak_memory_bytes: usage.peak_memory_bytes,
+            read_bytes: usage.read_bytes,
+            written_bytes: usage.written_bytes,
+            peak_processes: usage.peak_processes,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -107,6 +132,7 @@ struct Execution<'a> {
     terminal: bool,
     labels: &'a BTreeMap<String, String>,
     processes: u32,
+    usage: Usage,
     position: u64,
     exited: Option<Exited<'a>>,
 }
@@ -147,6 +173,7 @@ impl<'a> From<&'a telexec_executor::Exited> for Exited<'a> {
             user_time: exited.user_time.as_secs_f64(),
             system_time: exited.system_time.as_secs_f64(),
             max_rss_bytes: exited.max_rss_bytes,
+            usage: exited.usage.into(),
             stdout: exited.stdout.into(),
             stderr: exited.stderr.into(),
             surviving_processes: exited.surviving_processes,
@@ -181,6 +208,7 @@ impl<'a> From<&'a ExecutionInfo> for Execution<'a> {
             terminal: info.terminal,
             labels: &info.labels,
             processes: info.processes,
+            usage: info.usage.into(),
             position: info.position,
             exited: info.exited.as_ref().map(Exited::from),
         }

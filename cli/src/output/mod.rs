@@ -9,7 +9,7 @@ mod table;
 mod words;
 mod writer;
 
-pub(crate) use self::execution::{LOGIN_SHELL, command_text, end, short_duration, state};
+pub(crate) use self::execution::{LOGIN_SHELL, command_text, cpu_time, end, short_duration, size, state};
 pub(crate) use self::failure::{Failure, print_message, print_message_async, send_messages_to, with_causes};
 pub(crate) use self::last_lines::LastLines;
 pub(crate) use self::table::{fields, printable, table};

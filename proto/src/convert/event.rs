@@ -1,7 +1,7 @@
 //! `ExecutionEvent` and [`Event`].
 
 use telexec_executor::{Event, ExecutionId, ExecutionInfo, ExecutorError, ExitCause, Exited, Output, OutputStream};
-use telexec_executor::{Signal, Started, StreamTotals};
+use telexec_executor::{Signal, Started, StreamTotals, Usage};
 
 use super::execution::{execution_from_wire, execution_to_wire};
 use super::time::{duration_to_wire, reported_duration, reported_time};
@@ -87,6 +87,7 @@ pub fn exited_to_wire(exited: Exited) -> v1::Exited {
         surviving_processes: exited.surviving_processes,
         working_directory: exited.working_directory.unwrap_or_default(),
         end_time: Some(exited.end_time.into()),
+        usage: usage_to_wire(exited.usage),
     }
 }
 
@@ -116,7 +117,33 @@ pub(super) fn exited_from_wire(wire: v1::Exited) -> Result<Exited, ExecutorError
         surviving_processes: wire.surviving_processes,
         working_directory: Some(wire.working_directory).filter(|path| !path.is_empty()),
         end_time: reported_time(wire.end_time),
+        usage: usage_from_wire(wire.usage),
     })
+}
+
+pub(super) fn usage_to_wire(usage: Usage) -> Option<v1::Usage> {
+    let wire = v1::Usage {
+        user_time: usage.user_time.map(duration_to_wire),
+        system_time: usage.system_time.map(duration_to_wire),
+        peak_memory_bytes: usage.peak_memory_bytes,
+        read_bytes: usage.read_bytes,
+        written_bytes: usage.written_bytes,
+        peak_processes: usage.peak_processes,
+    };
+    (usage != Usage::default()).then_some(wire)
+}
+
+pub(super) fn usage_from_wire(wire: Option<v1::Usage>) -> Usage {
+    let wire = wire.unwrap_or_default();
+    let time = |time: Option<_>| time.is_some().then(|| reported_duration(time));
+    Usage {
+        user_time: time(wire.user_time),
+        system_time: time(wire.system_time),
+        peak_memory_bytes: wire.peak_memory_bytes,
+        read_bytes: wire.read_bytes,
+        written_bytes: wire.written_bytes,
+        peak_processes: wire.peak_processes,
+    }
 }
 
 fn totals_to_wire(totals: StreamTotals) -> v1::StreamTotals {
@@ -150,6 +177,14 @@ mod tests {
                 surviving_processes: 7,
                 working_directory: Some("/".to_owned()),
                 end_time: SystemTime::UNIX_EPOCH,
+                usage: Usage {
+                    user_time: Some(Duration::from_millis(8)),
+                    system_time: Some(Duration::ZERO),
+                    peak_memory_bytes: Some(9),
+                    read_bytes: Some(0),
+                    written_bytes: None,
+                    peak_processes: Some(10),
+                },
             });
             assert_eq!(event_from_wire(event_to_wire(event.clone(), &ExecutionId::generate())).unwrap(), event);
         }

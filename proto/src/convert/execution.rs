@@ -2,7 +2,7 @@
 
 use telexec_executor::{ExecutionInfo, ExecutionState, ExecutorError, ListPage, ListQuery, Program};
 
-use super::event::{exited_from_wire, exited_to_wire};
+use super::event::{exited_from_wire, exited_to_wire, usage_from_wire, usage_to_wire};
 use super::time::reported_time;
 use super::unexpected;
 use crate::v1;
@@ -35,6 +35,7 @@ pub fn execution_to_wire(info: ExecutionInfo) -> v1::Execution {
         position: info.position,
         exited: info.exited.map(exited_to_wire),
         processes: info.processes,
+        usage: usage_to_wire(info.usage),
     }
 }
 
@@ -68,6 +69,7 @@ pub fn execution_from_wire(wire: Option<v1::Execution>) -> Result<ExecutionInfo,
         position: wire.position,
         exited: wire.exited.map(exited_from_wire).transpose()?,
         processes: wire.processes,
+        usage: usage_from_wire(wire.usage),
     })
 }
 

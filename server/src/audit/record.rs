@@ -367,6 +367,11 @@ pub(super) struct End {
     pub(super) wall_ms: u64,
     pub(super) cpu_ms: u64,
     pub(super) max_rss_bytes: u64,
+    /// Of all processes, by their cgroup; likewise the next one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) all_cpu_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) peak_memory_bytes: Option<u64>,
     pub(super) stdout: Written,
     pub(super) stderr: Written,
     pub(super) containment: &'static str,

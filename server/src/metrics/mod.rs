@@ -8,6 +8,7 @@ mod labels;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use prometheus_client::collector::Collector;
@@ -112,6 +113,7 @@ struct Counters {
     executions: Family<Labels<1>, Counter>,
     start_seconds: Histogram,
     execution_seconds: Histogram,
+    cpu_seconds: Counter<f64, AtomicU64>,
     output: Streams,
     dropped: Streams,
     start_failures: Family<Labels<1>, Counter>,
@@ -129,6 +131,7 @@ impl Counters {
             executions: Family::default(),
             start_seconds: Histogram::new(START_BUCKETS),
             execution_seconds: Histogram::new(EXECUTION_BUCKETS),
+            cpu_seconds: Counter::default(),
             output: Streams::new(),
             dropped: Streams::new(),
             start_failures: Family::default(),
@@ -175,6 +178,8 @@ impl Counters {
     fn ended(&self, exited: &Exited) {
         self.executions.get_or_create(&[("cause", exited.cause.as_str())]).inc();
         self.execution_seconds.observe(exited.wall_time.as_secs_f64());
+        let waited_for = exited.user_time.saturating_add(exited.system_time);
+        self.cpu_seconds.inc_by(exited.usage.cpu_time().unwrap_or(waited_for).as_secs_f64());
         self.dropped.add(OutputStream::Stdout, exited.stdout.dropped_bytes);
         self.dropped.add(OutputStream::Stderr, exited.stderr.dropped_bytes);
     }
@@ -186,6 +191,7 @@ impl Counters {
         ours.register("executions", "Commands that ran and have ended", self.executions.clone());
         ours.register("start_seconds", "Time from a command's request to its process", self.start_seconds.clone());
         ours.register("execution_seconds", "Time from a command's start to its end", self.execution_seconds.clone());
+        ours.register("cpu_seconds", "Processor time of commands that have ended", self.cpu_seconds.clone());
         ours.register("output_bytes", "Bytes that commands wrote", self.output.all.clone());
         ours.register("output_dropped_bytes", "Bytes of output that were sent to no caller", self.dropped.all.clone());
         ours.register("start_failures", "Commands whose start failed", self.start_failures.clone());

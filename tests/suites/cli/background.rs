@@ -76,7 +76,10 @@ async fn executions_are_listed() {
     assert_eq!(site.exec(&["--label", "job=b", "--", "sh", "-c", "exit 3"]).await.code, 3);
     let lines = |said: &Said| said.answer().lines().map(str::to_owned).collect::<Vec<_>>();
     let [heading, row] = &lines(&site.say("ps", &[]).await)[..] else { panic!() };
-    assert_eq!(heading.split_whitespace().collect::<Vec<_>>(), ["ID", "STATE", "PID", "STARTED", "USER", "COMMAND"]);
+    assert_eq!(
+        heading.split_whitespace().collect::<Vec<_>>(),
+        ["ID", "STATE", "PID", "STARTED", "CPU", "MEMORY", "USER", "COMMAND"]
+    );
     assert!(row.contains(" running ") && row.ends_with("  echo ready; exec sleep 300 # \\u{1b}[2J\\n"), "{row}");
     let all = lines(&site.say("ps", &["-a"]).await);
     assert!(all.len() == 3 && all[2].contains(" exited 3 ") && all[2].ends_with("  sh -c exit 3"), "{all:?}");

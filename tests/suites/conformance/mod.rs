@@ -64,6 +64,8 @@ telexec_tests::everywhere! {
     deaths_by_signal_are_reported,
     a_core_dump_is_reported,
     what_it_used_is_reported,
+    what_all_processes_used_is_reported,
+    what_it_has_used_so_far_is_reported,
 
     input_arrives_and_ends,
     without_input_there_is_dev_null,

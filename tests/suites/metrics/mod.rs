@@ -49,6 +49,7 @@ async fn executions_are_counted_by_their_causes() {
     assert_eq!(scrape.value("telexec_start_seconds_count"), 6.0);
     assert_eq!(scrape.value("telexec_execution_seconds_count"), 6.0);
     assert!(scrape.value("telexec_execution_seconds_bucket{le=\"0.01\"}") < 6.0);
+    assert!(scrape.value("telexec_cpu_seconds_total") > 0.0);
     let reported = agent.connect().await.info().await.unwrap();
     let ended = [("exited", 2), ("signaled", 1), ("timed_out", 1), ("deadline_exceeded", 1), ("cancelled", 1)];
     assert_eq!(reported.ended_executions, ended.map(|(cause, count)| (cause.to_owned(), count)).into());

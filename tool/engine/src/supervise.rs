@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::FutureExt;
-use telexec_executor::{Command, Descendants, ExecutorError, ExitCause, Exited, OutputStream, Signal, Started};
+use telexec_executor::{Command, Descendants, ExecutorError, ExitCause, Exited, OutputStream, Signal, Started, Usage};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -374,7 +374,7 @@ impl Supervisor {
             Some(report) => report.read(self.record.identity()).await,
             None => None,
         };
-        let mut exited = self.exit_record(ending, working_directory);
+        let mut exited = self.exit_record(ending, working_directory, main.containment.usage());
         let [stdout_dropped, stderr_dropped] = self.record.transcript.seal();
         exited.stdout.dropped_bytes += stdout_dropped;
         exited.stderr.dropped_bytes += stderr_dropped;
@@ -430,7 +430,7 @@ impl Supervisor {
         }
     }
 
-    fn exit_record(&self, ending: Ending, working_directory: Option<String>) -> Exited {
+    fn exit_record(&self, ending: Ending, working_directory: Option<String>, usage: Usage) -> Exited {
         Exited {
             cause: ending.cause,
             signal: match ending.ended.status {
@@ -447,6 +447,7 @@ impl Supervisor {
             surviving_processes: ending.survivors,
             working_directory,
             end_time: SystemTime::now(),
+            usage,
         }
     }
 }

@@ -82,6 +82,33 @@ pub struct Exited {
     pub working_directory: Option<String>,
     /// By the clock of the machine that it ran on.
     pub end_time: SystemTime,
+    /// What all its processes together have used until then.
+    pub usage: Usage,
+}
+
+/// What all processes of an execution together have used, also those that nobody waited for: what its cgroup has counted.
+/// `None`: that is not counted on its machine, or not for this execution.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Processor time in user mode.
+    pub user_time: Option<Duration>,
+    /// Processor time in kernel mode.
+    pub system_time: Option<Duration>,
+    /// The most memory at any time, the page cache included, in bytes.
+    pub peak_memory_bytes: Option<u64>,
+    /// Read from block devices.
+    pub read_bytes: Option<u64>,
+    /// Written to block devices.
+    pub written_bytes: Option<u64>,
+    /// The most processes and threads at any time.
+    pub peak_processes: Option<u32>,
+}
+
+impl Usage {
+    /// Processor time in both modes.
+    pub fn cpu_time(&self) -> Option<Duration> {
+        Some(self.user_time?.saturating_add(self.system_time?))
+    }
 }
 
 impl Event {

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
 
-use crate::{Command, Event, ExecutionId, ExecutorError, Exited, Program, Signal, Started};
+use crate::{Command, Event, ExecutionId, ExecutorError, Exited, Program, Signal, Started, Usage};
 use crate::{OnDisconnect, TerminalSize, forward_executor};
 
 /// Somewhere commands can run.
@@ -194,6 +194,8 @@ pub struct ExecutionInfo {
     pub exited: Option<Exited>,
     /// Its live processes, counted for this answer.
     pub processes: u32,
+    /// What all its processes together have used so far, those that it left behind included.
+    pub usage: Usage,
 }
 
 /// The states of an execution.

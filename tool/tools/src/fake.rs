@@ -9,6 +9,7 @@ use futures_util::{StreamExt, stream};
 use telexec_executor::{
     Attach, Command, Event, Execution, ExecutionId, ExecutionInfo, ExecutionState, Executor, ExecutorError, ExitCause,
     Exited, Input, ListPage, ListQuery, Output, OutputStream, Program, Signal, Started, StreamTotals, TerminalSize,
+    Usage,
 };
 
 /// One execution, and what was asked of it.
@@ -153,6 +154,7 @@ pub(crate) fn info(id: &str, state: ExecutionState) -> ExecutionInfo {
         position: 0,
         exited: None,
         processes: 1,
+        usage: Usage::default(),
     }
 }
 
@@ -165,6 +167,7 @@ pub(crate) fn exited(cause: ExitCause) -> Exited {
         user_time: Duration::ZERO,
         system_time: Duration::ZERO,
         max_rss_bytes: 0,
+        usage: Usage::default(),
         stdout: StreamTotals::default(),
         stderr: StreamTotals::default(),
         surviving_processes: 0,

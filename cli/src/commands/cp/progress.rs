@@ -4,6 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::output::size;
 use crate::terminal;
 
 const ERASE: &str = "\r\x1b[K";
@@ -96,16 +97,4 @@ impl State {
         let files = if self.files > 1 { format!("file {}  ", self.files) } else { String::new() };
         format!("{files}{}  {part}  {rate}/s", self.name)
     }
-}
-
-/// Such as `3.1 MiB`.
-fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let (mut value, mut unit) = (bytes as f64, 0);
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let name = UNITS.get(unit).copied().unwrap_or_default();
-    if unit == 0 { format!("{bytes} {name}") } else { format!("{value:.1} {name}") }
 }

@@ -117,6 +117,8 @@ impl ExecutionObserver for ExecutionRecorder {
             wall_ms: ms(exited.wall_time),
             cpu_ms: ms(exited.user_time.saturating_add(exited.system_time)),
             max_rss_bytes: exited.max_rss_bytes,
+            all_cpu_ms: exited.usage.cpu_time().map(ms),
+            peak_memory_bytes: exited.usage.peak_memory_bytes,
             stdout: self.written(OutputStream::Stdout, &exited.stdout),
             stderr: self.written(OutputStream::Stderr, &exited.stderr),
             containment: self.containment,

@@ -65,7 +65,7 @@ async fn ps_lists_what_hosts_run() {
         rows.collect::<Vec<Vec<String>>>()
     };
     let running = rows(&[]).await;
-    assert_eq!(running[0], ["HOST", "ID", "STATE", "PID", "STARTED", "USER", "COMMAND"]);
+    assert_eq!(running[0], ["HOST", "ID", "STATE", "PID", "STARTED", "CPU", "MEMORY", "USER", "COMMAND"]);
     assert_eq!(running.len(), 3);
     for (row, host) in running[1..].iter().zip(["web01", "other"]) {
         assert_eq!(row[..3], [host.to_owned(), format!("{id}.{host}"), "running".to_owned()]);

@@ -6,6 +6,7 @@ mod hierarchy;
 mod leaf;
 mod limits;
 mod tree;
+mod usage;
 
 use std::fs::{self, File};
 use std::io;
@@ -296,7 +297,8 @@ fn share_out(base: &Path, tree: &Tree, may_move: bool) -> Vec<String> {
     };
     let there = fs::read_to_string(base.join("cgroup.controllers")).unwrap_or_default();
     let there: Vec<&str> = there.split_whitespace().collect();
-    let wanted = Resource::ALL.map(Resource::controller).into_iter().filter(|wanted| there.contains(wanted));
+    let wanted = Resource::ALL.map(Resource::controller).into_iter().chain(usage::CONTROLLERS);
+    let wanted = wanted.filter(|wanted| there.contains(wanted));
     wanted.filter(|controller| enable(controller)).map(str::to_owned).collect()
 }
 

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
-use telexec_executor::Signal;
+use telexec_executor::{Signal, Usage};
 use tracing::warn;
 
 pub(crate) use self::members::{ContainmentContext, ExecutionName};
@@ -223,6 +223,11 @@ impl Containment {
     /// The kernel ended a member for want of memory; `None`: no cgroup of its own counts that.
     pub(crate) fn has_run_out_of_memory(&self) -> Option<bool> {
         self.inner.leaf()?.has_run_out_of_memory()
+    }
+
+    /// What its processes have used so far; nothing where no cgroup of its own counts it.
+    pub(crate) fn usage(&self) -> Usage {
+        self.inner.leaf().map(|leaf| leaf.usage()).unwrap_or_default()
     }
 
     /// The processes that live were asked to stay. Takes the main process, which has ended, from the process table,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use telexec_executor::{
-    ExecutionId, ExecutionInfo, ExecutionState, ExecutorError, Exited, Fingerprint, ListQuery, Started,
+    ExecutionId, ExecutionInfo, ExecutionState, ExecutorError, Exited, Fingerprint, ListQuery, Started, Usage,
 };
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -380,15 +380,20 @@ impl Record {
     /// Its processes are counted no earlier than `asked`.
     pub(crate) async fn info(&self, asked: Instant) -> Option<ExecutionInfo> {
         // counted first, so that no execution is reported as ended with processes
-        let processes = match self.containment() {
-            Some(containment) => containment.count(asked).await,
-            None => 0,
+        let (processes, used) = match self.containment() {
+            Some(containment) => (containment.count(asked).await, containment.usage()),
+            None => (0, Usage::default()),
         };
         let (state, main, exited) = match lock(&self.state).clone() {
             State::Starting => return None,
             State::Running(main, ..) => (ExecutionState::Running, main, None),
             State::Lingering(main, _, exited) => (ExecutionState::Lingering, main, Some(exited)),
             State::Exited(main, exited) => (ExecutionState::Exited, main, Some(exited)),
+        };
+        let usage = match &exited {
+            // what the cgroup has counted until it was removed
+            Some(exited) if used == Usage::default() => exited.usage,
+            _ => used,
         };
         Some(ExecutionInfo {
             id: self.id.clone(),
@@ -404,6 +409,7 @@ impl Record {
             position: self.transcript.end(),
             exited,
             processes: if state == ExecutionState::Exited { 0 } else { processes },
+            usage,
         })
     }
 

@@ -85,6 +85,20 @@ struct Exit {
     surviving_processes: u32,
     working_directory: Option<String>,
     end_time: Time,
+    /// Earlier agents did not write it.
+    #[serde(default, skip_serializing_if = "Usage::is_unknown")]
+    usage: Usage,
+}
+
+#[derive(Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Usage {
+    user_time: Option<Time>,
+    system_time: Option<Time>,
+    peak_memory_bytes: Option<u64>,
+    read_bytes: Option<u64>,
+    written_bytes: Option<u64>,
+    peak_processes: Option<u32>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -108,7 +122,7 @@ struct Totals {
 }
 
 /// A length of time, or the time since the beginning of 1970.
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Time {
     seconds: u64,
@@ -266,6 +280,7 @@ impl From<&Exited> for Exit {
             surviving_processes: exited.surviving_processes,
             working_directory: exited.working_directory.clone(),
             end_time: exited.end_time.into(),
+            usage: exited.usage.into(),
         }
     }
 }
@@ -286,6 +301,37 @@ impl Exit {
             surviving_processes: self.surviving_processes,
             working_directory: self.working_directory,
             end_time: self.end_time.moment()?,
+            usage: self.usage.usage()?,
+        })
+    }
+}
+
+impl From<telexec_executor::Usage> for Usage {
+    fn from(usage: telexec_executor::Usage) -> Self {
+        Self {
+            user_time: usage.user_time.map(Time::from),
+            system_time: usage.system_time.map(Time::from),
+            peak_memory_bytes: usage.peak_memory_bytes,
+            read_bytes: usage.read_bytes,
+            written_bytes: usage.written_bytes,
+            peak_processes: usage.peak_processes,
+        }
+    }
+}
+
+impl Usage {
+    fn is_unknown(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn usage(self) -> io::Result<telexec_executor::Usage> {
+        Ok(telexec_executor::Usage {
+            user_time: self.user_time.map(Time::duration).transpose()?,
+            system_time: self.system_time.map(Time::duration).transpose()?,
+            peak_memory_bytes: self.peak_memory_bytes,
+            read_bytes: self.read_bytes,
+            written_bytes: self.written_bytes,
+            peak_processes: self.peak_processes,
         })
     }
 }

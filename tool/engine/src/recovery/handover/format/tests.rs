@@ -43,6 +43,7 @@ fn ended(id: &str, cause: ExitCause) -> Ended {
             surviving_processes: 2,
             working_directory: Some("/tmp".into()),
             end_time: moment(1_000_000_001),
+            usage: telexec_executor::Usage::default(),
         },
         output: Printed {
             end: 23,
