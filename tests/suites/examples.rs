@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use telexec_tests::{Agent, Certs, marker, processes_with, until, within};
+use telexec_tests::{Agent, Certs, Proxy, marker, processes_with, until, within};
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
@@ -39,15 +39,19 @@ impl Examples {
         })
     }
 
-    fn against(&self, target: &str, arguments: &[&str]) -> [Command; 2] {
+    fn against(&self, target: &str, arguments: &[&str]) -> [Command; 3] {
         let examples = workspace().join("client/examples");
         let mut python = Command::new(python());
         python.arg(examples.join("python/execute.py")).env("PYTHONPATH", self.stubs.path());
         let shell = Command::new(examples.join("shell/execute.sh"));
-        [python, shell].map(|mut command| {
+        let mut typescript = Command::new("node");
+        typescript.arg(examples.join("typescript/build/execute.js"));
+        [python, shell, typescript].map(|mut command| {
             command.arg(target).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             command.env("TELEXEC_CERT", &self.certs.client.cert).env("TELEXEC_KEY", &self.certs.client.key);
             command.env("TELEXEC_CA", self.certs.ca.cert()).env_remove("TELEXEC_SERVER_NAME");
+            // Node.js says that names in certificates should not be addresses
+            command.env("NODE_NO_WARNINGS", "1");
             command.kill_on_drop(true);
             command
         })
@@ -81,6 +85,20 @@ async fn output_and_exit_code_are_the_commands_own() {
         assert!(lines.lines().map(|line| line.parse::<u32>().unwrap()).eq(1..=200_000));
         assert_eq!(said.status.code(), Some(128 + 9));
     }
+}
+
+/// The one in TypeScript makes up for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_lost_connection_took_is_fetched_again() {
+    let examples = Examples::new().await;
+    let proxy = Proxy::before(&examples.unix).await;
+    proxy.cut_each_after(300_000..600_000, fastrand::u64(..));
+    let [_, _, typescript] = examples.against(proxy.uri(), &["seq 1000000; exit 7"]);
+    let said = output(typescript).await;
+    let lines = String::from_utf8(said.stdout).unwrap();
+    assert!(lines.lines().map(|line| line.parse::<u32>().unwrap()).eq(1..=1_000_000), "{}", lines.len());
+    assert_eq!(said.status.code(), Some(7));
+    assert!(proxy.accepted() > 10, "{}", proxy.accepted());
 }
 
 #[tokio::test(flavor = "multi_thread")]
