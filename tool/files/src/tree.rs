@@ -44,6 +44,12 @@ fn is_directory(place: &Place) -> bool {
     place.stat().is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
+/// Whether it is the root directory of this process, whatever its path is.
+fn is_root(place: &Place) -> bool {
+    let key = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+    place.stat().ok().map(key) == rustix::fs::stat("/").ok().map(key)
+}
+
 /// As ln(1) with `-s`, `-n` and `-f`.
 pub(crate) fn make_link<I: Read, O: Write>(
     session: &mut Session<I, O>,
@@ -97,6 +103,8 @@ pub(crate) fn remove<I: Read, O: Write>(session: &mut Session<I, O>, task: &Remo
     session.permitted(Access::Write, &place)?;
     let done = match is_directory(&place) {
         false => unlinkat(place.directory(), place.name(), AtFlags::empty()),
+        // as rmdir(2) says of it; with all that is below it, it is never meant
+        true if is_root(&place) => Err(Errno::BUSY),
         true if task.recursive => {
             session.permitted_whole(&place, &[(Access::Write, &place.real())])?;
             let directory = format!("/proc/self/fd/{}", place.directory().as_raw_fd());
@@ -107,4 +115,25 @@ pub(crate) fn remove<I: Read, O: Write>(session: &mut Session<I, O>, task: &Remo
     };
     done.map_err(failed)?;
     Ok(Outcome::Done(Done {}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No test removes it, in case that this one should fail.
+    #[test]
+    fn the_root_directory_is_known_by_any_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let up = directory.path().join("../../../../../../../..");
+        for root in ["/", "//", "/.", "/..", up.to_str().unwrap()] {
+            assert!(is_root(&Place::of(root.as_bytes(), Links::Keep).unwrap()), "{root}");
+        }
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("/", &link).unwrap();
+        // which is removed itself
+        for other in [directory.path(), &link, Path::new("/nothing")] {
+            assert!(!is_root(&Place::of(other.to_str().unwrap().as_bytes(), Links::Keep).unwrap()), "{other:?}");
+        }
+    }
 }
