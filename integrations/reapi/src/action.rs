@@ -108,8 +108,7 @@ impl Runner {
 
     async fn perform(&self, payload: Option<Any>, times: &mut Times) -> Result<Outcome, Failure> {
         let job = self.unless_let_go(self.read(payload)).await?;
-        let user = job.terms.user.clone();
-        let directory = ActionDirectory { runner: self, path: self.target.action_directory(), user };
+        let directory = ActionDirectory { runner: self, path: self.target.action_directory() };
         self.unless_let_go(self.lay_out(&job, &directory.path)).await?;
         times.inputs = Some(SystemTime::now());
 
@@ -177,8 +176,8 @@ impl Runner {
         let mut layout = directories.layout(cas, digest_of(job.action.input_root_digest.as_ref())?).await?;
         add_expected(&mut layout, &job.command)?;
         let (session, cache) = self.target.session().await.map_err(|error| self.of_target(error))?;
-        let is_shared = job.terms.user.is_some();
-        match lay_out(directory, &layout, is_shared, &cache, cas, &session).await {
+        let owner = self.target.owner(job.terms.user.as_deref());
+        match lay_out(directory, &layout, owner, &cache, cas, &session).await {
             Ok(()) => {
                 session.give_back();
                 Ok(())
@@ -263,13 +262,12 @@ fn decode<T: Message + Default>(what: &str, blob: impl bytes::Buf) -> Result<T, 
 struct ActionDirectory<'a> {
     runner: &'a Runner,
     path: String,
-    user: Option<String>,
 }
 
 impl Drop for ActionDirectory<'_> {
     fn drop(&mut self) {
         let target = Arc::clone(&self.runner.target);
-        let (path, user) = (std::mem::take(&mut self.path), self.user.take());
-        self.runner.worker.tasks.spawn(async move { target.remove(&path, user.as_deref()).await });
+        let path = std::mem::take(&mut self.path);
+        self.runner.worker.tasks.spawn(async move { target.remove(&path).await });
     }
 }

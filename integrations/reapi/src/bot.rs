@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bazel_remote_apis::google::protobuf::Any;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::Channel;
@@ -24,12 +25,14 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// The same while a lease runs, since a server does not answer earlier because it takes one back. With less than 4 s
 /// BuildGrid hands out no leases.
 const BUSY_CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// For a call that tells how leases have ended.
+const TELL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between calls that a server answers at once, as it does when a bot has all the leases that it can have.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
 /// What one call may tell of leases that have ended: servers take messages of 4 MiB.
 const MAX_TOLD_BYTES: usize = 3 * 1024 * 1024 + 512 * 1024;
-/// A server may be exhausted by what it is told: after so many refusals in a row, outcomes that are not short are shortened.
+/// A server may be exhausted by what it is told: after so many refusals in a row it is found out whether it is.
 const MAX_REFUSALS: u32 = 5;
 const SHORT_BYTES: usize = 16 * 1024;
 /// How long the leases of a session may take to end: longer than an agent that is lost needs for it.
@@ -49,6 +52,10 @@ pub(crate) struct Bot {
     leases: HashMap<String, Lease>,
     /// Told by tasks of the leases that have ended.
     ended: mpsc::Receiver<Ended>,
+    /// Keeps outcomes to itself for once: see [`Bot::refused`].
+    is_probing: bool,
+    /// The server takes calls that say less.
+    takes_less: bool,
     ending: mpsc::Sender<Ended>,
     tasks: TaskTracker,
     runs: u64,
@@ -95,7 +102,22 @@ impl Bot {
         let client = BotsClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let (ending, ended) = mpsc::channel(target.capacity + SURPLUS);
         let (leases, tasks) = (HashMap::new(), TaskTracker::new());
-        Self { client, instance: instance.to_owned(), id, worker, target, leases, ended, ending, tasks, runs: 0, stop }
+        let (is_probing, takes_less, instance) = (false, false, instance.to_owned());
+        Self {
+            client,
+            instance,
+            id,
+            worker,
+            target,
+            leases,
+            ended,
+            is_probing,
+            takes_less,
+            ending,
+            tasks,
+            runs: 0,
+            stop,
+        }
     }
 
     /// Until this program is to end: then all leases are given back.
@@ -140,7 +162,7 @@ impl Bot {
                 () = async { while ended.recv().await.is_some() {} } => {}
             }
         };
-        if tokio::time::timeout(END_TIMEOUT, all).await.is_err() {
+        if timeout(END_TIMEOUT, all).await.is_err() {
             warn!(bot = self.id, "what ran in the session has not ended yet");
         }
         self.tasks.reopen();
@@ -153,7 +175,10 @@ impl Bot {
             Request::new(wire::CreateBotSessionRequest { parent: self.instance.clone(), bot_session: Some(session) });
         request.set_timeout(CALL_TIMEOUT);
         let mut client = self.client.clone();
-        async move { Ok(client.create_bot_session(request).await?.into_inner()) }
+        async move {
+            let answer = timeout(CALL_TIMEOUT, client.create_bot_session(request)).await;
+            Ok(answer.map_err(|_| Status::deadline_exceeded("no answer"))??.into_inner())
+        }
     }
 
     /// The session as this side sees it, without its name and version.
@@ -186,7 +211,7 @@ impl Bot {
         let mut told = 0;
         let leases = self.leases.iter().map(|(id, lease)| {
             let size = lease.outcome.as_ref().map_or(0, Outcome::size);
-            let has_room = told == 0 || told + size <= MAX_TOLD_BYTES;
+            let has_room = !self.is_probing && (told == 0 || told + size <= MAX_TOLD_BYTES);
             told += if has_room { size } else { 0 };
             lease_to_wire(id, lease.outcome.as_ref().filter(|_| has_room))
         });
@@ -218,6 +243,7 @@ impl Bot {
                 Woken::Answered(Ok(_)) if is_last && told.len() == self.leases.len() => return Session::Stopped,
                 Woken::Answered(Ok(answer)) => {
                     (pause, refusals) = (Pause::default(), 0);
+                    self.takes_less = std::mem::take(&mut self.is_probing);
                     let is_new = self.take(&answer, &told) || !told.is_empty();
                     known = answer;
                     if !is_new && asked.elapsed() < POLL_INTERVAL {
@@ -230,9 +256,9 @@ impl Bot {
                     return Session::Lost(status);
                 }
                 Woken::Answered(Err(status)) if is_transient(&status) => {
-                    refusals += u32::from(status.code() == Code::ResourceExhausted);
-                    if refusals > MAX_REFUSALS {
-                        self.shorten();
+                    if status.code() == Code::ResourceExhausted && !is_last {
+                        refusals += 1;
+                        self.refused(refusals);
                     }
                     if pause.is_first() {
                         warn!(bot = self.id, %status, "the server does not answer: trying again");
@@ -245,6 +271,15 @@ impl Bot {
                 Woken::Answered(Err(status)) => return Session::Lost(status),
             }
         }
+    }
+
+    /// The server is exhausted by a call: since it has much to do, or by what it is told. If it has taken the same call without
+    /// the outcomes just now, it is these.
+    fn refused(&mut self, times: u32) {
+        if std::mem::take(&mut self.takes_less) {
+            self.shorten();
+        }
+        self.is_probing = times > MAX_REFUSALS;
     }
 
     /// Replaces the largest outcome, which the server does not take, by one that is short.
@@ -270,7 +305,12 @@ impl Bot {
         let mut request = Request::new(request);
         request.set_timeout(if self.leases.is_empty() { CALL_TIMEOUT } else { BUSY_CALL_TIMEOUT });
         let mut client = self.client.clone();
-        let call = async { Ok(client.update_bot_session(request).await?.into_inner()) };
+        let limit = if waits { CALL_TIMEOUT } else { TELL_TIMEOUT };
+        let call = async {
+            // the deadline of the request is the server's to keep
+            let answer = timeout(limit, client.update_bot_session(request)).await;
+            Ok(answer.map_err(|_| Status::deadline_exceeded("no answer"))??.into_inner())
+        };
         if !waits {
             return Woken::Answered(call.await);
         }
@@ -292,7 +332,7 @@ impl Bot {
     }
 
     async fn until_news(&mut self, most: Duration, was_fit: bool) {
-        let _ = tokio::time::timeout(most, self.news(was_fit)).await;
+        let _ = timeout(most, self.news(was_fit)).await;
     }
 
     fn note_ended(&mut self) {
@@ -325,10 +365,14 @@ impl Bot {
             is_kept
         });
         for lease in answer.leases.iter().filter(|lease| is_live(lease)) {
-            if !self.leases.contains_key(&lease.id) {
-                self.begin(lease.id.clone(), lease.payload.clone());
-                is_new = true;
+            if self.leases.contains_key(&lease.id) {
+                continue;
             }
+            match self.leases.len() < self.target.capacity + SURPLUS {
+                true => self.begin(lease.id.clone(), lease.payload.clone()),
+                false => self.refuse(lease.id.clone()),
+            }
+            is_new = true;
         }
         is_new
     }
@@ -351,6 +395,14 @@ impl Bot {
             let _ = ending.send(Ended { lease, run, outcome }).await;
         });
         self.leases.insert(id, Lease { run, let_go, outcome: None });
+    }
+
+    /// The server hands it to others.
+    fn refuse(&mut self, id: String) {
+        warn!(bot = self.id, lease = id, "the server leases more than this bot has room for");
+        self.runs += 1;
+        let outcome = Some(Outcome::failed(&Failure::Surplus));
+        self.leases.insert(id, Lease { run: self.runs, let_go: CancellationToken::new(), outcome });
     }
 
     /// Ends what runs. The server hands it to others.

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use telexec_client::RemoteFiles;
 use telexec_executor::{ExecutorError, FileErrorKind, FilePath, FileTarget, Files};
 use tokio::sync::Notify;
+use tracing::warn;
 
 use crate::args::DigestFunction;
 use crate::cas::{Cas, CasError, batches, is_small};
@@ -223,8 +224,8 @@ impl Cache {
         for blob in blobs {
             replies.push(sftp.remove(&self.path(blob)).await);
         }
-        for reply in replies {
-            gone(reply.done().await)?;
+        for (blob, reply) in blobs.iter().zip(replies) {
+            gone(reply.done().await, &self.path(blob))?;
         }
         Ok(())
     }
@@ -250,7 +251,8 @@ impl Cache {
     /// It cannot be removed.
     pub(crate) async fn forget(&self, blob: &Blob, sftp: &Sftp) -> Result<(), SftpError> {
         self.lock().forget(blob);
-        gone(sftp.remove(&self.path(blob)).await.done().await)
+        let path = self.path(blob);
+        gone(sftp.remove(&path).await.done().await, &path)
     }
 
     async fn bring(&self, mut claim: Claim<'_>, pins: &mut Pins<'_>, cas: &Cas, sftp: &Sftp) -> Result<(), CacheError> {
@@ -484,10 +486,14 @@ fn of_name(name: &[u8], attributes: Attributes) -> Option<Blob> {
     Cache::is_intact(&blob, &attributes).then_some(blob)
 }
 
-/// Removed by now, by whomever.
-fn gone(removed: Result<(), SftpError>) -> Result<(), SftpError> {
+/// Removed by now, by whomever; or left where somebody has made it immutable, which is in nobody's way.
+fn gone(removed: Result<(), SftpError>, path: &str) -> Result<(), SftpError> {
     match removed {
         Err(error) if error.is_not_found() => Ok(()),
+        Err(error) if error.is_denied() => {
+            warn!(path, %error, "cannot remove a blob");
+            Ok(())
+        }
         removed => removed,
     }
 }

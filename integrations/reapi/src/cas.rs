@@ -9,7 +9,7 @@ use bazel_remote_apis::google::bytestream::{ReadRequest, ReadResponse, WriteRequ
 use bytes::Bytes;
 use reapi::content_addressable_storage_client::ContentAddressableStorageClient;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -137,7 +137,8 @@ impl Cas {
     pub(crate) async fn read(&self, digest: Digest) -> Result<Reading, CasError> {
         let pieces = self.read_from(digest, 0).await?;
         let hasher = self.function.hasher();
-        Ok(Reading { cas: self.clone(), pieces, hasher: Some(hasher), digest, arrived: 0, attempts: ATTEMPTS })
+        let end = Instant::now() + transfer_timeout(&digest);
+        Ok(Reading { cas: self.clone(), pieces, hasher: Some(hasher), digest, arrived: 0, attempts: ATTEMPTS, end })
     }
 
     async fn read_from(&self, digest: Digest, offset: u64) -> Result<Streaming<ReadResponse>, CasError> {
@@ -214,7 +215,10 @@ impl Cas {
         });
         let mut request = Request::new(requests);
         request.set_timeout(transfer_timeout(&digest));
-        let written = self.streams.clone().write(request).await?.into_inner();
+        // the deadline of the request is the server's to keep
+        let mut streams = self.streams.clone();
+        let written = timeout(transfer_timeout(&digest), streams.write(request));
+        let written = written.await.map_err(|_| silent())??.into_inner();
         // one that has the blob already may say so without having read it
         if written.committed_size == digest.to_wire().size_bytes { Ok(()) } else { Err(CasError::Malformed) }
     }
@@ -234,6 +238,8 @@ pub(crate) struct Reading {
     arrived: u64,
     /// That are left, each from where the one before was cut off.
     attempts: u32,
+    /// Of all of it.
+    end: Instant,
 }
 
 impl Reading {
@@ -258,7 +264,8 @@ impl Reading {
 
     async fn piece(&mut self) -> Result<Option<ReadResponse>, CasError> {
         loop {
-            let piece = timeout(PIECE_TIMEOUT, self.pieces.message()).await.map_err(|_| too_slow())?;
+            let end = self.end.min(Instant::now() + PIECE_TIMEOUT);
+            let piece = timeout_at(end, self.pieces.message()).await.map_err(|_| too_slow())?;
             match piece.map_err(|status| or_missing(status.into(), self.digest)) {
                 Err(error) if error.is_passing() && self.attempts > 1 => {
                     tokio::time::sleep(PAUSE * 2u32.pow(ATTEMPTS - self.attempts)).await;
@@ -277,7 +284,11 @@ pub(crate) async fn given(pieces: &mpsc::Sender<Bytes>, piece: Bytes) -> Result<
 }
 
 fn too_slow() -> CasError {
-    Status::deadline_exceeded(format!("nothing for {} s", PIECE_TIMEOUT.as_secs())).into()
+    Status::deadline_exceeded(format!("nothing for {} s, or less than 1 MiB/s", PIECE_TIMEOUT.as_secs())).into()
+}
+
+fn silent() -> CasError {
+    Status::deadline_exceeded("the call has not ended").into()
 }
 
 fn or_missing(error: CasError, digest: Digest) -> CasError {
@@ -325,7 +336,9 @@ async fn repeated<T, F>(call: impl Fn() -> F) -> Result<T, CasError>
 where
     F: Future<Output = Result<tonic::Response<T>, Status>>,
 {
-    insistently(|| async { Ok(call().await?.into_inner()) }, CasError::is_passing).await
+    // a server may send headers, and nothing after them
+    let once = || async { Ok(timeout(CALL_TIMEOUT, call()).await.map_err(|_| silent())??.into_inner()) };
+    insistently(once, CasError::is_passing).await
 }
 
 /// Tries again while that may help.

@@ -54,6 +54,9 @@ pub(crate) enum Failure {
         /// Its limit.
         source: ExecutorError,
     },
+    /// The server hands out more than it was told to.
+    #[error("the bot has as many leases as it takes")]
+    Surplus,
     /// The CAS does not answer, or not as it should.
     #[error("the CAS cannot be used now")]
     Cas(#[source] CasError),
@@ -142,7 +145,7 @@ impl Failure {
             Self::Unsatisfied(_) | Self::Missing(_) => Code::FailedPrecondition,
             Self::TooLarge(_) => Code::ResourceExhausted,
             Self::Denied(_) => Code::PermissionDenied,
-            Self::Target { .. } | Self::Busy { .. } | Self::Cas(_) | Self::LetGo => Code::Unavailable,
+            Self::Target { .. } | Self::Busy { .. } | Self::Surplus | Self::Cas(_) | Self::LetGo => Code::Unavailable,
         };
         let details = match self {
             Self::Missing(digests) => vec![violations(digests)],

@@ -7,7 +7,7 @@ use bazel_remote_apis::build::bazel::remote::execution::v2 as reapi;
 use crate::cache::{Cache, CacheError};
 use crate::cas::Cas;
 use crate::failure::Failure;
-use crate::sftp::{Sftp, SftpError, all_done};
+use crate::sftp::{Owner, Sftp, SftpError, all_done};
 use crate::tree::{Blob, Layout, check_length, relative_path};
 
 /// A blob may have been changed or removed by what runs there; it is brought again so often.
@@ -58,21 +58,26 @@ pub(crate) fn below(directory: &str, path: &str) -> String {
     }
 }
 
-/// Lays out all there is, in a directory that is made for it. `shared`: another user's processes are to write there.
+/// Lays out all there is, in a directory that is made for it. `owner`: whose processes are to write there, and nobody else's;
+/// otherwise the agent's user.
 pub(crate) async fn lay_out(
     root: &str,
     layout: &Layout,
-    shared: bool,
+    owner: Option<Owner>,
     cache: &Cache,
     cas: &Cas,
     sftp: &Sftp,
 ) -> Result<(), CacheError> {
     let pins = cache.ensure(layout.files.iter().map(|(_, blob)| *blob).collect(), cas, sftp).await?;
     let mut replies = Vec::new();
-    for directory in std::iter::once(root.to_owned()).chain(layout.directories.iter().map(|path| below(root, path))) {
-        replies.push(sftp.make_directory(&directory, if shared { 0o777 } else { 0o755 }).await);
-        if shared {
-            replies.push(sftp.set_permissions(&directory, 0o777).await);
+    // all below it is out of the reach of others before it is there
+    replies.push(sftp.make_directory(root, 0o700).await);
+    for path in &layout.directories {
+        replies.push(sftp.make_directory(&below(root, path), 0o755).await);
+    }
+    for path in owner.is_some().then_some("").into_iter().chain(layout.directories.iter().map(String::as_str)) {
+        if let Some(owner) = owner {
+            replies.push(sftp.give(&below(root, path), owner, if path.is_empty() { 0o700 } else { 0o755 }).await);
         }
     }
     for (path, target) in &layout.links {
@@ -113,6 +118,8 @@ async fn link<'a>(
             (Ok(attributes), Ok(())) if Cache::is_intact(&file.1, &attributes) => {}
             (Ok(_), Ok(())) => unusable.push(file.clone()),
             (Err(error), _) if error.is_not_found() => unusable.push(file.clone()),
+            // somebody has made it immutable
+            (Ok(_), Err(error)) if error.is_denied() => unusable.push(file.clone()),
             (Err(error), _) | (_, Err(error)) => return Err(error),
         }
     }

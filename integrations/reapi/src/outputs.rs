@@ -61,7 +61,7 @@ impl Budget {
         let entries = self.entries.checked_sub(1);
         let too_many = || OutputError::TooLarge(format!("more than {MAX_ENTRIES} files"));
         self.entries = entries.ok_or_else(too_many)?;
-        if attributes.kind() == Kind::File {
+        if matches!(attributes.kind(), Kind::File | Kind::Symlink) {
             let bytes = self.bytes.checked_sub(attributes.size);
             let too_large = || OutputError::TooLarge(format!("more than {} bytes (--max-output-size)", self.limit));
             self.bytes = bytes.ok_or_else(too_large)?;
@@ -168,7 +168,10 @@ async fn store(cas: &Cas, digest: Digest, blob: Bytes) -> Result<(), CasError> {
 }
 
 async fn link_target(directory: &str, path: &str, sftp: &Sftp) -> Result<String, OutputError> {
-    let target = sftp.read_link(&below(directory, path)).await.link_target().await?;
+    utf8(sftp.read_link(&below(directory, path)).await.link_target().await?, path)
+}
+
+fn utf8(target: Bytes, path: &str) -> Result<String, OutputError> {
     String::from_utf8(target.to_vec()).map_err(|_| unfit(path, "points to a name that is not UTF-8"))
 }
 
@@ -308,6 +311,11 @@ async fn directory_node(
     sftp: &Sftp,
 ) -> Result<reapi::Directory, OutputError> {
     let mut node = reapi::Directory::default();
+    let mut targets = Vec::new();
+    for (name, _) in entries.iter().filter(|(_, attributes)| attributes.kind() == Kind::Symlink) {
+        targets.push(sftp.read_link(&below(path, name)).await);
+    }
+    let mut targets = targets.into_iter();
     for (name, attributes) in entries {
         let inner = below(path, name);
         let name = name.clone();
@@ -322,7 +330,8 @@ async fn directory_node(
                 node.directories.push(reapi::DirectoryNode { name, digest });
             }
             Kind::Symlink => {
-                let target = link_target(path, &name, sftp).await?;
+                let Some(target) = targets.next() else { continue };
+                let target = utf8(target.link_target().await?, &inner)?;
                 node.symlinks.push(reapi::SymlinkNode { name, target, node_properties: None });
             }
             Kind::Other => {}

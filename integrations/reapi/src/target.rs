@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use telexec_client::{Agent, AgentInfo, ConnectError, ConnectOptions, Resume, Resuming, TlsOptions};
-use telexec_executor::{Attach, Command, CommandBuilder, Event, ExecutorError, Files, ListQuery, Signal};
+use telexec_executor::{Attach, Command, CommandBuilder, Event, ExecutorError, ExitCause, Files, ListQuery, Signal};
 use telexec_executor::{ExecutionId, Executor, FileErrorKind, FilePath, FileTarget};
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -18,7 +18,7 @@ use crate::failure::TargetError;
 use crate::owned::{self, OwnedError};
 use crate::platform::Platform;
 use crate::sessions::{Session, Sessions};
-use crate::sftp::{Sftp, SftpError};
+use crate::sftp::{Owner, Sftp, SftpError};
 
 /// Pauses between attempts, while an agent does not answer or a target cannot run actions.
 const MIN_PAUSE: Duration = Duration::from_millis(200);
@@ -28,6 +28,7 @@ pub(crate) const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 /// Of executions, with the bot that started them.
 const LABEL: &str = "telexec-reapi";
 const OWN_CHARACTERS: usize = 12;
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(300);
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// A machine that runs actions.
@@ -43,6 +44,8 @@ pub(crate) struct Target {
     place: Place,
     /// As the owner of the cache.
     sessions: Arc<Sessions>,
+    /// That actions may run as.
+    users: HashMap<String, Owner>,
     /// As other users, whose outputs only they may read.
     of_users: Mutex<HashMap<String, Arc<Sessions>>>,
     actions: String,
@@ -51,10 +54,10 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Waits until the agent answers and all is ready for actions.
+    /// Waits until the agent answers and all is ready for actions. One that is not trusted may be given another certificate.
     ///
     /// # Errors
-    /// What does not pass by itself, such as a certificate that is not trusted.
+    /// The files of this program's own credentials cannot be used, or there are none.
     pub(crate) async fn open(
         address: &telexec_client::Target,
         bot_id: &str,
@@ -70,7 +73,7 @@ impl Target {
                         Ok(target) => return Ok(target),
                         Err(error) => error.into(),
                     },
-                    Err(error @ ConnectError::Unreachable { .. }) => error.into(),
+                    Err(error @ (ConnectError::Unreachable { .. } | ConnectError::Untrusted { .. })) => error.into(),
                     Err(error) => return Err(error),
                 };
             let error = crate::chain(&*error);
@@ -92,13 +95,13 @@ impl Target {
             Some(number) => number.into(),
             None => processors(&executor).await?,
         };
-        check_users(&executor, args).await?;
+        let users = users(&executor, args).await?;
         let sessions = Arc::new(Sessions::new(agent.files(), None, capacity));
         let session = sessions.take().await?;
         // before anything is removed: they may be somebody else's
         place.make(&session).await?;
         end_leftovers(&executor, bot_id).await?;
-        remove_leftovers(&agent, &actions, args).await?;
+        remove_leftovers(&agent, &session, &executor, &actions).await?;
         let cache = place.open_cache(&session, &agent).await?;
         session.give_back();
         let (blobs, bytes) = cache.size();
@@ -113,6 +116,7 @@ impl Target {
             opening: tokio::sync::Mutex::default(),
             place,
             sessions,
+            users,
             of_users: Mutex::default(),
             actions,
             bot_id: bot_id.to_owned(),
@@ -166,15 +170,15 @@ impl Target {
         }
     }
 
+    /// Who owns the directories of such an action; `None`: the agent's user.
+    pub(crate) fn owner(&self, user: Option<&str>) -> Option<Owner> {
+        self.users.get(user?).copied()
+    }
+
     /// Removes what is left of an action.
-    pub(crate) async fn remove(&self, directory: &str, user: Option<&str>) {
-        let file = |user| FileTarget { path: FilePath::new(directory), user };
-        if let Some(user) = user {
-            // what the user's processes made, which the owner of the directory may not be able to remove
-            let _ = self.agent.files().remove(file(Some(user.to_owned())), true).await;
-        }
-        if let Err(error) = remove_if_there(&self.agent, file(None)).await {
-            warn!(target = self.name, directory, error = %crate::chain(&error), "cannot remove an action's directory");
+    pub(crate) async fn remove(&self, directory: &str) {
+        if let Err(error) = remove(&self.agent, &self.executor, directory).await {
+            warn!(target = self.name, directory, %error, "cannot remove an action's directory");
         }
     }
 
@@ -249,19 +253,41 @@ async fn end(executor: &Resuming, id: &ExecutionId) -> Result<(), ExecutorError>
     Ok(())
 }
 
-async fn remove_leftovers(agent: &Agent, actions: &str, args: &Args) -> Result<(), ExecutorError> {
-    for user in args.user.iter().chain(&args.allowed_users) {
-        // it may remove what it made, not the directory itself
-        let file = FileTarget { path: FilePath::new(actions), user: Some(user.clone()) };
-        let _ = agent.files().remove(file, true).await;
+/// Removes the directories of actions. One that cannot be removed is in nobody's way.
+async fn remove_leftovers(
+    agent: &Agent,
+    session: &Sftp,
+    executor: &Resuming,
+    actions: &str,
+) -> Result<(), TargetError> {
+    for (name, _) in session.list(actions).await? {
+        let directory = format!("{actions}/{}", String::from_utf8_lossy(&name));
+        if let Err(error) = remove(agent, executor, &directory).await {
+            warn!(target = agent.endpoint(), directory, %error, "cannot remove what is left of an action");
+        }
     }
-    remove_if_there(agent, FileTarget { path: FilePath::new(actions), user: None }).await
+    Ok(())
 }
 
-async fn remove_if_there(agent: &Agent, file: FileTarget) -> Result<(), ExecutorError> {
+/// Removes a directory of an action, whatever that has made in it.
+async fn remove(agent: &Agent, executor: &Resuming, directory: &str) -> Result<(), String> {
+    let file = FileTarget { path: FilePath::new(directory), user: None };
     match agent.files().remove(file, true).await {
+        Ok(()) => Ok(()),
         Err(ExecutorError::File(error)) if error.kind() == FileErrorKind::NotFound => Ok(()),
-        removed => removed,
+        Err(error @ ExecutorError::File(_)) => remove_by_command(executor, directory, &error).await,
+        Err(error) => Err(crate::chain(&error)),
+    }
+}
+
+/// Where directories are read-only, and their owner is not root, or are deeper in each other than one process can open.
+async fn remove_by_command(executor: &Resuming, directory: &str, error: &ExecutorError) -> Result<(), String> {
+    const TEXT: &str = r#"chmod -R u+rwX -- "$0" 2>/dev/null; exec rm -rf -- "$0" >/dev/null 2>&1"#;
+    let command = Command::argv(["sh", "-c", TEXT, directory]).timeout(REMOVE_TIMEOUT);
+    match run(executor, command).await {
+        Ok((ExitCause::Exited(0), _)) => Ok(()),
+        Ok(_) => Err(crate::chain(error)),
+        Err(error) => Err(crate::chain(&error)),
     }
 }
 
@@ -315,31 +341,40 @@ async fn boot_id(sftp: &Sftp) -> Result<String, SftpError> {
     Ok(String::from_utf8_lossy(&boot).trim().to_owned())
 }
 
-/// Whether actions can run as these users.
-async fn check_users(executor: &Resuming, args: &Args) -> Result<(), ExecutorError> {
+/// The users that actions may run as, who must be there.
+async fn users(executor: &Resuming, args: &Args) -> Result<HashMap<String, Owner>, ExecutorError> {
+    let mut users = HashMap::new();
     for user in args.user.iter().chain(&args.allowed_users) {
-        run(executor, Command::argv(["true"]).user(user)).await?;
+        let (_, text) = run(executor, Command::argv(["sh", "-c", "id -u; id -g"]).user(user)).await?;
+        let text = String::from_utf8_lossy(&text);
+        let mut numbers = text.lines().map(str::parse);
+        let (Some(Ok(uid)), Some(Ok(gid))) = (numbers.next(), numbers.next()) else {
+            return Err(ExecutorError::Internal(format!("id printed no numbers for the user {user}")));
+        };
+        users.insert(user.clone(), Owner { user: uid, group: gid });
     }
-    Ok(())
+    Ok(users)
 }
 
 /// How many processors a command there may use.
 async fn processors(executor: &Resuming) -> Result<usize, ExecutorError> {
-    let output = run(executor, Command::argv(["nproc"])).await?;
+    let (_, output) = run(executor, Command::argv(["nproc"])).await?;
     let number = String::from_utf8_lossy(&output).trim().parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| ExecutorError::Internal("nproc printed no number: say --concurrency".to_owned()))
 }
 
-/// What a command prints.
-async fn run(executor: &Resuming, command: CommandBuilder) -> Result<Vec<u8>, ExecutorError> {
+/// How a command of this worker ended, and what it printed.
+async fn run(executor: &Resuming, command: CommandBuilder) -> Result<(ExitCause, Vec<u8>), ExecutorError> {
     let mut execution = executor.execute(command.build()?).await?;
     let mut text = Vec::new();
     while let Some(event) = execution.next().await {
-        if let Event::Output(output) = event? {
-            text.extend_from_slice(&output.data);
+        match event? {
+            Event::Output(output) => text.extend_from_slice(&output.data),
+            Event::Exited(exited) => return Ok((exited.cause, text)),
+            _ => {}
         }
     }
-    Ok(text)
+    Err(ExecutorError::Internal("the agent did not say how the command ended".to_owned()))
 }
 
 /// Grows while nothing gets better.

@@ -48,6 +48,18 @@ struct Kept {
     bytes: u64,
 }
 
+/// What an entry of a directory takes in memory beside its name.
+const ENTRY_BYTES: u64 = 256;
+
+/// What a directory takes in memory, about.
+fn memory(directory: &reapi::Directory) -> u64 {
+    directory.encoded_len() as u64 + ENTRY_BYTES * entries_of(directory) as u64
+}
+
+fn entries_of(directory: &reapi::Directory) -> usize {
+    directory.files.len() + directory.directories.len() + directory.symlinks.len()
+}
+
 impl Directories {
     /// All that is below this directory.
     pub(crate) async fn layout(&self, cas: &Cas, root: Digest) -> Result<Layout, Failure> {
@@ -57,14 +69,13 @@ impl Directories {
         let (mut entries, mut path_bytes) = (0, 0);
         while let Some((path, digest, depth)) = below.pop() {
             let directory = known.get(&digest).ok_or_else(|| Failure::Missing(vec![digest]))?;
-            check_names(directory)?;
-            entries += directory.files.len() + directory.directories.len() + directory.symlinks.len();
+            entries += entries_of(directory);
             path_bytes += directory.encoded_len() + path.len() * (directory.files.len() + directory.directories.len());
             if path_bytes > MAX_PATHS_BYTES {
                 return Err(Failure::TooLarge("the paths of the input root have more than 64 MiB".to_owned()));
             }
             if entries > MAX_ENTRIES {
-                return Err(Failure::TooLarge(format!("the input root has more than {MAX_ENTRIES} files")));
+                return Err(too_many());
             }
             if depth > MAX_DEPTH {
                 return Err(too_deep());
@@ -94,7 +105,7 @@ impl Directories {
     /// The directory and all below it, a level at a time.
     async fn fetch(&self, cas: &Cas, root: Digest) -> Result<HashMap<Digest, Arc<reapi::Directory>>, Failure> {
         let mut known = HashMap::new();
-        let (mut level, mut bytes, mut depth) = (HashSet::from([root]), 0, 0);
+        let (mut level, mut bytes, mut depth, mut entries) = (HashSet::from([root]), 0, 0, 0);
         while !level.is_empty() {
             if depth > MAX_DEPTH {
                 return Err(too_deep());
@@ -107,6 +118,10 @@ impl Directories {
             let fetched = self.fetch_level(cas, &level).await?;
             let mut next = HashSet::new();
             for directory in fetched.values() {
+                entries += entries_of(directory);
+                if entries > MAX_ENTRIES {
+                    return Err(too_many());
+                }
                 for inner in &directory.directories {
                     next.insert(digest_of(inner.digest.as_ref())?);
                 }
@@ -136,20 +151,26 @@ impl Directories {
                 let directory = reapi::Directory::decode(blob);
                 let directory =
                     directory.map_err(|error| Failure::Invalid(format!("{digest} is no Directory: {error}")))?;
+                check_names(&directory)?;
                 fetched.insert(digest, Arc::new(directory));
             }
         }
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (digest, directory) in &fetched {
-            if kept.bytes + digest.size > MAX_DIRECTORIES_BYTES {
+            let bytes = memory(directory);
+            if kept.bytes + bytes > MAX_DIRECTORIES_BYTES {
                 *kept = Kept::default();
             }
             if kept.by_digest.insert(*digest, Arc::clone(directory)).is_none() {
-                kept.bytes += digest.size;
+                kept.bytes += bytes;
             }
         }
         Ok(fetched)
     }
+}
+
+fn too_many() -> Failure {
+    Failure::TooLarge(format!("the input root has more than {MAX_ENTRIES} files"))
 }
 
 fn too_deep() -> Failure {

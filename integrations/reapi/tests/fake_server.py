@@ -26,6 +26,8 @@ class Server(
         self.changed, self.corrupt, self.lost = threading.Condition(), False, False
         # of an update; and pieces after which a stream breaks, once
         self.limit, self.breaks = 4_000_000, []
+        # how often an update is refused that has a result; and leases that are handed out whatever the capacity is
+        self.busy, self.is_busy, self.crowd = 0, False, []
         self.server = grpc.server(concurrent.futures.ThreadPoolExecutor(32), options=[("grpc.so_reuseport", 0)])
         bots_pb2_grpc.add_BotsServicer_to_server(self, self.server)
         services.add_ContentAddressableStorageServicer_to_server(self, self.server)
@@ -65,6 +67,11 @@ class Server(
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no such session")
             if request.ByteSize() > self.limit:
                 context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too large")
+            ended = any(lease.state == bots_pb2.COMPLETED for lease in session.leases)
+            if self.busy and (ended or self.is_busy):
+                self.busy, self.is_busy = self.busy - 1, True
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")
+            self.is_busy = False
             self.statuses.append(session.status)
             for lease in session.leases:
                 if lease.state == bots_pb2.COMPLETED:
@@ -75,6 +82,12 @@ class Server(
             if not session.leases and not self.new:
                 self.changed.wait_for(lambda: self.new, timeout=2)
             (capacity,) = (int(config.value) for config in session.worker.configs if config.key == "capacity")
+            while self.crowd:
+                id, action = self.crowd.pop()
+                lease = bots_pb2.Lease(id=id, state=bots_pb2.PENDING)
+                lease.payload.Pack(action)
+                self.begun[id] = lease
+                leases.append(lease)
             while self.new and len(leases) < capacity:
                 id, payload = self.new.popitem()
                 lease = bots_pb2.Lease(id=id, state=bots_pb2.PENDING)

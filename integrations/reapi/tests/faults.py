@@ -146,11 +146,24 @@ def users(site, client):
         chmod 666 in 2>/dev/null || echo cannot chmod; (echo x >> in) 2>/dev/null || echo cannot write; chmod 700 d/e
         ls .. 2>/dev/null || echo cannot list
     """
+    # out of the reach of others, who may know where it is
+    shared = site.directory / "shared"
+    shared.touch()
+    shared.chmod(0o666)
+    victim = client.action([*SH, f"umask 0; pwd > {shared}; echo honest > out; sleep 2"], outputs=["out"], platform={"pool": "u", "user": "daemon"})
+    thief = client.action([*SH, f"until [ -s {shared} ]; do sleep 0.01; done; cd $(cat {shared}) && rm -f out && echo forged > out"], platform={"pool": "u"})
+    answers = client.run_all([victim, thief])
+    assert answers[1].result.exit_code != 0, answers[1]
+    assert client.get(answers[0].result.output_files[0].digest) == b"honest\n", answers[0]
     for platform, user in [({}, "nobody"), ({"user": "daemon"}, "daemon")]:
         answer = client.run([*SH, text], root=root, outputs=["d", "out"], platform={"pool": "u", **platform})
         expected = f"{user}\ncannot chmod\ncannot write\ncannot list\n"
         assert answer.result.stdout_raw.decode() == expected, answer
         assert client.get(answer.result.output_files[0].digest) == b"2\n", answer
+    # directories that cannot be written to, and that are deeper than a process can have open
+    client.run([*SH, "mkdir d; echo 1 > d/f; chmod 555 d"], platform={"pool": "u"})
+    deep = "import os\nfor _ in range(3000):\n    os.mkdir('a'); os.chdir('a')"
+    client.run(["/usr/bin/python3", "-c", deep], platform={"pool": "u"})
     assert site.kill("worker-u", reapi_site.signal.SIGTERM) == 0
     assert not list(site.work("u").glob("*/actions/*"))
 

@@ -16,6 +16,7 @@ import reapi_site
 from fake_server import Server
 
 BIN = sys.argv[1]
+CONCURRENCY, SURPLUS = 3, 4
 
 
 def payloads(server):
@@ -46,12 +47,35 @@ def payloads(server):
     status, _ = server.lease(server.action(["/bin/sh", "-c", "head -c 60000 /dev/zero | tee /dev/stderr"]))
     assert status.code == code.RESOURCE_EXHAUSTED and "does not take" in status.message, status
     server.limit = 4_000_000
+    # of a server that is busy for longer nothing is lost
+    server.busy = 7
+    status, result = server.lease(server.action(["/bin/sh", "-c", "head -c 20000 /dev/zero"]))
+    assert status.code == 0 and len(result.stdout_raw) == 20_000 and server.busy == 0, status
+    # many small entries are not kept
+    empty = server.put(b"\x0a\x00" * 1_900_000)
+    status, _ = server.lease(server.action(["/bin/true"], root=server.put(reapi_client.directory({}, {"d": empty}))))
+    assert status.code == code.INVALID_ARGUMENT, status
     huge = pb.Digest(hash="a" * 64, size_bytes=1 << 60)
     status, _ = server.lease(huge)
     assert status.code == code.RESOURCE_EXHAUSTED, status
     for payload in [ok, server.put(ok)]:
         status, result = server.lease(payload)
         assert status.code == 0 and result.stdout_raw == b"hello\n", (status, result)
+
+
+def crowds(server, site):
+    """A server that leases more than there is room for gets it back."""
+    count, gate = site.directory / "crowd", site.directory / "crowd-gate"
+    count.mkdir()
+    action = server.action(["/bin/sh", "-c", f"touch {count}/$$; until [ -e {gate} ]; do sleep 0.05; done"])
+    server.crowd = [(f"crowd-{number}", action) for number in range(60)]
+    with server.changed:
+        server.changed.notify_all()
+    ended = [server.result()[0] for _ in range(60 - CONCURRENCY - SURPLUS)]
+    assert all(status.code == code.UNAVAILABLE and "as many leases" in status.message for status in ended), ended
+    gate.touch()
+    assert all(server.result()[0].code == 0 for _ in range(CONCURRENCY + SURPLUS))
+    assert len(list(count.iterdir())) == CONCURRENCY + SURPLUS
 
 
 def storages(server):
@@ -192,13 +216,13 @@ def secured(site):
 
 
 def main():
-    reapi_site.watchdog(120)
+    reapi_site.watchdog(180)
     with reapi_site.Site(BIN) as site:
         site.start_agent("a1")
         server = Server(site.port)
-        own = ["--property", "pool=x", "--max-output-size", "100MiB"]
+        own = ["--property", "pool=x", "--max-output-size", "100MiB", "--concurrency", str(CONCURRENCY)]
         site.start_worker("w", ["a1"], *own, "--instance", "some/where")
-        for part, words in [(payloads, ()), (storages, ()), (sessions, (site,))]:
+        for part, words in [(payloads, ()), (crowds, (site,)), (storages, ()), (sessions, (site,))]:
             part(server, *words)
             print(f"{part.__name__} holds", flush=True)
         assert {("OSFamily", "linux"), ("pool", "x")} < set(server.properties), server.properties

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::BoxStream;
@@ -17,8 +18,10 @@ use futures_util::{Stream, StreamExt};
 use telexec_client::{RemoteFiles, SftpAnswer};
 use telexec_executor::ExecutorError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
+pub(crate) use wire::Owner;
 use wire::{Answer, Packet, request, status};
 
 /// What is read or written by one request: as much as an agent takes.
@@ -26,6 +29,8 @@ pub(crate) const PIECE_BYTES: usize = 255 * 1024;
 /// What may be in flight, in units of [`UNIT_BYTES`]: each request takes one, and more for what it carries.
 const WINDOW_UNITS: usize = 512;
 const UNIT_BYTES: usize = 16 * 1024;
+/// For one request: a disk can be slow, and the process that serves the files may have been stopped.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Small requests go together.
 const GATHERED_REQUESTS: usize = 256;
 
@@ -66,6 +71,11 @@ impl SftpError {
             Self::Refused { code, text } => *code == status::BAD_MESSAGE || text.contains(TOO_MANY_LINKS),
             _ => false,
         }
+    }
+
+    /// The user of the session may not do it.
+    pub(crate) fn is_denied(&self) -> bool {
+        matches!(self, Self::Refused { code: status::PERMISSION_DENIED, .. })
     }
 
     /// The disk has no room.
@@ -219,9 +229,9 @@ impl Sftp {
         self.send(path.len(), Packet::new(request::MKDIR).string(path).attributes(Some(mode), None)).await
     }
 
-    /// Sets the permissions, whatever the umask of the agent's process says.
-    pub(crate) async fn set_permissions(&self, path: &str, mode: u32) -> Reply {
-        self.send(path.len(), Packet::new(request::SETSTAT).string(path).attributes(Some(mode), None)).await
+    /// Gives it to somebody, with these permissions.
+    pub(crate) async fn give(&self, path: &str, owner: Owner, mode: u32) -> Reply {
+        self.send(path.len(), Packet::new(request::SETSTAT).string(path).owned_by(owner, mode)).await
     }
 
     pub(crate) async fn hard_link(&self, file: &str, path: &str) -> Reply {
@@ -334,7 +344,12 @@ pub(crate) struct Reply {
 
 impl Reply {
     async fn answer(self) -> Result<Answer, SftpError> {
-        match self.answer.await {
+        let Ok(answer) = timeout(ANSWER_TIMEOUT, self.answer).await else {
+            let error = SftpError::Ended(format!("no answer for {} s", ANSWER_TIMEOUT.as_secs()).into());
+            self.shared.end(error.clone());
+            return Err(error);
+        };
+        match answer {
             Ok(Answer::Status(code, text)) if code != status::OK => Err(SftpError::Refused { code, text }),
             Ok(answer) => Ok(answer),
             Err(_) => {

@@ -41,7 +41,15 @@ pub(crate) mod status {
     pub(crate) const OK: u32 = 0;
     pub(crate) const EOF: u32 = 1;
     pub(crate) const NO_SUCH_FILE: u32 = 2;
+    pub(crate) const PERMISSION_DENIED: u32 = 3;
     pub(crate) const BAD_MESSAGE: u32 = 5;
+}
+
+/// Who a file belongs to, by numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) user: u32,
+    pub(crate) group: u32,
 }
 
 mod attribute {
@@ -88,6 +96,11 @@ impl Packet {
         let flags = mode.map_or(0, |_| attribute::MODE) | time.map_or(0, |_| attribute::TIMES);
         let packet = mode.into_iter().fold(self.u32(flags), Self::u32);
         time.into_iter().flat_map(|time| [time, time]).fold(packet, Self::u32)
+    }
+
+    /// Attributes that have no more than the owner and the permissions.
+    pub(crate) fn owned_by(self, Owner { user, group }: Owner, mode: u32) -> Self {
+        self.u32(attribute::OWNER | attribute::MODE).u32(user).u32(group).u32(mode)
     }
 
     pub(crate) fn finish(mut self, id: u32) -> Bytes {
