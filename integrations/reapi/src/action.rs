@@ -90,13 +90,7 @@ impl Runner {
                 }
                 if failure.is_of_target() {
                     // not one of the tasks that this program waits for in the end
-                    let (stop, target, is_full) = (self.stop.clone(), Arc::clone(&self.target), failure.is_full());
-                    let rest = async move {
-                        if is_full {
-                            target.make_room().await;
-                        }
-                        target.rest().await;
-                    };
+                    let (stop, rest) = (self.stop.clone(), Arc::clone(&self.target).rest(failure.is_full()));
                     tokio::spawn(async move { stop.run_until_cancelled(rest).await });
                 }
                 Outcome::failed(&failure)

@@ -40,8 +40,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) concurrency: Option<u16>,
 
-    /// Directory on the targets, for blobs and for actions that run; it is made, not its parents. Say one that the agent's user
-    /// can make if that is not root, and where nobody else may write to those above it
+    /// Directory on the targets, for blobs and for actions that run; it is created, its parents are not. If
+    /// the agent does not run as root, choose one that its user can create; nobody else may write to its parents
     #[arg(long, value_name = "PATH", default_value = "/var/cache/telexec-reapi", value_parser = absolute)]
     pub(crate) work_dir: String,
 
@@ -66,7 +66,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = positive)]
     pub(crate) max_timeout: Duration,
 
-    /// Bytes of all outputs of an action together
+    /// Bytes of all output files of an action together, without stdout and stderr
     #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_size)]
     pub(crate) max_output_size: u64,
 
@@ -137,14 +137,14 @@ fn absolute(text: &str) -> Result<String, String> {
     let is_absolute = text.starts_with('/') && text != "/" && is_plain && !text.contains('\0');
     match text.len() {
         ..=MAX_WORK_DIR_BYTES if is_absolute => Ok(text.to_owned()),
-        ..=MAX_WORK_DIR_BYTES => Err("must be absolute, without \"..\" and a slash at the end".to_owned()),
+        ..=MAX_WORK_DIR_BYTES => Err("must be absolute, without \"..\" or a trailing slash".to_owned()),
         _ => Err(format!("must have at most {MAX_WORK_DIR_BYTES} bytes")),
     }
 }
 
 fn property(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((key, _)) if OWN_PROPERTIES.contains(&key) => Err(format!("{key} has a meaning of its own")),
+        Some((key, _)) if OWN_PROPERTIES.contains(&key) => Err(format!("{key} is reserved")),
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("expected KEY=VALUE".to_owned()),
     }

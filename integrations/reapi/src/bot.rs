@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use crate::action::{Outcome, Runner, Worker};
 use crate::failure::Failure;
 use crate::remoteworkers as wire;
-use crate::target::{Pause, Target};
+use crate::target::{GIVE_UP_AFTER, Pause, Target};
 use wire::bots_client::BotsClient;
 use wire::{BotStatus, LeaseState};
 
@@ -35,8 +35,9 @@ const MAX_TOLD_BYTES: usize = 3 * 1024 * 1024 + 512 * 1024;
 /// A server may be exhausted by what it is told: after so many refusals in a row it is found out whether it is.
 const MAX_REFUSALS: u32 = 5;
 const SHORT_BYTES: usize = 16 * 1024;
-/// How long the leases of a session may take to end: longer than an agent that is lost needs for it.
-const END_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the leases of a session may take to end: longer than with an agent that is lost, which is waited for when an action
+/// is started, when its end is asked for, and when that is to be told.
+const END_TIMEOUT: Duration = Duration::from_secs(3 * GIVE_UP_AFTER.as_secs() + 1);
 /// How long outcomes are told to a server that does not answer, before this program ends.
 const LAST_TIMEOUT: Duration = Duration::from_secs(8);
 /// Leases are run that a server hands out in surplus, up to so many.
@@ -228,6 +229,7 @@ impl Bot {
             let was_fit = *self.target.is_fit.borrow();
             let is_last = self.stop.is_cancelled();
             if is_last {
+                self.is_probing = false;
                 self.give_back().await;
                 last.get_or_insert_with(Instant::now);
             }

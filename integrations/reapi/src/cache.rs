@@ -46,6 +46,8 @@ pub(crate) struct Cache {
 #[derive(Default)]
 struct State {
     blobs: HashMap<Blob, Kept>,
+    /// Of the next copy: no two files have one name, so that what is removed late is never a newer one.
+    copies: u64,
     /// Those that are complete, by when they were used last.
     by_use: BTreeMap<u64, Blob>,
     uses: u64,
@@ -54,6 +56,7 @@ struct State {
 }
 
 struct Kept {
+    copy: Copy,
     /// `None`: it arrives.
     used: Option<u64>,
     /// Actions that are about to link it; the one that brings it, too.
@@ -85,17 +88,37 @@ pub(crate) enum CacheError {
     },
 }
 
+/// One file of a blob: it is written once.
+type Copy = u64;
+
 /// Keeps blobs from being removed.
 pub(crate) struct Pins<'a> {
     cache: &'a Cache,
-    blobs: HashSet<Blob>,
+    blobs: HashMap<Blob, Copy>,
+}
+
+impl Pins<'_> {
+    /// The file of one of them.
+    pub(crate) fn path(&self, blob: &Blob) -> String {
+        self.cache.path(blob, self.blobs.get(blob).copied().unwrap_or_default())
+    }
+
+    /// Forgets one of them, whose file cannot be used, unless that was done already.
+    ///
+    /// # Errors
+    /// The session has ended.
+    pub(crate) async fn forget(&self, blob: &Blob, sftp: &Sftp) -> Result<(), SftpError> {
+        let Some(copy) = self.blobs.get(blob) else { return Ok(()) };
+        let is_known = self.cache.lock().forget(blob, *copy);
+        if is_known { self.cache.remove(&[(*blob, *copy)], sftp).await } else { Ok(()) }
+    }
 }
 
 impl Drop for Pins<'_> {
     fn drop(&mut self) {
         let mut state = self.cache.lock();
-        for blob in &self.blobs {
-            if let Some(kept) = state.blobs.get_mut(blob) {
+        for (blob, copy) in &self.blobs {
+            if let Some(kept) = state.blobs.get_mut(blob).filter(|kept| kept.copy == *copy) {
                 kept.pins = kept.pins.saturating_sub(1);
             }
         }
@@ -118,8 +141,8 @@ impl Cache {
         let this = Self { boot, root, directory, arriving, files, limit, state, changed };
         this.make_directories(sftp, user).await?;
         for (name, attributes) in sftp.list(&this.directory).await? {
-            match of_name(&name, attributes) {
-                Some(blob) => this.lock().add(blob),
+            match of_name(&name, attributes).filter(|(blob, copy)| this.lock().add(*blob, *copy)) {
+                Some(_) => {}
                 None => this.remove_useless(&this.directory, &name).await?,
             }
         }
@@ -159,8 +182,8 @@ impl Cache {
     }
 
     /// The file of a blob.
-    pub(crate) fn path(&self, blob: &Blob) -> String {
-        format!("{}/{}{}", self.directory, blob.digest.hash(), if blob.executable { ".x" } else { "" })
+    fn path(&self, blob: &Blob, copy: Copy) -> String {
+        format!("{}/{}{}.{copy}", self.directory, blob.digest.hash(), if blob.executable { ".x" } else { "" })
     }
 
     /// Whether a file is still the blob.
@@ -181,7 +204,7 @@ impl Cache {
             return Err(CacheError::TooLarge { bytes, limit: self.limit });
         }
         // kept from one turn to the next: what is there stays there
-        let mut pins = Pins { cache: self, blobs: HashSet::new() };
+        let mut pins = Pins { cache: self, blobs: HashMap::new() };
         loop {
             let arrived = self.changed.notified();
             let (claim, surplus) = self.claim(&blobs, &mut pins);
@@ -198,20 +221,18 @@ impl Cache {
     }
 
     /// Pins those that are there, claims those that nobody brings, and makes room for these.
-    fn claim(&self, wanted: &HashSet<Blob>, pins: &mut Pins<'_>) -> (Claim<'_>, Vec<Blob>) {
+    fn claim(&self, wanted: &HashSet<Blob>, pins: &mut Pins<'_>) -> (Claim<'_>, Vec<(Blob, Copy)>) {
         let mut state = self.lock();
-        let mut claim = Claim { cache: self, blobs: HashSet::new() };
-        let wanted: Vec<Blob> = wanted.difference(&pins.blobs).copied().collect();
-        for blob in &wanted {
-            match state.blobs.get(blob).map(|kept| kept.used) {
-                Some(Some(_)) => {
-                    state.pin(blob);
-                    pins.blobs.insert(*blob);
+        let mut claim = Claim { cache: self, blobs: HashMap::new() };
+        for blob in wanted.iter().filter(|blob| !pins.blobs.contains_key(*blob)).copied().collect::<Vec<_>>() {
+            match state.blobs.get(&blob).map(|kept| (kept.used, kept.copy)) {
+                Some((Some(_), copy)) => {
+                    state.pin(&blob);
+                    pins.blobs.insert(blob, copy);
                 }
-                Some(None) => {}
+                Some((None, _)) => {}
                 None => {
-                    state.reserve(*blob);
-                    claim.blobs.insert(*blob);
+                    claim.blobs.insert(blob, state.reserve(blob));
                 }
             }
         }
@@ -219,15 +240,10 @@ impl Cache {
         (claim, surplus)
     }
 
-    async fn remove(&self, blobs: &[Blob], sftp: &Sftp) -> Result<(), SftpError> {
-        let mut replies = Vec::with_capacity(blobs.len());
-        for blob in blobs {
-            replies.push(sftp.remove(&self.path(blob)).await);
-        }
-        for (blob, reply) in blobs.iter().zip(replies) {
-            gone(reply.done().await, &self.path(blob))?;
-        }
-        Ok(())
+    /// Removes files that are forgotten, also if nobody waits for it any more.
+    async fn remove(&self, copies: &[(Blob, Copy)], sftp: &Sftp) -> Result<(), SftpError> {
+        let paths = copies.iter().map(|(blob, copy)| self.path(blob, *copy)).collect();
+        Useless { cache: self, paths }.remove(sftp).await
     }
 
     /// Removes those that were used longest ago, until a half of the bytes is left or all others are about to be used. Returns
@@ -245,18 +261,8 @@ impl Cache {
         Ok(surplus.len())
     }
 
-    /// Forgets a blob whose file is not what it was.
-    ///
-    /// # Errors
-    /// It cannot be removed.
-    pub(crate) async fn forget(&self, blob: &Blob, sftp: &Sftp) -> Result<(), SftpError> {
-        self.lock().forget(blob);
-        let path = self.path(blob);
-        gone(sftp.remove(&path).await.done().await, &path)
-    }
-
     async fn bring(&self, mut claim: Claim<'_>, pins: &mut Pins<'_>, cas: &Cas, sftp: &Sftp) -> Result<(), CacheError> {
-        let (small, large): (Vec<Blob>, Vec<Blob>) = claim.blobs.iter().partition(|blob| is_small(&blob.digest));
+        let (small, large): (Vec<Blob>, Vec<Blob>) = claim.blobs.keys().partition(|blob| is_small(&blob.digest));
         // a content may be wanted in both forms
         let digests: HashSet<Digest> = small.iter().map(|blob| blob.digest).collect();
         let mut missing = Vec::new();
@@ -272,12 +278,12 @@ impl Cache {
             let arrived: Vec<(Blob, Bytes)> =
                 small.iter().filter_map(|blob| Some((*blob, contents.get(&blob.digest)?.clone()))).collect();
             for files in arrived.chunks(OPEN_FILES) {
-                self.write(files, sftp).await?;
+                self.write(files, &claim, sftp).await?;
                 claim.arrived(files.iter().map(|(blob, _)| *blob), pins);
             }
         }
         for blob in large {
-            match self.write_large(blob, cas, sftp).await {
+            match self.write_large(blob, &claim, cas, sftp).await {
                 Ok(()) => claim.arrived([blob], pins),
                 Err(CacheError::Cas(CasError::Missing(digests))) => missing.extend(digests),
                 Err(error) => return Err(error),
@@ -286,13 +292,13 @@ impl Cache {
         if missing.is_empty() { Ok(()) } else { Err(CasError::Missing(missing).into()) }
     }
 
-    fn arriving_paths(&self, number: usize) -> Arriving<'_> {
+    fn arriving_paths(&self, number: usize) -> Useless<'_> {
         let path = |_| format!("{}/{}", self.arriving, uuid::Uuid::new_v4());
-        Arriving { cache: self, paths: (0..number).map(path).collect() }
+        Useless { cache: self, paths: (0..number).map(path).collect() }
     }
 
     /// Writes small ones together, in two rounds.
-    async fn write(&self, files: &[(Blob, Bytes)], sftp: &Sftp) -> Result<(), SftpError> {
+    async fn write(&self, files: &[(Blob, Bytes)], claim: &Claim<'_>, sftp: &Sftp) -> Result<(), SftpError> {
         let arriving = self.arriving_paths(files.len());
         let mut opening = Vec::with_capacity(files.len());
         for path in &arriving.paths {
@@ -309,7 +315,7 @@ impl Cache {
                     }
                     replies.push(sftp.set(&handle, permissions(blob.executable), CHANGED).await);
                     replies.push(sftp.close(&handle).await);
-                    paths.push((path, self.path(blob)));
+                    paths.push((path, claim.path(blob)));
                 }
                 Err(error) => failed = failed.and(Err(error)),
             }
@@ -320,14 +326,20 @@ impl Cache {
         self.settle(failed, &paths, arriving, sftp).await
     }
 
-    async fn write_large(&self, blob: Blob, cas: &Cas, sftp: &Sftp) -> Result<(), CacheError> {
+    async fn write_large(&self, blob: Blob, claim: &Claim<'_>, cas: &Cas, sftp: &Sftp) -> Result<(), CacheError> {
         let arriving = self.arriving_paths(1);
         let path = arriving.paths.concat();
         let handle = sftp.open(&path, Open::Create(0o600)).await.handle().await?;
         let written = self.write_pieces(blob, cas, sftp, &handle).await;
         let closed = sftp.close(&handle).await.done().await;
-        written?;
-        Ok(self.settle(closed, &[(path, self.path(&blob))], arriving, sftp).await?)
+        match written {
+            Ok(()) => Ok(self.settle(closed, &[(path, claim.path(&blob))], arriving, sftp).await?),
+            Err(error) => {
+                // what it takes of the disk is free before another one is tried
+                let _ = arriving.remove(sftp).await;
+                Err(error)
+            }
+        }
     }
 
     async fn write_pieces(&self, blob: Blob, cas: &Cas, sftp: &Sftp, handle: &Bytes) -> Result<(), CacheError> {
@@ -349,29 +361,59 @@ impl Cache {
     /// Gives complete files their names.
     async fn settle(
         &self,
-        written: Result<(), SftpError>,
+        mut written: Result<(), SftpError>,
         paths: &[(String, String)],
-        mut arriving: Arriving<'_>,
+        mut arriving: Useless<'_>,
         sftp: &Sftp,
     ) -> Result<(), SftpError> {
-        written?;
-        let mut replies = Vec::with_capacity(paths.len());
-        for (path, name) in paths {
-            replies.push(sftp.rename(path, name).await);
+        if written.is_ok() {
+            arriving.paths.extend(paths.iter().map(|(_, name)| name.clone()));
+            let mut replies = Vec::with_capacity(paths.len());
+            for (path, name) in paths {
+                replies.push(sftp.rename(path, name).await);
+            }
+            written = all_done(replies).await;
         }
-        all_done(replies).await?;
-        arriving.paths.clear();
-        Ok(())
+        match written {
+            Ok(()) => arriving.paths.clear(),
+            // what they take of the disk is free before others are tried
+            Err(_) => drop(arriving.remove(sftp).await),
+        }
+        written
     }
 }
 
-/// Files that are not complete. What has no other name in the end is removed, also if nobody waits for it any more.
-struct Arriving<'a> {
+/// Files that are to go: those that are not complete, until they have another name, and those that are forgotten. Dropping it
+/// removes them, a little later.
+struct Useless<'a> {
     cache: &'a Cache,
     paths: Vec<String>,
 }
 
-impl Drop for Arriving<'_> {
+impl Useless<'_> {
+    /// Removes them now.
+    ///
+    /// # Errors
+    /// The session has ended.
+    async fn remove(mut self, sftp: &Sftp) -> Result<(), SftpError> {
+        let mut replies = Vec::with_capacity(self.paths.len());
+        for path in &self.paths {
+            replies.push(sftp.remove(path).await);
+        }
+        for (path, reply) in self.paths.iter().zip(replies) {
+            match reply.done().await {
+                Err(error) if error.is_not_found() => {}
+                // such as one that somebody has made immutable: no other file has its name
+                Err(error) if error.is_refusal() => warn!(path, %error, "cannot remove a blob"),
+                removed => removed?,
+            }
+        }
+        self.paths.clear();
+        Ok(())
+    }
+}
+
+impl Drop for Useless<'_> {
     fn drop(&mut self) {
         let (files, paths) = (self.cache.files.clone(), std::mem::take(&mut self.paths));
         if paths.is_empty() {
@@ -390,17 +432,23 @@ impl Drop for Arriving<'_> {
 /// Blobs that one action brings, for itself and for others.
 struct Claim<'a> {
     cache: &'a Cache,
-    blobs: HashSet<Blob>,
+    blobs: HashMap<Blob, Copy>,
 }
 
 impl Claim<'_> {
+    /// The file that one of them is to be.
+    fn path(&self, blob: &Blob) -> String {
+        self.cache.path(blob, self.blobs.get(blob).copied().unwrap_or_default())
+    }
+
     /// The pin of each goes to those of the action.
     fn arrived(&mut self, blobs: impl IntoIterator<Item = Blob>, pins: &mut Pins<'_>) {
         let mut state = self.cache.lock();
         for blob in blobs {
-            self.blobs.remove(&blob);
-            pins.blobs.insert(blob);
-            state.touch(&blob);
+            if let Some(copy) = self.blobs.remove(&blob) {
+                pins.blobs.insert(blob, copy);
+                state.touch(&blob);
+            }
         }
     }
 }
@@ -409,7 +457,7 @@ impl Claim<'_> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         let mut state = self.cache.lock();
-        for blob in &self.blobs {
+        for blob in self.blobs.keys() {
             state.blobs.remove(blob);
             state.bytes = state.bytes.saturating_sub(blob.digest.size);
         }
@@ -419,17 +467,24 @@ impl Drop for Claim<'_> {
 }
 
 impl State {
-    /// It was there before.
-    fn add(&mut self, blob: Blob) {
-        self.blobs.insert(blob, Kept { used: None, pins: 0 });
+    /// It was there before. Returns whether it is the only copy.
+    fn add(&mut self, blob: Blob, copy: Copy) -> bool {
+        self.copies = self.copies.max(copy);
+        if self.blobs.contains_key(&blob) {
+            return false;
+        }
+        self.blobs.insert(blob, Kept { copy, used: None, pins: 0 });
         self.bytes += blob.digest.size;
         self.touch(&blob);
+        true
     }
 
     /// It is to arrive, for the action that brings it.
-    fn reserve(&mut self, blob: Blob) {
-        self.blobs.insert(blob, Kept { used: None, pins: 1 });
+    fn reserve(&mut self, blob: Blob) -> Copy {
+        self.copies += 1;
+        self.blobs.insert(blob, Kept { copy: self.copies, used: None, pins: 1 });
         self.bytes = self.bytes.saturating_add(blob.digest.size);
+        self.copies
     }
 
     fn pin(&mut self, blob: &Blob) {
@@ -449,28 +504,33 @@ impl State {
         self.by_use.insert(self.uses, *blob);
     }
 
-    fn forget(&mut self, blob: &Blob) {
-        if let Some(Kept { used: Some(used), .. }) = self.blobs.get(blob) {
-            self.by_use.remove(used);
-            self.bytes = self.bytes.saturating_sub(blob.digest.size);
-            self.blobs.remove(blob);
+    /// Returns whether it was known, and complete.
+    fn forget(&mut self, blob: &Blob, copy: Copy) -> bool {
+        let Some(Kept { copy: known, used: Some(used), .. }) = self.blobs.get(blob) else { return false };
+        if *known != copy {
+            return false;
         }
+        self.by_use.remove(used);
+        self.bytes = self.bytes.saturating_sub(blob.digest.size);
+        self.blobs.remove(blob);
+        true
     }
 
     /// Forgets those that were used longest ago, until the limit is kept, or all others are about to be used.
-    fn make_room(&mut self, limit: u64) -> Vec<Blob> {
-        let is_pinned = |blob: &Blob| self.blobs.get(blob).is_some_and(|kept| kept.pins > 0);
+    fn make_room(&mut self, limit: u64) -> Vec<(Blob, Copy)> {
         let (mut bytes, mut surplus) = (self.bytes, Vec::new());
         for blob in self.by_use.values() {
             if bytes <= limit {
                 break;
             }
-            if !is_pinned(blob) {
+            if let Some(kept) = self.blobs.get(blob).filter(|kept| kept.pins == 0) {
                 bytes = bytes.saturating_sub(blob.digest.size);
-                surplus.push(*blob);
+                surplus.push((*blob, kept.copy));
             }
         }
-        surplus.iter().for_each(|blob| self.forget(blob));
+        for (blob, copy) in &surplus {
+            self.forget(blob, *copy);
+        }
         surplus
     }
 }
@@ -479,23 +539,11 @@ fn permissions(executable: bool) -> u32 {
     if executable { 0o555 } else { 0o444 }
 }
 
-fn of_name(name: &[u8], attributes: Attributes) -> Option<Blob> {
-    let name = std::str::from_utf8(name).ok()?;
+fn of_name(name: &[u8], attributes: Attributes) -> Option<(Blob, Copy)> {
+    let (name, copy) = std::str::from_utf8(name).ok()?.rsplit_once('.')?;
     let (hash, executable) = name.strip_suffix(".x").map_or((name, false), |hash| (hash, true));
     let blob = Blob { digest: Digest::of_name(hash, attributes.size)?, executable };
-    Cache::is_intact(&blob, &attributes).then_some(blob)
-}
-
-/// Removed by now, by whomever; or left where somebody has made it immutable, which is in nobody's way.
-fn gone(removed: Result<(), SftpError>, path: &str) -> Result<(), SftpError> {
-    match removed {
-        Err(error) if error.is_not_found() => Ok(()),
-        Err(error) if error.is_denied() => {
-            warn!(path, %error, "cannot remove a blob");
-            Ok(())
-        }
-        removed => removed,
-    }
+    Some((blob, copy.parse().ok()?)).filter(|_| Cache::is_intact(&blob, &attributes))
 }
 
 #[cfg(test)]
@@ -510,15 +558,16 @@ mod tests {
         });
         let [old, pinned, arriving] = blobs;
         let mut state = State::default();
-        state.add(old);
-        state.add(pinned);
+        assert!(state.add(old, 7) && state.add(pinned, 8) && !state.add(old, 9));
         state.pin(&pinned);
-        state.reserve(arriving);
+        assert_eq!(state.reserve(arriving), 10);
         assert_eq!(state.bytes, 6);
         assert!(state.make_room(6).is_empty());
-        assert_eq!(state.make_room(5), [old]);
+        assert_eq!(state.make_room(5), [(old, 7)]);
         assert!(state.make_room(0).is_empty() && state.bytes == 5);
         state.touch(&arriving);
         assert!(state.make_room(0).is_empty(), "it is pinned by who brought it");
+        // another copy is another file
+        assert!(!state.forget(&arriving, 9) && state.forget(&arriving, 10) && !state.forget(&arriving, 10));
     }
 }

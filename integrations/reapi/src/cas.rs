@@ -52,10 +52,12 @@ pub(crate) enum CasError {
 }
 
 impl CasError {
-    /// The same may succeed a little later. BuildGrid says that it is exhausted while it has no thread for a call.
+    /// The same may succeed a little later. BuildGrid says that it is exhausted while it has no thread for a call; a connection
+    /// that is lost in the middle of one is `Unknown`, `Internal` or `Cancelled`.
     pub(crate) fn is_passing(&self) -> bool {
         let Self::Refused(status) = self else { return false };
-        matches!(status.code(), Code::Unavailable | Code::ResourceExhausted)
+        let is_lost = matches!(status.code(), Code::Unknown | Code::Internal | Code::Cancelled);
+        is_lost || matches!(status.code(), Code::Unavailable | Code::ResourceExhausted)
     }
 }
 
@@ -248,6 +250,7 @@ impl Reading {
         match (self.piece().await?, &mut self.hasher) {
             (Some(piece), Some(hasher)) => {
                 self.arrived += piece.data.len() as u64;
+                self.attempts = ATTEMPTS;
                 if self.arrived > self.digest.size {
                     return Err(CasError::Corrupted(self.digest));
                 }

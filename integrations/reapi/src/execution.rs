@@ -16,7 +16,7 @@ use crate::target::{GIVE_UP_AFTER, Pause, Target};
 
 /// What is kept of each stream, in memory.
 const MAX_OUTPUT_BYTES: usize = 16 * 1024 * 1024;
-/// An agent that has as many executions as it takes is asked so often, which takes six seconds.
+/// An agent that has as many executions as it takes is asked this many times, over about six seconds.
 const BUSY_ATTEMPTS: usize = 6;
 /// For an end that comes: longer than any action.
 const MAX_WAIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -49,7 +49,7 @@ pub(crate) async fn run(target: &Target, command: Command, let_go: &Cancellation
     let (mut stdout, mut stderr) = (Kept::default(), Kept::default());
     let exited = follow(target, execution, let_go, &mut stdout, &mut stderr).await?;
     if exited.cause == ExitCause::OutOfMemory {
-        stderr.note("the kernel's OOM killer ended it: see the platform property \"memory\"");
+        stderr.note("the kernel's OOM killer ended it: the target ran out of memory, or it reached the limit of the platform property \"memory\"");
     }
     let (exit_code, end) = match exited.cause {
         ExitCause::Exited(code) => (code.into(), End::Exited),

@@ -85,6 +85,18 @@ pub(crate) enum TargetError {
     Gap,
 }
 
+impl TargetError {
+    /// The disk has no room.
+    pub(crate) fn is_full(&self) -> bool {
+        match self {
+            Self::File(error) | Self::Directory(OwnedError::File(error) | OwnedError::Make { source: error, .. }) => {
+                error.is_full()
+            }
+            _ => false,
+        }
+    }
+}
+
 fn blobs(count: usize) -> String {
     if count == 1 { "a blob".to_owned() } else { format!("{count} blobs") }
 }
@@ -135,7 +147,7 @@ impl Failure {
 
     /// The target's disk is full.
     pub(crate) fn is_full(&self) -> bool {
-        matches!(self, Self::Target { source: TargetError::File(error), .. } if error.is_full())
+        matches!(self, Self::Target { source, .. } if source.is_full())
     }
 
     /// As the lease has it. Servers hand a lease with `UNAVAILABLE` to another bot, and all others to the client.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use bazel_remote_apis::build::bazel::remote::execution::v2 as reapi;
 
-use crate::cache::{Cache, CacheError};
+use crate::cache::{Cache, CacheError, Pins};
 use crate::cas::Cas;
 use crate::failure::Failure;
 use crate::sftp::{Owner, Sftp, SftpError, all_done};
@@ -83,33 +83,34 @@ pub(crate) async fn lay_out(
     for (path, target) in &layout.links {
         replies.push(sftp.symlink(&below(root, path), target).await);
     }
-    let mut unusable = link(root, layout.files.iter(), cache, sftp).await?;
+    let linked = link(root, layout.files.iter(), &pins, sftp).await;
+    // why there is no directory says more than that there is none
     all_done(replies).await?;
-    drop(pins);
+    let (mut unusable, mut pins) = (linked?, pins);
     for _ in 1..ATTEMPTS {
         if unusable.is_empty() {
             break;
         }
-        unusable = replace(root, &unusable, cache, cas, sftp).await?;
+        (unusable, pins) = replace(root, &unusable, pins, cache, cas, sftp).await?;
     }
     match unusable.first() {
         None => Ok(()),
-        Some((_, blob)) => Err(CacheError::Unstable { path: cache.path(blob) }),
+        Some((_, blob)) => Err(CacheError::Unstable { path: pins.path(blob) }),
     }
 }
 
 type File = (String, Blob);
 
-/// Links files, and returns those whose blob is not there any more, or not what it was.
+/// Links files, and returns those whose blob is not there any more, is not what it was, or takes no more links.
 async fn link<'a>(
     root: &str,
     files: impl Iterator<Item = &'a File>,
-    cache: &Cache,
+    pins: &Pins<'_>,
     sftp: &Sftp,
 ) -> Result<Vec<File>, SftpError> {
     let mut replies = Vec::new();
     for file in files {
-        let kept = cache.path(&file.1);
+        let kept = pins.path(&file.1);
         replies.push((file, sftp.attributes(&kept).await, sftp.hard_link(&kept, &below(root, &file.0)).await));
     }
     let mut unusable = Vec::new();
@@ -118,8 +119,10 @@ async fn link<'a>(
             (Ok(attributes), Ok(())) if Cache::is_intact(&file.1, &attributes) => {}
             (Ok(_), Ok(())) => unusable.push(file.clone()),
             (Err(error), _) if error.is_not_found() => unusable.push(file.clone()),
-            // somebody has made it immutable
-            (Ok(_), Err(error)) if error.is_denied() => unusable.push(file.clone()),
+            // denied: somebody has made it immutable
+            (Ok(_), Err(error)) if error.is_not_found() || error.is_denied() || error.has_too_many_links() => {
+                unusable.push(file.clone());
+            }
             (Err(error), _) | (_, Err(error)) => return Err(error),
         }
     }
@@ -127,17 +130,27 @@ async fn link<'a>(
 }
 
 /// Brings these blobs again, and links them.
-async fn replace(root: &str, files: &[File], cache: &Cache, cas: &Cas, sftp: &Sftp) -> Result<Vec<File>, CacheError> {
+async fn replace<'a>(
+    root: &str,
+    files: &[File],
+    pins: Pins<'_>,
+    cache: &'a Cache,
+    cas: &Cas,
+    sftp: &Sftp,
+) -> Result<(Vec<File>, Pins<'a>), CacheError> {
     for (path, blob) in files {
-        tracing::warn!(path = cache.path(blob), "a blob was changed on the target: it is fetched again");
-        cache.forget(blob, sftp).await?;
+        tracing::warn!(
+            path = pins.path(blob),
+            "a blob cannot be linked, or was changed on the target: fetching it again"
+        );
+        pins.forget(blob, sftp).await?;
         // what was linked of it, if anything was
         let _ = sftp.remove(&below(root, path)).await.done().await;
     }
-    let pins = cache.ensure(files.iter().map(|(_, blob)| *blob).collect(), cas, sftp).await?;
-    let unusable = link(root, files.iter(), cache, sftp).await?;
     drop(pins);
-    Ok(unusable)
+    let pins = cache.ensure(files.iter().map(|(_, blob)| *blob).collect(), cas, sftp).await?;
+    let unusable = link(root, files.iter(), &pins, sftp).await?;
+    Ok((unusable, pins))
 }
 
 #[cfg(test)]

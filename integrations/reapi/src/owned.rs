@@ -64,7 +64,7 @@ pub(crate) async fn make(sftp: &Sftp, user: u32, path: &str, mode: u32) -> Resul
         Kind::Directory if attributes.owner != user => "belongs to another user",
         Kind::Directory if attributes.permissions() & OTHERS_WRITE != 0 => "can be written to by others",
         Kind::Directory => return Ok(()),
-        _ => "is no directory",
+        _ => "is not a directory",
     };
     Err(OwnedError::Unsafe { path: path.to_owned(), reason })
 }

@@ -183,28 +183,38 @@ impl Target {
     }
 
     /// Removes the half of the blobs that was used longest ago: its disk is full, with whatever.
-    pub(crate) async fn make_room(&self) {
+    async fn make_room(&self) {
         let Ok((session, cache)) = self.session().await else { return };
         match cache.halve(&session).await {
             Ok(blobs) => {
                 session.give_back();
+                if blobs == 0 {
+                    return;
+                }
                 info!(target = self.name, blobs, "removed blobs, since the disk is full");
             }
             Err(error) => warn!(target = self.name, %error, "cannot remove blobs, and the disk is full"),
         }
     }
 
-    /// Gets no more actions until it is fit for them again.
-    pub(crate) async fn rest(self: Arc<Self>) {
+    /// Gets no more actions until it is fit for them again. If its disk `is_full`, there is to be room first.
+    pub(crate) async fn rest(self: Arc<Self>, mut is_full: bool) {
         if !self.is_fit.send_replace(false) {
             return;
         }
         warn!(target = self.name, "the target gets no more actions for now");
-        let mut pause = Pause::default();
+        let (mut pause, mut known) = (Pause::default(), String::new());
         loop {
+            if is_full {
+                self.make_room().await;
+            }
             pause.wait().await;
-            if self.try_out().await.is_ok() {
-                break;
+            let Err(error) = self.try_out().await else { break };
+            is_full = error.is_full();
+            let text = crate::chain(&error);
+            if text != known {
+                warn!(target = self.name, error = text, "the target is not fit yet");
+                known = text;
             }
         }
         info!(target = self.name, "the target gets actions again");

@@ -162,7 +162,8 @@ class Server(
         for at in range(request.read_offset, len(blob), 1_000_000):
             if "read" in self.breaks and at > 2_000_000:
                 self.breaks.remove("read")
-                context.abort(grpc.StatusCode.UNAVAILABLE, "broken")
+                # as of a connection that is lost
+                context.abort(grpc.StatusCode.UNKNOWN, "broken")
             yield bytestream_pb2.ReadResponse(data=blob[at : at + 1_000_000])
 
     def Write(self, requests, context):

@@ -190,6 +190,12 @@ def altered(site, client):
         client.run([*SH, change], root=root, platform={"pool": "first"})
         answer = client.run(["cat", "in"], root=root, platform={"pool": "first"})
         assert answer.result.stdout_raw == b"original", (change, answer)
+    if os.geteuid() == 0:
+        # one that cannot be linked, replaced or removed is in nobody's way
+        client.run([*SH, "chattr +i in"], root=root, platform={"pool": "first"})
+        answer = client.run(["cat", "in"], root=root, platform={"pool": "first"})
+        subprocess.run(["chattr", "-R", "-i", site.work("first")], check=True)
+        assert answer.result.stdout_raw == b"original", answer
 
 
 def rooms(site, client):

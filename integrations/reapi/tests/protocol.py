@@ -123,7 +123,7 @@ def directories(site):
     victim.mkdir()
     (victim / "file").write_text("kept")
     cases = [("writable", lambda path: path.chmod(0o777), "written to by others")]
-    cases.append(("linked", lambda path: (path.rmdir(), path.symlink_to(victim)), "no directory"))
+    cases.append(("linked", lambda path: (path.rmdir(), path.symlink_to(victim)), "not a directory"))
     if os.geteuid() == 0:
         cases.append(("planted", lambda path: shutil.chown(path, "nobody"), "another user"))
     for name, plant, words in cases:
@@ -143,7 +143,7 @@ def directories(site):
     actions.rmdir()
     actions.symlink_to(victim)
     site.start_worker("own", ["a1"])
-    site.until_logged("worker-own", "no directory")
+    site.until_logged("worker-own", "not a directory")
     actions.unlink()
     # what does not belong into the cache is removed
     (blobs,) = path.glob("*/cas.*/sha256")
@@ -160,7 +160,7 @@ def flags(site):
     for name, more, code, words in [
         ("twice", ["--target", f"unix://{site.directory}/a1.sock"], 1, "twice"),
         ("plain", ["--tls-ca", "/dev/null"], 1, "grpcs"),
-        ("own-property", ["--property", "user=root"], 2, "user has a meaning of its own"),
+        ("own-property", ["--property", "user=root"], 2, "user is reserved"),
     ]:
         site.start_worker(name, ["a1"], *more)
         assert site.processes.pop(f"worker-{name}").wait(20) == code

@@ -89,7 +89,7 @@ pub enum FileOperation {
     Write,
     /// To make a directory.
     MakeDirectory,
-    /// To make a symbolic link.
+    /// To make a link: a symbolic one or, by SFTP, a hard one.
     MakeLink,
     /// To give it its name.
     Rename,
@@ -130,7 +130,7 @@ impl FileOperation {
     fn action(self) -> &'static str {
         match self {
             Self::MakeDirectory => "make directory",
-            Self::MakeLink => "make symbolic link",
+            Self::MakeLink => "make link",
             other => other.as_str(),
         }
     }

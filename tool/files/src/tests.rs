@@ -210,7 +210,7 @@ fn links_are_made_in_place_of_files_but_not_of_directories() {
     }
     std::fs::remove_file(scene.path("link")).unwrap();
     std::fs::create_dir(scene.path("link")).unwrap();
-    assert_eq!(failed(link("three"), "cannot make symbolic link"), FileErrorKind::AlreadyExists);
+    assert_eq!(failed(link("three"), "cannot make link"), FileErrorKind::AlreadyExists);
     assert_eq!(scene.names(), ["link"]);
     assert_eq!(done(Task::Sync(Done {})), Outcome::Done(Done {}));
 }

@@ -65,12 +65,14 @@ impl SftpError {
         matches!(self, Self::Refused { code: status::NO_SUCH_FILE, .. })
     }
 
-    /// The target is not to blame: a path is too long for it, or a file has as many hard links as it can have.
+    /// The target is not to blame: what it is asked for is invalid there, such as a path that is too long.
     pub(crate) fn is_unfit(&self) -> bool {
-        match self {
-            Self::Refused { code, text } => *code == status::BAD_MESSAGE || text.contains(TOO_MANY_LINKS),
-            _ => false,
-        }
+        matches!(self, Self::Refused { code: status::BAD_MESSAGE, .. })
+    }
+
+    /// The file has as many hard links as it can have.
+    pub(crate) fn has_too_many_links(&self) -> bool {
+        matches!(self, Self::Refused { text, .. } if text.ends_with(TOO_MANY_LINKS))
     }
 
     /// The user of the session may not do it.
@@ -80,7 +82,7 @@ impl SftpError {
 
     /// The disk has no room.
     pub(crate) fn is_full(&self) -> bool {
-        matches!(self, Self::Refused { text, .. } if NO_ROOM.iter().any(|words| text.contains(words)))
+        matches!(self, Self::Refused { text, .. } if NO_ROOM.iter().any(|words| text.ends_with(words)))
     }
 
     /// The request was refused, and the session goes on.
