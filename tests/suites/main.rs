@@ -12,6 +12,7 @@ mod crowd;
 mod daemon;
 mod dask;
 mod deadlines;
+mod e2b;
 mod examples;
 mod exec_command;
 mod file_tools;

@@ -1,0 +1,154 @@
+//! All targets: which of them a client gets, and which one is a sandbox.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::warn;
+
+use crate::args::Args;
+use crate::claim::Claim;
+use crate::failure::{Code, Failure};
+use crate::sandbox::Sandbox;
+use crate::target::{Settings, Target, TargetError};
+
+/// Of the target's name, in the id of a sandbox, which is part of a host name.
+const MAX_NAME_BYTES: usize = 32;
+
+pub(crate) struct Pool {
+    targets: Vec<Arc<Target>>,
+    /// Idempotency keys of sandboxes that are being created.
+    creating: Mutex<HashSet<String>>,
+    tasks: TaskTracker,
+}
+
+impl Pool {
+    pub(crate) fn new(args: &Args, settings: &Arc<Settings>) -> Self {
+        let mut templates: HashMap<_, Vec<String>> = HashMap::new();
+        for (name, target) in &args.templates {
+            templates.entry(target).or_default().push(name.clone());
+        }
+        let all = args.targets.iter().chain(args.templates.iter().map(|(_, target)| target));
+        let mut seen = HashSet::new();
+        let targets = all.filter(|target| seen.insert(*target)).map(|target| {
+            let templates = templates.get(target).cloned().unwrap_or_default();
+            Arc::new(Target::new(target.clone(), templates, Arc::clone(settings)))
+        });
+        Self { targets: targets.collect(), creating: Mutex::default(), tasks: TaskTracker::new() }
+    }
+
+    /// Looks after all targets until the stop.
+    pub(crate) fn keep(&self, stop: &CancellationToken) {
+        for target in &self.targets {
+            let (target, stop) = (Arc::clone(target), stop.clone());
+            self.tasks.spawn(async move { target.keep(stop).await });
+        }
+    }
+
+    /// What was begun is at its end.
+    pub(crate) async fn settled(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    /// Everything that is a sandbox now, with its target.
+    pub(crate) fn sandboxes(&self) -> impl Iterator<Item = (&Arc<Target>, Arc<Sandbox>)> {
+        self.targets.iter().filter_map(|target| target.current().map(|sandbox| (target, sandbox)))
+    }
+
+    pub(crate) fn find(&self, id: &str) -> Option<(&Arc<Target>, Arc<Sandbox>)> {
+        self.sandboxes().find(|(_, sandbox)| sandbox.id() == id)
+    }
+
+    /// Takes a free target. Who goes meanwhile leaves a sandbox that ends by its timeout.
+    pub(crate) async fn create(self: &Arc<Self>, new: Claim) -> Result<Arc<Sandbox>, Failure> {
+        let pool = Arc::clone(self);
+        self.run(async move { pool.create_once(new).await }).await?
+    }
+
+    /// To its end, whatever becomes of who asked for it.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, Failure> {
+        self.tasks.spawn(work).await.map_err(|_| Failure::new(Code::Internal, "telexec-e2b is shutting down"))
+    }
+
+    async fn create_once(&self, new: Claim) -> Result<Arc<Sandbox>, Failure> {
+        let Some(key) = new.idempotency_key.clone() else { return self.take(new).await };
+        let begins = self.creating.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
+        if !begins {
+            return Err(Failure::new(
+                Code::Unavailable,
+                "a sandbox with this idempotency key is being created: try again",
+            ));
+        }
+        let earlier = self.sandboxes().find(|(_, sandbox)| sandbox.claim.idempotency_key.as_ref() == Some(&key));
+        let taken = match earlier {
+            Some((_, sandbox)) => Ok(sandbox),
+            None => self.take(new).await,
+        };
+        self.creating.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        taken
+    }
+
+    async fn take(&self, mut new: Claim) -> Result<Arc<Sandbox>, Failure> {
+        let is_named = self.targets.iter().any(|target| target.templates.contains(&new.template));
+        let serves = |target: &&Arc<Target>| match is_named {
+            true => target.templates.contains(&new.template),
+            false => target.templates.is_empty(),
+        };
+        let candidates: Vec<_> = self.targets.iter().filter(serves).collect();
+        if candidates.is_empty() {
+            let message = format!("template {:?} has no targets: see --template of telexec-e2b", new.template);
+            return Err(Failure::new(Code::NotFound, message));
+        }
+        let suffix = new.id.clone();
+        for target in candidates {
+            new.id = format!("{}-{suffix}", host_label(&target.name));
+            match target.take(&new).await {
+                Ok(Some(sandbox)) => return Ok(sandbox),
+                Ok(None) => {}
+                Err(TargetError::Claim(error @ crate::claim::ClaimError::TooMuch)) => {
+                    return Err(Failure::invalid(error.to_string()));
+                }
+                Err(error) => warn!("{}: {}; another one is tried", target.name, crate::chain(&error)),
+            }
+        }
+        Err(Failure::new(Code::Unavailable, "no target is free: kill a sandbox, or try again later"))
+    }
+}
+
+/// A name as it may be in a host name, which sandbox ids are part of: the last part of a path, or the host.
+fn host_label(target: &str) -> String {
+    let name = match target.split_once("://") {
+        Some(("unix", path)) => path.rsplit('/').next().and_then(|name| name.split('.').next()).unwrap_or_default(),
+        Some((_, rest)) => rest.rsplit_once(':').map_or(rest, |(host, _)| host),
+        None => target,
+    };
+    let plain = name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' });
+    let plain: String = plain.take(MAX_NAME_BYTES).collect();
+    match plain.trim_matches('-') {
+        "" => "target".to_owned(),
+        label => label.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_parts_of_host_names() {
+        for (target, label) in [
+            ("unix:///run/Agent_1.sock", "agent-1"),
+            ("tcp://build7.example.org:7443", "build7-example-org"),
+            ("tcp://[::1]:7443", "1"),
+            ("vsock://3:7443", "3"),
+            ("unix:///run/.sock", "target"),
+        ] {
+            assert_eq!(host_label(target), label);
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! A machine that is a sandbox, or will be one.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use telexec_client::{Agent, ConnectOptions, Resume, TlsOptions};
+use telexec_executor::Signal;
+use tokio::sync::{Mutex, Notify};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::claim::{Claim, ClaimError, ClaimState, Claims};
+use crate::cleaning;
+use crate::failure::Failure;
+use crate::home::{HomeError, Homes};
+use crate::metrics::{self, Machine};
+use crate::sandbox::{Link, Sandbox, Shared, start_directory};
+use crate::times::later;
+
+const STATE_DIRECTORY: &str = ".telexec-e2b";
+const HOMES: &str = "telexec-e2b";
+/// From one attempt to reach an agent, or to clean its machine, to the next.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+/// What has not ended by then is looked at again.
+const MAX_SLEEP: Duration = Duration::from_secs(60);
+/// An agent that is gone is found to be so: commands that it ran are reported as lost then.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
+const STOP: &str = "SIGSTOP";
+/// For a target that is being taken, or freed, to be so.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+/// In which other gateways leave a target alone that is being cleaned.
+const CLEANING_TIME: Duration = Duration::from_secs(300);
+/// For one step of a claim.
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TargetError {
+    #[error(transparent)]
+    Connect(#[from] telexec_client::ConnectError),
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    #[error(transparent)]
+    Failure(#[from] Failure),
+    #[error("the target did not answer within {} s", STEP_TIMEOUT.as_secs())]
+    TooSlow,
+    #[error("another gateway has taken the target")]
+    TakenOver,
+}
+
+/// What all targets have in common.
+pub(crate) struct Settings {
+    pub(crate) owner: String,
+    pub(crate) user: Option<String>,
+    pub(crate) home: Option<String>,
+    pub(crate) state_directory: Option<String>,
+    pub(crate) tls: Option<TlsOptions>,
+    pub(crate) max_pause: Duration,
+}
+
+/// What this gateway knows of who has the target. Only one task at a time changes it.
+enum Slot {
+    /// Not looked at yet.
+    Unknown,
+    /// Not this gateway's.
+    Open,
+    Taken {
+        number: u64,
+    },
+    Ending {
+        number: u64,
+        claim: Box<Claim>,
+    },
+}
+
+pub(crate) struct Target {
+    pub(crate) name: String,
+    /// Those that it is for; none: all that have no targets of their own.
+    pub(crate) templates: Vec<String>,
+    address: telexec_client::Target,
+    settings: Arc<Settings>,
+    connected: RwLock<Option<Connected>>,
+    slot: Mutex<Slot>,
+    current: RwLock<Option<Arc<Sandbox>>>,
+    wake: Notify,
+}
+
+#[derive(Clone)]
+struct Connected {
+    link: Link,
+    claims: Arc<Claims>,
+    homes: Homes,
+    machine: Machine,
+}
+
+impl Target {
+    pub(crate) fn new(address: telexec_client::Target, templates: Vec<String>, settings: Arc<Settings>) -> Self {
+        Self {
+            name: address.to_string(),
+            templates,
+            address,
+            settings,
+            connected: RwLock::default(),
+            slot: Mutex::new(Slot::Unknown),
+            current: RwLock::default(),
+            wake: Notify::new(),
+        }
+    }
+
+    /// The sandbox that it is now.
+    pub(crate) fn current(&self) -> Option<Arc<Sandbox>> {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
+        current.filter(|sandbox| !sandbox.claim.is_over())
+    }
+
+    /// What it is made of, once that is known.
+    pub(crate) fn machine(&self) -> Machine {
+        self.connected().map(|connected| connected.machine).unwrap_or_default()
+    }
+
+    fn connected(&self) -> Option<Connected> {
+        self.connected.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_current(&self, sandbox: Option<Arc<Sandbox>>) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = sandbox;
+    }
+
+    /// Connects, takes up what was this gateway's before, and ends sandboxes whose time is over; for ever.
+    pub(crate) async fn keep(&self, stop: CancellationToken) {
+        stop.run_until_cancelled(async {
+            self.open().await;
+            loop {
+                let left =
+                    self.current.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(|sandbox| sandbox.left());
+                let _ = timeout(left.unwrap_or(MAX_SLEEP).min(MAX_SLEEP), self.wake.notified()).await;
+                if let Err(error) = self.look_after().await {
+                    warn!("{}: {}; it is tried again", self.name, crate::chain(&error));
+                    sleep(RETRY_PAUSE).await;
+                    self.wake.notify_one();
+                }
+            }
+        })
+        .await;
+    }
+
+    async fn open(&self) {
+        let mut known = String::new();
+        loop {
+            let opened = match self.connect().await {
+                Ok(connected) => {
+                    *self.connected.write().unwrap_or_else(PoisonError::into_inner) = Some(connected);
+                    self.look_after().await
+                }
+                Err(error) => Err(error),
+            };
+            let Err(error) = opened else { return info!("{}: ready", self.name) };
+            let error = crate::chain(&error);
+            if error != known {
+                warn!("{}: {error}; it is tried again", self.name);
+                known = error;
+            }
+            sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    async fn connect(&self) -> Result<Connected, TargetError> {
+        let settings = &self.settings;
+        let options = ConnectOptions { tls: settings.tls.clone(), ..ConnectOptions::default() };
+        let agent = Agent::connect(&self.address, options).await?;
+        let resume = Resume { give_up_after: GIVE_UP_AFTER, ..Resume::default() };
+        let (executor, files) = (agent.executor().resuming(resume), agent.files());
+        let link = Link { agent, executor, files };
+        let state = settings.state_directory.clone().unwrap_or_else(|| STATE_DIRECTORY.to_owned());
+        let start = start_directory(&link.executor, settings.user.as_deref()).await?;
+        let machine = metrics::machine(&link.executor).await?;
+        let claims = Arc::new(Claims::new(link.files.clone(), state));
+        let homes = match &settings.home {
+            Some(home) => {
+                step(claims.own_home(home, settings.user.clone())).await?;
+                Homes::Fixed(home.clone())
+            }
+            None => Homes::Below(format!("{}/{HOMES}", start.trim_end_matches('/'))),
+        };
+        Ok(Connected { link, claims, homes, machine })
+    }
+
+    /// Whatever is to be done now.
+    async fn look_after(&self) -> Result<(), TargetError> {
+        let mut slot = self.slot.lock().await;
+        if matches!(*slot, Slot::Unknown) {
+            *slot = self.adopt().await?;
+        }
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(sandbox) = current.filter(|sandbox| sandbox.claim.is_over()) {
+            info!("{}: the time of {} is over", self.name, sandbox.id());
+            self.begin_end(&mut slot, &sandbox);
+        }
+        self.clean(&mut slot).await
+    }
+
+    /// What this gateway had before it was restarted.
+    async fn adopt(&self) -> Result<Slot, TargetError> {
+        let connected = self.expect_connected()?;
+        let (number, claim) = connected.claims.latest().await?;
+        let claim = match claim {
+            Some(claim) if claim.state != ClaimState::Free && claim.owner == self.settings.owner => claim,
+            _ => return Ok(Slot::Open),
+        };
+        connected.homes.check(&claim)?;
+        if claim.state == ClaimState::Ending || claim.is_over() {
+            return Ok(Slot::Ending { number, claim: Box::new(claim) });
+        }
+        info!("{}: {} is taken up again", self.name, claim.id);
+        self.set_current(Some(self.sandbox(&connected, claim, Arc::default())));
+        Ok(Slot::Taken { number })
+    }
+
+    fn sandbox(&self, connected: &Connected, claim: Claim, shared: Arc<Shared>) -> Arc<Sandbox> {
+        let (link, default_user) = (connected.link.clone(), self.settings.user.clone());
+        let is_paused = claim.state == ClaimState::Paused;
+        Arc::new(Sandbox { link, claim, default_user, is_paused, shared })
+    }
+
+    fn expect_connected(&self) -> Result<Connected, TargetError> {
+        self.connected().ok_or_else(|| Failure::no_port("its agent was not reached yet").into())
+    }
+
+    /// Takes it, if it is free. `None`: it is not.
+    pub(crate) async fn take(&self, new: &Claim) -> Result<Option<Arc<Sandbox>>, TargetError> {
+        let Ok(mut slot) = timeout(BUSY_TIMEOUT, self.slot.lock()).await else { return Ok(None) };
+        let (Slot::Open, Some(connected)) = (&*slot, self.connected()) else { return Ok(None) };
+        let home = connected.homes.of(&new.id);
+        let claim = Claim { owner: self.settings.owner.clone(), home, ..new.clone() };
+        let Some(number) = self.free_number(&connected, &mut slot).await? else { return Ok(None) };
+        if !step(connected.claims.advance(number, &claim)).await? {
+            return Ok(None);
+        }
+        let number = number + 1;
+        let user = self.settings.user.as_deref();
+        if let Err(failure) = cleaning::prepare(&connected.link, &claim, &connected.homes, user).await {
+            *slot = Slot::Ending { number, claim: Box::new(claim) };
+            self.wake.notify_one();
+            return Err(failure.into());
+        }
+        let sandbox = self.sandbox(&connected, claim, Arc::default());
+        self.set_current(Some(Arc::clone(&sandbox)));
+        *slot = Slot::Taken { number };
+        self.wake.notify_one();
+        info!("{}: it is {} now", self.name, sandbox.id());
+        Ok(Some(sandbox))
+    }
+
+    /// From which it can be taken. What another gateway left behind becomes this one's, and is ended first.
+    async fn free_number(&self, connected: &Connected, slot: &mut Slot) -> Result<Option<u64>, TargetError> {
+        let (number, last) = step(connected.claims.latest()).await?;
+        let Some(last) = last.filter(|last| last.state != ClaimState::Free) else { return Ok(Some(number)) };
+        if !last.is_abandoned() {
+            return Ok(None);
+        }
+        connected.homes.check(&last)?;
+        warn!("{}: {} of {} was left behind", self.name, last.id, last.owner);
+        let last = Claim { owner: self.settings.owner.clone(), ..last };
+        *slot = Slot::Ending { number, claim: Box::new(Claim { state: ClaimState::Running, ..last }) };
+        if let Err(error) = self.clean(slot).await {
+            self.wake.notify_one();
+            return Err(error);
+        }
+        let (number, last) = step(connected.claims.latest()).await?;
+        let is_free = last.is_none_or(|last| last.state == ClaimState::Free);
+        Ok((is_free && matches!(slot, Slot::Open)).then_some(number))
+    }
+
+    /// Changes the sandbox's claim: its deadline, or its state.
+    pub(crate) async fn change(&self, id: &str, change: impl FnOnce(&mut Claim)) -> Result<Arc<Sandbox>, TargetError> {
+        let mut slot = self.slot.lock().await;
+        let sandbox = self.current().filter(|sandbox| sandbox.id() == id).ok_or_else(Failure::gone)?;
+        let (Slot::Taken { number }, connected) = (&mut *slot, self.expect_connected()?) else {
+            return Err(Failure::gone().into());
+        };
+        let mut claim = sandbox.claim.clone();
+        change(&mut claim);
+        if !step(connected.claims.advance(*number, &claim)).await? {
+            warn!("{}: another gateway has taken it from {id}", self.name);
+            sandbox.shared.ended.cancel();
+            self.set_current(None);
+            *slot = Slot::Unknown;
+            self.wake.notify_one();
+            return Err(TargetError::TakenOver);
+        }
+        *number += 1;
+        let changed = self.sandbox(&connected, claim, Arc::clone(&sandbox.shared));
+        self.set_current(Some(Arc::clone(&changed)));
+        self.wake.notify_one();
+        Ok(changed)
+    }
+
+    /// Stops its processes, and keeps it.
+    pub(crate) async fn pause(&self, id: &str) -> Result<(), TargetError> {
+        let deadline = later(self.settings.max_pause);
+        let paused = self.change(id, |claim| (claim.state, claim.deadline) = (ClaimState::Paused, deadline)).await?;
+        let stop = STOP.parse::<Signal>().map_err(|error| Failure::invalid(format!("{error}")))?;
+        Ok(cleaning::signal_all(&paused.link, id, stop).await?)
+    }
+
+    pub(crate) async fn resume(&self, id: &str, deadline: SystemTime) -> Result<Arc<Sandbox>, TargetError> {
+        let resumed = self.change(id, |claim| (claim.state, claim.deadline) = (ClaimState::Running, deadline)).await?;
+        cleaning::signal_all(&resumed.link, id, Signal::CONT).await?;
+        Ok(resumed)
+    }
+
+    /// Ends the sandbox: at once for clients, and when this returns also on the target, if that can be reached.
+    pub(crate) async fn end(&self, id: &str) -> Result<(), TargetError> {
+        let mut slot = self.slot.lock().await;
+        let sandbox = self.current().filter(|sandbox| sandbox.id() == id).ok_or_else(Failure::gone)?;
+        self.begin_end(&mut slot, &sandbox);
+        if let Err(error) = self.clean(&mut slot).await {
+            warn!("{}: {}; it is tried again", self.name, crate::chain(&error));
+            self.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    fn begin_end(&self, slot: &mut Slot, sandbox: &Sandbox) {
+        if let Slot::Taken { number } = *slot {
+            *slot = Slot::Ending { number, claim: Box::new(sandbox.claim.clone()) };
+        }
+        self.set_current(None);
+        sandbox.shared.ended.cancel();
+        sandbox.shared.watchers.clear();
+    }
+
+    /// Frees it, if it is to be freed.
+    async fn clean(&self, slot: &mut Slot) -> Result<(), TargetError> {
+        let Slot::Ending { number, claim } = slot else { return Ok(()) };
+        let connected = self.expect_connected()?;
+        if claim.state != ClaimState::Ending {
+            (claim.state, claim.deadline) = (ClaimState::Ending, later(CLEANING_TIME));
+            if !step(connected.claims.advance(*number, claim)).await? {
+                warn!("{}: another gateway has taken it from {}", self.name, claim.id);
+                *slot = Slot::Unknown;
+                self.wake.notify_one();
+                return Ok(());
+            }
+            *number += 1;
+        }
+        cleaning::clean(&connected.link, claim, &connected.homes, self.settings.user.as_deref()).await?;
+        let (id, free) = (claim.id.clone(), free(claim));
+        if step(connected.claims.advance(*number, &free)).await? {
+            info!("{}: {id} is gone", self.name);
+        }
+        *slot = Slot::Open;
+        Ok(())
+    }
+}
+
+/// What is left of a claim: no secrets.
+fn free(claim: &Claim) -> Claim {
+    Claim {
+        state: ClaimState::Free,
+        token: String::new(),
+        idempotency_key: None,
+        metadata: Default::default(),
+        envs: Default::default(),
+        ..claim.clone()
+    }
+}
+
+async fn step<T>(step: impl Future<Output = Result<T, ClaimError>>) -> Result<T, TargetError> {
+    Ok(timeout(STEP_TIMEOUT, step).await.map_err(|_| TargetError::TooSlow)??)
+}

@@ -1,0 +1,316 @@
+"""What no SDK sends: hostile.py BIN_DIRECTORY [PART...]
+
+The agent is this machine's: nothing here may name a path outside of the sandbox's home in a call that removes or renames.
+"""
+
+import base64
+import gzip
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import time
+import zlib
+
+import httpx
+
+from e2b_site import KEY, LIMIT, Site, free_port, run
+from e2b import Sandbox
+
+LIMIT_BYTES = 1024 * 1024
+MARK = "never"
+site = sandbox = None
+
+
+def headers(**more):
+    return {"E2b-Sandbox-Id": sandbox.sandbox_id, "X-Access-Token": sandbox._envd_access_token, **more}
+
+
+def envelope(data, flags=0, length=None):
+    data = data if isinstance(data, bytes) else json.dumps(data).encode()
+    return struct.pack(">BI", flags, len(data) if length is None else length) + data
+
+
+def unary(method, body, **more):
+    body = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with_type = {"Content-Type": "application/json", **more}
+    return httpx.post(f"{site.url}/{method}", content=body, headers=headers(**with_type))
+
+
+def stream(method, body, **more):
+    """The error of a stream, which comes last."""
+    answer = httpx.post(f"{site.url}/{method}", content=body, headers=headers(**{"Content-Type": "application/connect+json", **more}))
+    if answer.status_code != 200:
+        return answer.json()
+    rest, messages = answer.content, []
+    while rest:
+        flags, length = struct.unpack(">BI", rest[:5])
+        messages.append((flags, json.loads(rest[5 : 5 + length])))
+        rest = rest[5 + length :]
+    assert [flags for flags, _ in messages][-1] == 2 and all(flags == 0 for flags, _ in messages[:-1]), messages
+    return messages[-1][1].get("error")
+
+
+def refused(error, code, *words):
+    error = error.json() if isinstance(error, httpx.Response) else error
+    assert error and error["code"] == code and all(word in error["message"] for word in words), error
+
+
+def raw(text, rest=0.3):
+    """What is answered to these bytes, after which nothing comes."""
+    with socket.create_connection(("127.0.0.1", site.port), LIMIT) as connection:
+        connection.sendall(text)
+        time.sleep(rest)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+        return answer
+
+
+def head(path, **more):
+    lines = [f"{name}: {value}" for name, value in headers(Host="x", **more).items()]
+    return ("\r\n".join([f"POST {path} HTTP/1.1", *lines]) + "\r\n\r\n").encode()
+
+
+def nothing_ran():
+    assert not sandbox.files.exists(MARK) and sandbox.commands.list() == []
+
+
+START = {"process": {"cmd": "touch", "args": [MARK]}, "stdin": False}
+
+
+def messages():
+    """Malformed messages name the field."""
+    start, invalid = "process.Process/Start", "invalid_argument"
+    wrong = lambda **change: {**START, "process": {**START["process"], **change}}
+    for message, field in [
+        (wrong(args=["a", 1]), "process.args[1]"),
+        (wrong(cmd=5), "process.cmd"),
+        (wrong(envs={"A": []}), "process.envs.A"),
+        (wrong(envs={"A=": "b"}), "environment"),
+        (wrong(cmd=""), "argv"),
+        (wrong(args=["a\0"]), "argv[1]"),
+        (wrong(cwd="a\0"), "path"),
+        ({}, "process"),
+        ({**START, "stdin": "yes"}, "stdin"),
+        ({**START, "pty": {}}, "pty.size"),
+        ({**START, "pty": {"size": {"cols": 0, "rows": 5}}}, "pty.size"),
+        ({**START, "pty": {"size": {"cols": -1, "rows": 5}}}, "pty.size.cols"),
+        ({**START, "tag": "x" * 300}, "labels"),
+    ]:
+        refused(stream(start, envelope(message)), invalid, field)
+    for text in [b"", b"{", b"[]", b"null", b"\xff", b'{"process": ' + b"[" * 100_000, b"{} {}"]:
+        refused(stream(start, envelope(text)), invalid)
+        if text != b"{} {}":
+            refused(unary("process.Process/SendInput", text), invalid)
+    pid = {"process": {"pid": 4_000_000}}
+    for method, message, code, field in [
+        ("SendInput", {**pid, "input": {"stdin": "%"}}, invalid, "input.stdin"),
+        ("SendInput", {"process": {"pid": -1}, "input": {}}, invalid, "process.pid"),
+        ("SendInput", {"process": {}, "input": {}}, invalid, "process"),
+        ("SendInput", {**pid, "input": {"stdin": ""}}, "not_found", "4000000"),
+        ("SendSignal", {**pid, "signal": "SIGNAL_SIGHUP"}, invalid, "signal"),
+        ("SendSignal", {**pid, "signal": "SIGNAL_SIGKILL"}, "not_found", "4000000"),
+        ("Update", {**pid, "pty": {"size": {"cols": 1, "rows": 1}}}, "not_found", "4000000"),
+        ("Nothing", {}, "unimplemented", "Nothing"),
+    ]:
+        refused(unary(f"process.Process/{method}", message), code, field)
+    for method, message, code in [
+        ("Stat", {"path": "a\0b"}, invalid),
+        ("Stat", {"path": 5}, invalid),
+        ("Stat", {"path": "x" * 5000}, invalid),
+        ("ListDir", {"path": ".", "depth": -1}, invalid),
+        ("Move", {"source": "a"}, invalid),
+        ("GetWatcherEvents", {"watcherId": "x"}, "not_found"),
+        ("RemoveWatcher", {}, invalid),
+        ("Nothing", {}, "unimplemented"),
+    ]:
+        answer = unary(f"filesystem.Filesystem/{method}", message)
+        assert answer.json()["code"] == code, (method, answer.text)
+        assert answer.status_code >= 400
+    for time_limit in ("-1", "x", "99999999999", "1.5"):
+        refused(stream(start, envelope(START), **{"Connect-Timeout-Ms": time_limit}), invalid, "connect-timeout-ms")
+    nothing_ran()
+
+
+def envelopes():
+    """Bodies that are no messages, or not all of one."""
+    start, whole = "process.Process/Start", envelope(START)
+    for body, code, word in [
+        (b"", "invalid_argument", "no message"),
+        (whole[:3], "invalid_argument", "middle"),
+        (whole[:-1], "invalid_argument", "middle"),
+        (whole + whole[:2], "invalid_argument", "middle"),
+        (whole + whole, "invalid_argument", "more than one"),
+        (envelope(START, flags=1), "unimplemented", "compressed"),
+        (envelope(START, flags=2), "invalid_argument", "flags 2"),
+        (envelope(START, flags=255), "invalid_argument", "flags 255"),
+        (envelope(b"", length=2**32 - 1), "resource_exhausted", "longer than"),
+        (json.dumps(START).encode(), "invalid_argument", "flags"),
+    ]:
+        refused(stream(start, body), code, word)
+    refused(stream(start, whole, **{"Content-Type": "application/connect+proto"}), "invalid_argument", "content type")
+    refused(unary("process.Process/List", b"{}", **{"Content-Type": "application/proto"}), "invalid_argument", "content type")
+    refused(unary("process.Process/SendInput", b" " * 17 * 1024 * 1024), "resource_exhausted", "longer than")
+    data = lambda text: envelope({"data": {"input": {"stdin": base64.b64encode(text).decode()}}})
+    refused(stream("process.Process/StreamInput", data(b"x")), "invalid_argument", "before start")
+    refused(stream("process.Process/StreamInput", b""), "invalid_argument", "start")
+    # a chunk, and then the connection ends
+    kind = {"Content-Type": "application/connect+json"}
+    for body in (whole, whole[:-1]):
+        raw(head(f"/{start}", **kind, **{"Transfer-Encoding": "chunked"}) + f"{len(body):x}\r\n".encode() + body + b"\r\n")
+        raw(head(f"/{start}", **kind, **{"Content-Length": len(whole) + 1}) + body)
+    nothing_ran()
+
+
+def streams():
+    """Input that was cut off has arrived as far as it was whole."""
+    handle = sandbox.commands.run("cat", background=True, stdin=True)
+    first = envelope({"start": {"process": {"pid": handle.pid}}})
+    data = envelope({"data": {"input": {"stdin": base64.b64encode(b"one\n").decode()}}})
+    refused(stream("process.Process/StreamInput", first + data + data[:-1]), "invalid_argument", "middle")
+    wrong = envelope({"data": {"input": {"pty": "AAAA"}}})
+    refused(stream("process.Process/StreamInput", first + wrong), "invalid_argument", "stdin")
+    handle.close_stdin()
+    assert handle.wait().stdout == "one\n"
+
+
+def callers():
+    """Tokens, users and sandboxes that are not theirs."""
+    body = json.dumps({"path": "."}).encode()
+    at = f"{site.url}/filesystem.Filesystem/Stat"
+    kind = {"Content-Type": "application/json"}
+    post = lambda given: httpx.post(at, content=body, headers={**kind, **given})
+    token = {"X-Access-Token": sandbox._envd_access_token}
+    refused(post({"E2b-Sandbox-Id": sandbox.sandbox_id}), "unauthenticated", "X-Access-Token")
+    refused(post({"E2b-Sandbox-Id": sandbox.sandbox_id, "X-Access-Token": "x"}), "unauthenticated")
+    refused(post(token), "invalid_argument", "E2b-Sandbox-Id")
+    gone = post({**token, "E2b-Sandbox-Id": "other"})
+    assert gone.status_code == 502 and "was not found" in gone.json()["message"]
+    port = post({**headers(), "E2b-Sandbox-Port": "8080"})
+    assert port.status_code == 502 and "port is not open" in port.json()["message"]
+    assert post({**token, "Host": f"49983-{sandbox.sandbox_id}.example.org"}).status_code == 200
+    for user in ("Bearer x", "Basic %", "Basic " + base64.b64encode(b"x" * 300 + b":").decode()):
+        assert post({**headers(), "Authorization": user}).status_code in (400, 401), user
+    for key in ({}, {"X-API-KEY": ""}, {"X-API-KEY": KEY + "x"}):
+        for method, path in [("GET", "/v2/sandboxes"), ("POST", "/v2/sandboxes"), ("DELETE", f"/sandboxes/{sandbox.sandbox_id}")]:
+            answer = httpx.request(method, site.url + path, headers=key, content=b"{}" if method == "POST" else None)
+            assert answer.status_code == 401, answer
+    assert httpx.get(f"{site.url}/secrets").status_code == 501 and httpx.get(at, headers=headers()).status_code == 405
+    assert httpx.get(f"{site.url}/health").status_code == 204
+    assert sandbox.is_running()
+
+
+def creations():
+    key = {"X-API-KEY": KEY}
+    for body, word in [
+        (b"{", "JSON"),
+        (b"{}", "templateID"),
+        (b'{"templateID": 5}', "templateID"),
+        (b'{"templateID": "base", "timeout": -1}', "timeout"),
+        (b'{"templateID": "base", "timeout": 999999999}', "timeout"),
+        (b'{"templateID": "base", "envVars": {"A": 5}}', "envVars.A"),
+        (b'{"templateID": "base", "envVars": {"A=": "b"}}', "envVars"),
+        (b'{"templateID": "base", "volumeMounts": [{"name": "x"}]}', "volumeMounts"),
+        (b'{"templateID": "base", "autoPause": true}', "autoPause"),
+    ]:
+        answer = httpx.post(f"{site.url}/v2/sandboxes", content=body, headers=key)
+        assert answer.status_code == 400 and word in answer.json()["message"], answer.text
+    answer = httpx.post(f"{site.url}/v2/sandboxes", content=b" " * 2 * 1024 * 1024, headers=key)
+    assert answer.status_code == 413, answer
+    for path in ("/sandboxes/..%2F..", "/sandboxes/%00", "/sandboxes/" + "x" * 10_000, "/v2/sandboxes?limit=x"):
+        assert httpx.get(site.url + path, headers=key).status_code in (400, 404), path
+
+
+def uploads():
+    """Bombs, cut bodies and forms: the file is as it was."""
+    url, octets = f"{site.url}/files", {"Content-Type": "application/octet-stream"}
+    sandbox.files.write("kept", "before")
+    post = lambda content, **more: httpx.post(url, params={"path": "kept"}, content=content, headers=headers(**{**octets, **more}))
+    packed = {"Content-Encoding": "gzip"}
+    answer = post(bytes(LIMIT_BYTES + 1))
+    assert answer.status_code == 413 and "more than" in answer.json()["message"], answer.text
+    bomb = gzip.compress(gzip.compress(bytes(1))) and zlib.compressobj(9, zlib.DEFLATED, 31)
+    bomb = b"".join(bomb.compress(bytes(1 << 20)) for _ in range(512)) + bomb.flush()
+    began = time.monotonic()
+    answer = post(bomb, **packed)
+    assert answer.status_code == 413 and time.monotonic() - began < 20, answer
+    good = gzip.compress(os.urandom(10_000))
+    for body in (good[:-1], good[:100], b"", good[:-8] + bytes(8), b"plain", good + b"rest"):
+        answer = post(body, **packed)
+        assert answer.status_code == 400 and "gzip" in answer.json()["message"], (body[:20], answer.text)
+    assert post(b"x", **{"Content-Encoding": "br"}).status_code == 400
+    assert post(b"x", **{"Content-Type": "text/plain"}).status_code == 400
+    path = "/files?path=kept"
+    raw(head(path, **octets, **{"Content-Length": 100}) + b"cut")
+    raw(head(path, **octets, **{"Transfer-Encoding": "chunked"}) + b"3\r\ncut\r\n")
+    raw(head(path, **octets, **{"Transfer-Encoding": "chunked"}) + b"zz\r\ncut\r\n")
+    kept = sandbox.files.read("kept")
+    assert kept == "before", kept
+
+    form = lambda body, query="": httpx.post(url + query, content=body, headers=headers(**{"Content-Type": "multipart/form-data; boundary=B"}))
+    part = lambda name, content: f'--B\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n{content}'.encode()
+    for body in (b"", b"--B--\r\n", part("kept", "cut"), part("kept", "cut\r\n--"), b"x" * 1000):
+        answer = form(body)
+        assert answer.status_code == 400 and "form" in answer.json()["message"], (body[:50], answer.text)
+    # the part was whole, and the form was not
+    assert form(part("other part", "whole\r\n--B")).status_code == 400
+    assert form(b'--B\r\nContent-Disposition: form-data; name="a"\r\n\r\nx\r\n--B--\r\n').status_code == 400
+    two = part("kept", "first\r\n") + part("other", "second\r\n--B--\r\n")
+    assert form(two, "?path=new").status_code == 400 and not sandbox.files.exists("other")
+    endless = b"--B\r\nContent-Disposition: " + b"x" * (8 << 20)
+    assert form(endless).status_code == 413
+    assert form(b"x" * (8 << 20)).status_code in (400, 413)
+    assert form(part("kept", "x" * (LIMIT_BYTES + 1) + "\r\n--B--\r\n")).status_code == 413
+    kept = sandbox.files.read("kept")
+    assert kept == "before", kept[:100]
+    # a big one takes no more memory than a small one
+    memory = lambda: int(next(line for line in open(f"/proc/{site.processes['gateway'].pid}/status") if "VmHWM" in line).split()[1])
+    assert memory() < 400_000, memory()
+
+
+def connections():
+    """Bytes that are no requests."""
+    for text in (b"\0" * 1000, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000 + b"\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET"):
+        try:
+            raw(text)
+        except OSError:
+            pass
+    assert sandbox.commands.run("echo still").stdout == "still\n"
+
+
+def listening():
+    """Not for everyone without keys; and with TLS."""
+    gateway = [site.bin / "telexec-e2b", "--target", f"unix://{site.socket('one')}"]
+    port = free_port()
+    refused = subprocess.run([*gateway, "--listen", f"tcp://0.0.0.0:{port}"], capture_output=True, text=True, timeout=30)
+    assert refused.returncode != 0 and "--token-file" in refused.stderr, refused
+    empty = site.directory / "empty"
+    empty.write_text("# nothing\n")
+    refused = subprocess.run([*gateway, "--token-file", empty], capture_output=True, text=True, timeout=30)
+    assert refused.returncode != 0 and "has no key" in refused.stderr, refused
+    assert shutil.which("openssl"), "openssl is missing"
+    cert, key = site.directory / "web.pem", site.directory / "web.key"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "1"]
+    subprocess.run([*make, "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    options = ["--tls-cert", cert, "--tls-key", key, "--name", "tls"]
+    site.start_gateway(*options, key="tls", port=port)
+    trusted = ssl.create_default_context(cafile=str(cert))
+    url = f"https://127.0.0.1:{port}/v2/sandboxes"
+    assert httpx.get(url, headers={"X-API-KEY": KEY}, verify=trusted).json() == []
+    assert httpx.get(url, verify=trusted).status_code == 401
+    site.kill("tls", signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    with Site(sys.argv[1]) as site:
+        site.kill("gateway", signal.SIGTERM)
+        site.start_gateway("--max-file-size", "1MiB")
+        sandbox = Sandbox.create(timeout=300)
+        run([messages, envelopes, streams, callers, creations, uploads, connections, listening])
