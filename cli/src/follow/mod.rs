@@ -24,7 +24,7 @@ const OUTAGE_DELAY: Duration = Duration::from_millis(300);
 /// Why following ended.
 pub(crate) enum FollowEnd {
     /// The command has ended. With `incomplete`, part of its output was not received.
-    Exited { exited: Exited, incomplete: bool },
+    Exited { exited: Box<Exited>, incomplete: bool },
     /// It keeps running in the background.
     Promoted,
     /// The detach keys were typed.
@@ -178,7 +178,7 @@ async fn write_events(mut execution: Execution, mode: &OutputMode<'_>) -> Result
             Event::Started(_) | Event::Output(_) => {}
             Event::Exited(exited) => {
                 incomplete |= exit::loss(&exited).is_some();
-                return output.finish().await.map(|()| FollowEnd::Exited { exited, incomplete });
+                return output.finish().await.map(|()| FollowEnd::Exited { exited: exited.into(), incomplete });
             }
             Event::Promoted => return output.finish().await.map(|()| FollowEnd::Promoted),
         }

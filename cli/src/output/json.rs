@@ -48,7 +48,7 @@ enum Line<'a> {
     Stdout(Chunk<'a>),
     Stderr(Chunk<'a>),
     Gap { resume_position: u64 },
-    Exited(Exited<'a>),
+    Exited(Box<Exited<'a>>),
     Promoted {},
 }
 
@@ -155,7 +155,7 @@ impl<'a> From<&'a Event> for Line<'a> {
                 }
             }
             Event::Gap(resume_position) => Self::Gap { resume_position: *resume_position },
-            Event::Exited(exited) => Self::Exited(exited.into()),
+            Event::Exited(exited) => Self::Exited(Box::new(exited.into())),
             Event::Promoted => Self::Promoted {},
         }
     }
