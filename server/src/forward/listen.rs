@@ -10,6 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use rustix::fs::Mode;
+use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket as RawSocket, Type};
 use telexec_executor::ExecutorError;
 use telexec_proto::convert::{ForwardFailure, ForwardStep, error_to_status};
@@ -97,7 +98,8 @@ fn any_family(host: &str) -> Option<[IpAddr; 2]> {
     }
 }
 
-/// The first address that can be had; of localhost that of the other family too, with the same port.
+/// The first address that this machine has; of localhost that of the other family too, with the same port. An address
+/// that is taken is an error: another one in its place would leave callers with whoever has it.
 fn bind_tcp(host: &str, addresses: Vec<SocketAddr>) -> io::Result<Bound> {
     let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
     let mut sockets = Vec::new();
@@ -107,17 +109,27 @@ fn bind_tcp(host: &str, addresses: Vec<SocketAddr>) -> io::Result<Bound> {
                 sockets.push(socket);
                 break;
             }
-            Err(error) => failure = error,
+            Err(error) if is_absent(&error) => failure = error,
+            Err(error) => return Err(error),
         }
     }
     let Some(first) = sockets.first() else { return Err(failure) };
     let bound = first.local_addr()?;
     if host == "localhost" && bound.is_ipv4() {
-        // there may be no IPv6 here
-        sockets.extend(listen_tcp((Ipv6Addr::LOCALHOST, bound.port()).into()));
+        let any_port = addresses.iter().all(|address| address.port() == 0);
+        match listen_tcp((Ipv6Addr::LOCALHOST, bound.port()).into()) {
+            Ok(socket) => sockets.push(socket),
+            Err(error) if any_port || is_absent(&error) => {}
+            Err(error) => return Err(error),
+        }
     }
     let at = listening::At::Tcp(address_to_wire(bound));
     Ok(Bound { sockets: sockets.into_iter().map(BoundSocket::Tcp).collect(), at })
+}
+
+/// Whether it is because this machine has no such address, or none of its family.
+fn is_absent(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(Errno::AFNOSUPPORT.raw_os_error())
 }
 
 fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {

@@ -6,7 +6,7 @@ use telexec_client::{Dial, Endpoint, ForwardError, ForwardStep};
 use telexec_executor::ExecutorError;
 use telexec_tests::{Leaf, Proxy, within};
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::{Server, Site, exchange, tcp};
 
@@ -38,6 +38,20 @@ async fn other_addresses_than_of_the_loopback_have_to_be_allowed() {
     let error = open.agent.connect().await.forwards().listen(&tcp("203.0.113.1:0")).await.unwrap_err();
     let ForwardError::Failed(failure) = &error else { panic!("{error:?}") };
     assert_eq!((failure.step, failure.errno.as_str()), (ForwardStep::Listen, "EADDRNOTAVAIL"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_other_family_takes_the_place_of_a_port_that_is_taken() {
+    let site = Site::start("");
+    let forwards = site.agent.connect().await.forwards();
+    for loopback in ["127.0.0.1:0", "[::1]:0"] {
+        // not every machine has IPv6
+        let Ok(taken) = TcpListener::bind(loopback).await else { continue };
+        let port = taken.local_addr().unwrap().port();
+        let error = forwards.listen(&tcp(&format!("localhost:{port}"))).await.unwrap_err();
+        let ForwardError::Failed(failure) = &error else { panic!("{error:?}") };
+        assert_eq!((failure.step, failure.errno.as_str()), (ForwardStep::Listen, "EADDRINUSE"), "{loopback}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

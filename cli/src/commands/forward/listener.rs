@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use rustix::fs::Mode;
+use rustix::io::Errno;
 use telexec_client::{Connection, Endpoint, ForwardError};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, lookup_host};
 
@@ -46,24 +47,28 @@ impl Listener {
         }
     }
 
-    /// On both families for localhost, with the same port, as ssh does.
+    /// On both families for localhost, with the same port, as ssh does. An address that is taken is an error: another
+    /// one in its place would leave callers with whoever has it.
     async fn bind_tcp(host: &str, port: u16) -> io::Result<Self> {
         let addresses = match host {
             // takes connections of both families, where there are both
             "*" => vec![(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()],
+            "localhost" => vec![(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()],
             host => {
                 let mut addresses: Vec<SocketAddr> = lookup_host((host, port)).await?.collect();
                 addresses.sort_by_key(SocketAddr::is_ipv6);
                 addresses
             }
         };
-        let first = TcpListener::bind(addresses.as_slice()).await?;
+        let first = bind_first(&addresses).await?;
         let bound = first.local_addr()?;
         let mut sockets = vec![ListeningSocket::Tcp(first)];
         if host == "localhost" && bound.is_ipv4() {
-            // there may be no IPv6 here
-            let other = TcpListener::bind((Ipv6Addr::LOCALHOST, bound.port())).await;
-            sockets.extend(other.map(ListeningSocket::Tcp));
+            match TcpListener::bind((Ipv6Addr::LOCALHOST, bound.port())).await {
+                Ok(other) => sockets.push(ListeningSocket::Tcp(other)),
+                Err(error) if port == 0 || is_absent(&error) => {}
+                Err(error) => return Err(error),
+            }
         }
         let endpoint = Endpoint::Tcp { host: bound.ip().to_string(), port: bound.port() };
         Ok(Self { sockets, endpoint })
@@ -102,6 +107,23 @@ impl Listener {
         })
         .await
     }
+}
+
+/// The first of them that this machine has.
+async fn bind_first(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
+    let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in addresses {
+        match TcpListener::bind(address).await {
+            Err(error) if is_absent(&error) => failure = error,
+            bound => return bound,
+        }
+    }
+    Err(failure)
+}
+
+/// Whether it is because this machine has no such address, or none of its family.
+fn is_absent(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(Errno::AFNOSUPPORT.raw_os_error())
 }
 
 impl Socket {
