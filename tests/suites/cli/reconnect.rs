@@ -185,7 +185,7 @@ async fn a_tilde_and_a_dot_leave_a_session_without_a_connection() {
     let tmux = Tmux::open(&[("T", line.proxy.uri())]).await;
     let settings = tmux.settings().await;
     tmux.line(
-        "clear; telexec exec -it $T -- sh -c 'stty raw -echo; echo ready; dd bs=1 count=3 status=none; exec cat'",
+        "clear; telexec exec -it $T -- sh -c 'stty raw -echo; echo re\"\"ady; dd bs=1 count=3 status=none; exec cat'",
     );
     tmux.shows("ready").await;
     tmux.press("Enter");
@@ -208,7 +208,8 @@ async fn a_tilde_and_a_dot_leave_a_session_without_a_connection() {
 async fn a_tilde_and_a_dot_leave_a_session_whose_connection_is_silent() {
     let line = Line::new().await;
     let tmux = Tmux::open(&[("T", line.proxy.uri())]).await;
-    tmux.line("clear; telexec exec -it $T -- sh -c 'stty raw -echo; echo ready; exec cat'");
+    // what is typed must not look like what is waited for
+    tmux.line("clear; telexec exec -it $T -- sh -c 'stty raw -echo; echo re\"\"ady; exec cat'");
     tmux.shows("ready").await;
     line.proxy.freeze();
     tmux.press("Enter");

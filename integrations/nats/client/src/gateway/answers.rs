@@ -78,9 +78,10 @@ impl AgentService for Gateway {
 impl Health for Gateway {
     /// The agent answers, and was asked to end all that was dropped.
     async fn check(&self, _: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
-        self.info().await?;
-        // others may be dropped all the time
+        let info = self.info().await;
+        // also where the agent is away: requests are withdrawn without it; others may be dropped all the time
         let _ = tokio::time::timeout(self.0.options.connect_timeout, self.0.cancellations.wait()).await;
+        info?;
         Ok(Response::new(HealthCheckResponse { status: ServingStatus::Serving.into() }))
     }
 
