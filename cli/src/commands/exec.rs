@@ -158,7 +158,7 @@ async fn detach(args: &ExecArgs, mut execution: Execution, is_repeat: bool) -> R
         while let Some(event) = execution.next().await {
             event.map_err(|error| call_failure(exit::of_lost(&error), &args.agent.target, &error))?;
         }
-        Ok(())
+        Ok::<_, Failure>(())
     };
     match (is_repeat, &args.id) {
         (true, _) => {}

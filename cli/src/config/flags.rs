@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use telexec_config::Overrides;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::syntax::parse_timeout;
@@ -40,6 +41,13 @@ pub(crate) struct ConnectArgs {
     /// How long to wait for an agent that is away; set by the commands that can.
     #[arg(skip)]
     pub(crate) queue: Option<Duration>,
+}
+
+impl From<&ConnectArgs> for Overrides {
+    fn from(args: &ConnectArgs) -> Self {
+        let ConnectArgs { cert, key, ca, server_name, connect_timeout, log_level: _, port, queue } = args.clone();
+        Self { cert, key, ca, server_name, connect_timeout, port, queue }
+    }
 }
 
 /// A path. It may be empty, since a variable that is set to nothing is as good as unset.

@@ -6,6 +6,9 @@ use std::fs::File;
 use std::io::Write;
 use std::sync::OnceLock;
 
+use telexec_config::ConfigError;
+
+use super::exit;
 use super::words::in_words;
 
 /// A failure with its messages and exit code.
@@ -54,6 +57,12 @@ impl Failure {
     /// Prints all messages to standard error.
     pub(crate) fn print(&self) {
         self.lines.iter().for_each(|line| print_message(line));
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::message(exit::USAGE, error.message).hint(error.hint)
     }
 }
 

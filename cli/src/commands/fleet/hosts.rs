@@ -227,7 +227,7 @@ fn read_hosts_file(path: &Path) -> Result<Vec<String>, Failure> {
 /// Expands sets to names, with the names in certificates if DNS provides them.
 async fn expand(sets: &[String], resolver: &HostResolver<'_>) -> Result<Vec<(String, Option<String>)>, Failure> {
     let mut hosts = Vec::new();
-    let timeout = resolver.config.connect_timeout(None, resolver.connect);
+    let timeout = resolver.config.default_connect_timeout(resolver.connect);
     for set in sets {
         habits::check(set, resolver)?;
         for name in nodeset::expand(set, resolver).map_err(|error| Failure::new(exit::USAGE, &error))? {

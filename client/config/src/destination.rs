@@ -5,14 +5,18 @@ use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 use telexec_client::{InvalidTarget, Target};
+#[cfg(feature = "nats")]
 use telexec_nats_client::{InvalidNatsTarget, NatsTarget};
 
 /// `local`, an agent's address, or a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Destination {
+pub enum Destination {
+    /// In this process.
     Local,
+    /// At this address.
     Agent(Target),
     /// An agent that is reached by way of a NATS server.
+    #[cfg(feature = "nats")]
     Nats(NatsTarget),
     /// A configured target, or else a host at the default port.
     Named(String),
@@ -22,15 +26,26 @@ pub(crate) enum Destination {
 
 /// A text that is not a [`Destination`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum InvalidDestination {
+pub enum InvalidDestination {
+    /// A path.
     #[error("a Unix socket is written unix://{0}")]
     Path(String),
+    /// A user before the host.
     #[error("the user is a flag: -l {user} {host}")]
-    User { user: String, host: String },
+    User {
+        /// The user.
+        user: String,
+        /// The host.
+        host: String,
+    },
+    /// A set of hosts.
     #[error("{0:?} is not a host; for several hosts: telexec fleet -w {quoted} PROGRAM", quoted = quoted(.0))]
     Several(String),
+    /// A wrong address.
     #[error(transparent)]
     Address(#[from] InvalidTarget),
+    /// A wrong address of one behind a NATS server.
+    #[cfg(feature = "nats")]
     #[error(transparent)]
     Nats(#[from] InvalidNatsTarget),
 }
@@ -42,6 +57,7 @@ impl FromStr for Destination {
         match text {
             "local" => Ok(Self::Local),
             name if is_name(name) => Ok(Self::Named(name.to_owned())),
+            #[cfg(feature = "nats")]
             address if NatsTarget::is_meant(address) => Ok(Self::Nats(address.parse()?)),
             address => match host(address) {
                 Some(host) => Ok(Self::Host(host.to_owned())),
@@ -79,6 +95,7 @@ impl fmt::Display for Destination {
         match self {
             Self::Local => f.write_str("local"),
             Self::Agent(target) => target.fmt(f),
+            #[cfg(feature = "nats")]
             Self::Nats(target) => target.fmt(f),
             Self::Named(name) => f.write_str(name),
             Self::Host(host) if host.contains(':') => write!(f, "[{host}]"),
@@ -103,7 +120,10 @@ fn host(address: &str) -> Option<&str> {
 }
 
 /// A target other than `local`, whose agent exists only within one process.
-pub(crate) fn parse_agent(text: &str) -> Result<Destination, String> {
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_agent(text: &str) -> Result<Destination, String> {
     match text.parse() {
         Ok(Destination::Local) => Err("\"local\" keeps no executions: use a running agent".to_owned()),
         destination => destination.map_err(|error| error.to_string()),
@@ -124,6 +144,7 @@ mod tests {
             ("[::1]", Destination::Host("::1".into())),
             ("tcp://web1:1", Destination::Agent("web1:1".parse().unwrap())),
             ("unix:///run/a.sock", Destination::Agent(Target::Unix("/run/a.sock".into()))),
+            #[cfg(feature = "nats")]
             ("nats://h/web1", Destination::Nats("nats://h/web1".parse().unwrap())),
         ] {
             assert_eq!(text.parse(), Ok(expected.clone()), "{text}");

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-/// A number without a unit is in seconds.
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+/// Reads a duration; a number without a unit is in seconds.
+///
+/// # Errors
+/// What is expected.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || "expected seconds, or a duration such as 500ms, 10s, 5m, 1h30m".to_owned();
     // excludes other floats that Rust parses: inf, nan, 1e9, +1
     if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
@@ -13,8 +16,11 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| wrong())
 }
 
-/// A duration greater than 0.
-pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
+/// Reads a duration greater than 0.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_timeout(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {
         Duration::ZERO => Err("must be greater than 0".to_owned()),
         timeout => Ok(timeout),

@@ -6,12 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use telexec_client::{ConnectOptions, DEFAULT_PORT, Target, TlsOptions};
+#[cfg(feature = "nats")]
 use telexec_nats_client::NatsTarget;
 
 use super::file::{Config, Credentials, NatsConfig, TargetConfig};
-use super::{ConnectArgs, locate};
-use crate::output::{Failure, exit};
-use crate::syntax::{Destination, InvalidDestination};
+use super::{ConfigError, Destination, InvalidDestination, Overrides, locate};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const FANOUT: usize = 64;
@@ -22,44 +21,57 @@ const MIN_SIMILARITY: f32 = 0.6;
 
 /// The address of an agent, and how to connect to it.
 #[derive(Clone, Debug)]
-pub(crate) struct ResolvedTarget {
-    pub(crate) route: Route,
-    pub(crate) options: ConnectOptions,
+pub struct ResolvedTarget {
+    /// How it is reached.
+    pub route: Route,
+    /// How to connect.
+    pub options: ConnectOptions,
     /// How long to wait for an agent that is away.
-    pub(crate) queue: Option<Duration>,
+    pub queue: Option<Duration>,
     /// The user to run commands as, unless a flag overrides it.
-    pub(crate) user: Option<String>,
+    pub user: Option<String>,
     /// The target is a name that the configuration does not have, so it is taken for a host.
-    pub(crate) unconfigured: Option<UnconfiguredName>,
+    pub unconfigured: Option<UnconfiguredName>,
     /// The credentials that are from the configuration, by their keys.
-    pub(crate) configured: Vec<&'static str>,
+    pub configured: Vec<&'static str>,
 }
 
 /// How an agent is reached.
 #[derive(Clone, Debug)]
-pub(crate) enum Route {
+pub enum Route {
     /// It runs in this process.
     Local,
+    /// At this address.
     Direct(Target),
     /// By way of a NATS server.
+    #[cfg(feature = "nats")]
     Nats(NatsTarget, NatsConfig),
 }
 
 /// A name that is not in the configuration.
 #[derive(Clone, Debug)]
-pub(crate) struct UnconfiguredName {
-    pub(crate) name: String,
+pub struct UnconfiguredName {
+    /// The name.
+    pub name: String,
     /// Configured names that resemble it.
-    pub(crate) similar: Vec<String>,
+    pub similar: Vec<String>,
 }
 
 impl Config {
+    /// The address and the settings of a target.
+    ///
     /// # Errors
     /// The credentials are incomplete.
-    pub(crate) fn resolve(&self, destination: &Destination, args: &ConnectArgs) -> Result<ResolvedTarget, Failure> {
+    pub fn resolve(
+        &self,
+        destination: &Destination,
+        overrides: impl Into<Overrides>,
+    ) -> Result<ResolvedTarget, ConfigError> {
+        let args = &overrides.into();
         match destination {
             Destination::Local => self.with_settings(Route::Local, None, args),
             Destination::Agent(target) => self.with_settings(Route::Direct(target.clone()), None, args),
+            #[cfg(feature = "nats")]
             Destination::Nats(target) => self.with_settings(self.by_nats(target.clone())?, None, args),
             Destination::Host(host) => self.with_settings(self.at_default_port(host), None, args),
             Destination::Named(name) => match self.targets.get(name) {
@@ -73,12 +85,12 @@ impl Config {
     }
 
     /// The port of hosts that are given without one.
-    pub(crate) fn default_port(&self) -> u16 {
+    pub fn default_port(&self) -> u16 {
         self.defaults.port.unwrap_or(DEFAULT_PORT)
     }
 
     /// How many hosts `telexec fleet` works on at once.
-    pub(crate) fn default_fanout(&self) -> usize {
+    pub fn default_fanout(&self) -> usize {
         self.defaults.fanout.unwrap_or(FANOUT)
     }
 
@@ -86,7 +98,8 @@ impl Config {
         Route::Direct(Target::Tcp { host: host.to_owned(), port: self.default_port() })
     }
 
-    fn by_nats(&self, target: NatsTarget) -> Result<Route, Failure> {
+    #[cfg(feature = "nats")]
+    fn by_nats(&self, target: NatsTarget) -> Result<Route, ConfigError> {
         Ok(Route::Nats(target, self.nats()?))
     }
 
@@ -94,17 +107,18 @@ impl Config {
     ///
     /// # Errors
     /// They are incomplete.
-    pub(crate) fn nats(&self) -> Result<NatsConfig, Failure> {
-        self.nats.clone().with_environment().map_err(|error| Failure::message(exit::USAGE, error))
+    pub fn nats(&self) -> Result<NatsConfig, ConfigError> {
+        self.nats.clone().with_environment().map_err(ConfigError::new)
     }
 
     /// The address of a configured target.
-    fn address(&self, target: &TargetConfig) -> Result<Route, Failure> {
-        match target.address.parse().map_err(|error: InvalidDestination| Failure::new(exit::USAGE, &error))? {
+    fn address(&self, target: &TargetConfig) -> Result<Route, ConfigError> {
+        match target.address.parse().map_err(|error: InvalidDestination| ConfigError::new(error.to_string()))? {
             Destination::Agent(address) => Ok(Route::Direct(address)),
+            #[cfg(feature = "nats")]
             Destination::Nats(address) => self.by_nats(address),
             Destination::Named(host) | Destination::Host(host) => Ok(self.at_default_port(&host)),
-            Destination::Local => Err(Failure::message(exit::USAGE, "local is not an address")),
+            Destination::Local => Err(ConfigError::new("local is not an address")),
         }
     }
 
@@ -118,8 +132,8 @@ impl Config {
         &self,
         route: Route,
         named: Option<&TargetConfig>,
-        args: &ConnectArgs,
-    ) -> Result<ResolvedTarget, Failure> {
+        args: &Overrides,
+    ) -> Result<ResolvedTarget, ConfigError> {
         let route = at_port(route, args.port)?;
         check_queue(&route, args.queue)?;
         let options = ConnectOptions {
@@ -139,13 +153,19 @@ impl Config {
         Ok(ResolvedTarget { route, options, queue: args.queue, user, unconfigured: None, configured })
     }
 
-    pub(crate) fn connect_timeout(&self, named: Option<&TargetConfig>, args: &ConnectArgs) -> Duration {
+    /// Timeout for connecting to what the configuration does not name.
+    pub fn default_connect_timeout(&self, overrides: impl Into<Overrides>) -> Duration {
+        self.connect_timeout(None, &overrides.into())
+    }
+
+    fn connect_timeout(&self, named: Option<&TargetConfig>, args: &Overrides) -> Duration {
         let timeout = args.connect_timeout.or(named.and_then(|named| named.connect_timeout));
         timeout.or(self.defaults.connect_timeout).unwrap_or(CONNECT_TIMEOUT)
     }
 
     /// Fills in every target's credentials and settings from flags, environment and defaults.
-    pub(crate) fn effective(mut self, args: &ConnectArgs) -> Self {
+    pub fn effective(mut self, overrides: impl Into<Overrides>) -> Self {
+        let args = &overrides.into();
         let whole = self.clone();
         for target in self.targets.values_mut() {
             let Credentials { cert, key, ca, server_name } = whole.credentials_of(Some(target), args);
@@ -165,7 +185,7 @@ impl Config {
         self
     }
 
-    fn tls(&self, named: Option<&TargetConfig>, args: &ConnectArgs) -> Result<Option<TlsOptions>, Failure> {
+    fn tls(&self, named: Option<&TargetConfig>, args: &Overrides) -> Result<Option<TlsOptions>, ConfigError> {
         let Credentials { cert, key, ca, server_name } = self.credentials_of(named, args);
         match (cert, key, ca) {
             (None, None, None) => Ok(None),
@@ -176,13 +196,13 @@ impl Config {
                 let text = "--cert, --key and --ca must be given together";
                 let file = locate().map(|(file, _)| file.display().to_string()).unwrap_or_default();
                 let hint = format!("missing: {}, as flags or in {file}", missing.join(" and "));
-                Err(Failure::message(exit::USAGE, text).hint(Some(hint)))
+                Err(ConfigError::new(text).with_hint(Some(hint)))
             }
         }
     }
 
     /// The credentials from flags, environment and configuration.
-    fn credentials_of(&self, named: Option<&TargetConfig>, args: &ConnectArgs) -> Credentials {
+    fn credentials_of(&self, named: Option<&TargetConfig>, args: &Overrides) -> Credentials {
         let path = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
         let given = Credentials {
             cert: path(&args.cert),
@@ -210,24 +230,25 @@ impl Config {
 }
 
 /// The address with another port, if one is given.
-fn at_port(route: Route, port: Option<u16>) -> Result<Route, Failure> {
+fn at_port(route: Route, port: Option<u16>) -> Result<Route, ConfigError> {
     let refused = |port: u16, other: &dyn fmt::Display| {
-        Err(Failure::message(exit::USAGE, format!("port {port}: {other} is not an address with a port to replace")))
+        Err(ConfigError::new(format!("port {port}: {other} is not an address with a port to replace")))
     };
     match (route, port) {
         (Route::Direct(Target::Tcp { host, .. }), Some(port)) => Ok(Route::Direct(Target::Tcp { host, port })),
         (Route::Direct(other), Some(port)) => refused(port, &other),
+        #[cfg(feature = "nats")]
         (Route::Nats(other, _), Some(port)) => refused(port, &other),
         (route, _) => Ok(route),
     }
 }
 
 /// Only a queue holds commands for an agent that is away.
-fn check_queue(route: &Route, queue: Option<Duration>) -> Result<(), Failure> {
+fn check_queue(route: &Route, queue: Option<Duration>) -> Result<(), ConfigError> {
     match (route, queue) {
         (Route::Local | Route::Direct(_), Some(_)) => {
-            Err(Failure::message(exit::USAGE, "--queue is for targets behind a NATS server: nats://SERVER/AGENT")
-                .hint(Some("commands for other agents wait in no queue")))
+            Err(ConfigError::new("--queue is for targets behind a NATS server: nats://SERVER/AGENT")
+                .with_hint(Some("commands for other agents wait in no queue".to_owned())))
         }
         _ => Ok(()),
     }
@@ -235,10 +256,10 @@ fn check_queue(route: &Route, queue: Option<Duration>) -> Result<(), Failure> {
 
 impl Route {
     /// The address that is dialled.
-    pub(crate) fn direct(&self) -> Option<&Target> {
+    pub fn direct(&self) -> Option<&Target> {
         match self {
             Self::Direct(target) => Some(target),
-            Self::Local | Self::Nats(..) => None,
+            _ => None,
         }
     }
 }

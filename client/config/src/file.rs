@@ -6,75 +6,106 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::syntax::nodeset::Groups;
-use crate::syntax::{Destination, nodeset, parse_duration, parse_timeout};
+use crate::nodeset::Groups;
+use crate::{Destination, nodeset, parse_duration, parse_timeout};
 
 /// The whole file.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Config {
-    pub(crate) defaults: Defaults,
-    pub(crate) credentials: BTreeMap<String, Credentials>,
-    pub(crate) targets: BTreeMap<String, TargetConfig>,
-    pub(crate) groups: BTreeMap<String, Vec<String>>,
-    pub(crate) nats: NatsConfig,
+pub struct Config {
+    /// Settings for every target that does not override them.
+    pub defaults: Defaults,
+    /// Credentials by name.
+    pub credentials: BTreeMap<String, Credentials>,
+    /// Agents by name.
+    pub targets: BTreeMap<String, TargetConfig>,
+    /// Sets of hosts by name.
+    pub groups: BTreeMap<String, Vec<String>>,
+    /// For NATS servers.
+    pub nats: NatsConfig,
 }
 
 /// Settings for every target that does not override them.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Defaults {
-    pub(crate) credentials: Option<String>,
-    pub(crate) cert: Option<PathBuf>,
-    pub(crate) key: Option<PathBuf>,
-    pub(crate) ca: Option<PathBuf>,
-    pub(crate) server_name: Option<String>,
+pub struct Defaults {
+    /// The name of credentials.
+    pub credentials: Option<String>,
+    /// PEM: the certificate.
+    pub cert: Option<PathBuf>,
+    /// PEM: its private key.
+    pub key: Option<PathBuf>,
+    /// PEM: the CA of the other side.
+    pub ca: Option<PathBuf>,
+    /// The name in the agent's certificate.
+    pub server_name: Option<String>,
+    /// Timeout for connecting.
     #[serde(deserialize_with = "duration", serialize_with = "as_text")]
-    pub(crate) connect_timeout: Option<Duration>,
-    pub(crate) user: Option<String>,
+    pub connect_timeout: Option<Duration>,
+    /// The user that commands run as.
+    pub user: Option<String>,
     /// Port of hosts given without one.
-    pub(crate) port: Option<u16>,
-    pub(crate) fanout: Option<usize>,
+    pub port: Option<u16>,
+    /// How many hosts are worked on at once.
+    pub fanout: Option<usize>,
     /// How long before a certificate expires the caller is warned; 0: never.
     #[serde(deserialize_with = "any_duration", serialize_with = "as_text")]
-    pub(crate) expiry_warning: Option<Duration>,
+    pub expiry_warning: Option<Duration>,
 }
 
 /// The client certificate and the trusted CA.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Credentials {
-    pub(crate) cert: Option<PathBuf>,
-    pub(crate) key: Option<PathBuf>,
-    pub(crate) ca: Option<PathBuf>,
-    pub(crate) server_name: Option<String>,
+pub struct Credentials {
+    /// PEM: the certificate.
+    pub cert: Option<PathBuf>,
+    /// PEM: its private key.
+    pub key: Option<PathBuf>,
+    /// PEM: the CA of the other side.
+    pub ca: Option<PathBuf>,
+    /// The name in the agent's certificate.
+    pub server_name: Option<String>,
 }
 
 /// A named agent.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, expecting = "a table: write [targets.NAME] and below it address = \"...\"")]
-pub(crate) struct TargetConfig {
-    pub(crate) address: String,
-    pub(crate) credentials: Option<String>,
-    pub(crate) cert: Option<PathBuf>,
-    pub(crate) key: Option<PathBuf>,
-    pub(crate) ca: Option<PathBuf>,
-    pub(crate) server_name: Option<String>,
+pub struct TargetConfig {
+    /// Where it is.
+    pub address: String,
+    /// The name of credentials.
+    pub credentials: Option<String>,
+    /// PEM: the certificate.
+    pub cert: Option<PathBuf>,
+    /// PEM: its private key.
+    pub key: Option<PathBuf>,
+    /// PEM: the CA of the other side.
+    pub ca: Option<PathBuf>,
+    /// The name in the agent's certificate.
+    pub server_name: Option<String>,
+    /// Timeout for connecting.
     #[serde(default, deserialize_with = "duration", serialize_with = "as_text")]
-    pub(crate) connect_timeout: Option<Duration>,
-    pub(crate) user: Option<String>,
+    pub connect_timeout: Option<Duration>,
+    /// The user that commands run as.
+    pub user: Option<String>,
 }
 
 /// The caller's credentials for NATS servers.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct NatsConfig {
-    pub(crate) creds: Option<PathBuf>,
-    pub(crate) nkey: Option<PathBuf>,
-    pub(crate) ca: Option<PathBuf>,
-    pub(crate) cert: Option<PathBuf>,
-    pub(crate) key: Option<PathBuf>,
-    pub(crate) signing_key: Option<PathBuf>,
+pub struct NatsConfig {
+    /// A file with a user's JWT and seed.
+    pub creds: Option<PathBuf>,
+    /// A file with a seed.
+    pub nkey: Option<PathBuf>,
+    /// PEM: the CA of the other side.
+    pub ca: Option<PathBuf>,
+    /// PEM: the certificate.
+    pub cert: Option<PathBuf>,
+    /// PEM: its private key.
+    pub key: Option<PathBuf>,
+    /// A file with the seed that signs requests.
+    pub signing_key: Option<PathBuf>,
 }
 
 impl NatsConfig {
@@ -82,7 +113,7 @@ impl NatsConfig {
     ///
     /// # Errors
     /// Only one of two that belong together is given.
-    pub(super) fn with_environment(self) -> Result<Self, String> {
+    pub(crate) fn with_environment(self) -> Result<Self, String> {
         let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let path = |name| text(name).map(PathBuf::from);
         let (creds, nkey) = (path("TELEXEC_NATS_CREDS"), path("TELEXEC_NATS_NKEY"));
@@ -129,7 +160,7 @@ fn as_text<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<
 
 impl Config {
     /// Makes paths absolute and rejects invalid values.
-    pub(super) fn validate(&mut self, file: &Path) -> Result<(), String> {
+    pub(crate) fn validate(&mut self, file: &Path) -> Result<(), String> {
         self.resolve_paths(file);
         let Defaults { credentials, fanout, port, .. } = &self.defaults;
         self.check_credentials(credentials.as_ref()).map_err(|error| format!("defaults.credentials: {error}"))?;
@@ -201,8 +232,8 @@ fn check_name(name: &str) -> Result<(), String> {
 
 fn check_address(address: &str) -> Result<(), String> {
     match address.parse() {
-        Ok(Destination::Agent(_) | Destination::Nats(_) | Destination::Named(_) | Destination::Host(_)) => Ok(()),
         Ok(Destination::Local) => Err("local is not an address".to_owned()),
+        Ok(_) => Ok(()),
         Err(error) => Err(error.to_string()),
     }
 }

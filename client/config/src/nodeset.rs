@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 
 /// Limits mistakes such as `web[1-999999999]`.
-pub(crate) const MAX_HOSTS: usize = 100_000;
+pub const MAX_HOSTS: usize = 100_000;
 
 /// Groups are expanded recursively.
 const MAX_NESTED: usize = 200;
 
 /// Groups of hosts by name.
-pub(crate) trait Groups {
+pub trait Groups {
     /// The members of a group, each a set of hosts; `None` if there is no such group.
     fn group(&self, name: &str) -> Option<Vec<String>>;
 }
@@ -17,13 +17,13 @@ pub(crate) trait Groups {
 /// The text is not a valid set of hosts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct InvalidHostSet(String);
+pub struct InvalidHostSet(String);
 
 /// Expands a set to its hosts, without duplicates, in the order of the text.
 ///
 /// # Errors
 /// Invalid syntax, an unknown group, or too many hosts.
-pub(crate) fn expand(text: &str, groups: &dyn Groups) -> Result<Vec<String>, InvalidHostSet> {
+pub fn expand(text: &str, groups: &dyn Groups) -> Result<Vec<String>, InvalidHostSet> {
     let mut hosts = Hosts::default();
     expand_into(text, groups, &mut Vec::new(), &mut hosts)?;
     Ok(hosts.list)
@@ -79,7 +79,7 @@ fn expand_into(
 ///
 /// # Errors
 /// A bracket is not closed.
-pub(crate) fn elements(text: &str) -> Result<Vec<&str>, InvalidHostSet> {
+pub fn elements(text: &str) -> Result<Vec<&str>, InvalidHostSet> {
     let mut depth = 0_u32;
     for c in text.chars() {
         depth = match (c, depth) {
