@@ -28,6 +28,7 @@ mod memory;
 mod metrics;
 mod nats;
 mod policy;
+mod python;
 mod races;
 mod reapi;
 mod refusals;

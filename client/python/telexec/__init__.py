@@ -1,1 +1,67 @@
-"""telexec for Python: `telexec.dask` has Dask clusters on machines that telexec reaches."""
+"""Runs commands on other machines, by way of telexec's agents.
+
+    agent = telexec.connect("web1")
+    print(agent.run("uname -a", text=True).stdout)
+
+`telexec.aio` is the same for asyncio. `telexec.dask` has Dask clusters, `telexec.inspect` is a sandbox of Inspect.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._blocking import Agent, Execution, Files, Watch, connect
+    from ._command import Options, Result
+    from ._errors import (
+        CommandFailed,
+        Error,
+        FileError,
+        Invalid,
+        Lost,
+        NotFound,
+        NotStarted,
+        Refused,
+        TimedOut,
+        Unreachable,
+    )
+    from ._telexec import Event, Exit, FileChange, FileInfo, Info, Limits, Usage
+
+__all__ = [
+    "Agent",
+    "CommandFailed",
+    "Error",
+    "Event",
+    "Execution",
+    "Exit",
+    "FileChange",
+    "FileError",
+    "FileInfo",
+    "Files",
+    "Info",
+    "Invalid",
+    "Limits",
+    "Lost",
+    "NotFound",
+    "NotStarted",
+    "Options",
+    "Refused",
+    "Result",
+    "TimedOut",
+    "Unreachable",
+    "Usage",
+    "Watch",
+    "connect",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # not at once: `telexec.dask` needs the program alone, and runs from a checkout without the extension module
+    if name in __all__:
+        for module in ("_errors", "_command", "_blocking", "_telexec"):
+            found = getattr(importlib.import_module(f".{module}", __name__), name, None)
+            if found is not None:
+                globals()[name] = found
+                return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

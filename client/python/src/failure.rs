@@ -1,0 +1,146 @@
+//! Errors as the exceptions of `telexec._errors`.
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use telexec_client::ConnectError;
+use telexec_config::{ConfigError, InvalidDestination};
+use telexec_executor::text::error_chain;
+use telexec_executor::{ExecutorError, FilePath, InvalidCommand, SpawnStage};
+
+use crate::values::path_to_python;
+
+/// Why a call failed: an exception that is yet to be raised.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    /// Its class in `telexec._errors`.
+    class: &'static str,
+    message: String,
+    /// Of a file: the error number, and the path.
+    file: Option<(i32, FilePath)>,
+    /// Of a command that could not be started: the step, and the error number.
+    spawn: Option<(SpawnStage, i32)>,
+}
+
+impl Failure {
+    pub(crate) fn new(class: &'static str, message: impl Into<String>) -> Self {
+        Self { class, message: message.into(), file: None, spawn: None }
+    }
+
+    pub(crate) fn forked(pid: u32) -> Self {
+        let text =
+            format!("this was made by process {pid}, of which this one is a fork: call telexec.connect() again here");
+        Self::new("Error", text)
+    }
+
+    pub(crate) fn exiting() -> Self {
+        Self::new("Error", "the interpreter is exiting: nothing can be asked any more")
+    }
+
+    /// Output of a command is missing.
+    pub(crate) fn gap(position: u64) -> Self {
+        Self::new("Lost", format!("output before position {position} is not kept by the agent any more"))
+    }
+}
+
+impl From<ExecutorError> for Failure {
+    fn from(error: ExecutorError) -> Self {
+        use ExecutorError as E;
+        let class = match &error {
+            E::File(file) => {
+                let file = Some((file.errno, file.path.clone()));
+                return Self { file, ..Self::new("FileError", error.to_string()) };
+            }
+            E::Spawn(spawn) => {
+                let spawn = Some((spawn.stage, spawn.errno));
+                return Self { spawn, ..Self::new("NotStarted", error.to_string()) };
+            }
+            E::Invalid(_) => "Invalid",
+            E::Unauthenticated { .. } | E::Denied { .. } => "Refused",
+            E::Unsupported { .. }
+            | E::Exhausted { .. }
+            | E::AlreadyExists(_)
+            | E::AlreadyRunning(_)
+            | E::ShuttingDown => "NotStarted",
+            E::NotFound(_) => "NotFound",
+            E::Unreachable { .. } | E::Untrusted { .. } => "Unreachable",
+            E::Lost { .. } => "Lost",
+            E::Corrupted { .. }
+            | E::NoUpload(_)
+            | E::FailedPrecondition { .. }
+            | E::OutOfRange { .. }
+            | E::DeadlineExceeded
+            | E::Internal(_) => "Error",
+        };
+        Self::new(class, error_chain(&error))
+    }
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
+        let text = error_chain(&error);
+        match error {
+            ConnectError::TlsRequired { .. } => Self::new("Unreachable", format!("{text}: give cert, key and ca")),
+            ConnectError::Credentials { .. } => Self::new("Invalid", text),
+            _ => Self::new("Unreachable", text),
+        }
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        let hint = error.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+        Self::new("Invalid", error.message + &hint)
+    }
+}
+
+impl From<InvalidCommand> for Failure {
+    fn from(error: InvalidCommand) -> Self {
+        Self::new("Invalid", error.to_string())
+    }
+}
+
+impl From<InvalidDestination> for Failure {
+    fn from(error: InvalidDestination) -> Self {
+        match error {
+            // what the command line says of these is of no use here
+            InvalidDestination::User { host, .. } => Self::new(
+                "Invalid",
+                format!("a target has no user: connect to {host:?}, and give user= to run() or start()"),
+            ),
+            InvalidDestination::Several(text) => Self::new("Invalid", format!("{text:?} is not one target")),
+            error => Self::new("Invalid", error.to_string()),
+        }
+    }
+}
+
+impl From<Failure> for PyErr {
+    fn from(failure: Failure) -> Self {
+        Python::attach(|py| failure.raised(py).unwrap_or_else(|error| error))
+    }
+}
+
+impl Failure {
+    fn raised(self, py: Python<'_>) -> PyResult<PyErr> {
+        let errors = py.import("telexec._errors")?;
+        let class = errors.getattr(self.class)?;
+        if let Some((errno, path)) = self.file {
+            let arguments = PyDict::new(py);
+            arguments.set_item("errno", errno)?;
+            arguments.set_item("path", path_to_python(py, &path)?)?;
+            let error = errors.getattr("_file_error")?.call((self.message,), Some(&arguments))?;
+            return Ok(PyErr::from_value(error));
+        }
+        let error = class.call1((self.message,))?;
+        if let Some((stage, errno)) = self.spawn {
+            error.setattr("stage", stage.as_str())?;
+            error.setattr("errno", errno)?;
+        }
+        Ok(PyErr::from_value(error))
+    }
+}
+
+/// What a bug would look like.
+pub(crate) fn poisoned<T>(_: T) -> PyErr {
+    PyRuntimeError::new_err("an earlier call into telexec panicked")
+}

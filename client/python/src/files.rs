@@ -1,0 +1,183 @@
+//! Files of an agent's machine.
+
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use telexec_client::RemoteFiles;
+use telexec_executor::{
+    DirectoryQuery, ExecutorError, FileInfo, FilePath, FilePiece, FilePieces, FileRange, FileTarget, Files as _,
+    Watched, WatchedFiles, WriteOptions,
+};
+use tokio::sync::{Mutex, watch};
+
+use crate::call::Call;
+use crate::failure::Failure;
+use crate::owned::Owned;
+use crate::values;
+
+/// A request has at most this much.
+const PIECE_BYTES: usize = 256 * 1024;
+
+/// The files of a machine.
+#[pyclass(frozen, module = "telexec._telexec")]
+pub(crate) struct Files {
+    files: Owned<RemoteFiles>,
+    /// Opens what names no user.
+    user: Option<String>,
+}
+
+#[pymethods]
+impl Files {
+    #[pyo3(signature = (path, *, user=None, offset=0, length=0))]
+    fn read(&self, py: Python<'_>, path: PathBuf, user: Option<String>, offset: u64, length: u64) -> PyResult<Call> {
+        let (files, file) = self.file(path, user)?;
+        let range = FileRange { offset, length, ..FileRange::default() };
+        Call::with(py, async move { read_all(files, file, range).await }, |py, data| {
+            Ok(PyBytes::new(py, &data).into_any().unbind())
+        })
+    }
+
+    #[pyo3(signature = (path, data, *, user=None, mode=None, make_parents=false, exclusive=false))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords")]
+    fn write(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        data: Vec<u8>,
+        user: Option<String>,
+        mode: Option<u32>,
+        make_parents: bool,
+        exclusive: bool,
+    ) -> PyResult<Call> {
+        let (files, file) = self.file(path, user)?;
+        let options = WriteOptions { mode, make_parents, exclusive, ..WriteOptions::default() };
+        let work = async move { Ok(files.write(file, options, pieces(data.into())).await?.info) };
+        Call::with(py, work, to_python)
+    }
+
+    #[pyo3(signature = (path, *, user=None))]
+    fn list(&self, py: Python<'_>, path: PathBuf, user: Option<String>) -> PyResult<Call> {
+        let (files, file) = self.file(path, user)?;
+        Call::with(py, async move { list_all(files, file).await }, |py, entries| {
+            let entries: PyResult<Vec<_>> = entries.into_iter().map(|entry| values::FileInfo::new(py, entry)).collect();
+            Ok(entries?.into_pyobject(py)?.unbind())
+        })
+    }
+
+    #[pyo3(signature = (path, *, user=None))]
+    fn info(&self, py: Python<'_>, path: PathBuf, user: Option<String>) -> PyResult<Call> {
+        let (files, file) = self.file(path, user)?;
+        Call::with(py, async move { Ok(files.info(file).await?) }, to_python)
+    }
+
+    #[pyo3(signature = (path, *, user=None, recursive=false))]
+    fn remove(&self, py: Python<'_>, path: PathBuf, user: Option<String>, recursive: bool) -> PyResult<Call> {
+        let (files, file) = self.file(path, user)?;
+        Call::new(py, async move { Ok(files.remove(file, recursive).await?) })
+    }
+
+    #[pyo3(signature = (path, *, user=None, recursive=false))]
+    fn watch(&self, py: Python<'_>, path: PathBuf, user: Option<String>, recursive: bool) -> PyResult<Call> {
+        let (files, file) = self.file(path, user)?;
+        Call::new(py, async move {
+            let changes = Mutex::new(Some(files.watch(file, recursive).await?));
+            Ok(Watch(Owned::new(Arc::new(Watching { changes, closed: watch::Sender::new(false) }))))
+        })
+    }
+}
+
+impl Files {
+    pub(crate) fn new(files: RemoteFiles, user: Option<String>) -> Self {
+        Self { files: Owned::new(files), user }
+    }
+
+    fn file(&self, path: PathBuf, user: Option<String>) -> PyResult<(RemoteFiles, FileTarget)> {
+        let path = FilePath::new(path.into_os_string().into_vec());
+        Ok((self.files.get()?.clone(), FileTarget { path, user: user.or_else(|| self.user.clone()) }))
+    }
+}
+
+fn to_python(py: Python<'_>, info: FileInfo) -> PyResult<Py<PyAny>> {
+    Ok(values::FileInfo::new(py, info)?.into_pyobject(py)?.into_any().unbind())
+}
+
+async fn read_all(files: RemoteFiles, file: FileTarget, range: FileRange) -> Result<Vec<u8>, Failure> {
+    let mut content = files.read(file, range).await?;
+    let mut data = Vec::new();
+    while let Some(piece) = content.pieces.next().await {
+        match piece? {
+            FilePiece::Data(piece) => data.extend_from_slice(&piece),
+            FilePiece::Hole(length) => data.resize(data.len() + usize::try_from(length).unwrap_or_default(), 0),
+            FilePiece::End { .. } => return Ok(data),
+        }
+    }
+    Err(Failure::new("Lost", "the file did not arrive to its end"))
+}
+
+fn pieces(data: Bytes) -> FilePieces {
+    let rest = |mut data: Bytes| {
+        let piece = data.split_to(data.len().min(PIECE_BYTES));
+        (!piece.is_empty()).then(|| (Ok(FilePiece::Data(piece)), data))
+    };
+    stream::unfold(data, move |data| std::future::ready(rest(data))).boxed()
+}
+
+async fn list_all(files: RemoteFiles, directory: FileTarget) -> Result<Vec<FileInfo>, Failure> {
+    let (mut entries, mut query) = (Vec::new(), DirectoryQuery::default());
+    loop {
+        let page = files.list(directory.clone(), query.clone()).await?;
+        entries.extend(page.entries);
+        if page.next_page_token.is_empty() {
+            return Ok(entries);
+        }
+        query.page_token = page.next_page_token;
+    }
+}
+
+/// Files that are watched. Dropping it ends the watch.
+#[pyclass(frozen, module = "telexec._telexec")]
+pub(crate) struct Watch(Owned<Arc<Watching>>);
+
+struct Watching {
+    /// `None`: closed.
+    changes: Mutex<Option<WatchedFiles>>,
+    closed: watch::Sender<bool>,
+}
+
+impl Watching {
+    async fn next(&self) -> Result<Option<Watched>, ExecutorError> {
+        let mut closed = self.closed.subscribe();
+        let mut changes = self.changes.lock().await;
+        let Some(changes) = changes.as_mut() else { return Ok(None) };
+        tokio::select! {
+            change = changes.next() => change.transpose(),
+            _ = closed.wait_for(|closed| *closed) => Ok(None),
+        }
+    }
+}
+
+#[pymethods]
+impl Watch {
+    /// The next change; `None`: the watch was closed.
+    fn next(&self, py: Python<'_>) -> PyResult<Call> {
+        let watching = Arc::clone(self.0.get()?);
+        Call::with(py, async move { Ok(watching.next().await?) }, |py, change| {
+            let change = change.map(|change| values::FileChange::new(py, &change)).transpose()?;
+            Ok(change.into_pyobject(py)?.unbind())
+        })
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<Call> {
+        let watching = Arc::clone(self.0.get()?);
+        Call::new(py, async move {
+            watching.closed.send_replace(true);
+            watching.changes.lock().await.take();
+            Ok(())
+        })
+    }
+}

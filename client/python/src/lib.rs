@@ -1,0 +1,45 @@
+//! The extension module `telexec._telexec`: telexec's client for Python.
+//!
+//! It has few methods. Each returns a [`call::Call`], for which Python waits blocking or in asyncio; the modules in
+//! `telexec/` make the API for users of that.
+
+mod agent;
+mod call;
+mod command;
+mod deliver;
+mod execution;
+mod failure;
+mod files;
+mod gather;
+mod input;
+mod owned;
+mod process;
+mod values;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _telexec {
+    use pyo3::prelude::*;
+
+    /// Every thread of this module ends before the interpreter does.
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.py().import("atexit")?.call_method1("register", (module.getattr("shut_down")?,)).map(drop)
+    }
+
+    #[pymodule_export]
+    use crate::agent::{Agent, connect};
+    #[pymodule_export]
+    use crate::call::Call;
+    #[pymodule_export]
+    use crate::command::{Command, Limits};
+    #[pymodule_export]
+    use crate::execution::Execution;
+    #[pymodule_export]
+    use crate::files::{Files, Watch};
+    #[pymodule_export]
+    use crate::process::shut_down;
+    #[pymodule_export]
+    use crate::values::{Event, Exit, FileChange, FileInfo, Info, Usage};
+}

@@ -1,0 +1,113 @@
+"""Commands and what came of them, for both kinds of API."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, AnyStr, Generic, TypedDict, Union
+
+from . import _telexec
+from ._errors import CommandFailed, TimedOut
+from ._telexec import Exit, Limits
+
+#: A shell's text, or a program and its arguments.
+Program = Union[str, Sequence[str]]
+
+#: Of an error message: the last line that the command wrote to standard error.
+_MAX_LINE = 200
+
+
+class Options(TypedDict, total=False):
+    """How a command is run. What is not given is as the agent's configuration says."""
+
+    #: Seconds until it is ended, with the cause "timed_out".
+    timeout: float
+    #: Added to the environment of the agent's configuration.
+    env: Mapping[str, str]
+    #: Only `env`, and nothing else.
+    clear_env: bool
+    #: An absolute path.
+    cwd: str
+    #: Who it runs as.
+    user: str
+    limits: Limits
+    #: It runs on when nobody follows it any more.
+    detach: bool
+    #: Standard error goes where standard output goes: one stream, in the order of writing.
+    merge: bool
+    #: For text: a name or a path, such as "sh".
+    shell: str
+    login: bool
+    #: Runs on a terminal of so many columns and rows.
+    terminal: tuple[int, int]
+    #: Seconds from SIGTERM to SIGKILL when it is ended.
+    kill_grace: float
+    #: Processes that it leaves behind are ended with it, after a normal exit too.
+    kill_descendants: bool
+    #: Bytes of output after which the rest is dropped.
+    max_output: int
+    labels: Mapping[str, str]
+    #: Why, for the audit log.
+    reason: str
+    #: Names the execution. The same command under the same id runs once.
+    id: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Result(Generic[AnyStr]):
+    """A command that was run to its end."""
+
+    #: -1: it has none, see `cause`.
+    exit_code: int
+    stdout: AnyStr
+    stderr: AnyStr
+    #: "exited", "signaled", "timed_out", "cancelled", "out_of_memory", "deadline_exceeded" or "agent_shutdown".
+    cause: str
+    #: The signal that ended it, such as "SIGKILL".
+    signal: str | None
+    #: Times, memory and what else is known.
+    exit: Exit = dataclasses.field(repr=False)
+
+    def check(self) -> Result[AnyStr]:
+        """Itself, if the exit code is 0; otherwise raises `CommandFailed` or `TimedOut`."""
+        if self.exit_code == 0:
+            return self
+        if self.cause in ("timed_out", "deadline_exceeded"):
+            raise TimedOut(f"the command timed out after {self.exit.wall_time:.1f} s", self)
+        if self.cause == "exited":
+            text = f"the command exited with code {self.exit_code}"
+        else:
+            text = f"the command ended: {self.cause.replace('_', ' ')}" + (f" by {self.signal}" if self.signal else "")
+        raise CommandFailed(text + self._last_line(), self)
+
+    def _last_line(self) -> str:
+        text = _text(self.stderr)
+        lines = text.rstrip().splitlines()
+        return f": {lines[-1][:_MAX_LINE]}" if lines else ""
+
+
+def _text(data: str | bytes) -> str:
+    return data if isinstance(data, str) else data.decode(errors="replace")
+
+
+def _bytes(data: str | bytes | bytearray | memoryview) -> bytes:
+    return data.encode() if isinstance(data, str) else bytes(data)
+
+
+def _command(program: Program, input: str | bytes | None, options: Options, interactive: bool) -> _telexec.Command:
+    data = None if input is None else _bytes(input)
+    return _telexec.Command(program, input=data, interactive=interactive and input is None, **options)
+
+
+def _result(ended: tuple[Exit, bytes, bytes], check: bool, text: bool) -> Result[Any]:
+    exit, stdout, stderr = ended
+    result: Result[Any]
+    if text:
+        result = Result(exit.exit_code, _text(stdout), _text(stderr), exit.cause, exit.signal, exit)
+    else:
+        result = Result(exit.exit_code, stdout, stderr, exit.cause, exit.signal, exit)
+    return result.check() if check else result
+
+
+def _signal(signal: str | int) -> str:
+    return signal if isinstance(signal, str) else str(int(signal))

@@ -1,0 +1,108 @@
+"""What can go wrong. The extension module raises these too."""
+
+from __future__ import annotations
+
+import asyncio
+import errno as _errno
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._command import Result
+
+
+class Error(Exception):
+    """What telexec raises."""
+
+
+class Invalid(Error, ValueError):
+    """A target, a command or the configuration is malformed: nothing was asked of an agent."""
+
+
+class Refused(Error):
+    """The agent does not let this caller do that."""
+
+
+class NotStarted(Error):
+    """The command could not be started: nothing ran."""
+
+    #: The step that failed on the agent's machine, such as "exec", "chdir" or "user"; `None`: it came to no step.
+    stage: str | None = None
+    #: The system's error number of that step.
+    errno: int | None = None
+
+
+class Unreachable(Error):
+    """The agent could not be reached, or does not trust this side, or this side not it: nothing ran."""
+
+
+class Lost(Error):
+    """The connection was lost, and did not come back in time: what became of the command is not known."""
+
+
+class NotFound(Error, LookupError):
+    """There is no such execution of this caller, or it is forgotten."""
+
+
+class FileError(Error, OSError):
+    """Something could not be done with a file. `errno` and `filename` say what, as of `OSError`.
+
+    It is a `FileNotFoundError`, `FileExistsError`, `PermissionError`, `IsADirectoryError` or `NotADirectoryError` too, where
+    the agent's machine says so.
+    """
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class CommandFailed(Error):
+    """A command has not exited with code 0, and `check=True` was given; `result` has its output."""
+
+    def __init__(self, message: str, result: Result[Any]):
+        super().__init__(message)
+        self.result = result
+
+
+class TimedOut(CommandFailed):
+    """Its timeout ended the command, and `check=True` was given; `result` has the output until then."""
+
+
+class _FileNotFound(FileError, FileNotFoundError): ...
+
+
+class _FileExists(FileError, FileExistsError): ...
+
+
+class _PermissionDenied(FileError, PermissionError): ...
+
+
+class _IsADirectory(FileError, IsADirectoryError): ...
+
+
+class _NotADirectory(FileError, NotADirectoryError): ...
+
+
+_FILE_ERRORS: dict[int, type[FileError]] = {
+    _errno.ENOENT: _FileNotFound,
+    _errno.EEXIST: _FileExists,
+    _errno.EACCES: _PermissionDenied,
+    _errno.EPERM: _PermissionDenied,
+    _errno.EISDIR: _IsADirectory,
+    _errno.ENOTDIR: _NotADirectory,
+}
+
+
+def _file_error(message: str, *, errno: int, path: str) -> FileError:
+    error = _FILE_ERRORS.get(errno, FileError)(message)
+    error.errno, error.strerror, error.filename = errno, os.strerror(errno), path
+    return error
+
+
+def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    """Gives a future its result, unless it was cancelled."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,116 @@
+"""Connections that are lost."""
+
+import pathlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from conftest import MARK, Daemon, processes, until
+
+import telexec
+
+CUTS = 10
+LINES = 100_000
+PART = b"".join(b"%d\n" % number for number in range(1, LINES + 1))
+
+
+class Proxy:
+    """A Unix socket whose connections can be cut."""
+
+    def __init__(self, path: pathlib.Path, to: pathlib.Path):
+        self.uri = f"unix://{path}"
+        self.to = to
+        self.connections: list[socket.socket] = []
+        self.accepted = 0
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            far = socket.socket(socket.AF_UNIX)
+            far.connect(str(self.to))
+            self.connections += [near, far]
+            self.accepted += 1
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self._copy, args=(one, other), daemon=True).start()
+
+    def _copy(self, one: socket.socket, other: socket.socket) -> None:
+        try:
+            while data := one.recv(65536):
+                other.sendall(data)
+        except OSError:
+            pass
+        for end in (one, other):
+            end.close()
+
+    def cut(self) -> None:
+        connections, self.connections = self.connections, []
+        for connection in connections:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.cut()
+
+
+@pytest.fixture
+def proxy(daemon: Daemon, tmp_path: pathlib.Path) -> Iterator[Proxy]:
+    proxy = Proxy(tmp_path / "proxy.sock", daemon.socket)
+    yield proxy
+    proxy.close()
+
+
+def test_output_is_exact_through_ten_cuts(proxy: Proxy) -> None:
+    agent = telexec.connect(proxy.uri)
+    parts: list[bytes] = []
+    with agent.start(f"for part in $(seq {CUTS + 1}); do seq {LINES}; sleep 0.3; done") as execution:
+        for cuts in range(CUTS):
+            while sum(map(len, parts)) <= cuts * len(PART):
+                parts.append(next(execution).data)
+            # in the middle of a part, or between two: what follows comes by another connection
+            proxy.cut()
+        parts += [event.data for event in execution]
+        assert execution.wait().exit_code == 0
+    assert proxy.accepted > CUTS
+    assert b"".join(parts) == PART * (CUTS + 1)
+
+
+def test_input_is_exact_through_cuts(proxy: Proxy) -> None:
+    agent = telexec.connect(proxy.uri)
+    with agent.start(["sha256sum"]) as execution:
+        for number in range(CUTS):
+            execution.write(b"%d\n" % number * 50_000)
+            proxy.cut()
+        execution.close_input()
+        output = b"".join(event.data for event in execution)
+    text = b"".join(b"%d\n" % number * 50_000 for number in range(CUTS))
+    assert output == telexec.connect(proxy.uri).run(["sha256sum"], input=text).stdout
+
+
+def test_a_run_survives_cuts(proxy: Proxy) -> None:
+    agent = telexec.connect(proxy.uri)
+    agent.run("true")
+    cutting = [threading.Timer(0.2 * number, proxy.cut) for number in range(1, 6)]
+    for timer in cutting:
+        timer.start()
+    result = agent.run("for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.2; done", text=True)
+    assert result.stdout.split() == [str(number) for number in range(1, 9)]
+
+
+def test_leaving_a_block_behind_a_cut_ends_the_command(proxy: Proxy, mark: str) -> None:
+    agent = telexec.connect(proxy.uri)
+    with agent.start("echo ready; sleep 1000", env={MARK: mark}) as execution:
+        next(execution)
+        proxy.cut()
+    until(lambda: not processes(mark), "it is ended")

@@ -1,0 +1,41 @@
+"""Users' code passes mypy --strict, and mistakes do not."""
+
+import pathlib
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).parent
+
+
+def mypy(*words: str, directory: pathlib.Path) -> tuple[int, str]:
+    output = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir=/dev/null", *words],
+        capture_output=True, text=True, cwd=directory,
+    )  # fmt: skip
+    return output.returncode, output.stdout
+
+
+def test_a_program_passes(tmp_path: pathlib.Path) -> None:
+    code, said = mypy(str(HERE / "typed_example.py"), directory=tmp_path)
+    assert code == 0, said
+
+
+def test_mistakes_do_not_pass(tmp_path: pathlib.Path) -> None:
+    lines = [
+        'agent.run("true", tiemout=3)',
+        'agent.run("true", timeout="3")',
+        'agent.run("true", text=True).stdout.decode()',
+        "agent.run(3)",
+    ]
+    program = tmp_path / "mistakes.py"
+    program.write_text("import telexec\nagent = telexec.connect('web1')\n" + "\n".join(lines) + "\n")
+    code, said = mypy(str(program), directory=tmp_path)
+    assert code == 1
+    for number in range(len(lines)):
+        assert f"mistakes.py:{number + 3}: error" in said, said
+
+
+def test_the_package_passes(tmp_path: pathlib.Path) -> None:
+    code, said = mypy("-p", "telexec", "--exclude", "dask", directory=tmp_path)
+    said = "\n".join(line for line in said.splitlines() if "telexec/dask.py" not in line)
+    assert "error:" not in said, said
