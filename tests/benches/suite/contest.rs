@@ -96,13 +96,13 @@ const BLOCK: usize = 25;
 /// The first rounds of a block are not counted.
 const WARM_UP: usize = 3;
 
-/// Lets the first, which is the baseline, and the others do it in turns; each gets its row.
+/// Lets the first, which is the baseline, and the others do it in turns; each gets its row. Their medians, in microseconds.
 pub(crate) async fn contest(
     plan: &Plan,
     table: &mut Table,
     rounds: usize,
     mut contestants: Vec<Contestant<'_>>,
-) -> Result<()> {
+) -> Result<Vec<f64>> {
     let rounds = plan.some(rounds);
     for _ in 0..rounds.div_ceil(BLOCK) {
         for contestant in &mut contestants {
@@ -113,7 +113,7 @@ pub(crate) async fn contest(
         table.add(base.row(None));
         others.iter().for_each(|other| table.add(other.row(Some(base))));
     }
-    Ok(())
+    Ok(contestants.iter().map(|contestant| contestant.percentile(50).as_secs_f64() * 1e6).collect())
 }
 
 /// How long it took, of something that counts as a whole.

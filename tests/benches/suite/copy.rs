@@ -191,7 +191,8 @@ pub(crate) async fn small(plan: &Plan, table: &mut Table) -> Result<()> {
             .agent(site.agent.pid())
             .aim(Aim::RatioAtMost(0.2)),
     ];
-    contest(plan, table, 5, contestants).await
+    contest(plan, table, 5, contestants).await?;
+    Ok(())
 }
 
 /// `git status` of 1,000 files in a new mount.
@@ -239,7 +240,8 @@ pub(crate) async fn mounted(plan: &Plan, table: &mut Table) -> Result<()> {
             .agent(site.agent.pid())
             .aim(Aim::RatioAtMost(1.0)),
     ];
-    contest(plan, table, 20, contestants).await
+    contest(plan, table, 20, contestants).await?;
+    Ok(())
 }
 
 fn git(directory: &Path, words: &[&str]) -> Program {

@@ -62,7 +62,8 @@ pub(crate) async fn warm(plan: &Plan, table: &mut Table) -> Result<()> {
         Contestant::new("new connection: unix socket", || timed(cold(unix, Default::default()))).agent(unix.pid()),
         Contestant::new("new connection: mTLS", || timed(cold(mtls, options.clone()))).agent(mtls.pid()),
     ];
-    contest(plan, table, 200, contestants).await
+    contest(plan, table, 200, contestants).await?;
+    Ok(())
 }
 
 /// Until the first output of a command that keeps running.
@@ -98,7 +99,8 @@ pub(crate) async fn first_byte(plan: &Plan, table: &mut Table) -> Result<()> {
         Contestant::new("first byte: unix socket", || remote(first)).agent(unix.pid()),
         Contestant::new("first byte: mTLS", || remote(second)).agent(mtls.pid()),
     ];
-    contest(plan, table, 200, contestants).await
+    contest(plan, table, 200, contestants).await?;
+    Ok(())
 }
 
 /// Until a command that stays silent is known to run.
@@ -132,7 +134,8 @@ pub(crate) async fn started(plan: &Plan, table: &mut Table) -> Result<()> {
         Contestant::new("until started, sleep: mTLS", || remote(second)).agent(mtls.pid()),
         Contestant::new("whole /bin/true: mTLS", || timed(there(second, &["/bin/true"]))).agent(mtls.pid()),
     ];
-    contest(plan, table, 200, contestants).await
+    contest(plan, table, 200, contestants).await?;
+    Ok(())
 }
 
 /// A policy that looks at programs, an audit log with digests of the output, and metrics.
@@ -154,7 +157,8 @@ pub(crate) async fn guarded(plan: &Plan, table: &mut Table) -> Result<()> {
         let deed = || timed(there(machine, &["bash", "-c", "true"]));
         Contestant::new(format!("unix socket, {name}"), deed).agent(agent.pid())
     });
-    contest(plan, table, 300, contestants.collect()).await
+    contest(plan, table, 300, contestants.collect()).await?;
+    Ok(())
 }
 
 /// The floor.

@@ -16,6 +16,7 @@ mod lines;
 mod machine;
 mod nats;
 mod process;
+mod python;
 mod rate;
 mod relay;
 mod stream;
@@ -31,7 +32,7 @@ use crate::table::Table;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 type Measure = for<'a> fn(&'a Plan, &'a mut Table) -> LocalBoxFuture<'a, Result<()>>;
 
-const GROUPS: [(&str, Measure); 17] = [
+const GROUPS: [(&str, Measure); 19] = [
     ("latency", |plan, table| Box::pin(latency::warm(plan, table))),
     ("started", |plan, table| Box::pin(latency::started(plan, table))),
     ("first-byte", |plan, table| Box::pin(latency::first_byte(plan, table))),
@@ -48,6 +49,8 @@ const GROUPS: [(&str, Measure); 17] = [
     ("sshfs", |plan, table| Box::pin(copy::mounted(plan, table))),
     ("forward", |plan, table| Box::pin(forward::forward(plan, table))),
     ("nats", |plan, table| Box::pin(nats::nats(plan, table))),
+    ("python", |plan, table| Box::pin(python::package(plan, table))),
+    ("e2b", |plan, table| Box::pin(python::e2b(plan, table))),
     ("agent", |plan, table| Box::pin(process::agent(plan, table))),
 ];
 

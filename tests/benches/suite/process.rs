@@ -61,7 +61,8 @@ pub(crate) async fn whole_processes(plan: &Plan, table: &mut Table) -> Result<()
         })
         .agent(plain.pid()),
     ];
-    contest(plan, table, 100, contestants).await
+    contest(plan, table, 100, contestants).await?;
+    Ok(())
 }
 
 fn telexec(agent: &Agent, certs: &Certs) -> Program {
