@@ -27,7 +27,8 @@ use crate::times::{later, rfc3339};
 /// What the SDKs ask for: features of envd that they use.
 const ENVD_VERSION: &str = "0.6.7";
 const CLIENT_ID: &str = "telexec";
-const DEFAULT_TIMEOUT_SECONDS: u64 = 15;
+/// Where the SDKs name none: what E2B's documentation promises, and not the 15 s of its API's description.
+const DEFAULT_TIMEOUT_SECONDS: u64 = 300;
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 const MAX_KEY_BYTES: usize = 256;
 
