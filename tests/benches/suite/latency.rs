@@ -170,7 +170,12 @@ pub(crate) async fn here(argv: &[&str]) -> Result<()> {
 
 /// Runs it to its end.
 pub(crate) async fn there(machine: &dyn Executor, argv: &[&str]) -> Result<()> {
-    let mut execution = machine.execute(Command::argv(argv.iter().copied()).build()?).await?;
+    finish(machine, Command::argv(argv.iter().copied()).build()?).await
+}
+
+/// The same of any command.
+pub(crate) async fn finish(machine: &dyn Executor, command: Command) -> Result<()> {
+    let mut execution = machine.execute(command).await?;
     while let Some(event) = execution.next().await {
         event?;
     }

@@ -8,14 +8,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use telexec_client::RemoteFiles;
-use telexec_executor::{FilePiece, FileRange, FileTarget, Files, WriteOptions};
+use telexec_executor::{Command, Executor, FilePiece, FileRange, FileTarget, Files, WriteOptions};
 use telexec_tests::{Certs, bench_agent, program};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::Mutex;
 
 use crate::contest::{Contestant, contest, timed};
-use crate::latency::there;
+use crate::latency::{finish, there};
 use crate::rate::{median, per_second};
 use crate::table::{Aim, Row, Table, Unit};
 use crate::{Plan, Result};
@@ -42,7 +42,7 @@ impl Driver {
             return Ok(None);
         };
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("no workspace")?;
-        let mut command = Command::new(python);
+        let mut command = tokio::process::Command::new(python);
         command.arg(root.join(script)).args(arguments).env("PYTHONSAFEPATH", "1").env("PYTHONDONTWRITEBYTECODE", "1");
         command.env("PYTHONPATH", root.join("integrations/e2b/tests"));
         let mut script = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -129,6 +129,12 @@ async fn read(files: &RemoteFiles, file: &FileTarget) -> Result<()> {
     Ok(())
 }
 
+/// With a home as that of a sandbox: none of the files there that a login shell reads.
+async fn log_in(machine: &dyn Executor) -> Result<()> {
+    let command = Command::argv(LOGIN).env("HOME", "/nonexistent").build()?;
+    finish(machine, command).await
+}
+
 /// E2B's SDK.
 pub(crate) async fn e2b(plan: &Plan, table: &mut Table) -> Result<()> {
     let agent = bench_agent().start();
@@ -139,7 +145,7 @@ pub(crate) async fn e2b(plan: &Plan, table: &mut Table) -> Result<()> {
     };
     let machine = agent.executor().await;
     let contestants = vec![
-        Contestant::new("bash -l -c true: Rust client", || timed(there(&machine, &LOGIN))),
+        Contestant::new("bash -l -c true: Rust client", || timed(log_in(&machine))),
         Contestant::new("commands.run(\"true\"): a fake server", || fake.ask("run")),
         Contestant::new("commands.run(\"true\"): telexec-e2b", || gateway.ask("run")).agent(agent.pid()),
     ];
