@@ -47,6 +47,16 @@ async fn files_are_read_and_written() {
 }
 
 #[tokio::test]
+async fn connections_are_forwarded() {
+    tests("test_forward.py").await;
+}
+
+#[tokio::test]
+async fn a_fleet_runs_a_command() {
+    tests("test_fleet.py").await;
+}
+
+#[tokio::test]
 async fn programs_end_and_fork() {
     tests("test_process.py").await;
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use telexec_client::{ConnectError, LookupError, Resume, Resuming};
+use telexec_client::{ConnectError, Forwards, LookupError, Resume, Resuming};
 use telexec_config::{Config, Destination, Overrides, ResolvedTarget, Route};
 use telexec_executor::{Attach, ExecutionId, ExecutionInfo, Executor, ListQuery, OnDisconnect};
 
@@ -15,7 +15,8 @@ use crate::command::{Command, seconds};
 use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::files::Files;
-use crate::gather::{Settling, run};
+use crate::forward::{Connection, Forward, dialled, listened};
+use crate::gather::{Gathered, Settling, run};
 use crate::owned::Owned;
 use crate::process::Process;
 use crate::values::{Exit, Info};
@@ -31,6 +32,7 @@ pub(crate) struct Agent {
 struct Connected {
     agent: telexec_client::Agent,
     executor: Resuming,
+    forwards: Forwards,
     /// Runs what names no user.
     user: Option<String>,
 }
@@ -47,6 +49,43 @@ pub(crate) fn connect(
     server_name: Option<String>,
     connect_timeout: Option<f64>,
 ) -> PyResult<Call> {
+    let resolved = resolve(target, Keywords { cert, key, ca, server_name, connect_timeout })?;
+    let (process, target) = (Process::current(py)?, target.to_owned());
+    Call::new(py, async move { open(process, target, resolved).await })
+}
+
+/// Connects to a target, and runs a command there to its end.
+#[pyfunction]
+#[pyo3(signature = (target, command, *, cert=None, key=None, ca=None, connect_timeout=None))]
+pub(crate) fn run_on(
+    py: Python<'_>,
+    target: &str,
+    command: PyRef<'_, Command>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    ca: Option<PathBuf>,
+    connect_timeout: Option<f64>,
+) -> PyResult<Call> {
+    let resolved = resolve(target, Keywords { cert, key, ca, server_name: None, connect_timeout })?;
+    let (process, target) = (Process::current(py)?, target.to_owned());
+    let (to_run, input) = (command.to_run(resolved.user.as_deref())?, command.input.clone());
+    let work = async move {
+        let executor = connected(&target, &resolved).await?.executor().resuming(Resume::default());
+        run(process, executor, to_run, input).await
+    };
+    Call::with(py, work, ended_to_python)
+}
+
+struct Keywords {
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    ca: Option<PathBuf>,
+    server_name: Option<String>,
+    connect_timeout: Option<f64>,
+}
+
+fn resolve(target: &str, keywords: Keywords) -> PyResult<ResolvedTarget> {
+    let Keywords { cert, key, ca, server_name, connect_timeout } = keywords;
     let environment = Overrides::from_environment();
     let overrides = Overrides {
         cert: cert.or(environment.cert),
@@ -58,20 +97,23 @@ pub(crate) fn connect(
     };
     let destination: Destination = target.parse().map_err(Failure::from)?;
     let config = Config::load().map_err(Failure::from)?;
-    let resolved = config.resolve(&destination, overrides).map_err(Failure::from)?;
-    let (process, target) = (Process::current(py)?, target.to_owned());
-    Call::new(py, async move { open(process, target, resolved).await })
+    Ok(config.resolve(&destination, overrides).map_err(Failure::from)?)
 }
 
 async fn open(process: &'static Process, target: String, resolved: ResolvedTarget) -> Result<Agent, Failure> {
+    let agent = connected(&target, &resolved).await?;
+    let executor = agent.executor().resuming(Resume::default());
+    let forwards = agent.forwards();
+    let connected = Owned::new(Connected { agent, executor, forwards, user: resolved.user });
+    Ok(Agent { connected, process, target })
+}
+
+async fn connected(target: &str, resolved: &ResolvedTarget) -> Result<telexec_client::Agent, Failure> {
     let Route::Direct(address) = &resolved.route else {
         return Err(Failure::new("Invalid", format!("{target}: that is for the program `telexec` only")));
     };
     let agent = telexec_client::Agent::connect(address, resolved.options.clone()).await;
-    let agent = agent.map_err(|error| unreachable(error, &resolved))?;
-    let executor = agent.executor().resuming(Resume::default());
-    let connected = Owned::new(Connected { agent, executor, user: resolved.user });
-    Ok(Agent { connected, process, target })
+    agent.map_err(|error| unreachable(error, resolved))
 }
 
 /// A name that is neither a target nor a host may be mistyped.
@@ -103,11 +145,7 @@ impl Agent {
         let connected = self.connected.get()?;
         let to_run = command.to_run(connected.user.as_deref())?;
         let work = run(self.process, connected.executor.clone(), to_run, command.input.clone());
-        Call::with(py, work, |py, ended| {
-            let exit = Exit::new(ended.id.to_string(), &ended.exited);
-            let (stdout, stderr) = (PyBytes::new(py, &ended.stdout), PyBytes::new(py, &ended.stderr));
-            Ok((exit, stdout, stderr).into_pyobject(py)?.into_any().unbind())
-        })
+        Call::with(py, work, ended_to_python)
     }
 
     /// Starts a command, which is bound to the answer.
@@ -139,6 +177,27 @@ impl Agent {
         Ok(Files::new(connected.agent.files(), connected.user.clone()))
     }
 
+    /// Connects from the agent's machine.
+    fn dial(&self, py: Python<'_>, to: &str) -> PyResult<Call> {
+        let (process, forwards) = (self.process, self.connected.get()?.forwards.clone());
+        let to = dialled("address", to)?;
+        Call::new(py, async move { Connection::open(process, forwards, to).await })
+    }
+
+    /// Listens here, and connects from the agent's machine.
+    fn forward(&self, py: Python<'_>, to: &str, listen: &str) -> PyResult<Call> {
+        let (process, forwards) = (self.process, self.connected.get()?.forwards.clone());
+        let (to, listen) = (dialled("to", to)?, listened(listen)?);
+        Call::new(py, async move { Forward::here(process, forwards, listen, to).await })
+    }
+
+    /// Listens on the agent's machine, and connects from here.
+    fn reverse(&self, py: Python<'_>, to: &str, listen: &str) -> PyResult<Call> {
+        let (process, forwards) = (self.process, self.connected.get()?.forwards.clone());
+        let (to, listen) = (dialled("to", to)?, listened(listen)?);
+        Call::new(py, async move { Forward::there(process, forwards, listen, to).await })
+    }
+
     fn get(&self, py: Python<'_>, id: &str) -> PyResult<Call> {
         let executor = self.connected.get()?.executor.clone();
         let id: ExecutionId = id.parse().map_err(Failure::from)?;
@@ -155,6 +214,12 @@ impl Agent {
             Ok(list?.into_pyobject(py)?.unbind())
         })
     }
+}
+
+fn ended_to_python(py: Python<'_>, ended: Gathered) -> PyResult<Py<PyAny>> {
+    let exit = Exit::new(ended.id.to_string(), &ended.exited);
+    let (stdout, stderr) = (PyBytes::new(py, &ended.stdout), PyBytes::new(py, &ended.stderr));
+    Ok((exit, stdout, stderr).into_pyobject(py)?.into_any().unbind())
 }
 
 async fn list(executor: Resuming, mut query: ListQuery) -> Result<Vec<ExecutionInfo>, Failure> {

@@ -21,8 +21,8 @@ const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A value that becomes Python's in a thread that holds the GIL.
-type Value = Box<dyn for<'py> FnOnce(Python<'py>) -> PyResult<Py<PyAny>> + Send>;
-type Work = Pin<Box<dyn Future<Output = Result<Value, Failure>> + Send>>;
+pub(crate) type Value = Box<dyn for<'py> FnOnce(Python<'py>) -> PyResult<Py<PyAny>> + Send>;
+pub(crate) type Work = Pin<Box<dyn Future<Output = Result<Value, Failure>> + Send>>;
 /// `None`: it was dropped at exit.
 pub(crate) type Done = Option<Result<Value, Failure>>;
 
@@ -57,7 +57,7 @@ impl Call {
         Ok(Self { work: Owned::new(Mutex::new(Some(Box::pin(work)))), process: Process::current(py)? })
     }
 
-    fn take(&self) -> PyResult<Work> {
+    pub(crate) fn take(&self) -> PyResult<Work> {
         let work = self.work.get()?.lock().map_err(poisoned)?.take();
         work.ok_or_else(|| PyRuntimeError::new_err("a call is made once"))
     }

@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use telexec_client::ConnectError;
+use telexec_client::{ConnectError, ForwardError, ForwardFailure};
 use telexec_config::{ConfigError, InvalidDestination};
 use telexec_executor::text::error_chain;
 use telexec_executor::{ExecutorError, FilePath, InvalidCommand, SpawnStage};
@@ -20,11 +20,13 @@ pub(crate) struct Failure {
     file: Option<(i32, FilePath)>,
     /// Of a command that could not be started: the step, and the error number.
     spawn: Option<(SpawnStage, i32)>,
+    /// Of a connection: what the system says.
+    forward: Option<Box<ForwardFailure>>,
 }
 
 impl Failure {
     pub(crate) fn new(class: &'static str, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), file: None, spawn: None }
+        Self { class, message: message.into(), file: None, spawn: None, forward: None }
     }
 
     pub(crate) fn forked(pid: u32) -> Self {
@@ -87,6 +89,20 @@ impl From<ConnectError> for Failure {
     }
 }
 
+impl From<ForwardError> for Failure {
+    fn from(error: ForwardError) -> Self {
+        let text = error_chain(&error);
+        match error {
+            ForwardError::Failed(failure) => {
+                Self { forward: Some(Box::new(failure)), ..Self::new("ForwardError", text) }
+            }
+            ForwardError::Call(ExecutorError::Unsupported { .. }) => Self::new("Refused", text),
+            ForwardError::Call(error) => error.into(),
+            _ => Self::new("Error", text),
+        }
+    }
+}
+
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         let hint = error.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
@@ -129,6 +145,13 @@ impl Failure {
             arguments.set_item("errno", errno)?;
             arguments.set_item("path", path_to_python(py, &path)?)?;
             let error = errors.getattr("_file_error")?.call((self.message,), Some(&arguments))?;
+            return Ok(PyErr::from_value(error));
+        }
+        if let Some(failure) = self.forward {
+            let arguments = PyDict::new(py);
+            arguments.set_item("errno", failure.errno)?;
+            arguments.set_item("address", failure.address)?;
+            let error = errors.getattr("_forward_error")?.call((self.message,), Some(&arguments))?;
             return Ok(PyErr::from_value(error));
         }
         let error = class.call1((self.message,))?;

@@ -10,10 +10,12 @@ mod deliver;
 mod execution;
 mod failure;
 mod files;
+mod forward;
 mod gather;
 mod input;
 mod owned;
 mod process;
+mod race;
 mod values;
 
 use pyo3::prelude::*;
@@ -29,7 +31,7 @@ mod _telexec {
     }
 
     #[pymodule_export]
-    use crate::agent::{Agent, connect};
+    use crate::agent::{Agent, connect, run_on};
     #[pymodule_export]
     use crate::call::Call;
     #[pymodule_export]
@@ -39,7 +41,11 @@ mod _telexec {
     #[pymodule_export]
     use crate::files::{Files, Watch};
     #[pymodule_export]
+    use crate::forward::{Connection, Forward};
+    #[pymodule_export]
     use crate::process::shut_down;
+    #[pymodule_export]
+    use crate::race::{Race, expand};
     #[pymodule_export]
     use crate::values::{Event, Exit, FileChange, FileInfo, Info, Usage};
 }

@@ -2,6 +2,7 @@
 
     agent = telexec.connect("web1")
     print(agent.run("uname -a", text=True).stdout)
+    for outcome in telexec.fleet("web[1-3]").run("uptime"): ...
 
 `telexec.aio` is the same for asyncio. `telexec.dask` has Dask clusters, `telexec.inspect` is a sandbox of Inspect.
 """
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         CommandFailed,
         Error,
         FileError,
+        ForwardError,
         Invalid,
         Lost,
         NotFound,
@@ -26,11 +28,14 @@ if TYPE_CHECKING:
         TimedOut,
         Unreachable,
     )
+    from ._fleet import Fleet, Outcome, Runs, fleet
+    from ._forward import Connection, Forward
     from ._telexec import Event, Exit, FileChange, FileInfo, Info, Limits, Usage
 
 __all__ = [
     "Agent",
     "CommandFailed",
+    "Connection",
     "Error",
     "Event",
     "Execution",
@@ -39,6 +44,9 @@ __all__ = [
     "FileError",
     "FileInfo",
     "Files",
+    "Fleet",
+    "Forward",
+    "ForwardError",
     "Info",
     "Invalid",
     "Limits",
@@ -46,20 +54,23 @@ __all__ = [
     "NotFound",
     "NotStarted",
     "Options",
+    "Outcome",
     "Refused",
     "Result",
+    "Runs",
     "TimedOut",
     "Unreachable",
     "Usage",
     "Watch",
     "connect",
+    "fleet",
 ]
 
 
 def __getattr__(name: str) -> Any:
     # not at once: `telexec.dask` needs the program alone, and runs from a checkout without the extension module
     if name in __all__:
-        for module in ("_errors", "_command", "_blocking", "_telexec"):
+        for module in ("_errors", "_command", "_blocking", "_fleet", "_telexec"):
             found = getattr(importlib.import_module(f".{module}", __name__), name, None)
             if found is not None:
                 globals()[name] = found

@@ -9,6 +9,7 @@ from typing import Any, Literal, Unpack, overload
 
 from . import _telexec
 from ._command import Options, Program, Result, _bytes, _command, _result, _signal
+from ._forward import Connection, Forward
 from ._telexec import Event, Exit, FileChange, FileInfo, Info
 
 Path = str | os.PathLike[str]
@@ -103,6 +104,21 @@ class Agent:
     def attach(self, id: str, position: int = 0) -> Execution:
         """Follows an execution, from a position in its output. To leave it changes nothing for it."""
         return Execution(self._core.attach(id, position).wait())
+
+    def dial(self, address: str) -> Connection:
+        """Connects from the agent's machine, to `HOST:PORT` or `unix:///PATH`."""
+        return Connection(self._core.dial(address).wait())
+
+    def forward(self, to: str, listen: str = "127.0.0.1:0") -> Forward:
+        """Listens here, and connects each connection to `to` as the agent's machine sees it: `ssh -L`.
+
+        Both are `HOST:PORT` or `unix:///PATH`; port 0 is any that is free, and a Unix socket is for this user alone.
+        """
+        return Forward(self._core.forward(to, listen).wait())
+
+    def reverse(self, to: str, listen: str = "127.0.0.1:0") -> Forward:
+        """Listens on the agent's machine, and connects each connection to `to` as seen from here: `ssh -R`."""
+        return Forward(self._core.reverse(to, listen).wait())
 
     def get(self, id: str) -> Info:
         """Describes an execution."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno as _errno
 import os
+import socket
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,6 +56,20 @@ class FileError(Error, OSError):
         return str(self.args[0])
 
 
+class ForwardError(Error, OSError):
+    """A connection or a listening socket failed, here or on the agent's machine. `errno` says how, as of `OSError`.
+
+    It is a `ConnectionRefusedError`, `ConnectionResetError`, `BrokenPipeError`, `TimeoutError`, `PermissionError`,
+    `FileNotFoundError` or `socket.gaierror` too, where that applies.
+    """
+
+    #: As it was asked for.
+    address: str
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class CommandFailed(Error):
     """A command has not exited with code 0, and `check=True` was given; `result` has its output."""
 
@@ -95,6 +110,51 @@ _FILE_ERRORS: dict[int, type[FileError]] = {
 def _file_error(message: str, *, errno: int, path: str) -> FileError:
     error = _FILE_ERRORS.get(errno, FileError)(message)
     error.errno, error.strerror, error.filename = errno, os.strerror(errno), path
+    return error
+
+
+class _ConnectionRefused(ForwardError, ConnectionRefusedError): ...
+
+
+class _ConnectionReset(ForwardError, ConnectionResetError): ...
+
+
+class _BrokenPipe(ForwardError, BrokenPipeError): ...
+
+
+class _ForwardTimeout(ForwardError, TimeoutError): ...
+
+
+class _ForwardDenied(ForwardError, PermissionError): ...
+
+
+class _SocketNotFound(ForwardError, FileNotFoundError): ...
+
+
+class _UnknownHost(ForwardError, socket.gaierror): ...
+
+
+_FORWARD_ERRORS: dict[int, type[ForwardError]] = {
+    _errno.ECONNREFUSED: _ConnectionRefused,
+    _errno.ECONNRESET: _ConnectionReset,
+    _errno.EPIPE: _BrokenPipe,
+    _errno.ETIMEDOUT: _ForwardTimeout,
+    _errno.EACCES: _ForwardDenied,
+    _errno.EPERM: _ForwardDenied,
+    _errno.ENOENT: _SocketNotFound,
+}
+
+
+def _forward_error(message: str, *, errno: str, address: str) -> ForwardError:
+    """`errno` is its name."""
+    if errno == "EAI_NONAME":
+        error: ForwardError = _UnknownHost(message)
+        error.errno = socket.EAI_NONAME
+    else:
+        number: int = getattr(_errno, errno, _errno.EIO)
+        error = _FORWARD_ERRORS.get(number, ForwardError)(message)
+        error.errno, error.strerror = number, os.strerror(number)
+    error.address = address
     return error
 
 

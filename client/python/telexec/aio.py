@@ -15,6 +15,8 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, overload
 
 from . import _telexec
+from ._aio_fleet import Fleet as Fleet, Runs as Runs, fleet as fleet
+from ._aio_forward import Connection as Connection, Forward as Forward
 from ._command import Options, Program, Result, _bytes, _command, _result, _signal
 from ._telexec import Event, Exit, FileChange, FileInfo, Info
 
@@ -110,6 +112,21 @@ class Agent:
     def attach(self, id: str, position: int = 0) -> Opening[_telexec.Execution, Execution]:
         """Follows an execution, from a position in its output. To leave it changes nothing for it."""
         return Opening(self._core.attach(id, position), Execution)
+
+    def dial(self, address: str) -> Opening[_telexec.Connection, Connection]:
+        """Connects from the agent's machine, to `HOST:PORT` or `unix:///PATH`."""
+        return Opening(self._core.dial(address), Connection)
+
+    def forward(self, to: str, listen: str = "127.0.0.1:0") -> Opening[_telexec.Forward, Forward]:
+        """Listens here, and connects each connection to `to` as the agent's machine sees it: `ssh -L`.
+
+        Both are `HOST:PORT` or `unix:///PATH`; port 0 is any that is free, and a Unix socket is for this user alone.
+        """
+        return Opening(self._core.forward(to, listen), Forward)
+
+    def reverse(self, to: str, listen: str = "127.0.0.1:0") -> Opening[_telexec.Forward, Forward]:
+        """Listens on the agent's machine, and connects each connection to `to` as seen from here: `ssh -R`."""
+        return Opening(self._core.reverse(to, listen), Forward)
 
     async def get(self, id: str) -> Info:
         """Describes an execution."""

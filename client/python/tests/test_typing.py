@@ -1,8 +1,11 @@
-"""Users' code passes mypy --strict, and mistakes do not."""
+"""Users' code passes mypy --strict and pyright, and mistakes do not."""
 
+import os
 import pathlib
 import subprocess
 import sys
+
+import pytest
 
 HERE = pathlib.Path(__file__).parent
 
@@ -20,12 +23,25 @@ def test_a_program_passes(tmp_path: pathlib.Path) -> None:
     assert code == 0, said
 
 
+def test_a_program_passes_pyright(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("pyright")
+    # it fetches its program when it is used first: once for an environment
+    env = {**os.environ, "PYRIGHT_PYTHON_CACHE_DIR": f"{sys.prefix}/pyright", "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+    output = subprocess.run(
+        [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, str(HERE / "typed_example.py")],
+        capture_output=True, text=True, cwd=tmp_path, env=env,
+    )  # fmt: skip
+    assert output.returncode == 0, output.stdout + output.stderr
+
+
 def test_mistakes_do_not_pass(tmp_path: pathlib.Path) -> None:
     lines = [
         'agent.run("true", tiemout=3)',
         'agent.run("true", timeout="3")',
         'agent.run("true", text=True).stdout.decode()',
         "agent.run(3)",
+        'telexec.fleet("web1").run("true", tiemout=3)',
+        "agent.dial(80)",
     ]
     program = tmp_path / "mistakes.py"
     program.write_text("import telexec\nagent = telexec.connect('web1')\n" + "\n".join(lines) + "\n")

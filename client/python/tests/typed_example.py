@@ -27,6 +27,13 @@ def blocking(target: str) -> bytes:
     with agent.files.watch("/etc") as watch:
         for change in watch:
             assert_type(change.path, str | None)
+    with agent.forward("db:5432", listen="127.0.0.1:0") as forward, agent.dial("db:5432") as connection:
+        host, port = forward.address
+        connection.write(f"{host} {port}")
+        assert_type(connection.read(), bytes)
+    for outcome in telexec.fleet(["web[1-3]"], connect_timeout=3).run("uptime", 8, timeout=3, text=True):
+        assert_type(outcome.result, telexec.Result[str] | None)
+        assert_type(outcome.error, telexec.Error | None)
     try:
         agent.files.read("/etc/motd")
     except FileNotFoundError:
@@ -42,6 +49,11 @@ async def asynchronous(target: str) -> str:
         async for event in execution:
             assert_type(event.data, bytes)
         assert_type(await execution.wait(), telexec.Exit)
+    async with agent.reverse("localhost:80") as forward, agent.dial("unix:///run/db") as connection:
+        assert_type(forward, telexec.aio.Forward)
+        assert_type(await connection.read(3), bytes)
+    async for outcome in telexec.aio.fleet("@web").run(["uptime"]):
+        assert_type(outcome, telexec.Outcome[bytes])
     attached = await agent.attach(execution.id, position=3)
     assert_type(attached, telexec.aio.Execution)
     results = await asyncio.gather(*(agent.run("true", text=True) for _ in range(3)))

@@ -1,0 +1,149 @@
+//! Sockets that listen, here or on the agent's machine, and are connected to the other side.
+
+mod connection;
+mod endpoint;
+mod serve;
+mod socket;
+
+use std::sync::{Arc, OnceLock};
+
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+use telexec_client::{Endpoint, ForwardError, ForwardFailure, ForwardStep, Forwards, Listening};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+pub(crate) use self::connection::Connection;
+pub(crate) use self::endpoint::{dialled, listened};
+use self::serve::Connections;
+use self::socket::Listener;
+use crate::call::Call;
+use crate::failure::Failure;
+use crate::owned::Owned;
+use crate::process::Process;
+
+/// A socket that listens. Dropping it closes it, and resets its connections.
+#[pyclass(frozen, module = "telexec._telexec")]
+pub(crate) struct Forward {
+    serving: Owned<Serving>,
+    at: Endpoint,
+}
+
+struct Serving {
+    stop: CancellationToken,
+    task: TaskTracker,
+    /// Why the agent listens no more.
+    failed: Arc<OnceLock<Failure>>,
+    _stop: DropGuard,
+}
+
+/// What listens.
+enum Service {
+    Here(Listener),
+    /// With where it is to listen again.
+    There(Box<Listening>, Endpoint),
+}
+
+impl Service {
+    /// Returns why it cannot go on.
+    async fn run(self, connections: &mut Connections, to: &Endpoint, forwards: &Forwards) -> Option<ForwardError> {
+        match self {
+            Self::Here(listener) => {
+                connections.serve_here(&listener, to, forwards).await;
+                None
+            }
+            Self::There(listening, at) => Some(connections.serve_there(*listening, &at, to, forwards).await),
+        }
+    }
+}
+
+impl Forward {
+    /// Listens here.
+    pub(crate) async fn here(
+        process: &'static Process,
+        forwards: Forwards,
+        listen: Endpoint,
+        to: Endpoint,
+    ) -> Result<Self, Failure> {
+        let failed = |error| ForwardError::Failed(ForwardFailure::new(ForwardStep::Listen, &listen, &error));
+        let listener = Listener::bind(&listen).await.map_err(failed)?;
+        let at = listener.endpoint().map_err(failed)?;
+        Ok(Self::serve(process, at, Service::Here(listener), forwards, to))
+    }
+
+    /// Listens on the agent's machine.
+    pub(crate) async fn there(
+        process: &'static Process,
+        forwards: Forwards,
+        listen: Endpoint,
+        to: Endpoint,
+    ) -> Result<Self, Failure> {
+        let listening = forwards.listen(&listen).await?;
+        let at = listening.endpoint().clone();
+        let again = with_port(listen, &at);
+        Ok(Self::serve(process, at, Service::There(Box::new(listening), again), forwards, to))
+    }
+
+    fn serve(process: &'static Process, at: Endpoint, service: Service, forwards: Forwards, to: Endpoint) -> Self {
+        let (stop, task, failed) = (process.closing.child_token(), TaskTracker::new(), Arc::new(OnceLock::new()));
+        let work = {
+            let (stop, failed) = (stop.clone(), Arc::clone(&failed));
+            async move {
+                let mut connections = Connections::new();
+                let ended = tokio::select! {
+                    biased;
+                    () = stop.cancelled() => None,
+                    ended = service.run(&mut connections, &to, &forwards) => ended,
+                };
+                if let Some(error) = ended {
+                    let _ = failed.set(error.into());
+                }
+                connections.end().await;
+            }
+        };
+        process.spawn_last(task.track_future(work));
+        task.close();
+        let _stop = stop.clone().drop_guard();
+        Self { serving: Owned::new(Serving { stop, task, failed, _stop }), at }
+    }
+}
+
+/// The address that was asked for; instead of any port the one that it got. The policy hangs on the name.
+fn with_port(asked: Endpoint, got: &Endpoint) -> Endpoint {
+    match (asked, got) {
+        (Endpoint::Tcp { host, port: 0 }, Endpoint::Tcp { port, .. }) => Endpoint::Tcp { host, port: *port },
+        (asked, _) => asked,
+    }
+}
+
+#[pymethods]
+impl Forward {
+    /// Host and port, or a path.
+    #[getter]
+    fn address(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        match &self.at {
+            Endpoint::Tcp { host, port } => (host, *port).into_py_any(py),
+            Endpoint::Unix(path) => path.into_py_any(py),
+        }
+    }
+
+    /// Waits until it is closed, or the agent listens no more.
+    fn wait(&self, py: Python<'_>) -> PyResult<Call> {
+        let serving = self.serving.get()?;
+        let (task, failed) = (serving.task.clone(), Arc::clone(&serving.failed));
+        Call::new(py, async move {
+            task.wait().await;
+            failed.get().cloned().map_or(Ok(()), Err)
+        })
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<Call> {
+        let serving = self.serving.get()?;
+        let task = serving.task.clone();
+        serving.stop.cancel();
+        Call::new(py, async move {
+            task.wait().await;
+            Ok(())
+        })
+    }
+}

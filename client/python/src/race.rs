@@ -1,0 +1,116 @@
+//! Calls that are made at once, and answered as they end.
+
+use std::sync::Arc;
+
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+use telexec_config::{Config, Destination, nodeset};
+use tokio::sync::{Mutex, mpsc};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use crate::call::{Call, Done, finish};
+use crate::failure::Failure;
+use crate::owned::Owned;
+use crate::process::Process;
+
+/// Calls, each with a number. Dropping it ends them.
+#[pyclass(frozen, module = "telexec._telexec")]
+pub(crate) struct Race {
+    calls: Owned<Calls>,
+    process: &'static Process,
+}
+
+struct Calls {
+    ended: Arc<Mutex<Ended>>,
+    end: mpsc::UnboundedSender<(u64, Done)>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    _stop: DropGuard,
+}
+
+struct Ended {
+    calls: mpsc::UnboundedReceiver<(u64, Done)>,
+    /// Python has not got it yet: a wait that is interrupted loses nothing.
+    next: Option<(u64, Done)>,
+}
+
+#[pymethods]
+impl Race {
+    #[new]
+    fn new(py: Python<'_>) -> PyResult<Self> {
+        let (end, calls) = mpsc::unbounded_channel();
+        let ended = Arc::new(Mutex::new(Ended { calls, next: None }));
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let _stop = stop.clone().drop_guard();
+        let calls = Calls { ended, end, tasks, stop, _stop };
+        Ok(Self { calls: Owned::new(calls), process: Process::current(py)? })
+    }
+
+    /// Makes a call.
+    fn add(&self, number: u64, call: PyRef<'_, Call>) -> PyResult<()> {
+        let calls = self.calls.get()?;
+        let (work, end, stop) = (call.take()?, calls.end.clone(), calls.stop.clone());
+        let task = async move {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                // fails only if nobody asks any more
+                done = work => drop(end.send((number, Some(done)))),
+            }
+        };
+        drop(self.process.spawn(calls.tasks.track_future(task)));
+        Ok(())
+    }
+
+    /// The number of the next call that has ended, with its value or its exception.
+    fn next(&self, py: Python<'_>) -> PyResult<Call> {
+        let ended = Arc::clone(&self.calls.get()?.ended);
+        let work = async move {
+            let mut ended = ended.lock_owned().await;
+            if ended.next.is_none() {
+                ended.next = ended.calls.recv().await;
+            }
+            Ok(ended)
+        };
+        Call::with(py, work, |py, mut ended| {
+            let next = ended.next.take();
+            let (number, done) = next.ok_or_else(|| Failure::new("Error", "no call is left"))?;
+            match finish(py, done) {
+                Ok(value) => (number, value, py.None()).into_py_any(py),
+                Err(error) => (number, py.None(), error.into_value(py)).into_py_any(py),
+            }
+        })
+    }
+
+    /// Ends all of them.
+    fn close(&self, py: Python<'_>) -> PyResult<Call> {
+        let calls = self.calls.get()?;
+        calls.stop.cancel();
+        calls.tasks.close();
+        let tasks = calls.tasks.clone();
+        Call::new(py, async move {
+            tasks.wait().await;
+            Ok(())
+        })
+    }
+}
+
+/// The targets of some sets, in their order, each once.
+#[pyfunction]
+pub(crate) fn expand(sets: Vec<String>) -> PyResult<Vec<String>> {
+    let config = Config::load().map_err(Failure::from)?;
+    let mut targets = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    for set in sets {
+        let found = nodeset::expand(&set, &config);
+        let found = found.map_err(|error| Failure::new("Invalid", format!("targets: {error}")))?;
+        for target in found {
+            target.parse::<Destination>().map_err(Failure::from)?;
+            if seen.insert(target.clone()) {
+                targets.push(target);
+            }
+        }
+    }
+    Ok(targets)
+}

@@ -1,0 +1,76 @@
+"""Connections and sockets of the network of an agent's machine, for asyncio."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from . import _telexec
+from ._command import _bytes
+
+
+class Connection:
+    """A connection from the agent's machine: a stream of bytes in both directions.
+
+    Leaving its `async with` block, or losing the last reference, closes it. What was written is delivered if the other side closes
+    it within a second; to be sure, call `close_write()` and read to the end.
+    """
+
+    def __init__(self, core: _telexec.Connection):
+        self._core = core
+
+    async def __aenter__(self) -> Connection:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def read(self, n: int = -1) -> bytes:
+        """Waits for data, and returns at most `n` bytes of it; b"": the end. Without `n`: all, to the end."""
+        return await self._core.read(None if n < 0 else n)
+
+    async def write(self, data: str | bytes) -> None:
+        """Writes all of it, waiting until there is room."""
+        await self._core.write(_bytes(data))
+
+    async def close_write(self) -> None:
+        """Ends the direction from here; the other one stays open."""
+        await self._core.close_write()
+
+    async def close(self) -> None:
+        """Ends both directions."""
+        await self._core.close()
+
+
+class Forward:
+    """A socket that listens, whose connections go to the other side.
+
+    Leaving its `async with` block, or losing the last reference, closes it and resets its connections. A connection that cannot be
+    made to where it is to go is reset.
+    """
+
+    def __init__(self, core: _telexec.Forward):
+        self._core = core
+
+    @property
+    def address(self) -> Any:
+        """Where it listens: a tuple of host and port, or a path, as `socket.connect` takes them."""
+        return self._core.address
+
+    async def __aenter__(self) -> Forward:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def wait(self) -> None:
+        """Waits until it is closed; raises why, once the agent listens no more and cannot be made to again."""
+        await self._core.wait()
+
+    async def close(self) -> None:
+        """Listens no more, and resets its connections."""
+        await self._core.close()
