@@ -25,7 +25,8 @@ use crate::args::Listen;
 /// A command that is followed is one.
 const MAX_CONNECTIONS: usize = 4096;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-const HEADERS_TIMEOUT: Duration = Duration::from_secs(30);
+/// Also of connections that are idle: longer than SDKs keep them (90 s), since a request on one that is being closed fails.
+const HEADERS_TIMEOUT: Duration = Duration::from_secs(120);
 const MAX_HEADERS_BYTES: usize = 64 * 1024;
 /// After accepting failed, as when the process has too many files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
