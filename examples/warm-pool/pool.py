@@ -210,10 +210,12 @@ class WarmPool:
             keeper.cancel()
         self._ready.clear()
         self._failure = NoMachine("the pool is closed")
-        # waits for all of them also when it is cancelled
-        await asyncio.gather(*self._keepers, return_exceptions=True)
-        async with self._changed:
-            self._changed.notify_all()
+        try:
+            # waits for all of them also when it is cancelled
+            await asyncio.gather(*self._keepers, return_exceptions=True)
+        finally:
+            async with self._changed:
+                self._changed.notify_all()
 
     @contextlib.asynccontextmanager
     async def sandbox(self) -> AsyncIterator[telexec.aio.Agent]:

@@ -170,6 +170,9 @@ impl<'a> Pattern<'a> {
     }
 }
 
+/// As many as the largest number has.
+const MAX_DIGITS: usize = 20;
+
 impl Range {
     fn parse(text: &str) -> Result<Self, String> {
         let (bounds, step) = match text.split_once('/') {
@@ -178,6 +181,9 @@ impl Range {
         };
         let (first, last) = bounds.split_once('-').unwrap_or((bounds, bounds));
         let width = if first.len() > 1 && first.starts_with('0') { first.len() } else { 0 };
+        if width > MAX_DIGITS {
+            return Err(format!("a number in a range has more than {MAX_DIGITS} digits"));
+        }
         let range = Self { first: number(first)?, last: number(last)?, step, width };
         if step == 0 {
             return Err(format!("the step in [{text}] is 0"));

@@ -142,5 +142,5 @@ fn split(input: Bytes) -> (Bytes, Bytes) {
 
 pub(crate) fn seconds(name: &str, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds)
-        .map_err(|_| PyValueError::new_err(format!("{name}: {seconds} is not a number of seconds")))
+        .map_err(|_| Failure::new("Invalid", format!("{name}: {seconds} is not a number of seconds")).into())
 }

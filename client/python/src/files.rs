@@ -85,7 +85,8 @@ impl Files {
     fn watch(&self, py: Python<'_>, path: PathBuf, user: Option<String>, recursive: bool) -> PyResult<Call> {
         let (files, file) = self.file(path, user)?;
         Call::new(py, async move {
-            let changes = Mutex::new(Some(files.watch(file, recursive).await?));
+            let changes = Changes { files: files.watch(file, recursive).await?, given: None, seen: 0 };
+            let changes = Mutex::new(Some(changes));
             Ok(Watch(Owned::new(Arc::new(Watching { changes, closed: watch::Sender::new(false) }))))
         })
     }
@@ -145,28 +146,42 @@ pub(crate) struct Watch(Owned<Arc<Watching>>);
 
 struct Watching {
     /// `None`: closed.
-    changes: Mutex<Option<WatchedFiles>>,
+    changes: Mutex<Option<Changes>>,
     closed: watch::Sender<bool>,
 }
 
+struct Changes {
+    files: WatchedFiles,
+    /// Python has not said yet that it has got it: a wait that is interrupted loses nothing.
+    given: Option<Watched>,
+    /// How many it has got.
+    seen: u64,
+}
+
 impl Watching {
-    async fn next(&self) -> Result<Option<Watched>, ExecutorError> {
+    async fn next(&self, seen: u64) -> Result<Option<Watched>, ExecutorError> {
         let mut closed = self.closed.subscribe();
         let mut changes = self.changes.lock().await;
         let Some(changes) = changes.as_mut() else { return Ok(None) };
-        tokio::select! {
-            change = changes.next() => change.transpose(),
-            _ = closed.wait_for(|closed| *closed) => Ok(None),
+        if seen > changes.seen {
+            (changes.seen, changes.given) = (seen, None);
         }
+        if changes.given.is_none() {
+            changes.given = tokio::select! {
+                change = changes.files.next() => change.transpose()?,
+                _ = closed.wait_for(|closed| *closed) => None,
+            };
+        }
+        Ok(changes.given.clone())
     }
 }
 
 #[pymethods]
 impl Watch {
-    /// The next change; `None`: the watch was closed.
-    fn next(&self, py: Python<'_>) -> PyResult<Call> {
+    /// The next change after as many; `None`: the watch was closed.
+    fn next(&self, py: Python<'_>, seen: u64) -> PyResult<Call> {
         let watching = Arc::clone(self.0.get()?);
-        Call::with(py, async move { Ok(watching.next().await?) }, |py, change| {
+        Call::with(py, async move { Ok(watching.next(seen).await?) }, |py, change| {
             let change = change.map(|change| values::FileChange::new(py, &change)).transpose()?;
             Ok(change.into_pyobject(py)?.unbind())
         })

@@ -31,8 +31,12 @@ struct Calls {
 
 struct Ended {
     calls: mpsc::UnboundedReceiver<(u64, Done)>,
-    /// Python has not got it yet: a wait that is interrupted loses nothing.
+    /// The next one.
     next: Option<(u64, Done)>,
+    /// The same for Python, which has not said yet that it has got it: a wait that is interrupted loses nothing.
+    given: Option<Py<PyAny>>,
+    /// How many it has got.
+    seen: u64,
 }
 
 #[pymethods]
@@ -40,7 +44,7 @@ impl Race {
     #[new]
     fn new(py: Python<'_>) -> PyResult<Self> {
         let (end, calls) = mpsc::unbounded_channel();
-        let ended = Arc::new(Mutex::new(Ended { calls, next: None }));
+        let ended = Arc::new(Mutex::new(Ended { calls, next: None, given: None, seen: 0 }));
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let _stop = stop.clone().drop_guard();
         let calls = Calls { ended, end, tasks, stop, _stop };
@@ -63,23 +67,32 @@ impl Race {
         Ok(())
     }
 
-    /// The number of the next call that has ended, with its value or its exception.
-    fn next(&self, py: Python<'_>) -> PyResult<Call> {
-        let ended = Arc::clone(&self.calls.get()?.ended);
+    /// The number of the next call that has ended after as many, with its value or its exception; `None`: all were ended.
+    fn next(&self, py: Python<'_>, seen: u64) -> PyResult<Call> {
+        let calls = self.calls.get()?;
+        let (ended, stop) = (Arc::clone(&calls.ended), calls.stop.clone());
         let work = async move {
             let mut ended = ended.lock_owned().await;
-            if ended.next.is_none() {
-                ended.next = ended.calls.recv().await;
+            if seen > ended.seen {
+                ended.seen = seen;
+                ended.given = None;
+            }
+            if ended.given.is_none() && ended.next.is_none() {
+                ended.next = stop.run_until_cancelled(ended.calls.recv()).await.flatten();
             }
             Ok(ended)
         };
         Call::with(py, work, |py, mut ended| {
-            let next = ended.next.take();
-            let (number, done) = next.ok_or_else(|| Failure::new("Error", "no call is left"))?;
-            match finish(py, done) {
+            if let Some(given) = &ended.given {
+                return Ok(given.clone_ref(py));
+            }
+            let Some((number, done)) = ended.next.take() else { return Ok(py.None()) };
+            let given = match finish(py, done) {
                 Ok(value) => (number, value, py.None()).into_py_any(py),
                 Err(error) => (number, py.None(), error.into_value(py)).into_py_any(py),
-            }
+            }?;
+            ended.given = Some(given.clone_ref(py));
+            Ok(given)
         })
     }
 

@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use telexec_executor::{self as executor, ExecutionState, Exited, FileType, OutputStream, Program};
+
+/// Of the years 1 to 9999, but for their first and last second.
+const MIN_SECONDS: i64 = -62_135_596_799;
+const MAX_SECONDS: i64 = 253_402_300_798;
 
 /// A piece of output.
 #[pyclass(frozen, get_all, module = "telexec")]
@@ -140,7 +144,7 @@ pub(crate) struct Info {
     labels: BTreeMap<String, String>,
     state: &'static str,
     pid: u32,
-    start_time: SystemTime,
+    start_time: Py<PyAny>,
     position: u64,
     processes: u32,
     usage: Usage,
@@ -171,7 +175,7 @@ impl Info {
             labels: info.labels,
             state,
             pid: info.pid,
-            start_time: info.start_time,
+            start_time: time_to_python(py, info.start_time)?,
             position: info.position,
             processes: info.processes,
             usage: info.usage.into(),
@@ -196,7 +200,7 @@ pub(crate) struct FileInfo {
     mode: u32,
     owner: String,
     group: String,
-    modify_time: SystemTime,
+    modify_time: Py<PyAny>,
     link_target: Option<Py<PyAny>>,
 }
 
@@ -218,7 +222,7 @@ impl FileInfo {
             mode: info.mode,
             owner: info.owner,
             group: info.group,
-            modify_time: info.modify_time,
+            modify_time: time_to_python(py, info.modify_time)?,
             link_target: info.link_target.map(|path| path_to_python(py, &path)).transpose()?,
         })
     }
@@ -267,4 +271,19 @@ impl FileChange {
 /// As `os.fsdecode` makes it.
 pub(crate) fn path_to_python(py: Python<'_>, path: &executor::FilePath) -> PyResult<Py<PyAny>> {
     Ok(OsStr::from_bytes(path.as_bytes()).into_pyobject(py)?.into_any().unbind())
+}
+
+/// A `datetime` in UTC; the first or the last there is for a time beyond. pyo3's own conversion panics before 1970.
+fn time_to_python(py: Python<'_>, time: SystemTime) -> PyResult<Py<PyAny>> {
+    let (sign, since) = match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => (1, since),
+        Err(before) => (-1, before.duration()),
+    };
+    let seconds = sign * i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    let datetime = py.import("datetime")?;
+    let utc = datetime.getattr("timezone")?.getattr("utc")?;
+    let epoch = datetime.getattr("datetime")?.call_method1("fromtimestamp", (0, &utc))?;
+    let seconds = seconds.clamp(MIN_SECONDS, MAX_SECONDS);
+    let delta = datetime.getattr("timedelta")?.call1((0, seconds, sign * i64::from(since.subsec_micros())))?;
+    Ok(epoch.add(delta)?.unbind())
 }

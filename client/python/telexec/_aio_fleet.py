@@ -95,7 +95,10 @@ class Runs(Generic[AnyStr]):
 
     async def __anext__(self) -> Outcome[AnyStr]:
         if not self._progress.is_done:
-            return self._progress.failed() or self._progress.take(await self._progress.race.next())
+            if failed := self._progress.failed():
+                return failed
+            if ended := await self._progress.race.next(self._progress.seen):
+                return self._progress.take(ended)
         raise StopAsyncIteration
 
     async def close(self) -> None:

@@ -18,6 +18,8 @@ class Connection:
 
     def __init__(self, core: _telexec.Connection):
         self._core = core
+        #: Bytes that were read: what is not is read again after a wait that was interrupted.
+        self._seen = 0
 
     async def __aenter__(self) -> Connection:
         return self
@@ -29,7 +31,9 @@ class Connection:
 
     async def read(self, n: int = -1) -> bytes:
         """Waits for data, and returns at most `n` bytes of it; b"": the end. Without `n`: all, to the end."""
-        return await self._core.read(None if n < 0 else n)
+        data = await self._core.read(None if n < 0 else n, self._seen)
+        self._seen += len(data)
+        return data
 
     async def write(self, data: str | bytes) -> None:
         """Writes all of it, waiting until there is room."""

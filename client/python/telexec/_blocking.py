@@ -230,6 +230,8 @@ class Watch:
 
     def __init__(self, core: _telexec.Watch):
         self._core = core
+        #: Changes that were returned: what was not is returned again after a wait that was interrupted.
+        self._seen = 0
 
     def __enter__(self) -> Watch:
         return self
@@ -243,9 +245,10 @@ class Watch:
         return self
 
     def __next__(self) -> FileChange:
-        change = self._core.next().wait()
+        change = self._core.next(self._seen).wait()
         if change is None:
             raise StopIteration
+        self._seen += 1
         return change
 
     def close(self) -> None:

@@ -18,7 +18,18 @@ _MAX_LINE = 200
 
 
 class Options(TypedDict, total=False):
-    """How a command is run. What is not given is as the agent's configuration says."""
+    """How a command is run. What is not given is as the agent's configuration says.
+
+    timeout: seconds until it is ended, with the cause "timed_out"
+    kill_grace: seconds from SIGTERM to SIGKILL when it is ended
+    env, clear_env: added to the environment of the agent's configuration, or in its place
+    cwd, user, limits: its directory (absolute), who it runs as, `Limits`
+    shell, login: for text, the shell (a name or a path), and whether it is a login shell
+    terminal, merge: (columns, rows) of a terminal; standard error goes where standard output goes
+    detach, kill_descendants: it runs on without a caller; nothing that it started runs on after it
+    max_output: bytes of output after which the rest is dropped
+    labels, reason, id: for lists, for the audit log, and a name: the same command under the same id runs once
+    """
 
     #: Seconds until it is ended, with the cause "timed_out".
     timeout: float
@@ -91,7 +102,12 @@ def _text(data: str | bytes) -> str:
 
 
 def _bytes(data: str | bytes | bytearray | memoryview) -> bytes:
-    return data.encode() if isinstance(data, str) else bytes(data)
+    if isinstance(data, str):
+        return data.encode()
+    # of a number bytes() makes as many zeros
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise TypeError(f"data must be str or bytes, not {type(data).__name__}")
+    return bytes(data)
 
 
 def _command(program: Program, input: str | bytes | None, options: Options, interactive: bool) -> _telexec.Command:

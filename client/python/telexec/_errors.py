@@ -151,7 +151,8 @@ def _forward_error(message: str, *, errno: str, address: str) -> ForwardError:
         error: ForwardError = _UnknownHost(message)
         error.errno = socket.EAI_NONAME
     else:
-        number: int = getattr(_errno, errno, _errno.EIO)
+        found = getattr(_errno, errno, None)
+        number: int = found if isinstance(found, int) else _errno.EIO
         error = _FORWARD_ERRORS.get(number, ForwardError)(message)
         error.errno, error.strerror = number, os.strerror(number)
     error.address = address

@@ -97,7 +97,10 @@ class Runs(Generic[AnyStr]):
 
     def __next__(self) -> Outcome[AnyStr]:
         if not self._progress.is_done:
-            return self._progress.failed() or self._progress.take(self._progress.race.next().wait())
+            if failed := self._progress.failed():
+                return failed
+            if ended := self._progress.race.next(self._progress.seen).wait():
+                return self._progress.take(ended)
         raise StopIteration
 
     def close(self) -> None:

@@ -18,6 +18,8 @@ class Connection:
 
     def __init__(self, core: _telexec.Connection):
         self._core = core
+        #: Bytes that were read: what is not is read again after a wait that was interrupted.
+        self._seen = 0
 
     def __enter__(self) -> Connection:
         return self
@@ -29,7 +31,9 @@ class Connection:
 
     def read(self, n: int = -1) -> bytes:
         """Waits for data, and returns at most `n` bytes of it; b"": the end. Without `n`: all, to the end."""
-        return self._core.read(None if n < 0 else n).wait()
+        data = self._core.read(None if n < 0 else n, self._seen).wait()
+        self._seen += len(data)
+        return data
 
     def write(self, data: str | bytes) -> None:
         """Writes all of it, waiting until there is room."""

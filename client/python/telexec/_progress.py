@@ -58,6 +58,8 @@ class _Progress:
         self._check = check
         self._text = text
         self._running = 0
+        #: Of those that have ended.
+        self.seen = 0
         self._failed: list[Outcome[Any]] = []
         for _ in range(min(max_parallel, len(targets))):
             self._begin()
@@ -83,6 +85,7 @@ class _Progress:
 
     def take(self, ended: tuple[int, Any, BaseException | None]) -> Outcome[Any]:
         """What came of one that has ended; another one begins."""
+        self.seen += 1
         number, value, error = ended
         self._running -= 1
         self._begin()

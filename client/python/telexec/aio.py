@@ -271,6 +271,8 @@ class Watch:
 
     def __init__(self, core: _telexec.Watch):
         self._core = core
+        #: Changes that were returned: what was not is returned again after a wait that was interrupted.
+        self._seen = 0
 
     async def __aenter__(self) -> Watch:
         return self
@@ -284,9 +286,10 @@ class Watch:
         return self
 
     async def __anext__(self) -> FileChange:
-        change = await self._core.next()
+        change = await self._core.next(self._seen)
         if change is None:
             raise StopAsyncIteration
+        self._seen += 1
         return change
 
     async def close(self) -> None:

@@ -111,7 +111,8 @@ def configured(daemon: Daemon, home: pathlib.Path) -> None:
     """The target `web1`."""
     path = home / ".config/telexec/config.toml"
     path.parent.mkdir(parents=True)
-    path.write_text(f"[targets.web1]\naddress = '{daemon.uri}'\n")
+    # a target for others is none for this package, and in nobody's way
+    path.write_text(f"[targets.web1]\naddress = '{daemon.uri}'\n[targets.away]\naddress = 'nats://127.0.0.1:1/web2'\n")
 
 
 @pytest.fixture

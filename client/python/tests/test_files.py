@@ -68,3 +68,17 @@ def test_changes_are_seen(agent: telexec.Agent, tmp_path: pathlib.Path) -> None:
         for _ in watch:
             pass
     (tmp_path / "a").unlink()
+
+
+def test_times_of_any_age(agent: telexec.Agent, tmp_path: pathlib.Path) -> None:
+    for seconds, shown in ((-1.5, "1969-12-31 23:59:58.500000+00:00"), (1e9, "2001-09-09 01:46:40+00:00")):
+        (tmp_path / "old").touch()
+        os.utime(tmp_path / "old", (seconds, seconds))
+        assert str(agent.files.info(tmp_path / "old").modify_time) == shown
+
+
+@pytest.mark.parametrize("data", [5, None, ["x"]])
+def test_content_that_is_none(agent: telexec.Agent, tmp_path: pathlib.Path, data: object) -> None:
+    with pytest.raises(TypeError, match="must be str or bytes"):
+        agent.files.write(tmp_path / "file", data)  # type: ignore[arg-type]
+    assert not (tmp_path / "file").exists()

@@ -266,3 +266,27 @@ def test_a_fork_has_nothing_of_it(daemon: Daemon, mark: str) -> None:
             print(connection.read())
         """
         assert ended(program(daemon, mark, text)) == (0, "True\n" * 4 + "b'ba'\n", "")
+
+
+def test_reads_that_are_cancelled_lose_nothing(daemon: Daemon) -> None:
+    data = os.urandom(200_000)
+
+    async def main(to: str) -> bytes:
+        received = b""
+        agent = await telexec.aio.connect(daemon.uri)
+        async with await agent.dial(to) as connection:
+            # each is cancelled a few steps of the event loop later, whether it has a result by then or not
+            while len(received) < len(data):
+                reading = asyncio.create_task(connection.read(1009))
+                for _ in range(len(received) % 40):
+                    await asyncio.sleep(0)
+                reading.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    received += await reading
+                if not reading.cancelled():
+                    continue
+                received += await connection.read(1)
+        return received
+
+    with server(lambda connection: connection.sendall(data)) as to:
+        assert asyncio.run(main(to)) == data

@@ -233,7 +233,9 @@ pub(crate) async fn connect(
         return Ok(answer(StatusCode::CREATED, &access(&resumed)));
     }
     if seconds.is_some() && deadline > sandbox.claim.deadline {
-        app.pool.run(async move { target.change(&id, |claim| claim.deadline = deadline).await }).await??;
+        app.pool
+            .run(async move { target.change(&id, |claim| claim.deadline = claim.deadline.max(deadline)).await })
+            .await??;
     }
     Ok(answer(StatusCode::OK, &access(&sandbox)))
 }

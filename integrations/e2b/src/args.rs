@@ -53,11 +53,12 @@ pub(crate) struct Args {
     pub(crate) user: Option<String>,
 
     /// Home directory of every sandbox, which is EMPTIED before and after each: it must be empty, or not there, when a target is
-    /// used for the first time [default: a directory for each sandbox, below telexec-e2b in the user's home]
+    /// used for the first time. Needs --state-dir [default: a directory for each sandbox, below telexec-e2b in the user's home]
     #[arg(long, value_name = "PATH", value_parser = home::emptied, requires = "state_dir")]
     pub(crate) home: Option<String>,
 
-    /// Directory on the targets for who has taken them; not below --home [default: .telexec-e2b in the home of the agent's user]
+    /// Directory on the targets for who has taken them, the same for all gateways of a target; not below --home
+    /// [default, without --home: .telexec-e2b in the home of the agent's user]
     #[arg(long, value_name = "PATH", value_parser = absolute)]
     pub(crate) state_dir: Option<String>,
 

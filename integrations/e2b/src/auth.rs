@@ -108,8 +108,10 @@ impl Signature<'_> {
     }
 
     pub(crate) fn is_expired(&self) -> bool {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        self.expiration.is_some_and(|expiration| expiration.parse::<u64>().is_ok_and(|expiration| expiration < now))
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        // SDKs add what they are given to the time: "1764000000.5" is possible
+        let is_good = |expiration: &str| expiration.parse::<f64>().is_ok_and(|expiration| expiration >= now.floor());
+        self.expiration.is_some_and(|expiration| !is_good(expiration))
     }
 }
 

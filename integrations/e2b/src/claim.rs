@@ -100,22 +100,27 @@ impl Claims {
         }
     }
 
-    /// Makes the step after this one. `false`: another gateway has made it.
-    pub(crate) async fn advance(&self, number: u64, claim: &Claim) -> Result<bool, ClaimError> {
+    /// Makes the step after this one; its number. `None`: another gateway has made one.
+    pub(crate) async fn advance(&self, number: u64, claim: &Claim) -> Result<Option<u64>, ClaimError> {
         self.make_directory().await?;
-        let next = number + 1;
-        if !self.create(next, claim).await? {
-            return Ok(false);
+        let mut next = number + 1;
+        while !self.create(next, claim).await? {
+            let made = self.read(next).await?;
+            // of this gateway's own steps the answer may have been lost
+            if (&made.owner, &made.id) != (&claim.owner, &claim.id) {
+                return Ok(None);
+            }
+            next += 1;
         }
         let numbers = self.numbers().await?;
         if numbers.last() != Some(&next) {
             self.remove(next).await;
-            return Ok(false);
+            return Ok(None);
         }
         for earlier in numbers.into_iter().filter(|earlier| *earlier < next) {
             self.remove(earlier).await;
         }
-        Ok(true)
+        Ok(Some(next))
     }
 
     /// Makes the directory that is emptied for each sandbox, or finds that it was this one before. Otherwise it must be empty:

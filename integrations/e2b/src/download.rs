@@ -45,7 +45,8 @@ impl App {
         query: &Query,
         operation: &str,
     ) -> Result<(Arc<Sandbox>, Option<String>), Failure> {
-        let sandbox = match query.get("signature") {
+        let by_query = query.get("username").map(auth::named).transpose()?;
+        let (sandbox, asked) = match query.get("signature") {
             Some(signature) if !headers.contains_key("x-access-token") => {
                 let signature = Signature {
                     path: query.get("path").unwrap_or_default(),
@@ -54,13 +55,10 @@ impl App {
                     signature,
                     expiration: query.get("signature_expiration"),
                 };
-                self.signed(headers, &signature)?
+                // the user is what was signed, and nobody else
+                (self.signed(headers, &signature)?, by_query.flatten())
             }
-            _ => self.entered(headers)?,
-        };
-        let asked = match query.get("username") {
-            Some(name) => auth::named(name)?,
-            None => auth::user(headers)?,
+            _ => (self.entered(headers)?, by_query.map_or_else(|| auth::user(headers), Ok)?),
         };
         let user = sandbox.user(asked.as_deref());
         Ok((sandbox, user))

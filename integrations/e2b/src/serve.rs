@@ -59,7 +59,8 @@ impl Listener {
 /// A socket that nobody listens on any more is replaced.
 fn unix(path: &Path) -> io::Result<UnixListener> {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
-    if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
+    let probe = || std::os::unix::net::UnixStream::connect(path);
+    if is_socket && probe().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
         std::fs::remove_file(path)?;
     }
     UnixListener::bind(path)

@@ -235,10 +235,16 @@ impl Target {
         let home = connected.homes.of(&new.id);
         let claim = Claim { owner: self.settings.owner.clone(), home, ..new.clone() };
         let Some(number) = self.free_number(&connected, &mut slot).await? else { return Ok(None) };
-        if !step(connected.claims.advance(number, &claim)).await? {
-            return Ok(None);
-        }
-        let number = number + 1;
+        let number = match step(connected.claims.advance(number, &claim)).await {
+            Ok(Some(number)) => number,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                // it may be taken all the same
+                *slot = Slot::Ending { number, claim: Box::new(claim) };
+                self.wake.notify_one();
+                return Err(error);
+            }
+        };
         let user = self.settings.user.as_deref();
         if let Err(failure) = cleaning::prepare(&connected.link, &claim, &connected.homes, user).await {
             *slot = Slot::Ending { number, claim: Box::new(claim) };
@@ -282,15 +288,16 @@ impl Target {
         };
         let mut claim = sandbox.claim.clone();
         change(&mut claim);
-        if !step(connected.claims.advance(*number, &claim)).await? {
+        let Some(next) = step(connected.claims.advance(*number, &claim)).await? else {
             warn!("{}: another gateway has taken it from {id}", self.name);
             sandbox.shared.ended.cancel();
+            sandbox.shared.watchers.clear();
             self.set_current(None);
             *slot = Slot::Unknown;
             self.wake.notify_one();
             return Err(TargetError::TakenOver);
-        }
-        *number += 1;
+        };
+        *number = next;
         let changed = self.sandbox(&connected, claim, Arc::clone(&sandbox.shared));
         self.set_current(Some(Arc::clone(&changed)));
         self.wake.notify_one();
@@ -306,9 +313,10 @@ impl Target {
     }
 
     pub(crate) async fn resume(&self, id: &str, deadline: SystemTime) -> Result<Arc<Sandbox>, TargetError> {
-        let resumed = self.change(id, |claim| (claim.state, claim.deadline) = (ClaimState::Running, deadline)).await?;
-        cleaning::signal_all(&resumed.link, id, Signal::CONT).await?;
-        Ok(resumed)
+        let sandbox = self.current().filter(|sandbox| sandbox.id() == id).ok_or_else(Failure::gone)?;
+        // first: one that counts as running is not continued again
+        cleaning::signal_all(&sandbox.link, id, Signal::CONT).await?;
+        self.change(id, |claim| (claim.state, claim.deadline) = (ClaimState::Running, deadline)).await
     }
 
     /// Ends the sandbox: at once for clients, and when this returns also on the target, if that can be reached.
@@ -336,19 +344,18 @@ impl Target {
     async fn clean(&self, slot: &mut Slot) -> Result<(), TargetError> {
         let Slot::Ending { number, claim } = slot else { return Ok(()) };
         let connected = self.expect_connected()?;
-        if claim.state != ClaimState::Ending {
-            (claim.state, claim.deadline) = (ClaimState::Ending, later(CLEANING_TIME));
-            if !step(connected.claims.advance(*number, claim)).await? {
-                warn!("{}: another gateway has taken it from {}", self.name, claim.id);
-                *slot = Slot::Unknown;
-                self.wake.notify_one();
-                return Ok(());
-            }
-            *number += 1;
-        }
+        // each time: another gateway may have taken it since the last attempt
+        let ending = Claim { state: ClaimState::Ending, deadline: later(CLEANING_TIME), ..(**claim).clone() };
+        let Some(next) = step(connected.claims.advance(*number, &ending)).await? else {
+            warn!("{}: another gateway has taken it from {}", self.name, claim.id);
+            *slot = Slot::Unknown;
+            self.wake.notify_one();
+            return Ok(());
+        };
+        (*number, **claim) = (next, ending);
         cleaning::clean(&connected.link, claim, &connected.homes, self.settings.user.as_deref()).await?;
         let (id, free) = (claim.id.clone(), free(claim));
-        if step(connected.claims.advance(*number, &free)).await? {
+        if step(connected.claims.advance(*number, &free)).await?.is_some() {
             info!("{}: {id} is gone", self.name);
         }
         *slot = Slot::Open;

@@ -1,5 +1,6 @@
 """The SDK for Python, as it comes, call by call: sync.py BIN_DIRECTORY [PART...]"""
 
+import base64
 import gzip
 import io
 import os
@@ -201,8 +202,13 @@ def urls():
         url + "x",
         sandbox.download_url("signed file", use_signature_expiration=-5),
         url.split("&signature")[0] + "&signature=v1_",
+        sandbox.download_url("signed file", use_signature_expiration=-5.5),
     ]:
         assert get(wrong).status_code == 401, wrong
+    # the user is the one that was signed, whatever else a request says
+    owner = sandbox.upload_url("of the user")
+    as_other = "Basic " + base64.b64encode(b"nobody-at-all:").decode()
+    assert httpx.post(owner, files={"file": b"x"}, headers={"Authorization": as_other}).status_code == 200
     # an upload is not a download
     assert httpx.post(url, files={"file": b"x"}).status_code == 401
     upload = sandbox.upload_url("up/loaded", use_signature_expiration=60)

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use telexec_client::{Connection as Stream, Endpoint, ForwardError, ForwardFailure, ForwardStep, Forwards};
@@ -43,15 +43,17 @@ struct Shared {
 struct Reader {
     /// `None`: closed.
     stream: Option<ReadHalf<Stream>>,
-    /// What Python has not got yet, also since its wait was interrupted.
+    /// What Python has not said yet that it has got: a wait that is interrupted loses nothing.
     data: BytesMut,
+    /// Bytes before that.
+    seen: u64,
     is_ended: bool,
 }
 
 impl Connection {
     pub(crate) async fn open(process: &'static Process, forwards: Forwards, to: Endpoint) -> Result<Self, Failure> {
         let (stream, writer) = split(forwards.connect(to.clone()).await?);
-        let reader = Reader { stream: Some(stream), data: BytesMut::new(), is_ended: false };
+        let reader = Reader { stream: Some(stream), data: BytesMut::new(), seen: 0, is_ended: false };
         let shared = Shared {
             to,
             reader: Arc::new(Mutex::new(reader)),
@@ -63,6 +65,13 @@ impl Connection {
 }
 
 impl Reader {
+    /// Python has got as many bytes.
+    fn forget(&mut self, seen: u64) {
+        let length = usize::try_from(seen.saturating_sub(self.seen)).unwrap_or(usize::MAX);
+        self.data.advance(length.min(self.data.len()));
+        self.seen = self.seen.max(seen);
+    }
+
     /// Reads until there is something, or everything.
     async fn fill(&mut self, all: bool) -> io::Result<()> {
         let Some(stream) = &mut self.stream else { return Ok(()) };
@@ -152,20 +161,20 @@ impl Drop for Handle {
 
 #[pymethods]
 impl Connection {
-    /// What has arrived, at most so much; `None`: all, to the end.
-    fn read(&self, py: Python<'_>, length: Option<usize>) -> PyResult<Call> {
+    /// What has arrived after the bytes that were `seen`, at most so much; `None`: all, to the end.
+    fn read(&self, py: Python<'_>, length: Option<usize>, seen: u64) -> PyResult<Call> {
         let shared = Arc::clone(&self.0.get()?.shared);
         let work = async move {
             let mut reader = Arc::clone(&shared.reader).lock_owned().await;
+            reader.forget(seen);
             if length != Some(0) {
                 shared.unless_closed(reader.fill(length.is_none())).await?;
             }
             Ok(reader)
         };
-        // not before it reaches Python: a wait that is interrupted loses nothing
-        Call::with(py, work, move |py, mut reader| {
+        Call::with(py, work, move |py, reader| {
             let length = reader.data.len().min(length.unwrap_or(usize::MAX));
-            Ok(PyBytes::new(py, &reader.data.split_to(length)).into_any().unbind())
+            Ok(PyBytes::new(py, reader.data.get(..length).unwrap_or_default()).into_any().unbind())
         })
     }
 
