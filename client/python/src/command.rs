@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use telexec_executor::{self as executor, CommandBuilder, Descendants, OnDisconnect, ResourceLimits, TerminalSize};
 
