@@ -55,6 +55,16 @@ async fn sandboxes_outlive_gateways_and_no_target_is_given_to_two() {
 
 #[tokio::test]
 async fn hostile_clients_get_errors() {
-    let parts = ["messages", "envelopes", "streams", "callers", "creations", "uploads", "connections", "listening"];
+    let parts = [
+        "messages",
+        "envelopes",
+        "streams",
+        "callers",
+        "creations",
+        "uploads",
+        "connections",
+        "latecomers",
+        "listening",
+    ];
     script("hostile.py", &parts).await;
 }

@@ -51,14 +51,15 @@ pub(crate) async fn call(
         return connect::reply_stream(
             async {
                 let (sandbox, user) = caller?;
-                watchers::watch_dir(&sandbox, user, &headers, body).await
+                sandbox.unless_ended(watchers::watch_dir(&sandbox, user, &headers, body)).await
             }
             .await,
         );
     }
     let done = async {
         let (sandbox, user) = caller?;
-        unary(&Caller { sandbox, user }, &method, &headers, body).await
+        let caller = Caller { sandbox: Arc::clone(&sandbox), user };
+        sandbox.unless_ended(unary(&caller, &method, &headers, body)).await
     };
     connect::reply(done.await)
 }

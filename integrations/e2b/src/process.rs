@@ -137,15 +137,21 @@ pub(crate) async fn call(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let sandbox = app.entered(&headers);
+    let sandbox = match app.entered(&headers) {
+        Ok(sandbox) => sandbox,
+        Err(failure) if ["Start", "Connect", "StreamInput"].contains(&method.as_str()) => {
+            return connect::reply_stream(Err::<futures_util::stream::Empty<_>, _>(failure));
+        }
+        Err(failure) => return connect::reply(Err(failure)),
+    };
     match method.as_str() {
-        "Start" => connect::reply_stream(async { start(&sandbox?, &headers, body).await }.await),
-        "Connect" => connect::reply_stream(async { attach(&sandbox?, &headers, body).await }.await),
+        "Start" => connect::reply_stream(sandbox.unless_ended(start(&sandbox, &headers, body)).await),
+        "Connect" => connect::reply_stream(sandbox.unless_ended(attach(&sandbox, &headers, body)).await),
         "StreamInput" => {
-            let replied = async { stream_input(&*sandbox?, &headers, body).await }.await;
+            let replied = sandbox.unless_ended(stream_input(&sandbox, &headers, body)).await;
             connect::reply_stream(replied.map(|reply| futures_util::stream::iter([Ok(reply)])))
         }
-        method => connect::reply(async { unary(&*sandbox?, method, &headers, body).await }.await),
+        method => connect::reply(sandbox.unless_ended(unary(&sandbox, method, &headers, body)).await),
     }
 }
 

@@ -57,6 +57,12 @@ pub(crate) struct Shared {
 }
 
 impl Sandbox {
+    /// The outcome of a call, unless the sandbox ends before: a call that waits for its body must not reach the target when others
+    /// have that.
+    pub(crate) async fn unless_ended<T>(&self, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        self.shared.ended.run_until_cancelled(call).await.unwrap_or_else(|| Err(Failure::gone()))
+    }
+
     pub(crate) fn id(&self) -> &str {
         &self.claim.id
     }

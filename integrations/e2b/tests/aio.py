@@ -37,7 +37,9 @@ async def commands(sandbox):
     followed = await sandbox.commands.connect(handle.pid)
     assert (await followed.wait()).stdout == "late\n"
     handle = await sandbox.commands.run("sleep 300", background=True)
-    assert await handle.kill() is True and await sandbox.commands.kill(handle.pid) is False
+    assert await handle.kill() is True
+    await fails(e2b.CommandExitException, handle.wait())
+    assert await sandbox.commands.kill(handle.pid) is False
 
     # who is cancelled has dropped the stream: the command runs on
     waiting = asyncio.create_task(sandbox.commands.run("sleep 30"))

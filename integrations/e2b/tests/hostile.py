@@ -285,6 +285,32 @@ def connections():
     assert sandbox.commands.run("echo still").stdout == "still\n"
 
 
+def latecomers():
+    """Calls that hold their bodies back until the sandbox has ended."""
+    global sandbox
+    form = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\na\r\n--x\r\n'
+    calls = [
+        ("process.Process/Start", "application/connect+json", b""),
+        ("filesystem.Filesystem/MakeDir", "application/json", b'{"path":'),
+        ("files", "multipart/form-data; boundary=x", form),
+    ]
+    held = []
+    for path, kind, begun in calls:
+        connection = socket.create_connection(("127.0.0.1", site.port), LIMIT)
+        sent = {"Host": "x", "Content-Type": kind, "Transfer-Encoding": "chunked", **headers()}
+        lines = [f"POST /{path} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items()), "", ""]
+        chunk = b"%x\r\n%s\r\n" % (len(begun), begun) if begun else b""
+        connection.sendall("\r\n".join(lines).encode() + chunk)
+        held.append(connection)
+    # the first file of the form is written before its second one comes
+    site.until("the calls have begun", lambda: sandbox.files.exists("a"))
+    assert sandbox.kill()
+    for connection in held:
+        with connection:
+            assert b"The sandbox was not found" in connection.recv(65536)
+    sandbox = Sandbox.create(timeout=300)
+
+
 def listening():
     """Not for everyone without keys; and with TLS."""
     gateway = [site.bin / "telexec-e2b", "--target", f"unix://{site.socket('one')}"]
@@ -313,4 +339,4 @@ if __name__ == "__main__":
         site.kill("gateway", signal.SIGTERM)
         site.start_gateway("--max-file-size", "1MiB")
         sandbox = Sandbox.create(timeout=300)
-        run([messages, envelopes, streams, callers, creations, uploads, connections, listening])
+        run([messages, envelopes, streams, callers, creations, uploads, connections, latecomers, listening])
