@@ -26,14 +26,19 @@ class Soak:
         self.end = time.monotonic() + seconds
         self.sandboxes = self.calls = 0
         self.at_once = self.most_at_once = 0
+        self.all_have_one = asyncio.Barrier(count)
 
     async def user(self):
         """Whoever has one sandbox after the other."""
-        while time.monotonic() < self.end:
+        is_first = True
+        while is_first or time.monotonic() < self.end:
             sandbox = await AsyncSandbox.create(timeout=self.seconds + 600)
             self.sandboxes += 1
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
+            if is_first:
+                await self.all_have_one.wait()
+            is_first = False
             for _ in range(random.randrange(2, 12)):
                 deed = random.choice((self.run, self.run, self.write, self.leave, self.time_out))
                 await deed(sandbox)
