@@ -63,6 +63,8 @@ pub use error::{Cause, ConnectError, is_settled};
 pub use executor::RemoteExecutor;
 pub use files::RemoteFiles;
 pub use forward::{AcceptedConnection, Connection, Dial, Endpoint, ForwardError, Forwards, Listening};
+#[cfg(unix)]
+pub use forward::{LocalListener, LocalSocket};
 pub use lookup::LookupError;
 pub use resume::{Resume, Resuming};
 pub use sftp::SftpAnswer;

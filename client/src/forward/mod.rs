@@ -1,14 +1,19 @@
 //! Connections to and from the network of an agent's machine.
 
 mod connection;
+#[cfg(unix)]
+mod local;
 mod pool;
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::stream;
 use telexec_executor::ExecutorError;
+#[cfg(unix)]
+use telexec_proto::convert::ForwardStep;
 use telexec_proto::convert::{ForwardFailure, forward_failure_from_status};
 use telexec_proto::v1::connect_request::Step;
 use telexec_proto::v1::forward_service_client::ForwardServiceClient;
@@ -18,16 +23,21 @@ use telexec_proto::v1::{
     listening,
 };
 use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 pub use self::connection::Connection;
+#[cfg(unix)]
+pub use self::local::{LocalListener, LocalSocket};
 use self::pool::{Place, Pool};
 use crate::connector::Connector;
 use crate::error;
 
 /// Pieces that wait to be sent.
 const QUEUE: usize = 2;
+/// Before a listener whose connection was lost is tried again.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// The network of an agent's machine; clones share the connections to it.
 ///
@@ -163,10 +173,61 @@ impl Forwards {
         Ok(Listening { answers, at, endpoint: Arc::clone(&self.endpoint) })
     }
 
+    /// Listens again where `asked` was asked for and `lost` listened, after that has failed; tries for this long. By the name
+    /// that was asked for, since the policy and both families of localhost hang on it, and with the port that was got.
+    ///
+    /// # Errors
+    /// It is no loss of a connection, or it lasts: an agent that has not noticed it yet still has the address in use.
+    pub async fn listen_again(
+        &self,
+        asked: &Endpoint,
+        lost: &Listening,
+        failure: ForwardError,
+        within: Duration,
+    ) -> Result<Listening, ForwardError> {
+        let at = kept_port(asked, lost.endpoint());
+        let (begin, mut failure) = (Instant::now(), failure);
+        while failure.may_end() && begin.elapsed() < within {
+            sleep(RETRY_DELAY).await;
+            match self.listen(&at).await {
+                Ok(listening) => return Ok(listening),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    /// Takes a connection that was accepted there, and carries it from and to an address here.
+    ///
+    /// # Errors
+    /// Nobody answers here, one side was reset, or the agent is lost.
+    #[cfg(unix)]
+    pub async fn join_accepted(&self, accepted: AcceptedConnection, to: &Endpoint) -> Result<(), ForwardError> {
+        // first, since it does not wait for long; dropped it is reset
+        let connection = self.connect(Dial::Accepted(accepted.id)).await?;
+        let socket = LocalSocket::dial(to).await;
+        let failed = |error| ForwardError::Failed(ForwardFailure::new(ForwardStep::Dial, to, &error));
+        socket.map_err(failed)?.join(connection).await
+    }
+
     fn failed(&self, status: Status, is_new: bool) -> ForwardError {
         match is_new {
             true => failure(&status).unwrap_or_else(|| error::calling(status, &self.endpoint).into()),
             false => following(status, &self.endpoint),
+        }
+    }
+}
+
+impl ForwardError {
+    /// Whether a listener that failed so may listen again.
+    fn may_end(&self) -> bool {
+        match self {
+            Self::Call(error) => matches!(
+                error,
+                ExecutorError::Lost { .. } | ExecutorError::Unreachable { .. } | ExecutorError::ShuttingDown
+            ),
+            Self::Failed(failure) => failure.errno == "EADDRINUSE",
+            Self::Here(_) => false,
         }
     }
 }
@@ -189,6 +250,16 @@ impl Listening {
             Some(_) => Err(unexpected("it told of no connection")),
             None => Err(error::lost(&self.endpoint, "the agent stopped listening").into()),
         }
+    }
+}
+
+/// What was asked for; instead of any port the one that was got.
+fn kept_port(asked: &Endpoint, got: &Endpoint) -> Endpoint {
+    match (asked, got) {
+        (Endpoint::Tcp { host, port: 0 }, Endpoint::Tcp { port, .. }) => {
+            Endpoint::Tcp { host: host.clone(), port: *port }
+        }
+        (asked, _) => asked.clone(),
     }
 }
 
@@ -237,6 +308,24 @@ impl fmt::Display for Endpoint {
             Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
             Self::Tcp { host, port } => write!(f, "{host}:{port}"),
             Self::Unix(path) => f.write_str(path),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_listens_again_where_it_was_asked_to() {
+        let tcp = |host: &str, port| Endpoint::Tcp { host: host.into(), port };
+        let unix = Endpoint::Unix("/run/a".into());
+        for (asked, got, again) in [
+            (tcp("localhost", 0), tcp("127.0.0.1", 4000), tcp("localhost", 4000)),
+            (tcp("localhost", 80), tcp("127.0.0.1", 80), tcp("localhost", 80)),
+            (unix.clone(), unix.clone(), unix),
+        ] {
+            assert_eq!(kept_port(&asked, &got), again);
         }
     }
 }

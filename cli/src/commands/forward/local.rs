@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use telexec_client::{Endpoint, ForwardError, Forwards};
+use telexec_client::{Endpoint, ForwardError, Forwards, LocalListener, LocalSocket};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::listener::{Listener, Socket};
 use super::{MAX_CONNECTIONS, report, socks};
 use crate::output::{Failure, print_message_async};
 use crate::syntax::Destination;
@@ -26,7 +25,7 @@ pub(super) enum Service {
 
 /// Never returns.
 pub(super) async fn serve(
-    listener: Listener,
+    listener: LocalListener,
     service: Service,
     forwards: Forwards,
     target: Destination,
@@ -59,24 +58,27 @@ pub(super) async fn serve(
     }
 }
 
-async fn join(socket: Socket, to: &Endpoint, forwards: &Forwards) -> Result<(), ForwardError> {
-    match forwards.connect(to.clone()).await {
-        Ok(connection) => socket.join(connection).await,
-        Err(error) => {
-            socket.reset();
-            Err(error)
-        }
-    }
+async fn join(socket: LocalSocket, to: &Endpoint, forwards: &Forwards) -> Result<(), ForwardError> {
+    socket.join(forwards.connect(to.clone()).await?).await
 }
 
-async fn proxy(mut socket: Socket, forwards: &Forwards) -> Result<(), ForwardError> {
-    let asked = match timeout(SOCKS_TIMEOUT, socks::ask(socket.stream())).await {
+async fn proxy(mut socket: LocalSocket, forwards: &Forwards) -> Result<(), ForwardError> {
+    let asked = match timeout(SOCKS_TIMEOUT, socks::ask(&mut socket)).await {
         Ok(asked) => asked.map_err(ForwardError::Here)?,
         Err(_) => return Ok(()),
     };
-    // what was refused has been answered
-    let Some(asked) = asked else { return Ok(()) };
+    let Some(asked) = asked else {
+        // what was refused has been answered
+        socket.close();
+        return Ok(());
+    };
     let connected = forwards.connect(asked.to.clone()).await;
-    asked.answer(socket.stream(), connected.as_ref().err()).await.map_err(ForwardError::Here)?;
-    socket.join(connected?).await
+    asked.answer(&mut socket, connected.as_ref().err()).await.map_err(ForwardError::Here)?;
+    match connected {
+        Ok(connection) => socket.join(connection).await,
+        Err(error) => {
+            socket.close();
+            Err(error)
+        }
+    }
 }

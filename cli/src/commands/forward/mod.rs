@@ -1,6 +1,5 @@
 //! `telexec forward`: ports and Unix sockets here and on the agent's machine, connected to one another.
 
-mod listener;
 mod local;
 mod remote;
 mod socks;
@@ -8,11 +7,10 @@ mod socks;
 use std::io::Write;
 use std::time::Duration;
 
-use telexec_client::{Endpoint, ForwardError, Forwards};
+use telexec_client::{Endpoint, ForwardError, Forwards, LocalListener};
 use telexec_executor::ExecutorError;
 use tokio::task::JoinSet;
 
-use self::listener::Listener;
 use crate::args::ForwardArgs;
 use crate::connect::{call_failure, with_forwards};
 use crate::output::{Failure, exit, print_message_async, printable, with_causes};
@@ -76,8 +74,14 @@ impl Running {
             Wanted::Remote(Forwarding { listen, to }) => {
                 let listening = forwards.listen(listen).await.map_err(|error| failure(&target, &error))?;
                 let at = listening.endpoint().clone();
-                let again = with_port(listen, &at);
-                self.tasks.spawn(remote::serve(listening, again, to.clone(), forwards, target, self.reconnect));
+                self.tasks.spawn(remote::serve(
+                    listening,
+                    listen.clone(),
+                    to.clone(),
+                    forwards,
+                    target,
+                    self.reconnect,
+                ));
                 return Ok(at);
             }
         };
@@ -97,18 +101,8 @@ impl Running {
     }
 }
 
-/// The address that was asked for; instead of any port the one that it got.
-fn with_port(asked: &Endpoint, got: &Endpoint) -> Endpoint {
-    match (asked, got) {
-        (Endpoint::Tcp { host, port: 0 }, Endpoint::Tcp { port, .. }) => {
-            Endpoint::Tcp { host: host.clone(), port: *port }
-        }
-        (asked, _) => asked.clone(),
-    }
-}
-
-async fn bind(endpoint: &Endpoint) -> Result<Listener, Failure> {
-    let bound = Listener::bind(endpoint).await;
+async fn bind(endpoint: &Endpoint) -> Result<LocalListener, Failure> {
+    let bound = LocalListener::bind(endpoint).await;
     bound.map_err(|error| Failure::new(FAILED, &error).context(format_args!("cannot listen on {endpoint}")))
 }
 
@@ -137,23 +131,5 @@ async fn report(target: &Destination, error: &ForwardError) {
     };
     if !is_ordinary {
         print_message_async(failure(target, error).to_string()).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn it_listens_again_where_it_was_asked_to() {
-        let tcp = |host: &str, port| Endpoint::Tcp { host: host.into(), port };
-        let unix = Endpoint::Unix("/run/a".into());
-        for (asked, got, again) in [
-            (tcp("localhost", 0), tcp("127.0.0.1", 4000), tcp("localhost", 4000)),
-            (tcp("localhost", 80), tcp("127.0.0.1", 80), tcp("localhost", 80)),
-            (unix.clone(), unix.clone(), unix),
-        ] {
-            assert_eq!(with_port(&asked, &got), again);
-        }
     }
 }

@@ -5,9 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use telexec_client::{Endpoint, ForwardError};
 use telexec_executor::ExecutorError;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-use super::listener::SocketStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 const CONNECT: u8 = 1;
 const NO_AUTHENTICATION: u8 = 0;
@@ -30,7 +28,11 @@ const NO_ADDRESS_TYPE: u8 = 8;
 const GRANTED_4: u8 = 90;
 const REJECTED_4: u8 = 91;
 
-type Stream<'a> = &'a mut (dyn SocketStream + Send);
+/// A connection to a client.
+pub(super) trait Connected: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Connected for T {}
+
+type Stream<'a> = &'a mut dyn Connected;
 
 /// What a client asks for.
 #[derive(Debug, PartialEq, Eq)]

@@ -3,20 +3,18 @@
 mod connection;
 mod endpoint;
 mod serve;
-mod socket;
 
 use std::sync::{Arc, OnceLock};
 
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use telexec_client::{Endpoint, ForwardError, ForwardFailure, ForwardStep, Forwards, Listening};
+use telexec_client::{Endpoint, ForwardError, ForwardFailure, ForwardStep, Forwards, Listening, LocalListener};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 pub(crate) use self::connection::Connection;
 pub(crate) use self::endpoint::{dialled, listened};
 use self::serve::Connections;
-use self::socket::Listener;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::owned::Owned;
@@ -39,8 +37,8 @@ struct Serving {
 
 /// What listens.
 enum Service {
-    Here(Listener),
-    /// With where it is to listen again.
+    Here(LocalListener),
+    /// With where it was asked for.
     There(Box<Listening>, Endpoint),
 }
 
@@ -52,7 +50,7 @@ impl Service {
                 connections.serve_here(&listener, to, forwards).await;
                 None
             }
-            Self::There(listening, at) => Some(connections.serve_there(*listening, &at, to, forwards).await),
+            Self::There(listening, asked) => Some(connections.serve_there(*listening, &asked, to, forwards).await),
         }
     }
 }
@@ -66,8 +64,8 @@ impl Forward {
         to: Endpoint,
     ) -> Result<Self, Failure> {
         let failed = |error| ForwardError::Failed(ForwardFailure::new(ForwardStep::Listen, &listen, &error));
-        let listener = Listener::bind(&listen).await.map_err(failed)?;
-        let at = listener.endpoint().map_err(failed)?;
+        let listener = LocalListener::bind(&listen).await.map_err(failed)?;
+        let at = listener.endpoint().clone();
         Ok(Self::serve(process, at, Service::Here(listener), forwards, to))
     }
 
@@ -80,8 +78,7 @@ impl Forward {
     ) -> Result<Self, Failure> {
         let listening = forwards.listen(&listen).await?;
         let at = listening.endpoint().clone();
-        let again = with_port(listen, &at);
-        Ok(Self::serve(process, at, Service::There(Box::new(listening), again), forwards, to))
+        Ok(Self::serve(process, at, Service::There(Box::new(listening), listen), forwards, to))
     }
 
     fn serve(process: &'static Process, at: Endpoint, service: Service, forwards: Forwards, to: Endpoint) -> Self {
@@ -105,14 +102,6 @@ impl Forward {
         task.close();
         let _stop = stop.clone().drop_guard();
         Self { serving: Owned::new(Serving { stop, task, failed, _stop }), at }
-    }
-}
-
-/// The address that was asked for; instead of any port the one that it got. The policy hangs on the name.
-fn with_port(asked: Endpoint, got: &Endpoint) -> Endpoint {
-    match (asked, got) {
-        (Endpoint::Tcp { host, port: 0 }, Endpoint::Tcp { port, .. }) => Endpoint::Tcp { host, port: *port },
-        (asked, _) => asked,
     }
 }
 
