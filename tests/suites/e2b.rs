@@ -64,7 +64,10 @@ async fn hostile_clients_get_errors() {
         "uploads",
         "connections",
         "latecomers",
+        "starters",
         "listening",
+        "pages",
+        "floods",
     ];
     script("hostile.py", &parts).await;
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, State};
+use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use http::header::HOST;
@@ -15,7 +16,7 @@ use crate::auth::{self, Keys};
 use crate::failure::{Code, Failure};
 use crate::pool::Pool;
 use crate::sandbox::Sandbox;
-use crate::{api, download, filesystem, listing, process, upload};
+use crate::{api, download, filesystem, listing, local, process, upload};
 
 /// The port that stands for envd.
 const ENVD_PORT: &str = "49983";
@@ -25,6 +26,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(4);
 pub(crate) struct App {
     pub(crate) pool: Arc<Pool>,
     pub(crate) keys: Keys,
+    /// Anyone who reaches it may ask.
+    pub(crate) is_local: bool,
     pub(crate) max_timeout: Duration,
     pub(crate) max_file_size: u64,
 }
@@ -45,7 +48,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/process.Process/{method}", post(process::call))
         .route("/filesystem.Filesystem/{method}", post(filesystem::call));
     // bodies are limited by who reads them
-    control.merge(envd).fallback(any(api::unsupported)).layer(DefaultBodyLimit::disable()).with_state(app)
+    let all = control.merge(envd).fallback(any(api::unsupported)).layer(DefaultBodyLimit::disable());
+    let all = if app.is_local { all.layer(from_fn(local::only)) } else { all };
+    all.with_state(app)
 }
 
 /// With a sandbox whether that can be used; otherwise whether this program runs.

@@ -61,6 +61,16 @@ impl Claim {
         SystemTime::now() >= self.deadline
     }
 
+    /// That it is not too long.
+    pub(crate) fn check(&self) -> Result<(), ClaimError> {
+        self.encode().map(drop)
+    }
+
+    fn encode(&self) -> Result<Vec<u8>, ClaimError> {
+        let text = serde_json::to_vec(self).map_err(|_| ClaimError::TooMuch)?;
+        if text.len() > MAX_CLAIM_BYTES { Err(ClaimError::TooMuch) } else { Ok(text) }
+    }
+
     /// Also by another gateway's clock.
     pub(crate) fn is_abandoned(&self) -> bool {
         SystemTime::now().duration_since(self.deadline).is_ok_and(|past| past >= CLOCK_SKEW)
@@ -159,10 +169,7 @@ impl Claims {
     }
 
     async fn create(&self, number: u64, claim: &Claim) -> Result<bool, ClaimError> {
-        let text = serde_json::to_vec(claim).map_err(|_| ClaimError::TooMuch)?;
-        if text.len() > MAX_CLAIM_BYTES {
-            return Err(ClaimError::TooMuch);
-        }
+        let text = claim.encode()?;
         let options = WriteOptions { mode: Some(PRIVATE_FILE), exclusive: true, ..WriteOptions::default() };
         let content = stream::iter([Ok(FilePiece::Data(Bytes::from(text)))]).boxed();
         match self.files.write(self.file(number), options, content).await {

@@ -19,6 +19,7 @@ mod filesystem; // directories
 mod follow; // the stream of a process
 mod home; // what is removed when a sandbox ends
 mod listing; // sandboxes in pages
+mod local; // who may ask where no key is asked for
 mod metrics; // what a machine has, and uses
 mod pool; // all targets
 mod process; // commands and terminals
@@ -41,7 +42,7 @@ use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::app::App;
-use crate::args::Args;
+use crate::args::{Args, Listen};
 use crate::auth::Keys;
 use crate::pool::Pool;
 use crate::serve::Listener;
@@ -104,7 +105,14 @@ async fn run(args: Args) -> Result<(), Error> {
         _ => None,
     };
     let pool = Arc::new(Pool::new(&args, &Arc::new(settings(&args))));
-    let app = App { pool: Arc::clone(&pool), keys, max_timeout: args.max_timeout, max_file_size: args.max_file_size };
+    let app = App {
+        pool: Arc::clone(&pool),
+        keys,
+        // browsers do not reach Unix sockets
+        is_local: args.token_file.is_none() && matches!(args.listen, Listen::Tcp(_)),
+        max_timeout: args.max_timeout,
+        max_file_size: args.max_file_size,
+    };
     let listener = Listener::bind(&args.listen).await?;
     let stop = CancellationToken::new();
     pool.keep(&stop);

@@ -2,19 +2,22 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
 use crate::args::Args;
-use crate::claim::Claim;
+use crate::claim::{Claim, ClaimError};
 use crate::failure::{Code, Failure};
 use crate::sandbox::Sandbox;
 use crate::target::{Settings, Target, TargetError};
 
 /// Of the target's name, in the id of a sandbox, which is part of a host name.
 const MAX_NAME_BYTES: usize = 32;
+/// For targets that are being taken, or freed, when no other one is free.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) struct Pool {
     targets: Vec<Arc<Target>>,
@@ -105,19 +108,33 @@ impl Pool {
             return Err(Failure::new(Code::NotFound, message));
         }
         let suffix = new.id.clone();
-        for target in candidates {
-            new.id = format!("{}-{suffix}", host_label(&target.name));
-            match target.take(&new).await {
-                Ok(Some(sandbox)) => return Ok(sandbox),
-                Ok(None) => {}
-                Err(TargetError::Claim(error @ crate::claim::ClaimError::TooMuch)) => {
-                    return Err(Failure::invalid(error.to_string()));
+        let mut left = candidates.clone();
+        for patience in [Duration::ZERO, BUSY_TIMEOUT] {
+            for target in std::mem::take(&mut left) {
+                new.id = format!("{}-{suffix}", host_label(&target.name));
+                match target.take(&new, patience).await {
+                    Ok(Some(sandbox)) => return Ok(sandbox),
+                    Ok(None) => {}
+                    Err(TargetError::Busy) => left.push(target),
+                    Err(TargetError::Claim(error @ ClaimError::TooMuch)) => {
+                        return Err(Failure::invalid(error.to_string()));
+                    }
+                    Err(error) => warn!("{}: {}; another one is tried", target.name, crate::chain(&error)),
                 }
-                Err(error) => warn!("{}: {}; another one is tried", target.name, crate::chain(&error)),
             }
         }
-        Err(Failure::new(Code::Unavailable, "no target is free: kill a sandbox, or try again later"))
+        Err(none_free(&candidates))
     }
+}
+
+/// Why there is none, where that is not that all are in use.
+fn none_free(candidates: &[&Arc<Target>]) -> Failure {
+    let troubles: Option<Vec<_>> = candidates.iter().map(|target| target.trouble()).collect();
+    let message = match troubles.as_deref() {
+        Some([trouble, ..]) => format!("no target can be used, {} in all; of the first: {trouble}", candidates.len()),
+        _ => "no target is free: kill a sandbox, or try again later".to_owned(),
+    };
+    Failure::new(Code::Unavailable, message)
 }
 
 /// A name as it may be in a host name, which sandbox ids are part of: the last part of a path, or the host.

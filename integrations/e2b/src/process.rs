@@ -204,7 +204,7 @@ async fn start(sandbox: &Arc<Sandbox>, headers: &HeaderMap, body: Body) -> Resul
     let envs = request.process.envs.clone().unwrap_or_default();
     let command = command(sandbox, request, user.as_deref(), limit).await?;
     let has_terminal = command.terminal().is_some();
-    let execution = sandbox.link.executor.execute(command).await?;
+    let execution = sandbox.execute(command).await?;
     let started = execution.started();
     sandbox.remember(started.pid, Process { id: started.id.clone(), envs });
     let following = Following { execution, has_terminal, keepalive, limit: None, ended: sandbox.shared.ended.clone() };

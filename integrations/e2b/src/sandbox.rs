@@ -6,8 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt;
 use telexec_client::{Agent, RemoteFiles, Resuming};
-use telexec_executor::{Command, Event, ExecutionId, Executor, FilePath, FileTarget, OutputStream};
+use telexec_executor::{Command, Event, Execution, ExecutionId, Executor, FilePath, FileTarget, OutputStream};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::claim::Claim;
 use crate::failure::{Code, Failure};
@@ -15,8 +16,11 @@ use crate::watchers::Watchers;
 
 /// Carried by every execution of a sandbox.
 pub(crate) const SANDBOX_LABEL: &str = "e2b.sandbox";
-/// What is remembered of processes beside what the agent knows.
-const MAX_REMEMBERED: usize = 4096;
+/// Of what is remembered of processes beside what the agent knows: most of it are their variables.
+const MAX_REMEMBERED_BYTES: usize = 1024 * 1024;
+/// Of a process whose command has no variables.
+const REMEMBERED_BYTES: usize = 256;
+const MAX_HOMES: usize = 1024;
 const MAX_CAPTURED_BYTES: usize = 1024 * 1024;
 const CAPTURE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -35,6 +39,40 @@ pub(crate) struct Process {
     pub(crate) envs: BTreeMap<String, String>,
 }
 
+impl Process {
+    fn bytes(&self) -> usize {
+        REMEMBERED_BYTES
+            + self.envs.iter().map(|(name, value)| REMEMBERED_BYTES + name.len() + value.len()).sum::<usize>()
+    }
+}
+
+#[derive(Default)]
+struct Remembered {
+    processes: HashMap<u32, Process>,
+    bytes: usize,
+}
+
+impl Remembered {
+    fn insert(&mut self, pid: u32, process: Process) {
+        self.remove(pid);
+        let bytes = process.bytes();
+        if self.bytes + bytes > MAX_REMEMBERED_BYTES {
+            // the agent knows all but their variables
+            *self = Self::default();
+        }
+        if bytes <= MAX_REMEMBERED_BYTES {
+            self.bytes += bytes;
+            self.processes.insert(pid, process);
+        }
+    }
+
+    fn remove(&mut self, pid: u32) {
+        if let Some(process) = self.processes.remove(&pid) {
+            self.bytes -= process.bytes();
+        }
+    }
+}
+
 pub(crate) struct Sandbox {
     pub(crate) link: Link,
     pub(crate) claim: Claim,
@@ -48,12 +86,22 @@ pub(crate) struct Sandbox {
 /// What stays the same while deadline and state change.
 #[derive(Default)]
 pub(crate) struct Shared {
-    processes: Mutex<HashMap<u32, Process>>,
+    remembered: Mutex<Remembered>,
     /// Where relative paths of other users begin.
     homes: Mutex<HashMap<String, String>>,
     pub(crate) watchers: Watchers,
+    /// Commands that are being started.
+    starts: TaskTracker,
     /// The sandbox is gone.
     pub(crate) ended: CancellationToken,
+}
+
+impl Shared {
+    /// Nothing is being started in the sandbox, which has ended, any more.
+    pub(crate) async fn settled(&self) {
+        self.starts.close();
+        self.starts.wait().await;
+    }
 }
 
 impl Sandbox {
@@ -63,25 +111,36 @@ impl Sandbox {
         self.shared.ended.run_until_cancelled(call).await.unwrap_or_else(|| Err(Failure::gone()))
     }
 
+    /// Starts a command, whatever becomes of who asks for it: one that a sandbox does not know of would outlive it.
+    pub(crate) async fn execute(&self, command: Command) -> Result<Execution, Failure> {
+        let starting = self.shared.starts.token();
+        // after the token is taken, or it is not waited for
+        if self.shared.ended.is_cancelled() {
+            return Err(Failure::gone());
+        }
+        let executor = self.link.executor.clone();
+        let started = tokio::spawn(async move {
+            let started = executor.execute(command).await;
+            drop(starting);
+            started
+        });
+        Ok(started.await.map_err(|_| Failure::new(Code::Internal, "telexec-e2b is shutting down"))??)
+    }
+
     pub(crate) fn id(&self) -> &str {
         &self.claim.id
     }
 
     pub(crate) fn remembered(&self, pid: u32) -> Option<Process> {
-        self.shared.processes.lock().unwrap_or_else(PoisonError::into_inner).get(&pid).cloned()
+        self.shared.remembered.lock().unwrap_or_else(PoisonError::into_inner).processes.get(&pid).cloned()
     }
 
     pub(crate) fn remember(&self, pid: u32, process: Process) {
-        let mut processes = self.shared.processes.lock().unwrap_or_else(PoisonError::into_inner);
-        if processes.len() >= MAX_REMEMBERED {
-            // the agent knows all but their variables
-            processes.clear();
-        }
-        processes.insert(pid, process);
+        self.shared.remembered.lock().unwrap_or_else(PoisonError::into_inner).insert(pid, process);
     }
 
     pub(crate) fn forget(&self, pid: u32) {
-        self.shared.processes.lock().unwrap_or_else(PoisonError::into_inner).remove(&pid);
+        self.shared.remembered.lock().unwrap_or_else(PoisonError::into_inner).remove(pid);
     }
 
     /// The user of a call.
@@ -105,7 +164,7 @@ impl Sandbox {
         }
         let home = start_directory(&self.link.executor, user).await?;
         let mut homes = self.shared.homes.lock().unwrap_or_else(PoisonError::into_inner);
-        if homes.len() < MAX_REMEMBERED {
+        if homes.len() < MAX_HOMES {
             homes.insert(key, home.clone());
         }
         Ok(home)
@@ -188,6 +247,26 @@ pub(crate) async fn capture(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_remembered_is_limited_in_bytes() {
+        let process = |bytes: usize| Process {
+            id: ExecutionId::generate(),
+            envs: BTreeMap::from([("A".to_owned(), "x".repeat(bytes))]),
+        };
+        let mut remembered = Remembered::default();
+        for pid in 0..10_000 {
+            remembered.insert(pid, process(1000));
+            assert!(remembered.bytes <= MAX_REMEMBERED_BYTES && remembered.processes.contains_key(&pid));
+        }
+        let sum = |remembered: &Remembered| remembered.processes.values().map(Process::bytes).sum::<usize>();
+        assert_eq!(remembered.bytes, sum(&remembered));
+        remembered.insert(9_999, process(1));
+        remembered.remove(9_998);
+        assert_eq!(remembered.bytes, sum(&remembered));
+        remembered.insert(1, process(MAX_REMEMBERED_BYTES));
+        assert!(remembered.processes.is_empty() && remembered.bytes == 0);
+    }
 
     #[test]
     fn paths_keep_what_only_the_kernel_knows() {

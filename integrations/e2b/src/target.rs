@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use telexec_client::{Agent, ConnectOptions, Resume, TlsOptions};
-use telexec_executor::Signal;
+use telexec_executor::{FilePath, FileTarget, Files, Signal};
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -27,12 +27,12 @@ const MAX_SLEEP: Duration = Duration::from_secs(60);
 /// An agent that is gone is found to be so: commands that it ran are reported as lost then.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 const STOP: &str = "SIGSTOP";
-/// For a target that is being taken, or freed, to be so.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// In which other gateways leave a target alone that is being cleaned.
 const CLEANING_TIME: Duration = Duration::from_secs(300);
 /// For one step of a claim.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+/// For the first of them: others may be free.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TargetError {
@@ -46,8 +46,12 @@ pub(crate) enum TargetError {
     Failure(#[from] Failure),
     #[error("the target did not answer within {} s", STEP_TIMEOUT.as_secs())]
     TooSlow,
+    #[error("the target did not answer within {} s", LOOK_TIMEOUT.as_secs())]
+    NoAnswer,
     #[error("another gateway has taken the target")]
     TakenOver,
+    #[error("the target is being taken, or freed")]
+    Busy,
 }
 
 /// What all targets have in common.
@@ -72,7 +76,15 @@ enum Slot {
     Ending {
         number: u64,
         claim: Box<Claim>,
+        shared: Arc<Shared>,
     },
+}
+
+impl Slot {
+    /// Of one that this gateway has started nothing in.
+    fn ending(number: u64, claim: Claim) -> Self {
+        Self::Ending { number, claim: Box::new(claim), shared: Arc::default() }
+    }
 }
 
 pub(crate) struct Target {
@@ -85,6 +97,8 @@ pub(crate) struct Target {
     slot: Mutex<Slot>,
     current: RwLock<Option<Arc<Sandbox>>>,
     wake: Notify,
+    /// Why it cannot be used.
+    trouble: RwLock<Option<String>>,
 }
 
 #[derive(Clone)]
@@ -106,6 +120,7 @@ impl Target {
             slot: Mutex::new(Slot::Unknown),
             current: RwLock::default(),
             wake: Notify::new(),
+            trouble: RwLock::default(),
         }
     }
 
@@ -118,6 +133,15 @@ impl Target {
     /// What it is made of, once that is known.
     pub(crate) fn machine(&self) -> Machine {
         self.connected().map(|connected| connected.machine).unwrap_or_default()
+    }
+
+    /// Why it cannot be used, if so.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.trouble.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_trouble(&self, trouble: Option<String>) {
+        *self.trouble.write().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
     fn connected(&self) -> Option<Connected> {
@@ -136,8 +160,11 @@ impl Target {
                 let left =
                     self.current.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(|sandbox| sandbox.left());
                 let _ = timeout(left.unwrap_or(MAX_SLEEP).min(MAX_SLEEP), self.wake.notified()).await;
-                if let Err(error) = self.look_after().await {
-                    warn!("{}: {}; it is tried again", self.name, crate::chain(&error));
+                let looked_after = self.look_after().await;
+                let failed = looked_after.is_err();
+                self.set_trouble(looked_after.err().map(|error| crate::chain(&error)));
+                if failed {
+                    warn!("{}: {}; it is tried again", self.name, self.trouble().unwrap_or_default());
                     sleep(RETRY_PAUSE).await;
                     self.wake.notify_one();
                 }
@@ -147,7 +174,6 @@ impl Target {
     }
 
     async fn open(&self) {
-        let mut known = String::new();
         loop {
             let opened = match self.connect().await {
                 Ok(connected) => {
@@ -156,11 +182,14 @@ impl Target {
                 }
                 Err(error) => Err(error),
             };
-            let Err(error) = opened else { return info!("{}: ready", self.name) };
+            let Err(error) = opened else {
+                self.set_trouble(None);
+                return info!("{}: ready", self.name);
+            };
             let error = crate::chain(&error);
-            if error != known {
+            if self.trouble().as_ref() != Some(&error) {
                 warn!("{}: {error}; it is tried again", self.name);
-                known = error;
+                self.set_trouble(Some(error));
             }
             sleep(RETRY_PAUSE).await;
         }
@@ -182,7 +211,14 @@ impl Target {
                 step(claims.own_home(home, settings.user.clone())).await?;
                 Homes::Fixed(home.clone())
             }
-            None => Homes::Below(format!("{}/{HOMES}", start.trim_end_matches('/'))),
+            None => {
+                let directory = format!("{}/{HOMES}", start.trim_end_matches('/'));
+                let user = settings.user.clone();
+                // now rather than with the first sandbox
+                let file = FileTarget { path: FilePath::new(directory.as_str()), user };
+                link.files.make_directory(file, None, true).await.map_err(Failure::from)?;
+                Homes::Below(directory)
+            }
         };
         Ok(Connected { link, claims, homes, machine })
     }
@@ -211,7 +247,7 @@ impl Target {
         };
         connected.homes.check(&claim)?;
         if claim.state == ClaimState::Ending || claim.is_over() {
-            return Ok(Slot::Ending { number, claim: Box::new(claim) });
+            return Ok(Slot::ending(number, claim));
         }
         info!("{}: {} is taken up again", self.name, claim.id);
         self.set_current(Some(self.sandbox(&connected, claim, Arc::default())));
@@ -228,30 +264,44 @@ impl Target {
         self.connected().ok_or_else(|| Failure::no_port("its agent was not reached yet").into())
     }
 
-    /// Takes it, if it is free. `None`: it is not.
-    pub(crate) async fn take(&self, new: &Claim) -> Result<Option<Arc<Sandbox>>, TargetError> {
-        let Ok(mut slot) = timeout(BUSY_TIMEOUT, self.slot.lock()).await else { return Ok(None) };
+    /// Takes it, if it is free. `None`: it is not. Waits that long for others who take or free it.
+    pub(crate) async fn take(&self, new: &Claim, patience: Duration) -> Result<Option<Arc<Sandbox>>, TargetError> {
+        let Ok(mut slot) = timeout(patience, self.slot.lock()).await else { return Err(TargetError::Busy) };
         let (Slot::Open, Some(connected)) = (&*slot, self.connected()) else { return Ok(None) };
+        let taken = self.take_open(&mut slot, &connected, new).await;
+        match &taken {
+            Ok(_) | Err(TargetError::Claim(ClaimError::TooMuch)) => {}
+            Err(error) => {
+                self.set_trouble(Some(crate::chain(error)));
+                if matches!(*slot, Slot::Open) {
+                    // nobody tries it before it was reached again
+                    *slot = Slot::Unknown;
+                }
+                self.wake.notify_one();
+            }
+        }
+        taken
+    }
+
+    async fn take_open(
+        &self,
+        slot: &mut Slot,
+        connected: &Connected,
+        new: &Claim,
+    ) -> Result<Option<Arc<Sandbox>>, TargetError> {
         let home = connected.homes.of(&new.id);
         let claim = Claim { owner: self.settings.owner.clone(), home, ..new.clone() };
-        let Some(number) = self.free_number(&connected, &mut slot).await? else { return Ok(None) };
-        let number = match step(connected.claims.advance(number, &claim)).await {
-            Ok(Some(number)) => number,
-            Ok(None) => return Ok(None),
-            Err(error) => {
-                // it may be taken all the same
-                *slot = Slot::Ending { number, claim: Box::new(claim) };
-                self.wake.notify_one();
-                return Err(error);
-            }
+        claim.check()?;
+        let Some(number) = self.free_number(connected, slot).await? else { return Ok(None) };
+        // it may be taken though the answer is lost
+        *slot = Slot::ending(number, claim.clone());
+        let Some(number) = step(connected.claims.advance(number, &claim)).await? else {
+            *slot = Slot::Open;
+            return Ok(None);
         };
-        let user = self.settings.user.as_deref();
-        if let Err(failure) = cleaning::prepare(&connected.link, &claim, &connected.homes, user).await {
-            *slot = Slot::Ending { number, claim: Box::new(claim) };
-            self.wake.notify_one();
-            return Err(failure.into());
-        }
-        let sandbox = self.sandbox(&connected, claim, Arc::default());
+        *slot = Slot::ending(number, claim.clone());
+        cleaning::prepare(&connected.link, &claim, &connected.homes, self.settings.user.as_deref()).await?;
+        let sandbox = self.sandbox(connected, claim, Arc::default());
         self.set_current(Some(Arc::clone(&sandbox)));
         *slot = Slot::Taken { number };
         self.wake.notify_one();
@@ -261,7 +311,8 @@ impl Target {
 
     /// From which it can be taken. What another gateway left behind becomes this one's, and is ended first.
     async fn free_number(&self, connected: &Connected, slot: &mut Slot) -> Result<Option<u64>, TargetError> {
-        let (number, last) = step(connected.claims.latest()).await?;
+        let looked = timeout(LOOK_TIMEOUT, connected.claims.latest()).await;
+        let (number, last) = looked.map_err(|_| TargetError::NoAnswer)??;
         let Some(last) = last.filter(|last| last.state != ClaimState::Free) else { return Ok(Some(number)) };
         if !last.is_abandoned() {
             return Ok(None);
@@ -269,11 +320,8 @@ impl Target {
         connected.homes.check(&last)?;
         warn!("{}: {} of {} was left behind", self.name, last.id, last.owner);
         let last = Claim { owner: self.settings.owner.clone(), ..last };
-        *slot = Slot::Ending { number, claim: Box::new(Claim { state: ClaimState::Running, ..last }) };
-        if let Err(error) = self.clean(slot).await {
-            self.wake.notify_one();
-            return Err(error);
-        }
+        *slot = Slot::ending(number, Claim { state: ClaimState::Running, ..last });
+        self.clean(slot).await?;
         let (number, last) = step(connected.claims.latest()).await?;
         let is_free = last.is_none_or(|last| last.state == ClaimState::Free);
         Ok((is_free && matches!(slot, Slot::Open)).then_some(number))
@@ -307,9 +355,20 @@ impl Target {
     /// Stops its processes, and keeps it.
     pub(crate) async fn pause(&self, id: &str) -> Result<(), TargetError> {
         let deadline = later(self.settings.max_pause);
-        let paused = self.change(id, |claim| (claim.state, claim.deadline) = (ClaimState::Paused, deadline)).await?;
         let stop = STOP.parse::<Signal>().map_err(|error| Failure::invalid(format!("{error}")))?;
-        Ok(cleaning::signal_all(&paused.link, id, stop).await?)
+        let mut before = deadline;
+        let paused = self.change(id, |claim| {
+            before = claim.deadline;
+            (claim.state, claim.deadline) = (ClaimState::Paused, deadline);
+        });
+        let paused = paused.await?;
+        let stopped = cleaning::signal_all(&paused.link, id, stop).await;
+        if stopped.is_err()
+            && let Err(error) = self.resume(id, before).await
+        {
+            warn!("{}: {id} stays paused: {}", self.name, crate::chain(&error));
+        }
+        Ok(stopped?)
     }
 
     pub(crate) async fn resume(&self, id: &str, deadline: SystemTime) -> Result<Arc<Sandbox>, TargetError> {
@@ -333,7 +392,8 @@ impl Target {
 
     fn begin_end(&self, slot: &mut Slot, sandbox: &Sandbox) {
         if let Slot::Taken { number } = *slot {
-            *slot = Slot::Ending { number, claim: Box::new(sandbox.claim.clone()) };
+            let (claim, shared) = (Box::new(sandbox.claim.clone()), Arc::clone(&sandbox.shared));
+            *slot = Slot::Ending { number, claim, shared };
         }
         self.set_current(None);
         sandbox.shared.ended.cancel();
@@ -342,7 +402,7 @@ impl Target {
 
     /// Frees it, if it is to be freed.
     async fn clean(&self, slot: &mut Slot) -> Result<(), TargetError> {
-        let Slot::Ending { number, claim } = slot else { return Ok(()) };
+        let Slot::Ending { number, claim, shared } = slot else { return Ok(()) };
         let connected = self.expect_connected()?;
         // each time: another gateway may have taken it since the last attempt
         let ending = Claim { state: ClaimState::Ending, deadline: later(CLEANING_TIME), ..(**claim).clone() };
@@ -353,6 +413,7 @@ impl Target {
             return Ok(());
         };
         (*number, **claim) = (next, ending);
+        timeout(STEP_TIMEOUT, shared.settled()).await.map_err(|_| TargetError::TooSlow)?;
         cleaning::clean(&connected.link, claim, &connected.homes, self.settings.user.as_deref()).await?;
         let (id, free) = (claim.id.clone(), free(claim));
         if step(connected.claims.advance(*number, &free)).await?.is_some() {

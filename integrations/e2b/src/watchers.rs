@@ -1,6 +1,6 @@
 //! Changes of a directory: as a stream, or gathered until a client asks.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Body;
@@ -20,8 +20,10 @@ use crate::follow;
 use crate::sandbox::Sandbox;
 
 const MAX_WATCHERS: usize = 64;
-/// What is kept for a client that does not ask.
-const MAX_EVENTS: usize = 10_000;
+/// What is kept for a client that does not ask: of one watcher, as JSON.
+const MAX_EVENT_BYTES: usize = 1024 * 1024;
+/// What the shortest event takes.
+const EVENT_BYTES: usize = 64;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -54,10 +56,24 @@ impl Drop for Gathering {
 
 #[derive(Default)]
 struct Gathered {
-    events: VecDeque<Value>,
+    events: Vec<String>,
+    bytes: usize,
     /// Told with the next answer; the watch goes on after a loss, and not after another error.
     failure: Option<Failure>,
     is_over: bool,
+}
+
+impl Gathered {
+    fn push(&mut self, event: &Value) {
+        let event = event.to_string();
+        let bytes = EVENT_BYTES + event.len();
+        if self.bytes + bytes > MAX_EVENT_BYTES {
+            self.failure = Some(lost());
+        } else {
+            self.bytes += bytes;
+            self.events.push(event);
+        }
+    }
 }
 
 impl Watchers {
@@ -197,8 +213,7 @@ async fn gather(subject: Subject, mut changes: WatchedFiles, gathered: Arc<Mutex
         };
         let mut gathered = gathered.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
-            Ok(event) if gathered.events.len() < MAX_EVENTS => gathered.events.push_back(event),
-            Ok(_) => gathered.failure = Some(lost()),
+            Ok(event) => gathered.push(&event),
             Err(failure) => {
                 gathered.is_over = failure.code != Code::DataLoss;
                 gathered.failure = Some(failure);
@@ -232,7 +247,9 @@ pub(crate) fn events(sandbox: &Sandbox, watcher: &Watcher) -> Result<Value, Fail
         }
         return Err(failure);
     }
-    let events: Vec<Value> = gathered.events.drain(..).collect();
+    gathered.bytes = 0;
+    let events: Result<Vec<Value>, _> = gathered.events.drain(..).map(|event| event.parse()).collect();
+    let events = events.map_err(|_| Failure::new(Code::Internal, "an event is no JSON"))?;
     Ok(json!({"events": events}))
 }
 

@@ -14,6 +14,7 @@ import ssl
 import struct
 import subprocess
 import sys
+import threading
 import time
 import zlib
 
@@ -311,6 +312,39 @@ def latecomers():
     sandbox = Sandbox.create(timeout=300)
 
 
+def starters():
+    """Commands that are being started when their sandbox ends: none outlives it."""
+    mark = "9876.54321"
+
+    def start(one):
+        message = {"process": {"cmd": "sleep", "args": [mark]}, "stdin": False}
+        sent = {**headers(**{"Content-Type": "application/connect+json"}), "E2b-Sandbox-Id": one.sandbox_id}
+        sent["X-Access-Token"] = one._envd_access_token
+        for _ in range(100):
+            try:
+                with httpx.stream("POST", f"{site.url}/process.Process/Start", content=envelope(message), headers=sent) as answer:
+                    if answer.status_code != 200:
+                        return
+                    next(answer.iter_raw(), None)
+            except httpx.HTTPError:
+                return
+
+    global sandbox
+    sandbox.kill()
+    for round in range(5):
+        one = Sandbox.create(timeout=300)
+        starting = [threading.Thread(target=start, args=[one]) for _ in range(8)]
+        for thread in starting:
+            thread.start()
+        site.until("commands run", lambda: subprocess.run(["pgrep", "-f", mark], capture_output=True).returncode == 0)
+        assert one.kill()
+        alive = subprocess.run(["pgrep", "-af", mark], capture_output=True, text=True)
+        assert alive.returncode == 1, alive.stdout
+        for thread in starting:
+            thread.join(LIMIT)
+    sandbox = Sandbox.create(timeout=300)
+
+
 def listening():
     """Not for everyone without keys; and with TLS."""
     gateway = [site.bin / "telexec-e2b", "--target", f"unix://{site.socket('one')}"]
@@ -334,9 +368,44 @@ def listening():
     site.kill("tls", signal.SIGTERM)
 
 
+def pages():
+    """Without keys programs of this machine may ask, but no web page that is shown on it."""
+    port = free_port()
+    gateway = [site.bin / "telexec-e2b", "--target", f"unix://{site.socket('one')}", "--listen", f"tcp://127.0.0.1:{port}"]
+    site.start("keyless", *gateway, "--name", "keyless")
+    site.until("the gateway", lambda: ": ready" in site.log("keyless"))
+    for url in ("http://127.0.0.1", "http://localhost"):
+        assert httpx.get(f"{url}:{port}/v2/sandboxes").json() == []
+    assert httpx.get(f"http://127.0.0.1:{port}/v2/sandboxes", headers={"Origin": "http://localhost:8080"}).status_code == 200
+    create = json.dumps({"templateID": "base"})
+    for sent in ({"Host": "example.org"}, {"Origin": "https://example.org"}, {"Origin": "null", "Content-Type": "text/plain"}):
+        answer = httpx.post(f"http://127.0.0.1:{port}/sandboxes", content=create, headers=sent)
+        assert answer.status_code == 403 and "--token-file" in answer.json()["message"], answer.text
+    site.kill("keyless", signal.SIGTERM)
+
+
+def floods():
+    """Changes that nobody asks for: what is kept of them is limited in bytes, and what is not is said to be lost."""
+    sandbox.files.make_dir("flood")
+    watcher = unary("filesystem.Filesystem/CreateWatcher", {"path": "flood"}).json()
+    name = "x" * 200
+    sandbox.commands.run(f"cd flood; for i in $(seq 4000); do : > {name}$i; done")
+    seen, lost = 0, None
+    while lost is None:
+        answer = unary("filesystem.Filesystem/GetWatcherEvents", watcher)
+        if answer.status_code == 200:
+            assert len(answer.content) < 2 * LIMIT_BYTES
+            seen += len(answer.json()["events"])
+        else:
+            lost = answer
+    refused(lost, "data_loss", "list the directory again")
+    assert 0 < seen < 8000, seen
+    sandbox.files.remove("flood")
+
+
 if __name__ == "__main__":
     with Site(sys.argv[1]) as site:
         site.kill("gateway", signal.SIGTERM)
         site.start_gateway("--max-file-size", "1MiB")
         sandbox = Sandbox.create(timeout=300)
-        run([messages, envelopes, streams, callers, creations, uploads, connections, latecomers, listening])
+        run([messages, envelopes, streams, callers, creations, uploads, connections, latecomers, starters, listening, pages, floods])

@@ -126,7 +126,7 @@ def homes():
     says = lambda words: site.until(words, lambda: words in site.log("homes"))
     start(*options, wait=False)
     says("is not empty")
-    fails(e2b.ServiceBusyException, create)
+    fails(e2b.ServiceBusyException, create, "no target can be used", "is not empty")
     assert (fixed / "mine").read_text() == "kept"
     (fixed / "mine").unlink()
     says(": ready")
