@@ -1,5 +1,7 @@
 //! Errors as the exceptions of `telexec._errors`.
 
+use std::any::Any;
+
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -37,6 +39,15 @@ impl Failure {
 
     pub(crate) fn exiting() -> Self {
         Self::new("Error", "the interpreter is exiting: nothing can be asked any more")
+    }
+
+    /// Of a panic, which is a bug.
+    pub(crate) fn panicked(payload: Box<dyn Any + Send>) -> Self {
+        let text = match payload.downcast::<String>() {
+            Ok(text) => *text,
+            Err(payload) => payload.downcast_ref::<&str>().copied().unwrap_or("a panic").to_owned(),
+        };
+        Self::new("Error", format!("internal error in telexec: {text}; what it was doing is given up"))
     }
 
     /// Output of a command is missing.

@@ -34,6 +34,9 @@ mod _telexec {
     use crate::agent::{Agent, connect, run_on};
     #[pymodule_export]
     use crate::call::Call;
+    #[cfg(debug_assertions)]
+    #[pymodule_export]
+    use crate::call::panicking;
     #[pymodule_export]
     use crate::command::{Command, Limits};
     #[pymodule_export]
