@@ -62,6 +62,11 @@ async fn errors_name_arguments_in_the_words_of_the_package() {
 }
 
 #[tokio::test]
+async fn values_and_exceptions_are_copied() {
+    tests("test_values.py").await;
+}
+
+#[tokio::test]
 async fn programs_end_and_fork() {
     tests("test_process.py").await;
 }

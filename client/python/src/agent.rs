@@ -1,6 +1,5 @@
 //! Agents: what is asked of a machine.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -10,6 +9,7 @@ use telexec_client::{ConnectError, Forwards, LookupError, Resume, Resuming};
 use telexec_config::{Config, Destination, Overrides, ResolvedTarget, Route};
 use telexec_executor::{Attach, ExecutionId, ExecutionInfo, Executor, ListQuery, OnDisconnect};
 
+use crate::arguments::Texts;
 use crate::call::Call;
 use crate::command::{Command, seconds};
 use crate::execution::Execution;
@@ -19,7 +19,7 @@ use crate::forward::{Connection, Forward, dialled, listened};
 use crate::gather::{Gathered, Settling, run};
 use crate::owned::Owned;
 use crate::process::Process;
-use crate::values::{Exit, Info};
+use crate::values;
 
 /// A connection to an agent.
 #[pyclass(frozen, module = "telexec._telexec")]
@@ -178,9 +178,9 @@ impl Agent {
     }
 
     /// Connects from the agent's machine.
-    fn dial(&self, py: Python<'_>, to: &str) -> PyResult<Call> {
+    fn dial(&self, py: Python<'_>, address: &str) -> PyResult<Call> {
         let (process, forwards) = (self.process, self.connected.get()?.forwards.clone());
-        let to = dialled("address", to)?;
+        let to = dialled("address", address)?;
         Call::new(py, async move { Connection::open(process, forwards, to).await })
     }
 
@@ -201,23 +201,22 @@ impl Agent {
     fn get(&self, py: Python<'_>, id: &str) -> PyResult<Call> {
         let executor = self.connected.get()?.executor.clone();
         let id: ExecutionId = id.parse().map_err(Failure::from)?;
-        Call::with(py, async move { Ok(executor.get(&id).await?) }, |py, info| {
-            Ok(Info::new(py, info)?.into_pyobject(py)?.into_any().unbind())
-        })
+        Call::with(py, async move { Ok(executor.get(&id).await?) }, values::info)
     }
 
-    fn list(&self, py: Python<'_>, include_exited: bool, labels: BTreeMap<String, String>) -> PyResult<Call> {
+    fn list(&self, py: Python<'_>, all: bool, labels: Option<Texts>) -> PyResult<Call> {
         let executor = self.connected.get()?.executor.clone();
+        let (include_exited, labels) = (all, labels.map(|labels| labels.0).unwrap_or_default());
         let query = ListQuery { include_exited, labels, ..ListQuery::default() };
         Call::with(py, list(executor, query), |py, executions| {
-            let list: PyResult<Vec<_>> = executions.into_iter().map(|info| Info::new(py, info)).collect();
+            let list: PyResult<Vec<_>> = executions.into_iter().map(|info| values::info(py, info)).collect();
             Ok(list?.into_pyobject(py)?.unbind())
         })
     }
 }
 
 fn ended_to_python(py: Python<'_>, ended: Gathered) -> PyResult<Py<PyAny>> {
-    let exit = Exit::new(ended.id.to_string(), &ended.exited);
+    let exit = values::exit(py, ended.id.as_str(), &ended.exited)?;
     let (stdout, stderr) = (PyBytes::new(py, &ended.stdout), PyBytes::new(py, &ended.stderr));
     Ok((exit, stdout, stderr).into_pyobject(py)?.into_any().unbind())
 }

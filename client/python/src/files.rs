@@ -57,14 +57,14 @@ impl Files {
         let (files, file) = self.file(path, user)?;
         let options = WriteOptions { mode, make_parents, exclusive, ..WriteOptions::default() };
         let work = async move { Ok(files.write(file, options, pieces(data.into())).await?.info) };
-        Call::with(py, work, to_python)
+        Call::with(py, work, values::file_info)
     }
 
     #[pyo3(signature = (path, *, user=None))]
     fn list(&self, py: Python<'_>, path: PathBuf, user: Option<String>) -> PyResult<Call> {
         let (files, file) = self.file(path, user)?;
         Call::with(py, async move { list_all(files, file).await }, |py, entries| {
-            let entries: PyResult<Vec<_>> = entries.into_iter().map(|entry| values::FileInfo::new(py, entry)).collect();
+            let entries: PyResult<Vec<_>> = entries.into_iter().map(|entry| values::file_info(py, entry)).collect();
             Ok(entries?.into_pyobject(py)?.unbind())
         })
     }
@@ -72,7 +72,7 @@ impl Files {
     #[pyo3(signature = (path, *, user=None))]
     fn info(&self, py: Python<'_>, path: PathBuf, user: Option<String>) -> PyResult<Call> {
         let (files, file) = self.file(path, user)?;
-        Call::with(py, async move { Ok(files.info(file).await?) }, to_python)
+        Call::with(py, async move { Ok(files.info(file).await?) }, values::file_info)
     }
 
     #[pyo3(signature = (path, *, user=None, recursive=false))]
@@ -98,13 +98,13 @@ impl Files {
     }
 
     fn file(&self, path: PathBuf, user: Option<String>) -> PyResult<(RemoteFiles, FileTarget)> {
-        let path = FilePath::new(path.into_os_string().into_vec());
-        Ok((self.files.get()?.clone(), FileTarget { path, user: user.or_else(|| self.user.clone()) }))
+        let file = FileTarget { path: file_path(path), user: user.or_else(|| self.user.clone()) };
+        Ok((self.files.get()?.clone(), file))
     }
 }
 
-fn to_python(py: Python<'_>, info: FileInfo) -> PyResult<Py<PyAny>> {
-    Ok(values::FileInfo::new(py, info)?.into_pyobject(py)?.into_any().unbind())
+fn file_path(path: PathBuf) -> FilePath {
+    FilePath::new(path.into_os_string().into_vec())
 }
 
 async fn read_all(files: RemoteFiles, file: FileTarget, range: FileRange) -> Result<Vec<u8>, Failure> {
@@ -182,7 +182,7 @@ impl Watch {
     fn next(&self, py: Python<'_>, seen: u64) -> PyResult<Call> {
         let watching = Arc::clone(self.0.get()?);
         Call::with(py, async move { Ok(watching.next(seen).await?) }, |py, change| {
-            let change = change.map(|change| values::FileChange::new(py, &change)).transpose()?;
+            let change = change.map(|change| values::file_change(py, &change)).transpose()?;
             Ok(change.into_pyobject(py)?.unbind())
         })
     }

@@ -4,6 +4,7 @@
 //! `telexec/` make the API for users of that.
 
 mod agent;
+mod arguments;
 mod call;
 mod command;
 mod deliver;
@@ -38,7 +39,7 @@ mod _telexec {
     #[pymodule_export]
     use crate::call::panicking;
     #[pymodule_export]
-    use crate::command::{Command, Limits};
+    use crate::command::Command;
     #[pymodule_export]
     use crate::execution::Execution;
     #[pymodule_export]
@@ -49,6 +50,4 @@ mod _telexec {
     use crate::process::shut_down;
     #[pymodule_export]
     use crate::race::{Race, expand};
-    #[pymodule_export]
-    use crate::values::{Event, Exit, FileChange, FileInfo, Info, Usage};
 }

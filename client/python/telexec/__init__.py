@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from ._fleet import Fleet, Outcome, Runs, fleet
     from ._forward import Connection, Forward
-    from ._telexec import Event, Exit, FileChange, FileInfo, Info, Limits, Usage
+    from ._values import Event, Exit, FileChange, FileInfo, Info, Limits, Usage
 
 __all__ = [
     "Agent",
@@ -70,7 +70,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # not at once: `telexec.dask` needs the program alone, and runs from a checkout without the extension module
     if name in __all__:
-        for module in ("_errors", "_command", "_blocking", "_fleet", "_telexec"):
+        for module in ("_errors", "_command", "_values", "_blocking", "_fleet"):
             found = getattr(importlib.import_module(f".{module}", __name__), name, None)
             if found is not None:
                 globals()[name] = found

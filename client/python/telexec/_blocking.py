@@ -8,13 +8,15 @@ from types import TracebackType
 from typing import Any, Literal, Unpack, overload
 
 from . import _telexec
+from ._arguments import all_named, named
 from ._command import Options, Program, Result, _bytes, _command, _result, _signal
 from ._forward import Connection, Forward
-from ._telexec import Event, Exit, FileChange, FileInfo, Info
+from ._values import Event, Exit, FileChange, FileInfo, Info
 
 Path = str | os.PathLike[str]
 
 
+@named
 def connect(
     target: str,
     *,
@@ -35,6 +37,7 @@ def connect(
     return Agent(call.wait())
 
 
+@all_named
 class Agent:
     """A connection to an agent, for any number of threads. It is made again when it was lost."""
 
@@ -126,9 +129,10 @@ class Agent:
 
     def list(self, *, all: bool = False, labels: Mapping[str, str] | None = None) -> list[Info]:
         """The executions that run, oldest first; with `all` also those that have ended and are remembered."""
-        return self._core.list(all, dict(labels or {})).wait()
+        return self._core.list(all, labels).wait()
 
 
+@all_named
 class Execution:
     """A command that was started: an iterator of its output.
 
@@ -168,7 +172,7 @@ class Execution:
 
     def write(self, data: str | bytes) -> None:
         """Writes to standard input, waiting until there is room."""
-        self._core.write(_bytes(data), False).wait()
+        self._core.write(_bytes("data", data), False).wait()
 
     def close_input(self) -> None:
         """Ends standard input."""
@@ -183,6 +187,7 @@ class Execution:
         self._core.close().wait()
 
 
+@all_named
 class Files:
     """The files of a machine. A relative path begins at the home directory of the user."""
 
@@ -205,7 +210,7 @@ class Files:
     ) -> FileInfo:
         """Writes a file: whoever opens it finds the old one or the new one. `exclusive`: there must be none."""
         return self._core.write(
-            path, _bytes(data), user=user, mode=mode, make_parents=make_parents, exclusive=exclusive
+            path, _bytes("data", data), user=user, mode=mode, make_parents=make_parents, exclusive=exclusive
         ).wait()
 
     def list(self, path: Path, *, user: str | None = None) -> list[FileInfo]:

@@ -17,12 +17,14 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, overload
 from . import _telexec
 from ._aio_fleet import Fleet as Fleet, Runs as Runs, fleet as fleet
 from ._aio_forward import Connection as Connection, Forward as Forward
+from ._arguments import all_named, named
 from ._command import Options, Program, Result, _bytes, _command, _result, _signal
-from ._telexec import Event, Exit, FileChange, FileInfo, Info
+from ._values import Event, Exit, FileChange, FileInfo, Info
 
 Path = str | os.PathLike[str]
 
 
+@named
 async def connect(
     target: str,
     *,
@@ -43,6 +45,7 @@ async def connect(
     return Agent(await call)
 
 
+@all_named
 class Agent:
     """A connection to an agent. It is made again when it was lost."""
 
@@ -134,7 +137,7 @@ class Agent:
 
     async def list(self, *, all: bool = False, labels: Mapping[str, str] | None = None) -> list[Info]:
         """The executions that run, oldest first; with `all` also those that have ended and are remembered."""
-        return await self._core.list(all, dict(labels or {}))
+        return await self._core.list(all, labels)
 
 
 class _Closable(Protocol):
@@ -170,6 +173,7 @@ class Opening(Generic[CoreT, OpenT]):
             await self._opened.close()
 
 
+@all_named
 class Execution:
     """A command that was started: an iterator of its output.
 
@@ -209,7 +213,7 @@ class Execution:
 
     async def write(self, data: str | bytes) -> None:
         """Writes to standard input, waiting until there is room."""
-        await self._core.write(_bytes(data), False)
+        await self._core.write(_bytes("data", data), False)
 
     async def close_input(self) -> None:
         """Ends standard input."""
@@ -224,6 +228,7 @@ class Execution:
         await self._core.close()
 
 
+@all_named
 class Files:
     """The files of a machine. A relative path begins at the home directory of the user."""
 
@@ -246,7 +251,7 @@ class Files:
     ) -> FileInfo:
         """Writes a file: whoever opens it finds the old one or the new one. `exclusive`: there must be none."""
         return await self._core.write(
-            path, _bytes(data), user=user, mode=mode, make_parents=make_parents, exclusive=exclusive
+            path, _bytes("data", data), user=user, mode=mode, make_parents=make_parents, exclusive=exclusive
         )
 
     async def list(self, path: Path, *, user: str | None = None) -> list[FileInfo]:

@@ -79,6 +79,6 @@ def test_times_of_any_age(agent: telexec.Agent, tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("data", [5, None, ["x"]])
 def test_content_that_is_none(agent: telexec.Agent, tmp_path: pathlib.Path, data: object) -> None:
-    with pytest.raises(TypeError, match="must be str or bytes"):
+    with pytest.raises(TypeError, match="argument 'data': expected str or bytes"):
         agent.files.write(tmp_path / "file", data)  # type: ignore[arg-type]
     assert not (tmp_path / "file").exists()
