@@ -78,5 +78,5 @@ class Forward:
         await self._core.wait()
 
     async def close(self) -> None:
-        """Listens no more, and resets its connections."""
+        """Listens no more, on the agent's machine from a moment later on, and resets its connections."""
         await self._core.close()

@@ -78,5 +78,5 @@ class Forward:
         self._core.wait().wait()
 
     def close(self) -> None:
-        """Listens no more, and resets its connections."""
+        """Listens no more, on the agent's machine from a moment later on, and resets its connections."""
         self._core.close().wait()
