@@ -14,6 +14,7 @@ const MAX_INPUT_IN_REQUEST: usize = 256 * 1024;
 
 /// A command that was checked.
 #[pyclass(frozen, module = "telexec._telexec")]
+#[derive(Clone)]
 pub(crate) struct Command {
     builder: CommandBuilder,
     has_user: bool,
@@ -23,13 +24,13 @@ pub(crate) struct Command {
 
 impl Command {
     /// With the user for commands that name none.
-    pub(crate) fn to_run(&self, user: Option<&str>) -> PyResult<executor::Command> {
+    pub(crate) fn to_run(&self, user: Option<&str>) -> Result<executor::Command, Failure> {
         let builder = self.builder.clone();
         let builder = match user {
             Some(user) if !self.has_user => builder.user(user),
             _ => builder,
         };
-        Ok(builder.build().map_err(Failure::from)?)
+        Ok(builder.build()?)
     }
 }
 
@@ -116,5 +117,5 @@ fn split(input: Bytes) -> (Bytes, Bytes) {
 
 pub(crate) fn seconds(name: &str, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds)
-        .map_err(|_| Failure::new("Invalid", format!("{name}: {seconds} is not a number of seconds")).into())
+        .map_err(|_| Failure::new("Invalid", format!("{name}: {seconds:?} is not a number of seconds")).into())
 }

@@ -7,10 +7,12 @@ mod agent;
 mod arguments;
 mod call;
 mod command;
+mod connecting;
 mod deliver;
 mod execution;
 mod failure;
 mod files;
+mod fleet;
 mod forward;
 mod gather;
 mod input;
@@ -18,12 +20,17 @@ mod owned;
 mod process;
 mod race;
 mod values;
+mod words;
 
 use pyo3::prelude::*;
 
 #[pymodule]
 mod _telexec {
     use pyo3::prelude::*;
+
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
 
     /// Every thread of this module ends before the interpreter does.
     #[pymodule_init]
@@ -32,7 +39,7 @@ mod _telexec {
     }
 
     #[pymodule_export]
-    use crate::agent::{Agent, connect, run_on};
+    use crate::agent::{Agent, connect};
     #[pymodule_export]
     use crate::call::Call;
     #[cfg(debug_assertions)]
@@ -45,9 +52,11 @@ mod _telexec {
     #[pymodule_export]
     use crate::files::{Files, Watch};
     #[pymodule_export]
+    use crate::fleet::Targets;
+    #[pymodule_export]
     use crate::forward::{Connection, Forward};
     #[pymodule_export]
     use crate::process::shut_down;
     #[pymodule_export]
-    use crate::race::{Race, expand};
+    use crate::race::Race;
 }

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from ._fleet import Fleet, Outcome, Runs, fleet
     from ._forward import Connection, Forward
+    from ._telexec import __version__ as __version__
     from ._values import Event, Exit, FileChange, FileInfo, Info, Limits, Usage
 
 __all__ = [
@@ -69,8 +70,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # not at once: `telexec.dask` needs the program alone, and runs from a checkout without the extension module
-    if name in __all__:
-        for module in ("_errors", "_command", "_values", "_blocking", "_fleet"):
+    if name in __all__ or name == "__version__":
+        for module in ("_errors", "_command", "_values", "_blocking", "_fleet", "_telexec"):
             found = getattr(importlib.import_module(f".{module}", __name__), name, None)
             if found is not None:
                 globals()[name] = found
@@ -79,4 +80,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})

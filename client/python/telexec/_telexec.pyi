@@ -6,6 +6,8 @@ from typing import Any, Generic, TypeVar, final
 
 from ._values import Event, Exit, FileChange, FileInfo, Info, Limits
 
+__version__: str
+
 T_co = TypeVar("T_co", covariant=True)
 
 @final
@@ -94,6 +96,21 @@ class Forward:
     def close(self) -> Call[None]: ...
 
 @final
+class Targets:
+    def __new__(
+        cls,
+        targets: str | Sequence[str],
+        *,
+        cert: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        connect_timeout: float | None = None,
+    ) -> Targets: ...
+    @property
+    def names(self) -> list[str]: ...
+    def run(self, target: str, command: Command, reconnect: float) -> Call[tuple[Exit, bytes, bytes]]: ...
+
+@final
 class Race:
     def __new__(cls) -> Race: ...
     def add(self, number: int, call: Call[Any]) -> None: ...
@@ -122,15 +139,6 @@ def connect(
     ca: str | os.PathLike[str] | None = None,
     server_name: str | None = None,
     connect_timeout: float | None = None,
+    reconnect: float = 30.0,
 ) -> Call[Agent]: ...
-def run_on(
-    target: str,
-    command: Command,
-    *,
-    cert: str | os.PathLike[str] | None = None,
-    key: str | os.PathLike[str] | None = None,
-    ca: str | os.PathLike[str] | None = None,
-    connect_timeout: float | None = None,
-) -> Call[tuple[Exit, bytes, bytes]]: ...
-def expand(sets: Sequence[str]) -> list[str]: ...
 def shut_down() -> None: ...
