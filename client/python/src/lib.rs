@@ -19,6 +19,7 @@ mod input;
 mod owned;
 mod process;
 mod race;
+mod search;
 mod values;
 mod words;
 

@@ -8,8 +8,8 @@ use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes};
 use telexec_executor::{
-    Event, ExecutionInfo, ExecutionState, Exited, FileChange, FileInfo, FilePath, FileType, OutputStream, Program,
-    Usage, Watched,
+    Event, ExecutionInfo, ExecutionState, Exited, FileChange, FileInfo, FilePath, FileType, MatchedLine, OutputStream,
+    Program, SearchSummary, Usage, Watched,
 };
 
 /// Of the years 1 to 9999, but for their first and last second.
@@ -147,6 +147,30 @@ pub(crate) fn file_change(py: Python<'_>, watched: &Watched) -> PyResult<Py<PyAn
         Watched::Lost => ("lost", None),
     };
     made(py, "FileChange", [("change", change.into_bound_py_any(py)?), ("path", path.into_bound_py_any(py)?)])
+}
+
+pub(crate) fn line(py: Python<'_>, path: &FilePath, line: &MatchedLine) -> PyResult<Py<PyAny>> {
+    let fields = [
+        ("path", path_to_python(py, path)?),
+        ("number", line.number.into_bound_py_any(py)?),
+        ("text", PyBytes::new(py, &line.text).into_any()),
+        ("is_context", line.is_context.into_bound_py_any(py)?),
+        ("is_cut", line.is_cut.into_bound_py_any(py)?),
+    ];
+    made(py, "Line", fields)
+}
+
+pub(crate) fn found(py: Python<'_>, matches: Vec<Py<PyAny>>, summary: &SearchSummary) -> PyResult<Py<PyAny>> {
+    let fields = [
+        ("matches", matches.into_bound_py_any(py)?),
+        ("limit_reached", summary.limit_reached.into_bound_py_any(py)?),
+        ("files_searched", summary.files_searched.into_bound_py_any(py)?),
+        ("skipped_binary", summary.skipped_binary.into_bound_py_any(py)?),
+        ("skipped_too_large", summary.skipped_too_large.into_bound_py_any(py)?),
+        ("skipped_unreadable", summary.skipped_unreadable.into_bound_py_any(py)?),
+        ("skipped_denied", summary.skipped_denied.into_bound_py_any(py)?),
+    ];
+    made(py, "Found", fields)
 }
 
 /// As `os.fsdecode` makes it.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ._fleet import Fleet, Outcome, Runs, fleet
     from ._forward import Connection, Forward
     from ._telexec import __version__ as __version__
-    from ._values import Event, Exit, FileChange, FileInfo, Info, Limits, Usage
+    from ._values import Event, Exit, FileChange, FileInfo, Found, Info, Limits, Line, Usage
 
 __all__ = [
     "Agent",
@@ -48,9 +48,11 @@ __all__ = [
     "Fleet",
     "Forward",
     "ForwardError",
+    "Found",
     "Info",
     "Invalid",
     "Limits",
+    "Line",
     "Lost",
     "NotFound",
     "NotStarted",

@@ -11,7 +11,8 @@ from . import _telexec
 from ._arguments import all_named, named
 from ._command import Options, Program, Result, _bytes, _command, _result, _signal
 from ._forward import Connection, Forward
-from ._values import Event, Exit, FileChange, FileInfo, Info
+from ._searching import Searching
+from ._values import Event, Exit, FileChange, FileInfo, Found, Info, Line
 
 Path = str | os.PathLike[str]
 
@@ -232,6 +233,45 @@ class Files:
     def info(self, path: Path, *, user: str | None = None) -> FileInfo:
         """Describes a file; of a symbolic link, the link itself."""
         return self._core.info(path, user=user).wait()
+
+    def make_directory(
+        self, path: Path, mode: int | None = None, parents: bool = False, *, user: str | None = None
+    ) -> None:
+        """Makes a directory. `parents`: also those that it is in, and it may exist."""
+        self._core.make_directory(path, mode, parents, user=user).wait()
+
+    def rename(self, path: Path, to: Path, *, user: str | None = None, replace: bool = False) -> None:
+        """Renames a file or a directory, on the same file system. `replace`: what is called `to` may exist, as of rename(2)."""
+        self._core.rename(path, to, user=user, replace=replace).wait()
+
+    def glob(self, path: Path, glob: str, **searching: Unpack[Searching]) -> Found[FileInfo]:
+        """Finds files below a directory by a glob as in .gitignore: `*.py` at any depth, `src/**/*.py` from `path` on."""
+        return self._core.search(path, glob=glob, **searching).wait()
+
+    def search(
+        self,
+        path: Path,
+        regex: str,
+        *,
+        glob: str = "",
+        multiline: bool = False,
+        before_context: int = 0,
+        after_context: int = 0,
+        **searching: Unpack[Searching],
+    ) -> Found[Line]:
+        """Finds lines in the files below a directory, in those that match `glob`; as ripgrep does.
+
+        `multiline`: a match may span lines. `before_context`, `after_context`: lines around each match.
+        """
+        return self._core.search(
+            path,
+            regex=regex,
+            glob=glob,
+            multiline=multiline,
+            before_context=before_context,
+            after_context=after_context,
+            **searching,
+        ).wait()
 
     def remove(self, path: Path, *, user: str | None = None, recursive: bool = False) -> None:
         """Removes a file, or a directory; `recursive`: one that is not empty."""

@@ -4,7 +4,7 @@ import os
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, final
 
-from ._values import Event, Exit, FileChange, FileInfo, Info, Limits
+from ._values import Event, Exit, FileChange, FileInfo, Found, Info, Limits
 
 __version__: str
 
@@ -69,6 +69,38 @@ class Files:
     ) -> Call[FileInfo]: ...
     def list(self, path: str | os.PathLike[str], *, user: str | None = None) -> Call[list[FileInfo]]: ...
     def info(self, path: str | os.PathLike[str], *, user: str | None = None) -> Call[FileInfo]: ...
+    def make_directory(
+        self,
+        path: str | os.PathLike[str],
+        mode: int | None = None,
+        parents: bool = False,
+        *,
+        user: str | None = None,
+    ) -> Call[None]: ...
+    def rename(
+        self,
+        path: str | os.PathLike[str],
+        to: str | os.PathLike[str],
+        *,
+        user: str | None = None,
+        replace: bool = False,
+    ) -> Call[None]: ...
+    def search(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        glob: str = "",
+        regex: str | None = None,
+        user: str | None = None,
+        case_insensitive: bool = False,
+        multiline: bool = False,
+        before_context: int = 0,
+        after_context: int = 0,
+        include_hidden: bool = False,
+        include_ignored: bool = False,
+        follow_links: bool = False,
+        max_matches: int = 0,
+    ) -> Call[Found[Any]]: ...
     def remove(
         self, path: str | os.PathLike[str], *, user: str | None = None, recursive: bool = False
     ) -> Call[None]: ...

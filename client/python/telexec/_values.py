@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from typing import Literal
+from typing import Generic, Literal, TypeVar
+
+MatchT = TypeVar("MatchT")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,3 +120,37 @@ class FileChange:
     change: Literal["created", "written", "removed", "renamed", "attributes_changed", "lost"]
     #: `None`: "lost".
     path: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """A line that a search has found."""
+
+    #: Begins with that of the search.
+    path: str
+    #: The first one of a file is 1.
+    number: int
+    #: Without its end.
+    text: bytes
+    #: It does not match, but is near a line that does.
+    is_context: bool
+    #: It is longer, and this is its beginning.
+    is_cut: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found(Generic[MatchT]):
+    """What a search has found, in the order of the names' bytes."""
+
+    matches: list[MatchT]
+    #: There is more: `max_matches`, or 16 MiB.
+    limit_reached: bool
+    files_searched: int
+    #: Files that are no text.
+    skipped_binary: int
+    #: Files of more than 64 MiB.
+    skipped_too_large: int
+    #: Files and directories that the user may not read.
+    skipped_unreadable: int
+    #: Files and directories that the agent's policy denies.
+    skipped_denied: int

@@ -61,6 +61,7 @@ def test_types_of_other_arguments(agent: telexec.Agent) -> None:
             (lambda: telexec.connect("a", connect_timeout="5"), "'connect_timeout'"),  # type: ignore[arg-type]
             (lambda: telexec.connect("a", reconnect="5"), "'reconnect'"),  # type: ignore[arg-type]
             (lambda: telexec.fleet(5), "'targets': expected str or a sequence of str, not int"),  # type: ignore[arg-type]
+            (lambda: any_agent.files.rename("a", 5), "'to'"),
             (lambda: telexec.fleet("a", key=5), "'key'"),  # type: ignore[arg-type]
             (lambda: telexec.fleet("a").run("true", max_parallel="5"), "'max_parallel': expected int, not str"),  # type: ignore[call-overload]
         ]
@@ -124,6 +125,7 @@ def test_keywords_that_there_are_not(agent: telexec.Agent) -> None:
         (lambda: any_telexec.fleet("a", foo=1), "fleet"),
         (lambda: any_telexec.fleet("a").run("true", foo=1), "Fleet.run"),
         (lambda: any_agent.start("true", text=True), "Agent.start"),
+        (lambda: any_agent.files.glob("/", "*", foo=1), "Files.glob"),
         (lambda: any_agent.list(foo=1), "Agent.list"),
     ]:
         with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument"):
@@ -137,6 +139,7 @@ def test_what_agents_say_is_in_the_words_of_this_package(agent: telexec.Agent, t
     for call, text in [
         (lambda: agent.files.write("", ""), "path: is missing"),
         (lambda: agent.files.write(tmp_path / "a", "", mode=0o77777), "mode: has bits beyond"),
+        (lambda: agent.files.rename(tmp_path / "a", ""), "to: is missing"),
         (lambda: agent.dial("a" * 300 + ":1"), "address: is neither an address nor a name"),
         (lambda: agent.reverse("127.0.0.1:1", "a" * 300 + ":1"), "listen: is neither an address nor a name"),
     ]:

@@ -47,6 +47,8 @@ def test_mistakes_do_not_pass(tmp_path: pathlib.Path) -> None:
         "agent.dial(80)",
         "telexec.connect('web1', reconnect='5')",
         "telexec.fleet('web1').run('true', reconnect='5')",
+        "agent.files.rename('a')",
+        "agent.files.glob('/', '*', max_matches='5')",
         "telexec.Limits(1)",
     ]
     program = tmp_path / "mistakes.py"
