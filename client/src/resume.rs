@@ -91,6 +91,11 @@ impl Resuming {
         self.outages.subscribe()
     }
 
+    /// How it retries.
+    pub fn resume(&self) -> Resume {
+        self.resume
+    }
+
     fn cancel_on_drop(&self, id: &ExecutionId, on_disconnect: OnDisconnect) -> CancelOnDrop {
         let ends = on_disconnect == OnDisconnect::Kill;
         CancelOnDrop::new(self.executor.clone(), self.resume, id.clone(), ends.then(|| self.cancellations.clone()))

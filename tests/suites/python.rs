@@ -57,6 +57,16 @@ async fn a_fleet_runs_a_command() {
 }
 
 #[tokio::test]
+async fn errors_name_arguments_in_the_words_of_the_package() {
+    tests("test_errors.py").await;
+}
+
+#[tokio::test]
+async fn values_and_exceptions_are_copied() {
+    tests("test_values.py").await;
+}
+
+#[tokio::test]
 async fn programs_end_and_fork() {
     tests("test_process.py").await;
 }

@@ -1,17 +1,18 @@
 //! Agents: what is asked of a machine.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use telexec_client::{ConnectError, Forwards, LookupError, Resume, Resuming};
-use telexec_config::{Config, Destination, Overrides, ResolvedTarget, Route};
+use telexec_client::{Forwards, Resume, Resuming};
+use telexec_config::ResolvedTarget;
 use telexec_executor::{Attach, ExecutionId, ExecutionInfo, Executor, ListQuery, OnDisconnect};
 
+use crate::arguments::Texts;
 use crate::call::Call;
-use crate::command::{Command, seconds};
+use crate::command::Command;
+use crate::connecting::{Keywords, connected, load, resolve, resume};
 use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::files::Files;
@@ -19,7 +20,7 @@ use crate::forward::{Connection, Forward, dialled, listened};
 use crate::gather::{Gathered, Settling, run};
 use crate::owned::Owned;
 use crate::process::Process;
-use crate::values::{Exit, Info};
+use crate::values;
 
 /// A connection to an agent.
 #[pyclass(frozen, module = "telexec._telexec")]
@@ -39,7 +40,8 @@ struct Connected {
 
 /// Connects to a target, with what the environment and the configuration say of it.
 #[pyfunction]
-#[pyo3(signature = (target, *, cert=None, key=None, ca=None, server_name=None, connect_timeout=None))]
+#[pyo3(signature = (target, *, cert=None, key=None, ca=None, server_name=None, connect_timeout=None, reconnect=30.0))]
+#[expect(clippy::too_many_arguments, reason = "they are keywords")]
 pub(crate) fn connect(
     py: Python<'_>,
     target: &str,
@@ -48,89 +50,25 @@ pub(crate) fn connect(
     ca: Option<PathBuf>,
     server_name: Option<String>,
     connect_timeout: Option<f64>,
+    reconnect: f64,
 ) -> PyResult<Call> {
-    let resolved = resolve(target, Keywords { cert, key, ca, server_name, connect_timeout })?;
+    let overrides = Keywords { cert, key, ca, server_name, connect_timeout }.overrides()?;
+    let (resume, resolved) = (resume(reconnect)?, resolve(&load(py)?, target, overrides)?);
     let (process, target) = (Process::current(py)?, target.to_owned());
-    Call::new(py, async move { open(process, target, resolved).await })
+    Call::new(py, open(process, target, resolved, resume))
 }
 
-/// Connects to a target, and runs a command there to its end.
-#[pyfunction]
-#[pyo3(signature = (target, command, *, cert=None, key=None, ca=None, connect_timeout=None))]
-pub(crate) fn run_on(
-    py: Python<'_>,
-    target: &str,
-    command: PyRef<'_, Command>,
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
-    ca: Option<PathBuf>,
-    connect_timeout: Option<f64>,
-) -> PyResult<Call> {
-    let resolved = resolve(target, Keywords { cert, key, ca, server_name: None, connect_timeout })?;
-    let (process, target) = (Process::current(py)?, target.to_owned());
-    let (to_run, input) = (command.to_run(resolved.user.as_deref())?, command.input.clone());
-    let work = async move {
-        let executor = connected(&target, &resolved).await?.executor().resuming(Resume::default());
-        run(process, executor, to_run, input).await
-    };
-    Call::with(py, work, ended_to_python)
-}
-
-struct Keywords {
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
-    ca: Option<PathBuf>,
-    server_name: Option<String>,
-    connect_timeout: Option<f64>,
-}
-
-fn resolve(target: &str, keywords: Keywords) -> PyResult<ResolvedTarget> {
-    let Keywords { cert, key, ca, server_name, connect_timeout } = keywords;
-    let environment = Overrides::from_environment();
-    let overrides = Overrides {
-        cert: cert.or(environment.cert),
-        key: key.or(environment.key),
-        ca: ca.or(environment.ca),
-        server_name: server_name.or(environment.server_name),
-        connect_timeout: connect_timeout.map(|time| seconds("connect_timeout", time)).transpose()?,
-        ..environment
-    };
-    let destination: Destination = target.parse().map_err(Failure::from)?;
-    let config = Config::load().map_err(Failure::from)?;
-    Ok(config.resolve(&destination, overrides).map_err(Failure::from)?)
-}
-
-async fn open(process: &'static Process, target: String, resolved: ResolvedTarget) -> Result<Agent, Failure> {
+async fn open(
+    process: &'static Process,
+    target: String,
+    resolved: ResolvedTarget,
+    resume: Resume,
+) -> Result<Agent, Failure> {
     let agent = connected(&target, &resolved).await?;
-    let executor = agent.executor().resuming(Resume::default());
+    let executor = agent.executor().resuming(resume);
     let forwards = agent.forwards();
     let connected = Owned::new(Connected { agent, executor, forwards, user: resolved.user });
     Ok(Agent { connected, process, target })
-}
-
-async fn connected(target: &str, resolved: &ResolvedTarget) -> Result<telexec_client::Agent, Failure> {
-    let Route::Direct(address) = &resolved.route else {
-        return Err(Failure::new("Invalid", format!("{target}: that is for the program `telexec` only")));
-    };
-    let agent = telexec_client::Agent::connect(address, resolved.options.clone()).await;
-    agent.map_err(|error| unreachable(error, resolved))
-}
-
-/// A name that is neither a target nor a host may be mistyped.
-fn unreachable(error: ConnectError, resolved: &ResolvedTarget) -> Failure {
-    let ConnectError::Unreachable { source, .. } = &error else { return error.into() };
-    let mut causes = std::iter::successors(Some(source as &(dyn std::error::Error + 'static)), |error| error.source());
-    match &resolved.unconfigured {
-        Some(unknown) if causes.any(|cause| cause.is::<LookupError>()) => {
-            let similar = match unknown.similar.join(", ") {
-                names if names.is_empty() => names,
-                names => format!("; similar targets: {names}"),
-            };
-            let what = "in the configuration, and no host of that name was found";
-            Failure::new("Unreachable", format!("no target named {:?} {what}{similar}", unknown.name))
-        }
-        _ => error.into(),
-    }
 }
 
 #[pymethods]
@@ -178,9 +116,9 @@ impl Agent {
     }
 
     /// Connects from the agent's machine.
-    fn dial(&self, py: Python<'_>, to: &str) -> PyResult<Call> {
+    fn dial(&self, py: Python<'_>, address: &str) -> PyResult<Call> {
         let (process, forwards) = (self.process, self.connected.get()?.forwards.clone());
-        let to = dialled("address", to)?;
+        let to = dialled("address", address)?;
         Call::new(py, async move { Connection::open(process, forwards, to).await })
     }
 
@@ -193,31 +131,31 @@ impl Agent {
 
     /// Listens on the agent's machine, and connects from here.
     fn reverse(&self, py: Python<'_>, to: &str, listen: &str) -> PyResult<Call> {
-        let (process, forwards) = (self.process, self.connected.get()?.forwards.clone());
+        let (process, connected) = (self.process, self.connected.get()?);
+        let (forwards, reconnect) = (connected.forwards.clone(), connected.executor.resume().give_up_after);
         let (to, listen) = (dialled("to", to)?, listened(listen)?);
-        Call::new(py, async move { Forward::there(process, forwards, listen, to).await })
+        Call::new(py, Forward::there(process, forwards, listen, to, reconnect))
     }
 
     fn get(&self, py: Python<'_>, id: &str) -> PyResult<Call> {
         let executor = self.connected.get()?.executor.clone();
         let id: ExecutionId = id.parse().map_err(Failure::from)?;
-        Call::with(py, async move { Ok(executor.get(&id).await?) }, |py, info| {
-            Ok(Info::new(py, info)?.into_pyobject(py)?.into_any().unbind())
-        })
+        Call::with(py, async move { Ok(executor.get(&id).await?) }, values::info)
     }
 
-    fn list(&self, py: Python<'_>, include_exited: bool, labels: BTreeMap<String, String>) -> PyResult<Call> {
+    fn list(&self, py: Python<'_>, all: bool, labels: Option<Texts>) -> PyResult<Call> {
         let executor = self.connected.get()?.executor.clone();
+        let (include_exited, labels) = (all, labels.map(|labels| labels.0).unwrap_or_default());
         let query = ListQuery { include_exited, labels, ..ListQuery::default() };
         Call::with(py, list(executor, query), |py, executions| {
-            let list: PyResult<Vec<_>> = executions.into_iter().map(|info| Info::new(py, info)).collect();
+            let list: PyResult<Vec<_>> = executions.into_iter().map(|info| values::info(py, info)).collect();
             Ok(list?.into_pyobject(py)?.unbind())
         })
     }
 }
 
-fn ended_to_python(py: Python<'_>, ended: Gathered) -> PyResult<Py<PyAny>> {
-    let exit = Exit::new(ended.id.to_string(), &ended.exited);
+pub(crate) fn ended_to_python(py: Python<'_>, ended: Gathered) -> PyResult<Py<PyAny>> {
+    let exit = values::exit(py, ended.id.as_str(), &ended.exited)?;
     let (stdout, stderr) = (PyBytes::new(py, &ended.stdout), PyBytes::new(py, &ended.stderr));
     Ok((exit, stdout, stderr).into_pyobject(py)?.into_any().unbind())
 }

@@ -1,9 +1,11 @@
 //! A call, for which Python waits in either way.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -44,15 +46,19 @@ impl Call {
         Self::with(py, work, |py, value| value.into_py_any(py))
     }
 
-    /// A call whose value needs more than a conversion.
+    /// A call whose value needs more than a conversion. A panic is its failure: whoever waits must not wait forever.
     pub(crate) fn with<T: Send + 'static>(
         py: Python<'_>,
         work: impl Future<Output = Result<T, Failure>> + Send + 'static,
         convert: impl for<'py> FnOnce(Python<'py>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Self> {
         let work = async move {
-            let value = work.await?;
-            Ok(Box::new(move |py: Python<'_>| convert(py, value)) as Value)
+            let value = AssertUnwindSafe(work).catch_unwind().await.map_err(Failure::panicked)??;
+            let convert = move |py: Python<'_>| {
+                let converted = catch_unwind(AssertUnwindSafe(|| convert(py, value)));
+                converted.map_err(|panic| PyErr::from(Failure::panicked(panic))).flatten()
+            };
+            Ok(Box::new(convert) as Value)
         };
         Ok(Self { work: Owned::new(Mutex::new(Some(Box::pin(work)))), process: Process::current(py)? })
     }
@@ -116,4 +122,13 @@ impl AbortOnCancel {
         }
         Ok(())
     }
+}
+
+/// A call that panics, for the tests: nothing else does on purpose.
+#[cfg(debug_assertions)]
+#[pyfunction]
+#[expect(clippy::panic, reason = "this is what it is for")]
+pub(crate) fn panicking(py: Python<'_>, when_converted: bool) -> PyResult<Call> {
+    let work = async move { if when_converted { Ok(()) } else { panic!("on purpose") } };
+    Call::with(py, work, |_, ()| panic!("on purpose"))
 }

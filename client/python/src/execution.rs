@@ -197,7 +197,7 @@ impl Execution {
         let shared = self.shared()?;
         let work = async move { shared.reader.lock().await.next(seen).await };
         Call::with(py, work, |py, event| {
-            let event = event.map(|(number, event)| Ok::<_, PyErr>((number, values::Event::new(py, event))));
+            let event = event.map(|(number, event)| Ok::<_, PyErr>((number, values::event(py, &event)?)));
             Ok(event.transpose()?.into_pyobject(py)?.unbind())
         })
     }
@@ -206,7 +206,8 @@ impl Execution {
     fn wait(&self, py: Python<'_>) -> PyResult<Call> {
         let shared = self.shared()?;
         let id = self.id.to_string();
-        Call::new(py, async move { Ok(values::Exit::new(id, &shared.reader.lock().await.wait().await?)) })
+        let work = async move { shared.reader.lock().await.wait().await };
+        Call::with(py, work, move |py, exited| values::exit(py, &id, &exited))
     }
 
     fn write(&self, py: Python<'_>, data: Vec<u8>, close: bool) -> PyResult<Call> {

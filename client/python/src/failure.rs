@@ -1,5 +1,7 @@
 //! Errors as the exceptions of `telexec._errors`.
 
+use std::any::Any;
+
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -9,6 +11,7 @@ use telexec_executor::text::error_chain;
 use telexec_executor::{ExecutorError, FilePath, InvalidCommand, SpawnStage};
 
 use crate::values::path_to_python;
+use crate::words;
 
 /// Why a call failed: an exception that is yet to be raised.
 #[derive(Clone, Debug)]
@@ -39,6 +42,15 @@ impl Failure {
         Self::new("Error", "the interpreter is exiting: nothing can be asked any more")
     }
 
+    /// Of a panic, which is a bug.
+    pub(crate) fn panicked(payload: Box<dyn Any + Send>) -> Self {
+        let text = match payload.downcast::<String>() {
+            Ok(text) => *text,
+            Err(payload) => payload.downcast_ref::<&str>().copied().unwrap_or("a panic").to_owned(),
+        };
+        Self::new("Error", format!("internal error in telexec: {text}; what it was doing is given up"))
+    }
+
     /// Output of a command is missing.
     pub(crate) fn gap(position: u64) -> Self {
         Self::new("Lost", format!("output before position {position} is not kept by the agent any more"))
@@ -49,6 +61,11 @@ impl From<ExecutorError> for Failure {
     fn from(error: ExecutorError) -> Self {
         use ExecutorError as E;
         let class = match &error {
+            E::Invalid(invalid) => return invalid.clone().into(),
+            E::Unsupported { field, reason } => {
+                return Self::new("NotStarted", format!("{}: {reason}", words::keyword(field)));
+            }
+            E::FailedPrecondition { reason } => return Self::new("Error", words::state(reason)),
             E::File(file) => {
                 let file = Some((file.errno, file.path.clone()));
                 return Self { file, ..Self::new("FileError", error.to_string()) };
@@ -57,22 +74,14 @@ impl From<ExecutorError> for Failure {
                 let spawn = Some((spawn.stage, spawn.errno));
                 return Self { spawn, ..Self::new("NotStarted", error.to_string()) };
             }
-            E::Invalid(_) => "Invalid",
             E::Unauthenticated { .. } | E::Denied { .. } => "Refused",
-            E::Unsupported { .. }
-            | E::Exhausted { .. }
-            | E::AlreadyExists(_)
-            | E::AlreadyRunning(_)
-            | E::ShuttingDown => "NotStarted",
+            E::Exhausted { .. } | E::AlreadyExists(_) | E::AlreadyRunning(_) | E::ShuttingDown => "NotStarted",
             E::NotFound(_) => "NotFound",
             E::Unreachable { .. } | E::Untrusted { .. } => "Unreachable",
             E::Lost { .. } => "Lost",
-            E::Corrupted { .. }
-            | E::NoUpload(_)
-            | E::FailedPrecondition { .. }
-            | E::OutOfRange { .. }
-            | E::DeadlineExceeded
-            | E::Internal(_) => "Error",
+            E::Corrupted { .. } | E::NoUpload(_) | E::OutOfRange { .. } | E::DeadlineExceeded | E::Internal(_) => {
+                "Error"
+            }
         };
         Self::new(class, error_chain(&error))
     }
@@ -82,7 +91,7 @@ impl From<ConnectError> for Failure {
     fn from(error: ConnectError) -> Self {
         let text = error_chain(&error);
         match error {
-            ConnectError::TlsRequired { .. } => Self::new("Unreachable", format!("{text}: give cert, key and ca")),
+            ConnectError::TlsRequired { .. } => Self::new("Unreachable", format!("{text}; give cert, key and ca")),
             ConnectError::Credentials { .. } => Self::new("Invalid", text),
             _ => Self::new("Unreachable", text),
         }
@@ -105,28 +114,19 @@ impl From<ForwardError> for Failure {
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
-        let hint = error.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-        Self::new("Invalid", error.message + &hint)
+        Self::new("Invalid", words::of_config(error))
     }
 }
 
 impl From<InvalidCommand> for Failure {
-    fn from(error: InvalidCommand) -> Self {
-        Self::new("Invalid", error.to_string())
+    fn from(InvalidCommand { field, reason }: InvalidCommand) -> Self {
+        Self::new("Invalid", format!("{}: {}", words::keyword(&field), words::reason(&reason)))
     }
 }
 
 impl From<InvalidDestination> for Failure {
     fn from(error: InvalidDestination) -> Self {
-        match error {
-            // what the command line says of these is of no use here
-            InvalidDestination::User { host, .. } => Self::new(
-                "Invalid",
-                format!("a target has no user: connect to {host:?}, and give user= to run() or start()"),
-            ),
-            InvalidDestination::Several(text) => Self::new("Invalid", format!("{text:?} is not one target")),
-            error => Self::new("Invalid", error.to_string()),
-        }
+        Self::new("Invalid", words::of_destination(&error))
     }
 }
 

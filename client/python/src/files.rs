@@ -11,13 +11,14 @@ use pyo3::types::PyBytes;
 use telexec_client::RemoteFiles;
 use telexec_executor::{
     DirectoryQuery, ExecutorError, FileInfo, FilePath, FilePiece, FilePieces, FileRange, FileTarget, Files as _,
-    Watched, WatchedFiles, WriteOptions,
+    SearchQuery, Watched, WatchedFiles, WriteOptions,
 };
 use tokio::sync::{Mutex, watch};
 
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::owned::Owned;
+use crate::search::{self, search};
 use crate::values;
 
 /// A request has at most this much.
@@ -57,14 +58,14 @@ impl Files {
         let (files, file) = self.file(path, user)?;
         let options = WriteOptions { mode, make_parents, exclusive, ..WriteOptions::default() };
         let work = async move { Ok(files.write(file, options, pieces(data.into())).await?.info) };
-        Call::with(py, work, to_python)
+        Call::with(py, work, values::file_info)
     }
 
     #[pyo3(signature = (path, *, user=None))]
     fn list(&self, py: Python<'_>, path: PathBuf, user: Option<String>) -> PyResult<Call> {
         let (files, file) = self.file(path, user)?;
         Call::with(py, async move { list_all(files, file).await }, |py, entries| {
-            let entries: PyResult<Vec<_>> = entries.into_iter().map(|entry| values::FileInfo::new(py, entry)).collect();
+            let entries: PyResult<Vec<_>> = entries.into_iter().map(|entry| values::file_info(py, entry)).collect();
             Ok(entries?.into_pyobject(py)?.unbind())
         })
     }
@@ -72,7 +73,69 @@ impl Files {
     #[pyo3(signature = (path, *, user=None))]
     fn info(&self, py: Python<'_>, path: PathBuf, user: Option<String>) -> PyResult<Call> {
         let (files, file) = self.file(path, user)?;
-        Call::with(py, async move { Ok(files.info(file).await?) }, to_python)
+        Call::with(py, async move { Ok(files.info(file).await?) }, values::file_info)
+    }
+
+    #[pyo3(signature = (path, mode=None, parents=false, *, user=None))]
+    fn make_directory(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        mode: Option<u32>,
+        parents: bool,
+        user: Option<String>,
+    ) -> PyResult<Call> {
+        let (files, directory) = self.file(path, user)?;
+        Call::new(py, async move { Ok(files.make_directory(directory, mode, parents).await?) })
+    }
+
+    #[pyo3(signature = (path, to, *, user=None, replace=false))]
+    fn rename(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        to: PathBuf,
+        user: Option<String>,
+        replace: bool,
+    ) -> PyResult<Call> {
+        let ((files, file), to) = (self.file(path, user)?, file_path(to));
+        Call::new(py, async move { Ok(files.rename(file, to, replace).await?) })
+    }
+
+    #[pyo3(signature = (path, *, glob="", regex=None, user=None, case_insensitive=false, multiline=false, before_context=0,
+        after_context=0, include_hidden=false, include_ignored=false, follow_links=false, max_matches=0))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords")]
+    fn search(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        glob: &str,
+        regex: Option<String>,
+        user: Option<String>,
+        case_insensitive: bool,
+        multiline: bool,
+        before_context: u32,
+        after_context: u32,
+        include_hidden: bool,
+        include_ignored: bool,
+        follow_links: bool,
+        max_matches: u64,
+    ) -> PyResult<Call> {
+        let (files, directory) = self.file(path, user)?;
+        let query = SearchQuery {
+            glob: glob.to_owned(),
+            regex,
+            case_insensitive,
+            multiline,
+            before_context,
+            after_context,
+            include_hidden,
+            include_ignored,
+            follow_links,
+            max_matches,
+            ..SearchQuery::default()
+        };
+        Call::with(py, search(files, directory, query), search::to_python)
     }
 
     #[pyo3(signature = (path, *, user=None, recursive=false))]
@@ -98,13 +161,13 @@ impl Files {
     }
 
     fn file(&self, path: PathBuf, user: Option<String>) -> PyResult<(RemoteFiles, FileTarget)> {
-        let path = FilePath::new(path.into_os_string().into_vec());
-        Ok((self.files.get()?.clone(), FileTarget { path, user: user.or_else(|| self.user.clone()) }))
+        let file = FileTarget { path: file_path(path), user: user.or_else(|| self.user.clone()) };
+        Ok((self.files.get()?.clone(), file))
     }
 }
 
-fn to_python(py: Python<'_>, info: FileInfo) -> PyResult<Py<PyAny>> {
-    Ok(values::FileInfo::new(py, info)?.into_pyobject(py)?.into_any().unbind())
+fn file_path(path: PathBuf) -> FilePath {
+    FilePath::new(path.into_os_string().into_vec())
 }
 
 async fn read_all(files: RemoteFiles, file: FileTarget, range: FileRange) -> Result<Vec<u8>, Failure> {
@@ -182,7 +245,7 @@ impl Watch {
     fn next(&self, py: Python<'_>, seen: u64) -> PyResult<Call> {
         let watching = Arc::clone(self.0.get()?);
         Call::with(py, async move { Ok(watching.next(seen).await?) }, |py, change| {
-            let change = change.map(|change| values::FileChange::new(py, &change)).transpose()?;
+            let change = change.map(|change| values::file_change(py, &change)).transpose()?;
             Ok(change.into_pyobject(py)?.unbind())
         })
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use telexec_client::{Resume, Resuming};
+use telexec_client::Resuming;
 use telexec_executor::{ExecutionId, Executor, ExecutorError, Input};
 use tokio::time::{Instant, sleep};
 
@@ -33,7 +33,7 @@ pub(crate) async fn write(
 }
 
 async fn write_piece(executor: &Resuming, id: &ExecutionId, input: Input) -> Result<u64, ExecutorError> {
-    let end = Instant::now() + Resume::default().give_up_after;
+    let end = Instant::now() + executor.resume().give_up_after;
     loop {
         let written = executor.write_input(id, input.clone()).await;
         let may_repeat = input.offset.is_some() && Instant::now() < end;

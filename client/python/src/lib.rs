@@ -4,25 +4,34 @@
 //! `telexec/` make the API for users of that.
 
 mod agent;
+mod arguments;
 mod call;
 mod command;
+mod connecting;
 mod deliver;
 mod execution;
 mod failure;
 mod files;
+mod fleet;
 mod forward;
 mod gather;
 mod input;
 mod owned;
 mod process;
 mod race;
+mod search;
 mod values;
+mod words;
 
 use pyo3::prelude::*;
 
 #[pymodule]
 mod _telexec {
     use pyo3::prelude::*;
+
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
 
     /// Every thread of this module ends before the interpreter does.
     #[pymodule_init]
@@ -31,21 +40,24 @@ mod _telexec {
     }
 
     #[pymodule_export]
-    use crate::agent::{Agent, connect, run_on};
+    use crate::agent::{Agent, connect};
     #[pymodule_export]
     use crate::call::Call;
+    #[cfg(debug_assertions)]
     #[pymodule_export]
-    use crate::command::{Command, Limits};
+    use crate::call::panicking;
+    #[pymodule_export]
+    use crate::command::Command;
     #[pymodule_export]
     use crate::execution::Execution;
     #[pymodule_export]
     use crate::files::{Files, Watch};
     #[pymodule_export]
+    use crate::fleet::Targets;
+    #[pymodule_export]
     use crate::forward::{Connection, Forward};
     #[pymodule_export]
     use crate::process::shut_down;
     #[pymodule_export]
-    use crate::race::{Race, expand};
-    #[pymodule_export]
-    use crate::values::{Event, Exit, FileChange, FileInfo, Info, Usage};
+    use crate::race::Race;
 }

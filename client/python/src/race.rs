@@ -4,13 +4,11 @@ use std::sync::Arc;
 
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use telexec_config::{Config, Destination, nodeset};
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::call::{Call, Done, finish};
-use crate::failure::Failure;
 use crate::owned::Owned;
 use crate::process::Process;
 
@@ -107,23 +105,4 @@ impl Race {
             Ok(())
         })
     }
-}
-
-/// The targets of some sets, in their order, each once.
-#[pyfunction]
-pub(crate) fn expand(sets: Vec<String>) -> PyResult<Vec<String>> {
-    let config = Config::load().map_err(Failure::from)?;
-    let mut targets = Vec::new();
-    let mut seen = std::collections::HashSet::new();
-    for set in sets {
-        let found = nodeset::expand(&set, &config);
-        let found = found.map_err(|error| Failure::new("Invalid", format!("targets: {error}")))?;
-        for target in found {
-            target.parse::<Destination>().map_err(Failure::from)?;
-            if seen.insert(target.clone()) {
-                targets.push(target);
-            }
-        }
-    }
-    Ok(targets)
 }

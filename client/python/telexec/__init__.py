@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     )
     from ._fleet import Fleet, Outcome, Runs, fleet
     from ._forward import Connection, Forward
-    from ._telexec import Event, Exit, FileChange, FileInfo, Info, Limits, Usage
+    from ._telexec import __version__ as __version__
+    from ._values import Event, Exit, FileChange, FileInfo, Found, Info, Limits, Line, Usage
 
 __all__ = [
     "Agent",
@@ -47,9 +48,11 @@ __all__ = [
     "Fleet",
     "Forward",
     "ForwardError",
+    "Found",
     "Info",
     "Invalid",
     "Limits",
+    "Line",
     "Lost",
     "NotFound",
     "NotStarted",
@@ -69,8 +72,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # not at once: `telexec.dask` needs the program alone, and runs from a checkout without the extension module
-    if name in __all__:
-        for module in ("_errors", "_command", "_blocking", "_fleet", "_telexec"):
+    if name in __all__ or name == "__version__":
+        for module in ("_errors", "_command", "_values", "_blocking", "_fleet", "_telexec"):
             found = getattr(importlib.import_module(f".{module}", __name__), name, None)
             if found is not None:
                 globals()[name] = found
@@ -79,4 +82,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})

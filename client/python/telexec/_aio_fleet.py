@@ -5,75 +5,84 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, AnyStr, Generic, Literal, Unpack, overload
 
+from . import _telexec
+from ._arguments import all_named, named
 from ._command import Options, Program, _command
-from ._progress import Connecting, Outcome, Targets, _Progress, _targets
+from ._progress import Connecting, Outcome, Targets, _Progress
 
 
+@named
 def fleet(targets: Targets, **connecting: Unpack[Connecting]) -> Fleet:
     """Many targets: names, `HOST[:PORT]`, ranges such as `web[1-3]` and groups such as `@web`, or a list of these."""
-    return Fleet(_targets(targets), connecting)
+    return Fleet(_telexec.Targets(targets, **connecting))
 
 
+@all_named
 class Fleet:
     """Many targets. Each is connected to when it is its turn."""
 
-    def __init__(self, targets: list[str], connecting: Connecting):
+    def __init__(self, core: _telexec.Targets):
+        self._core = core
         #: Each once, in the order in which they were given.
-        self.targets = targets
-        self._connecting = connecting
+        self.targets = core.names
 
     @overload
     def run(
         self,
-        program: Program,
+        command: Program,
         max_parallel: int = 32,
         *,
         input: str | bytes | None = None,
         check: bool = False,
         text: Literal[False] = False,
+        reconnect: float = 30,
         **options: Unpack[Options],
     ) -> Runs[bytes]: ...
 
     @overload
     def run(
         self,
-        program: Program,
+        command: Program,
         max_parallel: int = 32,
         *,
         input: str | bytes | None = None,
         check: bool = False,
         text: Literal[True],
+        reconnect: float = 30,
         **options: Unpack[Options],
     ) -> Runs[str]: ...
 
     @overload
     def run(
         self,
-        program: Program,
+        command: Program,
         max_parallel: int = 32,
         *,
         input: str | bytes | None = None,
         check: bool = False,
         text: bool,
+        reconnect: float = 30,
         **options: Unpack[Options],
     ) -> Runs[Any]: ...
 
     def run(
         self,
-        program: Program,
+        command: Program,
         max_parallel: int = 32,
         *,
         input: str | bytes | None = None,
         check: bool = False,
         text: bool = False,
+        reconnect: float = 30,
         **options: Unpack[Options],
     ) -> Runs[Any]:
         """Runs a command on all, on `max_parallel` at once, and yields what came of it in the order in which it ends.
 
-        A target that fails does not stop the others. With `check`, an exit code other than 0 is an error.
+        A target that fails does not stop the others. With `check`, an exit code other than 0 is an error. `reconnect` is
+        as of `connect`.
         """
-        command = _command(program, input, options, False)
-        return Runs(_Progress(self.targets, self._connecting, command, max_parallel, check, text))
+        asked = _command(command, input, options, False)
+        return Runs(_Progress(self._core, asked, max_parallel, check, text, reconnect))
 
 
 class Runs(Generic[AnyStr]):
@@ -95,8 +104,6 @@ class Runs(Generic[AnyStr]):
 
     async def __anext__(self) -> Outcome[AnyStr]:
         if not self._progress.is_done:
-            if failed := self._progress.failed():
-                return failed
             if ended := await self._progress.race.next(self._progress.seen):
                 return self._progress.take(ended)
         raise StopAsyncIteration

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, AnyStr, Generic, TypedDict, Union
 
 from . import _telexec
-from ._errors import CommandFailed, TimedOut
-from ._telexec import Exit, Limits
+from ._arguments import wrong
+from ._errors import CommandFailed, Invalid, TimedOut
+from ._values import Exit, Limits
 
 #: A shell's text, or a program and its arguments.
 Program = Union[str, Sequence[str]]
@@ -101,18 +102,21 @@ def _text(data: str | bytes) -> str:
     return data if isinstance(data, str) else data.decode(errors="replace")
 
 
-def _bytes(data: str | bytes | bytearray | memoryview) -> bytes:
+def _bytes(keyword: str, data: str | bytes | bytearray | memoryview) -> bytes:
     if isinstance(data, str):
-        return data.encode()
+        try:
+            return data.encode()
+        except UnicodeEncodeError as error:
+            raise Invalid(f"{keyword}: {error}") from None
     # of a number bytes() makes as many zeros
     if not isinstance(data, (bytes, bytearray, memoryview)):
-        raise TypeError(f"data must be str or bytes, not {type(data).__name__}")
+        raise wrong(keyword, "str or bytes", data)
     return bytes(data)
 
 
-def _command(program: Program, input: str | bytes | None, options: Options, interactive: bool) -> _telexec.Command:
-    data = None if input is None else _bytes(input)
-    return _telexec.Command(program, input=data, interactive=interactive and input is None, **options)
+def _command(command: Program, input: str | bytes | None, options: Options, interactive: bool) -> _telexec.Command:
+    data = None if input is None else _bytes("input", input)
+    return _telexec.Command(command, input=data, interactive=interactive and input is None, **options)
 
 
 def _result(ended: tuple[Exit, bytes, bytes], check: bool, text: bool) -> Result[Any]:
@@ -126,4 +130,8 @@ def _result(ended: tuple[Exit, bytes, bytes], check: bool, text: bool) -> Result
 
 
 def _signal(signal: str | int) -> str:
-    return signal if isinstance(signal, str) else str(int(signal))
+    if isinstance(signal, int):
+        return str(int(signal))
+    if not isinstance(signal, str):
+        raise wrong("signal", "str or int", signal)
+    return signal

@@ -45,18 +45,27 @@ class NotFound(Error, LookupError):
     """There is no such execution of this caller, or it is forgotten."""
 
 
-class FileError(Error, OSError):
+class _SystemError(Error, OSError):
+    """An `OSError` whose text is complete."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # what `OSError` has is not in __dict__
+        system = {"errno": self.errno, "strerror": self.strerror, "filename": self.filename}
+        return type(self), self.args, {**self.__dict__, **system}
+
+
+class FileError(_SystemError):
     """Something could not be done with a file. `errno` and `filename` say what, as of `OSError`.
 
     It is a `FileNotFoundError`, `FileExistsError`, `PermissionError`, `IsADirectoryError` or `NotADirectoryError` too, where
     the agent's machine says so.
     """
 
-    def __str__(self) -> str:
-        return str(self.args[0])
 
-
-class ForwardError(Error, OSError):
+class ForwardError(_SystemError):
     """A connection or a listening socket failed, here or on the agent's machine. `errno` says how, as of `OSError`.
 
     It is a `ConnectionRefusedError`, `ConnectionResetError`, `BrokenPipeError`, `TimeoutError`, `PermissionError`,
@@ -66,9 +75,6 @@ class ForwardError(Error, OSError):
     #: As it was asked for.
     address: str
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class CommandFailed(Error):
     """A command has not exited with code 0, and `check=True` was given; `result` has its output."""
@@ -76,6 +82,9 @@ class CommandFailed(Error):
     def __init__(self, message: str, result: Result[Any]):
         super().__init__(message)
         self.result = result
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (*self.args, self.result), self.__dict__
 
 
 class TimedOut(CommandFailed):

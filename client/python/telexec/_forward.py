@@ -6,9 +6,11 @@ from types import TracebackType
 from typing import Any
 
 from . import _telexec
+from ._arguments import all_named
 from ._command import _bytes
 
 
+@all_named
 class Connection:
     """A connection from the agent's machine: a stream of bytes in both directions.
 
@@ -31,13 +33,13 @@ class Connection:
 
     def read(self, n: int = -1) -> bytes:
         """Waits for data, and returns at most `n` bytes of it; b"": the end. Without `n`: all, to the end."""
-        data = self._core.read(None if n < 0 else n, self._seen).wait()
+        data = self._core.read(n, self._seen).wait()
         self._seen += len(data)
         return data
 
     def write(self, data: str | bytes) -> None:
         """Writes all of it, waiting until there is room."""
-        self._core.write(_bytes(data)).wait()
+        self._core.write(_bytes("data", data)).wait()
 
     def close_write(self) -> None:
         """Ends the direction from here; the other one stays open."""
@@ -76,5 +78,5 @@ class Forward:
         self._core.wait().wait()
 
     def close(self) -> None:
-        """Listens no more, and resets its connections."""
+        """Listens no more, on the agent's machine from a moment later on, and resets its connections."""
         self._core.close().wait()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any, AnyStr, Generic, TypedDict, Union
 
 from . import _telexec
+from ._arguments import wrong
 from ._command import Result, _result
 from ._errors import Error, Invalid
 
@@ -17,9 +19,13 @@ Targets = Union[str, Sequence[str]]
 class Connecting(TypedDict, total=False):
     """How targets are connected to. What is not given is as for `connect`."""
 
-    cert: str
-    key: str
-    ca: str
+    #: PEM: the client's certificate.
+    cert: str | os.PathLike[str]
+    #: Its private key.
+    key: str | os.PathLike[str]
+    #: The CA of the agents' certificates.
+    ca: str | os.PathLike[str]
+    #: Seconds for the first connection to each.
     connect_timeout: float
 
 
@@ -32,56 +38,48 @@ class Outcome(Generic[AnyStr]):
     error: Error | None
 
 
-def _targets(targets: Targets) -> list[str]:
-    return _telexec.expand([targets] if isinstance(targets, str) else list(targets))
-
-
 class _Progress:
     """Connects to each target and runs the command there; on so many at once."""
 
     def __init__(
         self,
-        targets: list[str],
-        connecting: Connecting,
+        targets: _telexec.Targets,
         command: _telexec.Command,
         max_parallel: int,
         check: bool,
         text: bool,
+        reconnect: float,
     ):
+        if not isinstance(max_parallel, int):
+            raise wrong("max_parallel", "int", max_parallel)
         if max_parallel < 1:
             raise Invalid(f"max_parallel: must be greater than 0, not {max_parallel}")
         self.race = _telexec.Race()
         self._targets = targets
-        self._waiting: Iterator[int] = iter(range(len(targets)))
-        self._connecting = connecting
+        self._names = targets.names
+        self._waiting: Iterator[int] = iter(range(len(self._names)))
         self._command = command
         self._check = check
         self._text = text
+        self._reconnect = reconnect
         self._running = 0
         #: Of those that have ended.
         self.seen = 0
-        self._failed: list[Outcome[Any]] = []
-        for _ in range(min(max_parallel, len(targets))):
-            self._begin()
+        for _ in range(max_parallel):
+            if not self._begin():
+                break
 
     @property
     def is_done(self) -> bool:
-        return not self._running and not self._failed
+        return not self._running
 
-    def failed(self) -> Outcome[Any] | None:
-        """One of those that could not even be asked."""
-        return self._failed.pop(0) if self._failed else None
-
-    def _begin(self) -> None:
-        for number in self._waiting:
-            try:
-                call = _telexec.run_on(self._targets[number], self._command, **self._connecting)
-            except Error as error:
-                self._failed.append(Outcome(self._targets[number], None, error))
-                continue
-            self._running += 1
-            self.race.add(number, call)
-            return
+    def _begin(self) -> bool:
+        number = next(self._waiting, None)
+        if number is None:
+            return False
+        self.race.add(number, self._targets.run(self._names[number], self._command, self._reconnect))
+        self._running += 1
+        return True
 
     def take(self, ended: tuple[int, Any, BaseException | None]) -> Outcome[Any]:
         """What came of one that has ended; another one begins."""
@@ -97,9 +95,8 @@ class _Progress:
                 error = failed
         if error is not None and not isinstance(error, Error):
             raise error
-        return Outcome(self._targets[number], result, error)
+        return Outcome(self._names[number], result, error)
 
     def stop(self) -> None:
         self._waiting = iter(())
         self._running = 0
-        self._failed.clear()

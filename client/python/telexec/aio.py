@@ -17,12 +17,15 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, overload
 from . import _telexec
 from ._aio_fleet import Fleet as Fleet, Runs as Runs, fleet as fleet
 from ._aio_forward import Connection as Connection, Forward as Forward
+from ._arguments import all_named, named
 from ._command import Options, Program, Result, _bytes, _command, _result, _signal
-from ._telexec import Event, Exit, FileChange, FileInfo, Info
+from ._searching import Searching
+from ._values import Event, Exit, FileChange, FileInfo, Found, Info, Line
 
 Path = str | os.PathLike[str]
 
 
+@named
 async def connect(
     target: str,
     *,
@@ -31,18 +34,31 @@ async def connect(
     ca: Path | None = None,
     server_name: str | None = None,
     connect_timeout: float | None = None,
+    reconnect: float = 30,
 ) -> Agent:
     """Connects to an agent: `unix:///PATH`, `HOST[:PORT]`, `vsock://CID:PORT`, or a name of telexec's configuration.
 
     What is not given is as the program `telexec` has it, by TELEXEC_CERT, TELEXEC_KEY, TELEXEC_CA, TELEXEC_SERVER_NAME and
     the configuration.
+
+    cert, key, ca: PEM files of the client's certificate and its key, and of the CA of the agent's; all or none
+    server_name: the name in the agent's certificate, unless it is the host
+    connect_timeout: seconds for the first connection
+    reconnect: seconds for which a lost connection is made up for, before `Lost`; 0: not at all
     """
     call = _telexec.connect(
-        target, cert=cert, key=key, ca=ca, server_name=server_name, connect_timeout=connect_timeout
+        target,
+        cert=cert,
+        key=key,
+        ca=ca,
+        server_name=server_name,
+        connect_timeout=connect_timeout,
+        reconnect=reconnect,
     )
     return Agent(await call)
 
 
+@all_named
 class Agent:
     """A connection to an agent. It is made again when it was lost."""
 
@@ -134,7 +150,7 @@ class Agent:
 
     async def list(self, *, all: bool = False, labels: Mapping[str, str] | None = None) -> list[Info]:
         """The executions that run, oldest first; with `all` also those that have ended and are remembered."""
-        return await self._core.list(all, dict(labels or {}))
+        return await self._core.list(all, labels)
 
 
 class _Closable(Protocol):
@@ -170,6 +186,7 @@ class Opening(Generic[CoreT, OpenT]):
             await self._opened.close()
 
 
+@all_named
 class Execution:
     """A command that was started: an iterator of its output.
 
@@ -209,7 +226,7 @@ class Execution:
 
     async def write(self, data: str | bytes) -> None:
         """Writes to standard input, waiting until there is room."""
-        await self._core.write(_bytes(data), False)
+        await self._core.write(_bytes("data", data), False)
 
     async def close_input(self) -> None:
         """Ends standard input."""
@@ -224,6 +241,7 @@ class Execution:
         await self._core.close()
 
 
+@all_named
 class Files:
     """The files of a machine. A relative path begins at the home directory of the user."""
 
@@ -246,7 +264,7 @@ class Files:
     ) -> FileInfo:
         """Writes a file: whoever opens it finds the old one or the new one. `exclusive`: there must be none."""
         return await self._core.write(
-            path, _bytes(data), user=user, mode=mode, make_parents=make_parents, exclusive=exclusive
+            path, _bytes("data", data), user=user, mode=mode, make_parents=make_parents, exclusive=exclusive
         )
 
     async def list(self, path: Path, *, user: str | None = None) -> list[FileInfo]:
@@ -256,6 +274,45 @@ class Files:
     async def info(self, path: Path, *, user: str | None = None) -> FileInfo:
         """Describes a file; of a symbolic link, the link itself."""
         return await self._core.info(path, user=user)
+
+    async def make_directory(
+        self, path: Path, mode: int | None = None, parents: bool = False, *, user: str | None = None
+    ) -> None:
+        """Makes a directory. `parents`: also those that it is in, and it may exist."""
+        await self._core.make_directory(path, mode, parents, user=user)
+
+    async def rename(self, path: Path, to: Path, *, user: str | None = None, replace: bool = False) -> None:
+        """Renames a file or a directory, on the same file system. `replace`: what is called `to` may exist, as of rename(2)."""
+        await self._core.rename(path, to, user=user, replace=replace)
+
+    async def glob(self, path: Path, glob: str, **searching: Unpack[Searching]) -> Found[FileInfo]:
+        """Finds files below a directory by a glob as in .gitignore: `*.py` at any depth, `src/**/*.py` from `path` on."""
+        return await self._core.search(path, glob=glob, **searching)
+
+    async def search(
+        self,
+        path: Path,
+        regex: str,
+        *,
+        glob: str = "",
+        multiline: bool = False,
+        before_context: int = 0,
+        after_context: int = 0,
+        **searching: Unpack[Searching],
+    ) -> Found[Line]:
+        """Finds lines in the files below a directory, in those that match `glob`; as ripgrep does.
+
+        `multiline`: a match may span lines. `before_context`, `after_context`: lines around each match.
+        """
+        return await self._core.search(
+            path,
+            regex=regex,
+            glob=glob,
+            multiline=multiline,
+            before_context=before_context,
+            after_context=after_context,
+            **searching,
+        )
 
     async def remove(self, path: Path, *, user: str | None = None, recursive: bool = False) -> None:
         """Removes a file, or a directory; `recursive`: one that is not empty."""

@@ -8,7 +8,7 @@
 
 The program `telexec` starts each process and follows it: a lost connection is made up for. What ends this program, SIGKILL
 too, ends the cluster. A worker whose process ends, or whose machine is lost, is replaced, on another machine if there is one.
-`close()` leaves no process on any machine that can be reached.
+`close()` lets workers and scheduler end in order, and leaves no process on any machine that can be reached.
 
 The scheduler and the workers talk to each other, and this program to the scheduler, over the network: telexec does not
 carry that. `distributed` must be installed for `python` on each target, in the version that this program has.
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import json
 import logging
 import re
@@ -36,7 +37,9 @@ logger = logging.getLogger(__name__)
 AVOIDED_SECONDS = 60.0
 #: Between attempts to replace workers where no target could run one.
 RETRY_SECONDS = 5.0
-#: How long an end may take: SIGTERM, the grace of the agent, SIGKILL.
+#: How long a process may take to end in order, once its standard input has ended.
+ORDERLY_END_SECONDS = 15.0
+#: How long an end may take after that: SIGTERM, the grace of the agent, SIGKILL.
 END_SECONDS = 60.0
 #: Of a process's output, for the error when it fails.
 LAST_LINES = 20
@@ -148,20 +151,24 @@ class _Command:
         return "\n".join(self.lines)
 
     async def end(self) -> None:
-        """Ends it with all its processes, and waits for that."""
+        """Lets it end in order, ends what is left with all its processes, and waits for that."""
         if self._process is None:
             return
+        if self.started.done():
+            # which it sees
+            self._process.stdin.close()
+            await self._ends_within(ORDERLY_END_SECONDS)
         if not self.ended.done():
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
-            except ProcessLookupError:
-                pass
-            try:
-                await asyncio.wait_for(asyncio.shield(self.ended), END_SECONDS)
-            except asyncio.TimeoutError:
+            if not await self._ends_within(END_SECONDS):
                 logger.warning("%s: not known to have ended: %s", self.target, self.said())
                 self._process.kill()
         await asyncio.wait([self._following])
+
+    async def _ends_within(self, seconds: float) -> bool:
+        await asyncio.wait([self.ended], timeout=seconds)
+        return self.ended.done()
 
 
 class _Process(ProcessInterface):

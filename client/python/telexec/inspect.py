@@ -9,6 +9,7 @@ kept apart from others otherwise: that is for the target, such as a virtual mach
 from __future__ import annotations
 
 import errno
+import os
 import posixpath
 import shlex
 import signal
@@ -52,9 +53,11 @@ class TelexecSandboxConfig(BaseModel, frozen=True):
     user: str = "nobody"
     #: Where the directories of samples are made.
     directory: str = "/tmp"
+    #: These as `telexec.connect` takes them.
     cert: str | None = None
     key: str | None = None
     ca: str | None = None
+    server_name: str | None = None
 
 
 @sandboxenv(name="telexec")
@@ -79,7 +82,9 @@ class TelexecSandboxEnvironment(SandboxEnvironment):
         config = _config(config)
         label = uuid.uuid4().hex
         try:
-            agent = await aio.connect(config.target, cert=config.cert, key=config.key, ca=config.ca)
+            agent = await aio.connect(
+                config.target, cert=config.cert, key=config.key, ca=config.ca, server_name=config.server_name
+            )
             command = ["/bin/sh", "-c", _MAKE, "sh", posixpath.join(config.directory, "inspect-XXXXXXXX")]
             made = await agent.run(command, user=config.user, cwd="/", text=True, check=True)
         except (Unreachable, Lost) as error:
@@ -178,7 +183,8 @@ class TelexecSandboxEnvironment(SandboxEnvironment):
         return data.decode() if text else data
 
     async def connection(self, *, user: str | None = None) -> SandboxConnection:
-        words = ["telexec", "exec", "-it", "-u", user or self._config.user, "-w", self._directory, self._config.target]
+        words = ["telexec", "exec", "-it", "-u", user or self._config.user, "-w", self._directory]
+        words += [*_flags(self._config), self._config.target]
         return SandboxConnection(type="telexec", command=shlex.join(words))
 
     def _path(self, path: str) -> str:
@@ -191,6 +197,16 @@ def _config(config: SandboxEnvironmentConfigType | None) -> TelexecSandboxConfig
     if isinstance(config, str):
         return TelexecSandboxConfig(target=config)
     raise ValueError('the sandbox "telexec" needs a target: sandbox=("telexec", TelexecSandboxConfig(target=...))')
+
+
+def _flags(config: TelexecSandboxConfig) -> list[str]:
+    """What the program `telexec` needs to connect as this package does. It has the same configuration and environment."""
+    paths = {"--cert": config.cert, "--key": config.key, "--ca": config.ca}
+    # whoever calls it may do so in another directory
+    given = {flag: os.path.abspath(path) for flag, path in paths.items() if path}
+    if config.server_name:
+        given["--server-name"] = config.server_name
+    return [word for flag in given.items() for word in flag]
 
 
 def _not_started(error: NotStarted, cmd: list[str]) -> ExecResult[str]:

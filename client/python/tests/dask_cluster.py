@@ -48,8 +48,12 @@ def compute(pid, options):
         until("the lost workers are replaced", on_one)
         client.wait_for_workers(4, timeout=120)
         assert client.gather(client.map(slowly, range(8))) == [number * number for number in range(8)]
+        processes = [cluster.scheduler, *cluster.workers.values()]
         cluster.scale(1)
         until("workers are gone", lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 1)
+    # each has ended by itself
+    codes = [process._command.ended.result() for process in processes]
+    assert codes == [0] * 5, codes
     print("computed, replaced, closed")
 
 

@@ -49,6 +49,11 @@ def test_all_of_it(daemon: Daemon, tmp_path) -> None:  # type: ignore[no-untyped
         with pytest.raises(FileNotFoundError):
             await agent.files.info(tmp_path / "a")
         assert await agent.files.list(tmp_path) == []
+        await agent.files.make_directory(tmp_path / "b/c", parents=True)
+        await agent.files.rename(tmp_path / "b", tmp_path / "d")
+        await agent.files.write(tmp_path / "d/c/file", "one\ntwo\n")
+        assert [info.size for info in (await agent.files.glob(tmp_path, "f*")).matches] == [8]
+        assert [line.number for line in (await agent.files.search(tmp_path, "two")).matches] == [2]
 
     run(daemon, work)
 

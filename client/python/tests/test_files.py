@@ -56,6 +56,54 @@ def test_another_users_files(agent: telexec.Agent, tmp_path: pathlib.Path) -> No
         agent.files.read(tmp_path / "secret", user="nobody")
 
 
+def test_directories_are_made_and_files_renamed(agent: telexec.Agent, tmp_path: pathlib.Path) -> None:
+    files = agent.files
+    files.make_directory(tmp_path / "a", 0o700)
+    assert files.info(tmp_path / "a").mode == 0o700 and (tmp_path / "a").is_dir()
+    with pytest.raises(FileExistsError):
+        files.make_directory(tmp_path / "a")
+    with pytest.raises(FileNotFoundError):
+        files.make_directory(tmp_path / "b/c")
+    files.make_directory(tmp_path / "b/c", parents=True)
+    files.make_directory(tmp_path / "b/c", parents=True)
+    files.write(tmp_path / "b/c/file", "new")
+    files.write(tmp_path / "file", "old")
+    with pytest.raises(FileExistsError):
+        files.rename(tmp_path / "b/c/file", tmp_path / "file")
+    files.rename(tmp_path / "b/c/file", tmp_path / "file", replace=True)
+    assert files.read(tmp_path / "file") == b"new" and not (tmp_path / "b/c/file").exists()
+    files.rename(str(tmp_path / "b"), str(tmp_path / "d"))
+    assert (tmp_path / "d/c").is_dir()
+    with pytest.raises(FileNotFoundError):
+        files.rename(tmp_path / "none", tmp_path / "file")
+
+
+def test_files_are_searched(agent: telexec.Agent, tmp_path: pathlib.Path) -> None:
+    for name, text in {"a.py": "one\ntwo\nthree\n", "sub/b.py": "Two", ".hidden.py": "two", "c.txt": "two"}.items():
+        agent.files.write(tmp_path / name, text, make_parents=True)
+
+    def names(found: telexec.Found[telexec.FileInfo]) -> list[str]:
+        return [str(pathlib.Path(info.path).relative_to(tmp_path)) for info in found.matches]
+
+    assert names(agent.files.glob(tmp_path, "*.py")) == ["a.py", "sub/b.py"]
+    assert names(agent.files.glob(tmp_path, "*.py", include_hidden=True)) == [".hidden.py", "a.py", "sub/b.py"]
+    limited = agent.files.glob(tmp_path, "", max_matches=1)
+    assert len(limited.matches) == 1 and limited.limit_reached
+    found = agent.files.search(tmp_path, "^t.o$", glob="*.py", before_context=1)
+    assert found.matches == [
+        telexec.Line(str(tmp_path / "a.py"), 1, b"one", True, False),
+        telexec.Line(str(tmp_path / "a.py"), 2, b"two", False, False),
+    ]
+    assert (found.limit_reached, found.files_searched) == (False, 2)
+    assert len(agent.files.search(tmp_path, "TWO", case_insensitive=True).matches) == 3
+    with pytest.raises(telexec.Invalid, match="^regex: "):
+        agent.files.search(tmp_path, "(")
+    with pytest.raises(telexec.Invalid, match="^glob: "):
+        agent.files.glob(tmp_path, "[")
+    with pytest.raises(FileNotFoundError):
+        agent.files.glob(tmp_path / "none", "*")
+
+
 def test_changes_are_seen(agent: telexec.Agent, tmp_path: pathlib.Path) -> None:
     with agent.files.watch(tmp_path) as watch:
         (tmp_path / "a").touch()
@@ -79,6 +127,6 @@ def test_times_of_any_age(agent: telexec.Agent, tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("data", [5, None, ["x"]])
 def test_content_that_is_none(agent: telexec.Agent, tmp_path: pathlib.Path, data: object) -> None:
-    with pytest.raises(TypeError, match="must be str or bytes"):
+    with pytest.raises(TypeError, match="argument 'data': expected str or bytes"):
         agent.files.write(tmp_path / "file", data)  # type: ignore[arg-type]
     assert not (tmp_path / "file").exists()

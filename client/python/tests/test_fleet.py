@@ -51,6 +51,14 @@ def test_one_that_fails_stops_no_other(targets: list[str], max_parallel: int) ->
         assert isinstance(outcome.error, telexec.NotStarted)
 
 
+def test_the_configuration_is_read_once(targets: list[str], tmp_path: pathlib.Path) -> None:
+    fleet = telexec.fleet(targets)
+    (tmp_path / "config.toml").unlink()
+    assert [outcome.error for outcome in fleet.run("true")] == [None, None, None]
+    with pytest.raises(telexec.Invalid, match="cannot read"):
+        telexec.fleet(targets)
+
+
 def test_results_come_as_they_end(targets: list[str], tmp_path: pathlib.Path) -> None:
     # the one that makes the directory waits for a file
     text = f"mkdir {tmp_path}/first 2>&- || exit 0; while ! [ -e {tmp_path}/go ]; do sleep 0.05; done; exit 1"

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shlex
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from conftest import PROGRAMS, until
+from conftest import PROGRAMS, Daemon, until
 
 pytest.importorskip("inspect_ai")
 
@@ -96,6 +97,19 @@ async def test_large_output_is_an_error(sandbox_env: TelexecSandboxEnvironment) 
     with pytest.raises(OutputLimitExceededError):
         await sandbox_env.exec(["head", "-c", "20000000", "/dev/zero"])
     assert len((await sandbox_env.exec(["head", "-c", "10000000", "/dev/zero"])).stdout) == 10_000_000
+
+
+async def test_its_connection_has_the_credentials(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(daemon.directory)
+    credentials = {name: os.path.relpath(path) for name, path in daemon.credentials().items()}
+    config = TelexecSandboxConfig(target=f"127.0.0.1:{daemon.port}", server_name="127.0.0.1", **credentials)
+    environments = await TelexecSandboxEnvironment.sample_init("task", config, {})
+    telexec, *words = shlex.split((await environments["default"].connection()).command)
+    # there is no terminal here
+    words.remove("-it")
+    said = subprocess.run([PROGRAMS / telexec, *words, "-c", "id -un; pwd"], cwd="/", capture_output=True, text=True)
+    assert said.stdout.startswith("nobody\n/tmp/inspect-"), said.stderr
+    await TelexecSandboxEnvironment.sample_cleanup("task", config, environments, False)
 
 
 def test_an_evaluation_runs_in_it(target: str, tmp_path: pathlib.Path) -> None:

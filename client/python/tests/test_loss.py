@@ -1,14 +1,19 @@
 """Connections that are lost."""
 
+import asyncio
+import os
 import pathlib
+import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 from conftest import MARK, Daemon, processes, until
 
 import telexec
+import telexec.aio
 
 CUTS = 10
 LINES = 100_000
@@ -115,3 +120,55 @@ def test_leaving_a_block_behind_a_cut_ends_the_command(proxy: Proxy, mark: str) 
         next(execution)
         proxy.cut()
     until(lambda: not processes(mark), "it is ended")
+
+
+@pytest.fixture
+def mortal(tmp_path: pathlib.Path, mark: str) -> Iterator[Daemon]:
+    """An agent to be killed; what it leaves behind is ended too."""
+    mortal = Daemon(tmp_path)
+    yield mortal
+    mortal.process.kill()
+    mortal.process.wait()
+    for pid in processes(mark):
+        os.kill(pid, signal.SIGKILL)
+
+
+def killed_once_it_runs(mortal: Daemon, mark: str) -> None:
+    until(lambda: bool(processes(mark)), "it runs")
+    mortal.process.kill()
+
+
+@pytest.mark.parametrize("reconnect", [0, 0.5])
+def test_a_lost_agent_is_waited_for_as_long_as_was_asked(mortal: Daemon, mark: str, reconnect: float) -> None:
+    agent = telexec.connect(mortal.uri, reconnect=reconnect)
+    with agent.start("sleep 1000", env={MARK: mark}) as execution:
+        killed_once_it_runs(mortal, mark)
+        began = time.monotonic()
+        with pytest.raises(telexec.Lost):
+            next(execution)
+        with pytest.raises((telexec.Lost, telexec.Unreachable)):
+            execution.write("data")
+    # less than without it
+    assert time.monotonic() - began < 25
+
+
+def test_a_lost_agent_in_asyncio_and_of_a_fleet(mortal: Daemon, mark: str) -> None:
+    async def main() -> None:
+        agent = await telexec.aio.connect(mortal.uri, reconnect=0.5)
+        running = [asyncio.create_task(agent.run("sleep 1000", env={MARK: mark}))]
+        async with telexec.aio.fleet(mortal.uri).run("sleep 1000", env={MARK: mark}, reconnect=0.5) as runs:
+            await asyncio.to_thread(until, lambda: len(processes(mark)) >= 2, "they run")
+            mortal.process.kill()
+            with pytest.raises(telexec.Lost):
+                await running[0]
+            assert isinstance((await anext(runs)).error, telexec.Lost)
+
+    began = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - began < 25
+
+
+def test_a_lost_agent_of_a_blocking_fleet(mortal: Daemon, mark: str) -> None:
+    threading.Thread(target=killed_once_it_runs, args=(mortal, mark)).start()
+    [outcome] = telexec.fleet(mortal.uri).run("sleep 1000", env={MARK: mark}, reconnect=0)
+    assert isinstance(outcome.error, telexec.Lost)

@@ -53,6 +53,28 @@ def test_an_interrupt_ends_the_command(daemon: Daemon, mark: str, call: str) -> 
     until(lambda: not processes(mark), "it is ended")
 
 
+def test_a_program_that_goes_on_after_an_interrupt_leaves_nothing(daemon: Daemon, mark: str) -> None:
+    text = """
+        import time
+        try:
+            for event in agent.start("sleep 1000 & sleep 1000", env=env):
+                pass
+        except KeyboardInterrupt:
+            pass
+        print("goes on", flush=True)
+        time.sleep(1000)
+    """
+    started = program(daemon, mark, text)
+    until(lambda: len(processes(mark)) >= 2, "it runs")
+    started.send_signal(signal.SIGINT)
+    assert started.stdout is not None and started.stdout.readline() == "goes on\n"
+    # the reference is gone, and the program is not
+    until(lambda: not processes(mark), "it is ended")
+    assert started.poll() is None
+    started.kill()
+    started.communicate()
+
+
 def test_a_program_that_ends_leaves_nothing(daemon: Daemon, mark: str) -> None:
     text = """
         import threading

@@ -106,18 +106,3 @@ def test_credentials_in_the_environment(daemon: Daemon, monkeypatch: pytest.Monk
 @pytest.mark.usefixtures("configured")
 def test_configured_names() -> None:
     assert telexec.connect("web1").run("echo hi").stdout == b"hi\n"
-
-
-@pytest.mark.usefixtures("configured")
-def test_targets_that_are_none(tmp_path: object) -> None:
-    for target, kind, text in [
-        ("/run/x.sock", telexec.Invalid, "unix:///run/x.sock"),
-        ("root@web1", telexec.Invalid, "user="),
-        ("@web", telexec.Invalid, "not one target"),
-        ("local", telexec.Invalid, "program `telexec` only"),
-        ("nats://h/web1", telexec.Invalid, "unknown scheme"),
-        ("10.0.0.1:7443", telexec.Unreachable, "needs TLS"),
-        (f"unix://{tmp_path}/none.sock", telexec.Unreachable, "is unreachable: No such file"),
-    ]:
-        with pytest.raises(kind, match=text):
-            telexec.connect(target, connect_timeout=5)

@@ -1,11 +1,14 @@
 """Users' code passes mypy --strict and pyright, and mistakes do not."""
 
+import importlib.metadata
 import os
 import pathlib
 import subprocess
 import sys
 
 import pytest
+
+import telexec
 
 HERE = pathlib.Path(__file__).parent
 
@@ -42,6 +45,11 @@ def test_mistakes_do_not_pass(tmp_path: pathlib.Path) -> None:
         "agent.run(3)",
         'telexec.fleet("web1").run("true", tiemout=3)',
         "agent.dial(80)",
+        "telexec.connect('web1', reconnect='5')",
+        "telexec.fleet('web1').run('true', reconnect='5')",
+        "agent.files.rename('a')",
+        "agent.files.glob('/', '*', max_matches='5')",
+        "telexec.Limits(1)",
     ]
     program = tmp_path / "mistakes.py"
     program.write_text("import telexec\nagent = telexec.connect('web1')\n" + "\n".join(lines) + "\n")
@@ -55,3 +63,8 @@ def test_the_package_passes(tmp_path: pathlib.Path) -> None:
     code, said = mypy("-p", "telexec", "--exclude", "dask", directory=tmp_path)
     said = "\n".join(line for line in said.splitlines() if "telexec/dask.py" not in line)
     assert "error:" not in said, said
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert telexec.__version__ == importlib.metadata.version("telexec")
+    assert "__version__" in dir(telexec)

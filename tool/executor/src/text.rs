@@ -5,16 +5,12 @@ pub fn counted(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
-/// The error and its causes, as in `no such machine: connection refused`.
+/// The error and its causes, as in `no such machine: connection refused`. What only wraps its cause says the same, once.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
+    let mut texts = vec![error.to_string()];
+    texts.extend(std::iter::successors(error.source(), |error| error.source()).map(ToString::to_string));
+    texts.dedup();
+    texts.join(": ")
 }
 
 /// The text on one line, without anything that moves a terminal's cursor.
@@ -28,5 +24,22 @@ pub fn without_cut_character(bytes: &[u8]) -> &[u8] {
     match str::from_utf8(end) {
         Err(error) if error.error_len().is_none() => bytes.strip_suffix(end).unwrap_or(bytes),
         _ => bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Outer(&'static str, #[source] Box<dyn std::error::Error>);
+
+    #[test]
+    fn a_wrapper_does_not_repeat_its_cause() {
+        let cause = || Box::new(std::io::Error::other("refused"));
+        assert_eq!(error_chain(&Outer("unreachable", cause())), "unreachable: refused");
+        let wrapped = Outer("unreachable", Box::new(Outer("refused", cause())));
+        assert_eq!(error_chain(&wrapped), "unreachable: refused");
     }
 }

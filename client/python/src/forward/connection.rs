@@ -161,8 +161,9 @@ impl Drop for Handle {
 
 #[pymethods]
 impl Connection {
-    /// What has arrived after the bytes that were `seen`, at most so much; `None`: all, to the end.
-    fn read(&self, py: Python<'_>, length: Option<usize>, seen: u64) -> PyResult<Call> {
+    /// What has arrived after the bytes that were `seen`, at most `n`; negative: all, to the end.
+    fn read(&self, py: Python<'_>, n: i64, seen: u64) -> PyResult<Call> {
+        let length = usize::try_from(n).ok();
         let shared = Arc::clone(&self.0.get()?.shared);
         let work = async move {
             let mut reader = Arc::clone(&shared.reader).lock_owned().await;

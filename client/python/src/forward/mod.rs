@@ -5,6 +5,7 @@ mod endpoint;
 mod serve;
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -38,8 +39,8 @@ struct Serving {
 /// What listens.
 enum Service {
     Here(LocalListener),
-    /// With where it was asked for.
-    There(Box<Listening>, Endpoint),
+    /// With where it was asked for, and how long a lost agent is waited for.
+    There(Box<Listening>, Endpoint, Duration),
 }
 
 impl Service {
@@ -50,7 +51,9 @@ impl Service {
                 connections.serve_here(&listener, to, forwards).await;
                 None
             }
-            Self::There(listening, asked) => Some(connections.serve_there(*listening, &asked, to, forwards).await),
+            Self::There(listening, asked, reconnect) => {
+                Some(connections.serve_there(*listening, &asked, to, forwards, reconnect).await)
+            }
         }
     }
 }
@@ -75,10 +78,11 @@ impl Forward {
         forwards: Forwards,
         listen: Endpoint,
         to: Endpoint,
+        reconnect: Duration,
     ) -> Result<Self, Failure> {
         let listening = forwards.listen(&listen).await?;
         let at = listening.endpoint().clone();
-        Ok(Self::serve(process, at, Service::There(Box::new(listening), listen), forwards, to))
+        Ok(Self::serve(process, at, Service::There(Box::new(listening), listen, reconnect), forwards, to))
     }
 
     fn serve(process: &'static Process, at: Endpoint, service: Service, forwards: Forwards, to: Endpoint) -> Self {

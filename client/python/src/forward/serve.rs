@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use telexec_client::{Endpoint, ForwardError, Forwards, Listening, LocalListener, Resume};
+use telexec_client::{Endpoint, ForwardError, Forwards, Listening, LocalListener};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -52,13 +52,14 @@ impl Connections {
     }
 
     /// What connects to the agent's machine is connected from here. Returns when the agent listens no more, and could not
-    /// be reached again.
+    /// be reached again for as long as `reconnect`.
     pub(super) async fn serve_there(
         &mut self,
         mut listening: Listening,
         asked: &Endpoint,
         to: &Endpoint,
         forwards: &Forwards,
+        reconnect: Duration,
     ) -> ForwardError {
         loop {
             let place = Arc::clone(&self.places).acquire_owned().await;
@@ -70,12 +71,10 @@ impl Connections {
                         forwards.join_accepted(accepted, &to).await
                     });
                 }
-                Err(error) => {
-                    match forwards.listen_again(asked, &listening, error, Resume::default().give_up_after).await {
-                        Ok(next) => listening = next,
-                        Err(error) => return error,
-                    }
-                }
+                Err(error) => match forwards.listen_again(asked, &listening, error, reconnect).await {
+                    Ok(next) => listening = next,
+                    Err(error) => return error,
+                },
             }
         }
     }
