@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Forwards;
 use super::dial_as::dial_as;
+use super::passed::PassedStream;
 use super::socket::Socket;
 use crate::admission::Stack;
 use crate::identity::Identity;
@@ -49,7 +50,7 @@ impl Forwards {
             Endpoint::Tcp { host, port } => Ok(Socket::tuned(self.dial_tcp(host, *port, identity, until).await?)),
             Endpoint::Unix(path) => {
                 let dialled = timeout_at(until, self.dial_unix(stack, path, used.user.as_deref(), identity)).await;
-                dialled.unwrap_or_else(|_| Err(failed(path, &no_answer()).into())).map(Socket::Unix)
+                dialled.unwrap_or_else(|_| Err(failed(path, &no_answer()).into()))
             }
         }
     }
@@ -75,19 +76,18 @@ impl Forwards {
         path: &str,
         user: Option<&str>,
         identity: &Identity,
-    ) -> Result<UnixStream, DialError> {
-        let stream = match user {
-            Some(user) if !self.is_own(user) => dial_as(stack, identity, user, path).await?,
-            _ => UnixStream::connect(path).await.map_err(|error| failed(path, &error))?,
+    ) -> Result<Socket, DialError> {
+        let other = user.filter(|user| !self.is_own(user));
+        let stream = match other {
+            Some(user) => dial_as(stack, identity, user, path).await?,
+            None => UnixStream::connect(path).await.map_err(|error| failed(path, &error))?,
         };
         // there a caller would be taken for a user of this machine
-        match self.is_own_socket(&stream) {
-            true => {
-                let reason = "it is the agent's own socket";
-                Err(ForwardFailure::because(ForwardStep::Dial, path, "EACCES", reason).into())
-            }
-            false => Ok(stream),
+        if self.is_own_socket(&stream) {
+            let reason = "it is the agent's own socket";
+            return Err(ForwardFailure::because(ForwardStep::Dial, path, "EACCES", reason).into());
         }
+        Ok(if other.is_some() { Socket::Passed(PassedStream::new(stream)) } else { Socket::Unix(stream) })
     }
 
     fn is_own_socket(&self, stream: &UnixStream) -> bool {

@@ -1,8 +1,8 @@
 //! Connections to and from the network of this machine: `telexec.v1.ForwardService`.
 //!
 //! `service` has the RPCs, `wire` reads their addresses, `user` says as whom a Unix socket is used, `passage` has what goes
-//! with each forward: permission, limit, audit. `dial`, `dial_as` and `listen` make the sockets, `accepted` keeps those that
-//! wait to be taken, `relay` carries the bytes.
+//! with each forward: permission, limit, audit. `dial`, `dial_as` (which gets it `passed`) and `listen` make the sockets,
+//! `accepted` keeps those that wait to be taken, `relay` carries the bytes.
 
 mod accepted;
 mod dial;
@@ -10,6 +10,7 @@ mod dial_as;
 mod limiter;
 mod listen;
 mod passage;
+mod passed;
 mod relay;
 mod service;
 mod socket;

@@ -85,6 +85,13 @@ async fn refusal(forwards: &Forwards, dial: Dial) -> ExecutorError {
     }
 }
 
+/// The processes of an agent that connect.
+fn connecting(agent: &Agent) -> Vec<i32> {
+    let connects =
+        |pid: &i32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.ends_with(b"--dial\0"));
+    children(agent.pid()).into_iter().map(|process| process.pid).filter(connects).collect()
+}
+
 /// No process that connects is left.
 async fn none_is_left(agent: &Agent) {
     until("none of its processes is left", async || children(agent.pid()).is_empty()).await;
@@ -358,7 +365,7 @@ async fn a_process_that_waits_ends_with_its_call() {
     }
     let (site, room) = (Site::start(""), Room::of(NOBODY));
     let (_listener, _queue) = full(&room).await;
-    let waits = async || until("it waits", async || !children(site.agent.pid()).is_empty()).await;
+    let waits = async || until("it waits", async || !connecting(&site.agent).is_empty()).await;
     let forwards = site.agent.connect().await.forwards();
     // given up
     tokio::select! {
@@ -392,8 +399,8 @@ async fn an_agent_that_ends_leaves_no_process_that_waits() {
         let forwards = agent.connect().await.forwards();
         let dial = room.dial("nobody");
         let dial = tokio::spawn(async move { forwards.connect(dial).await });
-        until("it waits", async || !children(agent.pid()).is_empty()).await;
-        let waiting = Watch::of(children(agent.pid()).iter().map(|process| process.pid));
+        until("it waits", async || !connecting(&agent).is_empty()).await;
+        let waiting = Watch::of(connecting(&agent));
         assert_eq!(waiting.count(), 1);
         match is_killed {
             false => assert!(agent.terminate().await.success()),
