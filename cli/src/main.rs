@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     #[cfg(all(target_os = "linux", target_env = "gnu", target_feature = "crt-static"))]
     telexec_engine::look_up_in_files();
     #[cfg(target_os = "linux")]
-    if let Some(code) = telexec_server::files::serve_if_asked() {
+    if let Some(code) = telexec_server::serve_if_asked() {
         return code;
     }
     commands::complete();

@@ -13,7 +13,7 @@ pub mod audit;
 mod call;
 mod config;
 mod digest;
-pub mod files;
+mod files;
 mod forward;
 #[cfg(fuzzing)]
 #[doc(hidden)]
@@ -31,6 +31,7 @@ pub mod process;
 mod reload;
 mod request_memory;
 mod rpc;
+mod run_as;
 mod scrape;
 mod serve;
 mod tls;
@@ -42,4 +43,5 @@ pub use invalid::InvalidSetting;
 pub use listen::{BindError, Listeners};
 pub use policy::PolicyError;
 pub use reload::Reload;
+pub use run_as::serve_if_asked;
 pub use serve::{ServeError, serve};

@@ -8,7 +8,9 @@ use telexec_executor::text::error_chain;
 use telexec_server::args::Args;
 use telexec_server::process::machine;
 use telexec_server::process::orphans::Orphans;
-use telexec_server::{BindError, Config, ConfigError, Listeners, PolicyError, ServeError, files, logging, serve};
+use telexec_server::{
+    BindError, Config, ConfigError, Listeners, PolicyError, ServeError, logging, serve, serve_if_asked,
+};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// EX_CONFIG of sysexits.h.
@@ -17,7 +19,7 @@ const BAD_CONFIG: u8 = 78;
 fn main() -> ExitCode {
     #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
     telexec_engine::look_up_in_files();
-    if let Some(code) = files::serve_if_asked() {
+    if let Some(code) = serve_if_asked() {
         return code;
     }
     if let Err(error) = keep_memory_private() {

@@ -17,7 +17,8 @@ Each flag may be repeated. Forwards until Ctrl-C or SIGTERM. Prints a line for e
 
 BIND is the address to listen on: localhost unless given; * is every address. For another one with -R the agent's \
 policy has to permit it, or its configuration (allow_remote_bind). Either side may be a Unix socket: \
-8080:/run/app.sock or /tmp/db.sock:db:5432. A Unix socket on the agent's machine is used as the agent's own user.
+8080:/run/app.sock or /tmp/db.sock:db:5432. -L connects to a Unix socket on the agent's machine as the agent's own user, \
+or as --user: then what listens there sees that user. -R listens as the agent's own.
 
 A connection that fails is closed and reported on standard error; the others continue. With -R, telexec reconnects to \
 the agent and listens again (--reconnect).
@@ -28,6 +29,7 @@ configuration, 125 refused by the agent, 130 after Ctrl-C, 255 the agent is unre
 Examples:
   telexec forward web1 -L 5432:db.internal:5432
   telexec forward web1 -R 9000:localhost:3000
+  telexec forward web1 --user postgres -L 5432:/run/postgresql/.s.PGSQL.5432
   telexec forward web1 -D 1080 & curl --socks5-hostname localhost:1080 http://intranet/"
 )]
 pub(crate) struct ForwardArgs {
@@ -42,6 +44,9 @@ pub(crate) struct ForwardArgs {
     /// Listen here as a SOCKS proxy (4a, 5), connect from the agent's machine
     #[arg(short = 'D', long, group = "forwards", value_name = "[BIND:]PORT", value_parser = parse_listen)]
     pub(crate) dynamic: Vec<Endpoint>,
+    /// Connect to Unix sockets of the agent's machine as this user [default: the agent's own]
+    #[arg(short = 'l', short_alias = 'u', long, value_name = "USER")]
+    pub(crate) user: Option<String>,
     #[command(flatten)]
     pub(crate) reconnect: ReconnectArgs,
     #[command(flatten)]
@@ -67,6 +72,9 @@ pub(crate) struct ConnectToArgs {
     /// Where to connect to: HOST:PORT, or the path of a Unix socket
     #[arg(value_name = "HOST:PORT|/PATH", value_parser = parse_endpoint)]
     pub(crate) to: Endpoint,
+    /// Connect to the Unix socket as this user [default: the agent's own]
+    #[arg(short = 'l', short_alias = 'u', long, value_name = "USER")]
+    pub(crate) user: Option<String>,
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
 }

@@ -20,12 +20,12 @@ The words are joined by spaces and run by the login shell of the user's account,
 login shell runs.
 
 Flags, as with ssh(1), before and after HOST:
-  -l USER            run as this user; without one, as configured
+  -l USER            run, and connect to Unix sockets, as this user; without one, as configured
   -p PORT            the agent's port; 22, ssh's default, is telexec's default
   -t, -tt, -T        a terminal if standard input is one, always, never
   -n, -f             standard input is /dev/null; and go to the background once connected
   -N                 no command: until a signal, or the agent is gone
-  -W HOST:PORT       standard input and output are a connection from the agent's machine
+  -W HOST:PORT|/PATH standard input and output are a connection from the agent's machine
   -L, -R, -D         forwards and a SOCKS proxy, as with telexec forward
   -s sftp            an SFTP session with the machine's files
   -q, -E FILE        no messages of telexec's own; messages to this file

@@ -5,7 +5,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use telexec_client::{Endpoint, ForwardError, Forwards};
+use telexec_client::{Dial, Endpoint, ForwardError, Forwards};
 use tokio::io::{AsyncWrite, Stdout};
 
 use super::forward::failure;
@@ -16,17 +16,21 @@ use crate::output::{Failure, exit};
 use crate::syntax::Destination;
 
 pub(crate) async fn run(args: ConnectToArgs) -> Result<u8, Failure> {
-    join(&args.agent.target, &args.connect, &args.to).await
+    if args.user.is_some() && matches!(args.to, Endpoint::Tcp { .. }) {
+        let text = format!("--user is for Unix sockets, and {} is none: the agent speaks TCP itself", args.to);
+        return Err(Failure::message(exit::USAGE, text));
+    }
+    join(&args.agent.target, &args.connect, Dial::with_user(args.to, args.user.as_deref())).await
 }
 
 /// Joins standard input and output to a connection from the target.
-pub(super) async fn join(target: &Destination, args: &ConnectArgs, to: &Endpoint) -> Result<u8, Failure> {
+pub(super) async fn join(target: &Destination, args: &ConnectArgs, to: Dial) -> Result<u8, Failure> {
     with_forwards(target, args, async |forwards| connect(target, to, forwards).await).await.map(|()| 0)
 }
 
-async fn connect(target: &Destination, to: &Endpoint, forwards: &Forwards) -> Result<(), Failure> {
+async fn connect(target: &Destination, to: Dial, forwards: &Forwards) -> Result<(), Failure> {
     let failed = |error: &ForwardError| failure(target, error);
-    let connection = forwards.connect(to.clone()).await.map_err(|error| failed(&error))?;
+    let connection = forwards.connect(to).await.map_err(|error| failed(&error))?;
     let done = connection.join(tokio::io::stdin(), Output(tokio::io::stdout())).await;
     done.map_err(|error| match &error {
         ForwardError::Here(broken) if broken.kind() == io::ErrorKind::BrokenPipe => Failure::silent(exit::BROKEN_PIPE),

@@ -16,7 +16,7 @@ use crate::connecting::{Keywords, connected, load, resolve, resume};
 use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::files::Files;
-use crate::forward::{Connection, Forward, dialled, listened};
+use crate::forward::{Connection, Forward, dialled, dialled_as, listened};
 use crate::gather::{Gathered, Settling, run};
 use crate::owned::Owned;
 use crate::process::Process;
@@ -116,16 +116,17 @@ impl Agent {
     }
 
     /// Connects from the agent's machine.
-    fn dial(&self, py: Python<'_>, address: &str) -> PyResult<Call> {
+    fn dial(&self, py: Python<'_>, address: &str, user: Option<&str>) -> PyResult<Call> {
         let (process, forwards) = (self.process, self.connected.get()?.forwards.clone());
         let to = dialled("address", address)?;
-        Call::new(py, async move { Connection::open(process, forwards, to).await })
+        let dial = dialled_as(&to, user)?;
+        Call::new(py, async move { Connection::open(process, forwards, to, dial).await })
     }
 
     /// Listens here, and connects from the agent's machine.
-    fn forward(&self, py: Python<'_>, to: &str, listen: &str) -> PyResult<Call> {
+    fn forward(&self, py: Python<'_>, to: &str, listen: &str, user: Option<&str>) -> PyResult<Call> {
         let (process, forwards) = (self.process, self.connected.get()?.forwards.clone());
-        let (to, listen) = (dialled("to", to)?, listened(listen)?);
+        let (to, listen) = (dialled_as(&dialled("to", to)?, user)?, listened(listen)?);
         Call::new(py, async move { Forward::here(process, forwards, listen, to).await })
     }
 

@@ -121,16 +121,17 @@ class Agent:
         """Follows an execution, from a position in its output. To leave it changes nothing for it."""
         return Execution(self._core.attach(id, position).wait())
 
-    def dial(self, address: str) -> Connection:
-        """Connects from the agent's machine, to `HOST:PORT` or `unix:///PATH`."""
-        return Connection(self._core.dial(address).wait())
+    def dial(self, address: str, *, user: str | None = None) -> Connection:
+        """Connects from the agent's machine, to `HOST:PORT` or `unix:///PATH`; to a Unix socket as `user` of that machine."""
+        return Connection(self._core.dial(address, user).wait())
 
-    def forward(self, to: str, listen: str = "127.0.0.1:0") -> Forward:
+    def forward(self, to: str, listen: str = "127.0.0.1:0", *, user: str | None = None) -> Forward:
         """Listens here, and connects each connection to `to` as the agent's machine sees it: `ssh -L`.
 
-        Both are `HOST:PORT` or `unix:///PATH`; port 0 is any that is free, and a Unix socket is for this user alone.
+        Both are `HOST:PORT` or `unix:///PATH`; port 0 is any that is free, and a Unix socket is for this user alone. Whoever
+        listens on a Unix socket there sees `user`.
         """
-        return Forward(self._core.forward(to, listen).wait())
+        return Forward(self._core.forward(to, listen, user).wait())
 
     def reverse(self, to: str, listen: str = "127.0.0.1:0") -> Forward:
         """Listens on the agent's machine, and connects each connection to `to` as seen from here: `ssh -R`."""

@@ -129,16 +129,19 @@ class Agent:
         """Follows an execution, from a position in its output. To leave it changes nothing for it."""
         return Opening(self._core.attach(id, position), Execution)
 
-    def dial(self, address: str) -> Opening[_telexec.Connection, Connection]:
-        """Connects from the agent's machine, to `HOST:PORT` or `unix:///PATH`."""
-        return Opening(self._core.dial(address), Connection)
+    def dial(self, address: str, *, user: str | None = None) -> Opening[_telexec.Connection, Connection]:
+        """Connects from the agent's machine, to `HOST:PORT` or `unix:///PATH`; to a Unix socket as `user` of that machine."""
+        return Opening(self._core.dial(address, user), Connection)
 
-    def forward(self, to: str, listen: str = "127.0.0.1:0") -> Opening[_telexec.Forward, Forward]:
+    def forward(
+        self, to: str, listen: str = "127.0.0.1:0", *, user: str | None = None
+    ) -> Opening[_telexec.Forward, Forward]:
         """Listens here, and connects each connection to `to` as the agent's machine sees it: `ssh -L`.
 
-        Both are `HOST:PORT` or `unix:///PATH`; port 0 is any that is free, and a Unix socket is for this user alone.
+        Both are `HOST:PORT` or `unix:///PATH`; port 0 is any that is free, and a Unix socket is for this user alone. Whoever
+        listens on a Unix socket there sees `user`.
         """
-        return Opening(self._core.forward(to, listen), Forward)
+        return Opening(self._core.forward(to, listen, user), Forward)
 
     def reverse(self, to: str, listen: str = "127.0.0.1:0") -> Opening[_telexec.Forward, Forward]:
         """Listens on the agent's machine, and connects each connection to `to` as seen from here: `ssh -R`."""

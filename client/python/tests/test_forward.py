@@ -7,6 +7,8 @@ import os
 import pathlib
 import socket
 import stat
+import struct
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 
@@ -189,6 +191,42 @@ def test_unix_sockets_are_forwarded(agent: telexec.Agent, tmp_path: pathlib.Path
             with pytest.raises(telexec.ForwardError):
                 agent.forward(to, listen=str(path))
     until(lambda: not path.exists(), "it is removed")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only an agent of root can change users")
+def test_unix_sockets_are_reached_as_a_user(daemon: Daemon, agent: telexec.Agent) -> None:
+    def tell(connection: socket.socket) -> None:
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        connection.sendall(str(struct.unpack("3i", credentials)[1]).encode())
+        connection.recv(1)
+
+    async def main(to: str) -> tuple[bytes, bytes]:
+        agent = await telexec.aio.connect(daemon.uri)
+        async with agent.dial(to, user="nobody") as connection:
+            dialled = await connection.read(5)
+        async with agent.forward(to, user="nobody") as forward:
+            return dialled, asked(forward, b"")
+
+    # where other users come in, unlike pytest's own
+    with tempfile.TemporaryDirectory() as directory:
+        path = pathlib.Path(directory) / "s"
+        with server(tell, path) as to:
+            for open_to_all in (path.parent, path):
+                open_to_all.chmod(0o777)
+            for user, uid in [(None, b"0"), ("nobody", b"65534"), ("65534", b"65534")]:
+                with agent.dial(to, user=user) as connection:
+                    assert connection.read(5) == uid
+                with agent.forward(to, user=user) as forward:
+                    assert asked(forward, b"") == uid
+            assert asyncio.run(main(to)) == (b"65534", b"65534")
+            path.chmod(0o600)
+            with pytest.raises(PermissionError):
+                agent.dial(to, user="nobody")
+            with pytest.raises(telexec.Invalid, match="^dial.user: "):
+                agent.dial(to, user="nobody-of-that-name")
+    for ask in (agent.dial, agent.forward):
+        with pytest.raises(telexec.Invalid, match="^user: .*Unix sockets"):
+            ask("127.0.0.1:1", user="nobody")
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse"])

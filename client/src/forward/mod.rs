@@ -66,8 +66,15 @@ pub enum Endpoint {
 /// What to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dial {
-    /// Anything that listens.
+    /// Anything that listens, as the agent's own user.
     To(Endpoint),
+    /// A Unix socket, as a user of the agent's machine.
+    UnixAs {
+        /// Its absolute path.
+        path: String,
+        /// The name of the user, or the number.
+        user: String,
+    },
     /// What came to a [`Listening`], by its id.
     Accepted(String),
 }
@@ -119,7 +126,7 @@ impl Forwards {
         let is_first = place.is_first();
         match self.connect_in(place, &dial).await {
             // a connection that was lost is noticed by the first call; nothing was dialled, or nothing of it is left
-            Err(ForwardError::Call(ExecutorError::Lost { .. })) if matches!(dial, Dial::To(_)) => {
+            Err(ForwardError::Call(ExecutorError::Lost { .. })) if !matches!(dial, Dial::Accepted(_)) => {
                 self.connect_in(self.pool.first(), &dial).await
             }
             // the agent takes no further connection of this caller
@@ -276,6 +283,16 @@ fn unexpected(what: &str) -> ForwardError {
     ExecutorError::Internal(format!("invalid answer from the agent: {what}")).into()
 }
 
+impl Dial {
+    /// A Unix socket as this user; TCP, which the agent speaks itself, whatever the user.
+    pub fn with_user(to: Endpoint, user: Option<&str>) -> Self {
+        match (to, user) {
+            (Endpoint::Unix(path), Some(user)) => Self::UnixAs { path, user: user.to_owned() },
+            (to, _) => Self::To(to),
+        }
+    }
+}
+
 impl From<Endpoint> for Dial {
     fn from(endpoint: Endpoint) -> Self {
         Self::To(endpoint)
@@ -293,12 +310,14 @@ impl TryFrom<TcpAddress> for Endpoint {
 
 impl From<&Dial> for telexec_proto::v1::Dial {
     fn from(dial: &Dial) -> Self {
-        let to = match dial.clone() {
-            Dial::To(Endpoint::Tcp { host, port }) => dial::To::Tcp(TcpAddress { host, port: port.into() }),
-            Dial::To(Endpoint::Unix(path)) => dial::To::UnixPath(path),
-            Dial::Accepted(id) => dial::To::Accepted(id),
+        let own = String::new();
+        let (to, user) = match dial.clone() {
+            Dial::To(Endpoint::Tcp { host, port }) => (dial::To::Tcp(TcpAddress { host, port: port.into() }), own),
+            Dial::To(Endpoint::Unix(path)) => (dial::To::UnixPath(path), own),
+            Dial::UnixAs { path, user } => (dial::To::UnixPath(path), user),
+            Dial::Accepted(id) => (dial::To::Accepted(id), own),
         };
-        Self { to: Some(to), user: String::new() }
+        Self { to: Some(to), user }
     }
 }
 

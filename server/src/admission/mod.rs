@@ -370,6 +370,7 @@ impl Guarded {
             trace: None,
             connection: self.call.connection.clone(),
             observers: recorder.into_iter().chain(iter::once(holder)).collect(),
+            stdin: None,
             is_internal: false,
         };
         Ok(Admitted { command, grant, permission })

@@ -255,13 +255,17 @@ pub(super) struct UsedPort {
     port: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     unix_path: Option<String>,
+    /// Who uses a Unix socket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
 }
 
 impl From<&PortUse> for UsedPort {
     fn from(used: &PortUse) -> Self {
+        let user = used.user.as_deref().map(clip);
         match &used.endpoint {
-            Endpoint::Tcp { host, port } => Self { host: Some(clip(host)), port: Some(*port), unix_path: None },
-            Endpoint::Unix(path) => Self { unix_path: Some(clip(path)), ..Self::default() },
+            Endpoint::Tcp { host, port } => Self { host: Some(clip(host)), port: Some(*port), user, ..Self::default() },
+            Endpoint::Unix(path) => Self { unix_path: Some(clip(path)), user, ..Self::default() },
         }
     }
 }

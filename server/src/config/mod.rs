@@ -40,8 +40,9 @@ pub struct Config {
     pub metrics_listen: Option<ListenAddress>,
     /// A collector of OpenTelemetry that spans are sent to, by OTLP over gRPC: `http://host:port`. Default: none.
     pub otlp_endpoint: Option<String>,
-    /// Offer files: only for programs that call [`serve_if_asked`](crate::files::serve_if_asked) first of all, since this
-    /// program itself is started for that. Not in configuration files. Default: no; `telexecd` does.
+    /// Offer files, and Unix sockets as other users: only for programs that call [`serve_if_asked`](crate::serve_if_asked)
+    /// first of all, since this program itself is started for that. Not in configuration files. Default: no; `telexecd`
+    /// does.
     #[serde(skip)]
     pub serves_files: bool,
     /// The agent's certificate chain (PEM), for TCP.

@@ -1,29 +1,19 @@
 //! The process of the run-as user, over the pipes to it.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
-use telexec_engine::{ExecutionObserver, Grant, LocalExecutor, MainProcess};
+use telexec_engine::LocalExecutor;
 use telexec_executor::{
-    Command, Event, Execution, ExecutionId, Executor, ExecutorError, ExitCause, Exited, Input, OutputStream,
+    Event, Execution, ExecutionId, Executor, ExecutorError, ExitCause, Exited, Input, OutputStream,
 };
 use telexec_files::frame::{self, Kind};
 use tracing::Instrument;
 
-use super::ARGUMENT;
 use super::frames::{Frame, Frames};
+use crate::run_as::{Process, Purpose, start};
 
-/// This program, wherever it is by now.
-const PROGRAM: &str = "/proc/self/exe";
-/// Whom these processes belong to, before the identity of the caller: no caller is called so, and none can write to them.
-const OWNER_PREFIX: &str = "files:";
-/// A transfer has no timeout of its own, unless the agent's configuration insists on one.
-const TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
-/// It ends at once, unless a file system hangs where a file that is not complete has a name.
-const KILL_GRACE: Duration = Duration::from_secs(2);
 /// Shorter frames are gathered before they are written.
 const GATHERED_BYTES: usize = 64 * 1024;
 /// As much of its complaints is logged.
@@ -65,17 +55,7 @@ impl Helper {
         identity: &str,
         user: Option<&str>,
     ) -> Result<Self, ExecutorError> {
-        let owner = format!("{OWNER_PREFIX}{identity}");
-        let command = Command::argv([PROGRAM, ARGUMENT])
-            .accepts_input(true)
-            .clear_environment(true)
-            .timeout(TIMEOUT)
-            .kill_grace(KILL_GRACE);
-        let command = user.into_iter().fold(command, |command, user| command.user(user)).build()?;
-        let account = Arc::new(OnceLock::new());
-        let observers: Vec<Box<dyn ExecutionObserver>> = vec![Box::new(Account(Arc::clone(&account)))];
-        let grant = Grant { identity: owner.clone(), observers, is_internal: true, ..Grant::default() };
-        let execution = engine.execute_granted(command, grant).await?;
+        let Process { execution, owner, user } = start(engine, Purpose::Files, identity, user, None).await?;
         let requests = Requests {
             engine: engine.acting_as(&owner),
             id: execution.id().clone(),
@@ -84,7 +64,7 @@ impl Helper {
             offset: 0,
         };
         let answers = Answers { execution, frames: Frames::default(), complaint: Vec::new() };
-        Ok(Self { requests, answers, user: account.get().cloned().unwrap_or_default() })
+        Ok(Self { requests, answers, user })
     }
 
     /// Has it end in an orderly way, in the background: it has nothing to do any more.
@@ -216,13 +196,4 @@ impl Answers {
 
 fn failed(what: &str) -> ExecutorError {
     ExecutorError::Internal(format!("the process for files: {}", what.trim_end()))
-}
-
-/// Learns as whom the process runs.
-struct Account(Arc<OnceLock<String>>);
-
-impl ExecutionObserver for Account {
-    fn started(&self, main: &MainProcess) {
-        let _ = self.0.set(main.user.clone());
-    }
 }

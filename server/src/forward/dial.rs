@@ -1,48 +1,93 @@
 //! Makes connections.
 
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
+use telexec_executor::ExecutorError;
 use telexec_proto::convert::{ForwardFailure, ForwardStep};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, timeout_at};
 
 use super::Forwards;
+use super::dial_as::dial_as;
+use super::passed::PassedStream;
 use super::socket::Socket;
+use crate::admission::Stack;
 use crate::identity::Identity;
-use crate::policy::Endpoint;
+use crate::policy::{Endpoint, PortUse};
 
-/// For the look-up and all addresses together.
+/// For the look-up and all addresses together, or for the process that connects.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why there is no connection.
+pub(super) enum DialError {
+    Failed(ForwardFailure),
+    /// The process of the user did not start, or gave no answer.
+    Process(ExecutorError),
+}
+
+impl From<ForwardFailure> for DialError {
+    fn from(failure: ForwardFailure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<ExecutorError> for DialError {
+    fn from(error: ExecutorError) -> Self {
+        Self::Process(error)
+    }
+}
 
 impl Forwards {
     /// # Errors
     /// That of the last address, if none answers.
-    pub(super) async fn dial(&self, to: &Endpoint, identity: &Identity) -> Result<Socket, ForwardFailure> {
+    pub(super) async fn dial(&self, stack: &Stack, used: &PortUse, identity: &Identity) -> Result<Socket, DialError> {
         let until = Instant::now() + TIMEOUT;
-        match to {
-            Endpoint::Tcp { host, port } => {
-                let failed = |error: &io::Error| ForwardFailure::new(ForwardStep::Dial, to, error);
-                let found = timeout_at(until, self.look_up(host, *port, identity)).await;
-                let addresses = found
-                    .map_err(|_| failed(&no_answer()))?
-                    .map_err(|(errno, reason)| ForwardFailure::because(ForwardStep::Dial, to, errno, &reason))?;
-                any(&addresses, until).await.map(Socket::tuned).map_err(|error| failed(&error))
+        match &used.endpoint {
+            Endpoint::Tcp { host, port } => Ok(Socket::tuned(self.dial_tcp(host, *port, identity, until).await?)),
+            Endpoint::Unix(path) => {
+                let dialled = timeout_at(until, self.dial_unix(stack, path, used.user.as_deref(), identity)).await;
+                dialled.unwrap_or_else(|_| Err(failed(path, &no_answer()).into()))
             }
-            Endpoint::Unix(path) => self.dial_unix(to, path, until).await,
         }
     }
 
-    async fn dial_unix(&self, to: &Endpoint, path: &str, until: Instant) -> Result<Socket, ForwardFailure> {
-        let connected = timeout_at(until, UnixStream::connect(path)).await.unwrap_or_else(|_| Err(no_answer()));
-        let stream = connected.map_err(|error| ForwardFailure::new(ForwardStep::Dial, to, &error))?;
-        // there a caller would be taken for this agent's own user
-        match self.is_own_socket(&stream) {
-            true => Err(ForwardFailure::because(ForwardStep::Dial, to, "EACCES", "it is the agent's own socket")),
-            false => Ok(Socket::Unix(stream)),
+    async fn dial_tcp(
+        &self,
+        host: &str,
+        port: u16,
+        identity: &Identity,
+        until: Instant,
+    ) -> Result<TcpStream, ForwardFailure> {
+        let to = Endpoint::Tcp { host: host.to_owned(), port };
+        let found = timeout_at(until, self.look_up(host, port, identity)).await;
+        let addresses = found
+            .map_err(|_| failed(&to, &no_answer()))?
+            .map_err(|(errno, reason)| ForwardFailure::because(ForwardStep::Dial, &to, errno, &reason))?;
+        any(&addresses, until).await.map_err(|error| failed(&to, &error))
+    }
+
+    async fn dial_unix(
+        &self,
+        stack: &Stack,
+        path: &str,
+        user: Option<&str>,
+        identity: &Identity,
+    ) -> Result<Socket, DialError> {
+        let other = user.filter(|user| !self.is_own(user));
+        let stream = match other {
+            Some(user) => dial_as(stack, identity, user, path).await?,
+            None => UnixStream::connect(path).await.map_err(|error| failed(path, &error))?,
+        };
+        // there a caller would be taken for a user of this machine
+        if self.is_own_socket(&stream) {
+            let reason = "it is the agent's own socket";
+            return Err(ForwardFailure::because(ForwardStep::Dial, path, "EACCES", reason).into());
         }
+        Ok(if other.is_some() { Socket::Passed(PassedStream::new(stream)) } else { Socket::Unix(stream) })
     }
 
     fn is_own_socket(&self, stream: &UnixStream) -> bool {
@@ -97,6 +142,10 @@ async fn any(addresses: &[SocketAddr], until: Instant) -> io::Result<TcpStream> 
         }
     }
     Err(failure)
+}
+
+fn failed(to: impl fmt::Display, error: &io::Error) -> ForwardFailure {
+    ForwardFailure::new(ForwardStep::Dial, to, error)
 }
 
 fn no_answer() -> io::Error {

@@ -1,17 +1,20 @@
 //! Connections to and from the network of this machine: `telexec.v1.ForwardService`.
 //!
-//! `service` has the RPCs, `wire` reads their addresses, `passage` has what goes with each forward: permission, limit,
-//! audit. `dial` and `listen` make the sockets, `accepted` keeps those that wait to be taken, `relay` carries the
-//! bytes.
+//! `service` has the RPCs, `wire` reads their addresses, `user` says as whom a Unix socket is used, `passage` has what goes
+//! with each forward: permission, limit, audit. `dial`, `dial_as` (which gets it `passed`) and `listen` make the sockets,
+//! `accepted` keeps those that wait to be taken, `relay` carries the bytes.
 
 mod accepted;
 mod dial;
+mod dial_as;
 mod limiter;
 mod listen;
 mod passage;
+mod passed;
 mod relay;
 mod service;
 mod socket;
+mod user;
 mod wire;
 
 use std::io;
@@ -42,6 +45,8 @@ pub(crate) struct Forwards {
     names: Workers,
     /// Whether the agent may listen on other addresses than of the loopback without a policy.
     allow_remote_bind: bool,
+    /// Whether it may start processes of this program, which connect as other users.
+    has_processes: bool,
     own: Arc<Own>,
 }
 
@@ -66,6 +71,7 @@ impl Forwards {
             accepted: AcceptedConnections::default(),
             names: Workers::with_share("names", 1, MAX_LOOK_UPS, MAX_LOOK_UPS_EACH)?,
             allow_remote_bind: config.allow_remote_bind,
+            has_processes: config.serves_files,
             own: Arc::new(Own { user, uid, sockets }),
         })
     }

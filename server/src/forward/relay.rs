@@ -74,6 +74,10 @@ impl Relay {
                     let (reader, writer) = stream.split();
                     carry(reader, writer, caller).await
                 }
+                Socket::Passed(stream) => {
+                    let (reader, writer) = stream.split();
+                    carry(reader, writer, caller).await
+                }
             }
         };
         let end = tokio::select! {

@@ -16,10 +16,12 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
 
 use super::Forwards;
+use super::dial::DialError;
 use super::listen::Listener;
 use super::passage::Passage;
 use super::relay::Relay;
 use super::socket::Socket;
+use super::user::Asked;
 use super::wire::{Dialled, dialled, listening};
 use crate::admission::Stack;
 use crate::call::status::invalid;
@@ -75,7 +77,8 @@ impl ForwardService for ForwardRpcs {
         let ListenRequest { at, user } = request.into_inner();
         let endpoint = listening(at).map_err(invalid)?;
         let identity = call.caller.identity.clone();
-        let passage = self.permit(&call, PortAction::Listen, endpoint, &user, "user").await?;
+        let asked = Asked { user: &user, field: "user" };
+        let passage = self.permit(&call, PortAction::Listen, endpoint, asked).await?;
         let bound = match self.forwards.bind(&passage.used.endpoint, &identity).await {
             Ok(bound) => bound,
             Err(failure) => return Err(failed(passage, &failure)),
@@ -99,19 +102,27 @@ impl ForwardService for ForwardRpcs {
 impl ForwardRpcs {
     /// A connection that is made, or that was accepted.
     async fn reach(&self, call: &Call, dial: Dial) -> Result<(Socket, Passage), Status> {
+        let asked = Asked { user: &dial.user, field: "dial.user" };
         match dialled(dial.to).map_err(invalid)? {
             Dialled::To(endpoint) => {
-                let passage = self.permit(call, PortAction::Forward, endpoint, &dial.user, "dial.user").await?;
+                let passage = self.permit(call, PortAction::Forward, endpoint, asked).await?;
                 let dialled = tokio::select! {
                     biased;
                     refused = passage.permission.ended() => return Err(error_to_status(&refused)),
                     () = self.forwards.closing.cancelled() => return Err(error_to_status(&ExecutorError::ShuttingDown)),
-                    dialled = self.forwards.dial(&passage.used.endpoint, &call.caller.identity) => dialled,
+                    dialled = self.forwards.dial(&self.stack, &passage.used, &call.caller.identity) => dialled,
                 };
                 match dialled {
                     Ok(socket) => Ok((socket, passage)),
-                    Err(failure) => Err(failed(passage, &failure)),
+                    Err(DialError::Failed(failure)) => Err(failed(passage, &failure)),
+                    Err(DialError::Process(error)) => {
+                        passage.end("dial_failed", None);
+                        Err(error_to_status(&error))
+                    }
                 }
+            }
+            Dialled::Accepted(_) if !self.forwards.is_own(asked.user) => {
+                Err(invalid(InvalidCommand::new(asked.field, "is for dial.unix_path only")))
             }
             Dialled::Accepted(id) => {
                 let taken = self.forwards.accepted.take(&call.caller.identity, &id);
@@ -131,19 +142,21 @@ impl ForwardRpcs {
         call: &Call,
         action: PortAction,
         endpoint: Endpoint,
-        user: &str,
-        field: &'static str,
+        asked: Asked<'_>,
     ) -> Result<Passage, Status> {
-        let is_foreign = matches!(endpoint, Endpoint::Unix(_)) && !self.forwards.is_own(user);
-        let used = PortUse { action, endpoint };
-        let passage = Passage::permit(&self.stack, &self.forwards, call, used, None).await;
-        let passage = passage.map_err(|error| error_to_status(&error))?;
-        if is_foreign {
-            passage.end("unsupported", None);
-            let reason = "the agent uses Unix sockets as its own user only".to_owned();
-            return Err(error_to_status(&ExecutorError::Unsupported { field: field.into(), reason }));
+        let refused = |error: ExecutorError| error_to_status(&error);
+        let user = self.forwards.user_of(&self.stack, call, &endpoint, asked).await.map_err(refused)?;
+        let used = PortUse { action, endpoint, user };
+        let passage = Passage::permit(&self.stack, &self.forwards, call, used, None).await.map_err(refused)?;
+        // whom the policy refuses does not learn which users there are
+        match self.forwards.check_user(&passage.used, asked) {
+            Ok(()) => Ok(passage),
+            Err(error) => {
+                let is_invalid = matches!(error, ExecutorError::Invalid(_));
+                passage.end(if is_invalid { "invalid" } else { "unsupported" }, None);
+                Err(refused(error))
+            }
         }
-        Ok(passage)
     }
 }
 

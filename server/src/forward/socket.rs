@@ -6,6 +6,7 @@ use socket2::{SockRef, TcpKeepalive};
 use telexec_proto::v1::TcpAddress;
 use tokio::net::{TcpStream, UnixStream};
 
+use super::passed::PassedStream;
 use super::wire::address_to_wire;
 
 /// Detects vanished peers on quiet connections.
@@ -16,6 +17,8 @@ const TCP_KEEPALIVE: TcpKeepalive =
 pub(super) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    /// A Unix socket as another user.
+    Passed(PassedStream),
 }
 
 impl Socket {
@@ -37,7 +40,7 @@ impl Socket {
     pub(super) fn peer(&self) -> Option<TcpAddress> {
         match self {
             Self::Tcp(stream) => stream.peer_addr().ok().map(address_to_wire),
-            Self::Unix(_) => None,
+            Self::Unix(_) | Self::Passed(_) => None,
         }
     }
 }

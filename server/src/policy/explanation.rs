@@ -149,7 +149,7 @@ impl Denied<'_> {
     fn explain(&self, condition: &Condition) -> String {
         condition.explain(self.request, |attribute| match self.subject {
             Subject::Command(facts) => facts.why_missing(attribute),
-            Subject::Port(used) => used.why_missing().to_owned(),
+            Subject::Port(used) => used.why_missing(attribute).to_owned(),
             Subject::File(_) => match attribute {
                 "path" => "the path is not UTF-8, or does not begin with /".to_owned(),
                 _ => "there is no such user".to_owned(),

@@ -10,6 +10,8 @@ use cedar_policy::RestrictedExpression as Value;
 pub(crate) struct PortUse {
     pub(crate) action: PortAction,
     pub(crate) endpoint: Endpoint,
+    /// Of a Unix socket the name of the user who uses it; `None`: it is TCP, or there is no such user.
+    pub(crate) user: Option<String>,
 }
 
 /// The actions of forwards.
@@ -69,19 +71,22 @@ impl PortUse {
     /// What applies to it.
     pub(super) fn context(&self) -> Vec<(String, Value)> {
         let text = |name: &str, value: &str| (name.to_owned(), Value::new_string(value.to_owned()));
-        match &self.endpoint {
+        let mut context = match &self.endpoint {
             Endpoint::Tcp { host, port } => {
                 vec![text("host", host), ("port".to_owned(), Value::new_long(i64::from(*port)))]
             }
             Endpoint::Unix(path) => vec![text("unix_path", path)],
-        }
+        };
+        context.extend(self.user.as_deref().map(|user| text("user", user)));
+        context
     }
 
     /// Why an attribute of the context is missing.
-    pub(super) fn why_missing(&self) -> &'static str {
-        match self.endpoint {
-            Endpoint::Tcp { .. } => "it is a TCP port, not a Unix socket",
-            Endpoint::Unix(_) => "it is a Unix socket, not a TCP port",
+    pub(super) fn why_missing(&self, attribute: &str) -> &'static str {
+        match (&self.endpoint, attribute) {
+            (Endpoint::Tcp { .. }, _) => "it is a TCP port, not a Unix socket",
+            (Endpoint::Unix(_), "user") => "there is no such user",
+            (Endpoint::Unix(_), _) => "it is a Unix socket, not a TCP port",
         }
     }
 }

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use telexec_client::ForwardError;
 use telexec_proto::v1::connect_request::Step;
 use telexec_proto::v1::forward_service_client::ForwardServiceClient;
-use telexec_proto::v1::{ConnectRequest, Dial, TcpAddress, dial};
+use telexec_proto::v1::{ConnectRequest, Dial, ListenRequest, TcpAddress, dial, listen_request};
 use telexec_tests::{Agent, Wire, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::{Code, Status};
@@ -67,9 +67,24 @@ async fn what_cannot_be_reached_is_told_by_errno_and_address() {
         assert_eq!((info.metadata["errno"].as_str(), &info.metadata["address"]), (errno, &address), "{status:?}");
         assert!(status.message().starts_with(&format!("cannot connect to {address}: ")), "{status:?}");
     }
-    let foreign = status(&wire, [to_unix(missing, "nobody")]).await;
+    let tcp = Some(dial::To::Tcp(TcpAddress { host: "127.0.0.1".into(), port }));
+    let foreign = status(&wire, [Step::Dial(Dial { to: tcp.clone(), user: "nobody".into() })]).await;
     assert_eq!(foreign.code(), Code::FailedPrecondition);
-    assert_eq!(foreign.get_details_error_info().unwrap().reason, "UNSUPPORTED");
+    let info = foreign.get_details_error_info().unwrap();
+    assert_eq!((info.reason.as_str(), info.metadata["field"].as_str()), ("UNSUPPORTED", "dial.user"));
+    let own = rustix::process::geteuid().as_raw().to_string();
+    let own = status(&wire, [Step::Dial(Dial { to: tcp, user: own })]).await;
+    assert_eq!(own.get_details_error_info().unwrap().metadata["errno"], "ECONNREFUSED");
+    for at in [
+        listen_request::At::UnixPath(missing.to_owned()),
+        listen_request::At::Tcp(TcpAddress { host: "localhost".into(), port: 0 }),
+    ] {
+        let request = ListenRequest { at: Some(at), user: "nobody".into() };
+        let mut client = ForwardServiceClient::with_origin(wire.clone(), Wire::origin());
+        let foreign = within(client.listen(request)).await.unwrap_err();
+        let info = foreign.get_details_error_info().unwrap();
+        assert_eq!((info.reason.as_str(), info.metadata["field"].as_str()), ("UNSUPPORTED", "user"));
+    }
     let unknown = Step::Dial(Dial { to: Some(dial::To::Accepted("x".into())), user: String::new() });
     let unknown = status(&wire, [unknown]).await;
     assert_eq!(unknown.get_details_error_info().unwrap().reason, "CONNECTION_NOT_FOUND");
@@ -92,6 +107,8 @@ async fn what_is_malformed_is_refused() {
         (vec![to_unix("/a/../b", "")], "dial.unix_path: "),
         (vec![to_unix(&format!("/{}", "a".repeat(200)), "")], "dial.unix_path: "),
         (vec![Step::Dial(Dial::default())], "dial.to: is missing"),
+        (vec![to_unix("/a", "nobody-of-that-name")], "dial.user: "),
+        (vec![Step::Dial(Dial { to: Some(dial::To::Accepted("x".into())), user: "nobody".into() })], "dial.user: "),
         (vec![there(), there()], "step: "),
     ] {
         let status = status(&wire, steps).await;

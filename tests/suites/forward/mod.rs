@@ -1,6 +1,7 @@
 //! Connections to and from the network of an agent's machine: `telexec forward`, `telexec connect`, and
 //! `ForwardService`.
 
+mod as_user;
 mod bytes;
 mod ends;
 mod faults;

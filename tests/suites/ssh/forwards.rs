@@ -1,10 +1,11 @@
 //! -W, -L, -R and -D.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-use telexec_tests::{Sshd, within};
+use telexec_tests::{Sshd, is_root, until, within};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::Site;
 
@@ -92,4 +93,39 @@ async fn ssh_goes_through_another_machine() {
     ]);
     let ended = super::ended(&mut ssh).await;
     assert!(ended.code == 3 && ended.stdout == "sh\n", "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unix_sockets_are_those_of_the_user_who_logs_in() {
+    if !is_root() {
+        return;
+    }
+    let (site, echo) = (Site::new(), echo().await);
+    let path = site.text("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    // by anybody, so that it tells who it was
+    for open in [site.directory.path(), path.as_ref()] {
+        std::fs::set_permissions(open, PermissionsExt::from_mode(0o777)).unwrap();
+    }
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let user = stream.peer_cred().unwrap().uid();
+            stream.write_all(user.to_string().as_bytes()).await.unwrap();
+        }
+    });
+    for (user, uid) in [("-l nobody web1", "65534"), ("nobody@web1", "65534"), ("web1", "0")] {
+        assert_eq!(site.done(&format!("telexec ssh -W {path} {user}")).await, uid, "{user}");
+    }
+    // TCP has no user
+    assert_eq!(site.done(&format!("printf x | telexec ssh -W 127.0.0.1:{echo} -l nobody web1")).await, "x");
+    let here = site.text("here");
+    let forward = format!("{here}:{path}");
+    // without a command: nobody's shell runs none
+    let mut alone = site.command("telexec");
+    let _alone = alone.args(["ssh", "-N", "-L", &forward, "-l", "nobody", "web1"]).spawn().unwrap();
+    until("it listens", async || UnixStream::connect(&here).await.is_ok()).await;
+    let mut said = String::new();
+    within(UnixStream::connect(&here).await.unwrap().read_to_string(&mut said)).await.unwrap();
+    assert_eq!(said, "65534");
 }

@@ -199,7 +199,7 @@ impl LocalExecutor {
     /// # Errors
     /// As for `execute`.
     pub async fn execute_granted(&self, command: Command, grant: Grant) -> Result<Execution, ExecutorError> {
-        let Grant { identity, id, allowance, trace, connection, observers, is_internal } = grant;
+        let Grant { identity, id, allowance, trace, connection, observers, stdin, is_internal } = grant;
         let mut observers = Observers::new(observers);
         let command = match trace {
             Some(trace) => command.with_trace(Some(trace)),
@@ -236,7 +236,7 @@ impl LocalExecutor {
         let supervisor =
             Supervisor { shared, record, command, allowance, observers, abandoned, tracked, permit, forced, totals };
         // a task of its own: the command is ended in an orderly way also when this is no longer awaited
-        tokio::spawn(supervisor.run(whole, started).instrument(span));
+        tokio::spawn(supervisor.run(whole, stdin, started).instrument(span));
 
         let started = start.await.map_err(|_| ExecutorError::Internal("the command's task ended early".into()))??;
         // the supervisor keeps its deadline

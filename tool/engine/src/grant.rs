@@ -1,6 +1,7 @@
 //! On whose behalf a command is started, and what it may use.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,6 +30,8 @@ pub struct Grant {
     pub connection: ConnectionState,
     /// Get every event, in this order.
     pub observers: Vec<Box<dyn ExecutionObserver>>,
+    /// Its standard input, such as a socket, for a command that has neither input nor a terminal; `None`: `/dev/null`.
+    pub stdin: Option<OwnedFd>,
     /// It is a means of the admission, not what a caller asked for: it is in no list, is found by its owner alone, and is not
     /// remembered after its end.
     pub is_internal: bool,

@@ -73,9 +73,14 @@ struct Concluded {
 impl Supervisor {
     /// Runs the execution of this command. `started` gets its start, or why there was none. A panic on the way ends the
     /// execution, which is an end like any other to all who wait for one.
-    pub(crate) async fn run(mut self, command: Command, started: oneshot::Sender<Result<Started, ExecutorError>>) {
+    pub(crate) async fn run(
+        mut self,
+        command: Command,
+        stdin: Option<OwnedFd>,
+        started: oneshot::Sender<Result<Started, ExecutorError>>,
+    ) {
         let mut main = None;
-        let supervised = AssertUnwindSafe(self.supervise(command, &mut main, started)).catch_unwind().await;
+        let supervised = AssertUnwindSafe(self.supervise(command, stdin, &mut main, started)).catch_unwind().await;
         match (main, supervised) {
             (Some(main), Ok(Some(concluded))) => self.finish(main, concluded).await,
             (Some(main), _) => {
@@ -95,12 +100,13 @@ impl Supervisor {
     async fn supervise(
         &mut self,
         command: Command,
+        stdin: Option<OwnedFd>,
         running: &mut Option<Main>,
         started: oneshot::Sender<Result<Started, ExecutorError>>,
     ) -> Option<Concluded> {
         let mut started = Some(started);
         let mut answer = |result| drop(started.take().map(|started| started.send(result)));
-        match self.start_and_follow(command, running, &mut answer).await {
+        match self.start_and_follow(command, stdin, running, &mut answer).await {
             Ok(concluded) => return Some(concluded),
             Err(NotStarted::Failed(error)) => {
                 self.report_failure(&error);
@@ -126,10 +132,11 @@ impl Supervisor {
     async fn start_and_follow(
         &self,
         command: Command,
+        stdin: Option<OwnedFd>,
         running: &mut Option<Main>,
         answer: &mut impl FnMut(Result<Started, ExecutorError>),
     ) -> Result<Concluded, NotStarted> {
-        let (ends, command_ends) = streams::open(&command).map_err(prepare)?;
+        let (ends, command_ends) = streams::open(&command, stdin).map_err(prepare)?;
         let (first, exited) = (command.stdin().clone(), CancellationToken::new());
         let (input, mut inputs) = command.accepts_input().then(input::channel).unzip();
         let Ends { stdin, stdout, stderr, terminal } = ends;

@@ -1,14 +1,17 @@
-//! Files of this Linux machine, for callers of an agent.
+//! Files and Unix sockets of this Linux machine, for callers of an agent.
 //!
 //! An agent that runs as root must not open files on behalf of others: it starts its own program as the run-as user
 //! ([`serve`] is what that runs), which reads requests from its standard input and answers on its standard output
 //! ([`frame`], [`message`]). So the kernel decides what may be opened, and a file system that hangs holds up nobody else.
 //! That process is a command to the engine: contained, limited and cancelled as any other.
 //!
+//! For the same reason it is such a process that connects to a Unix socket as another user than the agent's ([`dial`]).
+//!
 //! Before it touches a file, it may ask the agent whether that is permitted ([`message::Question`]), with the path that the
 //! file really has: the directory is open then, and a symbolic link that is put in the way changes nothing.
 #![cfg(target_os = "linux")]
 
+pub mod dial; // Unix sockets
 pub mod frame; // what goes over the pipes
 pub mod message; // requests, answers and questions
 pub mod search; // for files, and in them

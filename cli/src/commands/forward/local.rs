@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use telexec_client::{Endpoint, ForwardError, Forwards, LocalListener, LocalSocket};
+use telexec_client::{Dial, ForwardError, Forwards, LocalListener, LocalSocket};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -18,7 +18,7 @@ const SOCKS_TIMEOUT: Duration = Duration::from_secs(30);
 /// What a listener is for.
 #[derive(Clone)]
 pub(super) enum Service {
-    To(Endpoint),
+    To(Dial),
     /// To where the client says.
     Socks,
 }
@@ -48,7 +48,7 @@ pub(super) async fn serve(
         connections.spawn(async move {
             let _place = place;
             let done = match service {
-                Service::To(to) => join(socket, &to, &forwards).await,
+                Service::To(to) => join(socket, to, &forwards).await,
                 Service::Socks => proxy(socket, &forwards).await,
             };
             if let Err(error) = done {
@@ -58,8 +58,8 @@ pub(super) async fn serve(
     }
 }
 
-async fn join(socket: LocalSocket, to: &Endpoint, forwards: &Forwards) -> Result<(), ForwardError> {
-    socket.join(forwards.connect(to.clone()).await?).await
+async fn join(socket: LocalSocket, to: Dial, forwards: &Forwards) -> Result<(), ForwardError> {
+    socket.join(forwards.connect(to).await?).await
 }
 
 async fn proxy(mut socket: LocalSocket, forwards: &Forwards) -> Result<(), ForwardError> {

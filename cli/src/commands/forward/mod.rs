@@ -7,7 +7,7 @@ mod socks;
 use std::io::Write;
 use std::time::Duration;
 
-use telexec_client::{Endpoint, ForwardError, Forwards, LocalListener};
+use telexec_client::{Dial, Endpoint, ForwardError, Forwards, LocalListener};
 use telexec_executor::ExecutorError;
 use tokio::task::JoinSet;
 
@@ -22,12 +22,16 @@ const FAILED: u8 = 1;
 const MAX_CONNECTIONS: usize = 1024;
 
 pub(crate) async fn run(args: ForwardArgs) -> Result<u8, Failure> {
+    if args.user.is_some() && !args.local.iter().any(|forwarding| matches!(forwarding.to, Endpoint::Unix(_))) {
+        return Err(Failure::message(exit::USAGE, "--user is for Unix sockets, and no -L leads to one"));
+    }
     with_forwards(&args.agent.target, &args.connect, async |forwards| forward(&args, forwards).await).await.map(|()| 0)
 }
 
 /// Returns when nothing can be forwarded any more.
 async fn forward(args: &ForwardArgs, forwards: &Forwards) -> Result<(), Failure> {
-    let mut running = Running::new(forwards, &args.agent.target, args.reconnect.reconnect);
+    let user = args.user.clone();
+    let mut running = Running::new(forwards, &args.agent.target, user, args.reconnect.reconnect);
     for forwarding in &args.local {
         let at = running.start(&Wanted::Local(forwarding.clone())).await?;
         say(&format!("-L {at} -> {}", forwarding.to))?;
@@ -55,21 +59,25 @@ pub(super) enum Wanted {
 pub(super) struct Running {
     forwards: Forwards,
     target: Destination,
+    /// Who connects to Unix sockets of the agent's machine; `None`: the agent's own user.
+    user: Option<String>,
     /// For how long a lost connection is tried again.
     reconnect: Duration,
     tasks: JoinSet<Result<(), Failure>>,
 }
 
 impl Running {
-    pub(super) fn new(forwards: &Forwards, target: &Destination, reconnect: Duration) -> Self {
-        Self { forwards: forwards.clone(), target: target.clone(), reconnect, tasks: JoinSet::new() }
+    pub(super) fn new(forwards: &Forwards, target: &Destination, user: Option<String>, reconnect: Duration) -> Self {
+        Self { forwards: forwards.clone(), target: target.clone(), user, reconnect, tasks: JoinSet::new() }
     }
 
     /// Returns where it listens.
     pub(super) async fn start(&mut self, wanted: &Wanted) -> Result<Endpoint, Failure> {
         let (forwards, target) = (self.forwards.clone(), self.target.clone());
         let (listen, service) = match wanted {
-            Wanted::Local(Forwarding { listen, to }) => (listen, local::Service::To(to.clone())),
+            Wanted::Local(Forwarding { listen, to }) => {
+                (listen, local::Service::To(Dial::with_user(to.clone(), self.user.as_deref())))
+            }
             Wanted::Dynamic(listen) => (listen, local::Service::Socks),
             Wanted::Remote(Forwarding { listen, to }) => {
                 let listening = forwards.listen(listen).await.map_err(|error| failure(&target, &error))?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, FromArgMatches};
 use glob::Pattern;
-use telexec_client::{Agent, Endpoint};
+use telexec_client::{Agent, Dial, Endpoint};
 use telexec_executor::{ExecutorError, USER_SHELL};
 
 use super::background;
@@ -36,7 +36,8 @@ pub(super) fn command(line: &Line) -> Result<u8, Failure> {
     let settings = &line.settings;
     if let Some(address) = &settings.stdio_forward {
         let to = parse_endpoint(address).map_err(|error| invalid('W', address, &error))?;
-        let joined = run_single_threaded(level, connect::join(&args.agent.target, &args.connect, &to));
+        let to = Dial::with_user(to, args.user.as_deref());
+        let joined = run_single_threaded(level, connect::join(&args.agent.target, &args.connect, to));
         return joined.map_err(of_transport);
     }
     let wanted = settings.forwards.iter().map(wanted).collect::<Result<Vec<_>, _>>()?;
@@ -166,7 +167,8 @@ async fn connected(agent: &Agent, args: &ExecArgs, is_background: bool) -> Resul
 
 /// As ssh: what cannot be listened on is said, and the rest goes on, unless it is said that it must not.
 async fn forward(agent: &Agent, args: &ExecArgs, plan: &Plan) -> Result<Running, Failure> {
-    let mut running = Running::new(&agent.forwards(), &args.agent.target, args.reconnect.reconnect);
+    let (forwards, user) = (agent.forwards(), args.user.clone());
+    let mut running = Running::new(&forwards, &args.agent.target, user, args.reconnect.reconnect);
     for wanted in &plan.wanted {
         match (running.start(wanted).await, wanted) {
             (

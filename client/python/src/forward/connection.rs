@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use telexec_client::{Connection as Stream, Endpoint, ForwardError, ForwardFailure, ForwardStep, Forwards};
+use telexec_client::{Connection as Stream, Dial, Endpoint, ForwardError, ForwardFailure, ForwardStep, Forwards};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, sink, split};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -51,8 +51,13 @@ struct Reader {
 }
 
 impl Connection {
-    pub(crate) async fn open(process: &'static Process, forwards: Forwards, to: Endpoint) -> Result<Self, Failure> {
-        let (stream, writer) = split(forwards.connect(to.clone()).await?);
+    pub(crate) async fn open(
+        process: &'static Process,
+        forwards: Forwards,
+        to: Endpoint,
+        dial: Dial,
+    ) -> Result<Self, Failure> {
+        let (stream, writer) = split(forwards.connect(dial).await?);
         let reader = Reader { stream: Some(stream), data: BytesMut::new(), seen: 0, is_ended: false };
         let shared = Shared {
             to,

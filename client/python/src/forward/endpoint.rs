@@ -1,6 +1,6 @@
 //! Addresses as Python writes them.
 
-use telexec_client::Endpoint;
+use telexec_client::{Dial, Endpoint};
 
 use crate::failure::Failure;
 
@@ -10,6 +10,16 @@ pub(crate) fn dialled(field: &str, text: &str) -> Result<Endpoint, Failure> {
         Some(Endpoint::Tcp { port: 0, .. }) => Err(invalid(field, text, "port 0 cannot be connected to")),
         Some(endpoint) => Ok(endpoint),
         None => Err(invalid(field, text, "expected HOST:PORT or unix:///PATH")),
+    }
+}
+
+/// The same, as this user of the agent's machine.
+pub(crate) fn dialled_as(to: &Endpoint, user: Option<&str>) -> Result<Dial, Failure> {
+    match (to, user) {
+        (Endpoint::Tcp { .. }, Some(user)) => {
+            Err(invalid("user", user, "is for Unix sockets only: TCP is spoken by the agent itself"))
+        }
+        (to, user) => Ok(Dial::with_user(to.clone(), user)),
     }
 }
 

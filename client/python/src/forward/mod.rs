@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use telexec_client::{Endpoint, ForwardError, ForwardFailure, ForwardStep, Forwards, Listening, LocalListener};
+use telexec_client::{Dial, Endpoint, ForwardError, ForwardFailure, ForwardStep, Forwards, Listening, LocalListener};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 pub(crate) use self::connection::Connection;
-pub(crate) use self::endpoint::{dialled, listened};
+pub(crate) use self::endpoint::{dialled, dialled_as, listened};
 use self::serve::Connections;
 use crate::call::Call;
 use crate::failure::Failure;
@@ -38,21 +38,22 @@ struct Serving {
 
 /// What listens.
 enum Service {
-    Here(LocalListener),
-    /// With where it was asked for, and how long a lost agent is waited for.
-    There(Box<Listening>, Endpoint, Duration),
+    /// With what is connected to from the agent's machine.
+    Here(LocalListener, Dial),
+    /// With where it was asked for, what is connected to from here, and how long a lost agent is waited for.
+    There(Box<Listening>, Endpoint, Endpoint, Duration),
 }
 
 impl Service {
     /// Returns why it cannot go on.
-    async fn run(self, connections: &mut Connections, to: &Endpoint, forwards: &Forwards) -> Option<ForwardError> {
+    async fn run(self, connections: &mut Connections, forwards: &Forwards) -> Option<ForwardError> {
         match self {
-            Self::Here(listener) => {
-                connections.serve_here(&listener, to, forwards).await;
+            Self::Here(listener, to) => {
+                connections.serve_here(&listener, &to, forwards).await;
                 None
             }
-            Self::There(listening, asked, reconnect) => {
-                Some(connections.serve_there(*listening, &asked, to, forwards, reconnect).await)
+            Self::There(listening, asked, to, reconnect) => {
+                Some(connections.serve_there(*listening, &asked, &to, forwards, reconnect).await)
             }
         }
     }
@@ -64,12 +65,12 @@ impl Forward {
         process: &'static Process,
         forwards: Forwards,
         listen: Endpoint,
-        to: Endpoint,
+        to: Dial,
     ) -> Result<Self, Failure> {
         let failed = |error| ForwardError::Failed(ForwardFailure::new(ForwardStep::Listen, &listen, &error));
         let listener = LocalListener::bind(&listen).await.map_err(failed)?;
         let at = listener.endpoint().clone();
-        Ok(Self::serve(process, at, Service::Here(listener), forwards, to))
+        Ok(Self::serve(process, at, Service::Here(listener, to), forwards))
     }
 
     /// Listens on the agent's machine.
@@ -82,10 +83,10 @@ impl Forward {
     ) -> Result<Self, Failure> {
         let listening = forwards.listen(&listen).await?;
         let at = listening.endpoint().clone();
-        Ok(Self::serve(process, at, Service::There(Box::new(listening), listen, reconnect), forwards, to))
+        Ok(Self::serve(process, at, Service::There(Box::new(listening), listen, to, reconnect), forwards))
     }
 
-    fn serve(process: &'static Process, at: Endpoint, service: Service, forwards: Forwards, to: Endpoint) -> Self {
+    fn serve(process: &'static Process, at: Endpoint, service: Service, forwards: Forwards) -> Self {
         let (stop, task, failed) = (process.closing.child_token(), TaskTracker::new(), Arc::new(OnceLock::new()));
         let work = {
             let (stop, failed) = (stop.clone(), Arc::clone(&failed));
@@ -94,7 +95,7 @@ impl Forward {
                 let ended = tokio::select! {
                     biased;
                     () = stop.cancelled() => None,
-                    ended = service.run(&mut connections, &to, &forwards) => ended,
+                    ended = service.run(&mut connections, &forwards) => ended,
                 };
                 if let Some(error) = ended {
                     let _ = failed.set(error.into());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use telexec_client::{Endpoint, ForwardError, Forwards, Listening, LocalListener};
+use telexec_client::{Dial, Endpoint, ForwardError, Forwards, Listening, LocalListener};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -36,7 +36,7 @@ impl Connections {
     }
 
     /// What connects here is connected from the agent's machine. Never returns.
-    pub(super) async fn serve_here(&mut self, listener: &LocalListener, to: &Endpoint, forwards: &Forwards) {
+    pub(super) async fn serve_here(&mut self, listener: &LocalListener, to: &Dial, forwards: &Forwards) {
         loop {
             let place = Arc::clone(&self.places).acquire_owned().await;
             let Ok(socket) = listener.accept().await else {

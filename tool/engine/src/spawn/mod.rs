@@ -242,7 +242,7 @@ mod tests {
             let _inside = runtime.enter();
             let command = telexec_executor::Command::argv(["true"]).accepts_input(true).build().unwrap();
             let start = || {
-                let (_ends, ends) = streams::open(&command).map_err(start::prepare)?;
+                let (_ends, ends) = streams::open(&command, None).map_err(start::prepare)?;
                 spawner.spawn(&shell("true"), ends, OwnChild::expect())
             };
             let (before, limit) = (traces(), getrlimit(Resource::Nofile));

@@ -39,21 +39,21 @@ pub(crate) enum CommandEnds {
     Terminal(OwnedFd),
 }
 
-/// New streams for a command.
+/// New streams for a command; `given` is the standard input of one that has none of its own.
 ///
 /// # Errors
 /// There are no more descriptors or terminals, or the runtime cannot watch another descriptor.
-pub(crate) fn open(command: &Command) -> io::Result<(Ends, CommandEnds)> {
+pub(crate) fn open(command: &Command, given: Option<OwnedFd>) -> io::Result<(Ends, CommandEnds)> {
     match command.terminal() {
-        None => pipes(!command.stdin().is_empty() || command.accepts_input(), command.merge_output()),
+        None => pipes(!command.stdin().is_empty() || command.accepts_input(), given, command.merge_output()),
         Some(size) => terminal(size),
     }
 }
 
-fn pipes(with_stdin: bool, merged: bool) -> io::Result<(Ends, CommandEnds)> {
+fn pipes(with_stdin: bool, given: Option<OwnedFd>, merged: bool) -> io::Result<(Ends, CommandEnds)> {
     let (stdin_end, stdin) = match with_stdin.then(pipe).transpose()? {
         Some((read, write)) => (Some(above_standard_streams(read.as_fd())?), Some(write)),
-        None => (None, None),
+        None => (given.map(|given| above_standard_streams(given.as_fd())).transpose()?, None),
     };
     let (stdout, stdout_end) = pipe()?;
     let (stderr, stderr_end) = match merged {
