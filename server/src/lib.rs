@@ -38,7 +38,7 @@ mod tls;
 mod trace;
 
 pub use address::ListenAddress;
-pub use config::{Config, ConfigError, LogFormat};
+pub use config::{Config, ConfigError, LogFormat, Switch};
 pub use invalid::InvalidSetting;
 pub use listen::{BindError, Listeners};
 pub use policy::PolicyError;

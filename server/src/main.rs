@@ -4,12 +4,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal, getrlimit, set_dumpable_behavior, setrlimit};
+use telexec_engine::Keeper;
 use telexec_executor::text::error_chain;
 use telexec_server::args::Args;
+use telexec_server::process::keeper::become_keeper;
 use telexec_server::process::machine;
 use telexec_server::process::orphans::Orphans;
 use telexec_server::{
-    BindError, Config, ConfigError, Listeners, PolicyError, ServeError, logging, serve, serve_if_asked,
+    BindError, Config, ConfigError, Listeners, PolicyError, ServeError, Switch, logging, serve, serve_if_asked,
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -49,7 +51,18 @@ fn act(args: &Args) -> ExitCode {
             Err(error) => fail(&error, BAD_CONFIG),
         };
     }
-    match run(config) {
+    let kept_by = match Keeper::inherited() {
+        Ok(keeper) => keeper,
+        Err(error) => return fail(&error, 1),
+    };
+    if kept_by.is_none() && config.keeper == Switch::On {
+        logging::flush();
+        return match become_keeper() {
+            Ok(never) => match never {},
+            Err(error) => fail(&error, 1),
+        };
+    }
+    match run(Config { kept_by, ..config }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(error.as_ref(), code_of(error.as_ref())),
     }
@@ -88,7 +101,12 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
     let mut hangup = signal(SignalKind::hangup())?;
     // beyond RLIMIT_FSIZE writes then fail, instead of killing the agent
     let _too_large = signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?;
-    let orphans = Orphans::adopt()?;
+    // a keeper has them, and all other children
+    let orphans = match &config.kept_by {
+        Some(_) => None,
+        None => Some(Orphans::adopt()?),
+    };
+    let keeper = config.kept_by.clone();
     let kill_grace = config.kill_grace.min(config.max_kill_grace);
     let listeners = Listeners::bind(&config).await?;
     let (addresses, metrics) = (listeners.addresses(), listeners.metrics_address());
@@ -108,14 +126,18 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
             logging::line(&format!("listening on {address}"));
         }
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        keeper.iter().for_each(Keeper::ready);
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        keeper.iter().for_each(Keeper::stopping);
     };
     let result = serve(config, listeners, shutdown).await;
-    orphans.end_if_init(kill_grace).await;
+    if let Some(orphans) = orphans {
+        orphans.end_if_init(kill_grace).await;
+    }
     logging::limit::report_suppressed();
     Ok(result?)
 }

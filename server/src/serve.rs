@@ -142,7 +142,11 @@ pub async fn serve(
     }
     info!(containment = %engine.containment(), limits = engine.limits().join(","), max_executions = config.max_executions, "ready");
 
-    shutdown.await;
+    tokio::select! {
+        () = shutdown => {}
+        // it has all exit statuses, and nothing can be started without it
+        () = engine.keeper_lost() => {}
+    }
 
     info!("shutting down");
     accepting.shutdown().await;

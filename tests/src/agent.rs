@@ -81,6 +81,7 @@ pub struct AgentBuilder {
     listens: usize,
     user: Option<u32>,
     forks: bool,
+    kept: bool,
     config: Option<String>,
     policy: Option<String>,
     environment: Vec<(String, String)>,
@@ -130,6 +131,11 @@ impl AgentBuilder {
     pub fn in_pid_namespace(self) -> Self {
         let this = self.through(["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]);
         Self { forks: true, ..this }
+    }
+
+    /// Has a keeper, which is its process in [`Agent::pid`].
+    pub fn kept(self) -> Self {
+        Self { kept: true, ..self.args(["--keeper", "on"]) }
     }
 
     /// More arguments.
@@ -188,13 +194,15 @@ impl AgentBuilder {
         }
         let mut child = self.command(directory.path()).spawn().expect("telexecd starts");
         let log = Log::follow(child.stderr.take().unwrap());
-        let mut agent = Agent { pid: id(&child), child, log, addresses: Vec::new(), tls: self.tls, directory };
+        let (pid, serving) = (id(&child), 0);
+        let mut agent = Agent { pid, serving, child, log, addresses: Vec::new(), tls: self.tls, directory };
         match agent.log.wait(|text| Some(addresses(text)).filter(|found| found.len() >= self.listens)) {
             Some(addresses) => {
                 agent.addresses = addresses;
                 if self.forks {
                     agent.pid = children(agent.pid)[0].pid;
                 }
+                agent.serving = if self.kept { children(agent.pid)[0].pid } else { agent.pid };
                 Ok(agent)
             }
             None => Err(Refused { status: agent.child.wait().unwrap(), log: agent.log() }),
@@ -256,6 +264,8 @@ pub struct Agent {
     /// It, or what has started it.
     child: Child,
     pid: i32,
+    /// The same, or the child of its keeper that serves.
+    serving: i32,
     log: Arc<Log>,
     addresses: Vec<String>,
     tls: Option<TlsOptions>,
@@ -291,6 +301,11 @@ impl Agent {
     /// Its process.
     pub fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// The process that served at first: another one, where it has a keeper.
+    pub fn serving_pid(&self) -> i32 {
+        self.serving
     }
 
     /// A directory that is removed after it.

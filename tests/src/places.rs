@@ -42,9 +42,9 @@ impl Place {
         Self::remote(Agent::start(), None).await
     }
 
-    /// An agent behind TCP without TLS.
-    pub async fn tcp() -> Self {
-        Self::remote(Agent::builder().tcp().start(), None).await
+    /// An agent with a keeper, behind TCP without TLS.
+    pub async fn kept() -> Self {
+        Self::remote(Agent::builder().kept().tcp().start(), None).await
     }
 
     /// An agent behind TCP with certificates on both sides.
@@ -142,7 +142,7 @@ impl Place {
         if let Some(agent) = &mut self.agent {
             let status = agent.terminate().await;
             assert!(status.success(), "the agent ended with {status}:\n{}", agent.log());
-            let own = format!("telexec.{}.", agent.pid());
+            let own = format!("telexec.{}.", agent.serving_pid());
             until("the agent's cgroups are gone", async || cgroups_named(&own).is_empty()).await;
         }
         if let Some(subtree) = &self.subtree {
@@ -191,7 +191,7 @@ macro_rules! everywhere {
     ($($case:ident),+ $(,)?) => {
         $crate::at_place!(local: $($case),+);
         $crate::at_place!(unix: $($case),+);
-        $crate::at_place!(tcp: $($case),+);
+        $crate::at_place!(kept: $($case),+);
         $crate::at_place!(mtls: $($case),+);
     };
 }

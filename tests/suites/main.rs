@@ -21,6 +21,7 @@ mod forward;
 mod grpcurl;
 mod hostile;
 mod interact;
+mod keeper;
 mod library;
 mod limits;
 mod mcp;

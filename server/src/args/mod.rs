@@ -10,7 +10,7 @@ use telexec_engine::ContainmentKind;
 
 use crate::address::ListenAddress;
 use crate::args::subcommand::Subcommand;
-use crate::config::{Config, ConfigError, LogFormat, RequiredContainment};
+use crate::config::{Config, ConfigError, LogFormat, RequiredContainment, Switch};
 use crate::invalid::InvalidSetting;
 
 const OTLP_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
@@ -76,6 +76,10 @@ pub struct Args {
         hide_possible_values = true
     )]
     require_containment: Option<RequiredContainment>,
+    /// A process of its own, the keeper, starts the agent and all commands, and the agent again if it crashes: on or off
+    /// [default: off]
+    #[arg(long, value_name = "SWITCH", env = "TELEXECD_KEEPER", hide_env_values = true, hide_possible_values = true)]
+    keeper: Option<Switch>,
     /// Log format [default: text]
     #[arg(long, value_name = "FORMAT", env = "TELEXECD_LOG_FORMAT", hide_env_values = true)]
     log_format: Option<LogFormat>,
@@ -133,6 +137,7 @@ impl Args {
         replace_some(&mut config.state_dir, &self.state_dir);
         config.containment = self.containment.or(config.containment);
         config.require_containment = self.require_containment.or(config.require_containment);
+        config.keeper = self.keeper.unwrap_or(config.keeper);
         config.log_format = self.log_format.unwrap_or(config.log_format);
         if let Some(level) = &self.log_level {
             config.log_level.clone_from(level);

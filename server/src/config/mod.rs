@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use telexec_engine::{ContainmentKind, LocalConfig, Retention, SpoolLimits};
+use telexec_engine::{ContainmentKind, Keeper, LocalConfig, Retention, SpoolLimits};
 use telexec_executor::{Command, InvalidCommand};
 
 use crate::address::ListenAddress;
@@ -45,6 +45,11 @@ pub struct Config {
     /// does.
     #[serde(skip)]
     pub serves_files: bool,
+    /// A process of its own, the keeper, starts the agent and all commands, and the agent again if it crashes. Default: no.
+    pub keeper: Switch,
+    /// That process, if it has started this one. Not in configuration files.
+    #[serde(skip)]
+    pub kept_by: Option<Keeper>,
     /// The agent's certificate chain (PEM), for TCP.
     pub tls_cert: Option<PathBuf>,
     /// Its private key (PEM).
@@ -169,6 +174,17 @@ pub enum LogFormat {
     Json,
 }
 
+/// On or off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Switch {
+    /// Off.
+    #[default]
+    Off,
+    /// On.
+    On,
+}
+
 /// Permissions of a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -264,6 +280,8 @@ impl Default for Config {
             metrics_listen: None,
             otlp_endpoint: None,
             serves_files: false,
+            keeper: Switch::Off,
+            kept_by: None,
             tls_cert: None,
             tls_key: None,
             client_ca: None,
@@ -499,6 +517,7 @@ impl Config {
             require_cgroup: self.require_containment.is_some(),
             // an agent is a process of its own, unlike an embedded engine
             may_move: true,
+            keeper: self.kept_by.clone(),
         }
     }
 }

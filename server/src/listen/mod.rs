@@ -74,7 +74,9 @@ impl Listeners {
                 ListenAddress::Vsock { cid, port } => {
                     all.push(Listener::Vsock(Vsock::bind(listen, *cid, *port, config.insecure)?));
                 }
-                ListenAddress::Systemd => all.extend(systemd::listeners(&tls, config.insecure)?),
+                ListenAddress::Systemd => {
+                    all.extend(systemd::listeners(&tls, config.insecure, config.kept_by.is_some())?)
+                }
             }
         }
         let metrics = match &config.metrics_listen {

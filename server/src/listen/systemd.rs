@@ -9,11 +9,13 @@ use super::{BindError, ListenAddress, Listener, Tcp, Unix, Vsock};
 use crate::tls::Tls;
 
 /// All sockets that were passed, at least one.
-pub(super) fn listeners(tls: &Option<Tls>, insecure: bool) -> Result<Vec<Listener>, BindError> {
+/// A keeper has got them in place of this process.
+pub(super) fn listeners(tls: &Option<Tls>, insecure: bool, is_kept: bool) -> Result<Vec<Listener>, BindError> {
     let none = || BindError::Systemd("no sockets were passed: start the agent by a socket unit".to_owned());
     // the library does not check that the sockets are meant for this process
-    let own = std::process::id().to_string();
-    if std::env::var("LISTEN_PID").ok().as_ref() != Some(&own) {
+    let meant = std::env::var("LISTEN_PID").ok();
+    // a keeper has checked that they were meant for it
+    if meant != (!is_kept).then(|| std::process::id().to_string()) {
         return Err(none());
     }
     let mut passed = ListenFd::from_env();

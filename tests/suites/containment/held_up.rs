@@ -36,7 +36,11 @@ async fn starts_that_their_user_stops_are_given_up() {
         eprintln!("skipped: only root can start a process as another user");
         return;
     }
-    let agent = Agent::start();
+    are_given_up(&Agent::start()).await;
+    are_given_up(&Agent::builder().kept().start()).await;
+}
+
+async fn are_given_up(agent: &Agent) {
     let (executor, mark) = (agent.executor().await, marker());
     run(&executor, Command::argv(["true"]).user(USER.0)).await.unwrap();
     let before = Holdings::of(agent.pid());
@@ -53,7 +57,7 @@ async fn starts_that_their_user_stops_are_given_up() {
     until("nothing is left", async || processes_with(&mark).is_empty()).await;
     until("all is given back", async || {
         let now = Holdings::of(agent.pid());
-        now.children == 0 && now.descriptors <= before.descriptors
+        now.children == before.children && now.descriptors <= before.descriptors
     })
     .await;
     drop(stopper);

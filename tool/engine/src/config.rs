@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::ContainmentKind;
+use crate::{ContainmentKind, Keeper};
 
 /// How a [`LocalExecutor`](crate::LocalExecutor) runs commands.
 #[derive(Clone, Debug)]
@@ -50,6 +50,8 @@ pub struct LocalConfig {
     /// Let this process be moved into a cgroup `agent` below its own, if the controllers for limits need that (see "no
     /// internal processes", cgroups(7)). Default: no.
     pub may_move: bool,
+    /// Starts what is to run, in place of this process. Default: none.
+    pub keeper: Option<Keeper>,
 }
 
 impl Default for LocalConfig {
@@ -73,6 +75,7 @@ impl Default for LocalConfig {
             containment: None,
             require_cgroup: false,
             may_move: false,
+            keeper: None,
         }
     }
 }

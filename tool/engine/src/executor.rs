@@ -148,6 +148,14 @@ impl LocalExecutor {
         self.shared.registry.running()
     }
 
+    /// Returns when its [`keeper`](LocalConfig::keeper) is gone: nothing can be started any more. Never without one.
+    pub async fn keeper_lost(&self) {
+        match &self.shared.kept {
+            Some(kept) => kept.lost.cancelled().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Refuses new commands from now on.
     pub fn close(&self) {
         self.shared.permits.close();

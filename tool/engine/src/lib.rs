@@ -1,6 +1,6 @@
 //! This machine: the engine that starts commands, carries their output, and ends all of their processes.
 //!
-//! Only this crate spawns, signals and reaps. The way of one command: `executor` reserves a record of it in `registry`,
+//! Only this crate spawns, signals and reaps, by `telexec-spawn` or by way of a keeper. The way of one command: `executor` reserves a record of it in `registry`,
 //! `start` and `spawn` make its process, `supervise` follows it to its end with `streams` and `output` for what it
 //! reads and writes and `containment` for its processes. `state` is what an engine keeps on disk, and `recovery` what
 //! the next one makes of that.
@@ -44,5 +44,6 @@ pub use self::memory::give_back_memory;
 #[cfg(target_env = "gnu")]
 pub use self::names::look_up_in_files;
 pub use self::observer::{ExecutionObserver, MainProcess};
+pub use self::process::keeper::Keeper;
 pub use self::process::reaper::Reaper;
 pub use self::workers::{Lost, Workers};

@@ -9,6 +9,11 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Waits for `changed`.
+pub(crate) fn wait<'a, T>(changed: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    changed.wait(guard).unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Waits for `changed`, and says whether that took longer than `timeout`.
 pub(crate) fn wait_timeout<'a, T>(
     changed: &Condvar,

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::{getpid, getppid};
 use telexec_executor::{Command, OnDisconnect};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -15,10 +16,11 @@ use crate::containment::ContainmentContext;
 use crate::grant::Allowance;
 use crate::key::Keys;
 use crate::output::spool::Spool;
+use crate::process::keeper::Kept;
 use crate::recovery::{handover, leftovers};
 use crate::registry::Registry;
 use crate::spawn::resolve::Defaults;
-use crate::spawn::{DirectSpawner, Spawner};
+use crate::spawn::{DirectSpawner, KeeperSpawner, Spawner};
 use crate::state::disk::Disk;
 use crate::state::journal::Journal;
 use crate::state::own_directory;
@@ -38,6 +40,8 @@ pub(crate) const MAX_STARTS_PER_IDENTITY: usize = 16;
 pub(crate) struct Shared {
     pub(crate) defaults: Defaults,
     pub(crate) spawner: Box<dyn Spawner>,
+    /// What its keeper has, if there is one.
+    pub(crate) kept: Option<Arc<Kept>>,
     pub(crate) registry: Registry,
     pub(crate) keys: Keys,
     pub(crate) spool: Arc<Spool>,
@@ -81,6 +85,11 @@ impl Shared {
                 Ok(())
             }
         })??;
+        let kept = config.keeper.clone().map(Kept::new).transpose()?;
+        let spawner: Box<dyn Spawner> = match &kept {
+            Some(kept) => Box::new(KeeperSpawner::new(Arc::clone(kept))?),
+            None => Box::new(DirectSpawner::new()?),
+        };
         let cgroups = containment(&config)?;
         let registry = Registry::new(config.retention, config.max_executions_per_identity);
         let (state_dir, limits) = (config.state_dir.clone(), config.spool);
@@ -98,7 +107,8 @@ impl Shared {
         };
         Ok(Self {
             defaults: Defaults::new(&config),
-            spawner: Box::new(DirectSpawner::new()?),
+            spawner,
+            kept,
             registry,
             keys,
             journal: Arc::new(journal),
@@ -176,7 +186,9 @@ impl Shared {
 
 /// The containment that the configuration asks for, or the best that works here.
 fn containment(config: &LocalConfig) -> io::Result<Cgroups> {
-    let (cgroups, faults) = Cgroups::probe(config.containment, config.may_move);
+    let keeper = config.keeper.as_ref().and_then(|_| getppid());
+    let movable: Vec<_> = if config.may_move { keeper.into_iter().chain([getpid()]).collect() } else { Vec::new() };
+    let (cgroups, faults) = Cgroups::probe(config.containment, &movable);
     let kind = cgroups.kind();
     let required = match config.containment {
         Some(asked) => kind == asked,

@@ -1,14 +1,13 @@
 //! The start of one execution: from its command to a process that runs, or to nothing.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use telexec_executor::{Command, ExecutorError, OnDisconnect, SpawnError, SpawnStage};
-use tokio::io::unix::AsyncFd;
+use telexec_spawn::Credentials;
 use tokio::sync::oneshot;
 use tracing::warn;
 
@@ -16,9 +15,7 @@ use crate::cgroup::Leaf;
 use crate::containment::{ExecutionName, KillOnDrop};
 use crate::key::Key;
 use crate::output::transcript::MakeRoom;
-use crate::process::children::{Canceller, OwnChild};
-use crate::process::control;
-use crate::process::vfork::Credentials;
+use crate::process::own::{Canceller, End, OwnChild};
 use crate::registry::Record;
 use crate::shared::Shared;
 use crate::spawn::Child;
@@ -34,7 +31,7 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 /// A main process that runs.
 pub(crate) struct Main {
     pub(crate) pid: rustix::process::Pid,
-    pub(crate) pidfd: AsyncFd<OwnedFd>,
+    pub(crate) end: End,
     pub(crate) containment: KillOnDrop,
     pub(crate) started: Instant,
     /// What the OOM killer had ended in this process's own cgroup, if no other execution was there.
@@ -105,15 +102,15 @@ impl Starter<'_> {
         let oom_kills_before = self.shared.is_only_one().then(|| self.shared.cgroups.own_oom_kills()).flatten();
         let Spawned { child, started, containment, report, user, working_directory } =
             self.spawn(command, ends).await?;
-        let Child { pid, pidfd } = child;
-        let pidfd = match control::watch(pidfd) {
-            Ok(pidfd) => pidfd,
+        let Child { pid, end } = child;
+        let end = match end.watch() {
+            Ok(end) => end,
             Err(error) => {
                 end_now(containment).await;
                 return Err(prepare(error).into());
             }
         };
-        Ok(Main { pid, pidfd, containment, started, oom_kills_before, user, working_directory, report })
+        Ok(Main { pid, end, containment, started, oom_kills_before, user, working_directory, report })
     }
 
     /// Waits for its turn and for its process, no longer than the call lasts.
@@ -129,7 +126,7 @@ impl Starter<'_> {
         let shared = Arc::clone(self.shared);
         let (id, identity) = (self.record.id.clone(), self.record.identity().to_owned());
         let name = ExecutionName { id, key: shared.keys.next(), identity };
-        let own = OwnChild::expect();
+        let own = shared.spawner.expect();
         let child = own.canceller();
         let (answer, mut spawning) = oneshot::channel();
         // set by the first of the two: the thread that starts it, or the task that gives up waiting
@@ -296,6 +293,7 @@ mod tests {
     use std::sync::{Mutex, mpsc};
 
     use super::*;
+    use crate::process::children::DirectChild;
     use crate::shared::{MAX_STARTS, MAX_STARTS_PER_IDENTITY};
     use crate::spawn::{SpawnSpec, Spawner};
     use crate::{LocalConfig, LocalExecutor};
@@ -308,6 +306,10 @@ mod tests {
     }
 
     impl Spawner for Stuck {
+        fn expect(&self) -> OwnChild {
+            OwnChild::Direct(DirectChild::expect())
+        }
+
         fn spawn(&self, _: &SpawnSpec, _: CommandEnds, _: OwnChild) -> Result<(OwnChild, Child), SpawnError> {
             self.begun.send(()).unwrap();
             let _ = self.held.lock().unwrap().recv();

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::FutureExt;
 use telexec_executor::{Command, Descendants, ExecutorError, ExitCause, Exited, OutputStream, Signal, Started, Usage};
-use tokio::io::unix::AsyncFd;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -20,7 +19,8 @@ use crate::containment::KillOnDrop;
 use crate::grant::Allowance;
 use crate::observer::{MainProcess, Observers};
 use crate::output::pump::{Pump, Totals};
-use crate::process::control::{self, Ended, Status};
+use crate::process::control::{Ended, Status};
+use crate::process::own::End;
 use crate::registry::{Channels, Record};
 use crate::shared::Shared;
 use crate::start::{Main, NotStarted, Starter, prepare};
@@ -191,11 +191,11 @@ impl Supervisor {
         let mut forced = tokio::select! {
             biased;
             () = self.promote(main) => None,
-            () = control::ended(&main.pidfd) => None,
+            () = main.end.reached() => None,
             stop = self.stop(main.started) => Some(stop),
         };
         // it ended by itself before anything was done to it, and the runtime has not reported that yet
-        if forced.is_some() && control::exit_status(main.pid).is_ok() {
+        if forced.is_some() && main.end.status().is_ok() {
             forced = None;
         }
         // how it ended says whether that was the cause; its other processes are ended in any case
@@ -208,7 +208,7 @@ impl Supervisor {
         let mut ended_at = None;
         let left = {
             let main_ends = async {
-                control::ended(&main.pidfd).await;
+                main.end.reached().await;
                 ended_at = Some(Instant::now());
                 std::future::pending().await
             };
@@ -239,7 +239,7 @@ impl Supervisor {
 
     /// How it ended.
     async fn ending(&self, main: &Main, wall_time: Duration, survivors: u32) -> Ending {
-        let ended = ended(&main.pidfd, main.pid, survivors).await;
+        let ended = ended(&main.end, survivors).await;
         let cause = match (self.forced.get(), ended.status) {
             // SIGKILL leaves no code: it was faster
             (Some(ExitCause::Signaled), Status::Code(code)) => ExitCause::Exited(code),
@@ -470,12 +470,12 @@ async fn hang_up_again(containment: &KillOnDrop) -> u32 {
 }
 
 /// How the main process ended; unknown of one that runs on since it may not be signalled.
-async fn ended(pidfd: &AsyncFd<OwnedFd>, pid: rustix::process::Pid, survivors: u32) -> Ended {
+async fn ended(end: &End, survivors: u32) -> Ended {
     if survivors == 0 {
-        control::ended(pidfd).await;
+        end.reached().await;
     }
     for _ in 0..EXIT_STATUS_ATTEMPTS {
-        match control::exit_status(pid) {
+        match end.status() {
             // the kernel reports the end to a debugger first
             Err(error) if survivors == 0 && error.kind() == io::ErrorKind::WouldBlock => {
                 tokio::time::sleep(RETRY_DELAY).await

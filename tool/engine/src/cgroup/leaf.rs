@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use telexec_executor::Signal;
+use telexec_spawn::CgroupEntry;
 use tokio::io::Interest;
 
 use super::tree::{Directory, write_at};
 use crate::process::control;
 use crate::process::table::{self, Process};
-use crate::process::vfork::{self, CgroupEntry};
 use crate::wait::{RETRY_DELAY, is_transient};
 
 /// Where the processes of one execution are kept. Dropping it removes what holds no process.
@@ -67,7 +67,7 @@ impl Leaf {
     pub(crate) fn entry(&self) -> io::Result<CgroupEntry> {
         let mut entry = CgroupEntry::default();
         match &self.keeper {
-            Keeper::Unified(directory) if vfork::can_be_born_in_a_cgroup() => {
+            Keeper::Unified(directory) if telexec_spawn::can_be_born_in_a_cgroup() => {
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 entry.birthplace = Some(rustix::fs::open(directory.path(), flags, Mode::empty())?);
             }
@@ -276,14 +276,20 @@ mod tests {
     use super::*;
     use crate::ContainmentKind;
     use crate::cgroup::Cgroups;
-    use crate::process::children::OwnChild;
-    use crate::spawn::{DirectSpawner, SpawnSpec, Spawner};
+    use crate::process::own::{EndSource, OwnChild};
+    use crate::spawn::{Child, DirectSpawner, SpawnSpec, Spawner};
     use crate::streams::with_output_in_one_pipe;
     use telexec_executor::SpawnStage;
 
+    fn reap(own: OwnChild, child: Child) {
+        let EndSource::Pidfd(_, pidfd) = child.end else { panic!("it is this process's") };
+        control::wait_briefly(&pidfd);
+        own.reap();
+    }
+
     /// New cgroups of this kind, if they can be made here, and the engine's that hold them.
     fn leaf(kind: ContainmentKind) -> Option<(Cgroups, Leaf)> {
-        let (cgroups, faults) = Cgroups::probe(Some(kind), false);
+        let (cgroups, faults) = Cgroups::probe(Some(kind), &[]);
         if cgroups.kind() != kind {
             eprintln!("skipped: {kind} does not work here: {}", faults.join("; "));
             return None;
@@ -303,10 +309,11 @@ mod tests {
             ..SpawnSpec::default()
         };
         let (output, ends) = with_output_in_one_pipe();
-        let spawned = DirectSpawner::new().unwrap().spawn(&spec, ends, OwnChild::expect());
+        let spawner = DirectSpawner::new().unwrap();
+        let spawned = spawner.spawn(&spec, ends, spawner.expect());
         let (own, child) = spawned.map_err(|error| error.to_string()).unwrap();
         let text = io::read_to_string(output).unwrap();
-        own.reap_soon(&child.pidfd);
+        reap(own, child);
         text
     }
 
@@ -321,7 +328,7 @@ mod tests {
         for kind in [ContainmentKind::CgroupV2, ContainmentKind::CgroupV1] {
             let Some((_cgroups, leaf)) = leaf(kind) else { continue };
             let entry = leaf.entry().unwrap();
-            let is_born = kind == ContainmentKind::CgroupV2 && vfork::can_be_born_in_a_cgroup();
+            let is_born = kind == ContainmentKind::CgroupV2 && telexec_spawn::can_be_born_in_a_cgroup();
             // version 1 counts kills for want of memory elsewhere
             let joins = usize::from(!is_born) + leaf.controllers.len();
             assert_eq!((entry.birthplace.is_some(), entry.joins.len()), (is_born, joins));
@@ -363,10 +370,10 @@ mod tests {
                 ..SpawnSpec::default()
             };
             let (_output, ends) = with_output_in_one_pipe();
-            let spawned = spawner.spawn(&spec, ends, OwnChild::expect());
+            let spawned = spawner.spawn(&spec, ends, spawner.expect());
             let (own, child) = spawned.map_err(|error| error.to_string()).unwrap();
             let own_started = begin.elapsed();
-            own.reap_soon(&child.pidfd);
+            reap(own, child);
             if round >= 100 {
                 for (times, time) in times.iter_mut().zip([started, own_started, ended, begin.elapsed()]) {
                     times.push(time);
@@ -416,7 +423,8 @@ mod tests {
             drop(leaf);
             let spec =
                 SpawnSpec { working_directory: CString::new("/").unwrap(), cgroups: entry, ..SpawnSpec::default() };
-            let spawned = DirectSpawner::new().unwrap().spawn(&spec, with_output_in_one_pipe().1, OwnChild::expect());
+            let spawner = DirectSpawner::new().unwrap();
+            let spawned = spawner.spawn(&spec, with_output_in_one_pipe().1, spawner.expect());
             let error = spawned.err().expect("it has no cgroup");
             assert_eq!((error.stage, error.errno), expected, "{kind}");
         }

@@ -24,6 +24,7 @@ use crate::ContainmentKind;
 use crate::lock::lock;
 use crate::process::table::{self, Process};
 use crate::process::vfork;
+use rustix::process::Pid;
 use telexec_executor::{ExecutorError, ResourceLimits};
 
 /// The cgroups that one engine can use.
@@ -72,8 +73,9 @@ const TRIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Cgroups {
     /// Finds the best way to keep processes together, or tries the one that is asked for; and why better ones cannot be
-    /// used. With `may_move`, this process may be moved into a cgroup below its own if controllers need that.
-    pub(super) fn probe(asked: Option<ContainmentKind>, may_move: bool) -> (Self, Vec<String>) {
+    /// used. `movable` are those that may be moved into a cgroup below their own if controllers need that: this process, and its
+    /// keeper.
+    pub(super) fn probe(asked: Option<ContainmentKind>, movable: &[Pid]) -> (Self, Vec<String>) {
         let mut faults = Vec::new();
         let hierarchies = hierarchy::all().unwrap_or_else(|error| {
             faults.push(format!("cgroups cannot be found: {error}"));
@@ -83,7 +85,7 @@ impl Cgroups {
         let (version_1, freezer_fault) = version_1(&hierarchies);
         let mut this = Self { version_1, freezer_fault, ..Self::default() };
         if wants(ContainmentKind::CgroupV2) {
-            match unified(&hierarchies, may_move) {
+            match unified(&hierarchies, movable) {
                 Ok(unified) => (this.unified, this.kind) = (Some(unified), ContainmentKind::CgroupV2),
                 Err(fault) => faults.push(format!("cgroup-v2: {fault}")),
             }
@@ -232,13 +234,14 @@ fn version_1(hierarchies: &[Hierarchy]) -> (Vec<Version1>, Option<String>) {
 }
 
 /// The part of a version 2 hierarchy that a trial proves.
-fn unified(hierarchies: &[Hierarchy], may_move: bool) -> Result<Unified, String> {
+fn unified(hierarchies: &[Hierarchy], movable: &[Pid]) -> Result<Unified, String> {
     let mut faults = Vec::new();
     for hierarchy in hierarchies.iter().filter(|hierarchy| hierarchy.unified) {
         for base in bases(&hierarchy.own) {
             // where a manager has not given it away, this process stays where that has put it
             let given = || is_delegated(&base) || hierarchy.is_top();
-            match unified_in(&base, may_move && base == hierarchy.own && given()) {
+            let may_move = base == hierarchy.own && given();
+            match unified_in(&base, if may_move { movable } else { &[] }) {
                 Ok(unified) => return Ok(unified),
                 Err(fault) => faults.push(format!("{}: {fault}", base.display())),
             }
@@ -270,26 +273,26 @@ fn is_delegated(cgroup: &Path) -> bool {
     marked || (uid != 0 && fs::metadata(cgroup).is_ok_and(|metadata| metadata.uid() == uid))
 }
 
-fn unified_in(base: &Path, may_move: bool) -> Result<Unified, String> {
+fn unified_in(base: &Path, movable: &[Pid]) -> Result<Unified, String> {
     let text = |error: io::Error| error.to_string();
     let tree = Tree::new(base).map_err(text)?;
     let leaf = |tree: &Tree| Ok(Leaf { keeper: Keeper::Unified(tree.add_leaf()?), controllers: Vec::new(), oom: None });
     try_out(leaf(&tree).map_err(text)?)?;
-    let controllers = share_out(base, &tree, may_move);
+    let controllers = share_out(base, &tree, movable);
     // once more, with the controllers
     try_out(leaf(&tree).map_err(text)?)?;
     Ok(Unified { tree, controllers, spare: Mutex::default() })
 }
 
 /// Gives the leaves of `tree`, which is below `base`, all controllers that can be had; returns those that they have.
-fn share_out(base: &Path, tree: &Tree, may_move: bool) -> Vec<String> {
+fn share_out(base: &Path, tree: &Tree, movable: &[Pid]) -> Vec<String> {
     let mut moved = false;
     let mut enable = |controller: &str| {
         let value = format!("+{controller}");
         let enabled = match tree::write(base, SUBTREE, &value) {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && may_move && !moved => {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && !movable.is_empty() && !moved => {
                 moved = true;
-                make_room(base).and_then(|()| tree::write(base, SUBTREE, &value))
+                make_room(base, movable).and_then(|()| tree::write(base, SUBTREE, &value))
             }
             result => result,
         };
@@ -302,13 +305,14 @@ fn share_out(base: &Path, tree: &Tree, may_move: bool) -> Vec<String> {
     wanted.filter(|controller| enable(controller)).map(str::to_owned).collect()
 }
 
-/// Moves this process into a cgroup below its own: one with processes cannot share out its controllers.
-fn make_room(base: &Path) -> io::Result<()> {
+/// Moves processes into a cgroup below their own: one with processes cannot share out its controllers.
+fn make_room(base: &Path, movable: &[Pid]) -> io::Result<()> {
     let room = base.join("agent");
     match fs::create_dir(&room) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => tree::write(&room, "cgroup.procs", "0"),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
     }
+    movable.iter().try_for_each(|pid| tree::write(&room, "cgroup.procs", &pid.as_raw_nonzero().to_string()))
 }
 
 /// Thaws processes that are frozen in a cgroup of version 1 which they or others chose: SIGKILL takes effect only after

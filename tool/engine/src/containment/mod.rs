@@ -26,7 +26,7 @@ pub(crate) use self::members::{ContainmentContext, ExecutionName};
 use self::members::{Done, ExecutionProcesses, Sweep};
 use crate::cgroup::{self, Leaf};
 use crate::lock::lock;
-use crate::process::children::OwnChild;
+use crate::process::own::OwnChild;
 use crate::process::table::{Process, all_ended};
 use crate::state::journal::{Journal, Note};
 use crate::wait::RETRY_DELAY;
@@ -255,6 +255,7 @@ impl Containment {
 
     /// It may outlive its call, and the engine if that crashes.
     pub(crate) fn spare(&self, note: Note) {
+        lock(&self.inner.held).iter().for_each(OwnChild::outlives);
         *lock(&self.inner.note) = Some(note);
     }
 

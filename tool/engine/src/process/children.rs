@@ -11,12 +11,13 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{control, table};
 use crate::lock::lock;
+use telexec_spawn::exit;
 
 /// Of all engines of this process, since a process has one set of children.
 static OWN: LazyLock<Mutex<HashMap<u64, Arc<ChildState>>>> = LazyLock::new(Mutex::default);
 static NEXT: AtomicU64 = AtomicU64::new(0);
 /// Those that have ended and cannot be reaped yet: the kernel reports such an end to a debugger first, see ptrace(2).
-static LATER: Mutex<Vec<OwnChild>> = Mutex::new(Vec::new());
+static LATER: Mutex<Vec<DirectChild>> = Mutex::new(Vec::new());
 
 /// What is known of a child.
 #[derive(Default)]
@@ -26,14 +27,14 @@ struct ChildState {
     unwanted: AtomicBool,
 }
 
-/// A child of the engine, from before it exists until it is reaped. Dropping it gives the child up: it is a stranger
+/// A child of this process, from before it exists until it is reaped. Dropping it gives the child up: it is a stranger
 /// then.
-pub(crate) struct OwnChild {
+pub(crate) struct DirectChild {
     key: u64,
     state: Arc<ChildState>,
 }
 
-impl OwnChild {
+impl DirectChild {
     /// A child that is about to be made.
     pub(crate) fn expect() -> Self {
         let (key, state) = (NEXT.fetch_add(1, Ordering::Relaxed), Arc::new(ChildState::default()));
@@ -46,14 +47,19 @@ impl OwnChild {
         &self.state.pid
     }
 
+    /// It was made.
+    pub(crate) fn made(&self, pid: Pid) {
+        self.state.pid.store(pid.as_raw_nonzero().get(), Ordering::Release);
+    }
+
     /// It is not to be made any more.
     pub(crate) fn is_unwanted(&self) -> bool {
         self.state.unwanted.load(Ordering::Acquire)
     }
 
     /// Ends it from elsewhere while it is being made.
-    pub(crate) fn canceller(&self) -> Canceller {
-        Canceller { key: self.key, state: Arc::clone(&self.state) }
+    pub(crate) fn canceller(&self) -> DirectCanceller {
+        DirectCanceller { key: self.key, state: Arc::clone(&self.state) }
     }
 
     /// Takes the child, which has ended, from the process table: now, or as soon as that can be done.
@@ -70,11 +76,11 @@ impl OwnChild {
     }
 
     fn is_reaped(&self) -> bool {
-        // its id may be given to a stranger as soon as it is reaped: see `Canceller::cancel`
+        // its id may be given to a stranger as soon as it is reaped: see `DirectCanceller::cancel`
         let mut own = lock(&OWN);
         let reaped = match Pid::from_raw(self.state.pid.load(Ordering::Acquire)) {
             // it fails only if someone else has reaped it
-            Some(pid) => control::reap(pid).unwrap_or(true),
+            Some(pid) => exit::reap(pid).unwrap_or(true),
             None => true,
         };
         if reaped {
@@ -84,19 +90,19 @@ impl OwnChild {
     }
 }
 
-impl Drop for OwnChild {
+impl Drop for DirectChild {
     fn drop(&mut self) {
         lock(&OWN).remove(&self.key);
     }
 }
 
 /// Ends a child that may be held up on its way to its program.
-pub(crate) struct Canceller {
+pub(crate) struct DirectCanceller {
     key: u64,
     state: Arc<ChildState>,
 }
 
-impl Canceller {
+impl DirectCanceller {
     /// Keeps the child from being made, or kills it. One that is just being made may get away: repeat this until the
     /// start has returned.
     pub(crate) fn cancel(&self) {
@@ -114,11 +120,11 @@ impl Canceller {
 /// Takes ended strangers from the process table. False: an own child that has ended and is not reaped hides more.
 pub(crate) fn reap_strangers() -> bool {
     lock(&LATER).retain(|child| !child.is_reaped());
-    while let Ok(Some(pid)) = control::any_ended() {
+    while let Ok(Some(pid)) = exit::any_ended() {
         if is_own(pid) {
             return false;
         }
-        let _ = control::reap(pid);
+        let _ = exit::reap(pid);
     }
     true
 }
@@ -132,7 +138,7 @@ pub(crate) fn reap_hidden_strangers() -> io::Result<()> {
     for pid in table::listed()? {
         let ended = table::read(pid)?.is_some_and(|process| process.parent == this && process.zombie);
         if let Some(pid) = Pid::from_raw(pid).filter(|pid| ended && !is_own(*pid)) {
-            let _ = control::reap(pid);
+            let _ = exit::reap(pid);
         }
     }
     Ok(())

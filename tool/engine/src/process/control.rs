@@ -11,6 +11,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use telexec_executor::Signal;
+use telexec_spawn::exit::{self, Exit};
 
 /// How a child ended and what it used.
 #[derive(Clone, Debug)]
@@ -61,50 +62,26 @@ pub(crate) async fn ended(pidfd: &AsyncFd<OwnedFd>) {
     }
 }
 
-/// How the ended child ended; it stays in the process table, so its id stays its own. See waitid(2).
+/// How the ended child ended; it stays in the process table, so its id stays its own.
 ///
 /// # Errors
-/// `WouldBlock` if it has not ended, or a debugger has not seen its end; ECHILD if someone else in this process has reaped it.
+/// As [`exit::status`].
 pub(crate) fn exit_status(pid: Pid) -> io::Result<Ended> {
-    // SAFETY: both are plain data, for which zeroes are a value.
-    let (mut info, mut usage): (libc::siginfo_t, libc::rusage) = unsafe { std::mem::zeroed() };
-    let options = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
-    // SAFETY: both pointers are valid and exclusive for the call; the system call, unlike the C function, has the fifth
-    // argument.
-    let result = unsafe {
-        let pid = pid.as_raw_nonzero().get();
-        libc::syscall(libc::SYS_waitid, libc::P_PID, pid, &raw mut info, options, &raw mut usage)
-    };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: waitid filled in the fields of a child's state, or left them zero.
-    let (child, status) = unsafe { (info.si_pid(), info.si_status()) };
-    if child == 0 {
-        return Err(io::ErrorKind::WouldBlock.into());
-    }
-    Ok(Ended {
-        status: match info.si_code {
-            libc::CLD_EXITED => Status::Code(u8::try_from(status).unwrap_or(u8::MAX)),
-            _ => Status::Signal(Signal::from_number(status)),
-        },
-        core_dumped: info.si_code == libc::CLD_DUMPED,
-        user_time: duration(usage.ru_utime),
-        system_time: duration(usage.ru_stime),
-        max_rss_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0).saturating_mul(1024),
-    })
+    exit::status(pid).map(Ended::from)
 }
 
-/// Takes the child from the process table. False: it has not ended, or a debugger has not seen its end. See waitpid(2).
-///
-/// # Errors
-/// ECHILD if someone else in this process has reaped it.
-pub(crate) fn reap(pid: Pid) -> io::Result<bool> {
-    // SAFETY: a null status is allowed.
-    match unsafe { libc::waitpid(pid.as_raw_nonzero().get(), std::ptr::null_mut(), libc::WNOHANG) } {
-        0 => Ok(false),
-        reaped if reaped > 0 => Ok(true),
-        _ => Err(io::Error::last_os_error()),
+impl From<Exit> for Ended {
+    fn from(exit: Exit) -> Self {
+        Self {
+            status: match exit.exited {
+                true => Status::Code(u8::try_from(exit.status).unwrap_or(u8::MAX)),
+                false => Status::Signal(Signal::from_number(exit.status)),
+            },
+            core_dumped: exit.core_dumped,
+            user_time: exit.user_time,
+            system_time: exit.system_time,
+            max_rss_bytes: exit.max_rss_bytes,
+        }
     }
 }
 
@@ -115,38 +92,10 @@ pub(crate) fn wait_briefly(pidfd: &OwnedFd) {
     let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&limit));
 }
 
-/// A child of this process that has ended and was not reaped, no matter what started it.
-///
-/// # Errors
-/// ECHILD if it has no children at all.
-pub(crate) fn any_ended() -> io::Result<Option<Pid>> {
-    // SAFETY: plain data, for which zeroes are a value.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let options = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
-    // SAFETY: the pointer is valid and exclusive for the call.
-    match unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, options) } {
-        // SAFETY: waitid filled in the fields of a child's state, or left them zero.
-        0 => Ok(Pid::from_raw(unsafe { info.si_pid() })),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 /// Sends SIGTERM to all processes that this one may signal, but for itself and the first one. See kill(2).
 pub(crate) fn ask_all_to_end() {
     // SAFETY: no pointers are passed.
     unsafe { libc::kill(-1, libc::SIGTERM) };
-}
-
-/// Makes this process the one that orphans among its descendants are given to. See PR_SET_CHILD_SUBREAPER, prctl(2).
-///
-/// # Errors
-/// None are known.
-pub(crate) fn adopt_orphans() -> io::Result<()> {
-    // SAFETY: sets one attribute of this process.
-    match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 /// Sends a signal to exactly this process. See pidfd_send_signal(2).
@@ -170,9 +119,4 @@ pub(crate) fn try_to_signal(pidfd: &OwnedFd) -> io::Result<()> {
     // SAFETY: a system call on a valid descriptor; signal 0 is not sent.
     let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), 0, no_info, 0) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-fn duration(time: libc::timeval) -> Duration {
-    Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0))
-        + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
 }

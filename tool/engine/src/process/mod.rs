@@ -3,9 +3,10 @@
 pub(crate) mod children;
 pub(crate) mod control;
 pub(crate) mod environ;
+pub(crate) mod keeper;
+pub(crate) mod own;
 pub(crate) mod reaper;
 pub(crate) mod requirements;
-pub(crate) mod rlimits;
 pub(crate) mod scanner;
 pub(crate) mod table;
 pub(crate) mod vfork;

@@ -8,6 +8,7 @@ use rustix::process::{Pid, getpid};
 
 use super::{children, control};
 use crate::wait::RETRY_DELAY;
+use telexec_spawn::exit;
 
 /// Reaps the orphans that are given to this process. For programs that are agents and nothing else: every child that
 /// was not started by a [`LocalExecutor`](crate::LocalExecutor) is taken for an orphan.
@@ -28,7 +29,7 @@ impl Reaper {
     /// # Errors
     /// The kernel is older than that.
     pub fn new() -> io::Result<Self> {
-        control::adopt_orphans()?;
+        exit::adopt_orphans()?;
         Ok(Self { hidden: AtomicU32::new(0) })
     }
 
@@ -73,6 +74,6 @@ impl Reaper {
     /// Every process that has lost its parent is a child of the first one.
     fn is_alone(&self) -> bool {
         let _ = self.reap();
-        control::any_ended().is_err()
+        exit::any_ended().is_err()
     }
 }

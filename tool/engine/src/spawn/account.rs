@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::unistd::{Uid, User, geteuid, getgrouplist};
 use telexec_executor::{SpawnError, SpawnStage};
-
-use crate::process::vfork::Credentials;
+use telexec_spawn::Credentials;
 
 /// A user that commands run as.
 #[derive(Clone, Debug)]

@@ -4,16 +4,21 @@ pub(crate) mod account;
 pub(crate) mod resolve;
 pub(crate) mod working_directory;
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use telexec_executor::{SpawnError, SpawnStage};
+use telexec_keeper::wire::Start;
+use telexec_spawn::{CgroupEntry, Credentials, Image, Step, rlimits};
 
-use crate::process::children::OwnChild;
-use crate::process::rlimits;
-use crate::process::vfork::{self, CgroupEntry, Credentials, Image};
+use crate::process::children::DirectChild;
+use crate::process::keeper::Kept;
+use crate::process::own::{EndSource, KeptHandle, OwnChild};
+use crate::process::vfork;
 use crate::streams::{CommandEnds, above_standard_streams};
 
 /// Everything a process is made from; nothing is left to look up.
@@ -30,20 +35,26 @@ pub(crate) struct SpawnSpec {
     pub(crate) credentials: Option<Credentials>,
     /// The cgroups that it starts in.
     pub(crate) cgroups: CgroupEntry,
-    /// The step that is to fail.
-    #[cfg(test)]
-    pub(crate) fault: Option<SpawnStage>,
+    /// The step that is to fail, in tests.
+    pub(crate) fault: Option<Step>,
 }
 
 /// A process that runs the program. Dropping it does not end or reap the process.
 pub(crate) struct Child {
     pub(crate) pid: rustix::process::Pid,
-    pub(crate) pidfd: OwnedFd,
+    pub(crate) end: EndSource,
 }
 
 /// Starts processes, with these ends of their streams. Blocks until the program runs or could not be started; then
-/// nothing of it is left. `own` is made before the child, so that others can cancel it.
+/// nothing of it is left.
 pub(crate) trait Spawner: Send + Sync {
+    /// The child that is to be made next: it is there before that, so that others can cancel it.
+    fn expect(&self) -> OwnChild;
+
+    /// Makes it.
+    ///
+    /// # Errors
+    /// The step that failed; nothing of it is left.
     fn spawn(&self, spec: &SpawnSpec, ends: CommandEnds, own: OwnChild) -> Result<(OwnChild, Child), SpawnError>;
 }
 
@@ -67,10 +78,16 @@ impl DirectSpawner {
 }
 
 impl Spawner for DirectSpawner {
+    fn expect(&self) -> OwnChild {
+        OwnChild::Direct(DirectChild::expect())
+    }
+
     fn spawn(&self, spec: &SpawnSpec, ends: CommandEnds, own: OwnChild) -> Result<(OwnChild, Child), SpawnError> {
+        let OwnChild::Direct(own) = own else { return Err(error(spec, SpawnStage::Clone, Errno::INVAL)) };
         spec.credentials.iter().for_each(|user| ends.give(user));
         let image = Image {
             candidates: &spec.candidates,
+            executable: None,
             argv: &spec.argv,
             environment: &spec.environment,
             working_directory: &spec.working_directory,
@@ -79,7 +96,6 @@ impl Spawner for DirectSpawner {
             cgroups: &spec.cgroups,
             rlimits: &self.rlimits,
             credentials: spec.credentials.as_ref(),
-            #[cfg(test)]
             fault: spec.fault,
         };
         let (own, pid, pidfd) = vfork::spawn(&image, own).map_err(|(stage, errno)| error(spec, stage, errno))?;
@@ -87,7 +103,59 @@ impl Spawner for DirectSpawner {
             // as far as this process may, as the other steps that the child takes itself
             let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "0");
         }
-        Ok((own, Child { pid, pidfd }))
+        Ok((OwnChild::Direct(own), Child { pid, end: EndSource::Pidfd(pid, pidfd) }))
+    }
+}
+
+/// Has a keeper start processes, as children of its own.
+pub(crate) struct KeeperSpawner {
+    kept: Arc<Kept>,
+    /// What [`THIS_PROGRAM`] is here: in the keeper it is another one.
+    this: OwnedFd,
+}
+
+const THIS_PROGRAM: &CStr = c"/proc/self/exe";
+
+impl KeeperSpawner {
+    /// # Errors
+    /// This program cannot be opened.
+    pub(crate) fn new(kept: Arc<Kept>) -> std::io::Result<Self> {
+        let this = rustix::fs::open(THIS_PROGRAM, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { kept, this })
+    }
+}
+
+impl Spawner for KeeperSpawner {
+    fn expect(&self) -> OwnChild {
+        OwnChild::Kept(KeptHandle::expect(&self.kept))
+    }
+
+    fn spawn(&self, spec: &SpawnSpec, ends: CommandEnds, own: OwnChild) -> Result<(OwnChild, Child), SpawnError> {
+        let OwnChild::Kept(own) = own else { return Err(error(spec, SpawnStage::Clone, Errno::INVAL)) };
+        spec.credentials.iter().for_each(|user| ends.give(user));
+        let CgroupEntry { birthplace, joins } = &spec.cgroups;
+        let streams = ends.all();
+        let executable =
+            matches!(&spec.candidates[..], [only] if only.as_c_str() == THIS_PROGRAM).then_some(&self.this);
+        let start = Start {
+            terminal: matches!(ends, CommandEnds::Terminal(_)),
+            stdin: streams.len() == 3,
+            birthplace: birthplace.is_some(),
+            joins: u8::try_from(joins.len()).unwrap_or(u8::MAX),
+            executable: executable.is_some(),
+            credentials: spec.credentials.clone(),
+            candidates: spec.candidates.clone(),
+            argv: spec.argv.clone(),
+            environment: spec.environment.clone(),
+            working_directory: spec.working_directory.clone(),
+            ..Start::default()
+        };
+        let descriptors = streams.into_iter().chain(birthplace).chain(executable).chain(joins);
+        let descriptors: Vec<_> = descriptors.map(AsFd::as_fd).collect();
+        let started = self.kept.start(own.child(), start, &descriptors);
+        let pid = started.map_err(|(step, errno)| error(spec, vfork::stage(step), errno))?;
+        let end = EndSource::Kept(Arc::clone(own.child()));
+        Ok((OwnChild::Kept(own), Child { pid, end }))
     }
 }
 
@@ -124,18 +192,24 @@ mod tests {
     use crate::streams::with_output_in_one_pipe;
     use crate::{start, streams};
 
+    fn reap(own: OwnChild, child: Child) {
+        let EndSource::Pidfd(_, pidfd) = child.end else { panic!("it is this process's") };
+        control::wait_briefly(&pidfd);
+        own.reap();
+    }
+
     /// The steps that a child takes.
-    const STEPS: [SpawnStage; 10] = [
-        SpawnStage::Setsid,
-        SpawnStage::Cgroup,
-        SpawnStage::Rlimit,
-        SpawnStage::Dup,
-        SpawnStage::CloseRange,
-        SpawnStage::Setgroups,
-        SpawnStage::Setgid,
-        SpawnStage::Setuid,
-        SpawnStage::Chdir,
-        SpawnStage::Exec,
+    const STEPS: [Step; 10] = [
+        Step::Setsid,
+        Step::Cgroup,
+        Step::Rlimit,
+        Step::Dup,
+        Step::CloseRange,
+        Step::Setgroups,
+        Step::Setgid,
+        Step::Setuid,
+        Step::Chdir,
+        Step::Exec,
     ];
 
     /// Runs a test in a process of its own, where no other test opens files, has children or changes its attributes.
@@ -175,11 +249,12 @@ mod tests {
     /// All that a process can leave behind: descriptors, children (also ended ones), and what is known of them.
     fn traces() -> (usize, bool, usize) {
         let files = std::fs::read_dir("/proc/self/fd").unwrap().count();
-        (files, control::any_ended().is_ok(), children::known())
+        (files, telexec_spawn::exit::any_ended().is_ok(), children::known())
     }
 
     fn failed(spec: &SpawnSpec) -> (SpawnStage, i32) {
-        let spawned = DirectSpawner::new().unwrap().spawn(spec, with_output_in_one_pipe().1, OwnChild::expect());
+        let spawner = DirectSpawner::new().unwrap();
+        let spawned = spawner.spawn(spec, with_output_in_one_pipe().1, spawner.expect());
         let error = spawned.err().expect("it does not start");
         (error.stage, error.errno)
     }
@@ -187,10 +262,11 @@ mod tests {
     /// What the program writes. It is waited for and reaped.
     fn output(spec: &SpawnSpec) -> String {
         let (stdout, ends) = with_output_in_one_pipe();
-        let spawned = DirectSpawner::new().unwrap().spawn(spec, ends, OwnChild::expect());
+        let spawner = DirectSpawner::new().unwrap();
+        let spawned = spawner.spawn(spec, ends, spawner.expect());
         let (own, child) = spawned.map_err(|error| error.to_string()).unwrap();
         let text = std::io::read_to_string(stdout).unwrap();
-        own.reap_soon(&child.pidfd);
+        reap(own, child);
         text
     }
 
@@ -205,8 +281,8 @@ mod tests {
             for user in users() {
                 for stage in STEPS {
                     let spec = SpawnSpec { fault: Some(stage), credentials: user.clone(), ..shell(&text) };
-                    assert_eq!(failed(&spec), (stage, libc::EIO), "{user:?}");
-                    assert_eq!(traces(), before, "{stage}, {user:?}");
+                    assert_eq!(failed(&spec), (vfork::stage(stage), libc::EIO), "{user:?}");
+                    assert_eq!(traces(), before, "{stage:?}, {user:?}");
                 }
             }
             assert!(!ran.exists());
@@ -225,7 +301,7 @@ mod tests {
             assert_eq!(failed(&spec), (SpawnStage::Cgroup, libc::ENOSPC));
             assert_eq!(traces(), before);
             let spec = SpawnSpec { cgroups: no_cgroup, ..shell("true") };
-            let errno = if vfork::can_be_born_in_a_cgroup() { libc::EBADF } else { libc::ENOSYS };
+            let errno = if telexec_spawn::can_be_born_in_a_cgroup() { libc::EBADF } else { libc::ENOSYS };
             assert_eq!(failed(&spec), (SpawnStage::Clone, errno));
             assert_eq!(traces(), before);
             let spec = SpawnSpec { working_directory: c"/no/such/directory".into(), ..shell("true") };
@@ -243,7 +319,7 @@ mod tests {
             let command = telexec_executor::Command::argv(["true"]).accepts_input(true).build().unwrap();
             let start = || {
                 let (_ends, ends) = streams::open(&command, None).map_err(start::prepare)?;
-                spawner.spawn(&shell("true"), ends, OwnChild::expect())
+                spawner.spawn(&shell("true"), ends, spawner.expect())
             };
             let (before, limit) = (traces(), getrlimit(Resource::Nofile));
             let mut stages = Vec::new();
@@ -253,7 +329,7 @@ mod tests {
                 setrlimit(Resource::Nofile, limit).unwrap();
                 match spawned {
                     Ok((own, child)) => {
-                        own.reap_soon(&child.pidfd);
+                        reap(own, child);
                         break;
                     }
                     Err(error) => {
@@ -307,7 +383,7 @@ mod tests {
                     scope.spawn(|| {
                         for _ in 0..20 {
                             assert_eq!(output(&spec(None)), "65534\n");
-                            failed(&spec(Some(SpawnStage::Exec)));
+                            failed(&spec(Some(Step::Exec)));
                         }
                     });
                 }

@@ -8,9 +8,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use telexec_executor::ExecutionId;
+use telexec_spawn::Credentials;
 
 use crate::key::Key;
-use crate::process::vfork::Credentials;
 use crate::state::disk::Disk;
 use crate::state::{REPORT_PREFIX, TEMPORARY_PREFIX, own_directory};
 

@@ -12,11 +12,11 @@ use rustix::fs::{Gid, Uid, fchown};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::pipe::{PipeFlags, pipe_with};
 use telexec_executor::{Command, TerminalSize};
+use telexec_spawn::Credentials;
 
 use self::input::Sink;
 use self::source::Source;
 use self::terminal::Terminal;
-use crate::process::vfork::Credentials;
 
 /// This side's ends.
 pub(crate) struct Ends {
@@ -95,6 +95,14 @@ impl CommandEnds {
                 }
             }
             Self::Terminal(end) => terminal::give(end, user),
+        }
+    }
+
+    /// A terminal; or standard input, if there is one, output and error.
+    pub(crate) fn all(&self) -> Vec<&OwnedFd> {
+        match self {
+            Self::Pipes { stdin, stdout, stderr } => stdin.iter().chain([stdout, stderr]).collect(),
+            Self::Terminal(end) => vec![end],
         }
     }
 

@@ -9,12 +9,12 @@ use rustix::io::Errno;
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{SpecialCodeIndex, Winsize, tcgetattr, tcsetwinsize};
 use telexec_executor::TerminalSize;
+use telexec_spawn::Credentials;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::lock::lock;
 use crate::process::control;
-use crate::process::vfork::Credentials;
 
 /// Both ends of a new terminal: this side's, and the command's.
 ///

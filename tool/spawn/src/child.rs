@@ -1,5 +1,5 @@
-//! What runs in the child, in the memory of this process: it calls nothing but thin wrappers of system calls. No
-//! allocation, no lock, no panic, no destructor.
+//! What runs in the child, in the memory of its parent or in a copy of that: it calls nothing but thin wrappers of system
+//! calls. No allocation, no lock, no panic, no destructor.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -7,13 +7,13 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use libc::{c_char, c_int, c_long, c_void};
-use telexec_executor::SpawnStage;
 
-use crate::process::rlimits;
+use crate::{Step, rlimits};
 
 /// The kernel's signal set.
 const SIGNAL_SET_BYTES: usize = 8;
-/// What parent and child share while the parent waits. The child only reads, but for `pid` and `failure`.
+
+/// What the parent passes to the child. If they share memory, the child only reads, but for `pid` and `failure`.
 pub(super) struct SharedWithChild {
     pub(super) candidates: *const *const c_char,
     pub(super) argv: *const *const c_char,
@@ -25,13 +25,17 @@ pub(super) struct SharedWithChild {
     pub(super) join_count: usize,
     pub(super) rlimits: *const libc::rlimit64,
     pub(super) credentials: *const Ids,
+    /// Null: it is not noted.
     pub(super) pid: *const AtomicI32,
-    #[cfg(test)]
-    pub(super) fault: Option<SpawnStage>,
-    pub(super) failure: Option<(SpawnStage, c_int)>,
+    pub(super) fault: Option<Step>,
+    /// Where a failure is written to; negative: nowhere, since the parent reads it here.
+    pub(super) report: RawFd,
+    /// Run in place of the candidates, if it is not negative.
+    pub(super) executable: RawFd,
+    pub(super) failure: Option<(Step, c_int)>,
 }
 
-/// [`Credentials`], as the child reads them.
+/// [`Credentials`](crate::Credentials), as the child reads them.
 pub(super) struct Ids {
     pub(super) uid: u32,
     pub(super) gid: u32,
@@ -40,57 +44,83 @@ pub(super) struct Ids {
 }
 
 /// The steps of becoming the program, in their order.
-const STEPS: [(SpawnStage, Step); 10] = [
-    (SpawnStage::Setsid, new_session),
-    (SpawnStage::Cgroup, enter_cgroups),
-    (SpawnStage::Rlimit, default_rlimits),
-    (SpawnStage::Dup, connect_streams),
-    (SpawnStage::CloseRange, close_other_files),
-    (SpawnStage::Setgroups, set_groups),
-    (SpawnStage::Setgid, set_gid),
-    (SpawnStage::Setuid, set_uid),
+const STEPS: [(Step, Action); 10] = [
+    (Step::Setsid, new_session),
+    (Step::Cgroup, enter_cgroups),
+    (Step::Rlimit, default_rlimits),
+    (Step::Dup, connect_streams),
+    (Step::CloseRange, close_other_files),
+    (Step::Setgroups, set_groups),
+    (Step::Setgid, set_gid),
+    (Step::Setuid, set_uid),
     // as its user, and after close_range: /proc/self/fd/N must not lead anywhere
-    (SpawnStage::Chdir, change_directory),
-    (SpawnStage::Exec, execute),
+    (Step::Chdir, change_directory),
+    (Step::Exec, execute),
 ];
 
 /// One step, or the error number that it failed with.
 ///
 /// # Safety
-/// Only in a child of [`clone_and_wait`](super::clone::clone_and_wait), with what its parent passed to it.
-type Step = unsafe fn(&SharedWithChild) -> Result<(), c_int>;
+/// Only in a child that [`clone_and_wait`](super::clone::clone_and_wait) or [`fork`](super::clone::fork) has made, with what
+/// its parent passed to it.
+type Action = unsafe fn(&mut SharedWithChild) -> Result<(), c_int>;
 
 /// Becomes the program, or notes why not and ends.
 pub(super) extern "C" fn become_program(argument: *mut c_void) -> c_int {
-    // SAFETY: the parent passed a pointer to its `SharedWithChild`, and waits: this is the only reference in use.
+    // SAFETY: the parent passed a pointer to its `SharedWithChild`, and waits if this is its memory: this is the only
+    // reference in use.
     let shared = unsafe { &mut *argument.cast::<SharedWithChild>() };
     // SAFETY: the parent keeps what it points to until this child has left its memory.
     unsafe { note_pid(shared.pid) };
-    for (stage, step) in STEPS {
-        #[cfg(test)]
-        if shared.fault == Some(stage) {
-            shared.failure = Some((stage, libc::EIO));
+    for (step, action) in STEPS {
+        if shared.fault == Some(step) {
+            shared.failure = Some((step, libc::EIO));
             break;
         }
         // SAFETY: this is such a child.
-        if let Err(errno) = unsafe { step(shared) } {
-            shared.failure = Some((stage, errno));
+        if let Err(errno) = unsafe { action(shared) } {
+            shared.failure = Some((step, errno));
             break;
         }
     }
+    // SAFETY: this is such a child.
+    unsafe { report(shared) };
     // SAFETY: ends this process only, without running anything of the parent's.
     unsafe { libc::_exit(127) }
 }
 
 /// # Safety
-/// `pid` is valid.
+/// `pid` is null or valid.
 unsafe fn note_pid(pid: *const AtomicI32) {
     // SAFETY: no pointers are passed, and the caller guarantees `pid`.
-    unsafe { (*pid).store(libc::getpid(), Ordering::Release) };
+    unsafe {
+        if let Some(pid) = pid.as_ref() {
+            pid.store(libc::getpid(), Ordering::Release);
+        }
+    }
+}
+
+/// Tells a parent that does not share this memory.
+///
+/// # Safety
+/// As [`Action`].
+unsafe fn report(shared: &SharedWithChild) {
+    if let (Some((step, errno)), 0..) = (shared.failure, shared.report) {
+        let message = report_message(step, errno);
+        // SAFETY: the message is as long as it says.
+        unsafe { libc::write(shared.report, message.as_ptr().cast(), message.len()) };
+    }
+}
+
+pub(super) const REPORT_BYTES: usize = 5;
+
+fn report_message(step: Step, errno: c_int) -> [u8; REPORT_BYTES] {
+    let [a, b, c, d] = errno.to_le_bytes();
+    [step as u8, a, b, c, d]
 }
 
 /// A session of its own, and what belongs to its start: umask, default priorities.
-unsafe fn new_session(_: &SharedWithChild) -> Result<(), c_int> {
+unsafe fn new_session(_: &mut SharedWithChild) -> Result<(), c_int> {
     // SAFETY: system calls on this process's own state, with valid pointers.
     unsafe {
         check(libc::setsid().into())?;
@@ -119,7 +149,7 @@ unsafe fn write_file(path: *const c_char, text: &[u8]) {
     }
 }
 
-unsafe fn enter_cgroups(shared: &SharedWithChild) -> Result<(), c_int> {
+unsafe fn enter_cgroups(shared: &mut SharedWithChild) -> Result<(), c_int> {
     // SAFETY: the parent passed so many numbers.
     unsafe { join_all(shared.joins, shared.join_count) }
 }
@@ -135,7 +165,7 @@ unsafe fn join_all(joins: *const RawFd, count: usize) -> Result<(), c_int> {
 }
 
 /// Where this process may not raise a limit, it stays as low as it is.
-unsafe fn default_rlimits(shared: &SharedWithChild) -> Result<(), c_int> {
+unsafe fn default_rlimits(shared: &mut SharedWithChild) -> Result<(), c_int> {
     for kind in 0..rlimits::KINDS {
         // SAFETY: there are so many of them; the pointers are valid for the calls.
         unsafe {
@@ -153,7 +183,7 @@ unsafe fn default_rlimits(shared: &SharedWithChild) -> Result<(), c_int> {
     Ok(())
 }
 
-unsafe fn connect_streams(shared: &SharedWithChild) -> Result<(), c_int> {
+unsafe fn connect_streams(shared: &mut SharedWithChild) -> Result<(), c_int> {
     for (number, stream) in (0..).zip(shared.streams) {
         // SAFETY: no pointers are passed.
         check(unsafe { libc::dup2(stream, number) }.into())?;
@@ -165,14 +195,34 @@ unsafe fn connect_streams(shared: &SharedWithChild) -> Result<(), c_int> {
     Ok(())
 }
 
-unsafe fn close_other_files(_: &SharedWithChild) -> Result<(), c_int> {
+unsafe fn close_other_files(shared: &mut SharedWithChild) -> Result<(), c_int> {
+    let mut first = FIRST_FILE;
     // SAFETY: no pointers are passed.
-    check(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) })
+    unsafe {
+        if shared.executable >= 0 {
+            // out of the way of where the other one is to be
+            shared.executable = libc::fcntl(shared.executable, libc::F_DUPFD_CLOEXEC, FIRST_FILE + 2);
+            check(shared.executable.into())?;
+        }
+        for file in [&mut shared.report, &mut shared.executable] {
+            if *file >= 0 {
+                if *file != first {
+                    check(libc::dup3(*file, first, libc::O_CLOEXEC).into())?;
+                    *file = first;
+                }
+                first += 1;
+            }
+        }
+        check(libc::syscall(libc::SYS_close_range, first, u32::MAX, 0))
+    }
 }
+
+/// After the standard streams. Up to two files stay open from here on, until the program runs.
+const FIRST_FILE: RawFd = 3;
 
 // The kernel's own calls: those of the C library would change all threads of the parent.
 
-unsafe fn set_groups(shared: &SharedWithChild) -> Result<(), c_int> {
+unsafe fn set_groups(shared: &mut SharedWithChild) -> Result<(), c_int> {
     // SAFETY: the parent passed null or valid ids, with so many groups.
     unsafe {
         match shared.credentials.as_ref() {
@@ -182,7 +232,7 @@ unsafe fn set_groups(shared: &SharedWithChild) -> Result<(), c_int> {
     }
 }
 
-unsafe fn set_gid(shared: &SharedWithChild) -> Result<(), c_int> {
+unsafe fn set_gid(shared: &mut SharedWithChild) -> Result<(), c_int> {
     // SAFETY: the parent passed null or valid ids.
     unsafe {
         match shared.credentials.as_ref() {
@@ -192,7 +242,7 @@ unsafe fn set_gid(shared: &SharedWithChild) -> Result<(), c_int> {
     }
 }
 
-unsafe fn set_uid(shared: &SharedWithChild) -> Result<(), c_int> {
+unsafe fn set_uid(shared: &mut SharedWithChild) -> Result<(), c_int> {
     // SAFETY: the parent passed null or valid ids; the rest passes no pointers.
     unsafe {
         // privileges that were given to this process only, see capabilities(7); old kernels do not know them
@@ -225,15 +275,20 @@ unsafe fn leave_keyring() -> Result<(), c_int> {
 /// See keyctl(2).
 const KEYCTL_JOIN_SESSION_KEYRING: c_int = 1;
 
-unsafe fn change_directory(shared: &SharedWithChild) -> Result<(), c_int> {
+unsafe fn change_directory(shared: &mut SharedWithChild) -> Result<(), c_int> {
     // SAFETY: the parent passed a C string.
     check(unsafe { libc::chdir(shared.working_directory) }.into())
 }
 
-unsafe fn execute(shared: &SharedWithChild) -> Result<(), c_int> {
+unsafe fn execute(shared: &mut SharedWithChild) -> Result<(), c_int> {
     // SAFETY: as this function's own.
     unsafe {
         default_signals();
+        if shared.executable >= 0 {
+            let (argv, environment) = (shared.argv, shared.environment);
+            libc::syscall(libc::SYS_execveat, shared.executable, c"".as_ptr(), argv, environment, libc::AT_EMPTY_PATH);
+            return Err(errno());
+        }
         Err(exec_first(shared))
     }
 }

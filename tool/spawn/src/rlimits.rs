@@ -1,16 +1,16 @@
 //! The resource limits that commands start with: those of a fresh login, not those of the agent.
 
-use libc::rlimit64 as Limit;
+pub use libc::rlimit64 as Limit;
 
 /// How many kinds of limits the kernel knows: RLIM_NLIMITS, numbered from 0.
-pub(crate) const KINDS: usize = 16;
+pub const KINDS: usize = 16;
 
 const UNLIMITED: u64 = u64::MAX;
 const MIB: u64 = 1024 * 1024;
 
 /// What the kernel gives to its first process (include/asm-generic/resource.h), in the order of the kinds; open files
 /// as systemd raises them: 1,024, so that select(2) works, and as many as anyone needs for those who ask.
-pub(crate) fn defaults() -> [Limit; KINDS] {
+pub fn defaults() -> [Limit; KINDS] {
     let mut limits = [limit(UNLIMITED, UNLIMITED); KINDS];
     let threads = number("/proc/sys/kernel/threads-max").map_or(UNLIMITED, |most| most / 2);
     let files = number("/proc/sys/fs/nr_open").map_or(4096, |most| most.min(512 * 1024));

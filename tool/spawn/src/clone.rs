@@ -1,15 +1,13 @@
-//! Making a child that shares this process's memory, by clone3(2) or clone(2).
+//! Making a child that shares this process's memory or has a copy of it, by clone3(2) or clone(2).
 #![allow(unsafe_code)]
 
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::{c_int, c_long, c_void};
 use rustix::io::Errno;
 use rustix::process::Pid;
-
-use crate::lock::lock;
 
 /// The child's stack. It calls some dozens of thin wrappers of system calls.
 const STACK_BYTES: usize = 64 * 1024;
@@ -44,6 +42,43 @@ pub(super) fn clone_and_wait(
     Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
 }
 
+/// Makes a child that has a copy of this process's memory, in a cgroup v2 if one is given. It runs `entry` with `argument`,
+/// which must be what that expects.
+pub(super) fn fork(entry: Entry, argument: *mut c_void, birthplace: Option<&OwnedFd>) -> Result<(Pid, OwnedFd), Errno> {
+    let mut pidfd: c_int = -1;
+    let made = match birthplace {
+        Some(cgroup) => {
+            // SAFETY: plain numbers, for which zeroes are a value.
+            let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+            arguments.flags = libc::CLONE_PIDFD as u64 | CLONE_INTO_CGROUP;
+            arguments.pidfd = &raw mut pidfd as u64;
+            arguments.exit_signal = libc::SIGCHLD as u64;
+            arguments.cgroup = u64::try_from(cgroup.as_raw_fd()).map_err(|_| Errno::BADF)?;
+            // SAFETY: without CLONE_VM the child goes on with a copy of this stack, as that of fork(2) does, and leaves it
+            // only by `entry`, which does not return. The process has one thread, or `entry` asks for no lock.
+            unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size_of::<libc::clone_args>()) }
+        }
+        // SAFETY: as above; not every kernel and container has clone3(2).
+        None => unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD | libc::CLONE_PIDFD, 0, &raw mut pidfd, 0, 0) },
+    };
+    match c_int::try_from(made) {
+        Ok(0) => {
+            entry(argument);
+            // SAFETY: ends the child, which does not come here.
+            unsafe { libc::_exit(127) }
+        }
+        Ok(pid) if pid > 0 => {
+            let pid = Pid::from_raw(pid).ok_or(Errno::IO)?;
+            // SAFETY: the kernel made it, and nothing else owns it.
+            Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
+        }
+        _ => Err(last_error()),
+    }
+}
+
+/// As in linux/sched.h.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
 const FLAGS: c_int = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD;
 
 /// clone(2); the child's id and its descriptor.
@@ -71,12 +106,9 @@ fn last_error() -> Errno {
 /// return on the stack of its parent: so it is called by hand.
 #[cfg(target_arch = "x86_64")]
 pub(super) mod clone3 {
-    use super::{Entry, Errno, FLAGS, OwnedFd, RawFd, c_int, c_long, c_void};
+    use super::{CLONE_INTO_CGROUP, Entry, Errno, FLAGS, OwnedFd, RawFd, c_int, c_long, c_void};
     use std::mem::MaybeUninit;
     use std::os::fd::AsRawFd;
-
-    /// As in linux/sched.h.
-    const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
     /// Old kernels and some containers do not have it.
     pub(crate) fn is_there() -> bool {
@@ -187,9 +219,14 @@ pub(super) struct Dumpable;
 /// How many such children there are, and what it was before the first.
 static SHARERS: Mutex<(usize, c_int)> = Mutex::new((0, 0));
 
+/// Nothing is half done where a holder panics.
+fn sharers() -> MutexGuard<'static, (usize, c_int)> {
+    SHARERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Dumpable {
     pub(super) fn keep() -> Self {
-        let mut sharers = lock(&SHARERS);
+        let mut sharers = sharers();
         if sharers.0 == 0 {
             // SAFETY: reads one attribute of this process.
             sharers.1 = unsafe { libc::prctl(libc::PR_GET_DUMPABLE) };
@@ -201,7 +238,7 @@ impl Dumpable {
 
 impl Drop for Dumpable {
     fn drop(&mut self) {
-        let mut sharers = lock(&SHARERS);
+        let mut sharers = sharers();
         sharers.0 -= 1;
         if *sharers == (0, 1) {
             // SAFETY: changes one attribute of this process, to what it was.

@@ -1,0 +1,146 @@
+//! The agent's process: started, and again when it has crashed.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+use crate::channel::Channel;
+use crate::{VARIABLE, notify, signals, wire};
+
+/// Between the crashes of an agent that does not live long: doubled from one to the next.
+const MIN_DELAY: Duration = Duration::from_millis(100);
+const MAX_DELAY: Duration = Duration::from_secs(1);
+/// Whom sockets were passed to: see sd_listen_fds(3).
+const SOCKETS_OF: &str = "LISTEN_PID";
+/// One that has lived longer is started again at once.
+const LONG_LIFE: Duration = Duration::from_secs(10);
+
+/// The agent, which may run.
+pub(crate) struct Agent {
+    command: Vec<OsString>,
+    /// What its processes are to have, while this one has less to fear.
+    oom_score: Option<String>,
+    pub(crate) running: Option<Running>,
+    /// One has served.
+    was_ready: bool,
+    /// It was asked to end.
+    is_stopping: bool,
+    delay: Duration,
+    pub(crate) again_at: Option<Instant>,
+}
+
+/// An agent that runs.
+pub(crate) struct Running {
+    child: Child,
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) channel: Channel,
+    since: Instant,
+}
+
+/// What is to be done now that it has ended.
+pub(crate) enum Next {
+    /// End, with this code.
+    End(u8),
+    /// Start it again.
+    Again,
+}
+
+impl Agent {
+    pub(crate) fn new(command: &[OsString]) -> Self {
+        Self {
+            command: command.to_vec(),
+            oom_score: spare_this_process(),
+            running: None,
+            was_ready: false,
+            is_stopping: false,
+            delay: MIN_DELAY,
+            again_at: None,
+        }
+    }
+
+    /// # Errors
+    /// It cannot be started.
+    pub(crate) fn start(&mut self) -> io::Result<()> {
+        self.again_at = None;
+        let (channel, its) = Channel::pair()?;
+        let its = its.as_fd();
+        let (program, arguments) = self.command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let mut command = Command::new(program);
+        command.args(arguments).env(VARIABLE, format!("{}:{}", its.as_raw_fd(), wire::VERSION));
+        // what it says goes by this process, which the service manager knows
+        command.env_remove(notify::VARIABLE);
+        if std::env::var(SOCKETS_OF).is_ok_and(|meant| meant == std::process::id().to_string()) {
+            // they are the agent's now, whose id is not known here
+            command.env_remove(SOCKETS_OF);
+        }
+        signals::unblock_in(&mut command);
+        // nothing else is started meanwhile
+        fcntl_setfd(its, FdFlags::empty())?;
+        let mut child = command.spawn()?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+        if let Some(score) = &self.oom_score {
+            let _ = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), score);
+        }
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| {
+            let _ = child.kill();
+            io::Error::other(format!("pidfd_open(2) does not work here: {error}; Linux 5.9 or later has it, unless a seccomp filter forbids it"))
+        })?;
+        self.running = Some(Running { child, pidfd, channel, since: Instant::now() });
+        Ok(())
+    }
+
+    pub(crate) fn serves(&mut self) {
+        self.was_ready = true;
+    }
+
+    pub(crate) fn stops(&mut self) {
+        self.is_stopping = true;
+    }
+
+    /// Sends it a signal. False: it does not run.
+    pub(crate) fn signal(&self, signal: Signal) -> bool {
+        let pid = self.pid();
+        // it is not reaped, so its id is its own
+        pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
+    }
+
+    pub(crate) fn pid(&self) -> Option<Pid> {
+        self.running.as_ref().and_then(|running| Pid::from_raw(i32::try_from(running.child.id()).unwrap_or(0)))
+    }
+
+    /// Takes it from the process table, if it has ended; returns what is to be done then, and how it has ended.
+    pub(crate) fn ended(&mut self) -> Option<(Next, ExitStatus)> {
+        let running = self.running.as_mut()?;
+        let status = running.child.try_wait().ok()??;
+        let life = running.since.elapsed();
+        self.running = None;
+        // one that cannot serve will not the next time either: whoever has started this is to know
+        if self.is_stopping || !self.was_ready || status.success() {
+            let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+            return Some((Next::End(u8::try_from(code).unwrap_or(1)), status));
+        }
+        self.delay = if life > LONG_LIFE { MIN_DELAY } else { (2 * self.delay).min(MAX_DELAY) };
+        self.again_at = Some(Instant::now() + if life > LONG_LIFE { Duration::ZERO } else { self.delay });
+        Some((Next::Again, status))
+    }
+
+    /// It could not be started again.
+    pub(crate) fn failed(&mut self) {
+        self.delay = (2 * self.delay).min(MAX_DELAY);
+        self.again_at = Some(Instant::now() + self.delay);
+    }
+}
+
+/// All depends on this process, which takes next to no memory; returns what others are to have, if that is another score.
+fn spare_this_process() -> Option<String> {
+    const SCORE: &str = "/proc/self/oom_score_adj";
+    let before = std::fs::read_to_string(SCORE).ok()?;
+    std::fs::write(SCORE, "-1000").ok()?;
+    Some(before)
+}

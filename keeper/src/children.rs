@@ -1,0 +1,149 @@
+//! What was started and is not reaped.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{CWD, Mode, OFlags, fstatfs, openat};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use telexec_spawn::Step;
+use telexec_spawn::exit::{self, Exit};
+
+/// A process that an agent has asked for.
+pub(crate) struct Child {
+    /// By which the agent names it; `None`: that agent is gone.
+    pub(crate) id: Option<u64>,
+    pub(crate) pid: Pid,
+    pub(crate) pidfd: OwnedFd,
+    /// While it is on its way to its program: where it reports.
+    pub(crate) starting: Option<OwnedFd>,
+    /// Why it is not on its way any more.
+    pub(crate) failure: Option<(Step, i32)>,
+    /// How often it was looked at in vain.
+    pub(crate) looks: u32,
+    /// How it has ended: then it is only kept for the agent.
+    pub(crate) exit: Option<Exit>,
+    /// The agent does not need it any more.
+    pub(crate) is_released: bool,
+    pub(crate) outlives: bool,
+    /// Its cgroup v2.
+    pub(crate) cgroup: Option<OwnedFd>,
+}
+
+impl Child {
+    /// Ends it and what is with it, at once; as far as that can be seen from here.
+    pub(crate) fn kill(&self) {
+        if let Some(cgroup) = &self.cgroup {
+            let file = openat(cgroup, "cgroup.kill", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+            let _ = file.and_then(|file| rustix::io::write(file, b"1"));
+        }
+        // it is not reaped, so its numbers are its own
+        let _ = kill_process_group(self.pid, Signal::KILL);
+        let _ = kill_process(self.pid, Signal::KILL);
+    }
+
+    /// How it has ended, if it has; `None`: it has not, or a debugger has not seen that yet. That is not waited for long.
+    pub(crate) fn look(&mut self) -> Option<Exit> {
+        self.looks += 1;
+        match exit::status(self.pid) {
+            Ok(exit) => Some(exit),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && self.looks < MAX_LOOKS => None,
+            Err(_) => Some(unknown()),
+        }
+    }
+}
+
+const MAX_LOOKS: u32 = 50;
+
+/// Of a child whose status is not to be had.
+fn unknown() -> Exit {
+    let none = std::time::Duration::ZERO;
+    Exit { exited: false, status: 0, core_dumped: false, user_time: none, system_time: none, max_rss_bytes: 0 }
+}
+
+/// Whether it is a directory that answers, with a file that ends all in it.
+pub(crate) fn is_cgroup(directory: &OwnedFd) -> bool {
+    /// CGROUP2_SUPER_MAGIC of linux/magic.h.
+    const MAGIC: u64 = 0x6367_7270;
+    fstatfs(directory).is_ok_and(|system| u64::try_from(system.f_type) == Ok(MAGIC))
+}
+
+/// All of them, by numbers that are not used again.
+#[derive(Default)]
+pub(crate) struct Children {
+    all: HashMap<u64, Child>,
+    /// Of the agent that runs.
+    by_id: HashMap<u64, u64>,
+    by_pid: HashMap<i32, u64>,
+    next: u64,
+}
+
+impl Children {
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(crate) fn has_id(&self, id: u64) -> bool {
+        self.by_id.contains_key(&id)
+    }
+
+    pub(crate) fn has_pid(&self, pid: Pid) -> bool {
+        self.by_pid.contains_key(&pid.as_raw_nonzero().get())
+    }
+
+    pub(crate) fn add(&mut self, child: Child) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.by_pid.insert(child.pid.as_raw_nonzero().get(), number);
+        if let Some(id) = child.id {
+            self.by_id.insert(id, number);
+        }
+        self.all.insert(number, child);
+        number
+    }
+
+    pub(crate) fn number(&self, id: u64) -> Option<u64> {
+        self.by_id.get(&id).copied()
+    }
+
+    pub(crate) fn get(&mut self, number: u64) -> Option<&mut Child> {
+        self.all.get_mut(&number)
+    }
+
+    pub(crate) fn remove(&mut self, number: u64) -> Option<Child> {
+        let child = self.all.remove(&number)?;
+        self.by_pid.remove(&child.pid.as_raw_nonzero().get());
+        if let Some(id) = child.id {
+            self.by_id.remove(&id);
+        }
+        Some(child)
+    }
+
+    /// The agent is gone: what is bound to it is killed. Returns the numbers of those that have ended.
+    pub(crate) fn lose_agent(&mut self) -> Vec<u64> {
+        self.by_id.clear();
+        let mut ended = Vec::new();
+        for (number, child) in &mut self.all {
+            child.id = None;
+            if child.exit.is_some() {
+                ended.push(*number);
+            } else if !child.outlives || child.starting.is_some() {
+                child.kill();
+            }
+        }
+        ended
+    }
+
+    /// Kills what does not outlive the agent.
+    pub(crate) fn kill_bound(&self) {
+        self.all.values().filter(|child| child.exit.is_none() && !child.outlives).for_each(Child::kill);
+    }
+}
+
+/// All children of this process, also those that were given to it; `None`: the kernel does not list them.
+pub(crate) fn listed() -> Option<Vec<Pid>> {
+    let this = std::process::id();
+    let path = format!("/proc/self/task/{this}/children");
+    let file = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let text = std::io::read_to_string(std::fs::File::from(file)).ok()?;
+    Some(text.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect())
+}

@@ -1,0 +1,25 @@
+//! The keeper: the parent of telexec's agent and of all commands.
+//!
+//! It starts the agent, and again when that has crashed. It starts what the agent asks for, has the exit statuses, and ends
+//! what was bound to an agent that is gone. It reads no configuration and nothing of the network: one thread, one loop, and
+//! no step in it that waits for anyone.
+//!
+//! `wire` is what both say, and `channel` how it gets to the other; `keeper` is the loop, `children` what was started, `agent`
+//! the agent's process, `signals` what other processes ask of this one, `init` what the first process of a machine owes it.
+
+#![cfg(target_os = "linux")]
+
+mod agent;
+pub mod channel;
+mod children;
+mod init;
+mod keeper;
+mod log;
+mod notify;
+mod signals;
+pub mod wire;
+
+pub use self::keeper::keep;
+
+/// The variable that says to an agent where its keeper is: a descriptor and, after a colon, the [`wire::VERSION`].
+pub const VARIABLE: &str = "TELEXEC_KEEPER";

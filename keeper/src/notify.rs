@@ -1,0 +1,22 @@
+//! Tells the service manager what the agent says: see sd_notify(3).
+
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendto, socket_with};
+
+/// Where a service manager has it.
+pub(crate) const VARIABLE: &str = "NOTIFY_SOCKET";
+
+/// Says so, if there is a service manager that wants to know.
+pub(crate) fn say(state: &str) {
+    let Some(path) = std::env::var_os(VARIABLE) else { return };
+    let address = match path.as_bytes().split_first() {
+        Some((b'@', name)) => SocketAddrUnix::new_abstract_name(name),
+        Some((b'/', _)) => SocketAddrUnix::new(path.as_bytes()),
+        _ => return,
+    };
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    if let (Ok(address), Ok(socket)) = (address, socket) {
+        let _ = sendto(socket, state.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT, &address);
+    }
+}

@@ -1,0 +1,460 @@
+//! What the agent and its keeper say to each other, in messages of a Unix socket that keeps their boundaries (SOCK_SEQPACKET).
+//!
+//! A message is a byte for its kind and its fields: numbers with the least significant byte first, texts with their length
+//! before them. Descriptors go with it. Whatever does not read as exactly one message is an error: neither side guesses.
+
+use std::ffi::CString;
+use std::fmt;
+use std::time::Duration;
+
+use telexec_spawn::exit::Exit;
+use telexec_spawn::{Credentials, Step};
+
+/// Another one cannot be spoken to.
+pub const VERSION: u32 = 1;
+/// A longer message is in a file (memfd_create(2)) that goes with it, as its last descriptor.
+pub const MAX_INLINE_BYTES: usize = 32 * 1024;
+/// Of a start: more than the kernel takes of arguments and environment together.
+pub const MAX_BYTES: usize = 16 * 1024 * 1024;
+/// Of a message: streams, a birthplace, cgroups to enter, and a file.
+pub const MAX_DESCRIPTORS: usize = 16;
+
+/// What an agent asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// It serves.
+    Ready,
+    /// It ends because it was asked to.
+    Stopping,
+    /// What is to be started is in the file that goes with this.
+    InFile {
+        /// By which it is named.
+        id: u64,
+        /// The message in the file is so long.
+        length: u64,
+    },
+    /// Start this.
+    Start(Box<Start>),
+    /// It need not end with the agent.
+    Outlives(u64),
+    /// It is not to run: kill it, if it has not become its program.
+    Cancel(u64),
+    /// Its exit status is known: take it from the process table.
+    Release(u64),
+}
+
+/// A process to be made. Its descriptors come in the order of these fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Start {
+    /// By which all that follows names it; used once.
+    pub id: u64,
+    /// One descriptor, a terminal, for all three streams.
+    pub terminal: bool,
+    /// Without a terminal: there is a descriptor for standard input. There are always two for the others.
+    pub stdin: bool,
+    /// There is a cgroup v2 to be born in.
+    pub birthplace: bool,
+    /// There is a file to run, in place of the candidates.
+    pub executable: bool,
+    /// So many `cgroup.procs` files to enter.
+    pub joins: u8,
+    /// `None`: those of the keeper.
+    pub credentials: Option<Credentials>,
+    /// See [`Image`](telexec_spawn::Image).
+    pub candidates: Vec<CString>,
+    /// Its arguments, from the zeroth on.
+    pub argv: Vec<CString>,
+    /// All of its environment.
+    pub environment: Vec<CString>,
+    /// Where it starts.
+    pub working_directory: CString,
+}
+
+impl Start {
+    /// How many of its descriptors are streams.
+    pub fn streams(&self) -> usize {
+        if self.terminal { 1 } else { 2 + usize::from(self.stdin) }
+    }
+
+    /// How many descriptors come with it.
+    pub fn descriptors(&self) -> usize {
+        self.streams() + usize::from(self.birthplace) + usize::from(self.executable) + usize::from(self.joins)
+    }
+}
+
+/// What the keeper reports of what was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// It runs its program.
+    Started {
+        /// What was started.
+        id: u64,
+        /// Its process.
+        pid: i32,
+    },
+    /// It could not be started: nothing is left of it.
+    NotStarted {
+        /// What was to be started.
+        id: u64,
+        /// The step that failed.
+        step: Step,
+        /// Its error number.
+        errno: i32,
+    },
+    /// It has ended, and is in the process table until it is released.
+    Exited {
+        /// What was started.
+        id: u64,
+        /// How it ended.
+        exit: Exit,
+    },
+}
+
+/// Not a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a message of this protocol")
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+impl Request {
+    /// As it is sent.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut message = Vec::new();
+        match self {
+            Self::Ready => message.push(0),
+            Self::Stopping => message.push(1),
+            Self::InFile { id, length } => {
+                number(&mut message, 2, *id);
+                message.extend(length.to_le_bytes());
+            }
+            Self::Start(start) => {
+                message.push(3);
+                start.encode(&mut message);
+            }
+            Self::Outlives(id) => number(&mut message, 4, *id),
+            Self::Cancel(id) => number(&mut message, 5, *id),
+            Self::Release(id) => number(&mut message, 6, *id),
+        }
+        message
+    }
+
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(message: &[u8]) -> Result<Self, Malformed> {
+        let mut fields = Fields(message);
+        let request = match fields.byte()? {
+            0 => Self::Ready,
+            1 => Self::Stopping,
+            2 => Self::InFile { id: fields.u64()?, length: fields.u64()? },
+            3 => Self::Start(Box::new(Start::decode(&mut fields)?)),
+            4 => Self::Outlives(fields.u64()?),
+            5 => Self::Cancel(fields.u64()?),
+            6 => Self::Release(fields.u64()?),
+            _ => return Err(Malformed),
+        };
+        fields.end().map(|()| request)
+    }
+}
+
+const TERMINAL: u8 = 1;
+const STDIN: u8 = 2;
+const BIRTHPLACE: u8 = 4;
+const CREDENTIALS: u8 = 8;
+const EXECUTABLE: u8 = 16;
+
+impl Start {
+    fn encode(&self, message: &mut Vec<u8>) {
+        message.extend(self.id.to_le_bytes());
+        let flags = [
+            (self.terminal, TERMINAL),
+            (self.stdin, STDIN),
+            (self.birthplace, BIRTHPLACE),
+            (self.credentials.is_some(), CREDENTIALS),
+            (self.executable, EXECUTABLE),
+        ];
+        message.push(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
+        message.push(self.joins);
+        if let Some(credentials) = &self.credentials {
+            let groups = credentials.groups.iter();
+            let count = u32::try_from(groups.len()).unwrap_or(u32::MAX);
+            for number in [credentials.uid, credentials.gid, count].iter().chain(groups) {
+                message.extend(number.to_le_bytes());
+            }
+        }
+        text(message, &self.working_directory);
+        for texts in [&self.candidates, &self.argv, &self.environment] {
+            message.extend(u32::try_from(texts.len()).unwrap_or(u32::MAX).to_le_bytes());
+            texts.iter().for_each(|one| text(message, one));
+        }
+    }
+
+    fn decode(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
+        let (id, flags, joins) = (fields.u64()?, fields.byte()?, fields.byte()?);
+        if flags & !(TERMINAL | STDIN | BIRTHPLACE | CREDENTIALS | EXECUTABLE) != 0 {
+            return Err(Malformed);
+        }
+        let has = |flag| flags & flag != 0;
+        let credentials = match has(CREDENTIALS) {
+            true => {
+                let (uid, gid, count) = (fields.u32()?, fields.u32()?, fields.u32()?);
+                let groups = fields.several(count, Fields::u32)?;
+                Some(Credentials { name: String::new(), uid, gid, groups })
+            }
+            false => None,
+        };
+        let working_directory = fields.text()?;
+        let mut texts = || {
+            let count = fields.u32()?;
+            fields.several(count, Fields::text)
+        };
+        let [candidates, argv, environment] = [texts()?, texts()?, texts()?];
+        let start = Self {
+            id,
+            terminal: has(TERMINAL),
+            stdin: has(STDIN),
+            birthplace: has(BIRTHPLACE),
+            executable: has(EXECUTABLE),
+            joins,
+            credentials,
+            candidates,
+            argv,
+            environment,
+            working_directory,
+        };
+        if start.descriptors() >= MAX_DESCRIPTORS || (start.terminal && start.stdin) {
+            return Err(Malformed);
+        }
+        Ok(start)
+    }
+}
+
+fn number(message: &mut Vec<u8>, kind: u8, number: u64) {
+    message.push(kind);
+    message.extend(number.to_le_bytes());
+}
+
+fn text(message: &mut Vec<u8>, text: &CString) {
+    let bytes = text.as_bytes();
+    message.extend(u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
+    message.extend(bytes);
+}
+
+/// The longest report.
+pub const REPORT_BYTES: usize = 1 + 8 + 2 + 4 + 3 * 8;
+
+impl Report {
+    /// As it is sent: into this buffer, since it may be sent where no memory can be had. Returns what is used of it.
+    pub fn encode<'a>(&self, buffer: &'a mut [u8; REPORT_BYTES]) -> &'a [u8] {
+        let mut length = 0;
+        let mut put = |bytes: &[u8]| {
+            for (to, from) in buffer.iter_mut().skip(length).zip(bytes) {
+                *to = *from;
+            }
+            length += bytes.len();
+        };
+        match self {
+            Self::Started { id, pid } => {
+                put(&[0]);
+                put(&id.to_le_bytes());
+                put(&pid.to_le_bytes());
+            }
+            Self::NotStarted { id, step, errno } => {
+                put(&[1]);
+                put(&id.to_le_bytes());
+                put(&[*step as u8]);
+                put(&errno.to_le_bytes());
+            }
+            Self::Exited { id, exit } => {
+                put(&[2]);
+                put(&id.to_le_bytes());
+                put(&[u8::from(exit.exited), u8::from(exit.core_dumped)]);
+                put(&exit.status.to_le_bytes());
+                for time in [exit.user_time, exit.system_time] {
+                    put(&u64::try_from(time.as_micros()).unwrap_or(u64::MAX).to_le_bytes());
+                }
+                put(&exit.max_rss_bytes.to_le_bytes());
+            }
+        }
+        buffer.get(..length).unwrap_or_default()
+    }
+
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(message: &[u8]) -> Result<Self, Malformed> {
+        let mut fields = Fields(message);
+        let (kind, id) = (fields.byte()?, fields.u64()?);
+        let report = match kind {
+            0 => Self::Started { id, pid: fields.i32()? },
+            1 => {
+                let step = Step::from_number(fields.byte()?).ok_or(Malformed)?;
+                Self::NotStarted { id, step, errno: fields.i32()? }
+            }
+            2 => {
+                let (exited, core_dumped) = (fields.flag()?, fields.flag()?);
+                let status = fields.i32()?;
+                let (user_time, system_time) =
+                    (Duration::from_micros(fields.u64()?), Duration::from_micros(fields.u64()?));
+                let max_rss_bytes = fields.u64()?;
+                let exit = Exit { exited, status, core_dumped, user_time, system_time, max_rss_bytes };
+                Self::Exited { id, exit }
+            }
+            _ => return Err(Malformed),
+        };
+        fields.end().map(|()| report)
+    }
+}
+
+/// What is left of a message.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, left) = self.0.split_at_checked(length).ok_or(Malformed)?;
+        self.0 = left;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        self.take(N)?.try_into().map_err(|_| Malformed)
+    }
+
+    fn byte(&mut self) -> Result<u8, Malformed> {
+        self.array().map(|[byte]| byte)
+    }
+
+    fn flag(&mut self) -> Result<bool, Malformed> {
+        match self.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed),
+        }
+    }
+
+    fn i32(&mut self) -> Result<i32, Malformed> {
+        self.array().map(i32::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Malformed> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn text(&mut self) -> Result<CString, Malformed> {
+        let length = usize::try_from(self.u32()?).map_err(|_| Malformed)?;
+        CString::new(self.take(length)?).map_err(|_| Malformed)
+    }
+
+    /// Each takes four bytes at least: no more memory is set aside than the message could fill.
+    fn several<T>(&mut self, count: u32, one: impl Fn(&mut Self) -> Result<T, Malformed>) -> Result<Vec<T>, Malformed> {
+        let count = usize::try_from(count).map_err(|_| Malformed)?;
+        if count > self.0.len() / 4 {
+            return Err(Malformed);
+        }
+        (0..count).map(|_| one(self)).collect()
+    }
+
+    fn end(&self) -> Result<(), Malformed> {
+        if self.0.is_empty() { Ok(()) } else { Err(Malformed) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn a_start() -> impl Strategy<Value = Start> {
+        let texts = || {
+            prop::collection::vec(prop::collection::vec(1_u8.., 0..20), 0..5)
+                .prop_map(|texts| texts.into_iter().map(|text| CString::new(text).unwrap()).collect::<Vec<_>>())
+        };
+        let credentials = (any::<u32>(), any::<u32>(), prop::collection::vec(any::<u32>(), 0..5))
+            .prop_map(|(uid, gid, groups)| Credentials { name: String::new(), uid, gid, groups });
+        let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), 0..4_u8);
+        (any::<u64>(), flags, prop::option::of(credentials), texts(), texts(), texts()).prop_map(
+            |(id, (terminal, stdin, birthplace, executable, joins), credentials, candidates, argv, environment)| {
+                Start {
+                    id,
+                    terminal,
+                    stdin: stdin && !terminal,
+                    birthplace,
+                    executable,
+                    joins,
+                    credentials,
+                    working_directory: argv.first().cloned().unwrap_or_default(),
+                    candidates,
+                    argv,
+                    environment,
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_start_reads_back(start in a_start()) {
+            let request = Request::Start(Box::new(start));
+            prop_assert_eq!(Request::decode(&request.encode()), Ok(request));
+        }
+
+        #[test]
+        fn a_part_of_a_start_is_malformed(start in a_start(), cut in any::<prop::sample::Index>(), more in any::<u8>()) {
+            let mut message = Request::Start(Box::new(start)).encode();
+            prop_assert_eq!(Request::decode(&message[..cut.index(message.len())]), Err(Malformed));
+            message.push(more);
+            prop_assert_eq!(Request::decode(&message), Err(Malformed));
+        }
+
+        #[test]
+        fn anything_is_read_or_refused(message in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(request) = Request::decode(&message) {
+                prop_assert_eq!(request.encode(), message.clone());
+            }
+            if let Ok(report) = Report::decode(&message) {
+                let mut buffer = [0; REPORT_BYTES];
+                prop_assert_eq!(report.encode(&mut buffer), &message[..]);
+            }
+        }
+    }
+
+    #[test]
+    fn requests_and_reports_read_back() {
+        let numbers = [
+            Request::InFile { id: 1, length: 7 },
+            Request::Outlives(1),
+            Request::Cancel(u64::MAX),
+            Request::Release(0),
+        ];
+        for request in [Request::Ready, Request::Stopping].into_iter().chain(numbers) {
+            assert_eq!(Request::decode(&request.encode()), Ok(request));
+        }
+        let exit = Exit {
+            exited: true,
+            status: 3,
+            core_dumped: false,
+            user_time: Duration::from_micros(5),
+            system_time: Duration::from_secs(1),
+            max_rss_bytes: 1 << 40,
+        };
+        let killed = Exit { exited: false, status: 9, core_dumped: true, ..exit };
+        for report in [
+            Report::Started { id: 1, pid: 2 },
+            Report::NotStarted { id: 1, step: Step::Exec, errno: 2 },
+            Report::Exited { id: 1, exit },
+            Report::Exited { id: 2, exit: killed },
+        ] {
+            let mut buffer = [0; REPORT_BYTES];
+            assert_eq!(Report::decode(report.encode(&mut buffer)), Ok(report));
+        }
+    }
+}

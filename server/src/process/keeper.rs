@@ -1,0 +1,40 @@
+//! The keeper of an agent: the process that starts it.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+const PROGRAM: &str = "telexec-keeper";
+/// Where packages have it, from the directory of this program.
+const PACKAGED: &str = "../lib/telexec";
+
+/// Why there is no keeper.
+#[derive(Debug, thiserror::Error)]
+pub enum KeeperError {
+    /// This program does not know where it is.
+    #[error("where this program is cannot be found out, and so neither where {PROGRAM} is")]
+    Place(#[source] io::Error),
+    /// It cannot be run.
+    #[error("{path}: cannot be run (--keeper on)")]
+    Run {
+        /// The program.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+/// Becomes the keeper, which starts this program again with the same command line.
+///
+/// # Errors
+/// The keeper cannot be run; this process is as it was.
+pub fn become_keeper() -> Result<Infallible, KeeperError> {
+    let this = std::env::current_exe().map_err(KeeperError::Place)?;
+    let beside = this.with_file_name(PROGRAM);
+    let packaged = this.with_file_name(PACKAGED).join(PROGRAM);
+    let path = if packaged.is_file() && !beside.is_file() { packaged } else { beside };
+    let source = Command::new(&path).arg(&this).args(std::env::args_os().skip(1)).exec();
+    Err(KeeperError::Run { path, source })
+}

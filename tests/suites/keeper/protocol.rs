@@ -1,0 +1,218 @@
+//! A keeper, and an agent that asks for what none would.
+
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use telexec_tests::program;
+use tokio::time::timeout;
+
+/// What an agent in Python begins with: its end of the socket, and messages as the keeper reads them.
+const PRELUDE: &str = r#"
+import array, os, socket, struct, sys, time
+number, version = os.environ["TELEXEC_KEEPER"].split(":")
+assert version == "1", version
+keeper = socket.socket(fileno=int(number))
+keeper.settimeout(20)
+lives = sys.argv[1]
+def life():
+    with open(lives, "a") as file:
+        file.write("x")
+    return os.path.getsize(lives)
+def text(value): return struct.pack("<I", len(value)) + value
+def texts(values): return struct.pack("<I", len(values)) + b"".join(map(text, values))
+def start(id, *argv, flags=0, joins=0, env=()):
+    return struct.pack("<BQBB", 3, id, flags, joins) + text(b"/") + texts([argv[0]]) + texts(argv) + texts(env)
+def ask(message, *descriptors): socket.send_fds(keeper, [message], descriptors)
+def ready(): ask(b"\0")
+def stopping(): ask(b"\1")
+def release(id): ask(struct.pack("<BQ", 6, id))
+def heard():
+    message = keeper.recv(100)
+    kind, id = struct.unpack_from("<BQ", message)
+    if kind == 0: return "started", id, *struct.unpack_from("<i", message, 9)
+    if kind == 1: return "not started", id, *struct.unpack_from("<Bi", message, 9)
+    return "exited", id, *struct.unpack_from("<BBi", message, 9)
+out, into = os.pipe()
+def runs(id, *argv, **more):
+    ask(start(id, *argv, **more), into, into)
+    kind, started, pid = heard()
+    assert (kind, started) == ("started", id), (kind, started)
+    return pid
+"#;
+
+/// Runs a keeper with this agent, which is started again if it crashes, and says how often it has lived.
+async fn keep(agent: &str) -> (Output, u64) {
+    let directory = tempfile::tempdir().unwrap();
+    let lives = directory.path().join("lives");
+    let mut keeper = Command::new(program("telexec-keeper"));
+    keeper.args(["/usr/bin/env", "python3", "-c", &format!("{PRELUDE}{agent}")]).arg(&lives);
+    keeper.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = timeout(Duration::from_secs(60), tokio::process::Command::from(keeper).kill_on_drop(true).output());
+    let output = output.await.expect("it ends").unwrap();
+    (output, std::fs::metadata(lives).map_or(0, |file| file.len()))
+}
+
+async fn holds(agent: &str) {
+    let (output, lives) = keep(agent).await;
+    assert!(output.status.success() && lives <= 1, "{lives} lives, {output:?}");
+}
+
+#[tokio::test]
+async fn it_says_what_becomes_of_what_it_starts() {
+    holds(
+        r#"
+ready()
+pid = runs(1, b"/bin/sh", b"-c", b"echo $A $PPID; exit 7", env=[b"A=b"])
+assert heard() == ("exited", 1, 1, 0, 7)
+assert os.read(out, 100) == b"b %d\n" % os.getppid()
+# it is there until it is released
+assert os.path.exists(f"/proc/{pid}")
+release(1)
+while os.path.exists(f"/proc/{pid}"): time.sleep(0.01)
+pid = runs(2, b"/bin/sleep", b"300")
+os.kill(pid, 9)
+assert heard() == ("exited", 2, 0, 0, 9)
+ask(start(3, b"/no/such/program"), into, into)
+assert heard() == ("not started", 3, 10, 2)
+# and with all three streams
+given, giving = os.pipe()
+ask(start(4, b"/bin/cat", flags=2), given, into, into)
+assert heard()[0] == "started"
+os.write(giving, b"through")
+os.close(giving)
+assert heard() == ("exited", 4, 1, 0, 0)
+assert os.read(out, 100) == b"through"
+stopping()
+"#,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_longer_than_a_message_comes_in_a_file() {
+    holds(
+        r#"
+import fcntl
+ready()
+message = start(1, b"/bin/sh", b"-c", b"echo ${#A}", env=[b"A=" + b"x" * 100_000])
+file = os.memfd_create("start", os.MFD_ALLOW_SEALING)
+os.write(file, message)
+in_file = struct.pack("<BQQ", 2, 1, len(message))
+F_ADD_SEALS = 1033
+fcntl.fcntl(file, F_ADD_SEALS, 2 | 4 | 8)
+ask(in_file, into, into, file)
+assert heard()[:2] == ("started", 1)
+assert heard() == ("exited", 1, 1, 0, 0)
+assert os.read(out, 100) == b"100000\n"
+stopping()
+"#,
+    )
+    .await;
+}
+
+/// It holds up nobody: the reports wait.
+#[tokio::test]
+async fn an_agent_that_does_not_listen_loses_nothing() {
+    holds(
+        r#"
+ready()
+many = 600
+for id in range(many):
+    ask(start(id, b"/bin/true"), into, into)
+seen = {}
+while sum(len(kinds) for kinds in seen.values()) < 2 * many:
+    kind, id, *rest = heard()
+    seen.setdefault(id, []).append(kind)
+assert all(kinds == ["started", "exited"] for kinds in seen.values()) and len(seen) == many
+for id in range(many): release(id)
+stopping()
+"#,
+    )
+    .await;
+}
+
+/// An error, and the keeper goes on.
+#[tokio::test]
+async fn what_cannot_be_started_is_refused() {
+    holds(
+        r#"
+ready()
+# a birthplace that is no cgroup
+ask(start(1, b"/bin/true", flags=4), into, into, os.open("/tmp", os.O_RDONLY))
+assert heard()[:3] == ("not started", 1, 2)
+# descriptors that are missing, as where there is no room for them
+ask(start(2, b"/bin/true"), into)
+assert heard()[:3] == ("not started", 2, 0)
+ask(struct.pack("<BQQ", 2, 3, 10))
+assert heard()[:3] == ("not started", 3, 0)
+# one that hangs on its way does not hold up others, and can be cancelled
+os.mkfifo(lives + ".fifo")
+ask(start(4, lives.encode() + b".fifo"), into, into)
+assert heard()[:3] == ("not started", 4, 10)
+assert runs(5, b"/bin/true") > 0
+assert heard()[:2] == ("exited", 5)
+# unknown ones
+for kind in (4, 5, 6): ask(struct.pack("<BQ", kind, 99))
+assert runs(6, b"/bin/true") > 0
+stopping()
+"#,
+    )
+    .await;
+}
+
+/// Each is the end of one agent, and not of its keeper.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_does_not_hold_to_the_protocol_is_ended() {
+    let kept = |message: &str| {
+        let agent = format!(
+            r#"
+import fcntl
+fifo, sealed = os.pipe()[0], os.memfd_create("start", os.MFD_ALLOW_SEALING)
+os.write(sealed, b"\0")
+fcntl.fcntl(sealed, 1033, 2 | 4 | 8)
+ready()
+if life() == 1:
+    pid = runs(1, b"/bin/sleep", b"300")
+    with open(lives + ".pid", "w") as file: file.write(str(pid))
+    ask({message})
+    time.sleep(20)
+    sys.exit("it was not ended")
+pid = open(lives + ".pid").read()
+while os.path.exists(f"/proc/{{pid}}"): time.sleep(0.01)
+stopping()
+"#
+        );
+        async move { keep(&agent).await }
+    };
+    let wrong = [
+        r#"b"\7""#,
+        r#"b"\xff" * 1000"#,
+        r#"b"x" * 100_000"#,
+        r#"b"\3""#,
+        r#"b"\0\0""#,
+        r#"start(2, b"/bin/true") + b"x", into, into"#,
+        // a stream for what has a terminal, and an unknown flag
+        r#"start(2, b"/bin/true", flags=1 | 2), into"#,
+        r#"start(2, b"/bin/true", flags=128), into, into"#,
+        // an id that is in use
+        r#"start(1, b"/bin/true"), into, into"#,
+        // a file that could hold it up; one that is shorter; one with something else in it; a very long one
+        r#"struct.pack("<BQQ", 2, 2, 10), into, into, fifo"#,
+        r#"struct.pack("<BQQ", 2, 2, 100), into, into, sealed"#,
+        r#"struct.pack("<BQQ", 2, 2, 1), into, into, sealed"#,
+        r#"struct.pack("<BQQ", 2, 2, 1 << 60), into, into, sealed"#,
+    ];
+    for (message, (output, lives)) in wrong.iter().zip(join_all(wrong.map(kept)).await) {
+        assert!(output.status.success() && lives == 2, "{message}: {lives} lives, {output:?}");
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(log.matches("what cannot be asked for").count(), 1, "{message}: {log}");
+    }
+}
+
+#[test]
+fn it_says_how_it_is_started() {
+    let output = Command::new(program("telexec-keeper")).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("telexecd --keeper on"));
+}

@@ -1,0 +1,262 @@
+//! A keeper: the process whose children commands are, where that is not this one. See the crate `telexec-keeper`.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use telexec_keeper::channel::{Channel, Received};
+use telexec_keeper::wire::{Report, Request, Start, VERSION};
+use telexec_spawn::Step;
+use tokio_util::sync::CancellationToken;
+use tracing::error;
+
+use super::control::Ended;
+use crate::lock::{lock, wait};
+
+/// The keeper of this process, if it has one: it starts what an engine runs, and knows how that ended. See
+/// [`LocalConfig::keeper`](crate::LocalConfig::keeper). For one engine.
+#[derive(Clone, Debug)]
+pub struct Keeper {
+    channel: Arc<Channel>,
+}
+
+impl Keeper {
+    /// The one that has started this process; `None`: none has. To be called once, before there are threads.
+    ///
+    /// # Errors
+    /// It speaks another version.
+    pub fn inherited() -> io::Result<Option<Self>> {
+        let Some(value) = std::env::var_os(telexec_keeper::VARIABLE) else { return Ok(None) };
+        let value = value.to_string_lossy();
+        let (socket, version) = value.split_once(':').unwrap_or_default();
+        if version != VERSION.to_string() {
+            return Err(io::Error::other(format!(
+                "the keeper is of another version: stop it, and start telexecd again ({value:?}, not version {VERSION})"
+            )));
+        }
+        let socket: RawFd = socket.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        // SAFETY: the keeper has made it for this process alone, and it is taken once.
+        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
+        Ok(Some(Self { channel: Arc::new(Channel::new(socket)) }))
+    }
+
+    /// Says that this process serves, so that it is started again if it crashes.
+    pub fn ready(&self) {
+        self.ask(&Request::Ready);
+    }
+
+    /// Says that this process ends since it was asked to.
+    pub fn stopping(&self) {
+        self.ask(&Request::Stopping);
+    }
+
+    /// One that is gone is seen elsewhere.
+    fn ask(&self, request: &Request) {
+        let _ = self.channel.request(request, &[]);
+    }
+}
+
+/// What a keeper has of one engine.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    keeper: Keeper,
+    children: Mutex<HashMap<u64, Arc<KeptChild>>>,
+    next: AtomicU64,
+    /// Cancelled when the keeper is gone.
+    pub(crate) lost: CancellationToken,
+}
+
+/// A child of the keeper, from before it exists until it is released.
+#[derive(Debug)]
+pub(crate) struct KeptChild {
+    id: u64,
+    state: Mutex<State>,
+    changed: Condvar,
+    ended: CancellationToken,
+}
+
+#[derive(Debug)]
+enum State {
+    /// It may be made.
+    Expected,
+    /// It is not to be made.
+    Unwanted,
+    Running(Pid),
+    NotStarted(Step, Errno),
+    Ended(Pid, Ended),
+}
+
+impl Kept {
+    /// # Errors
+    /// There is no thread for what it reports.
+    pub(crate) fn new(keeper: Keeper) -> io::Result<Arc<Self>> {
+        let this = Arc::new(Self {
+            keeper,
+            children: Mutex::default(),
+            next: AtomicU64::new(1),
+            lost: CancellationToken::new(),
+        });
+        let reports = Arc::clone(&this);
+        std::thread::Builder::new().name("telexec-keeper".into()).spawn(move || reports.follow())?;
+        Ok(this)
+    }
+
+    /// A child that is about to be made.
+    pub(crate) fn expect(&self) -> Arc<KeptChild> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (changed, ended) = (Condvar::new(), CancellationToken::new());
+        let child = Arc::new(KeptChild { id, state: Mutex::new(State::Expected), changed, ended });
+        lock(&self.children).insert(id, Arc::clone(&child));
+        child
+    }
+
+    /// Makes the child; returns once it runs its program.
+    ///
+    /// # Errors
+    /// The step that failed and its error number; nothing of it is left.
+    pub(crate) fn start(
+        &self,
+        child: &KeptChild,
+        start: Start,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Pid, (Step, Errno)> {
+        let mut state = lock(&child.state);
+        if matches!(*state, State::Unwanted) {
+            return Err((Step::Clone, Errno::CANCELED));
+        }
+        let request = Request::Start(Box::new(Start { id: child.id, ..start }));
+        let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        self.keeper.channel.request(&request, descriptors).map_err(|error| (Step::Clone, errno(error)))?;
+        loop {
+            match *state {
+                State::Running(pid) | State::Ended(pid, _) => return Ok(pid),
+                State::NotStarted(step, errno) => return Err((step, errno)),
+                State::Expected | State::Unwanted => state = wait(&child.changed, state),
+            }
+        }
+    }
+
+    /// Keeps it from being made, or kills it on its way to its program.
+    pub(crate) fn cancel(&self, child: &KeptChild) {
+        let Ok(mut state) = child.state.try_lock() else {
+            return self.keeper.ask(&Request::Cancel(child.id));
+        };
+        if matches!(*state, State::Expected) {
+            *state = State::Unwanted;
+        }
+        drop(state);
+        self.keeper.ask(&Request::Cancel(child.id));
+    }
+
+    /// It need not end with this process.
+    pub(crate) fn outlives(&self, child: &KeptChild) {
+        self.keeper.ask(&Request::Outlives(child.id));
+    }
+
+    /// How it ended is known, or nobody wants to know.
+    pub(crate) fn release(&self, child: &KeptChild) {
+        if lock(&self.children).remove(&child.id).is_some() {
+            self.keeper.ask(&Request::Release(child.id));
+        }
+    }
+
+    fn follow(&self) {
+        while let Ok(Received::Message(report, _)) = self.keeper.channel.next_report() {
+            let (Report::Started { id, .. } | Report::NotStarted { id, .. } | Report::Exited { id, .. }) = report;
+            let child = lock(&self.children).get(&id).cloned();
+            child.into_iter().for_each(|child| child.take(report));
+        }
+        error!("the keeper is gone: it started all commands, and knew how they ended");
+        self.lost.cancel();
+        let left: Vec<_> = lock(&self.children).drain().map(|(_, child)| child).collect();
+        // they run on, until somebody ends them
+        let mut running: Vec<_> = left.iter().filter_map(|child| child.lose().map(|pidfd| (child, pidfd))).collect();
+        while !running.is_empty() {
+            let mut ends: Vec<_> = running.iter().map(|(_, pidfd)| PollFd::new(pidfd, PollFlags::IN)).collect();
+            let _ = poll(&mut ends, None);
+            let have_ended: Vec<_> = ends.iter().map(|end| !end.revents().is_empty()).collect();
+            let mut ended = have_ended.iter();
+            running.retain(|(child, _)| {
+                let ended = ended.next().is_some_and(|ended| *ended);
+                if ended {
+                    child.end_unknown();
+                }
+                !ended
+            });
+        }
+    }
+}
+
+impl KeptChild {
+    fn take(&self, report: Report) {
+        let mut state = lock(&self.state);
+        match (report, &*state) {
+            (Report::Started { pid, .. }, _) => {
+                if let Some(pid) = Pid::from_raw(pid) {
+                    *state = State::Running(pid);
+                }
+            }
+            (Report::NotStarted { step, errno, .. }, _) => {
+                *state = State::NotStarted(step, Errno::from_raw_os_error(errno));
+            }
+            (Report::Exited { exit, .. }, State::Running(pid)) => {
+                *state = State::Ended(*pid, exit.into());
+                self.ended.cancel();
+            }
+            (Report::Exited { .. }, _) => {}
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// The keeper is gone, and what it knew. Returns the process, if it runs on.
+    fn lose(&self) -> Option<OwnedFd> {
+        let pid = match *lock(&self.state) {
+            State::Running(pid) => Some(pid),
+            State::Expected | State::Unwanted | State::NotStarted(..) | State::Ended(..) => None,
+        };
+        let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        if pidfd.is_none() {
+            self.end_unknown();
+        }
+        pidfd
+    }
+
+    /// It has ended, and nobody knows how.
+    fn end_unknown(&self) {
+        let mut state = lock(&self.state);
+        *state = match *state {
+            State::Running(pid) => State::Ended(pid, Ended::unknown()),
+            State::Expected | State::Unwanted => State::NotStarted(Step::Clone, Errno::PIPE),
+            State::NotStarted(..) | State::Ended(..) => return,
+        };
+        drop(state);
+        self.ended.cancel();
+        self.changed.notify_all();
+    }
+
+    /// Returns when it has ended.
+    pub(crate) async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
+    /// How it has ended.
+    ///
+    /// # Errors
+    /// `WouldBlock` if it has not.
+    pub(crate) fn exit_status(&self) -> io::Result<Ended> {
+        match &*lock(&self.state) {
+            State::Ended(_, ended) => Ok(ended.clone()),
+            State::Expected | State::Unwanted | State::Running(_) | State::NotStarted(..) => {
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+        }
+    }
+}
