@@ -25,12 +25,17 @@ forbid(principal, action in Action::"start", resource) when { context.uses_sudo 
 /// `/bin/true` and `bash -c true` over connections that are there.
 pub(crate) async fn warm(plan: &Plan, table: &mut Table) -> Result<()> {
     let certs = Certs::new();
-    let agents = [bench_agent().start(), bench_agent().tcp().start(), bench_agent().mtls(&certs).start()];
+    let agents = [
+        bench_agent().start(),
+        bench_agent().tcp().start(),
+        bench_agent().mtls(&certs).start(),
+        bench_agent().kept().start(),
+    ];
     let engine = LocalExecutor::new(LocalConfig::default())?;
-    let [unix, tcp, mtls] = [&agents[0], &agents[1], &agents[2]];
-    let machines = [unix.executor().await, tcp.executor().await, mtls.executor().await];
-    let names = ["unix socket", "TCP", "mTLS"];
-    let aims = [[None, None, Some(1.30)], [Some(1.08), None, Some(1.12)]];
+    let [unix, tcp, mtls, kept] = [&agents[0], &agents[1], &agents[2], &agents[3]];
+    let machines = [unix.executor().await, tcp.executor().await, mtls.executor().await, kept.executor().await];
+    let names = ["unix socket", "TCP", "mTLS", "unix socket, keeper"];
+    let aims = [[None, None, Some(1.30), None], [Some(1.08), None, Some(1.12), None]];
     for (argv, aims) in [&["/bin/true"][..], &["bash", "-c", "true"]].into_iter().zip(aims) {
         let text = argv.join(" ");
         let mut contestants = vec![
@@ -39,7 +44,7 @@ pub(crate) async fn warm(plan: &Plan, table: &mut Table) -> Result<()> {
         ];
         for (((agent, machine), name), aim) in agents.iter().zip(&machines).zip(names).zip(aims) {
             let contestant = Contestant::new(format!("{text}: {name}"), || timed(there(machine, argv)));
-            let contestant = contestant.agent(agent.pid());
+            let contestant = contestant.agent(agent.serving_pid());
             contestants.push(match aim {
                 Some(aim) => contestant.aim(Aim::RatioAtMost(aim)),
                 None => contestant,
