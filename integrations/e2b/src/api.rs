@@ -18,7 +18,6 @@ use crate::auth;
 use crate::claim::{Claim, ClaimState};
 use crate::connect::{parse, whole};
 use crate::failure::{Code, Failure, answer, put};
-use crate::home::SUFFIX_BYTES;
 use crate::metrics;
 use crate::sandbox::Sandbox;
 use crate::target::{Target, TargetError};
@@ -117,11 +116,10 @@ pub(crate) async fn create(State(app): Shared, headers: HeaderMap, body: Body) -
     let new: New = parse(&whole(body, MAX_BODY_BYTES).await?)?;
     new.check()?;
     let started = SystemTime::now();
-    let id: String = auth::secret()?.chars().take(SUFFIX_BYTES).collect();
     let claim = Claim {
         state: ClaimState::Running,
         owner: String::new(),
-        id,
+        id: String::new(),
         home: String::new(),
         token: auth::secret()?,
         template: new.template_id,
@@ -132,6 +130,7 @@ pub(crate) async fn create(State(app): Shared, headers: HeaderMap, body: Body) -
         deadline: app.deadline(new.timeout.unwrap_or(DEFAULT_TIMEOUT_SECONDS))?,
     };
     check_envs(&claim.envs)?;
+    claim.check().map_err(|error| Failure::invalid(error.to_string()))?;
     let sandbox = app.pool.create(claim).await?;
     Ok(answer(StatusCode::CREATED, &access(&sandbox)))
 }
@@ -241,11 +240,7 @@ pub(crate) async fn connect(
 }
 
 pub(crate) async fn pause(State(app): Shared, headers: HeaderMap, Path(id): Path<String>) -> Result<Response, Failure> {
-    let (target, sandbox) = app.sandbox(&headers, &id)?;
-    if sandbox.is_paused {
-        return Err(Failure::new(Code::AlreadyExists, format!("sandbox {id:?} is paused already")));
-    }
-    let target = Arc::clone(target);
+    let target = Arc::clone(app.sandbox(&headers, &id)?.0);
     app.pool.run(async move { target.pause(&id).await }).await??;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -21,6 +21,8 @@ const DIGITS: usize = 20;
 const HOME_MARK: &str = "home";
 /// A claim has the environment and the metadata of its sandbox.
 const MAX_CLAIM_BYTES: usize = 1024 * 1024;
+/// Of what a client asks for: the rest is for what gateways add, as another one must be able to go on from it.
+const MAX_ASKED_BYTES: usize = MAX_CLAIM_BYTES - 64 * 1024;
 const PRIVATE_DIRECTORY: u32 = 0o700;
 const PRIVATE_FILE: u32 = 0o600;
 /// By which the clocks of two gateways may differ.
@@ -30,6 +32,8 @@ const CLOCK_SKEW: Duration = Duration::from_secs(60);
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ClaimState {
     Free,
+    /// Its home is being made.
+    Starting,
     Running,
     Paused,
     /// It is being cleaned.
@@ -61,14 +65,27 @@ impl Claim {
         SystemTime::now() >= self.deadline
     }
 
-    /// That it is not too long.
+    /// That what a client asks for is not too long.
     pub(crate) fn check(&self) -> Result<(), ClaimError> {
-        self.encode().map(drop)
+        if self.encode()?.len() > MAX_ASKED_BYTES { Err(ClaimError::TooMuch) } else { Ok(()) }
     }
 
     fn encode(&self) -> Result<Vec<u8>, ClaimError> {
-        let text = serde_json::to_vec(self).map_err(|_| ClaimError::TooMuch)?;
-        if text.len() > MAX_CLAIM_BYTES { Err(ClaimError::TooMuch) } else { Ok(text) }
+        serde_json::to_vec(self).map_err(|_| ClaimError::TooMuch)
+    }
+
+    /// Without what it was used with: no secrets, and nothing that is long.
+    pub(crate) fn ending(&self, deadline: SystemTime) -> Self {
+        Self {
+            state: ClaimState::Ending,
+            token: String::new(),
+            template: String::new(),
+            metadata: BTreeMap::new(),
+            envs: BTreeMap::new(),
+            idempotency_key: None,
+            deadline,
+            ..self.clone()
+        }
     }
 
     /// Also by another gateway's clock.
@@ -87,7 +104,7 @@ pub(crate) enum ClaimError {
     TooLong { path: String },
     #[error("{home} on the target is not empty, and --home is emptied for each sandbox: move away what is in it")]
     NotEmpty { home: String },
-    #[error("envs and metadata are longer than {MAX_CLAIM_BYTES} bytes together")]
+    #[error("template, envs and metadata are longer than {MAX_ASKED_BYTES} bytes together")]
     TooMuch,
 }
 

@@ -19,6 +19,7 @@ use crate::target::TargetError;
 /// For processes to be gone after SIGKILL.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 const END_PAUSE: Duration = Duration::from_millis(50);
+const STOP: &str = "SIGSTOP";
 /// For the permissions of all that is in a home.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(120);
 /// Of the directory that a home is in, too: programs of its user may have closed that.
@@ -39,7 +40,16 @@ pub(crate) async fn executions(link: &Link, id: &str) -> Result<Vec<ExecutionInf
     }
 }
 
-pub(crate) async fn signal_all(link: &Link, id: &str, signal: Signal) -> Result<(), Failure> {
+pub(crate) async fn stop_all(link: &Link, id: &str) -> Result<(), Failure> {
+    let stop = STOP.parse().map_err(ExecutorError::from)?;
+    signal_all(link, id, stop).await
+}
+
+pub(crate) async fn continue_all(link: &Link, id: &str) -> Result<(), Failure> {
+    signal_all(link, id, Signal::CONT).await
+}
+
+async fn signal_all(link: &Link, id: &str, signal: Signal) -> Result<(), Failure> {
     for execution in executions(link, id).await? {
         match link.executor.signal(&execution.id, signal).await {
             Ok(_) | Err(ExecutorError::NotFound(_)) => {}

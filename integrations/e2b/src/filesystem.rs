@@ -51,7 +51,7 @@ pub(crate) async fn call(
         return connect::reply_stream(
             async {
                 let (sandbox, user) = caller?;
-                sandbox.unless_ended(watchers::watch_dir(&sandbox, user, &headers, body)).await
+                sandbox.while_running(watchers::watch_dir(&sandbox, user, &headers, body)).await
             }
             .await,
         );
@@ -59,7 +59,7 @@ pub(crate) async fn call(
     let done = async {
         let (sandbox, user) = caller?;
         let caller = Caller { sandbox: Arc::clone(&sandbox), user };
-        sandbox.unless_ended(unary(&caller, &method, &headers, body)).await
+        sandbox.while_running(unary(&caller, &method, &headers, body)).await
     };
     connect::reply(done.await)
 }

@@ -145,13 +145,13 @@ pub(crate) async fn call(
         Err(failure) => return connect::reply(Err(failure)),
     };
     match method.as_str() {
-        "Start" => connect::reply_stream(sandbox.unless_ended(start(&sandbox, &headers, body)).await),
-        "Connect" => connect::reply_stream(sandbox.unless_ended(attach(&sandbox, &headers, body)).await),
+        "Start" => connect::reply_stream(sandbox.while_running(start(&sandbox, &headers, body)).await),
+        "Connect" => connect::reply_stream(sandbox.while_running(attach(&sandbox, &headers, body)).await),
         "StreamInput" => {
-            let replied = sandbox.unless_ended(stream_input(&sandbox, &headers, body)).await;
+            let replied = sandbox.while_running(stream_input(&sandbox, &headers, body)).await;
             connect::reply_stream(replied.map(|reply| futures_util::stream::iter([Ok(reply)])))
         }
-        method => connect::reply(sandbox.unless_ended(unary(&sandbox, method, &headers, body)).await),
+        method => connect::reply(sandbox.while_running(unary(&sandbox, method, &headers, body)).await),
     }
 }
 
