@@ -68,6 +68,11 @@ async fn health(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Respo
 }
 
 impl App {
+    /// Whether who asks has a key, or the token of a sandbox.
+    pub(crate) fn knows(&self, headers: &HeaderMap) -> bool {
+        self.keys.check(headers).is_ok() || self.entered(headers).is_ok()
+    }
+
     /// The sandbox that a request is for, and that it may use.
     pub(crate) fn entered(&self, headers: &HeaderMap) -> Result<Arc<Sandbox>, Failure> {
         let sandbox = self.named(headers)?;

@@ -17,6 +17,7 @@ mod entry; // what is known of a file
 mod failure; // why there is no result
 mod filesystem; // directories
 mod follow; // the stream of a process
+mod guests; // callers that are not known yet
 mod home; // what is removed when a sandbox ends
 mod listing; // sandboxes in pages
 mod local; // who may ask where no key is asked for
@@ -27,6 +28,7 @@ mod sandbox; // a target that a client has
 mod serve; // sockets and connections
 mod target; // one machine
 mod times; // as JSON has them
+mod unread; // bodies that were not read
 mod upload; // POST /files
 mod watchers; // changes of directories
 
@@ -118,7 +120,7 @@ async fn run(args: Args) -> Result<(), Error> {
     pool.keep(&stop);
     info!("listening on {}", args.listen);
     tokio::select! {
-        () = serve::serve(listener, tls, app::router(Arc::new(app)), &stop) => {}
+        () = serve::serve(listener, tls, Arc::new(app), &stop) => {}
         _ = terminated.recv() => {}
         _ = interrupted.recv() => {}
     }
