@@ -16,9 +16,10 @@ use tracing::warn;
 use crate::app::App;
 use crate::auth;
 use crate::claim::{Claim, ClaimState};
-use crate::connect::{parse, whole};
+use crate::connect::whole;
 use crate::failure::{Code, Failure, answer, put};
 use crate::metrics;
+use crate::room::Room;
 use crate::sandbox::Sandbox;
 use crate::target::{Target, TargetError};
 use crate::times::{later, rfc3339};
@@ -75,9 +76,9 @@ struct Timeout {
     timeout: Option<u64>,
 }
 
-async fn body<Q: DeserializeOwned + Default>(body: Body) -> Result<Q, Failure> {
-    let text = whole(body, MAX_BODY_BYTES).await?;
-    if text.is_empty() { Ok(Q::default()) } else { parse(&text) }
+async fn body<Q: DeserializeOwned + Default>(body: Body, room: &Room) -> Result<Q, Failure> {
+    let message = whole(body, MAX_BODY_BYTES, room).await?;
+    if message.is_empty() { Ok(Q::default()) } else { message.parse() }
 }
 
 impl App {
@@ -113,7 +114,7 @@ impl From<TargetError> for Failure {
 
 pub(crate) async fn create(State(app): Shared, headers: HeaderMap, body: Body) -> Result<Response, Failure> {
     app.keys.check(&headers)?;
-    let new: New = parse(&whole(body, MAX_BODY_BYTES).await?)?;
+    let new: New = whole(body, MAX_BODY_BYTES, &app.room).await?.parse()?;
     new.check()?;
     let started = SystemTime::now();
     let claim = Claim {
@@ -206,7 +207,8 @@ pub(crate) async fn set_timeout(
     request: Body,
 ) -> Result<Response, Failure> {
     let (target, sandbox) = app.sandbox(&headers, &id)?;
-    let seconds = body::<Timeout>(request).await?.timeout.ok_or_else(|| Failure::invalid("timeout: is missing"))?;
+    let seconds =
+        body::<Timeout>(request, &app.room).await?.timeout.ok_or_else(|| Failure::invalid("timeout: is missing"))?;
     let deadline = app.deadline(seconds)?;
     if sandbox.is_paused {
         return Err(not_found(&id));
@@ -224,7 +226,7 @@ pub(crate) async fn connect(
     request: Body,
 ) -> Result<Response, Failure> {
     let (target, sandbox) = app.sandbox(&headers, &id)?;
-    let seconds = body::<Timeout>(request).await?.timeout;
+    let seconds = body::<Timeout>(request, &app.room).await?.timeout;
     let deadline = app.deadline(seconds.unwrap_or(DEFAULT_TIMEOUT_SECONDS))?;
     let target = Arc::clone(target);
     if sandbox.is_paused {

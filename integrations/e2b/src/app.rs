@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use crate::auth::{self, Keys};
 use crate::failure::{Code, Failure};
 use crate::pool::Pool;
+use crate::room::Room;
 use crate::sandbox::Sandbox;
 use crate::{api, download, filesystem, listing, local, process, upload};
 
@@ -30,6 +31,8 @@ pub(crate) struct App {
     pub(crate) is_local: bool,
     pub(crate) max_timeout: Duration,
     pub(crate) max_file_size: u64,
+    /// Of the control plane.
+    pub(crate) room: Room,
 }
 
 pub(crate) fn router(app: Arc<App>) -> Router {

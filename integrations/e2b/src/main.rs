@@ -24,6 +24,7 @@ mod local; // who may ask where no key is asked for
 mod metrics; // what a machine has, and uses
 mod pool; // all targets
 mod process; // commands and terminals
+mod room; // for requests in memory
 mod sandbox; // a target that a client has
 mod serve; // sockets and connections
 mod target; // one machine
@@ -47,6 +48,7 @@ use crate::app::App;
 use crate::args::{Args, Listen};
 use crate::auth::Keys;
 use crate::pool::Pool;
+use crate::room::Room;
 use crate::serve::Listener;
 use crate::target::Settings;
 
@@ -114,6 +116,7 @@ async fn run(args: Args) -> Result<(), Error> {
         is_local: args.token_file.is_none() && matches!(args.listen, Listen::Tcp(_)),
         max_timeout: args.max_timeout,
         max_file_size: args.max_file_size,
+        room: Room::default(),
     };
     let listener = Listener::bind(&args.listen).await?;
     let stop = CancellationToken::new();

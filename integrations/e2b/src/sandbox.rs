@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::claim::Claim;
 use crate::failure::{Code, Failure};
+use crate::room::Room;
 use crate::watchers::Watchers;
 
 /// Carried by every execution of a sandbox.
@@ -91,6 +92,7 @@ pub(crate) struct Shared {
     /// Where relative paths of other users begin.
     homes: Mutex<HashMap<String, String>>,
     pub(crate) watchers: Watchers,
+    pub(crate) room: Room,
     /// Commands that are being started.
     starts: TaskTracker,
     /// Nothing is to reach the target.
