@@ -108,6 +108,12 @@ pub(crate) enum ClaimError {
     TooMuch,
 }
 
+impl ClaimError {
+    fn is_missing(&self) -> bool {
+        matches!(self, Self::Files { source: ExecutorError::File(error), .. } if error.kind() == FileErrorKind::NotFound)
+    }
+}
+
 /// The files of one target.
 pub(crate) struct Claims {
     files: RemoteFiles,
@@ -129,7 +135,6 @@ impl Claims {
 
     /// Makes the step after this one; its number. `None`: another gateway has made one.
     pub(crate) async fn advance(&self, number: u64, claim: &Claim) -> Result<Option<u64>, ClaimError> {
-        self.make_directory().await?;
         let mut next = number + 1;
         while !self.create(next, claim).await? {
             let made = self.read(next).await?;
@@ -157,11 +162,7 @@ impl Claims {
         let failed = |source| self.failed(mark.clone(), source);
         let is_marked = match self.content(FileTarget::new(mark.as_str()), &mark).await {
             Ok(marked) => marked == home.as_bytes(),
-            Err(ClaimError::Files { source: ExecutorError::File(error), .. })
-                if error.kind() == FileErrorKind::NotFound =>
-            {
-                false
-            }
+            Err(error) if error.is_missing() => false,
             Err(error) => return Err(error),
         };
         if is_marked {
@@ -185,7 +186,19 @@ impl Claims {
         made.await.map(drop).map_err(|source| self.failed(self.directory.clone(), source))
     }
 
+    /// `false`: there is one.
     async fn create(&self, number: u64, claim: &Claim) -> Result<bool, ClaimError> {
+        match self.try_create(number, claim).await {
+            // the first of all, or the directory was removed
+            Err(error) if error.is_missing() => {
+                self.make_directory().await?;
+                self.try_create(number, claim).await
+            }
+            created => created,
+        }
+    }
+
+    async fn try_create(&self, number: u64, claim: &Claim) -> Result<bool, ClaimError> {
         let text = claim.encode()?;
         let options = WriteOptions { mode: Some(PRIVATE_FILE), exclusive: true, ..WriteOptions::default() };
         let content = stream::iter([Ok(FilePiece::Data(Bytes::from(text)))]).boxed();
