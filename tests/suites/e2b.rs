@@ -50,7 +50,11 @@ async fn the_asynchronous_sdk_does_too() {
 
 #[tokio::test]
 async fn sandboxes_outlive_gateways_and_no_target_is_given_to_two() {
-    script("restarts.py", &["gateways", "agents", "idempotent", "homes", "pools"]).await;
+    script(
+        "restarts.py",
+        &["gateways", "agents", "pauses", "halves", "longest", "frozen", "weak", "idempotent", "homes", "pools"],
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -65,6 +69,11 @@ async fn hostile_clients_get_errors() {
         "connections",
         "latecomers",
         "starters",
+        "pauses",
+        "closed",
+        "hoards",
+        "crowds",
+        "unread",
         "listening",
         "pages",
         "floods",

@@ -16,10 +16,10 @@ use tracing::warn;
 use crate::app::App;
 use crate::auth;
 use crate::claim::{Claim, ClaimState};
-use crate::connect::{parse, whole};
+use crate::connect::whole;
 use crate::failure::{Code, Failure, answer, put};
-use crate::home::SUFFIX_BYTES;
 use crate::metrics;
+use crate::room::Room;
 use crate::sandbox::Sandbox;
 use crate::target::{Target, TargetError};
 use crate::times::{later, rfc3339};
@@ -76,9 +76,9 @@ struct Timeout {
     timeout: Option<u64>,
 }
 
-async fn body<Q: DeserializeOwned + Default>(body: Body) -> Result<Q, Failure> {
-    let text = whole(body, MAX_BODY_BYTES).await?;
-    if text.is_empty() { Ok(Q::default()) } else { parse(&text) }
+async fn body<Q: DeserializeOwned + Default>(body: Body, room: &Room) -> Result<Q, Failure> {
+    let message = whole(body, MAX_BODY_BYTES, room).await?;
+    if message.is_empty() { Ok(Q::default()) } else { message.parse() }
 }
 
 impl App {
@@ -114,14 +114,13 @@ impl From<TargetError> for Failure {
 
 pub(crate) async fn create(State(app): Shared, headers: HeaderMap, body: Body) -> Result<Response, Failure> {
     app.keys.check(&headers)?;
-    let new: New = parse(&whole(body, MAX_BODY_BYTES).await?)?;
+    let new: New = whole(body, MAX_BODY_BYTES, &app.room).await?.parse()?;
     new.check()?;
     let started = SystemTime::now();
-    let id: String = auth::secret()?.chars().take(SUFFIX_BYTES).collect();
     let claim = Claim {
         state: ClaimState::Running,
         owner: String::new(),
-        id,
+        id: String::new(),
         home: String::new(),
         token: auth::secret()?,
         template: new.template_id,
@@ -132,6 +131,7 @@ pub(crate) async fn create(State(app): Shared, headers: HeaderMap, body: Body) -
         deadline: app.deadline(new.timeout.unwrap_or(DEFAULT_TIMEOUT_SECONDS))?,
     };
     check_envs(&claim.envs)?;
+    claim.check().map_err(|error| Failure::invalid(error.to_string()))?;
     let sandbox = app.pool.create(claim).await?;
     Ok(answer(StatusCode::CREATED, &access(&sandbox)))
 }
@@ -207,7 +207,8 @@ pub(crate) async fn set_timeout(
     request: Body,
 ) -> Result<Response, Failure> {
     let (target, sandbox) = app.sandbox(&headers, &id)?;
-    let seconds = body::<Timeout>(request).await?.timeout.ok_or_else(|| Failure::invalid("timeout: is missing"))?;
+    let seconds =
+        body::<Timeout>(request, &app.room).await?.timeout.ok_or_else(|| Failure::invalid("timeout: is missing"))?;
     let deadline = app.deadline(seconds)?;
     if sandbox.is_paused {
         return Err(not_found(&id));
@@ -225,7 +226,7 @@ pub(crate) async fn connect(
     request: Body,
 ) -> Result<Response, Failure> {
     let (target, sandbox) = app.sandbox(&headers, &id)?;
-    let seconds = body::<Timeout>(request).await?.timeout;
+    let seconds = body::<Timeout>(request, &app.room).await?.timeout;
     let deadline = app.deadline(seconds.unwrap_or(DEFAULT_TIMEOUT_SECONDS))?;
     let target = Arc::clone(target);
     if sandbox.is_paused {
@@ -241,11 +242,7 @@ pub(crate) async fn connect(
 }
 
 pub(crate) async fn pause(State(app): Shared, headers: HeaderMap, Path(id): Path<String>) -> Result<Response, Failure> {
-    let (target, sandbox) = app.sandbox(&headers, &id)?;
-    if sandbox.is_paused {
-        return Err(Failure::new(Code::AlreadyExists, format!("sandbox {id:?} is paused already")));
-    }
-    let target = Arc::clone(target);
+    let target = Arc::clone(app.sandbox(&headers, &id)?.0);
     app.pool.run(async move { target.pause(&id).await }).await??;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use crate::auth::{self, Keys};
 use crate::failure::{Code, Failure};
 use crate::pool::Pool;
+use crate::room::Room;
 use crate::sandbox::Sandbox;
 use crate::{api, download, filesystem, listing, local, process, upload};
 
@@ -30,6 +31,8 @@ pub(crate) struct App {
     pub(crate) is_local: bool,
     pub(crate) max_timeout: Duration,
     pub(crate) max_file_size: u64,
+    /// Of the control plane.
+    pub(crate) room: Room,
 }
 
 pub(crate) fn router(app: Arc<App>) -> Router {
@@ -68,6 +71,11 @@ async fn health(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Respo
 }
 
 impl App {
+    /// Whether who asks has a key, or the token of a sandbox.
+    pub(crate) fn knows(&self, headers: &HeaderMap) -> bool {
+        self.keys.check(headers).is_ok() || self.entered(headers).is_ok()
+    }
+
     /// The sandbox that a request is for, and that it may use.
     pub(crate) fn entered(&self, headers: &HeaderMap) -> Result<Arc<Sandbox>, Failure> {
         let sandbox = self.named(headers)?;

@@ -45,7 +45,7 @@ pub(crate) struct Args {
 
     /// Owns its sandboxes: another gateway of the same targets must have another name, and this one the same after a restart
     /// [default: the host name and where it listens]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = name)]
     pub(crate) name: Option<String>,
 
     /// User of commands and files that name none [default: the agent's]
@@ -139,6 +139,15 @@ fn template(text: &str) -> Result<(String, Target), String> {
             target.parse().map(|target| (name.to_owned(), target)).map_err(|error| format!("{error}"))
         }
         _ => Err("expected NAME=TARGET".to_owned()),
+    }
+}
+
+/// It is part of every claim, whose length is limited.
+fn name(text: &str) -> Result<String, String> {
+    const MAX_BYTES: usize = 255;
+    match text.len() {
+        1..=MAX_BYTES => Ok(text.to_owned()),
+        _ => Err(format!("must have 1 to {MAX_BYTES} bytes")),
     }
 }
 

@@ -21,6 +21,8 @@ const DIGITS: usize = 20;
 const HOME_MARK: &str = "home";
 /// A claim has the environment and the metadata of its sandbox.
 const MAX_CLAIM_BYTES: usize = 1024 * 1024;
+/// Of what a client asks for: the rest is for what gateways add, as another one must be able to go on from it.
+const MAX_ASKED_BYTES: usize = MAX_CLAIM_BYTES - 64 * 1024;
 const PRIVATE_DIRECTORY: u32 = 0o700;
 const PRIVATE_FILE: u32 = 0o600;
 /// By which the clocks of two gateways may differ.
@@ -30,6 +32,8 @@ const CLOCK_SKEW: Duration = Duration::from_secs(60);
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ClaimState {
     Free,
+    /// Its home is being made.
+    Starting,
     Running,
     Paused,
     /// It is being cleaned.
@@ -61,14 +65,27 @@ impl Claim {
         SystemTime::now() >= self.deadline
     }
 
-    /// That it is not too long.
+    /// That what a client asks for is not too long.
     pub(crate) fn check(&self) -> Result<(), ClaimError> {
-        self.encode().map(drop)
+        if self.encode()?.len() > MAX_ASKED_BYTES { Err(ClaimError::TooMuch) } else { Ok(()) }
     }
 
     fn encode(&self) -> Result<Vec<u8>, ClaimError> {
-        let text = serde_json::to_vec(self).map_err(|_| ClaimError::TooMuch)?;
-        if text.len() > MAX_CLAIM_BYTES { Err(ClaimError::TooMuch) } else { Ok(text) }
+        serde_json::to_vec(self).map_err(|_| ClaimError::TooMuch)
+    }
+
+    /// Without what it was used with: no secrets, and nothing that is long.
+    pub(crate) fn ending(&self, deadline: SystemTime) -> Self {
+        Self {
+            state: ClaimState::Ending,
+            token: String::new(),
+            template: String::new(),
+            metadata: BTreeMap::new(),
+            envs: BTreeMap::new(),
+            idempotency_key: None,
+            deadline,
+            ..self.clone()
+        }
     }
 
     /// Also by another gateway's clock.
@@ -87,8 +104,14 @@ pub(crate) enum ClaimError {
     TooLong { path: String },
     #[error("{home} on the target is not empty, and --home is emptied for each sandbox: move away what is in it")]
     NotEmpty { home: String },
-    #[error("envs and metadata are longer than {MAX_CLAIM_BYTES} bytes together")]
+    #[error("template, envs and metadata are longer than {MAX_ASKED_BYTES} bytes together")]
     TooMuch,
+}
+
+impl ClaimError {
+    fn is_missing(&self) -> bool {
+        matches!(self, Self::Files { source: ExecutorError::File(error), .. } if error.kind() == FileErrorKind::NotFound)
+    }
 }
 
 /// The files of one target.
@@ -112,7 +135,6 @@ impl Claims {
 
     /// Makes the step after this one; its number. `None`: another gateway has made one.
     pub(crate) async fn advance(&self, number: u64, claim: &Claim) -> Result<Option<u64>, ClaimError> {
-        self.make_directory().await?;
         let mut next = number + 1;
         while !self.create(next, claim).await? {
             let made = self.read(next).await?;
@@ -140,11 +162,7 @@ impl Claims {
         let failed = |source| self.failed(mark.clone(), source);
         let is_marked = match self.content(FileTarget::new(mark.as_str()), &mark).await {
             Ok(marked) => marked == home.as_bytes(),
-            Err(ClaimError::Files { source: ExecutorError::File(error), .. })
-                if error.kind() == FileErrorKind::NotFound =>
-            {
-                false
-            }
+            Err(error) if error.is_missing() => false,
             Err(error) => return Err(error),
         };
         if is_marked {
@@ -168,7 +186,19 @@ impl Claims {
         made.await.map(drop).map_err(|source| self.failed(self.directory.clone(), source))
     }
 
+    /// `false`: there is one.
     async fn create(&self, number: u64, claim: &Claim) -> Result<bool, ClaimError> {
+        match self.try_create(number, claim).await {
+            // the first of all, or the directory was removed
+            Err(error) if error.is_missing() => {
+                self.make_directory().await?;
+                self.try_create(number, claim).await
+            }
+            created => created,
+        }
+    }
+
+    async fn try_create(&self, number: u64, claim: &Claim) -> Result<bool, ClaimError> {
         let text = claim.encode()?;
         let options = WriteOptions { mode: Some(PRIVATE_FILE), exclusive: true, ..WriteOptions::default() };
         let content = stream::iter([Ok(FilePiece::Data(Bytes::from(text)))]).boxed();

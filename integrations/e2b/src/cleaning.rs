@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use telexec_executor::{
-    DirectoryQuery, ExecutionInfo, Executor, ExecutorError, FileErrorKind, FilePath, FileTarget, Files, ListQuery,
-    Signal,
+    Command, DirectoryQuery, ExecutionInfo, Executor, ExecutorError, FileErrorKind, FilePath, FileTarget, Files,
+    ListQuery, Signal,
 };
 use tokio::time::{Instant, sleep};
 
@@ -18,6 +19,11 @@ use crate::target::TargetError;
 /// For processes to be gone after SIGKILL.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 const END_PAUSE: Duration = Duration::from_millis(50);
+const STOP: &str = "SIGSTOP";
+/// For the permissions of all that is in a home.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(120);
+/// Of the directory that a home is in, too: programs of its user may have closed that.
+const OPEN: &str = "chmod u+rwX -- \"$1\"; chmod -R u+rwX -- \"$2\"";
 
 /// All executions of a sandbox that still have processes.
 pub(crate) async fn executions(link: &Link, id: &str) -> Result<Vec<ExecutionInfo>, ExecutorError> {
@@ -34,7 +40,16 @@ pub(crate) async fn executions(link: &Link, id: &str) -> Result<Vec<ExecutionInf
     }
 }
 
-pub(crate) async fn signal_all(link: &Link, id: &str, signal: Signal) -> Result<(), Failure> {
+pub(crate) async fn stop_all(link: &Link, id: &str) -> Result<(), Failure> {
+    let stop = STOP.parse().map_err(ExecutorError::from)?;
+    signal_all(link, id, stop).await
+}
+
+pub(crate) async fn continue_all(link: &Link, id: &str) -> Result<(), Failure> {
+    signal_all(link, id, Signal::CONT).await
+}
+
+async fn signal_all(link: &Link, id: &str, signal: Signal) -> Result<(), Failure> {
     for execution in executions(link, id).await? {
         match link.executor.signal(&execution.id, signal).await {
             Ok(_) | Err(ExecutorError::NotFound(_)) => {}
@@ -56,20 +71,60 @@ pub(crate) async fn clean(link: &Link, claim: &Claim, homes: &Homes, user: Optio
         signal_all(link, &claim.id, Signal::KILL).await?;
         sleep(END_PAUSE).await;
     }
-    match homes {
-        Homes::Fixed(home) => Ok(empty(link, home, user).await?),
-        // by the agent's own user, since any user may have written there; its name is one that only a sandbox has
-        Homes::Below(_) => Ok(remove(link, FileTarget::new(claim.home.as_str())).await?),
-    }
+    let clear = || async {
+        match homes {
+            Homes::Fixed(home) => empty(link, home, user).await,
+            // by the agent's own user, since any user may have written there; its name is one that only a sandbox has
+            Homes::Below(_) => remove(link, FileTarget::new(claim.home.as_str())).await,
+        }
+    };
+    Ok(opened(link, claim, user, clear).await?)
 }
 
 /// Makes the home of a new sandbox.
 pub(crate) async fn prepare(link: &Link, claim: &Claim, homes: &Homes, user: Option<&str>) -> Result<(), Failure> {
-    link.files.make_directory(of_user(claim.home.as_bytes(), user), None, true).await?;
-    match homes {
-        Homes::Fixed(home) => empty(link, home, user).await,
-        Homes::Below(_) => Ok(()),
+    let make = || async {
+        link.files.make_directory(of_user(claim.home.as_bytes(), user), None, true).await?;
+        match homes {
+            Homes::Fixed(home) => empty(link, home, user).await,
+            Homes::Below(_) => Ok(()),
+        }
+    };
+    opened(link, claim, user, make).await
+}
+
+/// Does it, and if permissions are in the way once more without them: directories that are not to be changed, such as those of
+/// Go's module cache, are no reason to lose a target.
+async fn opened<F: Future<Output = Result<(), Failure>>>(
+    link: &Link,
+    claim: &Claim,
+    user: Option<&str>,
+    change: impl Fn() -> F,
+) -> Result<(), Failure> {
+    match change().await {
+        Err(failure) if failure.code == Code::PermissionDenied => {}
+        done => return done,
     }
+    open(link, claim, user).await?;
+    change().await
+}
+
+/// By the sandbox's user, who could have done it too. Ended with all else of the sandbox, if this gateway ends meanwhile.
+async fn open(link: &Link, claim: &Claim, user: Option<&str>) -> Result<(), Failure> {
+    let parent = claim.home.rsplit_once('/').map_or("/", |(parent, _)| parent);
+    let mut command = Command::argv(["/bin/sh", "-c", OPEN, "sh", parent, claim.home.as_str()])
+        .timeout(OPEN_TIMEOUT)
+        .working_directory("/")
+        .labels([(SANDBOX_LABEL.to_owned(), claim.id.clone())]);
+    if let Some(user) = user {
+        command = command.user(user);
+    }
+    let mut execution = link.executor.execute(command.build().map_err(ExecutorError::from)?).await?;
+    // what it could not change shows when it is tried again
+    while let Some(event) = execution.next().await {
+        event?;
+    }
+    Ok(())
 }
 
 fn of_user(path: &[u8], user: Option<&str>) -> FileTarget {

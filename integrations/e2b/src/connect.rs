@@ -9,45 +9,65 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_util::{Stream, StreamExt, stream};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
-use http_body_util::{BodyExt, Limited};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::failure::{Code, Failure, answer};
+use crate::room::{Held, Room};
 
 /// Of one message. Input of a command is Base64 in it.
 const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
-/// For a whole request that is no stream.
+/// For a whole request, or message of a stream.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 const HEAD_BYTES: usize = 5;
+/// Of a long answer, at once.
+const PIECE_BYTES: usize = 64 * 1024;
 const END_OF_STREAM: u8 = 2;
 const STREAM_TYPE: &str = "application/connect+json";
 
+/// The request of a call, for as long as it is acted on.
+pub(crate) struct Message {
+    text: Bytes,
+    _held: Held,
+}
+
+impl Message {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+
+    pub(crate) fn parse<Q: DeserializeOwned>(&self) -> Result<Q, Failure> {
+        parse(&self.text)
+    }
+}
+
 /// The request of a unary call.
-pub(crate) async fn request<Q: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<Q, Failure> {
+pub(crate) async fn request(headers: &HeaderMap, body: Body, room: &Room) -> Result<Message, Failure> {
     expect_type(headers, "application/json")?;
-    parse(&whole(body, MAX_MESSAGE_BYTES).await?)
+    whole(body, MAX_MESSAGE_BYTES, room).await
 }
 
 /// The one request of a call that is answered by a stream.
-pub(crate) async fn stream_request<Q: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<Q, Failure> {
-    expect_type(headers, STREAM_TYPE)?;
-    let mut envelopes = Envelopes::new(body);
+pub(crate) async fn stream_request(headers: &HeaderMap, body: Body, room: &Room) -> Result<Message, Failure> {
+    let mut envelopes = requests(headers, body, room)?;
     let message = async {
-        let message = envelopes.next().await?.ok_or_else(|| Failure::invalid("the body has no message"))?;
+        let text = envelopes.next().await?.ok_or_else(|| Failure::invalid("the body has no message"))?;
         match envelopes.next().await? {
-            None => Ok(message),
+            None => Ok(text),
             Some(_) => Err(Failure::invalid("the body has more than one message")),
         }
     };
-    parse(&timeout(READ_TIMEOUT, message).await.map_err(|_| too_slow())??)
+    let text = timeout(READ_TIMEOUT, message).await.map_err(|_| too_slow())??;
+    let mut held = room.hold();
+    held.resize(text.len())?;
+    Ok(Message { text, _held: held })
 }
 
 /// The requests of a call that has many.
-pub(crate) fn requests(headers: &HeaderMap, body: Body) -> Result<Envelopes, Failure> {
+pub(crate) fn requests(headers: &HeaderMap, body: Body, room: &Room) -> Result<Envelopes, Failure> {
     expect_type(headers, STREAM_TYPE)?;
-    Ok(Envelopes::new(body))
+    Ok(Envelopes { arriving: Arriving::new(body, room) })
 }
 
 fn media_type(headers: &HeaderMap) -> Option<&str> {
@@ -62,23 +82,22 @@ fn expect_type(headers: &HeaderMap, expected: &str) -> Result<(), Failure> {
 }
 
 /// A body as a whole.
-pub(crate) async fn whole(body: Body, limit: usize) -> Result<Bytes, Failure> {
-    let read = timeout(READ_TIMEOUT, Limited::new(body, limit).collect()).await.map_err(|_| too_slow())?;
-    match read {
-        Ok(read) => Ok(read.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-            Err(Failure::new(Code::TooLarge, format!("the body is longer than {limit} bytes")))
+pub(crate) async fn whole(body: Body, limit: usize, room: &Room) -> Result<Message, Failure> {
+    let mut arriving = Arriving::new(body, room);
+    let all = async {
+        while arriving.more().await? {
+            if arriving.read.len() > limit {
+                return Err(Failure::new(Code::TooLarge, format!("the body is longer than {limit} bytes")));
+            }
         }
-        Err(error) => Err(cut(&*error)),
-    }
+        Ok(())
+    };
+    timeout(READ_TIMEOUT, all).await.map_err(|_| too_slow())??;
+    Ok(Message { text: arriving.read.freeze(), _held: arriving.held })
 }
 
 fn too_slow() -> Failure {
     Failure::new(Code::DeadlineExceeded, format!("the body did not arrive within {} s", READ_TIMEOUT.as_secs()))
-}
-
-fn cut(error: &dyn std::error::Error) -> Failure {
-    Failure::invalid(format!("the body ended early: {error}"))
 }
 
 /// A message, or which of its fields is wrong.
@@ -96,28 +115,58 @@ pub(crate) fn parse<Q: DeserializeOwned>(text: &[u8]) -> Result<Q, Failure> {
     Ok(message)
 }
 
-/// Messages of a body.
-pub(crate) struct Envelopes {
+/// A body, and what of it is in memory.
+struct Arriving {
     body: BodyDataStream,
     read: BytesMut,
+    held: Held,
+}
+
+impl Arriving {
+    fn new(body: Body, room: &Room) -> Self {
+        Self { body: body.into_data_stream(), read: BytesMut::new(), held: room.hold() }
+    }
+
+    /// One more piece; `false`: it is at its end.
+    async fn more(&mut self) -> Result<bool, Failure> {
+        let Some(data) = self.body.next().await else { return Ok(false) };
+        let data = data.map_err(|error| Failure::invalid(format!("the body ended early: {error}")))?;
+        self.held.resize(self.read.len() + data.len())?;
+        self.read.extend_from_slice(&data);
+        Ok(true)
+    }
+}
+
+/// Messages of a body.
+pub(crate) struct Envelopes {
+    arriving: Arriving,
 }
 
 impl Envelopes {
-    fn new(body: Body) -> Self {
-        Self { body: body.into_data_stream(), read: BytesMut::new() }
+    /// When the one before was acted on. `None`: there are no more.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+        self.arriving.held.resize(self.arriving.read.len())?;
+        // how long a client waits before it begins one is its own matter
+        while self.arriving.read.is_empty() {
+            if !self.arriving.more().await? {
+                return Ok(None);
+            }
+        }
+        timeout(READ_TIMEOUT, self.begun()).await.map_err(|_| too_slow())?.map(Some)
     }
 
-    /// `None`: there are no more.
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+    async fn begun(&mut self) -> Result<Bytes, Failure> {
         loop {
-            if let Some(message) = take_message(&mut self.read)? {
-                return Ok(Some(message));
+            let read = &mut self.arriving.read;
+            if let Some(message) = take_message(read)? {
+                if message.len() >= read.len() {
+                    // a copy, since they share their memory
+                    *read = BytesMut::from(&read[..]);
+                }
+                return Ok(message);
             }
-            match self.body.next().await {
-                Some(Ok(data)) => self.read.extend_from_slice(&data),
-                Some(Err(error)) => return Err(cut(&error)),
-                None if self.read.is_empty() => return Ok(None),
-                None => return Err(Failure::invalid("the body ends in the middle of a message")),
+            if !self.arriving.more().await? {
+                return Err(Failure::invalid("the body ends in the middle of a message"));
             }
         }
     }
@@ -164,6 +213,20 @@ pub(crate) fn reply(result: Result<Value, Failure>) -> Response {
         Ok(value) => answer(StatusCode::OK, &value),
         Err(failure) => failure.connect_response(),
     }
+}
+
+/// The same, where it may be long: it takes its room until the client has read it.
+pub(crate) fn reply_held(result: Result<(Value, Held), Failure>) -> Response {
+    let (text, held) = match result {
+        Ok((value, held)) => (Bytes::from(value.to_string()), held),
+        Err(failure) => return failure.connect_response(),
+    };
+    let pieces = (0..text.len()).step_by(PIECE_BYTES).map(move |start| {
+        let _held = &held;
+        Ok::<_, Infallible>(text.slice(start..text.len().min(start + PIECE_BYTES)))
+    });
+    let body = Body::from_stream(stream::iter(pieces));
+    (StatusCode::OK, [(CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 /// The answer to any call whose type is that of a stream.

@@ -13,11 +13,14 @@ use telexec_executor::{DirectoryQuery, ExecutorError, FileErrorKind, FileInfo, F
 use crate::app::App;
 use crate::entry::entry;
 use crate::failure::{Code, Failure};
+use crate::room::Held;
 use crate::sandbox::Sandbox;
 use crate::{auth, connect, watchers};
 
 /// Of one answer.
 const MAX_ENTRIES: usize = 50_000;
+/// Paths may be long.
+const MAX_LIST_BYTES: usize = 24 * 1024 * 1024;
 
 #[derive(Debug, Deserialize)]
 struct At {
@@ -51,7 +54,7 @@ pub(crate) async fn call(
         return connect::reply_stream(
             async {
                 let (sandbox, user) = caller?;
-                sandbox.unless_ended(watchers::watch_dir(&sandbox, user, &headers, body)).await
+                sandbox.while_running(watchers::watch_dir(&sandbox, user, &headers, body)).await
             }
             .await,
         );
@@ -59,9 +62,11 @@ pub(crate) async fn call(
     let done = async {
         let (sandbox, user) = caller?;
         let caller = Caller { sandbox: Arc::clone(&sandbox), user };
-        sandbox.unless_ended(unary(&caller, &method, &headers, body)).await
+        let mut held = sandbox.shared.room.hold();
+        let answer = sandbox.while_running(unary(&caller, &method, &headers, body, &mut held)).await?;
+        Ok((answer, held))
     };
-    connect::reply(done.await)
+    connect::reply_held(done.await)
 }
 
 struct Caller {
@@ -69,26 +74,34 @@ struct Caller {
     user: Option<String>,
 }
 
-async fn unary(caller: &Caller, method: &str, headers: &HeaderMap, body: Body) -> Result<Value, Failure> {
+/// The answer, and what it holds.
+async fn unary(
+    caller: &Caller,
+    method: &str,
+    headers: &HeaderMap,
+    body: Body,
+    held: &mut Held,
+) -> Result<Value, Failure> {
     let Caller { sandbox, user } = caller;
+    let message = connect::request(headers, body, &sandbox.shared.room).await?;
     match method {
         "Stat" => {
-            let at: At = connect::request(headers, body).await?;
+            let at: At = message.parse()?;
             caller.entry(&at.path.unwrap_or_default()).await
         }
         "MakeDir" => {
-            let at: At = connect::request(headers, body).await?;
+            let at: At = message.parse()?;
             caller.make_directory(&at.path.unwrap_or_default()).await
         }
-        "Move" => caller.rename(connect::request(headers, body).await?).await,
+        "Move" => caller.rename(message.parse()?).await,
         "Remove" => {
-            let at: At = connect::request(headers, body).await?;
+            let at: At = message.parse()?;
             caller.remove(&at.path.unwrap_or_default()).await
         }
-        "ListDir" => caller.list(connect::request(headers, body).await?).await,
-        "CreateWatcher" => watchers::create(sandbox, user.clone(), connect::request(headers, body).await?).await,
-        "GetWatcherEvents" => watchers::events(sandbox, &connect::request(headers, body).await?),
-        "RemoveWatcher" => watchers::remove(sandbox, &connect::request(headers, body).await?),
+        "ListDir" => caller.list(message.parse()?, held).await,
+        "CreateWatcher" => watchers::create(sandbox, user.clone(), message.parse()?).await,
+        "GetWatcherEvents" => watchers::events(sandbox, &message.parse()?, held),
+        "RemoveWatcher" => watchers::remove(sandbox, &message.parse()?),
         method => Err(Failure::new(Code::Unimplemented, format!("filesystem.Filesystem has no method {method:?}"))),
     }
 }
@@ -148,48 +161,70 @@ impl Caller {
         }
     }
 
-    async fn list(&self, request: ListDir) -> Result<Value, Failure> {
+    async fn list(&self, request: ListDir, held: &mut Held) -> Result<Value, Failure> {
         let (_, top) = self.file(&request.path.unwrap_or_default()).await?;
         let depth = request.depth.unwrap_or(0).max(1);
-        let (mut entries, mut directories) = (Vec::new(), vec![(top, depth)]);
+        let mut listed = Listed { entries: Vec::new(), bytes: 0, held };
+        let mut directories = vec![(top, depth)];
         while let Some((directory, depth)) = directories.pop() {
-            let is_top = entries.is_empty() && directories.is_empty();
-            for (info, path) in self.children(&directory, is_top).await? {
-                if depth > 1 && info.kind == FileType::Directory {
-                    directories.push((path.clone(), depth - 1));
-                }
-                entries.push((entry(&info, &path), path));
-            }
-            if entries.len() > MAX_ENTRIES {
-                let message = format!("there are more than {MAX_ENTRIES} entries: list with a smaller depth");
-                return Err(Failure::new(Code::ResourceExhausted, message));
+            let is_top = listed.entries.is_empty() && directories.is_empty();
+            let below = self.children(&directory, is_top, &mut listed).await?;
+            if depth > 1 {
+                directories.extend(below.into_iter().map(|path| (path, depth - 1)));
             }
         }
+        let mut entries = listed.entries;
         entries.sort_by(|(_, path), (_, other)| path.cmp(other));
         let entries: Vec<Value> = entries.into_iter().map(|(entry, _)| entry).collect();
         Ok(json!({"entries": entries}))
     }
 
-    /// What is in a directory. One below the first may have gone, or be closed to the user.
-    async fn children(&self, directory: &str, is_top: bool) -> Result<Vec<(FileInfo, String)>, Failure> {
-        let (mut found, mut query) = (Vec::new(), DirectoryQuery::default());
+    /// Lists what is in a directory; the directories in it. One below the first may have gone, or be closed to the user.
+    async fn children(&self, directory: &str, is_top: bool, listed: &mut Listed<'_>) -> Result<Vec<String>, Failure> {
+        let (mut below, mut query) = (Vec::new(), DirectoryQuery::default());
         let prefix = directory.trim_end_matches('/');
         loop {
             let target = FileTarget { path: FilePath::new(directory), user: self.user.clone() };
             let page = match self.sandbox.link.files.list(target, query.clone()).await {
                 Ok(page) => page,
-                Err(ExecutorError::File(_)) if !is_top => return Ok(found),
+                Err(ExecutorError::File(_)) if !is_top => return Ok(below),
                 Err(error) => return Err(error.into()),
             };
             for info in page.entries {
                 let path = format!("{prefix}/{}", String::from_utf8_lossy(info.path.as_bytes()));
-                found.push((info, path));
+                if info.kind == FileType::Directory {
+                    below.push(path.clone());
+                }
+                listed.push(&info, path)?;
             }
-            if page.next_page_token.is_empty() || found.len() > MAX_ENTRIES {
-                return Ok(found);
+            if page.next_page_token.is_empty() {
+                return Ok(below);
             }
             query.page_token = page.next_page_token;
         }
+    }
+}
+
+/// Entries with their paths, and what they take.
+struct Listed<'a> {
+    entries: Vec<(Value, String)>,
+    bytes: usize,
+    held: &'a mut Held,
+}
+
+impl Listed<'_> {
+    fn push(&mut self, info: &FileInfo, path: String) -> Result<(), Failure> {
+        let entry = entry(info, &path);
+        self.bytes += entry.to_string().len();
+        if self.entries.len() == MAX_ENTRIES || self.bytes > MAX_LIST_BYTES {
+            let message = format!(
+                "there are more than {MAX_ENTRIES} entries, or {MAX_LIST_BYTES} bytes of them: list with a smaller depth"
+            );
+            return Err(Failure::new(Code::ResourceExhausted, message));
+        }
+        self.held.resize(self.bytes)?;
+        self.entries.push((entry, path));
+        Ok(())
     }
 }
 

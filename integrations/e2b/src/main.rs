@@ -17,16 +17,19 @@ mod entry; // what is known of a file
 mod failure; // why there is no result
 mod filesystem; // directories
 mod follow; // the stream of a process
+mod guests; // callers that are not known yet
 mod home; // what is removed when a sandbox ends
 mod listing; // sandboxes in pages
 mod local; // who may ask where no key is asked for
 mod metrics; // what a machine has, and uses
 mod pool; // all targets
 mod process; // commands and terminals
+mod room; // for requests in memory
 mod sandbox; // a target that a client has
 mod serve; // sockets and connections
 mod target; // one machine
 mod times; // as JSON has them
+mod unread; // bodies that were not read
 mod upload; // POST /files
 mod watchers; // changes of directories
 
@@ -45,6 +48,7 @@ use crate::app::App;
 use crate::args::{Args, Listen};
 use crate::auth::Keys;
 use crate::pool::Pool;
+use crate::room::Room;
 use crate::serve::Listener;
 use crate::target::Settings;
 
@@ -112,13 +116,14 @@ async fn run(args: Args) -> Result<(), Error> {
         is_local: args.token_file.is_none() && matches!(args.listen, Listen::Tcp(_)),
         max_timeout: args.max_timeout,
         max_file_size: args.max_file_size,
+        room: Room::default(),
     };
     let listener = Listener::bind(&args.listen).await?;
     let stop = CancellationToken::new();
     pool.keep(&stop);
     info!("listening on {}", args.listen);
     tokio::select! {
-        () = serve::serve(listener, tls, app::router(Arc::new(app)), &stop) => {}
+        () = serve::serve(listener, tls, Arc::new(app), &stop) => {}
         _ = terminated.recv() => {}
         _ = interrupted.recv() => {}
     }

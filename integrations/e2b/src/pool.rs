@@ -9,15 +9,19 @@ use tokio_util::task::TaskTracker;
 use tracing::warn;
 
 use crate::args::Args;
-use crate::claim::{Claim, ClaimError};
+use crate::auth;
+use crate::claim::Claim;
 use crate::failure::{Code, Failure};
+use crate::home::SUFFIX_BYTES;
 use crate::sandbox::Sandbox;
-use crate::target::{Settings, Target, TargetError};
+use crate::target::{Patience, Settings, Target, TargetError};
 
 /// Of the target's name, in the id of a sandbox, which is part of a host name.
 const MAX_NAME_BYTES: usize = 32;
-/// For targets that are being taken, or freed, when no other one is free.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+/// While another target may be free.
+const HASTE: Patience = Patience { busy: Duration::ZERO, answer: Duration::from_secs(1) };
+/// When none was.
+const PATIENCE: Patience = Patience { busy: Duration::from_secs(2), answer: Duration::from_secs(10) };
 
 pub(crate) struct Pool {
     targets: Vec<Arc<Target>>,
@@ -107,19 +111,22 @@ impl Pool {
             let message = format!("template {:?} has no targets: see --template of telexec-e2b", new.template);
             return Err(Failure::new(Code::NotFound, message));
         }
-        let suffix = new.id.clone();
         let mut left = candidates.clone();
-        for patience in [Duration::ZERO, BUSY_TIMEOUT] {
+        for patience in [HASTE, PATIENCE] {
             for target in std::mem::take(&mut left) {
+                // one for each attempt: what is left of an earlier one is cleaned by its id
+                let suffix: String = auth::secret()?.chars().take(SUFFIX_BYTES).collect();
                 new.id = format!("{}-{suffix}", host_label(&target.name));
                 match target.take(&new, patience).await {
                     Ok(Some(sandbox)) => return Ok(sandbox),
                     Ok(None) => {}
                     Err(TargetError::Busy) => left.push(target),
-                    Err(TargetError::Claim(error @ ClaimError::TooMuch)) => {
-                        return Err(Failure::invalid(error.to_string()));
+                    Err(error) => {
+                        warn!("{}: {}; another one is tried", target.name, crate::chain(&error));
+                        if matches!(error, TargetError::NoAnswer(_)) {
+                            left.push(target);
+                        }
                     }
-                    Err(error) => warn!("{}: {}; another one is tried", target.name, crate::chain(&error)),
                 }
             }
         }

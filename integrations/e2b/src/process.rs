@@ -145,24 +145,25 @@ pub(crate) async fn call(
         Err(failure) => return connect::reply(Err(failure)),
     };
     match method.as_str() {
-        "Start" => connect::reply_stream(sandbox.unless_ended(start(&sandbox, &headers, body)).await),
-        "Connect" => connect::reply_stream(sandbox.unless_ended(attach(&sandbox, &headers, body)).await),
+        "Start" => connect::reply_stream(sandbox.while_running(start(&sandbox, &headers, body)).await),
+        "Connect" => connect::reply_stream(sandbox.while_running(attach(&sandbox, &headers, body)).await),
         "StreamInput" => {
-            let replied = sandbox.unless_ended(stream_input(&sandbox, &headers, body)).await;
+            let replied = sandbox.while_running(stream_input(&sandbox, &headers, body)).await;
             connect::reply_stream(replied.map(|reply| futures_util::stream::iter([Ok(reply)])))
         }
-        method => connect::reply(sandbox.unless_ended(unary(&sandbox, method, &headers, body)).await),
+        method => connect::reply(sandbox.while_running(unary(&sandbox, method, &headers, body)).await),
     }
 }
 
 async fn unary(sandbox: &Sandbox, method: &str, headers: &HeaderMap, body: Body) -> Result<Value, Failure> {
+    let message = connect::request(headers, body, &sandbox.shared.room).await?;
     match method {
         "List" => {
-            let Nothing {} = connect::request(headers, body).await?;
+            let Nothing {} = message.parse()?;
             return list(sandbox).await;
         }
         "Update" => {
-            let Update { process, pty } = connect::request(headers, body).await?;
+            let Update { process, pty } = message.parse()?;
             if let Some(pty) = pty {
                 let size = pty.size()?;
                 let process = find(sandbox, &process).await?;
@@ -170,7 +171,7 @@ async fn unary(sandbox: &Sandbox, method: &str, headers: &HeaderMap, body: Body)
             }
         }
         "SendSignal" => {
-            let SendSignal { process, signal } = connect::request(headers, body).await?;
+            let SendSignal { process, signal } = message.parse()?;
             let process = find(sandbox, &process).await?;
             let signal = match signal {
                 WireSignal::Term => Signal::TERM,
@@ -179,12 +180,12 @@ async fn unary(sandbox: &Sandbox, method: &str, headers: &HeaderMap, body: Body)
             sandbox.link.executor.signal(&process.id, signal).await?;
         }
         "SendInput" => {
-            let SendInput { process, input } = connect::request(headers, body).await?;
+            let SendInput { process, input } = message.parse()?;
             let process = find(sandbox, &process).await?;
             write(sandbox, &process, input).await?;
         }
         "CloseStdin" => {
-            let Selected { process } = connect::request(headers, body).await?;
+            let Selected { process } = message.parse()?;
             let process = find(sandbox, &process).await?;
             let input = Input { close: true, ..Input::default() };
             sandbox.link.executor.write_input(&process.id, input).await?;
@@ -200,7 +201,8 @@ type Events = BoxStream<'static, Result<Value, Failure>>;
 async fn start(sandbox: &Arc<Sandbox>, headers: &HeaderMap, body: Body) -> Result<Events, Failure> {
     let user = sandbox.user(auth::user(headers)?.as_deref());
     let (limit, keepalive) = (connect::call_timeout(headers)?, connect::keepalive(headers)?);
-    let request: Start = connect::stream_request(headers, body).await?;
+    let message = connect::stream_request(headers, body, &sandbox.shared.room).await?;
+    let request: Start = message.parse()?;
     let envs = request.process.envs.clone().unwrap_or_default();
     let command = command(sandbox, request, user.as_deref(), limit).await?;
     let has_terminal = command.terminal().is_some();
@@ -246,7 +248,8 @@ async fn command(
 /// Follows a process from now on.
 async fn attach(sandbox: &Arc<Sandbox>, headers: &HeaderMap, body: Body) -> Result<Events, Failure> {
     let (limit, keepalive) = (connect::call_timeout(headers)?, connect::keepalive(headers)?);
-    let Selected { process } = connect::stream_request(headers, body).await?;
+    let message = connect::stream_request(headers, body, &sandbox.shared.room).await?;
+    let Selected { process } = message.parse()?;
     let process = find(sandbox, &process).await?;
     let execution = sandbox.link.executor.attach(&process.id, Attach::position(process.position)).await?;
     let (has_terminal, ended) = (process.terminal, sandbox.shared.ended.clone());
@@ -255,7 +258,7 @@ async fn attach(sandbox: &Arc<Sandbox>, headers: &HeaderMap, body: Body) -> Resu
 
 async fn stream_input(sandbox: &Sandbox, headers: &HeaderMap, body: Body) -> Result<Value, Failure> {
     let limit = connect::call_timeout(headers)?;
-    let mut messages = connect::requests(headers, body)?;
+    let mut messages = connect::requests(headers, body, &sandbox.shared.room)?;
     let work = async {
         let mut process = None;
         while let Some(message) = messages.next().await? {

@@ -7,11 +7,13 @@ use std::time::{Duration, SystemTime};
 use futures_util::StreamExt;
 use telexec_client::{Agent, RemoteFiles, Resuming};
 use telexec_executor::{Command, Event, Execution, ExecutionId, Executor, FilePath, FileTarget, OutputStream};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::claim::Claim;
 use crate::failure::{Code, Failure};
+use crate::room::Room;
 use crate::watchers::Watchers;
 
 /// Carried by every execution of a sandbox.
@@ -90,32 +92,46 @@ pub(crate) struct Shared {
     /// Where relative paths of other users begin.
     homes: Mutex<HashMap<String, String>>,
     pub(crate) watchers: Watchers,
+    pub(crate) room: Room,
     /// Commands that are being started.
     starts: TaskTracker,
+    /// Nothing is to reach the target.
+    paused: watch::Sender<bool>,
     /// The sandbox is gone.
     pub(crate) ended: CancellationToken,
 }
 
 impl Shared {
-    /// Nothing is being started in the sandbox, which has ended, any more.
+    /// Nothing is being started any more in the sandbox, which has ended or is paused.
     pub(crate) async fn settled(&self) {
         self.starts.close();
         self.starts.wait().await;
+        self.starts.reopen();
+    }
+
+    pub(crate) fn set_paused(&self, paused: bool) {
+        self.paused.send_replace(paused);
     }
 }
 
 impl Sandbox {
-    /// The outcome of a call, unless the sandbox ends before: a call that waits for its body must not reach the target when others
-    /// have that.
-    pub(crate) async fn unless_ended<T>(&self, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        self.shared.ended.run_until_cancelled(call).await.unwrap_or_else(|| Err(Failure::gone()))
+    /// The outcome of a call, unless the sandbox ends or is paused before: a call that waits for its body must not reach the
+    /// target when others have that, or when nothing is to run there.
+    pub(crate) async fn while_running<T>(&self, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let mut paused = self.shared.paused.subscribe();
+        tokio::select! {
+            biased;
+            () = self.shared.ended.cancelled() => Err(Failure::gone()),
+            _ = paused.wait_for(|paused| *paused) => Err(Failure::gone()),
+            outcome = call => outcome,
+        }
     }
 
     /// Starts a command, whatever becomes of who asks for it: one that a sandbox does not know of would outlive it.
     pub(crate) async fn execute(&self, command: Command) -> Result<Execution, Failure> {
         let starting = self.shared.starts.token();
         // after the token is taken, or it is not waited for
-        if self.shared.ended.is_cancelled() {
+        if self.shared.ended.is_cancelled() || *self.shared.paused.borrow() {
             return Err(Failure::gone());
         }
         let executor = self.link.executor.clone();

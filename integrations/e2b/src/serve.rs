@@ -1,13 +1,18 @@
 //! Sockets, TLS, and connections with HTTP/1.1.
 
+use std::future::pending;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
+use http::{HeaderMap, Request};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls::pki_types::pem::PemObject;
@@ -20,12 +25,17 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use crate::app::{self, App};
 use crate::args::Listen;
+use crate::guests::{Guest, Guests};
+use crate::unread::watched;
 
 /// A command that is followed is one.
 const MAX_CONNECTIONS: usize = 4096;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Also of connections that are idle: longer than SDKs keep them (90 s), since a request on one that is being closed fails.
+/// From the connection to its first request.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(10);
+/// From one request to the next: longer than SDKs keep connections (90 s), since a request on one that is being closed fails.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(120);
 const MAX_HEADERS_BYTES: usize = 64 * 1024;
 /// After accepting failed, as when the process has too many files.
@@ -79,61 +89,101 @@ pub(crate) fn acceptor(cert: &Path, key: &Path) -> Result<TlsAcceptor, ServeErro
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Until the stop.
-pub(crate) async fn serve(listener: Listener, tls: Option<TlsAcceptor>, router: Router, stop: &CancellationToken) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        let Some(Ok(place)) = stop.run_until_cancelled(Arc::clone(&places).acquire_owned()).await else { return };
-        let (tls, router, stop_one) = (tls.clone(), router.clone(), stop.clone());
-        let accepted = match &listener {
-            Listener::Tcp(listener) => match stop.run_until_cancelled(listener.accept()).await {
-                Some(Ok((stream, _))) => {
-                    let _ = stream.set_nodelay(true);
-                    tokio::spawn(async move {
-                        stop_one.run_until_cancelled(secured(stream, tls, router)).await;
-                        drop(place);
-                    });
-                    Ok(())
-                }
-                Some(Err(error)) => Err(error),
-                None => return,
-            },
-            Listener::Unix(listener) => match stop.run_until_cancelled(listener.accept()).await {
-                Some(Ok((stream, _))) => {
-                    tokio::spawn(async move {
-                        stop_one.run_until_cancelled(secured(stream, tls, router)).await;
-                        drop(place);
-                    });
-                    Ok(())
-                }
-                Some(Err(error)) => Err(error),
-                None => return,
-            },
-        };
-        if let Err(error) = accepted {
-            warn!("a connection was not accepted: {error}");
-            sleep(ACCEPT_PAUSE).await;
+type Stream = Box<dyn Io>;
+
+trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Io for S {}
+
+impl Listener {
+    /// The next connection, and whose it is.
+    async fn accept(&self) -> io::Result<(Stream, Option<SocketAddr>)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                let _ = stream.set_nodelay(true);
+                Ok((Box::new(stream), Some(peer)))
+            }
+            Self::Unix(listener) => Ok((Box::new(listener.accept().await?.0), None)),
         }
     }
 }
 
-async fn secured<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    stream: S,
-    tls: Option<TlsAcceptor>,
+/// Until the stop.
+pub(crate) async fn serve(listener: Listener, tls: Option<TlsAcceptor>, app: Arc<App>, stop: &CancellationToken) {
+    let (places, guests) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), Guests::default());
+    let router = app::router(Arc::clone(&app));
+    loop {
+        let Some(Ok(place)) = stop.run_until_cancelled(Arc::clone(&places).acquire_owned()).await else { return };
+        let (stream, peer) = match stop.run_until_cancelled(listener.accept()).await {
+            Some(Ok(accepted)) => accepted,
+            Some(Err(error)) => {
+                warn!("a connection was not accepted: {error}");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+            None => return,
+        };
+        let Some(guest) = guests.enter(peer) else {
+            debug!("{peer:?} has too many connections that have not said whose they are");
+            continue;
+        };
+        let visitor = Visitor { app: Arc::clone(&app), router: router.clone(), guest: Mutex::new(Some(guest)) };
+        let (tls, stop) = (tls.clone(), stop.clone());
+        tokio::spawn(async move {
+            stop.run_until_cancelled(secured(stream, tls, visitor)).await;
+            drop(place);
+        });
+    }
+}
+
+/// Who is at the other end of a connection.
+struct Visitor {
+    app: Arc<App>,
     router: Router,
-) {
-    let Some(tls) = tls else { return one(stream, router).await };
+    /// Until it is known.
+    guest: Mutex<Option<Guest>>,
+}
+
+impl Visitor {
+    /// Looks who asks.
+    fn greet(&self, headers: &HeaderMap) {
+        let mut guest = self.guest.lock().unwrap_or_else(PoisonError::into_inner);
+        guest.take_if(|_| self.app.knows(headers));
+    }
+}
+
+async fn secured(stream: Stream, tls: Option<TlsAcceptor>, visitor: Visitor) {
+    let Some(tls) = tls else { return one(stream, visitor).await };
     match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-        Ok(Ok(stream)) => one(stream, router).await,
+        Ok(Ok(stream)) => one(Box::new(stream), visitor).await,
         Ok(Err(error)) => debug!("a handshake failed: {error}"),
         Err(_) => debug!("a handshake took too long"),
     }
 }
 
-async fn one<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, router: Router) {
+async fn one(stream: Stream, visitor: Visitor) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT).max_buf_size(MAX_HEADERS_BYTES);
-    if let Err(error) = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await {
-        debug!("a connection failed: {error}");
+    let asked = CancellationToken::new();
+    let asks = asked.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        asks.cancel();
+        visitor.greet(request.headers());
+        let (request, reading) = watched(request);
+        let answer = TowerToHyperService::new(visitor.router.clone()).call(request);
+        async move { answer.await.map(|response| reading.answered(response)) }
+    });
+    let silence = async {
+        if timeout(FIRST_TIMEOUT, asked.cancelled()).await.is_ok() {
+            pending().await
+        }
+    };
+    tokio::select! {
+        served = http.serve_connection(TokioIo::new(stream), service) => match served {
+            Ok(()) => {}
+            Err(error) => debug!("a connection failed: {error}"),
+        },
+        () = silence => debug!("a connection had no request within {} s", FIRST_TIMEOUT.as_secs()),
     }
 }

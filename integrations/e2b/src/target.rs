@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use telexec_client::{Agent, ConnectOptions, Resume, TlsOptions};
-use telexec_executor::{FilePath, FileTarget, Files, Signal};
+use telexec_executor::{FilePath, FileTarget, Files};
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use crate::claim::{Claim, ClaimError, ClaimState, Claims};
 use crate::cleaning;
-use crate::failure::Failure;
+use crate::failure::{Code, Failure};
 use crate::home::{HomeError, Homes};
 use crate::metrics::{self, Machine};
 use crate::sandbox::{Link, Sandbox, Shared, start_directory};
@@ -26,13 +26,10 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 const MAX_SLEEP: Duration = Duration::from_secs(60);
 /// An agent that is gone is found to be so: commands that it ran are reported as lost then.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
-const STOP: &str = "SIGSTOP";
 /// In which other gateways leave a target alone that is being cleaned.
 const CLEANING_TIME: Duration = Duration::from_secs(300);
 /// For one step of a claim.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
-/// For the first of them: others may be free.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TargetError {
@@ -46,12 +43,21 @@ pub(crate) enum TargetError {
     Failure(#[from] Failure),
     #[error("the target did not answer within {} s", STEP_TIMEOUT.as_secs())]
     TooSlow,
-    #[error("the target did not answer within {} s", LOOK_TIMEOUT.as_secs())]
-    NoAnswer,
+    #[error("the target did not answer within {} s", .0.as_secs())]
+    NoAnswer(Duration),
     #[error("another gateway has taken the target")]
     TakenOver,
     #[error("the target is being taken, or freed")]
     Busy,
+}
+
+/// How long whoever wants a target waits for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience {
+    /// For others who take it, or free it.
+    pub(crate) busy: Duration,
+    /// For what it says first.
+    pub(crate) answer: Duration,
 }
 
 /// What all targets have in common.
@@ -72,6 +78,7 @@ enum Slot {
     Open,
     Taken {
         number: u64,
+        id: String,
     },
     Ending {
         number: u64,
@@ -148,8 +155,28 @@ impl Target {
         self.connected.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set_current(&self, sandbox: Option<Arc<Sandbox>>) {
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = sandbox;
+    fn set_current(&self, sandbox: Arc<Sandbox>) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(sandbox);
+    }
+
+    /// The sandbox in another state; `false`: it was let go of meanwhile, and does not come back.
+    fn replace_current(&self, sandbox: &Arc<Sandbox>) -> bool {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        current.as_mut().map(|current| *current = Arc::clone(sandbox)).is_some()
+    }
+
+    /// From now on it is gone for clients. `None`: it was before.
+    fn let_go(&self, id: &str) -> Option<Arc<Sandbox>> {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let gone = current.take_if(|sandbox| sandbox.id() == id)?;
+        gone.shared.ended.cancel();
+        gone.shared.watchers.clear();
+        Some(gone)
+    }
+
+    /// The sandbox, while it is one.
+    fn expect_current(&self, id: &str) -> Result<Arc<Sandbox>, Failure> {
+        self.current().filter(|sandbox| sandbox.id() == id).ok_or_else(Failure::gone)
     }
 
     /// Connects, takes up what was this gateway's before, and ends sandboxes whose time is over; for ever.
@@ -184,6 +211,7 @@ impl Target {
             };
             let Err(error) = opened else {
                 self.set_trouble(None);
+                self.warn_of_escapes().await;
                 return info!("{}: ready", self.name);
             };
             let error = crate::chain(&error);
@@ -223,6 +251,20 @@ impl Target {
         Ok(Connected { link, claims, homes, machine })
     }
 
+    /// A policy may keep this gateway from asking.
+    async fn warn_of_escapes(&self) {
+        if let Some(connected) = self.connected()
+            && let Ok(info) = connected.link.agent.info().await
+            && !info.containment.starts_with("cgroup")
+        {
+            let kind = info.containment;
+            warn!(
+                "{}: processes are held by {kind}: those that hide outlive a sandbox; give the agent a cgroup",
+                self.name
+            );
+        }
+    }
+
     /// Whatever is to be done now.
     async fn look_after(&self) -> Result<(), TargetError> {
         let mut slot = self.slot.lock().await;
@@ -230,9 +272,10 @@ impl Target {
             *slot = self.adopt().await?;
         }
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(sandbox) = current.filter(|sandbox| sandbox.claim.is_over()) {
+        let over = current.filter(|sandbox| sandbox.claim.is_over());
+        if let Some(sandbox) = over.and_then(|sandbox| self.let_go(sandbox.id())) {
             info!("{}: the time of {} is over", self.name, sandbox.id());
-            self.begin_end(&mut slot, &sandbox);
+            begin_end(&mut slot, &sandbox);
         }
         self.clean(&mut slot).await
     }
@@ -246,12 +289,19 @@ impl Target {
             _ => return Ok(Slot::Open),
         };
         connected.homes.check(&claim)?;
-        if claim.state == ClaimState::Ending || claim.is_over() {
+        if matches!(claim.state, ClaimState::Starting | ClaimState::Ending) || claim.is_over() {
             return Ok(Slot::ending(number, claim));
         }
-        info!("{}: {} is taken up again", self.name, claim.id);
-        self.set_current(Some(self.sandbox(&connected, claim, Arc::default())));
-        Ok(Slot::Taken { number })
+        let sandbox = self.sandbox(&connected, claim, Arc::default());
+        if sandbox.is_paused {
+            // the claim may have been made, and its processes not stopped
+            sandbox.shared.set_paused(true);
+            cleaning::stop_all(&connected.link, sandbox.id()).await?;
+        }
+        let id = sandbox.id().to_owned();
+        info!("{}: {id} is taken up again", self.name);
+        self.set_current(sandbox);
+        Ok(Slot::Taken { number, id })
     }
 
     fn sandbox(&self, connected: &Connected, claim: Claim, shared: Arc<Shared>) -> Arc<Sandbox> {
@@ -264,21 +314,18 @@ impl Target {
         self.connected().ok_or_else(|| Failure::no_port("its agent was not reached yet").into())
     }
 
-    /// Takes it, if it is free. `None`: it is not. Waits that long for others who take or free it.
-    pub(crate) async fn take(&self, new: &Claim, patience: Duration) -> Result<Option<Arc<Sandbox>>, TargetError> {
-        let Ok(mut slot) = timeout(patience, self.slot.lock()).await else { return Err(TargetError::Busy) };
+    /// Takes it, if it is free. `None`: it is not.
+    pub(crate) async fn take(&self, new: &Claim, patience: Patience) -> Result<Option<Arc<Sandbox>>, TargetError> {
+        let Ok(mut slot) = timeout(patience.busy, self.slot.lock()).await else { return Err(TargetError::Busy) };
         let (Slot::Open, Some(connected)) = (&*slot, self.connected()) else { return Ok(None) };
-        let taken = self.take_open(&mut slot, &connected, new).await;
-        match &taken {
-            Ok(_) | Err(TargetError::Claim(ClaimError::TooMuch)) => {}
-            Err(error) => {
-                self.set_trouble(Some(crate::chain(error)));
-                if matches!(*slot, Slot::Open) {
-                    // nobody tries it before it was reached again
-                    *slot = Slot::Unknown;
-                }
-                self.wake.notify_one();
+        let taken = self.take_open(&mut slot, &connected, new, patience.answer).await;
+        if let Err(error) = &taken {
+            self.set_trouble(Some(crate::chain(error)));
+            if matches!(*slot, Slot::Open) {
+                // nobody tries it before it was reached again
+                *slot = Slot::Unknown;
             }
+            self.wake.notify_one();
         }
         taken
     }
@@ -288,11 +335,11 @@ impl Target {
         slot: &mut Slot,
         connected: &Connected,
         new: &Claim,
+        answer: Duration,
     ) -> Result<Option<Arc<Sandbox>>, TargetError> {
-        let home = connected.homes.of(&new.id);
-        let claim = Claim { owner: self.settings.owner.clone(), home, ..new.clone() };
-        claim.check()?;
-        let Some(number) = self.free_number(connected, slot).await? else { return Ok(None) };
+        let (owner, home) = (self.settings.owner.clone(), connected.homes.of(&new.id));
+        let claim = Claim { state: ClaimState::Starting, owner, home, ..new.clone() };
+        let Some(number) = self.free_number(connected, slot, answer).await? else { return Ok(None) };
         // it may be taken though the answer is lost
         *slot = Slot::ending(number, claim.clone());
         let Some(number) = step(connected.claims.advance(number, &claim)).await? else {
@@ -301,18 +348,29 @@ impl Target {
         };
         *slot = Slot::ending(number, claim.clone());
         cleaning::prepare(&connected.link, &claim, &connected.homes, self.settings.user.as_deref()).await?;
+        // only now: what is taken up again after a restart has a home
+        let claim = Claim { state: ClaimState::Running, ..claim };
+        let Some(number) = step(connected.claims.advance(number, &claim)).await? else {
+            *slot = Slot::Open;
+            return Ok(None);
+        };
         let sandbox = self.sandbox(connected, claim, Arc::default());
-        self.set_current(Some(Arc::clone(&sandbox)));
-        *slot = Slot::Taken { number };
+        self.set_current(Arc::clone(&sandbox));
+        *slot = Slot::Taken { number, id: sandbox.id().to_owned() };
         self.wake.notify_one();
         info!("{}: it is {} now", self.name, sandbox.id());
         Ok(Some(sandbox))
     }
 
     /// From which it can be taken. What another gateway left behind becomes this one's, and is ended first.
-    async fn free_number(&self, connected: &Connected, slot: &mut Slot) -> Result<Option<u64>, TargetError> {
-        let looked = timeout(LOOK_TIMEOUT, connected.claims.latest()).await;
-        let (number, last) = looked.map_err(|_| TargetError::NoAnswer)??;
+    async fn free_number(
+        &self,
+        connected: &Connected,
+        slot: &mut Slot,
+        answer: Duration,
+    ) -> Result<Option<u64>, TargetError> {
+        let looked = timeout(answer, connected.claims.latest()).await;
+        let (number, last) = looked.map_err(|_| TargetError::NoAnswer(answer))??;
         let Some(last) = last.filter(|last| last.state != ClaimState::Free) else { return Ok(Some(number)) };
         if !last.is_abandoned() {
             return Ok(None);
@@ -330,41 +388,58 @@ impl Target {
     /// Changes the sandbox's claim: its deadline, or its state.
     pub(crate) async fn change(&self, id: &str, change: impl FnOnce(&mut Claim)) -> Result<Arc<Sandbox>, TargetError> {
         let mut slot = self.slot.lock().await;
-        let sandbox = self.current().filter(|sandbox| sandbox.id() == id).ok_or_else(Failure::gone)?;
-        let (Slot::Taken { number }, connected) = (&mut *slot, self.expect_connected()?) else {
+        self.change_in(&mut slot, id, change).await
+    }
+
+    async fn change_in(
+        &self,
+        slot: &mut Slot,
+        id: &str,
+        change: impl FnOnce(&mut Claim),
+    ) -> Result<Arc<Sandbox>, TargetError> {
+        let sandbox = self.expect_current(id)?;
+        let (Slot::Taken { number, .. }, connected) = (&mut *slot, self.expect_connected()?) else {
             return Err(Failure::gone().into());
         };
         let mut claim = sandbox.claim.clone();
         change(&mut claim);
         let Some(next) = step(connected.claims.advance(*number, &claim)).await? else {
             warn!("{}: another gateway has taken it from {id}", self.name);
-            sandbox.shared.ended.cancel();
-            sandbox.shared.watchers.clear();
-            self.set_current(None);
+            self.let_go(id);
             *slot = Slot::Unknown;
             self.wake.notify_one();
             return Err(TargetError::TakenOver);
         };
         *number = next;
         let changed = self.sandbox(&connected, claim, Arc::clone(&sandbox.shared));
-        self.set_current(Some(Arc::clone(&changed)));
+        if !self.replace_current(&changed) {
+            return Err(Failure::gone().into());
+        }
         self.wake.notify_one();
         Ok(changed)
     }
 
     /// Stops its processes, and keeps it.
     pub(crate) async fn pause(&self, id: &str) -> Result<(), TargetError> {
-        let deadline = later(self.settings.max_pause);
-        let stop = STOP.parse::<Signal>().map_err(|error| Failure::invalid(format!("{error}")))?;
-        let mut before = deadline;
-        let paused = self.change(id, |claim| {
-            before = claim.deadline;
-            (claim.state, claim.deadline) = (ClaimState::Paused, deadline);
-        });
-        let paused = paused.await?;
-        let stopped = cleaning::signal_all(&paused.link, id, stop).await;
+        let mut slot = self.slot.lock().await;
+        let sandbox = self.expect_current(id)?;
+        if sandbox.is_paused {
+            return Err(Failure::new(Code::AlreadyExists, format!("sandbox {id:?} is paused already")).into());
+        }
+        // before all else: what is to be stopped does not become more
+        sandbox.shared.set_paused(true);
+        let paused = self.pause_in(&mut slot, &sandbox).await;
+        sandbox.shared.set_paused(self.current().is_some_and(|sandbox| sandbox.is_paused));
+        paused
+    }
+
+    async fn pause_in(&self, slot: &mut Slot, sandbox: &Sandbox) -> Result<(), TargetError> {
+        let (id, before, deadline) = (sandbox.id(), sandbox.claim.deadline, later(self.settings.max_pause));
+        timeout(STEP_TIMEOUT, sandbox.shared.settled()).await.map_err(|_| TargetError::TooSlow)?;
+        self.change_in(slot, id, |claim| (claim.state, claim.deadline) = (ClaimState::Paused, deadline)).await?;
+        let stopped = cleaning::stop_all(&sandbox.link, id).await;
         if stopped.is_err()
-            && let Err(error) = self.resume(id, before).await
+            && let Err(error) = self.resume_in(slot, id, before).await
         {
             warn!("{}: {id} stays paused: {}", self.name, crate::chain(&error));
         }
@@ -372,17 +447,33 @@ impl Target {
     }
 
     pub(crate) async fn resume(&self, id: &str, deadline: SystemTime) -> Result<Arc<Sandbox>, TargetError> {
-        let sandbox = self.current().filter(|sandbox| sandbox.id() == id).ok_or_else(Failure::gone)?;
+        let mut slot = self.slot.lock().await;
+        self.resume_in(&mut slot, id, deadline).await
+    }
+
+    async fn resume_in(&self, slot: &mut Slot, id: &str, deadline: SystemTime) -> Result<Arc<Sandbox>, TargetError> {
+        let sandbox = self.expect_current(id)?;
+        if !sandbox.is_paused {
+            return self.change_in(slot, id, |claim| claim.deadline = claim.deadline.max(deadline)).await;
+        }
         // first: one that counts as running is not continued again
-        cleaning::signal_all(&sandbox.link, id, Signal::CONT).await?;
-        self.change(id, |claim| (claim.state, claim.deadline) = (ClaimState::Running, deadline)).await
+        cleaning::continue_all(&sandbox.link, id).await?;
+        let resumed =
+            self.change_in(slot, id, |claim| (claim.state, claim.deadline) = (ClaimState::Running, deadline)).await;
+        match resumed {
+            Ok(_) => sandbox.shared.set_paused(false),
+            // it counts as paused still
+            Err(_) => cleaning::stop_all(&sandbox.link, id).await?,
+        }
+        resumed
     }
 
     /// Ends the sandbox: at once for clients, and when this returns also on the target, if that can be reached.
     pub(crate) async fn end(&self, id: &str) -> Result<(), TargetError> {
+        // whatever else is being done with it, which may take long
+        let sandbox = self.let_go(id).ok_or_else(Failure::gone)?;
         let mut slot = self.slot.lock().await;
-        let sandbox = self.current().filter(|sandbox| sandbox.id() == id).ok_or_else(Failure::gone)?;
-        self.begin_end(&mut slot, &sandbox);
+        begin_end(&mut slot, &sandbox);
         if let Err(error) = self.clean(&mut slot).await {
             warn!("{}: {}; it is tried again", self.name, crate::chain(&error));
             self.wake.notify_one();
@@ -390,22 +481,12 @@ impl Target {
         Ok(())
     }
 
-    fn begin_end(&self, slot: &mut Slot, sandbox: &Sandbox) {
-        if let Slot::Taken { number } = *slot {
-            let (claim, shared) = (Box::new(sandbox.claim.clone()), Arc::clone(&sandbox.shared));
-            *slot = Slot::Ending { number, claim, shared };
-        }
-        self.set_current(None);
-        sandbox.shared.ended.cancel();
-        sandbox.shared.watchers.clear();
-    }
-
     /// Frees it, if it is to be freed.
     async fn clean(&self, slot: &mut Slot) -> Result<(), TargetError> {
         let Slot::Ending { number, claim, shared } = slot else { return Ok(()) };
         let connected = self.expect_connected()?;
         // each time: another gateway may have taken it since the last attempt
-        let ending = Claim { state: ClaimState::Ending, deadline: later(CLEANING_TIME), ..(**claim).clone() };
+        let ending = claim.ending(later(CLEANING_TIME));
         let Some(next) = step(connected.claims.advance(*number, &ending)).await? else {
             warn!("{}: another gateway has taken it from {}", self.name, claim.id);
             *slot = Slot::Unknown;
@@ -415,7 +496,7 @@ impl Target {
         (*number, **claim) = (next, ending);
         timeout(STEP_TIMEOUT, shared.settled()).await.map_err(|_| TargetError::TooSlow)?;
         cleaning::clean(&connected.link, claim, &connected.homes, self.settings.user.as_deref()).await?;
-        let (id, free) = (claim.id.clone(), free(claim));
+        let (id, free) = (claim.id.clone(), Claim { state: ClaimState::Free, ..(**claim).clone() });
         if step(connected.claims.advance(*number, &free)).await?.is_some() {
             info!("{}: {id} is gone", self.name);
         }
@@ -424,15 +505,13 @@ impl Target {
     }
 }
 
-/// What is left of a claim: no secrets.
-fn free(claim: &Claim) -> Claim {
-    Claim {
-        state: ClaimState::Free,
-        token: String::new(),
-        idempotency_key: None,
-        metadata: Default::default(),
-        envs: Default::default(),
-        ..claim.clone()
+/// Of a sandbox that was let go of; another gateway may have taken the target from it.
+fn begin_end(slot: &mut Slot, sandbox: &Sandbox) {
+    if let Slot::Taken { number, id } = slot
+        && id == sandbox.id()
+    {
+        let (claim, shared) = (Box::new(sandbox.claim.clone()), Arc::clone(&sandbox.shared));
+        *slot = Slot::Ending { number: *number, claim, shared };
     }
 }
 

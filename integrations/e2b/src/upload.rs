@@ -52,10 +52,10 @@ pub(crate) async fn upload(
     let upload = Upload { sandbox, user, limit: app.max_file_size };
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let written = match multer::parse_boundary(content_type) {
-        Ok(boundary) => upload.sandbox.unless_ended(upload.form(body, boundary, path)).await?,
+        Ok(boundary) => upload.sandbox.while_running(upload.form(body, boundary, path)).await?,
         Err(_) if content_type.trim().eq_ignore_ascii_case("application/octet-stream") => {
             let path = path.ok_or_else(|| Failure::invalid("path: is missing"))?;
-            vec![upload.sandbox.unless_ended(upload.write(path, body)).await?]
+            vec![upload.sandbox.while_running(upload.write(path, body)).await?]
         }
         Err(_) => {
             let message = "content-type: expected application/octet-stream, or multipart/form-data with a boundary";

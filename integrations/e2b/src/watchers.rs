@@ -17,6 +17,7 @@ use crate::connect;
 use crate::entry::entry;
 use crate::failure::{Code, Failure, put};
 use crate::follow;
+use crate::room::Held;
 use crate::sandbox::Sandbox;
 
 const MAX_WATCHERS: usize = 64;
@@ -140,7 +141,7 @@ pub(crate) async fn watch_dir(
     body: Body,
 ) -> Result<BoxStream<'static, Result<Value, Failure>>, Failure> {
     let (limit, keepalive) = (connect::call_timeout(headers)?, connect::keepalive(headers)?);
-    let watch = connect::stream_request(headers, body).await?;
+    let watch = connect::stream_request(headers, body, &sandbox.shared.room).await?.parse()?;
     let (subject, changes) = Subject::open(sandbox, user, watch).await?;
     let keepalives = interval_at(Instant::now() + keepalive, keepalive);
     let ended = sandbox.shared.ended.clone();
@@ -233,7 +234,7 @@ fn no_watcher(id: &str) -> Failure {
     Failure::new(Code::NotFound, format!("there is no watcher {id:?}"))
 }
 
-pub(crate) fn events(sandbox: &Sandbox, watcher: &Watcher) -> Result<Value, Failure> {
+pub(crate) fn events(sandbox: &Sandbox, watcher: &Watcher, held: &mut Held) -> Result<Value, Failure> {
     let watchers = sandbox.shared.watchers.0.lock().unwrap_or_else(PoisonError::into_inner);
     let id = &watcher.watcher_id;
     let gathered = &watchers.get(id).ok_or_else(|| no_watcher(id))?.events;
@@ -247,6 +248,7 @@ pub(crate) fn events(sandbox: &Sandbox, watcher: &Watcher) -> Result<Value, Fail
         }
         return Err(failure);
     }
+    held.resize(gathered.bytes)?;
     gathered.bytes = 0;
     let events: Result<Vec<Value>, _> = gathered.events.drain(..).map(|event| event.parse()).collect();
     let events = events.map_err(|_| Failure::new(Code::Internal, "an event is no JSON"))?;

@@ -94,10 +94,10 @@ class Site:
             shutil.chown(directory, AS_NOBODY["user"], AS_NOBODY["group"])
         return directory
 
-    def start_agent(self, name):
+    def start_agent(self, name, settings=""):
         home = self.own(self.home(name))
         config = self.directory / f"{name}.toml"
-        config.write_text(f'working_directory = "{home}"\n')
+        config.write_text(f'working_directory = "{home}"\n{settings}\n')
         state = ["--config", config, "--state-dir", self.own(self.directory / f"{name}.state")]
         listen = ["--listen", f"unix://{self.socket(name)}"]
         self.start(f"agent-{name}", self.agent, *listen, *state, home=home, **AS_NOBODY)
@@ -112,6 +112,17 @@ class Site:
         self.start(key, self.bin / "telexec-e2b", *listen, *targets, *options)
         if wait:
             self.until("the gateway", lambda: self.log(key).count(": ready") >= ready + len(agents))
+
+    @contextlib.contextmanager
+    def frozen(self, *names):
+        """These agents do nothing, and look as if they did."""
+        for name in names:
+            self.processes[f"agent-{name}"].send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for name in names:
+                self.processes[f"agent-{name}"].send_signal(signal.SIGCONT)
 
     def logs(self, key):
         return self.directory / f"{key}.log"
@@ -130,6 +141,12 @@ class Site:
             if time.monotonic() > end:
                 raise SystemExit(f"{what}: not within {limit} s")
             time.sleep(0.05)
+
+
+def states(mark):
+    """Of the processes with this in their command lines: S when they sleep, T when they are stopped."""
+    found = subprocess.run(["pgrep", "-f", mark], capture_output=True, text=True).stdout.split()
+    return {pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] for pid in found}
 
 
 def fails(kind, call, *words):

@@ -20,7 +20,7 @@ import zlib
 
 import httpx
 
-from e2b_site import KEY, LIMIT, Site, free_port, run
+from e2b_site import KEY, LIMIT, Site, free_port, run, states
 from e2b import Sandbox
 
 LIMIT_BYTES = 1024 * 1024
@@ -286,6 +286,14 @@ def connections():
     assert sandbox.commands.run("echo still").stdout == "still\n"
 
 
+def holding(path, kind, begun=b"", **more):
+    """A call whose body is not over yet."""
+    connection = socket.create_connection(("127.0.0.1", site.port), LIMIT)
+    chunk = b"%x\r\n%s\r\n" % (len(begun), begun) if begun else b""
+    connection.sendall(head(f"/{path}", **{"Content-Type": kind, "Transfer-Encoding": "chunked", **more}) + chunk)
+    return connection
+
+
 def latecomers():
     """Calls that hold their bodies back until the sandbox has ended."""
     global sandbox
@@ -295,14 +303,7 @@ def latecomers():
         ("filesystem.Filesystem/MakeDir", "application/json", b'{"path":'),
         ("files", "multipart/form-data; boundary=x", form),
     ]
-    held = []
-    for path, kind, begun in calls:
-        connection = socket.create_connection(("127.0.0.1", site.port), LIMIT)
-        sent = {"Host": "x", "Content-Type": kind, "Transfer-Encoding": "chunked", **headers()}
-        lines = [f"POST /{path} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items()), "", ""]
-        chunk = b"%x\r\n%s\r\n" % (len(begun), begun) if begun else b""
-        connection.sendall("\r\n".join(lines).encode() + chunk)
-        held.append(connection)
+    held = [holding(*call) for call in calls]
     # the first file of the form is written before its second one comes
     site.until("the calls have begun", lambda: sandbox.files.exists("a"))
     assert sandbox.kill()
@@ -343,6 +344,186 @@ def starters():
         for thread in starting:
             thread.join(LIMIT)
     sandbox = Sandbox.create(timeout=300)
+
+
+def pauses():
+    """Calls that begin before a pause, and would reach the target after it."""
+    nap = "sleep 9876.54322"
+    start = {"process": {"cmd": "sleep", "args": [nap.split()[1]]}, "stdin": False}
+    whole = envelope(start)
+    starting = holding("process.Process/Start", "application/connect+json", whole[:10])
+    writing = holding("files?path=late", "application/octet-stream", b"late")
+    time.sleep(0.5)
+    assert sandbox.pause()
+    for connection, rest in ((starting, whole[10:]), (writing, b"r")):
+        with connection:
+            try:
+                connection.sendall(b"%x\r\n%s\r\n0\r\n\r\n" % (len(rest), rest))
+            except OSError:
+                pass
+            assert b"The sandbox was not found" in connection.recv(65536)
+    assert states(nap) == set()
+    sandbox.connect(timeout=300)
+    assert not sandbox.files.exists("late") and sandbox.commands.run("echo on").stdout == "on\n"
+    # what is being started is stopped too
+    for _ in range(3):
+        start_all = [threading.Thread(target=lambda: stream_begin("process.Process/Start", whole)) for _ in range(8)]
+        for one in start_all:
+            one.start()
+        site.until("commands run", lambda: states(nap))
+        assert sandbox.pause()
+        for one in start_all:
+            one.join(LIMIT)
+        assert states(nap) == {"T"}, states(nap)
+        sandbox.connect(timeout=300)
+        for process in sandbox.commands.list():
+            sandbox.commands.kill(process.pid)
+        site.until("their end", lambda: not states(nap))
+
+
+def stream_begin(method, body):
+    """Begins a stream, over and over, until it is refused."""
+    sent = headers(**{"Content-Type": "application/connect+json"})
+    for _ in range(100):
+        with httpx.stream("POST", f"{site.url}/{method}", content=body, headers=sent) as answer:
+            if answer.status_code != 200 or b"not found" in next(answer.iter_raw(), b""):
+                return
+
+
+def closed():
+    """Directories that nobody may change or enter: they go with the sandbox, and its target is free."""
+    global sandbox
+    for harm in (
+        "mkdir -p go/pkg/mod/x; touch go/pkg/mod/x/f; chmod -R a-w go",
+        "mkdir -p a/b/c; touch a/b/c/d; chmod 000 a/b/c a/b a",
+        "mkdir a; chmod 000 a .. .",
+    ):
+        home = site.home("one") / "telexec-e2b" / sandbox.sandbox_id
+        sandbox.commands.run(harm)
+        assert sandbox.kill() and not home.exists(), harm
+        sandbox = Sandbox.create(timeout=300, retries=0)
+
+
+def memory():
+    """Of the gateway, in KiB."""
+    return int(next(line for line in open(f"/proc/{site.processes['gateway'].pid}/status") if "VmRSS" in line).split()[1])
+
+
+def hoards():
+    """Messages that are not over take a limited part of memory, whoever sends them, and of time."""
+    before = memory()
+    begun = struct.pack(">BI", 0, 16 * LIMIT_BYTES) + bytes(15 * LIMIT_BYTES)
+    held, full = [], 0
+    for _ in range(30):
+        connection = holding("process.Process/StreamInput", "application/connect+json")
+        held.append(connection)
+        try:
+            connection.sendall(b"%x\r\n%s\r\n" % (len(begun), begun))
+        except OSError:
+            full += 1
+    time.sleep(1)
+    grown = memory() - before
+    assert grown < 200_000, grown
+    assert sandbox.commands.run("echo still").stdout == "still\n"
+    for connection in held[5:]:
+        connection.settimeout(LIMIT)
+        try:
+            assert b"resource_exhausted" in connection.recv(65536)
+        except ConnectionResetError:
+            pass
+        connection.close()
+    began = time.monotonic()
+    with held[0] as connection:
+        connection.settimeout(90)
+        assert b"deadline_exceeded" in connection.recv(65536)
+    assert time.monotonic() - began < 75
+    for connection in held[1:5]:
+        connection.close()
+    # names and paths as long as they can be
+    sandbox.commands.run(
+        "d=$(printf 'd%.0s' $(seq 250)); for n in $(seq 14); do mkdir $d; cd $d; done;"
+        "f=$(printf 'f%.0s' $(seq 240)); seq -f $f%.0f 8000 | xargs touch",
+        timeout=120,
+    )
+    path = "/".join(["d" * 250] * 14)
+    refused(unary("filesystem.Filesystem/ListDir", {"path": path}), "resource_exhausted", "smaller depth")
+    sandbox.commands.run("rm -r d*", timeout=120)
+
+
+def crowds():
+    """Connections that say nothing: those of one peer are few, end soon, and hold up nobody else."""
+    known = httpx.Client(headers={"X-API-KEY": KEY})
+    assert known.get(f"{site.url}/v2/sandboxes").status_code == 200
+    silent = []
+    for _ in range(300):
+        connection = socket.create_connection(("127.0.0.1", site.port), LIMIT)
+        connection.send(b"G")
+        silent.append(connection)
+    began = time.monotonic()
+    other = httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.2"), headers={"X-API-KEY": KEY})
+    assert other.get(f"{site.url}/v2/sandboxes").status_code == 200
+    assert known.get(f"{site.url}/v2/sandboxes").status_code == 200
+    time.sleep(1)
+    open_still = []
+    for connection in silent:
+        connection.setblocking(False)
+        try:
+            connection.recv(1)
+        except BlockingIOError:
+            open_still.append(connection)
+        except OSError:
+            pass
+    assert 200 < len(open_still) <= 256, len(open_still)
+    for connection in open_still:
+        connection.settimeout(LIMIT)
+        assert connection.recv(1) == b""
+    assert time.monotonic() - began < 30
+    for connection in silent:
+        connection.close()
+    # nor are those that ask without a key known
+    asked = []
+    for _ in range(300):
+        connection = socket.create_connection(("127.0.0.1", site.port), LIMIT)
+        asked.append(connection)
+        try:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        except OSError:
+            pass
+    assert other.get(f"{site.url}/v2/sandboxes").status_code == 200
+    site.until("a place", lambda: refuses(asked) >= 44)
+    for connection in asked:
+        connection.close()
+    site.until("places", lambda: answers(f"{site.url}/health"))
+
+
+def refuses(connections):
+    """How many of them were closed without an answer."""
+    count = 0
+    for connection in connections:
+        connection.setblocking(False)
+        try:
+            count += connection.recv(1, socket.MSG_PEEK) == b""
+        except BlockingIOError:
+            pass
+        except OSError:
+            count += 1
+    return count
+
+
+def answers(url):
+    try:
+        return httpx.get(url).status_code == 204
+    except httpx.HTTPError:
+        return False
+
+
+def unread():
+    """What is answered before its body was read ends the connection, and says so."""
+    for wrong in ({"X-Access-Token": "wrong"}, {"E2b-Sandbox-Id": "other"}):
+        answer = unary("filesystem.Filesystem/Stat", b" " * LIMIT_BYTES, **wrong)
+        assert answer.status_code in (401, 502) and answer.headers["connection"] == "close", answer.headers
+    answer = unary("filesystem.Filesystem/Stat", {"path": "."})
+    assert answer.status_code == 200 and "connection" not in answer.headers, answer.headers
 
 
 def listening():
@@ -408,4 +589,4 @@ if __name__ == "__main__":
         site.kill("gateway", signal.SIGTERM)
         site.start_gateway("--max-file-size", "1MiB")
         sandbox = Sandbox.create(timeout=300)
-        run([messages, envelopes, streams, callers, creations, uploads, connections, latecomers, starters, listening, pages, floods])
+        run([messages, envelopes, streams, callers, creations, uploads, connections, latecomers, starters, pauses, closed, hoards, crowds, unread, listening, pages, floods])

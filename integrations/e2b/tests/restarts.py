@@ -2,15 +2,21 @@
 
 import concurrent.futures
 import json
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
-from e2b_site import Site, fails, free_port, run
+import httpx
+
+from e2b_site import KEY, Site, fails, free_port, run, states
 import e2b
 from e2b import Sandbox
 
+# nobody else on this machine sleeps as long
+NAP = os.getpid()
 site = None
 
 
@@ -105,6 +111,122 @@ def pools():
     first.kill()
 
 
+def pauses():
+    """What is paused stays so, also where a gateway was killed before it had stopped all."""
+    sandbox = Sandbox.create(timeout=300)
+    nap = f"sleep {NAP}5"
+    handle = sandbox.commands.run(nap, background=True, timeout=0)
+    assert sandbox.pause() and states(f"^{nap}") == {"T"}
+    site.kill("gateway")
+    subprocess.run(["pkill", "-CONT", "-f", f"^{nap}"], check=True)
+    assert states(f"^{nap}") == {"S"}
+    site.start_gateway()
+    assert states(f"^{nap}") == {"T"}
+    sandbox.connect(timeout=300)
+    assert states(f"^{nap}") == {"S"} and sandbox.commands.kill(handle.pid)
+    sandbox.kill()
+
+
+def halves():
+    """A gateway that is killed while it creates a sandbox leaves a whole one or none."""
+    claims, homes = site.home("one") / ".telexec-e2b", site.home("one") / "telexec-e2b"
+
+    Sandbox.create().kill()
+
+    def create():
+        try:
+            Sandbox.create(timeout=300, retries=0)
+        except Exception:
+            pass
+
+    for _ in range(5):
+        before = set(os.listdir(claims))
+        creating = threading.Thread(target=create)
+        creating.start()
+        while set(os.listdir(claims)) <= before:
+            pass
+        site.kill("gateway")
+        creating.join()
+        site.start_gateway()
+        listed = Sandbox.list().next_items()
+        for one in listed:
+            assert (homes / one.sandbox_id).is_dir(), one
+            assert Sandbox.kill(one.sandbox_id)
+        assert os.listdir(homes) == [], (listed, os.listdir(homes))
+
+
+def longest():
+    """The longest claim is no trouble to the next gateway, however long its name is."""
+    key = {"X-API-KEY": KEY}
+
+    def create(length):
+        message = {"templateID": "base", "metadata": {"a": "x" * length}}
+        return httpx.post(f"{site.url}/sandboxes", json=message, headers=key, timeout=60)
+
+    low, high = 500_000, 1024 * 1024
+    while high - low > 1:
+        length = (low + high) // 2
+        answer = create(length)
+        if answer.status_code == 201:
+            low = length
+            Sandbox.kill(answer.json()["sandboxID"])
+        else:
+            assert answer.status_code in (400, 413), answer.text
+            high = length
+    # times are not always written as long
+    assert create(low - 20).status_code == 201
+    site.kill("gateway")
+    (claim,) = (site.home("one") / ".telexec-e2b").iterdir()
+    text = json.loads(claim.read_text())
+    text["deadline"]["secs_since_epoch"] = int(time.time()) - 100
+    claim.write_text(json.dumps(text, separators=(",", ":")))
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    site.start_gateway("--name", "x" * 200, key="long", port=port)
+    sandbox = Sandbox.create(api_url=url, sandbox_url=url, retries=0)
+    assert sandbox.commands.run("echo free").stdout == "free\n" and sandbox.kill()
+    site.kill("long", signal.SIGTERM)
+    site.start_gateway()
+
+
+def frozen():
+    """Agents that do not answer neither hold up who needs one, nor keep a sandbox that is killed."""
+    names = ["cold", "colder", "one"]
+    for name in names[:2]:
+        site.start_agent(name)
+    site.kill("gateway", signal.SIGTERM)
+    site.start_gateway(agents=names)
+    with site.frozen("cold", "colder"):
+        began = time.monotonic()
+        sandbox = Sandbox.create(retries=0)
+        took = time.monotonic() - began
+        assert "one" in sandbox.commands.run("pwd").stdout and took < 8, took
+    with site.frozen("one"):
+        pausing = threading.Thread(target=lambda: fails(Exception, sandbox.pause))
+        pausing.start()
+        time.sleep(1)
+        killing = threading.Thread(target=sandbox.kill)
+        killing.start()
+        site.until("its end", lambda: not Sandbox.list().next_items(), limit=5)
+    pausing.join()
+    killing.join()
+    site.until("a free target", lambda: f"{sandbox.sandbox_id} is gone" in site.log("gateway"))
+    for name in names[:2]:
+        site.kill(f"agent-{name}", signal.SIGTERM)
+    site.kill("gateway", signal.SIGTERM)
+    site.start_gateway()
+
+
+def weak():
+    """An agent that a process can hide from is said to be one."""
+    site.start_agent("weak", 'containment = "process-group"')
+    port = free_port()
+    site.start_gateway(key="weak", port=port, agents=["weak"])
+    assert "give the agent a cgroup" in site.log("weak"), site.log("weak")
+    site.kill("weak", signal.SIGTERM)
+    site.kill("agent-weak", signal.SIGTERM)
+
+
 def idempotent():
     """Who asks again gets the same."""
     first = Sandbox.create(idempotency_key="k")
@@ -134,6 +256,9 @@ def homes():
     assert sandbox.commands.run("mkdir -p a/b; touch a/b/c .d; pwd").stdout == f"{fixed}\n"
     assert sandbox.kill() and list(fixed.iterdir()) == []
     sandbox = create()
+    sandbox.commands.run("mkdir -p a/b; touch a/b/c; chmod -R a-w .; chmod 000 a/b")
+    assert sandbox.kill() and list(fixed.iterdir()) == []
+    sandbox = create()
     site.kill("homes")
 
     # a sandbox that runs as the agent's user writes a claim of its own
@@ -161,4 +286,4 @@ def homes():
 
 if __name__ == "__main__":
     with Site(sys.argv[1]) as site:
-        run([gateways, agents, idempotent, homes, pools])
+        run([gateways, agents, pauses, halves, longest, frozen, weak, idempotent, homes, pools])
