@@ -124,18 +124,26 @@ impl Resuming {
     }
 
     /// Starts a command that has an id.
-    async fn start(&self, command: &Command, outage: &mut Outage) -> Result<Execution, ExecutorError> {
+    async fn start(
+        &self,
+        command: &Command,
+        outage: &mut Outage,
+        cancel_on_drop: &mut CancelOnDrop,
+    ) -> Result<Execution, ExecutorError> {
         let asked = self.known_agent(outage).await?;
         let mut may_run = false;
         loop {
+            cancel_on_drop.sent();
             let error = match outage.limit(self.executor.execute(command.clone())).await {
                 Ok(execution) => {
                     outage.answered();
+                    cancel_on_drop.started();
                     return Ok(execution);
                 }
                 Err(error) => error,
             };
             may_run |= matches!(error, ExecutorError::Lost { .. });
+            cancel_on_drop.unanswered(may_run);
             let as_lost = |error| if may_run { gone(error) } else { error };
             outage.pause(error).await.map_err(as_lost)?;
             // a restarted agent does not know the id, and would run it again
@@ -173,9 +181,8 @@ impl Executor for Resuming {
         let command = self.with_grace(command.with_execution_id(id));
         let bounds = Bounds::of(&command);
         let mut outage = self.outage(&bounds);
-        match self.start(&command, &mut outage).await {
+        match self.start(&command, &mut outage, &mut cancel_on_drop).await {
             Ok(execution) => {
-                cancel_on_drop.started();
                 Ok(Resumed::new(self.executor.clone(), execution, bounds, outage, cancel_on_drop).into_execution())
             }
             Err(error) => {

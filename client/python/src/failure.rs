@@ -42,6 +42,12 @@ impl Failure {
         Self::new("Error", "the interpreter is exiting: nothing can be asked any more")
     }
 
+    /// The system starts no thread.
+    pub(crate) fn threads() -> Self {
+        let text = "no thread can be started: raise the limit on processes (ulimit -u; in a container its pids limit)";
+        Self::new("Error", text)
+    }
+
     /// Of a panic, which is a bug.
     pub(crate) fn panicked(payload: Box<dyn Any + Send>) -> Self {
         let text = match payload.downcast::<String>() {

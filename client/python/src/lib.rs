@@ -16,9 +16,11 @@ mod fleet;
 mod forward;
 mod gather;
 mod input;
+mod interpreter;
 mod owned;
 mod process;
 mod race;
+mod runtime;
 mod search;
 mod values;
 mod words;
@@ -26,38 +28,25 @@ mod words;
 use pyo3::prelude::*;
 
 #[pymodule]
-mod _telexec {
-    use pyo3::prelude::*;
-
-    #[pymodule_export]
-    #[expect(non_upper_case_globals, reason = "Python's name")]
-    const __version__: &str = env!("CARGO_PKG_VERSION");
-
-    /// Every thread of this module ends before the interpreter does.
-    #[pymodule_init]
-    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        module.py().import("atexit")?.call_method1("register", (module.getattr("shut_down")?,)).map(drop)
-    }
-
-    #[pymodule_export]
-    use crate::agent::{Agent, connect};
-    #[pymodule_export]
-    use crate::call::Call;
+fn _telexec(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    // before there is any type, which the first interpreter makes for all
+    interpreter::must_be_main(module.py())?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<agent::Agent>()?;
+    module.add_class::<call::Call>()?;
+    module.add_class::<command::Command>()?;
+    module.add_class::<execution::Execution>()?;
+    module.add_class::<files::Files>()?;
+    module.add_class::<files::Watch>()?;
+    module.add_class::<fleet::Targets>()?;
+    module.add_class::<forward::Connection>()?;
+    module.add_class::<forward::Forward>()?;
+    module.add_class::<race::Race>()?;
+    module.add_function(wrap_pyfunction!(agent::connect, module)?)?;
     #[cfg(debug_assertions)]
-    #[pymodule_export]
-    use crate::call::panicking;
-    #[pymodule_export]
-    use crate::command::Command;
-    #[pymodule_export]
-    use crate::execution::Execution;
-    #[pymodule_export]
-    use crate::files::{Files, Watch};
-    #[pymodule_export]
-    use crate::fleet::Targets;
-    #[pymodule_export]
-    use crate::forward::{Connection, Forward};
-    #[pymodule_export]
-    use crate::process::shut_down;
-    #[pymodule_export]
-    use crate::race::Race;
+    module.add_function(wrap_pyfunction!(call::panicking, module)?)?;
+    let shut_down = wrap_pyfunction!(process::shut_down, module)?;
+    module.add_function(shut_down.clone())?;
+    // every thread of this module ends before the interpreter does
+    module.py().import("atexit")?.call_method1("register", (shut_down,)).map(drop)
 }

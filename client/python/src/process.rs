@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::deliver::{Deliverer, Delivery};
 use crate::failure::Failure;
+use crate::runtime;
 
 /// For all connections: what they do is copy bytes.
 const WORKERS: usize = 2;
@@ -52,13 +53,14 @@ impl Process {
     }
 
     fn start() -> PyResult<Self> {
-        let runtime =
-            Builder::new_multi_thread().worker_threads(WORKERS).thread_name("telexec").enable_all().build()?;
+        // first: it fails by an error alone
+        let deliverer = Deliverer::start().map_err(|_| Failure::threads())?;
+        let runtime = runtime::start(WORKERS)?;
         Ok(Self {
             pid: std::process::id(),
             handle: runtime.handle().clone(),
             runtime: Mutex::new(Some(runtime)),
-            deliverer: Deliverer::start()?,
+            deliverer,
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
         })
@@ -95,13 +97,12 @@ impl Process {
     }
 
     fn shut_down(&self) {
+        // `None`: it was done before, or another thread does it
+        let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         self.closing.cancel();
         self.tasks.close();
-        let runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(runtime) = runtime {
-            let _ = runtime.block_on(async { timeout(SETTLE_TIMEOUT, self.tasks.wait()).await });
-            runtime.shutdown_timeout(Duration::from_secs(1));
-        }
+        let _ = runtime.block_on(async { timeout(SETTLE_TIMEOUT, self.tasks.wait()).await });
+        runtime.shutdown_timeout(Duration::from_secs(1));
         self.deliverer.stop();
     }
 }

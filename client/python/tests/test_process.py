@@ -182,3 +182,71 @@ def test_no_thread_of_python_is_made(agent: telexec.Agent) -> None:
     before = threading.active_count()
     agent.run("true")
     assert threading.active_count() == before and os.getpid()
+
+
+def test_a_call_that_is_cancelled_early_does_not_hold_up_the_exit(daemon: Daemon, mark: str) -> None:
+    text = f"""
+        import asyncio, telexec.aio, time
+        async def main():
+            agent = await telexec.aio.connect({daemon.uri!r})
+            for seconds in (0, 0.0005, 0.001, 0.002, 0.004):
+                try: await asyncio.wait_for(agent.run("sleep 1000", env=env), seconds)
+                except TimeoutError: pass
+        asyncio.run(main())
+        begun = time.monotonic()
+        telexec._telexec.shut_down()
+        first = time.monotonic()
+        telexec._telexec.shut_down()
+        assert time.monotonic() - first < 0.5
+        assert first - begun < 2.5, first - begun
+    """
+    assert ended(program(daemon, mark, text)) == (0, "", "")
+    until(lambda: not processes(mark), "they are ended")
+
+
+def test_another_interpreter_cannot_have_it(daemon: Daemon, mark: str) -> None:
+    text = f"""
+        try: import _interpreters as interpreters
+        except ImportError: import _xxsubinterpreters as interpreters
+        def elsewhere():
+            other = interpreters.create()
+            failed = interpreters.run_string(other, '''if True:
+                try: import telexec._telexec
+                except ImportError as error: assert "subinterpreter" in str(error), error
+                else: raise AssertionError
+            ''')
+            interpreters.destroy(other)
+            assert failed is None, failed
+        elsewhere()
+        import telexec
+        agent = telexec.connect({daemon.uri!r})
+        elsewhere()
+        assert agent.run("echo out").stdout == b"out\\n"
+        assert telexec.connect({daemon.uri!r}).run("echo out").stdout == b"out\\n"
+    """
+    words = [sys.executable, "-c", textwrap.dedent(text)]
+    assert subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_SECONDS).stderr == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a user without other processes")
+@pytest.mark.parametrize("threads", range(3))
+def test_without_threads_it_fails_like_anything_else(threads: int) -> None:
+    text = f"""
+        import os, resource, telexec
+        telexec.Error, telexec.Unreachable, telexec.connect
+        os.environ["HOME"] = "/nowhere"
+        os.setresgid(61055, 61055, 61055)
+        os.setresuid(61055, 61055, 61055)
+        limit = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+        resource.setrlimit(resource.RLIMIT_NPROC, (1 + {threads}, limit))
+        for _ in range(2):
+            try: telexec.connect("unix:///nowhere")
+            except telexec.Error as error: assert "ulimit -u" in str(error), error
+            else: raise AssertionError
+        resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+        try: telexec.connect("unix:///nowhere")
+        except telexec.Unreachable: pass
+    """
+    ran = subprocess.run([sys.executable, "-c", textwrap.dedent(text)], stdin=subprocess.DEVNULL, capture_output=True,
+                         timeout=LIMIT_SECONDS)  # fmt: skip
+    assert ran.returncode == 0, ran.stderr

@@ -167,6 +167,27 @@ async fn what_cannot_be_copied_is_named_and_the_rest_is_copied() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_deep_is_named_and_the_rest_is_copied() {
+    let scene = Scene::start();
+    let deep = ["d".repeat(200).as_str(); 12].join("/");
+    for root in [scene.here.path(), scene.there.path()] {
+        for name in ["tree", "more"] {
+            std::fs::create_dir_all(root.join(name).join(&deep)).unwrap();
+        }
+        std::fs::rename(root.join("more"), root.join("tree").join(&deep).join("more")).unwrap();
+        std::fs::write(root.join("tree/file"), "x").unwrap();
+    }
+    for (args, copied) in [
+        (["-rq", "tree", &scene.remote("copy")], scene.there("copy/file")),
+        (["-rq", &scene.remote("tree"), "copy"], scene.here("copy/file")),
+    ] {
+        let said = scene.copy(&args).await;
+        assert!(said.failure(1).contains("file name too long"), "{said:?}");
+        assert!(copied.is_file());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn holes_stay_holes() {
     let scene = Scene::start();
     let sparse = std::fs::File::create(scene.here("sparse")).unwrap();

@@ -3,6 +3,7 @@
 mod content;
 mod faults;
 mod permitted;
+mod removal;
 mod search;
 mod transfers;
 mod uploads;

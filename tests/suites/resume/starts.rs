@@ -1,10 +1,13 @@
 //! Starts whose request or answer is lost, and agents that are replaced or out of reach.
 
-use std::time::Duration;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use telexec_client::Resume;
 use telexec_executor::{Attach, Command, ExecutionState, Executor, ExecutorError, ExitCause, OnDisconnect};
-use telexec_tests::{Agent, MARK, marker, processes_with, run, until, until_output};
+use telexec_tests::{Agent, MARK, marker, processes_with, run, until, until_output, within};
 
 use super::{RESUME, SOON_GIVEN_UP, Scene, cause, causes, rest, start};
 
@@ -162,4 +165,64 @@ async fn dropping_it_while_it_starts_ends_it() {
     }
     scene.proxy.cut();
     until("nothing is left", async || processes_with(&mark).is_empty()).await;
+}
+
+/// Polls a start so often, and drops it.
+async fn begin(executor: &impl Executor, command: Command, polls: usize) {
+    let mut starts = pin!(executor.execute(command));
+    for _ in 0..polls {
+        poll_fn(|context| {
+            let _ = starts.as_mut().poll(context);
+            Poll::Ready(())
+        })
+        .await;
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dropping_it_before_it_is_sent_leaves_nothing_to_do() {
+    let scene = Scene::unix().await;
+    let executor = scene.executor(RESUME).await;
+    scene.proxy.freeze();
+    // the agent is asked first when it was started
+    begin(&executor, Command::shell(scene.noted("true")).build().unwrap(), 5).await;
+    let begun = Instant::now();
+    within(executor.settled()).await;
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    assert_eq!(scene.runs(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dropping_it_when_it_may_have_been_sent_is_settled_soon() {
+    let scene = Scene::unix().await;
+    let executor = scene.executor(Resume { max_delay: Duration::from_millis(100), ..RESUME }).await;
+    run(&executor, Command::shell("true")).await.unwrap();
+    let mark = marker();
+    for polls in 0..50 {
+        begin(&executor, Command::shell("sleep 300").env(MARK, &mark).build().unwrap(), polls).await;
+    }
+    let begun = Instant::now();
+    within(executor.settled()).await;
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    until("nothing is left", async || processes_with(&mark).is_empty()).await;
+}
+
+/// On its way it may be held up for longer than its connection lasts.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_was_dropped_and_arrives_late_is_ended() {
+    let scene = Scene::tcp().await;
+    let executor = scene.executor(RESUME).await;
+    run(&executor, Command::shell("true")).await.unwrap();
+    let command = Command::shell("sleep 300").disconnect_grace(RESUME.give_up_after);
+    let command = command.execution_id(marker().parse().unwrap()).build().unwrap();
+    scene.proxy.freeze();
+    begin(&executor, command.clone(), 5).await;
+    let before = scene.proxy.accepted();
+    scene.proxy.cut();
+    until("it connects again", async || scene.proxy.accepted() > before).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let direct = scene.direct().await;
+    let late = direct.execute(command).await.unwrap();
+    assert_eq!(cause(&direct, late.id()).await, ExitCause::Cancelled);
 }

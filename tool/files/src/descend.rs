@@ -12,6 +12,8 @@ use crate::search::below;
 
 /// More are refused: each is decided about.
 const MAX_NAMES: usize = 100_000;
+/// The same of all their paths, which may be longer than any that the system takes.
+const MAX_BYTES: usize = 64 * 1024 * 1024;
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// The paths of all that is in this directory, below it, without following links. Anything else has none.
@@ -23,16 +25,24 @@ pub(crate) fn paths_below(place: &Place) -> Result<Vec<Vec<u8>>, Errno> {
         Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => return Ok(Vec::new()),
         root => root?,
     };
-    let (mut found, mut waiting) = (Vec::new(), vec![Vec::new()]);
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    let (mut waiting, mut last) = (vec![Vec::new()], (Vec::new(), open(&root, b"")?));
     while let Some(directory) = waiting.pop() {
-        for entry in entries(open(&root, &directory)?)? {
+        // mostly in the last one: from the outermost, one that is deep would be found slowly
+        let opened = match directory.strip_prefix(&last.0[..]).filter(|rest| rest.starts_with(b"/")) {
+            Some(rest) => open(&last.1, rest)?,
+            None => open(&root, &directory)?,
+        };
+        last = (directory, opened);
+        for entry in entries(&last.1)? {
             let (name, is_directory) = entry?;
-            let path = below(&directory, &name);
+            let path = below(&last.0, &name);
+            bytes += path.len();
             if is_directory {
                 waiting.push(path.clone());
             }
             found.push(path);
-            if found.len() > MAX_NAMES {
+            if found.len() > MAX_NAMES || bytes > MAX_BYTES {
                 return Err(Errno::TOOBIG);
             }
         }
@@ -53,9 +63,9 @@ fn open(root: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
 ///
 /// # Errors
 /// It cannot be read.
-pub(crate) fn entries(directory: OwnedFd) -> Result<impl Iterator<Item = Result<(Vec<u8>, bool), Errno>>, Errno> {
+pub(crate) fn entries(directory: &OwnedFd) -> Result<impl Iterator<Item = Result<(Vec<u8>, bool), Errno>>, Errno> {
     let read = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let names = Dir::new(openat(&directory, ".", read, Mode::empty())?)?;
+    let names = Dir::new(openat(directory, ".", read, Mode::empty())?)?;
     Ok(names.filter_map(move |entry| {
         let entry = match entry {
             Ok(entry) => entry,
@@ -67,7 +77,7 @@ pub(crate) fn entries(directory: OwnedFd) -> Result<impl Iterator<Item = Result<
         }
         let kind = match entry.file_type() {
             FileType::Unknown => {
-                let stat = statat(&directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
+                let stat = statat(directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
                 FileType::from_raw_mode(stat.st_mode)
             }
             kind => kind,

@@ -23,6 +23,7 @@ mod list; // directories
 mod names; // of users and groups
 mod place; // from a path to an open directory and a name in it
 mod read;
+mod remove; // a directory with all that it contains
 mod session; // requests, one after another
 mod sparse; // the holes of files
 mod sync; // what may not be on the disk yet

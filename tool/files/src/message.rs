@@ -308,7 +308,7 @@ pub struct Failed {
     /// The name of the operation.
     #[prost(string, tag = "1")]
     pub operation: String,
-    /// The path, as asked for.
+    /// The path, as asked for, or of what is below that.
     #[prost(bytes = "vec", tag = "2")]
     pub path: Vec<u8>,
     /// The error number.

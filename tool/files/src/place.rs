@@ -10,7 +10,7 @@ use rustix::io::Errno;
 /// As many symbolic links as the kernel follows: path_resolution(7).
 const MAX_LINKS: usize = 40;
 /// No path is longer, with the NUL that the kernel counts: `PATH_MAX`.
-const MAX_PATH_BYTES: usize = 4095;
+pub(crate) const MAX_PATH_BYTES: usize = 4095;
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// A name in a directory that is open.

@@ -2,9 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use rustix::fs::{
     AtFlags, FileType, Mode, RenameFlags, chmodat, mkdirat, renameat, renameat_with, symlinkat, unlinkat,
@@ -14,7 +12,7 @@ use telexec_executor::FileOperation;
 
 use crate::message::{Access, Done, MakeDirectoryTask, MakeLinkTask, MoveTask, Outcome, RemoveTask};
 use crate::place::{Links, Place};
-use crate::read::errno;
+use crate::remove::remove_all;
 use crate::session::{Refusal, Session, failure};
 use crate::temporary_name::TemporaryName;
 
@@ -101,24 +99,23 @@ pub(crate) fn remove<I: Read, O: Write>(session: &mut Session<I, O>, task: &Remo
     let failed = failure(FileOperation::Remove, &task.path);
     let place = Place::of(&task.path, Links::Keep).map_err(&failed)?;
     session.permitted(Access::Write, &place)?;
-    let done = match is_directory(&place) {
-        false => unlinkat(place.directory(), place.name(), AtFlags::empty()),
+    match is_directory(&place) {
+        false => unlinkat(place.directory(), place.name(), AtFlags::empty()).map_err(failed)?,
         // as rmdir(2) says of it; with all that is below it, it is never meant
-        true if is_root(&place) => Err(Errno::BUSY),
+        true if is_root(&place) => return Err(failed(Errno::BUSY).into()),
         true if task.recursive => {
             session.permitted_whole(&place, &[(Access::Write, &place.real())])?;
-            let directory = format!("/proc/self/fd/{}", place.directory().as_raw_fd());
-            // which follows no link that is put in the way
-            std::fs::remove_dir_all(Path::new(&directory).join(place.name())).map_err(|error| errno(&error))
+            remove_all(&place).map_err(|unremoved| unremoved.below(&task.path))?;
         }
-        true => unlinkat(place.directory(), place.name(), AtFlags::REMOVEDIR),
-    };
-    done.map_err(failed)?;
+        true => unlinkat(place.directory(), place.name(), AtFlags::REMOVEDIR).map_err(failed)?,
+    }
     Ok(Outcome::Done(Done {}))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     /// No test removes it, in case that this one should fail.

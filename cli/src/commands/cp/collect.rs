@@ -14,7 +14,7 @@ use telexec_executor::{
 use super::draft::{Draft, Links, NewMode, Received};
 use super::local_file::{here, length};
 use super::patience::Patience;
-use super::{Copy, Failed, below};
+use super::{Copy, Failed, below, too_long};
 
 /// Requests without an answer.
 const MAX_ASKED: usize = 64;
@@ -142,6 +142,10 @@ impl Copy<'_> {
                 continue;
             }
             let (from, to) = (below(&directory.from, name), directory.to.join(name));
+            if let Some(error) = too_long(FileOperation::Open, &from) {
+                self.fail(collected, &format!("{}: {error}", self.target));
+                continue;
+            }
             match entry.kind {
                 FileType::Regular => found.push(Wanted { from, to, kind: Kind::File }),
                 FileType::Directory => match make_directory(&to) {

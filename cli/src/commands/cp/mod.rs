@@ -27,6 +27,8 @@ use crate::syntax::{Destination, Location, last_name};
 
 /// A file could not be copied.
 const NOT_COPIED: u8 = 1;
+/// Of Linux, where a path takes 4096 with the NUL at its end.
+const MAX_PATH_BYTES: usize = 4095;
 
 pub(crate) async fn run(mut args: CpArgs) -> Result<u8, Failure> {
     let Some(last) = args.files.pop().filter(|_| !args.files.is_empty()) else {
@@ -274,6 +276,12 @@ impl<'a> Copy<'a> {
             Failed::All(error) => Err(Stopped::All(error)),
         }
     }
+}
+
+/// Of a path that no system takes: a request with it would be refused, and all that comes after it too.
+fn too_long(operation: FileOperation, path: &FilePath) -> Option<FileError> {
+    let errno = FileError::errno_from_name("ENAMETOOLONG")?;
+    (path.as_bytes().len() > MAX_PATH_BYTES).then(|| FileError { operation, path: path.clone(), errno })
 }
 
 /// A name in a directory.

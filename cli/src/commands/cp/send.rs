@@ -14,7 +14,7 @@ use telexec_executor::{ExecutorError, FileOperation, FilePath, FilePiece, WriteO
 
 use super::local_file::{digest, here, length, read};
 use super::patience::Patience;
-use super::{Copy, Failed, below};
+use super::{Copy, Failed, below, too_long};
 
 /// Smaller files are sent in one piece.
 const SMALL_BYTES: u64 = 256 * 1024;
@@ -83,6 +83,11 @@ impl Copy<'_> {
                 items.push(Item { source: directory.clone(), to: to.clone(), kind: Kind::Directory(mode) });
                 for entry in entries {
                     let (source, to) = (entry.path(), below(&to, &entry.file_name()));
+                    if let Some(error) = too_long(FileOperation::Write, &to) {
+                        any_failed = true;
+                        self.say(&format!("{}: {error}", self.target));
+                        continue;
+                    }
                     match entry.file_type()? {
                         kind if kind.is_dir() => waiting.push((source, to)),
                         kind if kind.is_symlink() => {

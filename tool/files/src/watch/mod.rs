@@ -24,7 +24,7 @@ use self::directories::Directories;
 use self::message::{Change, Event, Events, WatchTask};
 use crate::descend::entries;
 use crate::message::{Access, Done, Outcome};
-use crate::place::{Links, Place, is_own_process, real_path};
+use crate::place::{Links, MAX_PATH_BYTES, Place, is_own_process, real_path};
 use crate::search::{MAX_QUESTIONS, below};
 use crate::session::{Refusal, Session, failure, malformed};
 
@@ -247,12 +247,13 @@ impl Watch<'_> {
                     continue;
                 }
                 // what cannot be read is not there
-                for (name, is_directory) in entries(opened).into_iter().flatten().map_while(Result::ok) {
+                for (name, is_directory) in entries(&opened).into_iter().flatten().map_while(Result::ok) {
                     let path = below(&path, &name);
                     if reports {
                         self.report(session, Change::Created, path.clone())?;
                     }
                     if is_directory {
+                        self.may_be_named(&path)?;
                         waiting.push(path);
                     }
                     if self.directories.len() + waiting.len() > MAX_DIRECTORIES {
@@ -262,6 +263,15 @@ impl Watch<'_> {
             }
         }
         Ok(())
+    }
+
+    /// What is in a directory that is too deep could not be asked for by its path, and finding it again takes longer with each
+    /// name of that.
+    fn may_be_named(&self, path: &[u8]) -> Result<(), Refusal> {
+        match below(&self.real, path).len() {
+            ..=MAX_PATH_BYTES => Ok(()),
+            _ => Err(failure(FileOperation::Watch, &below(&self.task.path, path))(Errno::NAMETOOLONG).into()),
+        }
     }
 
     /// Those of these directories that are there and that the agent permits, open.
