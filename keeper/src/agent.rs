@@ -43,7 +43,15 @@ pub(crate) struct Running {
     since: Instant,
 }
 
-/// What is to be done now that it has ended.
+/// An agent that has ended.
+pub(crate) struct Past {
+    pub(crate) next: Next,
+    pub(crate) status: ExitStatus,
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) channel: Channel,
+}
+
+/// What is to be done now.
 pub(crate) enum Next {
     /// End, with this code.
     End(u8),
@@ -114,20 +122,22 @@ impl Agent {
         self.running.as_ref().and_then(|running| Pid::from_raw(i32::try_from(running.child.id()).unwrap_or(0)))
     }
 
-    /// Takes it from the process table, if it has ended; returns what is to be done then, and how it has ended.
-    pub(crate) fn ended(&mut self) -> Option<(Next, ExitStatus)> {
-        let running = self.running.as_mut()?;
-        let status = running.child.try_wait().ok()??;
-        let life = running.since.elapsed();
-        self.running = None;
+    /// Takes it from the process table, if it has ended.
+    pub(crate) fn ended(&mut self) -> Option<Past> {
+        let status = self.running.as_mut()?.child.try_wait().ok()??;
+        let Running { pidfd, channel, since, .. } = self.running.take()?;
+        Some(Past { next: self.next(status, since.elapsed()), status, pidfd, channel })
+    }
+
+    fn next(&mut self, status: ExitStatus, life: Duration) -> Next {
         // one that cannot serve will not the next time either: whoever has started this is to know
         if self.is_stopping || !self.was_ready || status.success() {
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-            return Some((Next::End(u8::try_from(code).unwrap_or(1)), status));
+            return Next::End(u8::try_from(code).unwrap_or(1));
         }
         self.delay = if life > LONG_LIFE { MIN_DELAY } else { (2 * self.delay).min(MAX_DELAY) };
         self.again_at = Some(Instant::now() + if life > LONG_LIFE { Duration::ZERO } else { self.delay });
-        Some((Next::Again, status))
+        Next::Again
     }
 
     /// It could not be started again.

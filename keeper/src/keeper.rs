@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
@@ -13,7 +13,7 @@ use rustix::process::{
 };
 use telexec_spawn::{CgroupEntry, Forked, Image, Step, exit, fork, rlimits};
 
-use crate::agent::{Agent, Next};
+use crate::agent::{Agent, Next, Past};
 use crate::channel::{ReceiveError, Received};
 use crate::children::{Child, Children, is_cgroup, listed};
 use crate::signals::Signals;
@@ -197,7 +197,9 @@ impl Keeper {
     }
 
     fn look_at_agent(&mut self) {
-        let Some((next, status)) = self.agent.ended() else { return };
+        let Some(Past { next, status, pidfd, channel }) = self.agent.ended() else { return };
+        self.unwatch(&pidfd);
+        self.unwatch(&channel);
         self.backlog.clear();
         match next {
             Next::End(code) => self.code = Some(code),
@@ -221,7 +223,7 @@ impl Keeper {
                 Ok(Received::Message(request, descriptors)) => self.take(request, descriptors),
                 // its end says more, and is awaited as well
                 Ok(Received::End) => {
-                    let _ = epoll::delete(&self.epoll, &running.channel);
+                    self.unwatch(&running.channel);
                     return;
                 }
                 Err(ReceiveError::Io(_)) => return,
@@ -337,6 +339,11 @@ impl Keeper {
         }
     }
 
+    /// Not left to its close: a child that is held up on its way to its program has a copy, for which events would go on.
+    fn unwatch(&self, file: impl AsFd) {
+        let _ = epoll::delete(&self.epoll, file);
+    }
+
     fn look_again(&mut self, number: u64) {
         self.unsettled.push(number);
         self.retry_at.get_or_insert(Instant::now() + RETRY_DELAY);
@@ -346,6 +353,7 @@ impl Keeper {
     fn look_at_start(&mut self, number: u64) {
         let Some(child) = self.children.get(number) else { return };
         let Some(report) = child.starting.take() else { return };
+        let _ = epoll::delete(&self.epoll, &report);
         match Forked::outcome(&report) {
             Ok(()) => {
                 let pid = child.pid.as_raw_nonzero().get();
