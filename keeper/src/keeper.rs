@@ -17,6 +17,7 @@ use crate::agent::{Agent, Next, Past};
 use crate::channel::{ReceiveError, Received};
 use crate::children::{Child, Children, is_cgroup, listed};
 use crate::signals::Signals;
+use crate::users::Users;
 use crate::wire::{Report, Request, Start};
 use crate::{init, log, notify};
 
@@ -28,17 +29,18 @@ const RETRY_DELAY: Duration = Duration::from_millis(10);
 /// Until orphans are searched for that ended children hide.
 const SEARCH_DELAY: Duration = Duration::from_millis(200);
 
-/// Starts the agent with this command line, and does what it asks for, until it has ended and is not to be started again.
+/// Starts the agent with this command line, and does what it asks for, as these users only (`None`: as anyone), until it has
+/// ended and is not to be started again.
 /// Returns the code to exit with. Takes over the process's signals: for a process that does nothing else.
 ///
 /// # Errors
 /// The agent cannot be started, or the system lacks what this needs.
-pub fn keep(command: &[OsString]) -> io::Result<u8> {
+pub fn keep(command: &[OsString], users: Option<Users>) -> io::Result<u8> {
     let limit = getrlimit(Resource::Nofile);
     let files = Rlimit { current: limit.maximum, ..limit };
     // what it was given may be secret, and its agent's; execve(2) undoes this for commands
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let mut keeper = Keeper::new(command)?;
+    let mut keeper = Keeper::new(command, users)?;
     keeper.start_agent()?;
     // not before: the agent is to have what this process was given
     let _ = setrlimit(Resource::Nofile, files);
@@ -54,6 +56,9 @@ struct Keeper {
     null: OwnedFd,
     rlimits: [telexec_spawn::rlimits::Limit; rlimits::KINDS],
     agent: Agent,
+    users: Option<Users>,
+    /// The user of this process.
+    own: u32,
     children: Children,
     /// Reports for which the agent had no room.
     backlog: VecDeque<Report>,
@@ -100,7 +105,7 @@ impl Source {
 }
 
 impl Keeper {
-    fn new(command: &[OsString]) -> io::Result<Self> {
+    fn new(command: &[OsString], users: Option<Users>) -> io::Result<Self> {
         exit::adopt_orphans()?;
         let null = std::fs::File::open("/dev/null")?.into();
         let (epoll, signals) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, Signals::new()?);
@@ -111,6 +116,8 @@ impl Keeper {
             null,
             rlimits: rlimits::defaults(),
             agent: Agent::new(command),
+            users,
+            own: geteuid().as_raw(),
             children: Children::default(),
             backlog: VecDeque::new(),
             unsettled: Vec::new(),
@@ -290,6 +297,9 @@ impl Keeper {
             // the kernel leaves out those for which there is no room
             return Err((Step::Clone, Errno::MFILE));
         }
+        if !self.users.as_ref().is_none_or(|users| users.allow(start.credentials.as_ref(), self.own)) {
+            return Err((Step::Setuid, Errno::PERM));
+        }
         let mut descriptors = descriptors.into_iter();
         let streams: Vec<_> = descriptors.by_ref().take(start.streams()).collect();
         let birthplace = if start.birthplace { descriptors.next() } else { None };
@@ -357,7 +367,7 @@ impl Keeper {
         match Forked::outcome(&report) {
             Ok(()) => {
                 let pid = child.pid.as_raw_nonzero().get();
-                if !geteuid().is_root() {
+                if self.own != 0 {
                     // until it ran its program, its files in /proc were root's: it could not do that itself
                     let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "0");
                 }

@@ -4,7 +4,7 @@
 //! what was bound to an agent that is gone. It reads no configuration and nothing of the network: one thread, one loop, and
 //! no step in it that waits for anyone.
 //!
-//! `wire` is what both say, and `channel` how it gets to the other; `keeper` is the loop, `children` what was started, `agent`
+//! `wire` is what both say, and `channel` how it gets to the other; `keeper` is the loop, `children` what was started, `users` as whom, `agent`
 //! the agent's process, `signals` what other processes ask of this one, `init` what the first process of a machine owes it.
 
 #![cfg(target_os = "linux")]
@@ -17,9 +17,13 @@ mod keeper;
 mod log;
 mod notify;
 mod signals;
+pub mod users;
 pub mod wire;
 
 pub use self::keeper::keep;
+
+/// The argument before the users that commands may run as, see [`users::write`].
+pub const USERS: &str = "--command-users";
 
 /// The variable that says to an agent where its keeper is: a descriptor and, after a colon, the [`wire::VERSION`].
 pub const VARIABLE: &str = "TELEXEC_KEEPER";

@@ -57,7 +57,7 @@ fn act(args: &Args) -> ExitCode {
     };
     if kept_by.is_none() && config.keeper == Switch::On {
         logging::flush();
-        return match become_keeper() {
+        return match become_keeper(config.command_users.as_deref()) {
             Ok(never) => match never {},
             Err(error) => fail(&error, 1),
         };

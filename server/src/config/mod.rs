@@ -45,6 +45,9 @@ pub struct Config {
     /// does.
     #[serde(skip)]
     pub serves_files: bool,
+    /// As whom commands may run, and the processes that open files for callers: users by name, or by id. Default: anyone whom
+    /// the policy permits.
+    pub command_users: Option<Vec<String>>,
     /// A process of its own, the keeper, starts the agent and all commands, and the agent again if it crashes. Default: no.
     pub keeper: Switch,
     /// That process, if it has started this one. Not in configuration files.
@@ -280,6 +283,7 @@ impl Default for Config {
             metrics_listen: None,
             otlp_endpoint: None,
             serves_files: false,
+            command_users: None,
             keeper: Switch::Off,
             kept_by: None,
             tls_cert: None,
@@ -517,6 +521,7 @@ impl Config {
             require_cgroup: self.require_containment.is_some(),
             // an agent is a process of its own, unlike an embedded engine
             may_move: true,
+            command_users: self.command_users.clone(),
             keeper: self.kept_by.clone(),
         }
     }

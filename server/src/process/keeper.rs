@@ -6,6 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
+use telexec_engine::look_up_users;
+
 const PROGRAM: &str = "telexec-keeper";
 /// Where packages have it, from the directory of this program.
 const PACKAGED: &str = "../lib/telexec";
@@ -16,6 +18,9 @@ pub enum KeeperError {
     /// This program does not know where it is.
     #[error("where this program is cannot be found out, and so neither where {PROGRAM} is")]
     Place(#[source] io::Error),
+    /// A user is not there.
+    #[error(transparent)]
+    Users(io::Error),
     /// It cannot be run.
     #[error("{path}: cannot be run (--keeper on)")]
     Run {
@@ -26,15 +31,21 @@ pub enum KeeperError {
     },
 }
 
-/// Becomes the keeper, which starts this program again with the same command line.
+/// Becomes the keeper, which starts this program again with the same command line, and holds it to these users (`None`:
+/// anyone).
 ///
 /// # Errors
 /// The keeper cannot be run; this process is as it was.
-pub fn become_keeper() -> Result<Infallible, KeeperError> {
+pub fn become_keeper(command_users: Option<&[String]>) -> Result<Infallible, KeeperError> {
+    let users = command_users.map(look_up_users).transpose().map_err(KeeperError::Users)?;
     let this = std::env::current_exe().map_err(KeeperError::Place)?;
     let beside = this.with_file_name(PROGRAM);
     let packaged = this.with_file_name(PACKAGED).join(PROGRAM);
     let path = if packaged.is_file() && !beside.is_file() { packaged } else { beside };
-    let source = Command::new(&path).arg(&this).args(std::env::args_os().skip(1)).exec();
+    let mut keeper = Command::new(&path);
+    if let Some(users) = users {
+        keeper.arg(telexec_keeper::USERS).arg(telexec_keeper::users::write(&users));
+    }
+    let source = keeper.arg(&this).args(std::env::args_os().skip(1)).exec();
     Err(KeeperError::Run { path, source })
 }

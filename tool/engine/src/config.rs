@@ -50,6 +50,9 @@ pub struct LocalConfig {
     /// Let this process be moved into a cgroup `agent` below its own, if the controllers for limits need that (see "no
     /// internal processes", cgroups(7)). Default: no.
     pub may_move: bool,
+    /// As whom commands may run: users by name, or by id. Also the user of this process is allowed only if it is among them.
+    /// Default: anyone.
+    pub command_users: Option<Vec<String>>,
     /// Starts what is to run, in place of this process. Default: none.
     pub keeper: Option<Keeper>,
 }
@@ -75,6 +78,7 @@ impl Default for LocalConfig {
             containment: None,
             require_cgroup: false,
             may_move: false,
+            command_users: None,
             keeper: None,
         }
     }

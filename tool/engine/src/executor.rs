@@ -78,7 +78,7 @@ impl LocalExecutor {
     ///
     /// # Errors
     /// The machine lacks `/proc` or a system call that is needed, the state directory cannot be made or used, or does
-    /// not answer within a minute, threads cannot be made, `/dev/null` cannot be opened, or the containment that the
+    /// not answer within a minute, a user that commands may run as is not there, threads cannot be made, `/dev/null` cannot be opened, or the containment that the
     /// configuration requires does not work here.
     pub fn new(config: LocalConfig) -> io::Result<Self> {
         requirements::check()?;

@@ -20,6 +20,7 @@ use crate::process::keeper::Kept;
 use crate::recovery::{handover, leftovers};
 use crate::registry::Registry;
 use crate::spawn::resolve::Defaults;
+use crate::spawn::command_users::CommandUsers;
 use crate::spawn::{DirectSpawner, KeeperSpawner, Spawner};
 use crate::state::disk::Disk;
 use crate::state::journal::Journal;
@@ -39,6 +40,7 @@ pub(crate) const MAX_STARTS_PER_IDENTITY: usize = 16;
 /// What all executions of one engine share.
 pub(crate) struct Shared {
     pub(crate) defaults: Defaults,
+    pub(crate) command_users: CommandUsers,
     pub(crate) spawner: Box<dyn Spawner>,
     /// What its keeper has, if there is one.
     pub(crate) kept: Option<Arc<Kept>>,
@@ -85,6 +87,7 @@ impl Shared {
                 Ok(())
             }
         })??;
+        let command_users = CommandUsers::new(config.command_users.as_deref())?;
         let kept = config.keeper.clone().map(Kept::new).transpose()?;
         let spawner: Box<dyn Spawner> = match &kept {
             Some(kept) => Box::new(KeeperSpawner::new(Arc::clone(kept))?),
@@ -107,6 +110,7 @@ impl Shared {
         };
         Ok(Self {
             defaults: Defaults::new(&config),
+            command_users,
             spawner,
             kept,
             registry,

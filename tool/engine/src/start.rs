@@ -237,6 +237,7 @@ impl Shared {
         own: OwnChild,
     ) -> Result<Spawned, ExecutorError> {
         let account = self.defaults.account(command)?;
+        self.command_users.check(&account)?;
         let report = match command.report_working_directory() {
             true => Some(self.report(&name.key, account.credentials.as_ref())?),
             false => None,

@@ -1,6 +1,7 @@
 //! Starting one process: one resolved spec in, a child or a typed error out.
 
 pub(crate) mod account;
+pub(crate) mod command_users;
 pub(crate) mod resolve;
 pub(crate) mod working_directory;
 
