@@ -18,6 +18,11 @@ const MIN_DELAY: Duration = Duration::from_millis(100);
 const MAX_DELAY: Duration = Duration::from_secs(1);
 /// Whom sockets were passed to: see sd_listen_fds(3).
 const SOCKETS_OF: &str = "LISTEN_PID";
+const SOCKETS: &str = "LISTEN_FDS";
+/// EX_CONFIG of sysexits.h: trying again does not help.
+const BAD_CONFIG: i32 = 78;
+/// As many in a row end before they serve: then whoever has started this is to know.
+const MAX_FAILURES: u32 = 10;
 /// One that has lived longer is started again at once.
 const LONG_LIFE: Duration = Duration::from_secs(10);
 
@@ -27,8 +32,10 @@ pub(crate) struct Agent {
     /// What its processes are to have, while this one has less to fear.
     oom_score: Option<String>,
     pub(crate) running: Option<Running>,
-    /// One has served.
+    /// One has served, since this process runs.
     was_ready: bool,
+    /// In a row, that have not.
+    failures: u32,
     /// It was asked to end.
     is_stopping: bool,
     delay: Duration,
@@ -41,6 +48,8 @@ pub(crate) struct Running {
     pub(crate) pidfd: OwnedFd,
     pub(crate) channel: Channel,
     since: Instant,
+    /// It serves.
+    is_ready: bool,
 }
 
 /// An agent that has ended.
@@ -66,6 +75,7 @@ impl Agent {
             oom_score: spare_this_process(),
             running: None,
             was_ready: false,
+            failures: 0,
             is_stopping: false,
             delay: MIN_DELAY,
             again_at: None,
@@ -83,10 +93,9 @@ impl Agent {
         command.args(arguments).env(VARIABLE, format!("{}:{}", its.as_raw_fd(), wire::VERSION));
         // what it says goes by this process, which the service manager knows
         command.env_remove(notify::VARIABLE);
-        if std::env::var(SOCKETS_OF).is_ok_and(|meant| meant == std::process::id().to_string()) {
-            // they are the agent's now, whose id is not known here
-            command.env_remove(SOCKETS_OF);
-        }
+        // they are the agent's now, whose id is not known here; those that are not meant for this process are nobody's
+        let are_meant = std::env::var(SOCKETS_OF).is_ok_and(|meant| meant == std::process::id().to_string());
+        command.env_remove(if are_meant { SOCKETS_OF } else { SOCKETS });
         signals::unblock_in(&mut command);
         // nothing else is started meanwhile
         fcntl_setfd(its, FdFlags::empty())?;
@@ -99,16 +108,27 @@ impl Agent {
             let _ = child.kill();
             io::Error::other(format!("pidfd_open(2) does not work here: {error}; Linux 5.9 or later has it, unless a seccomp filter forbids it"))
         })?;
-        self.running = Some(Running { child, pidfd, channel, since: Instant::now() });
+        self.running = Some(Running { child, pidfd, channel, since: Instant::now(), is_ready: false });
         Ok(())
     }
 
     pub(crate) fn serves(&mut self) {
         self.was_ready = true;
+        self.failures = 0;
+        self.running.iter_mut().for_each(|running| running.is_ready = true);
     }
 
-    pub(crate) fn stops(&mut self) {
-        self.is_stopping = true;
+    /// Ends one that cannot be used.
+    pub(crate) fn abandon(&mut self) {
+        if let Some(mut running) = self.running.take() {
+            let _ = running.child.kill();
+            let _ = running.child.wait();
+        }
+    }
+
+    /// It was asked to end; returns whether it was before.
+    pub(crate) fn stops(&mut self) -> bool {
+        std::mem::replace(&mut self.is_stopping, true)
     }
 
     /// Sends it a signal. False: it does not run.
@@ -125,13 +145,15 @@ impl Agent {
     /// Takes it from the process table, if it has ended.
     pub(crate) fn ended(&mut self) -> Option<Past> {
         let status = self.running.as_mut()?.child.try_wait().ok()??;
-        let Running { pidfd, channel, since, .. } = self.running.take()?;
-        Some(Past { next: self.next(status, since.elapsed()), status, pidfd, channel })
+        let Running { pidfd, channel, since, is_ready, .. } = self.running.take()?;
+        self.failures += u32::from(!is_ready);
+        let is_hopeless = !is_ready && (status.code() == Some(BAD_CONFIG) || self.failures >= MAX_FAILURES);
+        Some(Past { next: self.next(status, since.elapsed(), is_hopeless), status, pidfd, channel })
     }
 
-    fn next(&mut self, status: ExitStatus, life: Duration) -> Next {
+    fn next(&mut self, status: ExitStatus, life: Duration, is_hopeless: bool) -> Next {
         // one that cannot serve will not the next time either: whoever has started this is to know
-        if self.is_stopping || !self.was_ready || status.success() {
+        if self.is_stopping || !self.was_ready || status.success() || is_hopeless {
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
             return Next::End(u8::try_from(code).unwrap_or(1));
         }

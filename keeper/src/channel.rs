@@ -81,6 +81,14 @@ impl Channel {
         Ok(self.send(&Request::InFile { id: start.id, length }.encode(), &descriptors, SendFlags::NOSIGNAL)?)
     }
 
+    /// Sends a request without descriptors, unless there is no room for it now.
+    ///
+    /// # Errors
+    /// `WouldBlock`; or the other side is gone.
+    pub fn try_request(&self, request: &Request) -> io::Result<()> {
+        Ok(self.send(&request.encode(), &[], SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
+    }
+
     /// Sends a report, unless there is no room for it now.
     ///
     /// # Errors

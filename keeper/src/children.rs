@@ -78,10 +78,6 @@ pub(crate) struct Children {
 }
 
 impl Children {
-    pub(crate) fn len(&self) -> usize {
-        self.all.len()
-    }
-
     pub(crate) fn has_id(&self, id: u64) -> bool {
         self.by_id.contains_key(&id)
     }

@@ -1,6 +1,6 @@
 //! The loop: what happens, and what is done about it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -26,6 +26,14 @@ const REQUESTS_AT_ONCE: usize = 32;
 const EVENTS_AT_ONCE: usize = 64;
 /// Until an end is looked for again that a debugger has not seen.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
+/// The same, where its end was told as unknown.
+const LONG_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Until the service manager is told again.
+const SAY_DELAY: Duration = Duration::from_millis(100);
+/// For an agent to end that has closed the channel.
+const DEAF_TIMEOUT: Duration = Duration::from_secs(5);
+/// Reports that an agent does not take.
+const MAX_BACKLOG: usize = 8192;
 /// Until orphans are searched for that ended children hide.
 const SEARCH_DELAY: Duration = Duration::from_millis(200);
 
@@ -40,14 +48,25 @@ pub fn keep(command: &[OsString], users: Option<Users>) -> io::Result<u8> {
     let files = Rlimit { current: limit.maximum, ..limit };
     // what it was given may be secret, and its agent's; execve(2) undoes this for commands
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let mut keeper = Keeper::new(command, users)?;
-    keeper.start_agent()?;
-    // not before: the agent is to have what this process was given
-    let _ = setrlimit(Resource::Nofile, files);
-    let code = keeper.run()?;
-    keeper.children.kill_bound();
+    let kept = Keeper::new(command, users).and_then(|mut keeper| {
+        keeper.start_agent()?;
+        // not before: the agent is to have what this process was given
+        let _ = setrlimit(Resource::Nofile, files);
+        let code = keeper.run();
+        keeper.children.kill_bound();
+        code
+    });
+    if let Err(error) = &kept {
+        // before the machine is switched off
+        log::line(&error.to_string());
+    }
     init::end_if_init();
-    Ok(code)
+    kept
+}
+
+/// If the agent is gone, nobody wants to know.
+fn may_work_later(errno: Errno) -> bool {
+    !matches!(errno, Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN)
 }
 
 struct Keeper {
@@ -63,9 +82,16 @@ struct Keeper {
     /// Reports for which the agent had no room.
     backlog: VecDeque<Report>,
     /// Children that have ended, but not for their debuggers.
-    unsettled: Vec<u64>,
+    unsettled: BTreeSet<u64>,
     retry_at: Option<Instant>,
     search_at: Option<Instant>,
+    /// What the service manager had no room for.
+    unsaid: Option<&'static str>,
+    say_at: Option<Instant>,
+    /// The agent has closed the channel: it is ended then, if it has not ended.
+    deaf_until: Option<Instant>,
+    /// It was asked to end, by a signal.
+    was_asked: bool,
     code: Option<u8>,
 }
 
@@ -120,20 +146,24 @@ impl Keeper {
             own: geteuid().as_raw(),
             children: Children::default(),
             backlog: VecDeque::new(),
-            unsettled: Vec::new(),
+            unsettled: BTreeSet::new(),
             retry_at: None,
             search_at: None,
+            unsaid: None,
+            say_at: None,
+            deaf_until: None,
+            was_asked: false,
             code: None,
         })
     }
 
     fn start_agent(&mut self) -> io::Result<()> {
         self.agent.start()?;
-        if let Some(running) = &self.agent.running {
-            epoll::add(&self.epoll, &running.channel, Source::Channel.data(), epoll::EventFlags::IN)?;
-            epoll::add(&self.epoll, &running.pidfd, Source::Agent.data(), epoll::EventFlags::IN)?;
-        }
-        Ok(())
+        self.deaf_until = None;
+        let Some(running) = &self.agent.running else { return Ok(()) };
+        let watched = epoll::add(&self.epoll, &running.channel, Source::Channel.data(), epoll::EventFlags::IN)
+            .and_then(|()| epoll::add(&self.epoll, &running.pidfd, Source::Agent.data(), epoll::EventFlags::IN));
+        Ok(watched.inspect_err(|_| self.agent.abandon())?)
     }
 
     fn run(&mut self) -> io::Result<u8> {
@@ -166,7 +196,8 @@ impl Keeper {
 
     /// Until something is due; `None`: nothing is.
     fn timeout(&self) -> Option<Timespec> {
-        let due = [self.retry_at, self.search_at, self.agent.again_at].into_iter().flatten().min()?;
+        let due = [self.retry_at, self.search_at, self.say_at, self.deaf_until, self.agent.again_at];
+        let due = due.into_iter().flatten().min()?;
         Timespec::try_from(due.saturating_duration_since(Instant::now())).ok()
     }
 
@@ -178,6 +209,14 @@ impl Keeper {
         }
         if is_due(&mut self.search_at) {
             self.reap_hidden_strangers();
+        }
+        if is_due(&mut self.say_at)
+            && let Some(state) = self.unsaid.take()
+        {
+            self.say(state);
+        }
+        if is_due(&mut self.deaf_until) {
+            self.reject();
         }
         if is_due(&mut self.agent.again_at)
             && let Err(error) = self.start_agent()
@@ -193,8 +232,14 @@ impl Keeper {
                 libc::SIGCHLD => self.reap_strangers(),
                 libc::SIGHUP => drop(self.agent.signal(Signal::HUP)),
                 signal => {
+                    let signal = match (self.was_asked, signal) {
+                        // it was asked before, and has not ended
+                        (true, _) => Signal::KILL,
+                        (false, libc::SIGINT) => Signal::INT,
+                        (false, _) => Signal::TERM,
+                    };
+                    self.was_asked = true;
                     self.agent.stops();
-                    let signal = if signal == libc::SIGINT { Signal::INT } else { Signal::TERM };
                     if !self.agent.signal(signal) {
                         self.code = Some(0);
                     }
@@ -225,12 +270,16 @@ impl Keeper {
     fn answer(&mut self) {
         self.send_backlog();
         for _ in 0..REQUESTS_AT_ONCE {
+            if self.backlog.len() > MAX_BACKLOG {
+                return self.await_room();
+            }
             let Some(running) = &self.agent.running else { return };
             match running.channel.next_request() {
                 Ok(Received::Message(request, descriptors)) => self.take(request, descriptors),
-                // its end says more, and is awaited as well
+                // its end says more, and is awaited first
                 Ok(Received::End) => {
                     self.unwatch(&running.channel);
+                    self.deaf_until = Some(Instant::now() + DEAF_TIMEOUT);
                     return;
                 }
                 Err(ReceiveError::Io(_)) => return,
@@ -249,17 +298,15 @@ impl Keeper {
         match request {
             Request::Ready => {
                 self.agent.serves();
-                notify::say("READY=1");
+                self.say("READY=1");
             }
             Request::Stopping => {
                 self.agent.stops();
-                notify::say("STOPPING=1");
+                self.say("STOPPING=1");
             }
             Request::Start(start) if self.children.has_id(start.id) => self.reject(),
             Request::Start(start) => {
                 let id = start.id;
-                // what is in the backlog has room there
-                self.backlog.reserve(2 * self.children.len() + 2);
                 if let Err((step, errno)) = self.start(*start, descriptors) {
                     self.report(Report::NotStarted { id, step, errno: errno.raw_os_error() });
                 }
@@ -345,6 +392,7 @@ impl Keeper {
         let Some(file) = file(child) else { return };
         if epoll::add(&self.epoll, file, source.data(), epoll::EventFlags::IN).is_err() {
             child.kill();
+            log::line("a process was killed: its end cannot be waited for, for want of memory or of epoll watches");
             self.look_again(number);
         }
     }
@@ -355,16 +403,28 @@ impl Keeper {
     }
 
     fn look_again(&mut self, number: u64) {
-        self.unsettled.push(number);
-        self.retry_at.get_or_insert(Instant::now() + RETRY_DELAY);
+        let is_known = self.children.get(number).is_some_and(|child| child.exit.is_some());
+        // then a debugger has it, and nobody waits for it
+        let at = Instant::now() + if is_known { LONG_RETRY_DELAY } else { RETRY_DELAY };
+        self.unsettled.insert(number);
+        self.retry_at = Some(self.retry_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    fn say(&mut self, state: &'static str) {
+        if !notify::say(state) {
+            self.unsaid = Some(state);
+            self.say_at = Some(Instant::now() + SAY_DELAY);
+        }
     }
 
     /// It runs its program, or never will.
     fn look_at_start(&mut self, number: u64) {
         let Some(child) = self.children.get(number) else { return };
-        let Some(report) = child.starting.take() else { return };
-        let _ = epoll::delete(&self.epoll, &report);
-        match Forked::outcome(&report) {
+        let Some(report) = &child.starting else { return };
+        let Some(outcome) = Forked::outcome(report) else { return };
+        let _ = epoll::delete(&self.epoll, report);
+        child.starting = None;
+        match outcome {
             Ok(()) => {
                 let pid = child.pid.as_raw_nonzero().get();
                 if self.own != 0 {
@@ -383,6 +443,9 @@ impl Keeper {
     fn look_at_end(&mut self, number: u64) {
         self.look_at_start(number);
         let Some(child) = self.children.get(number) else { return };
+        if child.starting.is_some() {
+            return self.look_again(number);
+        }
         if child.exit.is_none() {
             // asked again where a debugger holds it up
             let _ = epoll::delete(&self.epoll, &child.pidfd);
@@ -415,30 +478,31 @@ impl Keeper {
         if !self.backlog.is_empty() {
             return self.backlog.push_back(report);
         }
-        // if the agent is gone, nobody wants to know
-        if running.channel.report(&report) == Err(Errno::AGAIN) {
+        if running.channel.report(&report).is_err_and(may_work_later) {
             self.backlog.push_back(report);
-            self.await_room(true);
+            self.await_room();
         }
     }
 
     fn send_backlog(&mut self) {
         while let (Some(report), Some(running)) = (self.backlog.front(), &self.agent.running) {
-            if running.channel.report(report) == Err(Errno::AGAIN) {
-                return;
+            if running.channel.report(report).is_err_and(may_work_later) {
+                return self.await_room();
             }
             self.backlog.pop_front();
             if self.backlog.is_empty() {
-                self.await_room(false);
+                self.await_room();
             }
         }
     }
 
-    fn await_room(&self, is_awaited: bool) {
+    /// For what is in the backlog; with too much of it nothing is read that would lead to more.
+    fn await_room(&self) {
         let Some(running) = &self.agent.running else { return };
-        let events = match is_awaited {
-            true => epoll::EventFlags::IN | epoll::EventFlags::OUT,
-            false => epoll::EventFlags::IN,
+        let events = match self.backlog.len() {
+            0 => epoll::EventFlags::IN,
+            1..=MAX_BACKLOG => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+            _ => epoll::EventFlags::OUT,
         };
         let _ = epoll::modify(&self.epoll, &running.channel, Source::Channel.data(), events);
     }

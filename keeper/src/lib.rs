@@ -2,7 +2,7 @@
 //!
 //! It starts the agent, and again when that has crashed. It starts what the agent asks for, has the exit statuses, and ends
 //! what was bound to an agent that is gone. It reads no configuration and nothing of the network: one thread, one loop, and
-//! no step in it that waits for anyone.
+//! no step in it that waits for anyone, but for the agent's program to be loaded.
 //!
 //! `wire` is what both say, and `channel` how it gets to the other; `keeper` is the loop, `children` what was started, `users` as whom, `agent`
 //! the agent's process, `signals` what other processes ask of this one, `init` what the first process of a machine owes it.
@@ -14,7 +14,7 @@ pub mod channel;
 mod children;
 mod init;
 mod keeper;
-mod log;
+pub mod log;
 mod notify;
 mod signals;
 pub mod users;

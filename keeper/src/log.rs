@@ -1,13 +1,21 @@
 //! Lines of this program's own.
 
+use std::io::IoSlice;
+
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 
 /// Writes a line to standard error, if that takes one now: nobody who does not read it holds up the rest.
-pub(crate) fn line(text: &str) {
+pub fn line(text: &str) {
+    let line = format!("telexec-keeper: {text}\n");
     let stderr = rustix::stdio::stderr();
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    if poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&now)) == Ok(1) {
-        // in one piece: a pipe that can be written to has room for a line
-        let _ = rustix::io::write(stderr, format!("telexec-keeper: {text}\n").as_bytes());
+    // from where it is, see pwritev2(2)
+    let written = pwritev2(stderr, &[IoSlice::new(line.as_bytes())], u64::MAX, ReadWriteFlags::NOWAIT);
+    if matches!(written, Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::SPIPE)) {
+        // not every kind of file can be asked not to wait
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&now)) == Ok(1) {
+            let _ = rustix::io::write(stderr, line.as_bytes());
+        }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use telexec_keeper::USERS;
 use telexec_keeper::users::Users;
+use telexec_keeper::{USERS, log};
 
 /// EX_USAGE of sysexits.h.
 const USAGE: u8 = 64;
@@ -23,14 +23,11 @@ fn main() -> ExitCode {
     }
     match telexec_keeper::keep(command, users) {
         Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            eprintln!("telexec-keeper: {error}");
-            ExitCode::FAILURE
-        }
+        Err(_) => ExitCode::FAILURE,
     }
 }
 
 fn usage() -> ExitCode {
-    eprintln!("telexec-keeper: is started by telexecd --keeper on, and takes the command line of its agent");
+    log::line("is started by telexecd --keeper on, and takes the command line of its agent");
     ExitCode::from(USAGE)
 }

@@ -14,8 +14,10 @@ use telexec_spawn::{Credentials, Step};
 pub const VERSION: u32 = 1;
 /// A longer message is in a file (memfd_create(2)) that goes with it, as its last descriptor.
 pub const MAX_INLINE_BYTES: usize = 32 * 1024;
-/// Of a start: more than the kernel takes of arguments and environment together.
-pub const MAX_BYTES: usize = 16 * 1024 * 1024;
+/// Of a start: more than the kernel takes of arguments and environment together, see execve(2).
+pub const MAX_BYTES: usize = 8 * 1024 * 1024;
+/// Of one list of texts: as many as there are bytes for their addresses in what the kernel takes.
+pub const MAX_TEXTS: usize = 768 * 1024;
 /// Of a message: streams, a birthplace, cgroups to enter, and a file.
 pub const MAX_DESCRIPTORS: usize = 16;
 
@@ -356,7 +358,7 @@ impl<'a> Fields<'a> {
     /// Each takes four bytes at least: no more memory is set aside than the message could fill.
     fn several<T>(&mut self, count: u32, one: impl Fn(&mut Self) -> Result<T, Malformed>) -> Result<Vec<T>, Malformed> {
         let count = usize::try_from(count).map_err(|_| Malformed)?;
-        if count > self.0.len() / 4 {
+        if count > MAX_TEXTS || count > self.0.len() / 4 {
             return Err(Malformed);
         }
         (0..count).map(|_| one(self)).collect()

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use telexec_client::RemoteExecutor;
-use telexec_executor::{Command, CommandBuilder, Executor, ExecutorError, SpawnError, SpawnStage};
+use telexec_executor::{Command, CommandBuilder, Executor, ExecutorError, FileTarget, Files, SpawnError, SpawnStage};
 use telexec_proto::v1::{ExecuteRequest, GetExecutionRequest};
 use telexec_tests::{
     Agent, MARK, NOBODY, Wire, executable, is_root, lines, marker, processes_with, run, until, until_output, within,
@@ -271,4 +271,31 @@ async fn a_users_execution_tells_its_name_and_can_be_cancelled() {
         .await;
     drop(execution);
     until("nothing is left", async || processes_with(&mark).is_empty()).await;
+}
+
+/// Whatever the policy says; a keeper would not start them either.
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_run_as_the_users_that_are_named_only() {
+    if !is_root() {
+        return;
+    }
+    let config = "command_users = [\"nobody\", \"7\"]";
+    for builder in [Agent::builder(), Agent::builder().kept()] {
+        let agent = builder.config(config).start();
+        let executor = agent.executor().await;
+        assert_eq!(said(&executor, "nobody", "id -un").await, "nobody\n");
+        assert_eq!(said(&executor, "lp", "id -u").await, "7\n");
+        for command in
+            [Command::argv(["true"]), Command::argv(["true"]).user("root"), Command::argv(["true"]).user("games")]
+        {
+            let refused = run(&executor, command).await.unwrap_err();
+            assert!(matches!(refused, ExecutorError::Denied { .. }), "{refused}");
+            assert!(refused.to_string().contains("command_users"), "{refused}");
+        }
+        let files = agent.connect().await.files();
+        let as_root = files.info(FileTarget::new("/root")).await.unwrap_err();
+        assert!(as_root.to_string().contains("command_users"), "{as_root}");
+    }
+    let unknown = Agent::builder().config("command_users = [\"nobody-at-all\"]").try_start().err().unwrap();
+    assert!(unknown.log.contains("command_users") && unknown.log.contains("nobody-at-all"), "{unknown}");
 }

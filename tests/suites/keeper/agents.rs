@@ -67,6 +67,33 @@ async fn without_its_keeper_an_agent_ends_what_it_runs_and_itself() {
     assert!(agent.log().contains("the keeper is gone"), "{}", agent.log());
 }
 
+/// As a service manager does it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_hangs_is_killed_when_it_is_asked_again() {
+    let mut agent = Agent::builder().kept().start();
+    kill_process(Pid::from_raw(agent.serving_pid()).unwrap(), Signal::STOP).unwrap();
+    agent.signal(Signal::TERM);
+    // they are one while the first was not read
+    until("it has ended", async || {
+        agent.signal(Signal::TERM);
+        !std::path::Path::new(&format!("/proc/{}", agent.serving_pid())).exists()
+    })
+    .await;
+    assert_eq!(agent.ended().await.code(), Some(137));
+}
+
+#[test]
+fn a_keeper_that_is_none_is_refused() {
+    for value in ["", "3", "-1:1", "2:1", "7:1", "x:1", "0:0"] {
+        let mut command = telexecd();
+        command.args(["--listen", "unix:///no/such/place.sock"]).env("TELEXEC_KEEPER", value);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{value}: {said}");
+        assert!(said.contains("TELEXEC_KEEPER") || said.contains("another version"), "{value}: {said}");
+    }
+}
+
 /// A service manager knows the keeper, and hears from no other process.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_service_manager_hears_from_the_keeper() {
@@ -78,8 +105,15 @@ async fn the_service_manager_hears_from_the_keeper() {
     let socket = format!("unix://{}", directory.path().join("agent.sock").display());
     let mut command = telexecd();
     command.args(["--keeper", "on", "--listen", &socket]).env("NOTIFY_SOCKET", &path);
+    // which is busy
+    let busy = UnixDatagram::unbound().unwrap();
+    busy.set_nonblocking(true).unwrap();
+    let messages = (0..).take_while(|_| busy.send_to(b"X", &path).is_ok()).count();
     let mut keeper = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let pid = Pid::from_child(&keeper);
+    let serves = || std::os::unix::net::UnixStream::connect(directory.path().join("agent.sock")).is_ok();
+    until("it serves", async || serves()).await;
+    (0..messages).for_each(|_| assert_eq!(heard(&manager).0, "X"));
     assert_eq!(heard(&manager), ("READY=1".to_owned(), pid.as_raw_nonzero().get()));
     kill_process(pid, Signal::TERM).unwrap();
     assert_eq!(heard(&manager), ("STOPPING=1".to_owned(), pid.as_raw_nonzero().get()));

@@ -4,7 +4,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use telexec_tests::program;
+use telexec_tests::{is_root, program};
 use tokio::time::timeout;
 
 /// What an agent in Python begins with: its end of the socket, and messages as the keeper reads them.
@@ -43,10 +43,15 @@ def runs(id, *argv, **more):
 
 /// Runs a keeper with this agent, which is started again if it crashes, and says how often it has lived.
 async fn keep(agent: &str) -> (Output, u64) {
+    keep_as(&[], agent).await
+}
+
+/// With these arguments.
+async fn keep_as(arguments: &[&str], agent: &str) -> (Output, u64) {
     let directory = tempfile::tempdir().unwrap();
     let lives = directory.path().join("lives");
     let mut keeper = Command::new(program("telexec-keeper"));
-    keeper.args(["/usr/bin/env", "python3", "-c", &format!("{PRELUDE}{agent}")]).arg(&lives);
+    keeper.args(arguments).args(["/usr/bin/env", "python3", "-c", &format!("{PRELUDE}{agent}")]).arg(&lives);
     keeper.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let output = timeout(Duration::from_secs(60), tokio::process::Command::from(keeper).kill_on_drop(true).output());
     let output = output.await.expect("it ends").unwrap();
@@ -186,6 +191,8 @@ stopping()
         async move { keep(&agent).await }
     };
     let wrong = [
+        // as if it were gone
+        r#"b"""#,
         r#"b"\7""#,
         r#"b"\xff" * 1000"#,
         r#"b"x" * 100_000"#,
@@ -208,6 +215,64 @@ stopping()
         let log = String::from_utf8_lossy(&output.stderr);
         assert_eq!(log.matches("what cannot be asked for").count(), 1, "{message}: {log}");
     }
+}
+
+/// Also where the keeper has more files open than a command may have.
+#[tokio::test]
+async fn a_file_is_run_that_only_the_agent_has_open() {
+    holds(
+        r#"
+ready()
+many = 1100
+for id in range(many):
+    ask(start(id, b"/bin/sleep", b"60"), into, into)
+    assert heard()[0] == "started"
+true = os.open("/bin/true", os.O_PATH)
+ask(start(many, b"/no/such/program", flags=16), into, into, true)
+assert heard()[:2] == ("started", many)
+assert heard() == ("exited", many, 1, 0, 0)
+stopping()
+"#,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn nothing_is_started_as_others_than_those_that_it_was_given() {
+    if !is_root() {
+        return;
+    }
+    let agent = r#"
+ready()
+def as_user(id, uid, gid, *groups):
+    ids = struct.pack("<III", uid, gid, len(groups)) + b"".join(struct.pack("<I", group) for group in groups)
+    ask(struct.pack("<BQBB", 3, id, 8, 0) + ids + text(b"/") + texts([b"/bin/true"]) + texts([b"true"]) + texts([]), into, into)
+    return heard()[0]
+allowed = [(65534, 65534), (65534, 65534, 65534), (65534, 65533, 65533, 65534)]
+refused = [(0, 0), (65534, 0), (65534, 65534, 0), (65534, 65534, 65533, 27), (1, 65534), (4294967295, 65534)]
+for id, user in enumerate(allowed):
+    assert as_user(id, *user) == "started", user
+    assert heard()[0] == "exited"
+for id, user in enumerate(refused):
+    assert as_user(100 + id, *user) == "not started", user
+# as the keeper itself
+ask(start(200, b"/bin/true"), into, into)
+assert heard() == ("not started", 200, 8, 1)
+stopping()
+"#;
+    let (output, lives) = keep_as(&["--command-users", "65534:65534:65533;7:7:"], agent).await;
+    assert!(output.status.success() && lives == 0, "{output:?}");
+    let (output, _) = keep_as(&["--command-users", "nobody"], agent).await;
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+}
+
+/// What does not get better is told to whoever has started the keeper.
+#[tokio::test]
+async fn agents_that_no_longer_serve_are_given_up() {
+    let (output, lives) = keep("if life() == 1:\n    ready()\n    sys.exit(3)\nsys.exit(78)").await;
+    assert_eq!((output.status.code(), lives), (Some(78), 2), "{output:?}");
+    let (output, lives) = keep("if life() == 1:\n    ready()\nsys.exit(3)").await;
+    assert_eq!((output.status.code(), lives), (Some(3), 11), "{output:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{getpid, getppid};
+use rustix::process::getpid;
 use telexec_executor::{Command, OnDisconnect};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -19,14 +19,14 @@ use crate::output::spool::Spool;
 use crate::process::keeper::Kept;
 use crate::recovery::{handover, leftovers};
 use crate::registry::Registry;
-use crate::spawn::resolve::Defaults;
 use crate::spawn::command_users::CommandUsers;
+use crate::spawn::resolve::Defaults;
 use crate::spawn::{DirectSpawner, KeeperSpawner, Spawner};
 use crate::state::disk::Disk;
 use crate::state::journal::Journal;
 use crate::state::own_directory;
 use crate::workers::Workers;
-use crate::{ContainmentKind, LocalConfig};
+use crate::{ContainmentKind, Keeper, LocalConfig};
 
 /// How long the engine may take to take over what is in its state directory.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -190,7 +190,7 @@ impl Shared {
 
 /// The containment that the configuration asks for, or the best that works here.
 fn containment(config: &LocalConfig) -> io::Result<Cgroups> {
-    let keeper = config.keeper.as_ref().and_then(|_| getppid());
+    let keeper = config.keeper.as_ref().and_then(Keeper::pid);
     let movable: Vec<_> = if config.may_move { keeper.into_iter().chain([getpid()]).collect() } else { Vec::new() };
     let (cgroups, faults) = Cgroups::probe(config.containment, &movable);
     let kind = cgroups.kind();

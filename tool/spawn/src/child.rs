@@ -47,9 +47,10 @@ pub(super) struct Ids {
 const STEPS: [(Step, Action); 10] = [
     (Step::Setsid, new_session),
     (Step::Cgroup, enter_cgroups),
-    (Step::Rlimit, default_rlimits),
     (Step::Dup, connect_streams),
     (Step::CloseRange, close_other_files),
+    // not before: a copy of a descriptor needs a number below the limit
+    (Step::Rlimit, default_rlimits),
     (Step::Setgroups, set_groups),
     (Step::Setgid, set_gid),
     (Step::Setuid, set_uid),

@@ -59,7 +59,16 @@ pub(super) fn fork(entry: Entry, argument: *mut c_void, birthplace: Option<&Owne
             unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size_of::<libc::clone_args>()) }
         }
         // SAFETY: as above; not every kernel and container has clone3(2).
-        None => unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD | libc::CLONE_PIDFD, 0, &raw mut pidfd, 0, 0) },
+        None => unsafe {
+            libc::syscall(
+                libc::SYS_clone,
+                c_long::from(libc::SIGCHLD | libc::CLONE_PIDFD),
+                0_i64,
+                &raw mut pidfd,
+                0_i64,
+                0_i64,
+            )
+        },
     };
     match c_int::try_from(made) {
         Ok(0) => {

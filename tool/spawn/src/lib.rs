@@ -174,21 +174,20 @@ pub struct Forked {
 }
 
 impl Forked {
-    /// What a process reports, once this pipe can be read: it runs its program, or has failed at a step, and is about to end.
-    ///
-    /// # Errors
-    /// The step that failed, and its error number.
-    pub fn outcome(report: &OwnedFd) -> Result<(), (Step, Errno)> {
+    /// What a process reports in this pipe: it runs its program, or has failed at a step, and is about to end; `None`: neither
+    /// yet.
+    pub fn outcome(report: &OwnedFd) -> Option<Result<(), (Step, Errno)>> {
         let mut message = [0; REPORT_BYTES];
         match rustix::io::read(report, &mut message) {
             // closed on exec; or it was killed on its way, which its exit status says
-            Ok(0) => Ok(()),
+            Ok(0) => Some(Ok(())),
             Ok(_) => {
                 let [step, a, b, c, d] = message;
                 let errno = Errno::from_raw_os_error(i32::from_le_bytes([a, b, c, d]));
-                Err((Step::from_number(step).unwrap_or(Step::Clone), errno))
+                Some(Err((Step::from_number(step).unwrap_or(Step::Clone), errno)))
             }
-            Err(errno) => Err((Step::Clone, errno)),
+            Err(Errno::AGAIN | Errno::INTR) => None,
+            Err(errno) => Some(Err((Step::Clone, errno))),
         }
     }
 }
@@ -198,7 +197,7 @@ impl Forked {
 /// # Errors
 /// There is no process, for want of what this error number says.
 pub fn fork(image: &Image<'_>) -> Result<Forked, Errno> {
-    let (report, written) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (report, written) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     let prepared = Prepared::new(image);
     let mut shared = prepared.shared(ptr::null(), written.as_raw_fd());
     let birthplace = image.cgroups.birthplace.as_ref();

@@ -10,12 +10,12 @@ pub enum Step {
     Setsid,
     /// Entering its cgroups.
     Cgroup,
-    /// Setting its limits: setrlimit(2).
-    Rlimit,
     /// Connecting its standard streams: dup2(2).
     Dup,
     /// Closing every other file: close_range(2).
     CloseRange,
+    /// Setting its limits: setrlimit(2).
+    Rlimit,
     /// Taking the user's groups: setgroups(2).
     Setgroups,
     /// Taking the user's own group: setgid(2).
@@ -34,9 +34,9 @@ impl Step {
         Self::Clone,
         Self::Setsid,
         Self::Cgroup,
-        Self::Rlimit,
         Self::Dup,
         Self::CloseRange,
+        Self::Rlimit,
         Self::Setgroups,
         Self::Setgid,
         Self::Setuid,

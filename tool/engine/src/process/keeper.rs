@@ -5,10 +5,12 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::net::SocketType;
+use rustix::net::sockopt::{socket_peercred, socket_type};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use telexec_keeper::channel::{Channel, Received};
 use telexec_keeper::wire::{Report, Request, Start, VERSION};
@@ -27,10 +29,10 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// The one that has started this process; `None`: none has. To be called once, before there are threads.
+    /// The one that has started this process; `None`: none has. To be called once.
     ///
     /// # Errors
-    /// It speaks another version.
+    /// It speaks another version, or what it has passed is no such socket.
     pub fn inherited() -> io::Result<Option<Self>> {
         let Some(value) = std::env::var_os(telexec_keeper::VARIABLE) else { return Ok(None) };
         let value = value.to_string_lossy();
@@ -40,8 +42,14 @@ impl Keeper {
                 "the keeper is of another version: stop it, and start telexecd again ({value:?}, not version {VERSION})"
             )));
         }
-        let socket: RawFd = socket.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        // SAFETY: the keeper has made it for this process alone, and it is taken once.
+        let wrong = || io::Error::other(format!("{}: is not what a keeper sets", telexec_keeper::VARIABLE));
+        let socket: RawFd = socket.parse().ok().filter(|number| *number > 2).ok_or_else(wrong)?;
+        // SAFETY: it is positive, and borrowed for this question alone, which one that is not open answers with an error.
+        let kind = socket_type(unsafe { BorrowedFd::borrow_raw(socket) });
+        if kind != Ok(SocketType::SEQPACKET) {
+            return Err(wrong());
+        }
+        // SAFETY: it is open; the keeper has made it for this process alone, and it is taken once.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
         fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
         Ok(Some(Self { channel: Arc::new(Channel::new(socket)) }))
@@ -57,7 +65,12 @@ impl Keeper {
         self.ask(&Request::Stopping);
     }
 
-    /// One that is gone is seen elsewhere.
+    /// Its process, if that can be told.
+    pub(crate) fn pid(&self) -> Option<Pid> {
+        socket_peercred(&*self.channel).ok().map(|peer| peer.pid)
+    }
+
+    /// Waits until there is room. One that is gone is seen elsewhere.
     fn ask(&self, request: &Request) {
         let _ = self.channel.request(request, &[]);
     }
@@ -69,6 +82,8 @@ pub(crate) struct Kept {
     keeper: Keeper,
     children: Mutex<HashMap<u64, Arc<KeptChild>>>,
     next: AtomicU64,
+    /// For what the keeper had no room for: a thread waits for that.
+    later: mpsc::Sender<Request>,
     /// Cancelled when the keeper is gone.
     pub(crate) lost: CancellationToken,
 }
@@ -97,8 +112,13 @@ impl Kept {
     /// # Errors
     /// There is no thread for what it reports.
     pub(crate) fn new(keeper: Keeper) -> io::Result<Arc<Self>> {
+        let (later, requests) = mpsc::channel();
+        let slow = keeper.clone();
+        let ask_all = move || requests.into_iter().for_each(|request| slow.ask(&request));
+        std::thread::Builder::new().name("telexec-later".into()).spawn(ask_all)?;
         let this = Arc::new(Self {
             keeper,
+            later,
             children: Mutex::default(),
             next: AtomicU64::new(1),
             lost: CancellationToken::new(),
@@ -145,25 +165,31 @@ impl Kept {
 
     /// Keeps it from being made, or kills it on its way to its program.
     pub(crate) fn cancel(&self, child: &KeptChild) {
-        let Ok(mut state) = child.state.try_lock() else {
-            return self.keeper.ask(&Request::Cancel(child.id));
-        };
-        if matches!(*state, State::Expected) {
+        if let Ok(mut state) = child.state.try_lock()
+            && matches!(*state, State::Expected)
+        {
             *state = State::Unwanted;
         }
-        drop(state);
-        self.keeper.ask(&Request::Cancel(child.id));
+        // it is repeated, where there is no room now
+        let _ = self.keeper.channel.try_request(&Request::Cancel(child.id));
+    }
+
+    /// Without waiting.
+    fn ask(&self, request: Request) {
+        if self.keeper.channel.try_request(&request).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            let _ = self.later.send(request);
+        }
     }
 
     /// It need not end with this process.
     pub(crate) fn outlives(&self, child: &KeptChild) {
-        self.keeper.ask(&Request::Outlives(child.id));
+        self.ask(Request::Outlives(child.id));
     }
 
     /// How it ended is known, or nobody wants to know.
     pub(crate) fn release(&self, child: &KeptChild) {
         if lock(&self.children).remove(&child.id).is_some() {
-            self.keeper.ask(&Request::Release(child.id));
+            self.ask(Request::Release(child.id));
         }
     }
 
