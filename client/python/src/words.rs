@@ -10,8 +10,8 @@ pub(crate) fn keyword(field: &str) -> Cow<'_, str> {
     if let Some(item) = field.strip_prefix("argv") {
         return format!("command{item}").into();
     }
-    if field.starts_with("dial.") {
-        return "address".into();
+    if let Some(of_dial) = field.strip_prefix("dial.") {
+        return if of_dial == "user" { "user" } else { "address" }.into();
     }
     let keyword = match field {
         "working_directory" => "cwd",

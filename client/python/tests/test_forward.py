@@ -222,7 +222,7 @@ def test_unix_sockets_are_reached_as_a_user(daemon: Daemon, agent: telexec.Agent
             path.chmod(0o600)
             with pytest.raises(PermissionError):
                 agent.dial(to, user="nobody")
-            with pytest.raises(telexec.Invalid, match="^dial.user: "):
+            with pytest.raises(telexec.Invalid, match="^user: "):
                 agent.dial(to, user="nobody-of-that-name")
     for ask in (agent.dial, agent.forward):
         with pytest.raises(telexec.Invalid, match="^user: .*Unix sockets"):
