@@ -7,7 +7,7 @@ use telexec_spawn::Credentials;
 pub struct Users(Vec<Credentials>);
 
 impl Users {
-    /// As [`write`] writes them; `None`: it does not.
+    /// As [`write()`] writes them; `None`: it does not.
     pub fn read(text: &str) -> Option<Self> {
         text.split(';').filter(|user| !user.is_empty()).map(user).collect::<Option<_>>().map(Self)
     }
