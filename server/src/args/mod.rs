@@ -76,8 +76,8 @@ pub struct Args {
         hide_possible_values = true
     )]
     require_containment: Option<RequiredContainment>,
-    /// A process of its own, the keeper, starts the agent and all commands, and the agent again if it crashes: on or off
-    /// [default: off]
+    /// Start the agent and all commands from a separate process, telexec-keeper, which restarts the agent if it crashes: on or
+    /// off [default: off]
     #[arg(long, value_name = "SWITCH", env = "TELEXECD_KEEPER", hide_env_values = true, hide_possible_values = true)]
     keeper: Option<Switch>,
     /// Log format [default: text]

@@ -48,7 +48,7 @@ pub struct Config {
     /// As whom commands may run, and the processes that open files for callers: users by name, or by id. Default: anyone whom
     /// the policy permits.
     pub command_users: Option<Vec<String>>,
-    /// A process of its own, the keeper, starts the agent and all commands, and the agent again if it crashes. Default: no.
+    /// Start the agent and all commands from a separate process, the keeper, which restarts the agent if it crashes. Default: no.
     pub keeper: Switch,
     /// That process, if it has started this one. Not in configuration files.
     #[serde(skip)]
