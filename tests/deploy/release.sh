@@ -5,7 +5,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$repo"
 DEB_FLAGS=--fast deploy/release --profile dev "$WORK/release" >"$WORK/log" 2>&1 || { tail -n 40 "$WORK/log"; die "deploy/release"; }
 expect 0 'telexecd-.*-linux: OK' bash -c "cd '$WORK/release' && sha256sum --check SHA256SUMS"
-[[ $(wc -l <"$WORK/release/SHA256SUMS") -eq 5 ]] || die "not five files: $said"
+[[ $(wc -l <"$WORK/release/SHA256SUMS") -eq 6 ]] || die "not six files: $said"
 DEB_FLAGS=--fast deploy/debian/build "${CARGO_TARGET_DIR:-target}/debug" "$WORK/again" >/dev/null
 cmp "$WORK"/release/*.deb "$WORK"/again/*.deb || die "the same package has other bytes when it is made again"
 passed "the package made again has the same bytes"
