@@ -37,8 +37,8 @@ passed "first output $((($(date +%s%N) - began) / 1000000)) ms after power-on"
 expect 0 'containment: +cgroup-v2' "$telexec" info "${tcp[@]}"
 expect 0 'identity: +orchestrator' "$telexec" info "${tcp[@]}"
 expect 0 'identity: +vsock:cid=2' "$telexec" info "${vsock[@]}"
-expect 0 '^telexecd$' "$telexec" exec "${vsock[@]}" -- cat /proc/1/comm
-passed "by mTLS and by vsock; the agent is the first process"
+expect 0 '^telexec-keeper$' "$telexec" exec "${vsock[@]}" -- cat /proc/1/comm
+passed "by mTLS and by vsock; the keeper is the first process"
 expect 255 'certificate|TLS' env -u TELEXEC_CERT -u TELEXEC_KEY -u TELEXEC_CA "$telexec" ping "tcp://127.0.0.1:$port"
 passed "no access without a certificate"
 
