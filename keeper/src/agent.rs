@@ -126,9 +126,8 @@ impl Agent {
         }
     }
 
-    /// It was asked to end; returns whether it was before.
-    pub(crate) fn stops(&mut self) -> bool {
-        std::mem::replace(&mut self.is_stopping, true)
+    pub(crate) fn stops(&mut self) {
+        self.is_stopping = true;
     }
 
     /// Sends it a signal. False: it does not run.
