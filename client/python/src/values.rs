@@ -8,8 +8,8 @@ use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes};
 use telexec_executor::{
-    Event, ExecutionInfo, ExecutionState, Exited, FileChange, FileInfo, FilePath, FileType, MatchedLine, OutputStream,
-    Program, SearchSummary, Usage, Watched,
+    Event, ExecutionInfo, ExecutionState, Exited, FileChange, FileInfo, FilePath, MatchedLine, OutputStream, Program,
+    SearchSummary, Usage, Watched,
 };
 
 /// Of the years 1 to 9999, but for their first and last second.
@@ -108,15 +108,7 @@ pub(crate) fn info(py: Python<'_>, info: ExecutionInfo) -> PyResult<Py<PyAny>> {
 }
 
 pub(crate) fn file_info(py: Python<'_>, info: FileInfo) -> PyResult<Py<PyAny>> {
-    let kind = match info.kind {
-        FileType::Regular => "file",
-        FileType::Directory => "directory",
-        FileType::Symlink => "symlink",
-        FileType::Fifo => "fifo",
-        FileType::Socket => "socket",
-        FileType::CharacterDevice => "character_device",
-        FileType::BlockDevice => "block_device",
-    };
+    let kind = info.kind.as_str();
     let link_target = info.link_target.map(|path| path_to_python(py, &path)).transpose()?;
     let fields = [
         ("path", path_to_python(py, &info.path)?),

@@ -57,6 +57,21 @@ pub enum FileType {
     BlockDevice,
 }
 
+impl FileType {
+    /// Its name, such as `character_device`; of a regular file `file`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Regular => "file",
+            Self::Directory => "directory",
+            Self::Symlink => "symlink",
+            Self::Fifo => "fifo",
+            Self::Socket => "socket",
+            Self::CharacterDevice => "character_device",
+            Self::BlockDevice => "block_device",
+        }
+    }
+}
+
 /// What is known of a file: stat(2), of a symbolic link that of the link itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileInfo {

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use telexec_executor::text::counted;
-use telexec_executor::{DirectoryQuery, FileInfo, FileType};
+use telexec_executor::{DirectoryQuery, FileInfo};
 
 use super::machine::Machine;
 use super::read_file::limit;
@@ -62,15 +62,7 @@ pub struct ListDirectoryEntry {
 
 impl ListDirectoryEntry {
     fn of(info: &FileInfo) -> Self {
-        let kind = match info.kind {
-            FileType::Regular => "file",
-            FileType::Directory => "directory",
-            FileType::Symlink => "symlink",
-            FileType::Fifo => "fifo",
-            FileType::Socket => "socket",
-            FileType::CharacterDevice => "character_device",
-            FileType::BlockDevice => "block_device",
-        };
+        let kind = info.kind.as_str();
         Self {
             name: info.path.to_string(),
             r#type: kind.to_owned(),
