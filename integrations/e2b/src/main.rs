@@ -12,6 +12,7 @@ mod auth; // keys, tokens, signatures, users
 mod claim; // who has a target
 mod cleaning; // a target before and after a sandbox
 mod connect; // the Connect protocol
+mod connected; // a target's agent, once it was reached
 mod download; // GET /files
 mod entry; // what is known of a file
 mod failure; // why there is no result

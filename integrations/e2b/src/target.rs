@@ -3,29 +3,25 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
-use telexec_client::{Agent, ConnectOptions, Resume, TlsOptions};
-use telexec_executor::{FilePath, FileTarget, Files};
+use telexec_client::TlsOptions;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::claim::{Claim, ClaimError, ClaimState, Claims};
+use crate::claim::{Claim, ClaimError, ClaimState};
 use crate::cleaning;
+use crate::connected::Connected;
 use crate::failure::{Code, Failure};
-use crate::home::{HomeError, Homes};
-use crate::metrics::{self, Machine};
-use crate::sandbox::{Link, Sandbox, Shared, start_directory};
+use crate::home::HomeError;
+use crate::metrics::Machine;
+use crate::sandbox::{Sandbox, Shared};
 use crate::times::later;
 
-const STATE_DIRECTORY: &str = ".telexec-e2b";
-const HOMES: &str = "telexec-e2b";
 /// From one attempt to reach an agent, or to clean its machine, to the next.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// What has not ended by then is looked at again.
 const MAX_SLEEP: Duration = Duration::from_secs(60);
-/// An agent that is gone is found to be so: commands that it ran are reported as lost then.
-const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 /// In which other gateways leave a target alone that is being cleaned.
 const CLEANING_TIME: Duration = Duration::from_secs(300);
 /// For one step of a claim.
@@ -106,14 +102,6 @@ pub(crate) struct Target {
     wake: Notify,
     /// Why it cannot be used.
     trouble: RwLock<Option<String>>,
-}
-
-#[derive(Clone)]
-struct Connected {
-    link: Link,
-    claims: Arc<Claims>,
-    homes: Homes,
-    machine: Machine,
 }
 
 impl Target {
@@ -202,7 +190,7 @@ impl Target {
 
     async fn open(&self) {
         loop {
-            let opened = match self.connect().await {
+            let opened = match Connected::new(&self.address, &self.settings).await {
                 Ok(connected) => {
                     *self.connected.write().unwrap_or_else(PoisonError::into_inner) = Some(connected);
                     self.look_after().await
@@ -211,7 +199,9 @@ impl Target {
             };
             let Err(error) = opened else {
                 self.set_trouble(None);
-                self.warn_of_escapes().await;
+                if let Some(connected) = self.connected() {
+                    connected.warn_of_escapes(&self.name).await;
+                }
                 return info!("{}: ready", self.name);
             };
             let error = crate::chain(&error);
@@ -220,48 +210,6 @@ impl Target {
                 self.set_trouble(Some(error));
             }
             sleep(RETRY_PAUSE).await;
-        }
-    }
-
-    async fn connect(&self) -> Result<Connected, TargetError> {
-        let settings = &self.settings;
-        let options = ConnectOptions { tls: settings.tls.clone(), ..ConnectOptions::default() };
-        let agent = Agent::connect(&self.address, options).await?;
-        let resume = Resume { give_up_after: GIVE_UP_AFTER, ..Resume::default() };
-        let (executor, files) = (agent.executor().resuming(resume), agent.files());
-        let link = Link { agent, executor, files };
-        let state = settings.state_directory.clone().unwrap_or_else(|| STATE_DIRECTORY.to_owned());
-        let start = start_directory(&link.executor, settings.user.as_deref()).await?;
-        let machine = metrics::machine(&link.executor).await?;
-        let claims = Arc::new(Claims::new(link.files.clone(), state));
-        let homes = match &settings.home {
-            Some(home) => {
-                step(claims.own_home(home, settings.user.clone())).await?;
-                Homes::Fixed(home.clone())
-            }
-            None => {
-                let directory = format!("{}/{HOMES}", start.trim_end_matches('/'));
-                let user = settings.user.clone();
-                // now rather than with the first sandbox
-                let file = FileTarget { path: FilePath::new(directory.as_str()), user };
-                link.files.make_directory(file, None, true).await.map_err(Failure::from)?;
-                Homes::Below(directory)
-            }
-        };
-        Ok(Connected { link, claims, homes, machine })
-    }
-
-    /// A policy may keep this gateway from asking.
-    async fn warn_of_escapes(&self) {
-        if let Some(connected) = self.connected()
-            && let Ok(info) = connected.link.agent.info().await
-            && !info.containment.starts_with("cgroup")
-        {
-            let kind = info.containment;
-            warn!(
-                "{}: processes are held by {kind}: those that hide outlive a sandbox; give the agent a cgroup",
-                self.name
-            );
         }
     }
 
@@ -515,6 +463,6 @@ fn begin_end(slot: &mut Slot, sandbox: &Sandbox) {
     }
 }
 
-async fn step<T>(step: impl Future<Output = Result<T, ClaimError>>) -> Result<T, TargetError> {
+pub(crate) async fn step<T>(step: impl Future<Output = Result<T, ClaimError>>) -> Result<T, TargetError> {
     Ok(timeout(STEP_TIMEOUT, step).await.map_err(|_| TargetError::TooSlow)??)
 }
