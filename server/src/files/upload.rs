@@ -32,6 +32,8 @@ pub(super) struct Upload {
     committed: u64,
     /// Of these, zeros in holes.
     holes: u64,
+    /// The process has the end too, and its answer is due: a call may be lost in between.
+    is_ended: bool,
 }
 
 /// Why an upload goes on no further.
@@ -50,11 +52,22 @@ impl Upload {
     async fn start(stack: &Stack, call: &Call, asked: Asked) -> Result<Self, ExecutorError> {
         let mut session = Session::start(stack, call, asked.user.as_deref(), asked.job).await?;
         session.permitted().await?;
-        Ok(Self { session, committed: 0, holes: 0 })
+        Ok(Self { session, committed: 0, holes: 0, is_ended: false })
     }
 
-    /// Writes all of these pieces, without the first `skipped` bytes, and gives the file its name.
-    async fn complete(&mut self, pieces: &mut FilePieces, mut skipped: u64) -> Result<WriteFileResponse, Stopped> {
+    /// Writes all of these pieces, without the first `skipped` bytes, and gives the file its name. A file that has its end
+    /// already is only waited for.
+    async fn complete(&mut self, pieces: &mut FilePieces, skipped: u64) -> Result<WriteFileResponse, Stopped> {
+        if !self.is_ended {
+            self.add_all(pieces, skipped).await?;
+            self.session.queue(Kind::End, Bytes::new());
+            self.is_ended = true;
+        }
+        let outcome = self.session.finish().await.map_err(Stopped::Upload)?;
+        WriteFileResponse::answered(outcome).ok_or_else(|| Stopped::Upload(unexpected()))
+    }
+
+    async fn add_all(&mut self, pieces: &mut FilePieces, mut skipped: u64) -> Result<(), Stopped> {
         loop {
             // which comes early if the file cannot be written
             let piece = tokio::select! {
@@ -80,13 +93,10 @@ impl Upload {
                     let reason = "the content is shorter than what the upload has already".to_owned();
                     return Err(Stopped::Call(ExecutorError::FailedPrecondition { reason }));
                 }
-                None => break,
+                None => return Ok(()),
             }
             self.session.flush_much().await.map_err(Stopped::Upload)?;
         }
-        self.session.queue(Kind::End, Bytes::new());
-        let outcome = self.session.finish().await.map_err(Stopped::Upload)?;
-        WriteFileResponse::answered(outcome).ok_or_else(|| Stopped::Upload(unexpected()))
     }
 
     fn add(&mut self, mut data: Bytes) {

@@ -1,6 +1,8 @@
 //! Uploads that lose their call, and go on where they were.
 
 use futures_util::{StreamExt, stream};
+use rustix::io::ioctl_fionread;
+use rustix::process::{Pid, Signal, kill_process};
 use telexec_executor::{ExecutionId, ExecutorError, FilePiece, FilePieces, FileRange, Files, WriteOptions};
 use telexec_tests::{Agent, children, until, within};
 
@@ -52,6 +54,34 @@ async fn an_upload_that_is_cut_ten_times_is_complete() {
     let again = within(files.write(target(&file), options(&id, length), pieces(""))).await.unwrap();
     assert_eq!(again, written);
     assert_eq!(names(dir.path()), ["file"]);
+}
+
+/// The call that sent the end is lost before it is answered.
+#[tokio::test]
+async fn an_upload_that_is_cut_at_its_end_is_complete() {
+    let agent = Agent::start();
+    let (files, dir, id) = (agent.connect().await.files(), tempfile::tempdir().unwrap(), ExecutionId::generate());
+    let file = dir.path().join("file");
+    let other = agent.connect().await.files();
+    tokio::select! {
+        done = files.write(target(&file), options(&id, 0), stuck(b"content")) => assert!(done.is_err(), "{done:?}"),
+        () = until("all of it has arrived", async || other.upload(&id).await.is_ok_and(|there| there == 7)) => {}
+    }
+    let helper = children(agent.pid())[0].pid;
+    let stdin = std::fs::File::open(format!("/proc/{helper}/fd/0")).unwrap();
+    until("it is read", async || ioctl_fionread(&stdin).unwrap() == 0).await;
+    let helper = Pid::from_raw(helper).unwrap();
+    kill_process(helper, Signal::STOP).unwrap();
+    tokio::select! {
+        done = files.write(target(&file), options(&id, 7), pieces("")) => panic!("{done:?}"),
+        () = until("the end is there", async || ioctl_fionread(&stdin).unwrap() == 5) => {}
+    }
+    drop(stdin);
+    kill_process(helper, Signal::CONT).unwrap();
+    until("it is written", async || names(dir.path()) == ["file"]).await;
+    assert_eq!(within(other.upload(&id)).await.unwrap(), 7);
+    let written = within(other.write(target(&file), options(&id, 7), pieces(""))).await.unwrap();
+    assert_eq!(written.sha256, sha256(b"content"));
 }
 
 #[tokio::test]
