@@ -89,13 +89,13 @@ impl Channel {
         Ok(self.send(&request.encode(), &[], SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
     }
 
-    /// Sends a report, unless there is no room for it now.
+    /// Sends a report with these descriptors, unless there is no room for it now.
     ///
     /// # Errors
     /// `AGAIN`; or the other side is gone.
-    pub(crate) fn report(&self, report: &Report) -> Result<(), Errno> {
+    pub(crate) fn report(&self, report: &Report, descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         let mut buffer = [0; REPORT_BYTES];
-        self.send(report.encode(&mut buffer), &[], SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+        self.send(report.encode(&mut buffer), descriptors, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
 
     fn send(&self, message: &[u8], descriptors: &[BorrowedFd<'_>], flags: SendFlags) -> Result<(), Errno> {
@@ -139,8 +139,8 @@ impl Channel {
     pub fn next_report(&self) -> Result<Received<Report>, ReceiveError> {
         let mut buffer = [0; REPORT_BYTES];
         match self.receive(&mut buffer, RecvFlags::empty())? {
-            Received::Message(length, _) => {
-                Ok(Received::Message(Report::decode(buffer.get(..length).unwrap_or_default())?, Vec::new()))
+            Received::Message(length, descriptors) => {
+                Ok(Received::Message(Report::decode(buffer.get(..length).unwrap_or_default())?, descriptors))
             }
             Received::End => Ok(Received::End),
         }

@@ -1,7 +1,7 @@
 //! What was started and is not reaped.
 
-use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, fstatfs, openat};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -24,7 +24,12 @@ pub(crate) struct Child {
     pub(crate) exit: Option<Exit>,
     /// The agent does not need it any more.
     pub(crate) is_released: bool,
+    /// It does not end with its agent.
+    pub(crate) survives: bool,
+    /// Nor with this process.
     pub(crate) outlives: bool,
+    /// For the next agent.
+    pub(crate) held: Vec<Option<OwnedFd>>,
     /// Its cgroup v2.
     pub(crate) cgroup: Option<OwnedFd>,
 }
@@ -39,6 +44,11 @@ impl Child {
         // it is not reaped, so its numbers are its own
         let _ = kill_process_group(self.pid, Signal::KILL);
         let _ = kill_process(self.pid, Signal::KILL);
+    }
+
+    /// The next agent is to have it.
+    fn is_to_stay(&self) -> bool {
+        (self.survives || self.outlives) && !self.held.is_empty() && self.starting.is_none() && self.failure.is_none()
     }
 
     /// How it has ended, if it has; `None`: it has not, or a debugger has not seen that yet. That is not waited for long.
@@ -71,15 +81,27 @@ pub(crate) fn is_cgroup(directory: &OwnedFd) -> bool {
 #[derive(Default)]
 pub(crate) struct Children {
     all: HashMap<u64, Child>,
-    /// Of the agent that runs.
+    /// Of the agent that runs, and those that it has from an earlier one.
     by_id: HashMap<u64, u64>,
     by_pid: HashMap<i32, u64>,
+    /// What is held of those that are reaped, by their ids.
+    remembered: BTreeMap<u64, OwnedFd>,
     next: u64,
+}
+
+/// What is held for one.
+pub(crate) struct Held<'a> {
+    pub(crate) id: u64,
+    /// `None`: it is released.
+    pub(crate) pid: Option<Pid>,
+    pub(crate) exit: Option<Exit>,
+    /// By their numbers.
+    pub(crate) descriptors: Vec<(u8, BorrowedFd<'a>)>,
 }
 
 impl Children {
     pub(crate) fn has_id(&self, id: u64) -> bool {
-        self.by_id.contains_key(&id)
+        self.by_id.contains_key(&id) || self.remembered.contains_key(&id)
     }
 
     pub(crate) fn has_pid(&self, pid: Pid) -> bool {
@@ -105,21 +127,62 @@ impl Children {
         self.all.get_mut(&number)
     }
 
+    /// It is reaped. Of what is held for it only the first descriptor stays.
     pub(crate) fn remove(&mut self, number: u64) -> Option<Child> {
-        let child = self.all.remove(&number)?;
+        let mut child = self.all.remove(&number)?;
         self.by_pid.remove(&child.pid.as_raw_nonzero().get());
         if let Some(id) = child.id {
             self.by_id.remove(&id);
+            if child.failure.is_none()
+                && let Some(first) = child.held.first_mut().and_then(Option::take)
+            {
+                self.remembered.insert(id, first);
+            }
         }
         Some(child)
     }
 
+    /// Closes what is held for it, or one of that.
+    pub(crate) fn forget(&mut self, id: u64, only: Option<u8>) {
+        if only.is_none() {
+            self.remembered.remove(&id);
+        }
+        let number = self.number(id);
+        let Some(child) = number.and_then(|number| self.get(number)) else { return };
+        match only {
+            None => child.held.clear(),
+            Some(number) => child.held.get_mut(usize::from(number)).into_iter().for_each(|held| *held = None),
+        }
+    }
+
+    /// What the next agent is to have: the ids.
+    pub(crate) fn to_hand_over(&self) -> Vec<u64> {
+        let mut ids: Vec<_> = self.by_id.keys().chain(self.remembered.keys()).copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    pub(crate) fn held(&self, id: u64) -> Option<Held<'_>> {
+        if let Some(file) = self.remembered.get(&id) {
+            return Some(Held { id, pid: None, exit: None, descriptors: vec![(0, file.as_fd())] });
+        }
+        let child = self.all.get(&self.number(id)?)?;
+        let numbered = (0..16).zip(&child.held);
+        let descriptors = numbered.filter_map(|(number, file)| Some((number, file.as_ref()?.as_fd()))).collect();
+        Some(Held { id, pid: (!child.is_released).then_some(child.pid), exit: child.exit, descriptors })
+    }
+
     /// The agent is gone: what is bound to it is killed. Returns the numbers of those that have ended.
     pub(crate) fn lose_agent(&mut self) -> Vec<u64> {
-        self.by_id.clear();
         let mut ended = Vec::new();
         for (number, child) in &mut self.all {
-            child.id = None;
+            if child.is_to_stay() {
+                continue;
+            }
+            if let Some(id) = child.id.take() {
+                self.by_id.remove(&id);
+            }
+            child.held.clear();
             if child.exit.is_some() {
                 ended.push(*number);
             } else if !child.outlives || child.starting.is_some() {

@@ -11,14 +11,14 @@ use telexec_spawn::exit::Exit;
 use telexec_spawn::{Credentials, Step};
 
 /// Another one cannot be spoken to.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// A longer message is in a file (memfd_create(2)) that goes with it, as its last descriptor.
 pub const MAX_INLINE_BYTES: usize = 32 * 1024;
 /// Of a start: more than the kernel takes of arguments and environment together, see execve(2).
 pub const MAX_BYTES: usize = 8 * 1024 * 1024;
 /// Of one list of texts: as many as there are bytes for their addresses in what the kernel takes.
 pub const MAX_TEXTS: usize = 768 * 1024;
-/// Of a message: streams, a birthplace, cgroups to enter, and a file.
+/// Of a message: streams, a birthplace, cgroups to enter, what is held, and a file.
 pub const MAX_DESCRIPTORS: usize = 16;
 
 /// What an agent asks for.
@@ -37,12 +37,21 @@ pub enum Request {
     },
     /// Start this.
     Start(Box<Start>),
-    /// It need not end with the agent.
+    /// It need not end with the agent, nor with the keeper.
     Outlives(u64),
     /// It is not to run: kill it, if it has not become its program.
     Cancel(u64),
-    /// Its exit status is known: take it from the process table.
+    /// Its exit status is known: take it from the process table. Of what is held for it only the first descriptor stays.
     Release(u64),
+    /// Close a descriptor that is held for it.
+    Close {
+        /// What was started.
+        id: u64,
+        /// The number of the descriptor.
+        number: u8,
+    },
+    /// Hold nothing for it any more.
+    Forget(u64),
 }
 
 /// A process to be made. Its descriptors come in the order of these fields.
@@ -60,6 +69,10 @@ pub struct Start {
     pub executable: bool,
     /// So many `cgroup.procs` files to enter.
     pub joins: u8,
+    /// It does not end with the agent, if there is to be another one.
+    pub survives: bool,
+    /// So many descriptors are held for the next agent, which gets them with a process that survives.
+    pub held: u8,
     /// `None`: those of the keeper.
     pub credentials: Option<Credentials>,
     /// See [`Image`](telexec_spawn::Image).
@@ -80,7 +93,8 @@ impl Start {
 
     /// How many descriptors come with it.
     pub fn descriptors(&self) -> usize {
-        self.streams() + usize::from(self.birthplace) + usize::from(self.executable) + usize::from(self.joins)
+        let files = usize::from(self.joins) + usize::from(self.held);
+        self.streams() + usize::from(self.birthplace) + usize::from(self.executable) + files
     }
 }
 
@@ -110,6 +124,17 @@ pub enum Report {
         /// How it ended.
         exit: Exit,
     },
+    /// To a new agent: an earlier one has started this, and what is held for it goes with this.
+    Held {
+        /// What was started.
+        id: u64,
+        /// Its process; 0: it was released.
+        pid: i32,
+        /// Which of its descriptors go with this: the bit with the number of each.
+        present: u16,
+    },
+    /// To a new agent: nothing else is held.
+    AllHeld,
 }
 
 /// Not a message.
@@ -142,6 +167,11 @@ impl Request {
             Self::Outlives(id) => number(&mut message, 4, *id),
             Self::Cancel(id) => number(&mut message, 5, *id),
             Self::Release(id) => number(&mut message, 6, *id),
+            Self::Close { id, number: which } => {
+                number(&mut message, 7, *id);
+                message.push(*which);
+            }
+            Self::Forget(id) => number(&mut message, 8, *id),
         }
         message
     }
@@ -158,6 +188,8 @@ impl Request {
             4 => Self::Outlives(fields.u64()?),
             5 => Self::Cancel(fields.u64()?),
             6 => Self::Release(fields.u64()?),
+            7 => Self::Close { id: fields.u64()?, number: fields.byte()? },
+            8 => Self::Forget(fields.u64()?),
             _ => return Err(Malformed),
         };
         fields.end().map(|()| request)
@@ -169,6 +201,7 @@ const STDIN: u8 = 2;
 const BIRTHPLACE: u8 = 4;
 const CREDENTIALS: u8 = 8;
 const EXECUTABLE: u8 = 16;
+const SURVIVES: u8 = 32;
 
 impl Start {
     fn encode(&self, message: &mut Vec<u8>) {
@@ -179,9 +212,10 @@ impl Start {
             (self.birthplace, BIRTHPLACE),
             (self.credentials.is_some(), CREDENTIALS),
             (self.executable, EXECUTABLE),
+            (self.survives, SURVIVES),
         ];
         message.push(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
-        message.push(self.joins);
+        message.extend([self.joins, self.held]);
         if let Some(credentials) = &self.credentials {
             let groups = credentials.groups.iter();
             let count = u32::try_from(groups.len()).unwrap_or(u32::MAX);
@@ -197,8 +231,8 @@ impl Start {
     }
 
     fn decode(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
-        let (id, flags, joins) = (fields.u64()?, fields.byte()?, fields.byte()?);
-        if flags & !(TERMINAL | STDIN | BIRTHPLACE | CREDENTIALS | EXECUTABLE) != 0 {
+        let (id, flags, joins, held) = (fields.u64()?, fields.byte()?, fields.byte()?, fields.byte()?);
+        if flags & !(TERMINAL | STDIN | BIRTHPLACE | CREDENTIALS | EXECUTABLE | SURVIVES) != 0 {
             return Err(Malformed);
         }
         let has = |flag| flags & flag != 0;
@@ -223,6 +257,8 @@ impl Start {
             birthplace: has(BIRTHPLACE),
             executable: has(EXECUTABLE),
             joins,
+            survives: has(SURVIVES),
+            held,
             credentials,
             candidates,
             argv,
@@ -282,6 +318,13 @@ impl Report {
                 }
                 put(&exit.max_rss_bytes.to_le_bytes());
             }
+            Self::Held { id, pid, present } => {
+                put(&[3]);
+                put(&id.to_le_bytes());
+                put(&pid.to_le_bytes());
+                put(&present.to_le_bytes());
+            }
+            Self::AllHeld => put(&[4]),
         }
         buffer.get(..length).unwrap_or_default()
     }
@@ -290,14 +333,15 @@ impl Report {
     /// [`Malformed`].
     pub fn decode(message: &[u8]) -> Result<Self, Malformed> {
         let mut fields = Fields(message);
-        let (kind, id) = (fields.byte()?, fields.u64()?);
-        let report = match kind {
-            0 => Self::Started { id, pid: fields.i32()? },
+        let report = match fields.byte()? {
+            0 => Self::Started { id: fields.u64()?, pid: fields.i32()? },
             1 => {
+                let id = fields.u64()?;
                 let step = Step::from_number(fields.byte()?).ok_or(Malformed)?;
                 Self::NotStarted { id, step, errno: fields.i32()? }
             }
             2 => {
+                let id = fields.u64()?;
                 let (exited, core_dumped) = (fields.flag()?, fields.flag()?);
                 let status = fields.i32()?;
                 let (user_time, system_time) =
@@ -306,6 +350,8 @@ impl Report {
                 let exit = Exit { exited, status, core_dumped, user_time, system_time, max_rss_bytes };
                 Self::Exited { id, exit }
             }
+            3 => Self::Held { id: fields.u64()?, pid: fields.i32()?, present: fields.u16()? },
+            4 => Self::AllHeld,
             _ => return Err(Malformed),
         };
         fields.end().map(|()| report)
@@ -340,6 +386,10 @@ impl<'a> Fields<'a> {
 
     fn i32(&mut self) -> Result<i32, Malformed> {
         self.array().map(i32::from_le_bytes)
+    }
+
+    fn u16(&mut self) -> Result<u16, Malformed> {
+        self.array().map(u16::from_le_bytes)
     }
 
     fn u32(&mut self) -> Result<u32, Malformed> {
@@ -382,9 +432,10 @@ mod tests {
         };
         let credentials = (any::<u32>(), any::<u32>(), prop::collection::vec(any::<u32>(), 0..5))
             .prop_map(|(uid, gid, groups)| Credentials { name: String::new(), uid, gid, groups });
-        let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), 0..4_u8);
+        let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), 0..4_u8, 0..4_u8);
         (any::<u64>(), flags, prop::option::of(credentials), texts(), texts(), texts()).prop_map(
-            |(id, (terminal, stdin, birthplace, executable, joins), credentials, candidates, argv, environment)| {
+            |(id, flags, credentials, candidates, argv, environment)| {
+                let (terminal, stdin, birthplace, executable, survives, joins, held) = flags;
                 Start {
                     id,
                     terminal,
@@ -392,6 +443,8 @@ mod tests {
                     birthplace,
                     executable,
                     joins,
+                    survives,
+                    held,
                     credentials,
                     working_directory: argv.first().cloned().unwrap_or_default(),
                     candidates,
@@ -436,6 +489,8 @@ mod tests {
             Request::Outlives(1),
             Request::Cancel(u64::MAX),
             Request::Release(0),
+            Request::Close { id: 3, number: 2 },
+            Request::Forget(4),
         ];
         for request in [Request::Ready, Request::Stopping].into_iter().chain(numbers) {
             assert_eq!(Request::decode(&request.encode()), Ok(request));
@@ -454,6 +509,8 @@ mod tests {
             Report::NotStarted { id: 1, step: Step::Exec, errno: 2 },
             Report::Exited { id: 1, exit },
             Report::Exited { id: 2, exit: killed },
+            Report::Held { id: 3, pid: 0, present: 5 },
+            Report::AllHeld,
         ] {
             let mut buffer = [0; REPORT_BYTES];
             assert_eq!(Report::decode(report.encode(&mut buffer)), Ok(report));

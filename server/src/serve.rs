@@ -110,6 +110,7 @@ pub async fn serve(
         metrics: metrics.clone(),
         traces: traces.clone(),
     };
+    stack.continue_executions();
     let forwards = Forwards::new(&config, &engine, listeners.unix_paths()).map_err(ServeError::Engine)?;
     let health = HealthReporter::new();
     let routes = routes(&config, &stack, &forwards, listeners.tls.clone(), &health).await?;

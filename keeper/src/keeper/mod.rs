@@ -154,7 +154,9 @@ impl Keeper {
         let Some(running) = &self.agent.running else { return Ok(()) };
         let watched = epoll::add(&self.epoll, &running.channel, Source::Channel.data(), epoll::EventFlags::IN)
             .and_then(|()| epoll::add(&self.epoll, &running.pidfd, Source::Agent.data(), epoll::EventFlags::IN));
-        Ok(watched.inspect_err(|_| self.agent.abandon())?)
+        watched.inspect_err(|_| self.agent.abandon())?;
+        self.hand_over();
+        Ok(())
     }
 
     fn run(&mut self) -> io::Result<u8> {
@@ -312,6 +314,8 @@ impl Keeper {
                     child.kill();
                 }
             }
+            Request::Close { id, number } => self.children.forget(id, Some(number)),
+            Request::Forget(id) => self.children.forget(id, None),
             Request::Release(id) => {
                 let Some(number) = self.children.number(id) else { return };
                 let Some(child) = self.children.get(number) else { return };

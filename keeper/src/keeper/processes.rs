@@ -36,7 +36,8 @@ impl Keeper {
             return Err((Step::Cgroup, Errno::INVAL));
         }
         let executable = if start.executable { descriptors.next() } else { None };
-        let cgroups = CgroupEntry { birthplace, joins: descriptors.collect() };
+        let joins = descriptors.by_ref().take(usize::from(start.joins)).collect();
+        let cgroups = CgroupEntry { birthplace, joins };
         let image = Image {
             candidates: &start.candidates,
             executable: executable.as_ref().map(AsRawFd::as_raw_fd),
@@ -60,7 +61,9 @@ impl Keeper {
             looks: 0,
             exit: None,
             is_released: false,
+            survives: start.survives,
             outlives: false,
+            held: descriptors.map(Some).collect(),
             cgroup: cgroups.birthplace,
         };
         let number = self.children.add(child);

@@ -49,6 +49,14 @@ pub(crate) struct Stack {
 const ADMINISTERED: [Rpc; 3] = [Rpc::ListExecutions, Rpc::GetExecution, Rpc::SignalExecution];
 
 impl Stack {
+    /// Continues what an earlier agent has started, and was killed.
+    pub(crate) fn continue_executions(&self) {
+        self.engine.continue_executions(|execution| {
+            let counter = self.metrics.observer(Instant::now());
+            counter.into_iter().chain(self.audit.continue_recording(execution)).collect()
+        });
+    }
+
     /// What this caller may use.
     pub(crate) fn executor_for(&self, call: Call) -> impl Executor + use<> {
         Guarded { stack: self.clone(), call, followed: OnceLock::new() }

@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use telexec_engine::ExecutionObserver;
+use telexec_engine::{ContinuedExecution, ExecutionObserver};
 use telexec_engine::Workers;
 use telexec_executor::{Command, ExecutionId, ExecutorError, Signal};
 use tokio::sync::mpsc::{self, UnboundedSender};
@@ -239,6 +239,13 @@ impl Audit {
             }),
             _ => Ok(Some(Box::new(recorder))),
         }
+    }
+
+    /// The observer of an execution whose start an earlier agent has recorded; `None`: it has not, or there is no log.
+    pub(crate) fn continue_recording(&self, execution: &ContinuedExecution) -> Option<Box<dyn ExecutionObserver>> {
+        let Inner { queue, state, containment, .. } = &**self.0.as_ref()?;
+        let recorder = ExecutionRecorder::continued(queue.clone(), Arc::clone(state), containment, execution)?;
+        Some(Box::new(recorder))
     }
 
     /// Describes a command that is refused; `None`: that is not recorded.

@@ -1,9 +1,10 @@
 //! The contents of records.
 
+use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use telexec_executor::{ExecutionId, ExecutorError, TraceContext};
 use time::OffsetDateTime;
 
@@ -83,10 +84,10 @@ impl Record {
 }
 
 /// Who called, from where, and what.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Origin {
     identity: String,
-    transport: &'static str,
+    transport: Cow<'static, str>,
     peer: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     peer_pid: Option<i32>,
@@ -98,7 +99,7 @@ pub(super) struct Origin {
     certificate_serial: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     certificate_fingerprint: Option<String>,
-    rpc: &'static str,
+    rpc: Cow<'static, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
 }
@@ -108,14 +109,14 @@ impl Origin {
         let caller = &call.caller;
         Arc::new(Self {
             identity: clip(caller.identity.as_str()),
-            transport: caller.transport.as_str(),
+            transport: caller.transport.as_str().into(),
             peer: clip(&caller.address),
             peer_pid: caller.credentials.and_then(|credentials| credentials.pid()),
             peer_uid: caller.credentials.map(|credentials| credentials.uid()),
             peer_gid: caller.credentials.map(|credentials| credentials.gid()),
             certificate_serial: caller.certificate().map(|certificate| certificate.serial.clone()),
             certificate_fingerprint: caller.certificate().map(|certificate| certificate.fingerprint.clone()),
-            rpc: call.rpc.as_str(),
+            rpc: call.rpc.as_str().into(),
             trace_id: call.trace.as_ref().map(TraceContext::trace_id),
         })
     }

@@ -3,25 +3,12 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use rustix::process::{Pid, Signal, kill_process};
 use telexec_executor::{Command, CommandBuilder, Executor, OnDisconnect};
 use telexec_tests::{
     Agent, Holdings, MARK, children, marker, processes_with, rounds, run, settled, until, until_output, within,
 };
 
-/// The process that serves now; `None`: none does.
-fn serving(agent: &Agent) -> Option<i32> {
-    let is_agent = |pid: i32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("telexecd"));
-    children(agent.pid()).into_iter().map(|process| process.pid).find(|pid| is_agent(*pid))
-}
-
-fn crash(pid: i32) {
-    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
-}
-
-async fn another_serves(agent: &Agent, before: usize) {
-    until("another agent serves", async || agent.log().matches("listening on").count() > before).await;
-}
+use super::{another_serves, crash, serving};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_bound_to_an_agent_ends_with_it_and_the_next_one_serves() {

@@ -1,5 +1,30 @@
 //! `--keeper on`: the process that starts the agent and all commands, and outlives the agent's crashes.
 
 mod agents;
+mod continued;
 mod crashes;
 mod protocol;
+
+use rustix::process::{Pid, Signal, kill_process};
+use telexec_tests::{Agent, children, until};
+
+/// The process that serves now; `None`: none does.
+fn serving(agent: &Agent) -> Option<i32> {
+    let is_agent = |pid: i32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("telexecd"));
+    children(agent.pid()).into_iter().map(|process| process.pid).find(|pid| is_agent(*pid))
+}
+
+fn crash(pid: i32) {
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+}
+
+async fn another_serves(agent: &Agent, before: usize) {
+    until("another agent serves", async || agent.log().matches("listening on").count() > before).await;
+}
+
+/// Kills the agent, and waits for the next one.
+async fn crash_and_wait(agent: &Agent) {
+    let before = agent.log().matches("listening on").count();
+    crash(serving(agent).unwrap());
+    another_serves(agent, before).await;
+}

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 const PRELUDE: &str = r#"
 import array, os, socket, struct, sys, time
 number, version = os.environ["TELEXEC_KEEPER"].split(":")
-assert version == "1", version
+assert version == "2", version
 keeper = socket.socket(fileno=int(number))
 keeper.settimeout(20)
 lives = sys.argv[1]
@@ -21,18 +21,30 @@ def life():
     return os.path.getsize(lives)
 def text(value): return struct.pack("<I", len(value)) + value
 def texts(values): return struct.pack("<I", len(values)) + b"".join(map(text, values))
-def start(id, *argv, flags=0, joins=0, env=()):
-    return struct.pack("<BQBB", 3, id, flags, joins) + text(b"/") + texts([argv[0]]) + texts(argv) + texts(env)
+def start(id, *argv, flags=0, joins=0, held=0, env=()):
+    return struct.pack("<BQBBB", 3, id, flags, joins, held) + text(b"/") + texts([argv[0]]) + texts(argv) + texts(env)
 def ask(message, *descriptors): socket.send_fds(keeper, [message], descriptors)
 def ready(): ask(b"\0")
 def stopping(): ask(b"\1")
 def release(id): ask(struct.pack("<BQ", 6, id))
+def forget(id): ask(struct.pack("<BQ", 8, id))
+# of what an earlier agent has left: (id, pid, numbers, descriptors) of each, and how some have ended
+def left():
+    all, ends = [], []
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(keeper, 100, 16)
+        if message == b"\4": return all, ends
+        if message[0] == 3:
+            id, pid, present = struct.unpack_from("<QiH", message, 1)
+            all.append((id, pid, [number for number in range(16) if present >> number & 1], descriptors))
+        else: ends.append(struct.unpack_from("<BQBBi", message))
 def heard():
     message = keeper.recv(100)
     kind, id = struct.unpack_from("<BQ", message)
     if kind == 0: return "started", id, *struct.unpack_from("<i", message, 9)
     if kind == 1: return "not started", id, *struct.unpack_from("<Bi", message, 9)
     return "exited", id, *struct.unpack_from("<BBi", message, 9)
+handed_over, ended = left()
 out, into = os.pipe()
 def runs(id, *argv, **more):
     ask(start(id, *argv, **more), into, into)
@@ -158,7 +170,7 @@ assert heard()[:3] == ("not started", 4, 10)
 assert runs(5, b"/bin/true") > 0
 assert heard()[:2] == ("exited", 5)
 # unknown ones
-for kind in (4, 5, 6): ask(struct.pack("<BQ", kind, 99))
+for kind in (4, 5, 6, 8): ask(struct.pack("<BQ", kind, 99))
 assert runs(6, b"/bin/true") > 0
 stopping()
 "#,
@@ -246,7 +258,7 @@ async fn nothing_is_started_as_others_than_those_that_it_was_given() {
 ready()
 def as_user(id, uid, gid, *groups):
     ids = struct.pack("<III", uid, gid, len(groups)) + b"".join(struct.pack("<I", group) for group in groups)
-    ask(struct.pack("<BQBB", 3, id, 8, 0) + ids + text(b"/") + texts([b"/bin/true"]) + texts([b"true"]) + texts([]), into, into)
+    ask(struct.pack("<BQBBB", 3, id, 8, 0, 0) + ids + text(b"/") + texts([b"/bin/true"]) + texts([b"true"]) + texts([]), into, into)
     return heard()[0]
 allowed = [(65534, 65534), (65534, 65534, 65534), (65534, 65533, 65533, 65534)]
 refused = [(0, 0), (65534, 0), (65534, 65534, 0), (65534, 65534, 65533, 27), (1, 65534), (4294967295, 65534)]

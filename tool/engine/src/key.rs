@@ -23,6 +23,13 @@ impl Key {
     }
 }
 
+impl Key {
+    /// That of an execution of an earlier engine, whose number means nothing here.
+    pub(crate) fn inherited(text: &str) -> Self {
+        Self { text: text.into(), number: u64::MAX }
+    }
+}
+
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)

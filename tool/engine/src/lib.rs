@@ -6,7 +6,7 @@
 //! the next one makes of that.
 //!
 //! Modules import only from those above them in this list: `process`; `cgroup`, `state`, `streams`; `containment`,
-//! `output`, `spawn`; `registry`; `recovery`; `shared`; `start`; `supervise`; `executor`.
+//! `output`, `spawn`; `registry`; `recovery`; `shared`; `start`; `supervise`; `executor`; `continued`.
 
 #![cfg(target_os = "linux")]
 
@@ -15,6 +15,7 @@ mod cgroup;
 mod config;
 mod containment;
 mod containment_kind;
+mod continued;
 mod executor;
 mod grant;
 mod key;
@@ -38,6 +39,7 @@ mod workers;
 
 pub use self::config::{LocalConfig, Retention, SpoolLimits};
 pub use self::containment_kind::ContainmentKind;
+pub use self::continued::ContinuedExecution;
 pub use self::executor::{LocalExecutor, ResolvedCommand};
 pub use self::grant::{Allowance, ConnectionState, Grant};
 pub use self::memory::give_back_memory;

@@ -17,6 +17,13 @@ pub trait ExecutionObserver: Send + Sync {
         let _ = main;
     }
 
+    /// What the observer that the next agent has in place of this one needs, under a name that is always the same, see
+    /// [`LocalExecutor::continue_executions`](crate::LocalExecutor::continue_executions); asked for before the command is
+    /// started. `None`: nothing.
+    fn state(&self) -> Option<(&'static str, Vec<u8>)> {
+        None
+    }
+
     /// The command wrote this, and it was read: all of it, in order for each stream, also what no reader gets
     /// ([`telexec_executor::Command::max_output_bytes`]).
     fn output(&self, stream: OutputStream, data: &[u8]) {
@@ -50,12 +57,19 @@ pub struct MainProcess {
     pub working_directory: String,
 }
 
+/// What observers need to be continued.
+pub(crate) type ObserverStates = Vec<(&'static str, Vec<u8>)>;
+
 /// All observers of one execution.
 pub(crate) struct Observers(Vec<Box<dyn ExecutionObserver>>);
 
 impl Observers {
     pub(crate) fn new(observers: Vec<Box<dyn ExecutionObserver>>) -> Self {
         Self(observers)
+    }
+
+    pub(crate) fn states(&self) -> ObserverStates {
+        self.0.iter().filter_map(|observer| observer.state()).collect()
     }
 
     pub(crate) fn started(&self, main: &MainProcess) {

@@ -1,7 +1,8 @@
 //! What all executions of one engine share.
 
 use std::io;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::process::getpid;
@@ -17,6 +18,7 @@ use crate::grant::Allowance;
 use crate::key::Keys;
 use crate::output::spool::Spool;
 use crate::process::keeper::Kept;
+use crate::recovery::handed_over::{self, HandedOver};
 use crate::recovery::{handover, leftovers};
 use crate::registry::Registry;
 use crate::spawn::command_users::CommandUsers;
@@ -68,6 +70,8 @@ pub(crate) struct Shared {
     pub(crate) shutdown: CancellationToken,
     /// Cuts every grace short.
     pub(crate) hurry: CancellationToken,
+    /// To be continued.
+    pub(crate) handed_over: Mutex<Vec<HandedOver>>,
     /// Dropped last: its directories can be removed once all executions are.
     pub(crate) cgroups: Cgroups,
 }
@@ -79,28 +83,37 @@ impl Shared {
     /// As [`LocalExecutor::new`](crate::LocalExecutor::new).
     pub(crate) fn new(config: LocalConfig) -> io::Result<Self> {
         let disk = Disk::new()?;
+        let (kept, left) = config.keeper.clone().map(Kept::new).transpose()?.unzip();
+        let mut handed_over = match (&kept, left) {
+            (Some(kept), Some(left)) => handed_over::read(left, kept),
+            _ => Vec::new(),
+        };
+        let continued = handed_over::continued(&handed_over);
+        let inherited_cgroups = handed_over::cgroups(&continued);
         let state_dir = config.state_dir.clone();
         disk.run_blocking(START_TIMEOUT, move || match state_dir {
-            Some(state_dir) => leftovers::end_in(&own_directory(&state_dir)?),
+            Some(state_dir) => leftovers::end_in(&own_directory(&state_dir)?, &continued),
             None => {
                 leftovers::end_in_temporary();
                 Ok(())
             }
         })??;
         let command_users = CommandUsers::new(config.command_users.as_deref())?;
-        let kept = config.keeper.clone().map(Kept::new).transpose()?;
         let spawner: Box<dyn Spawner> = match &kept {
             Some(kept) => Box::new(KeeperSpawner::new(Arc::clone(kept))?),
             None => Box::new(DirectSpawner::new()?),
         };
-        let cgroups = containment(&config)?;
+        let cgroups = containment(&config, &inherited_cgroups)?;
         let registry = Registry::new(config.retention, config.max_executions_per_identity);
         let (state_dir, limits) = (config.state_dir.clone(), config.spool);
         let make = {
             let disk = disk.clone();
-            move || handover::open(disk, state_dir.as_deref(), limits)
+            move || {
+                let opened = handover::open(disk, state_dir.as_deref(), limits, &mut handed_over);
+                opened.map(|(spool, inherited)| (spool, inherited, handed_over))
+            }
         };
-        let (spool, inherited) = disk.run_blocking(START_TIMEOUT, make)??;
+        let (spool, inherited, handed_over) = disk.run_blocking(START_TIMEOUT, make)??;
         registry.inherit(inherited);
         let keys = Keys::new();
         let journal = {
@@ -131,6 +144,7 @@ impl Shared {
             tracker: TaskTracker::new(),
             shutdown: CancellationToken::new(),
             hurry: CancellationToken::new(),
+            handed_over: Mutex::new(handed_over),
             cgroups,
         })
     }
@@ -189,10 +203,10 @@ impl Shared {
 }
 
 /// The containment that the configuration asks for, or the best that works here.
-fn containment(config: &LocalConfig) -> io::Result<Cgroups> {
+fn containment(config: &LocalConfig, inherited: &[PathBuf]) -> io::Result<Cgroups> {
     let keeper = config.keeper.as_ref().and_then(Keeper::pid);
     let movable: Vec<_> = if config.may_move { keeper.into_iter().chain([getpid()]).collect() } else { Vec::new() };
-    let (cgroups, faults) = Cgroups::probe(config.containment, &movable);
+    let (cgroups, faults) = Cgroups::probe(config.containment, &movable, inherited);
     let kind = cgroups.kind();
     let required = match config.containment {
         Some(asked) => kind == asked,

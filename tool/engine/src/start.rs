@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use telexec_executor::{Command, ExecutorError, OnDisconnect, SpawnError, SpawnStage};
 use telexec_spawn::Credentials;
@@ -14,15 +14,18 @@ use tracing::warn;
 use crate::cgroup::Leaf;
 use crate::containment::{ExecutionName, KillOnDrop};
 use crate::key::Key;
+use crate::observer::MainProcess;
 use crate::output::transcript::MakeRoom;
 use crate::process::own::{Canceller, End, OwnChild};
+use crate::recovery::unfinished::{Start, Unfinished};
 use crate::registry::Record;
 use crate::shared::Shared;
 use crate::spawn::Child;
 use crate::spawn::working_directory::Report;
 use crate::state::disk::DISK_TIMEOUT;
 use crate::state::journal::{self, Note};
-use crate::streams::CommandEnds;
+use crate::state::checkpoint::Checkpoint;
+use crate::streams::{CommandEnds, HeldFiles};
 use crate::wait::{RETRY_DELAY, until};
 
 /// How long a start waits for its turn: far longer than those before it take, unless they are stuck.
@@ -34,6 +37,8 @@ pub(crate) struct Main {
     pub(crate) end: End,
     pub(crate) containment: KillOnDrop,
     pub(crate) started: Instant,
+    /// The same moment by the clock.
+    pub(crate) start_time: SystemTime,
     /// What the OOM killer had ended in this process's own cgroup, if no other execution was there.
     pub(crate) oom_kills_before: Option<u64>,
     pub(crate) user: String,
@@ -46,6 +51,7 @@ struct Spawned {
     child: Child,
     /// Taken just before the process was made: it may have run for a while when its start is seen.
     started: Instant,
+    start_time: SystemTime,
     containment: KillOnDrop,
     report: Option<Report>,
     user: String,
@@ -88,6 +94,15 @@ impl LateStart {
     }
 }
 
+/// What the next agent needs of an execution that is to be started.
+pub(crate) struct ToSave {
+    pub(crate) checkpoint: Arc<Checkpoint>,
+    pub(crate) unfinished: Unfinished,
+    pub(crate) held: HeldFiles,
+    /// It does not end with this agent.
+    pub(crate) survives: bool,
+}
+
 /// The start of one execution.
 pub(crate) struct Starter<'a> {
     pub(crate) shared: &'a Arc<Shared>,
@@ -98,10 +113,15 @@ pub(crate) struct Starter<'a> {
 
 impl Starter<'_> {
     /// Starts the command, with these ends of its streams.
-    pub(crate) async fn start(&self, command: Command, ends: CommandEnds) -> Result<Main, NotStarted> {
+    pub(crate) async fn start(
+        &self,
+        command: Command,
+        ends: CommandEnds,
+        to_save: Option<ToSave>,
+    ) -> Result<Main, NotStarted> {
         let oom_kills_before = self.shared.is_only_one().then(|| self.shared.cgroups.own_oom_kills()).flatten();
-        let Spawned { child, started, containment, report, user, working_directory } =
-            self.spawn(command, ends).await?;
+        let Spawned { child, started, start_time, containment, report, user, working_directory } =
+            self.spawn(command, ends, to_save).await?;
         let Child { pid, end } = child;
         let end = match end.watch() {
             Ok(end) => end,
@@ -110,11 +130,16 @@ impl Starter<'_> {
                 return Err(prepare(error).into());
             }
         };
-        Ok(Main { pid, end, containment, started, oom_kills_before, user, working_directory, report })
+        Ok(Main { pid, end, containment, started, start_time, oom_kills_before, user, working_directory, report })
     }
 
     /// Waits for its turn and for its process, no longer than the call lasts.
-    async fn spawn(&self, command: Command, ends: CommandEnds) -> Result<Spawned, NotStarted> {
+    async fn spawn(
+        &self,
+        command: Command,
+        ends: CommandEnds,
+        to_save: Option<ToSave>,
+    ) -> Result<Spawned, NotStarted> {
         let given_up = self.given_up();
         tokio::pin!(given_up);
         // before its turn: where the state directory does not answer, this takes a while
@@ -136,7 +161,7 @@ impl Starter<'_> {
             if begins.swap(true, Ordering::AcqRel) {
                 return;
             }
-            let _ = answer.send(shared.spawn(&command, name, ends, own));
+            let _ = answer.send(shared.spawn(&command, name, ends, own, to_save));
             // for the next one, while this is not awaited
             shared.cgroups.prepare();
         };
@@ -235,6 +260,7 @@ impl Shared {
         name: ExecutionName,
         ends: CommandEnds,
         own: OwnChild,
+        to_save: Option<ToSave>,
     ) -> Result<Spawned, ExecutorError> {
         let account = self.defaults.account(command)?;
         self.command_users.check(&account)?;
@@ -254,12 +280,23 @@ impl Shared {
             OnDisconnect::Detach => self.note(&name.key, leaf.as_ref()),
             OnDisconnect::Kill => None,
         };
-        let started = Instant::now();
+        let (started, start_time) = (Instant::now(), SystemTime::now());
+        if let Some(ToSave { checkpoint, unfinished, held, survives }) = to_save {
+            let (leaf, report) = (leaf.as_ref().map(Leaf::record), report.as_ref().map(Report::files));
+            // its number is not known yet
+            let main = MainProcess { pid: 0, start_time, user: user.clone(), working_directory: working_directory.clone() };
+            let start = Start::new(name.key.to_string(), &main, started, leaf, report);
+            unfinished.save(start, &checkpoint).map_err(prepare)?;
+            if let OwnChild::Kept(own) = &own {
+                checkpoint.is_held(own.held());
+            }
+            (spec.held, spec.survives) = (held, survives);
+        }
         let (own, child) = self.spawner.spawn(&spec, ends, own)?;
-        let containment = KillOnDrop::new(child.pid, own, leaf, name, Arc::clone(&self.context));
+        let containment = KillOnDrop::new(child.pid, own, leaf, name, started, Arc::clone(&self.context));
         containment.note_session(&self.journal);
         note.into_iter().for_each(|note| containment.spare(note));
-        Ok(Spawned { child, started, containment, report, user, working_directory })
+        Ok(Spawned { child, started, start_time, containment, report, user, working_directory })
     }
 }
 

@@ -8,8 +8,12 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
+use bytes::Bytes;
 use futures_util::FutureExt;
-use telexec_executor::{Command, Descendants, ExecutorError, ExitCause, Exited, OutputStream, Signal, Started, Usage};
+use rustix::process::Pid;
+use telexec_executor::{
+    Command, Descendants, ExecutorError, ExitCause, Exited, OnDisconnect, OutputStream, Signal, Started, Usage,
+};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -21,12 +25,15 @@ use crate::observer::{MainProcess, Observers};
 use crate::output::pump::{Pump, Totals};
 use crate::process::control::{Ended, Status};
 use crate::process::own::End;
+use crate::recovery::handed_over::save_places;
+use crate::recovery::unfinished::{Unfinished, save_end};
 use crate::registry::{Channels, Record};
 use crate::shared::Shared;
-use crate::start::{Main, NotStarted, Starter, prepare};
+use crate::start::{Main, NotStarted, Starter, ToSave, prepare};
+use crate::state::checkpoint::Checkpoint;
 use crate::streams::input::{self, InputReceiver, InputWriter};
 use crate::streams::source::{self, Source};
-use crate::streams::{self, Ends};
+use crate::streams::{self, Ends, HeldFiles, InputState, Streams};
 use crate::wait::{RETRY_DELAY, until};
 
 /// How long a reader that does not read is waited for after its call's deadline.
@@ -51,6 +58,16 @@ pub(crate) struct Supervisor {
     pub(crate) forced: OnceLock<ExitCause>,
     /// What was read of its output.
     pub(crate) totals: Totals,
+}
+
+/// The streams of an execution that an earlier agent has started.
+pub(crate) struct RestoredStreams {
+    pub(crate) ends: Ends,
+    /// What the command has not got of what it starts with.
+    pub(crate) first: Bytes,
+    pub(crate) input: InputState,
+    /// `None`: it accepts no input.
+    pub(crate) inputs: Option<InputReceiver>,
 }
 
 /// How the main process ended. Its output may not have been read yet.
@@ -136,10 +153,13 @@ impl Supervisor {
         running: &mut Option<Main>,
         answer: &mut impl FnMut(Result<Started, ExecutorError>),
     ) -> Result<Concluded, NotStarted> {
-        let (ends, command_ends) = streams::open(&command, stdin).map_err(prepare)?;
+        let checkpoint = self.checkpoint(&command).map_err(prepare)?;
+        let Streams { ends, command_ends, held } =
+            streams::open(&command, stdin, checkpoint.as_ref()).map_err(prepare)?;
         let (first, exited) = (command.stdin().clone(), CancellationToken::new());
         let (input, mut inputs) = command.accepts_input().then(input::channel).unzip();
         let Ends { stdin, stdout, stderr, terminal } = ends;
+        let to_save = checkpoint.map(|checkpoint| self.to_save(checkpoint, &command, held));
         let output = self.carry_output(stdout, stderr, &exited);
         tokio::pin!(output);
         // polled before there is a process: the runtime then reports its streams in the order in which it writes to
@@ -147,11 +167,11 @@ impl Supervisor {
         let _ = poll_fn(|context| Poll::Ready(output.as_mut().poll(context))).await;
 
         let starter = Starter { shared: &self.shared, record: &self.record, deadline: self.command.deadline() };
-        let main = running.insert(starter.start(command, command_ends).await?);
-        let start_time = SystemTime::now();
-        let pid = u32::try_from(main.pid.as_raw_nonzero().get()).unwrap_or(0);
+        let main = running.insert(starter.start(command, command_ends, to_save).await?);
+        let start_time = main.start_time;
         let (user, working_directory) = (main.user.clone(), main.working_directory.clone());
-        let info = MainProcess { pid, start_time, user, working_directory };
+        let info = MainProcess { pid: number(main.pid), start_time, user, working_directory };
+        let pid = info.pid;
         self.record.started(info.clone(), main.containment.clone(), Channels { input, terminal });
         answer(Ok(Started { id: self.record.id.clone(), pid, start_time }));
         match self.record.is_internal {
@@ -160,9 +180,49 @@ impl Supervisor {
         }
         self.observers.started(&info);
 
-        let carried = self.carry(output, InputWriter::new(stdin).run(first, inputs.as_mut()));
+        let carried = self.carry(output, InputWriter::new(stdin, 0, false).run(first, inputs.as_mut()));
         let (ending, rests) = tokio::join!(self.follow(main, &exited), carried);
         Ok(Concluded { ending, rests, inputs })
+    }
+
+    /// Follows an execution that an earlier agent has started to its end.
+    pub(crate) async fn run_restored(self, main: Main, streams: RestoredStreams) {
+        let supervised = AssertUnwindSafe(self.follow_restored(&main, streams)).catch_unwind().await;
+        let concluded = match supervised {
+            Ok(concluded) => concluded,
+            Err(_) => self.settle(&main).await,
+        };
+        self.finish(main, concluded).await;
+    }
+
+    async fn follow_restored(&self, main: &Main, streams: RestoredStreams) -> Concluded {
+        let RestoredStreams { ends: Ends { stdin, stdout, stderr, .. }, first, input, mut inputs } = streams;
+        let exited = CancellationToken::new();
+        let output = self.carry_output(stdout, stderr, &exited);
+        let writer = InputWriter::new(stdin, input.committed, input.closed);
+        let carried = self.carry(output, writer.run(first, inputs.as_mut()));
+        let (ending, rests) = tokio::join!(self.follow(main, &exited), carried);
+        Concluded { ending, rests, inputs }
+    }
+
+    /// Where it is saved for the next agent; `None`: it ends with this one.
+    fn checkpoint(&self, command: &Command) -> io::Result<Option<Arc<Checkpoint>>> {
+        let may_survive = command.may_go_to_background() || self.record.waits_for_caller;
+        if self.shared.kept.is_none() || self.record.is_internal || !may_survive {
+            return Ok(None);
+        }
+        let checkpoint = Arc::new(Checkpoint::new()?);
+        let transcript = &self.record.transcript;
+        transcript.location().into_iter().for_each(|place| save_places(&checkpoint, &[place]));
+        transcript.save_to(Arc::clone(&checkpoint));
+        Ok(Some(checkpoint))
+    }
+
+    fn to_save(&self, checkpoint: Arc<Checkpoint>, command: &Command, held: HeldFiles) -> ToSave {
+        let states = self.observers.states();
+        let unfinished = Unfinished::new(&self.record, command, &self.allowance, &held, states);
+        let survives = command.on_disconnect() == OnDisconnect::Detach || self.record.waits_for_caller;
+        ToSave { checkpoint, unfinished, held, survives }
     }
 
     /// After a panic: ends all of its processes, and finds out how the main one ended.
@@ -388,6 +448,12 @@ impl Supervisor {
         self.observers.ended(&exited);
         let (Self { shared, record, tracked, permit, .. }, containment) = (self, &main.containment);
         shared.registry.ended(&record, exited.clone(), lingers);
+        // before anyone has the end: the next agent is to tell the same
+        if let Some(checkpoint) = record.transcript.checkpoint()
+            && let Err(error) = save_end(&record, &checkpoint)
+        {
+            warn!(%error, "the end of the command would not be known after a crash of the agent");
+        }
         // only now: a writer that gets the end may ask for the state
         drop(inputs);
         // the permit is free before the end is reported; survivors hold it, and stay even if this task is dropped
@@ -457,6 +523,10 @@ impl Supervisor {
             usage,
         }
     }
+}
+
+fn number(pid: Pid) -> u32 {
+    u32::try_from(pid.as_raw_nonzero().get()).unwrap_or(0)
 }
 
 /// A shell that is about to wait for keys misses a SIGHUP now and then.

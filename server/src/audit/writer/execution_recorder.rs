@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use aws_lc_rs::digest::{Context, SHA256};
-use telexec_engine::{ExecutionObserver, MainProcess};
+use serde::{Deserialize, Serialize};
+use telexec_engine::{ContinuedExecution, ExecutionObserver, MainProcess};
 use telexec_executor::{ExecutionId, ExecutorError, Exited, OutputStream, Signal, StreamTotals};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -33,7 +34,32 @@ pub(in crate::audit) struct ExecutionRecorder {
     is_recorded: bool,
 }
 
+/// What the recorder of the next agent needs.
+#[derive(Serialize, Deserialize)]
+struct Continuation<O> {
+    start: Option<u64>,
+    origin: O,
+}
+
+/// Its name among those of other observers.
+const STATE: &str = "audit";
+
 impl ExecutionRecorder {
+    /// For an execution whose start an earlier agent has recorded. Its output has no digest: that has seen the beginning.
+    pub(in crate::audit) fn continued(
+        queue: UnboundedSender<Job>,
+        state: Arc<State>,
+        containment: &'static str,
+        execution: &ContinuedExecution,
+    ) -> Option<Self> {
+        let Continuation { start, origin } = serde_json::from_slice(execution.states.get(STATE)?).ok()?;
+        let this = Self::new(queue, state, Arc::new(origin), execution.id.clone(), containment, false);
+        let main = OnceLock::from(execution.main.clone());
+        let mut this = this;
+        (this.start, this.main) = (start, main);
+        Some(this)
+    }
+
     pub(in crate::audit) fn new(
         queue: UnboundedSender<Job>,
         state: Arc<State>,
@@ -93,6 +119,11 @@ impl ExecutionRecorder {
 }
 
 impl ExecutionObserver for ExecutionRecorder {
+    fn state(&self) -> Option<(&'static str, Vec<u8>)> {
+        let continuation = Continuation { start: self.start, origin: &*self.origin };
+        Some((STATE, serde_json::to_vec(&continuation).ok()?))
+    }
+
     fn started(&self, main: &MainProcess) {
         let _ = self.main.set(main.clone());
     }

@@ -8,6 +8,7 @@ mod limits;
 mod tree;
 mod usage;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use self::hierarchy::Hierarchy;
 use self::leaf::Keeper;
-pub(super) use self::leaf::Leaf;
+pub(super) use self::leaf::{Leaf, LeafRecord};
 use self::limits::Resource;
 use self::tree::{Directory, PREFIX, SUBTREE, Tree};
 use crate::ContainmentKind;
@@ -74,18 +75,18 @@ const TRIAL_TIMEOUT: Duration = Duration::from_secs(5);
 impl Cgroups {
     /// Finds the best way to keep processes together, or tries the one that is asked for; and why better ones cannot be
     /// used. `movable` are those that may be moved into a cgroup below their own if controllers need that: this process, and its
-    /// keeper.
-    pub(super) fn probe(asked: Option<ContainmentKind>, movable: &[Pid]) -> (Self, Vec<String>) {
+    /// keeper. `inherited` are cgroups of executions that go on.
+    pub(super) fn probe(asked: Option<ContainmentKind>, movable: &[Pid], inherited: &[PathBuf]) -> (Self, Vec<String>) {
         let mut faults = Vec::new();
         let hierarchies = hierarchy::all().unwrap_or_else(|error| {
             faults.push(format!("cgroups cannot be found: {error}"));
             Vec::new()
         });
         let wants = |kind| asked.is_none_or(|asked| asked == kind);
-        let (version_1, freezer_fault) = version_1(&hierarchies);
+        let (version_1, freezer_fault) = version_1(&hierarchies, inherited);
         let mut this = Self { version_1, freezer_fault, ..Self::default() };
         if wants(ContainmentKind::CgroupV2) {
-            match unified(&hierarchies, movable) {
+            match unified(&hierarchies, movable, inherited) {
                 Ok(unified) => (this.unified, this.kind) = (Some(unified), ContainmentKind::CgroupV2),
                 Err(fault) => faults.push(format!("cgroup-v2: {fault}")),
             }
@@ -214,7 +215,7 @@ fn own_oom() -> Option<File> {
 }
 
 /// The parts of the version 1 hierarchies that this process may use, and why it may not use the one with the freezer.
-fn version_1(hierarchies: &[Hierarchy]) -> (Vec<Version1>, Option<String>) {
+fn version_1(hierarchies: &[Hierarchy], inherited: &[PathBuf]) -> (Vec<Version1>, Option<String>) {
     let wanted = |controller: &String| ["freezer", "memory", "pids", "cpu"].contains(&controller.as_str());
     let (mut usable, mut freezer_fault) = (Vec::new(), None);
     for hierarchy in hierarchies.iter().filter(|hierarchy| !hierarchy.unified) {
@@ -222,7 +223,7 @@ fn version_1(hierarchies: &[Hierarchy]) -> (Vec<Version1>, Option<String>) {
         if controllers.is_empty() {
             continue;
         }
-        match Tree::new(&hierarchy.own) {
+        match Tree::new(&hierarchy.own, inherited) {
             Ok(tree) => usable.push(Version1 { tree, controllers }),
             Err(error) if controllers.iter().any(|c| c == "freezer") => {
                 freezer_fault = Some(format!("{}: {error}", hierarchy.own.display()));
@@ -234,14 +235,14 @@ fn version_1(hierarchies: &[Hierarchy]) -> (Vec<Version1>, Option<String>) {
 }
 
 /// The part of a version 2 hierarchy that a trial proves.
-fn unified(hierarchies: &[Hierarchy], movable: &[Pid]) -> Result<Unified, String> {
+fn unified(hierarchies: &[Hierarchy], movable: &[Pid], inherited: &[PathBuf]) -> Result<Unified, String> {
     let mut faults = Vec::new();
     for hierarchy in hierarchies.iter().filter(|hierarchy| hierarchy.unified) {
         for base in bases(&hierarchy.own) {
             // where a manager has not given it away, this process stays where that has put it
             let given = || is_delegated(&base) || hierarchy.is_top();
             let may_move = base == hierarchy.own && given();
-            match unified_in(&base, if may_move { movable } else { &[] }) {
+            match unified_in(&base, if may_move { movable } else { &[] }, inherited) {
                 Ok(unified) => return Ok(unified),
                 Err(fault) => faults.push(format!("{}: {fault}", base.display())),
             }
@@ -273,9 +274,9 @@ fn is_delegated(cgroup: &Path) -> bool {
     marked || (uid != 0 && fs::metadata(cgroup).is_ok_and(|metadata| metadata.uid() == uid))
 }
 
-fn unified_in(base: &Path, movable: &[Pid]) -> Result<Unified, String> {
+fn unified_in(base: &Path, movable: &[Pid], inherited: &[PathBuf]) -> Result<Unified, String> {
     let text = |error: io::Error| error.to_string();
-    let tree = Tree::new(base).map_err(text)?;
+    let tree = Tree::new(base, inherited).map_err(text)?;
     let leaf = |tree: &Tree| Ok(Leaf { keeper: Keeper::Unified(tree.add_leaf()?), controllers: Vec::new(), oom: None });
     try_out(leaf(&tree).map_err(text)?)?;
     let controllers = share_out(base, &tree, movable);
@@ -359,13 +360,16 @@ impl Abandoned {
     }
 }
 
-/// The cgroups of executions in the tree of a dead engine, where they keep processes together.
+/// The cgroups of executions in the tree of a dead engine, where they keep processes together; without those that go on.
 ///
 /// # Errors
 /// They cannot be read.
-pub(super) fn abandoned(tree: &Path) -> io::Result<Vec<Abandoned>> {
+pub(super) fn abandoned(tree: &Path, inherited: &BTreeSet<PathBuf>) -> io::Result<Vec<Abandoned>> {
     let mut found = Vec::new();
     for path in tree::leaves(tree)? {
+        if inherited.contains(&path) {
+            continue;
+        }
         let directory = Directory::abandoned(path.clone());
         let keeper = match path.join("cgroup.kill").exists() {
             true => Keeper::Unified(directory),

@@ -47,13 +47,14 @@ struct Held {
 const MAX_TRIES: u64 = 1000;
 
 impl Tree {
-    /// A new one in this cgroup. What dead engines have left there is removed, unless processes are in it.
+    /// A new one in this cgroup. What dead engines have left there is removed, unless processes are in it, or it is of an
+    /// execution that goes on.
     ///
     /// # Errors
     /// None can be made, usually for want of permission.
-    pub(super) fn new(base: &Path) -> io::Result<Self> {
+    pub(super) fn new(base: &Path, inherited: &[PathBuf]) -> io::Result<Self> {
         static ENGINES: AtomicU64 = AtomicU64::new(0);
-        remove_abandoned(base)?;
+        remove_abandoned(base, inherited)?;
         for _ in 0..MAX_TRIES {
             let number = ENGINES.fetch_add(1, Ordering::Relaxed);
             let path = base.join(format!("{PREFIX}{}.{number}", std::process::id()));
@@ -111,7 +112,7 @@ impl Tree {
             }
             created => created?,
         }
-        Ok(Directory { path })
+        Ok(Directory { path, is_inherited: false })
     }
 
     /// It was made again since this was last asked: it has another inode.
@@ -154,9 +155,12 @@ fn try_lock(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-fn remove_abandoned(base: &Path) -> io::Result<()> {
+fn remove_abandoned(base: &Path, inherited: &[PathBuf]) -> io::Result<()> {
     for entry in fs::read_dir(base)? {
         let entry = entry?;
+        if inherited.iter().any(|leaf| leaf.starts_with(entry.path())) {
+            continue;
+        }
         if entry.file_name().to_string_lossy().starts_with(PREFIX)
             && let Ok(Some(_lock)) = try_lock(&entry.path())
             && remove(&entry.path()).is_err()
@@ -187,12 +191,19 @@ pub(super) fn leaves(tree: &Path) -> io::Result<Vec<PathBuf>> {
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
+    /// The directory that it is in is of a dead engine: it is removed with the last one.
+    is_inherited: bool,
 }
 
 impl Directory {
     /// One that a dead engine has left.
     pub(super) fn abandoned(path: PathBuf) -> Self {
-        Self { path }
+        Self { path, is_inherited: false }
+    }
+
+    /// One of an execution that goes on, while its engine is dead.
+    pub(super) fn inherited(path: PathBuf) -> Self {
+        Self { path, is_inherited: true }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -253,6 +264,9 @@ impl Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         let _ = remove(&self.path);
+        if let Some(tree) = self.path.parent().filter(|_| self.is_inherited) {
+            let _ = try_remove(tree);
+        }
     }
 }
 
@@ -469,9 +483,9 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let dead = base.path().join(format!("{PREFIX}1.0"));
         fs::create_dir_all(dead.join("0/of a command")).unwrap();
-        let live = Tree::new(base.path()).unwrap();
+        let live = Tree::new(base.path(), &[]).unwrap();
         assert!(!dead.exists());
-        let other = Tree::new(base.path()).unwrap();
+        let other = Tree::new(base.path(), &[]).unwrap();
         let directory = live.add_leaf().unwrap();
         assert!(directory.path().exists() && other.path != live.path);
         drop((directory, live, other));

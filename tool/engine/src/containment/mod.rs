@@ -70,6 +70,7 @@ impl KillOnDrop {
         own: OwnChild,
         leaf: Option<Leaf>,
         name: ExecutionName,
+        started: Instant,
         context: Arc<ContainmentContext>,
     ) -> Self {
         let containment = Containment {
@@ -77,7 +78,7 @@ impl KillOnDrop {
                 main: main.as_raw_nonzero().get(),
                 name,
                 start_ticks: OnceLock::new(),
-                started: Instant::now(),
+                started,
                 context,
                 known: Mutex::default(),
                 held: Mutex::new(Some(own)),

@@ -56,6 +56,15 @@ impl Totals {
         Self([(); 2].map(|()| Mutex::new(StreamTotals { incomplete: true, ..StreamTotals::default() })))
     }
 
+    /// Of an execution that was followed so far by an earlier agent: what it has kept of each stream, and what it has not.
+    pub(crate) fn restored(kept: [u64; 2], unkept: [u64; 2]) -> Self {
+        let totals = |(kept, dropped_bytes): (u64, u64)| {
+            Mutex::new(StreamTotals { bytes: kept.saturating_add(dropped_bytes), dropped_bytes, incomplete: true })
+        };
+        let ([stdout, stderr], [stdout_unkept, stderr_unkept]) = (kept, unkept);
+        Self([(stdout, stdout_unkept), (stderr, stderr_unkept)].map(totals))
+    }
+
     /// Of one stream.
     pub(crate) fn of(&self, stream: OutputStream) -> StreamTotals {
         *self.lock(stream)
@@ -102,7 +111,7 @@ impl Pump<'_> {
             if !self.wait_readable(&source, &mut tail).await {
                 return Some(source);
             }
-            let chunk = match source.read() {
+            let chunk = match source.read(is_wanted, self.most(stream)) {
                 Ok(chunk) if chunk.is_empty() => {
                     self.totals.lock(stream).incomplete = false;
                     return None;
@@ -119,6 +128,13 @@ impl Pump<'_> {
             }
             self.forward(is_wanted, chunk, stream);
         }
+    }
+
+    /// As much is read at once at most.
+    fn most(&self, stream: OutputStream) -> usize {
+        let left = self.max_output_bytes.saturating_sub(self.totals.of(stream).bytes);
+        // what is over the limit is read too, and not kept
+        if left == 0 { usize::MAX } else { usize::try_from(left).unwrap_or(usize::MAX) }
     }
 
     fn is_over(&self, stream: OutputStream) -> bool {
@@ -142,9 +158,15 @@ impl Pump<'_> {
         if !is_wanted {
             chunk.clear();
         }
-        if !chunk.is_empty() {
-            self.totals.lock(stream).dropped_bytes -= chunk.len() as u64;
+        let kept = chunk.len() as u64;
+        if kept > 0 {
+            self.totals.lock(stream).dropped_bytes -= kept;
             self.transcript.add(stream, chunk);
+        }
+        if kept < length
+            && let Some(checkpoint) = self.transcript.checkpoint()
+        {
+            checkpoint.set_unkept(stream, self.totals.of(stream).dropped_bytes);
         }
     }
 

@@ -1,7 +1,7 @@
 //! A keeper: the process whose children commands are, where that is not this one. See the crate `telexec-keeper`.
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use telexec_keeper::channel::{Channel, Received};
 use telexec_keeper::wire::{Report, Request, Start, VERSION};
 use telexec_spawn::Step;
 use tokio_util::sync::CancellationToken;
-use tracing::error;
+use tracing::{error, warn};
 
 use super::control::Ended;
 use crate::lock::{lock, wait};
@@ -88,6 +88,39 @@ pub(crate) struct Kept {
     pub(crate) lost: CancellationToken,
 }
 
+/// An execution that an earlier agent has left with the keeper.
+pub(crate) struct Left {
+    /// Its main process; `None`: it is reaped.
+    pub(crate) main: Option<(Pid, Arc<KeptChild>)>,
+    pub(crate) state: HeldState,
+    /// What is held for it, by numbers.
+    pub(crate) files: BTreeMap<u8, OwnedFd>,
+}
+
+/// What the keeper holds for one execution. Dropping it has that forgotten.
+#[derive(Debug)]
+pub(crate) struct HeldState {
+    kept: Arc<Kept>,
+    id: u64,
+}
+
+impl HeldState {
+    pub(crate) fn new(kept: &Arc<Kept>, child: &KeptChild) -> Self {
+        Self { kept: Arc::clone(kept), id: child.id }
+    }
+
+    /// Closes the descriptor with this number.
+    pub(crate) fn close(&self, number: u8) {
+        self.kept.ask(Request::Close { id: self.id, number });
+    }
+}
+
+impl Drop for HeldState {
+    fn drop(&mut self) {
+        self.kept.ask(Request::Forget(self.id));
+    }
+}
+
 /// A child of the keeper, from before it exists until it is released.
 #[derive(Debug)]
 pub(crate) struct KeptChild {
@@ -109,9 +142,11 @@ enum State {
 }
 
 impl Kept {
+    /// Waits for the keeper to hand over what earlier agents have left.
+    ///
     /// # Errors
-    /// There is no thread for what it reports.
-    pub(crate) fn new(keeper: Keeper) -> io::Result<Arc<Self>> {
+    /// There is no thread for what it reports, or it is gone.
+    pub(crate) fn new(keeper: Keeper) -> io::Result<(Arc<Self>, Vec<Left>)> {
         let (later, requests) = mpsc::channel();
         let slow = keeper.clone();
         let ask_all = move || requests.into_iter().for_each(|request| slow.ask(&request));
@@ -123,18 +158,54 @@ impl Kept {
             next: AtomicU64::new(1),
             lost: CancellationToken::new(),
         });
+        let left = this.receive_left()?;
         let reports = Arc::clone(&this);
         std::thread::Builder::new().name("telexec-keeper".into()).spawn(move || reports.follow())?;
-        Ok(this)
+        Ok((this, left))
+    }
+
+    fn receive_left(self: &Arc<Self>) -> io::Result<Vec<Left>> {
+        let mut left = Vec::new();
+        loop {
+            match self.keeper.channel.next_report() {
+                Ok(Received::Message(Report::AllHeld, _)) => return Ok(left),
+                Ok(Received::Message(Report::Held { id, pid, present }, files)) => {
+                    self.next.fetch_max(id.saturating_add(1), Ordering::Relaxed);
+                    let numbers = (0..16).filter(|number| present & (1 << number) != 0);
+                    if files.len() != present.count_ones() as usize {
+                        warn!("what an earlier agent has left running is not continued, for want of descriptors");
+                        continue;
+                    }
+                    let files = numbers.zip(files).collect();
+                    let main = Pid::from_raw(pid).map(|pid| (pid, self.insert(id, State::Running(pid))));
+                    left.push(Left { main, state: HeldState { kept: Arc::clone(self), id }, files });
+                }
+                Ok(Received::Message(report, _)) => self.take(report),
+                Ok(Received::End) | Err(_) => return Err(io::Error::other("the keeper is gone")),
+            }
+        }
+    }
+
+    fn insert(&self, id: u64, state: State) -> Arc<KeptChild> {
+        let (changed, ended) = (Condvar::new(), CancellationToken::new());
+        let child = Arc::new(KeptChild { id, state: Mutex::new(state), changed, ended });
+        lock(&self.children).insert(id, Arc::clone(&child));
+        child
+    }
+
+    fn take(&self, report: Report) {
+        let id = match report {
+            Report::Started { id, .. } | Report::NotStarted { id, .. } | Report::Exited { id, .. } => id,
+            // only at the beginning
+            Report::Held { .. } | Report::AllHeld => return,
+        };
+        let child = lock(&self.children).get(&id).cloned();
+        child.into_iter().for_each(|child| child.take(report));
     }
 
     /// A child that is about to be made.
     pub(crate) fn expect(&self) -> Arc<KeptChild> {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let (changed, ended) = (Condvar::new(), CancellationToken::new());
-        let child = Arc::new(KeptChild { id, state: Mutex::new(State::Expected), changed, ended });
-        lock(&self.children).insert(id, Arc::clone(&child));
-        child
+        self.insert(self.next.fetch_add(1, Ordering::Relaxed), State::Expected)
     }
 
     /// Makes the child; returns once it runs its program.
@@ -195,9 +266,7 @@ impl Kept {
 
     fn follow(&self) {
         while let Ok(Received::Message(report, _)) = self.keeper.channel.next_report() {
-            let (Report::Started { id, .. } | Report::NotStarted { id, .. } | Report::Exited { id, .. }) = report;
-            let child = lock(&self.children).get(&id).cloned();
-            child.into_iter().for_each(|child| child.take(report));
+            self.take(report);
         }
         error!("the keeper is gone: it started all commands, and knew how they ended");
         self.lost.cancel();
@@ -236,7 +305,7 @@ impl KeptChild {
                 *state = State::Ended(*pid, exit.into());
                 self.ended.cancel();
             }
-            (Report::Exited { .. }, _) => {}
+            (Report::Exited { .. } | Report::Held { .. } | Report::AllHeld, _) => {}
         }
         drop(state);
         self.changed.notify_all();

@@ -9,7 +9,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::children::{DirectCanceller, DirectChild};
 use super::control::{self, Ended};
-use super::keeper::{Kept, KeptChild};
+use super::keeper::{HeldState, Kept, KeptChild};
 
 /// A child of the engine, from before it exists until it is reaped. Dropping it gives the child up: nobody asks for its exit
 /// status any more.
@@ -29,11 +29,21 @@ pub(crate) struct KeptHandle {
 impl KeptHandle {
     /// A child that is about to be made.
     pub(crate) fn expect(kept: &Arc<Kept>) -> Self {
-        Self { kept: Arc::clone(kept), child: kept.expect() }
+        Self::of(kept, kept.expect())
+    }
+
+    /// One that an earlier agent has left.
+    pub(crate) fn of(kept: &Arc<Kept>, child: Arc<KeptChild>) -> Self {
+        Self { kept: Arc::clone(kept), child }
     }
 
     pub(crate) fn child(&self) -> &Arc<KeptChild> {
         &self.child
+    }
+
+    /// What the keeper holds for it.
+    pub(crate) fn held(&self) -> HeldState {
+        HeldState::new(&self.kept, &self.child)
     }
 }
 

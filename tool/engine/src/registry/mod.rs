@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::kept_program::KeptProgram;
-pub(crate) use self::record::{Asked, Channels, Ended, Inherited, Place, Record};
+pub(crate) use self::record::{Asked, Channels, Ended, Inherited, Place, Record, Restored};
 use self::record::{Key, State};
 use self::remembered::Remembered;
 use crate::Retention;
@@ -84,6 +84,19 @@ impl Registry {
             entries.by_key.insert(key, record);
             entries.forget(&self.retention);
         }
+    }
+
+    /// Adds an execution that goes on; `None`: its identity has another one with its id.
+    pub(crate) fn restore(&self, restored: Restored) -> Option<Arc<Record>> {
+        let mut entries = self.entries();
+        let key = Key::new(&restored.asked.identity, &restored.id);
+        if entries.by_key.contains_key(&key) {
+            return None;
+        }
+        let record = Arc::new(Record::restored(restored, entries.next_sequence));
+        entries.next_sequence += 1;
+        entries.by_key.insert(key, Arc::clone(&record));
+        Some(record)
     }
 
     /// What the next engine is to know, in the order of the ends.
@@ -185,6 +198,7 @@ impl Registry {
     /// It could not be started: its id is free again.
     pub(crate) fn release(&self, record: &Record) {
         self.entries().by_key.remove(&record.key());
+        record.transcript.forget_checkpoint();
         record.settled.cancel();
     }
 
@@ -288,7 +302,10 @@ impl Entries {
     /// Forgets those whose time is over, and what is too much.
     fn forget(&mut self, retention: &Retention) {
         while let Some(key) = self.ended.pop(retention) {
-            self.by_key.remove(&key);
+            if let Some(record) = self.by_key.remove(&key) {
+                // others may hold the record for a while, and nobody finds it again
+                record.transcript.forget_checkpoint();
+            }
         }
     }
 }

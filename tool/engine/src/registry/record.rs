@@ -19,6 +19,7 @@ use crate::observer::MainProcess;
 use crate::output::printed::Printed;
 use crate::output::spool::SpoolFile;
 use crate::output::transcript::Transcript;
+use crate::state::checkpoint::{Checkpoint, Saved};
 use crate::streams::input::InputSender;
 use crate::streams::terminal::Terminal;
 use crate::wait::when;
@@ -118,30 +119,65 @@ pub(super) enum State {
 
 impl Record {
     /// One that has ended under an earlier engine.
-    pub(super) fn inherited(Inherited { ended, file }: Inherited, sequence: u64) -> Self {
-        let settled = CancellationToken::new();
-        settled.cancel();
-        Self {
+    pub(super) fn inherited(Inherited { ended, file, saved }: Inherited, sequence: u64) -> Self {
+        let transcript = match saved {
+            Some((checkpoint, saved, retained)) => {
+                let retained_for = retained.then_some(&*ended.asked.identity);
+                Transcript::restored(checkpoint, saved, file, retained_for, Some(ended.exited.clone()))
+            }
+            None => Transcript::ended(ended.output, file, ended.exited.clone()),
+        };
+        let restored = Restored {
             id: ended.id,
-            sequence,
             asked: ended.asked,
             labels: ended.labels,
             fingerprint: ended.fingerprint,
-            transcript: Arc::new(Transcript::ended(ended.output, file, ended.exited.clone())),
+            transcript,
+            waits_for_caller: false,
+        };
+        let this = Self::restored(restored, sequence);
+        this.settled.cancel();
+        Self { state: Mutex::new(State::Exited(ended.main, ended.exited)), ..this }
+    }
+
+    /// One that was started under an earlier engine.
+    pub(super) fn restored(
+        Restored { id, asked, labels, fingerprint, transcript, waits_for_caller }: Restored,
+        sequence: u64,
+    ) -> Self {
+        Self {
+            id,
+            sequence,
+            asked,
+            labels,
+            fingerprint,
+            transcript: Arc::new(transcript),
             kill: CancellationToken::new(),
             cancel: CancellationToken::new(),
             bindings: Mutex::default(),
             bound: Notify::new(),
-            waits_for_caller: false,
+            waits_for_caller,
             is_internal: false,
-            settled,
-            state: Mutex::new(State::Exited(ended.main, ended.exited)),
+            settled: CancellationToken::new(),
+            state: Mutex::new(State::Starting),
         }
+    }
+
+    pub(crate) fn asked(&self) -> &Asked {
+        &self.asked
+    }
+
+    pub(crate) fn labels(&self) -> &BTreeMap<String, String> {
+        &self.labels
+    }
+
+    pub(crate) fn fingerprint(&self) -> Option<Fingerprint> {
+        self.fingerprint
     }
 
     /// What the next engine is to know of it; `None`: it has not ended. Processes that it has left behind are not known
     /// to that engine.
-    pub(super) fn to_leave(&self) -> Option<Ended> {
+    pub(crate) fn to_leave(&self) -> Option<Ended> {
         let (State::Lingering(main, _, exited) | State::Exited(main, exited)) = lock(&self.state).clone() else {
             return None;
         };
@@ -467,6 +503,18 @@ pub(crate) struct Ended {
 pub(crate) struct Inherited {
     pub(crate) ended: Ended,
     pub(crate) file: Option<SpoolFile>,
+    /// Its output in memory, if that was handed over, and whether it is retained for its caller.
+    pub(crate) saved: Option<(Arc<Checkpoint>, Saved, bool)>,
+}
+
+/// An execution that an earlier engine has started.
+pub(crate) struct Restored {
+    pub(crate) id: ExecutionId,
+    pub(crate) asked: Asked,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) fingerprint: Option<Fingerprint>,
+    pub(crate) transcript: Transcript,
+    pub(crate) waits_for_caller: bool,
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::process::children::DirectChild;
 use crate::process::keeper::Kept;
 use crate::process::own::{EndSource, KeptHandle, OwnChild};
 use crate::process::vfork;
-use crate::streams::{CommandEnds, above_standard_streams};
+use crate::streams::{CommandEnds, HeldFiles, above_standard_streams};
 
 /// Everything a process is made from; nothing is left to look up.
 #[derive(Default)]
@@ -36,6 +36,10 @@ pub(crate) struct SpawnSpec {
     pub(crate) credentials: Option<Credentials>,
     /// The cgroups that it starts in.
     pub(crate) cgroups: CgroupEntry,
+    /// It does not end with this process, if a keeper is to start another one.
+    pub(crate) survives: bool,
+    /// What a keeper holds for that.
+    pub(crate) held: HeldFiles,
     /// The step that is to fail, in tests.
     pub(crate) fault: Option<Step>,
 }
@@ -144,6 +148,8 @@ impl Spawner for KeeperSpawner {
             birthplace: birthplace.is_some(),
             joins: u8::try_from(joins.len()).unwrap_or(u8::MAX),
             executable: executable.is_some(),
+            survives: spec.survives,
+            held: u8::try_from(spec.held.len()).unwrap_or(u8::MAX),
             credentials: spec.credentials.clone(),
             candidates: spec.candidates.clone(),
             argv: spec.argv.clone(),
@@ -151,7 +157,8 @@ impl Spawner for KeeperSpawner {
             working_directory: spec.working_directory.clone(),
             ..Start::default()
         };
-        let descriptors = streams.into_iter().chain(birthplace).chain(executable).chain(joins);
+        let held = spec.held.iter().map(|(_, file)| file);
+        let descriptors = streams.into_iter().chain(birthplace).chain(executable).chain(joins).chain(held);
         let descriptors: Vec<_> = descriptors.map(AsFd::as_fd).collect();
         let started = self.kept.start(own.child(), start, &descriptors);
         let pid = started.map_err(|(step, errno)| error(spec, vfork::stage(step), errno))?;
@@ -319,8 +326,10 @@ mod tests {
             let _inside = runtime.enter();
             let command = telexec_executor::Command::argv(["true"]).accepts_input(true).build().unwrap();
             let start = || {
-                let (_ends, ends) = streams::open(&command, None).map_err(start::prepare)?;
-                spawner.spawn(&shell("true"), ends, spawner.expect())
+                let streams = streams::open(&command, None, None).map_err(start::prepare)?;
+                let spawned = spawner.spawn(&shell("true"), streams.command_ends, spawner.expect());
+                drop(streams.ends);
+                spawned
             };
             let (before, limit) = (traces(), getrlimit(Resource::Nofile));
             let mut stages = Vec::new();

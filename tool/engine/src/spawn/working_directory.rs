@@ -7,6 +7,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use telexec_executor::ExecutionId;
 use telexec_spawn::Credentials;
 
@@ -17,7 +18,7 @@ use crate::state::{REPORT_PREFIX, TEMPORARY_PREFIX, own_directory};
 /// A file that waits for a shell's last directory. Removed when dropped.
 pub(crate) struct Report {
     disk: Disk,
-    files: Files,
+    files: ReportFiles,
     is_removed: bool,
 }
 
@@ -34,12 +35,12 @@ impl Report {
             // those who clean temporary directories may have removed it
             let path = own_directory(directory)?.join(name);
             create(&path)?;
-            return Ok(Self { disk, files: Files { path, directory: None }, is_removed: false });
+            return Ok(Self { disk, files: ReportFiles { path, directory: None }, is_removed: false });
         };
         // not by the crate tempfile, whose errors lack the system's number
         let directory = std::env::temp_dir().join(format!("{TEMPORARY_PREFIX}{key}.{}", ExecutionId::generate()));
         DirBuilder::new().mode(0o700).create(&directory)?;
-        let files = Files { path: directory.join(name), directory: Some(directory.clone()) };
+        let files = ReportFiles { path: directory.join(name), directory: Some(directory.clone()) };
         // from here on a failure removes it
         let this = Self { disk, files, is_removed: false };
         // the user may write to the file, and put nothing in its place; the umask of this process does not matter
@@ -47,6 +48,16 @@ impl Report {
         // if this process may not give it away, it may not become that user either, and the start fails
         let _ = fchown(create(&this.files.path)?, Some(user.uid), Some(user.gid));
         Ok(this)
+    }
+
+    /// That of an execution which was started by an earlier agent.
+    pub(crate) fn restored(disk: Disk, files: ReportFiles) -> Self {
+        Self { disk, files, is_removed: false }
+    }
+
+    /// For the next agent.
+    pub(crate) fn files(&self) -> ReportFiles {
+        self.files.clone()
     }
 
     /// The text, made to report where it ended. Its lines keep their numbers.
@@ -82,14 +93,15 @@ impl Drop for Report {
 }
 
 /// What is on disk.
-#[derive(Clone)]
-struct Files {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReportFiles {
     path: PathBuf,
     /// Removed with it.
     directory: Option<PathBuf>,
 }
 
-impl Files {
+impl ReportFiles {
     /// Blocks.
     fn read(&self) -> Option<String> {
         // the command may have put anything in its place, such as a pipe that would never answer

@@ -1,6 +1,7 @@
 //! What an engine keeps in its state directory: one directory for each engine, with the notes that it writes in case it
 //! is killed.
 
+pub(crate) mod checkpoint;
 pub(crate) mod directory;
 pub(crate) mod disk;
 pub(crate) mod engine_file;

@@ -1,51 +1,73 @@
 //! Standard input of one command: what it starts with, and what is written to it later.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use bytes::{Buf, Bytes};
 use rustix::pipe::fcntl_setpipe_size;
 use telexec_executor::{ExecutorError, Input};
-use tokio::io::AsyncWriteExt;
-use tokio::net::unix::pipe;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
+use super::set_nonblocking;
 use super::source::{BUSY_BYTES, BUSY_PIPE_BYTES};
 use super::terminal::Terminal;
 use crate::lock::lock;
+use crate::process::control;
+use crate::state::checkpoint::{Checkpoint, InputFile};
 
 /// Where input goes.
 pub(crate) enum Sink {
     Pipe {
-        pipe: pipe::Sender,
+        pipe: AsyncFd<OwnedFd>,
         enlarged: bool,
+        kept: Option<KeptInput>,
     },
-    Terminal(Arc<Terminal>),
+    Terminal(Arc<Terminal>, Option<Arc<Checkpoint>>),
     /// Nowhere.
     Closed,
+}
+
+/// The input of an execution that the next agent is to have.
+pub(crate) struct KeptInput {
+    pub(super) file: InputFile,
+    pub(super) checkpoint: Arc<Checkpoint>,
+    /// The keeper has the pipe by this number.
+    pub(super) number: u8,
 }
 
 impl Sink {
     /// # Errors
     /// The runtime cannot watch another descriptor.
-    pub(crate) fn pipe(file: Option<OwnedFd>) -> io::Result<Self> {
-        let pipe = file.map(pipe::Sender::from_owned_fd).transpose()?;
-        Ok(pipe.map_or(Self::Closed, |pipe| Self::Pipe { pipe, enlarged: false }))
+    pub(crate) fn pipe(file: Option<OwnedFd>, kept: Option<KeptInput>) -> io::Result<Self> {
+        let Some(file) = file else { return Ok(Self::Closed) };
+        set_nonblocking(&file)?;
+        Ok(Self::Pipe { pipe: control::watch_for(file, Interest::WRITABLE)?, enlarged: false, kept })
     }
 
-    /// Writes some of the bytes; cancelling this writes none.
-    async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    /// Writes some of the bytes, which come after `before` others; cancelling this writes none.
+    async fn write(&mut self, bytes: &[u8], before: u64) -> io::Result<usize> {
         match self {
-            Self::Pipe { pipe, enlarged } => {
+            Self::Pipe { pipe, enlarged, kept } => {
                 if bytes.len() >= BUSY_BYTES && !*enlarged {
                     // best effort: the pipes of a user are limited together
-                    let _ = fcntl_setpipe_size(&*pipe, BUSY_PIPE_BYTES);
+                    let _ = fcntl_setpipe_size(pipe.get_ref(), BUSY_PIPE_BYTES);
                     *enlarged = true;
                 }
-                pipe.write(bytes).await
+                let write = |pipe: &OwnedFd| match kept {
+                    Some(kept) => kept.file.send(pipe.as_fd(), bytes),
+                    None => Ok(rustix::io::write(pipe, bytes)?),
+                };
+                pipe.async_io(Interest::WRITABLE, write).await
             }
-            Self::Terminal(terminal) => terminal.write(bytes).await,
+            Self::Terminal(terminal, checkpoint) => {
+                let typed = |more: usize| {
+                    checkpoint.iter().for_each(|checkpoint| checkpoint.set_typed(before + more as u64));
+                };
+                terminal.write(bytes, typed).await
+            }
             Self::Closed => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
@@ -120,17 +142,18 @@ pub(crate) struct InputWriter {
 }
 
 impl InputWriter {
-    pub(crate) fn new(sink: Sink) -> Self {
-        Self { sink, committed: 0, closed: false, broken: false, at_line_start: true }
+    /// For a command that has got so many bytes, and whose input may be closed.
+    pub(crate) fn new(sink: Sink, committed: u64, closed: bool) -> Self {
+        Self { sink, committed, closed, broken: false, at_line_start: true }
     }
 
     /// Writes what the command starts with, then what comes; returns when no more can come.
     pub(crate) async fn run(mut self, first: Bytes, more: Option<&mut InputReceiver>) {
-        let typed = !first.is_empty();
+        let typed = self.committed > 0 || !first.is_empty();
         self.write(first).await;
         let Some(InputReceiver(requests)) = more else {
             // a terminal without input stays open
-            if typed || !matches!(self.sink, Sink::Terminal(_)) {
+            if typed || !matches!(self.sink, Sink::Terminal(..)) {
                 self.close().await;
             }
             return;
@@ -172,7 +195,7 @@ impl InputWriter {
 
     async fn write(&mut self, mut data: Bytes) {
         while !data.is_empty() && !self.broken {
-            match self.sink.write(&data).await {
+            match self.sink.write(&data, self.committed).await {
                 Ok(written) => {
                     self.committed += written as u64;
                     // a terminal's user ends a line by a carriage return
@@ -189,13 +212,21 @@ impl InputWriter {
             return;
         }
         match &self.sink {
-            Sink::Terminal(terminal) => {
+            Sink::Terminal(terminal, checkpoint) => {
+                checkpoint.iter().for_each(|checkpoint| checkpoint.set_input_closed());
                 let end = terminal.end_of_file();
                 // within a line the first one only ends the line
                 let typed: &[u8] = if self.at_line_start { &[end] } else { &[end, end] };
-                let _ = terminal.write(typed).await;
+                let _ = terminal.write(typed, |_| ()).await;
             }
-            Sink::Pipe { .. } | Sink::Closed => self.sink = Sink::Closed,
+            Sink::Pipe { kept, .. } => {
+                if let Some(KeptInput { checkpoint, number, .. }) = kept {
+                    checkpoint.set_input_closed();
+                    checkpoint.close(*number);
+                }
+                self.sink = Sink::Closed;
+            }
+            Sink::Closed => {}
         }
     }
 }

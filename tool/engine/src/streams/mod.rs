@@ -4,19 +4,23 @@ pub(crate) mod input;
 pub(crate) mod source;
 pub(crate) mod terminal;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use rustix::fs::{Gid, Uid, fchown};
+use bytes::Bytes;
+use rustix::fs::{Gid, OFlags, Uid, fchown, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::pipe::{PipeFlags, pipe_with};
-use telexec_executor::{Command, TerminalSize};
+use serde::{Deserialize, Serialize};
+use telexec_executor::{Command, OutputStream, TerminalSize};
 use telexec_spawn::Credentials;
 
-use self::input::Sink;
-use self::source::Source;
+use self::input::{KeptInput, Sink};
+use self::source::{Relay, Source};
 use self::terminal::Terminal;
+use crate::state::checkpoint::{Checkpoint, InputFile};
 
 /// This side's ends.
 pub(crate) struct Ends {
@@ -39,48 +43,181 @@ pub(crate) enum CommandEnds {
     Terminal(OwnedFd),
 }
 
+/// What of the streams, and beside them, the next agent needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum HeldFile {
+    Checkpoint,
+    /// The pipe to the command, and what goes into it.
+    Stdin,
+    Input,
+    Stdout,
+    Stderr,
+    Terminal,
+    /// Its other side.
+    Peer,
+    /// See [`Relay`].
+    RelayRead,
+    RelayWrite,
+}
+
+/// Copies of these, for the keeper, which numbers them in this order.
+pub(crate) type HeldFiles = Vec<(HeldFile, OwnedFd)>;
+
+/// The streams of a command.
+pub(crate) struct Streams {
+    pub(crate) ends: Ends,
+    pub(crate) command_ends: CommandEnds,
+    /// None without a checkpoint.
+    pub(crate) held: HeldFiles,
+}
+
 /// New streams for a command; `given` is the standard input of one that has none of its own.
 ///
 /// # Errors
 /// There are no more descriptors or terminals, or the runtime cannot watch another descriptor.
-pub(crate) fn open(command: &Command, given: Option<OwnedFd>) -> io::Result<(Ends, CommandEnds)> {
+pub(crate) fn open(
+    command: &Command,
+    given: Option<OwnedFd>,
+    checkpoint: Option<&Arc<Checkpoint>>,
+) -> io::Result<Streams> {
     match command.terminal() {
-        None => pipes(!command.stdin().is_empty() || command.accepts_input(), given, command.merge_output()),
-        Some(size) => terminal(size),
+        None => pipes(command, given, checkpoint),
+        Some(size) => terminal(size, command, checkpoint),
     }
 }
 
-fn pipes(with_stdin: bool, given: Option<OwnedFd>, merged: bool) -> io::Result<(Ends, CommandEnds)> {
+fn pipes(command: &Command, given: Option<OwnedFd>, checkpoint: Option<&Arc<Checkpoint>>) -> io::Result<Streams> {
+    let with_stdin = !command.stdin().is_empty() || command.accepts_input();
     let (stdin_end, stdin) = match with_stdin.then(pipe).transpose()? {
         Some((read, write)) => (Some(above_standard_streams(read.as_fd())?), Some(write)),
         None => (given.map(|given| above_standard_streams(given.as_fd())).transpose()?, None),
     };
     let (stdout, stdout_end) = pipe()?;
-    let (stderr, stderr_end) = match merged {
+    let (stderr, stderr_end) = match command.merge_output() {
         true => (None, stdout_end.try_clone()?),
         false => pipe().map(|(read, write)| (Some(read), write))?,
     };
+    let (mut held, mut kept_input) = (HeldFiles::new(), None);
+    if let Some(checkpoint) = checkpoint {
+        held.push((HeldFile::Checkpoint, checkpoint.as_fd().try_clone_to_owned()?));
+        held.push((HeldFile::Stdout, stdout.try_clone()?));
+        if let Some(stderr) = &stderr {
+            held.push((HeldFile::Stderr, stderr.try_clone()?));
+        }
+        if let Some(stdin) = &stdin {
+            let file = InputFile::new(command.stdin())?;
+            let number = u8::try_from(held.len()).unwrap_or(u8::MAX);
+            held.push((HeldFile::Stdin, stdin.try_clone()?));
+            held.push((HeldFile::Input, file.as_fd().try_clone_to_owned()?));
+            kept_input = Some(KeptInput { file, checkpoint: Arc::clone(checkpoint), number });
+        }
+    }
+    let kept = |stream| checkpoint.map(|checkpoint| (Arc::clone(checkpoint), stream));
     let ends = Ends {
-        stdin: Sink::pipe(stdin)?,
-        stdout: Source::pipe(stdout)?,
-        stderr: stderr.map(Source::pipe).transpose()?,
+        stdin: Sink::pipe(stdin, kept_input)?,
+        stdout: Source::pipe(stdout, kept(OutputStream::Stdout))?,
+        stderr: stderr.map(|stderr| Source::pipe(stderr, kept(OutputStream::Stderr))).transpose()?,
         terminal: None,
     };
     let [stdout, stderr] = [above_standard_streams(stdout_end.as_fd())?, above_standard_streams(stderr_end.as_fd())?];
-    Ok((ends, CommandEnds::Pipes { stdin: stdin_end, stdout, stderr }))
+    Ok(Streams { ends, command_ends: CommandEnds::Pipes { stdin: stdin_end, stdout, stderr }, held })
 }
 
-fn terminal(size: TerminalSize) -> io::Result<(Ends, CommandEnds)> {
+fn terminal(size: TerminalSize, command: &Command, checkpoint: Option<&Arc<Checkpoint>>) -> io::Result<Streams> {
     let (this_side, other_side) = terminal::open(size)?;
-    let end = CommandEnds::Terminal(above_standard_streams(other_side.as_fd())?);
+    let command_ends = CommandEnds::Terminal(above_standard_streams(other_side.as_fd())?);
+    let (mut held, mut relay) = (HeldFiles::new(), None);
+    if let Some(checkpoint) = checkpoint {
+        let (read, write) = pipe()?;
+        held.push((HeldFile::Checkpoint, checkpoint.as_fd().try_clone_to_owned()?));
+        held.push((HeldFile::Terminal, this_side.try_clone()?));
+        held.push((HeldFile::Peer, other_side.try_clone()?));
+        held.push((HeldFile::RelayRead, read.try_clone()?));
+        held.push((HeldFile::RelayWrite, write.try_clone()?));
+        if !command.stdin().is_empty() {
+            held.push((HeldFile::Input, InputFile::new(command.stdin())?.as_fd().try_clone_to_owned()?));
+        }
+        relay = Some(Relay { read, write, checkpoint: Arc::clone(checkpoint) });
+    }
     let terminal = Arc::new(Terminal::new(this_side, other_side)?);
     let ends = Ends {
-        stdin: Sink::Terminal(Arc::clone(&terminal)),
-        stdout: Source::Terminal(Arc::clone(&terminal)),
+        stdin: Sink::Terminal(Arc::clone(&terminal), checkpoint.cloned()),
+        stdout: Source::Terminal(Arc::clone(&terminal), relay),
         stderr: None,
         terminal: Some(terminal),
     };
-    Ok((ends, end))
+    Ok(Streams { ends, command_ends, held })
+}
+
+/// This side's ends of the streams of a command that an earlier agent has left; and, of what it starts with, which is `first`
+/// bytes long, what it has not got, how much it has got, and whether its input is closed.
+///
+/// # Errors
+/// Some of it is missing, or the runtime cannot watch another descriptor.
+pub(crate) fn reopen(
+    mut files: BTreeMap<HeldFile, (u8, OwnedFd)>,
+    checkpoint: &Arc<Checkpoint>,
+    first: u64,
+) -> io::Result<(Ends, Bytes, InputState)> {
+    let mut take = |file| files.remove(&file);
+    let closed = checkpoint.is_input_closed()?;
+    let input = take(HeldFile::Input).map(|(_, file)| InputFile::open(file));
+    if let Some((_, terminal)) = take(HeldFile::Terminal) {
+        let mut need = |file| take(file).map(|(_, file)| file).ok_or_else(missing);
+        let terminal = Arc::new(Terminal::new(terminal, need(HeldFile::Peer)?)?);
+        let (read, write) = (need(HeldFile::RelayRead)?, need(HeldFile::RelayWrite)?);
+        let committed = checkpoint.typed()?;
+        let left = input.map(|input| input.left(first, committed)).transpose()?.unwrap_or_default();
+        let ends = Ends {
+            stdin: Sink::Terminal(Arc::clone(&terminal), Some(Arc::clone(checkpoint))),
+            stdout: Source::Terminal(
+                Arc::clone(&terminal),
+                Some(Relay { read, write, checkpoint: Arc::clone(checkpoint) }),
+            ),
+            stderr: None,
+            terminal: Some(terminal),
+        };
+        return Ok((ends, left, InputState { committed, closed }));
+    }
+    let kept = |stream| Some((Arc::clone(checkpoint), stream));
+    let stdout = take(HeldFile::Stdout).ok_or_else(missing)?.1;
+    let stderr = take(HeldFile::Stderr).map(|(_, stderr)| Source::pipe(stderr, kept(OutputStream::Stderr)));
+    let stdin = take(HeldFile::Stdin);
+    let committed = input.as_ref().map(InputFile::sent).transpose()?.unwrap_or_default();
+    let left = match &input {
+        Some(input) if !closed => input.left(first, committed)?,
+        _ => Bytes::new(),
+    };
+    if let Some((number, _)) = stdin.as_ref().filter(|_| closed) {
+        checkpoint.close(*number);
+    }
+    let stdin = match (stdin, input) {
+        (Some((number, pipe)), Some(file)) if !closed => {
+            Sink::pipe(Some(pipe), Some(KeptInput { file, checkpoint: Arc::clone(checkpoint), number }))?
+        }
+        _ => Sink::Closed,
+    };
+    let stdout = Source::pipe(stdout, kept(OutputStream::Stdout))?;
+    let ends = Ends { stdin, stdout, stderr: stderr.transpose()?, terminal: None };
+    Ok((ends, left, InputState { committed, closed }))
+}
+
+/// How far the input of a command is.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct InputState {
+    /// The command has got so many bytes.
+    pub(crate) committed: u64,
+    pub(crate) closed: bool,
+}
+
+fn missing() -> io::Error {
+    io::Error::other("a descriptor is missing")
+}
+
+/// Reading from it, and writing to it, waits no more; also for those who share it.
+pub(crate) fn set_nonblocking(file: &OwnedFd) -> Result<(), Errno> {
+    fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK)
 }
 
 impl CommandEnds {

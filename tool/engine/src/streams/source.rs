@@ -1,15 +1,21 @@
 //! Where a command's output is read: a pipe or a terminal.
 
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use rustix::io::ioctl_fionread;
 use rustix::pipe::fcntl_setpipe_size;
-use tokio::net::unix::pipe;
+use telexec_executor::OutputStream;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
+use super::set_nonblocking;
 use super::terminal::Terminal;
+use crate::process::control;
+use crate::state::checkpoint::Checkpoint;
 
 /// The most that is read and delivered in one piece: larger chunks leave the processor's caches before they are sent.
 pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
@@ -20,29 +26,47 @@ pub(super) const BUSY_BYTES: usize = 32 * 1024;
 /// What a busy pipe is enlarged to; see pipe(7).
 pub(super) const BUSY_PIPE_BYTES: usize = 256 * 1024;
 
-/// Where output comes from. A pipe `gushes` if the last chunk was as long as chunks are.
+/// Where output comes from.
 pub(crate) enum Source {
-    Pipe { pipe: pipe::Receiver, enlarged: bool, gushes: bool },
-    Terminal(Arc<Terminal>),
+    Pipe(Pipe),
+    /// Standard output alone.
+    Terminal(Arc<Terminal>, Option<Relay>),
+}
+
+/// A pipe, which `gushes` if the last chunk was as long as chunks are.
+pub(crate) struct Pipe {
+    file: AsyncFd<OwnedFd>,
+    enlarged: bool,
+    gushes: bool,
+    /// Where what is read is kept for the next agent.
+    kept: Option<(Arc<Checkpoint>, OutputStream)>,
+}
+
+/// By which the output of a terminal comes into a file: splice(2) needs a pipe.
+pub(crate) struct Relay {
+    pub(super) read: OwnedFd,
+    pub(super) write: OwnedFd,
+    pub(super) checkpoint: Arc<Checkpoint>,
 }
 
 impl Source {
     /// # Errors
     /// The runtime cannot watch another descriptor.
-    pub(crate) fn pipe(file: OwnedFd) -> std::io::Result<Self> {
-        Ok(Self::Pipe { pipe: pipe::Receiver::from_owned_fd(file)?, enlarged: false, gushes: false })
+    pub(crate) fn pipe(file: OwnedFd, kept: Option<(Arc<Checkpoint>, OutputStream)>) -> io::Result<Self> {
+        set_nonblocking(&file)?;
+        Ok(Self::Pipe(Pipe { file: control::watch(file)?, enlarged: false, gushes: false, kept }))
     }
 
-    pub(crate) async fn readable(&self) -> std::io::Result<()> {
+    pub(crate) async fn readable(&self) -> io::Result<()> {
         match self {
-            Self::Pipe { pipe, .. } => pipe.readable().await,
-            Self::Terminal(terminal) => terminal.readable().await,
+            Self::Pipe(pipe) => pipe.file.readable().await.map(|mut ready| ready.retain_ready()),
+            Self::Terminal(terminal, _) => terminal.readable().await,
         }
     }
 
     /// From now on a terminal ends when the last process has closed it.
     pub(crate) fn close_peer(&self) {
-        if let Self::Terminal(terminal) = self {
+        if let Self::Terminal(terminal, _) = self {
             terminal.close_peer();
         }
     }
@@ -50,49 +74,66 @@ impl Source {
     /// How many bytes can be read now; of a terminal that is not known.
     pub(crate) fn ready(&self) -> u64 {
         match self {
-            Self::Pipe { pipe, .. } => ioctl_fionread(pipe).unwrap_or(0),
-            Self::Terminal(_) => 0,
+            Self::Pipe(pipe) => ioctl_fionread(pipe.file.get_ref()).unwrap_or(0),
+            Self::Terminal(..) => 0,
         }
     }
 
-    /// Reads what is available, into a buffer of about that size; empty: the end.
-    pub(crate) fn read(&mut self) -> std::io::Result<Bytes> {
+    /// Reads what is available and no more than `most` bytes, into a buffer of about that size; empty: the end. What is not
+    /// `wanted` is not kept for the next agent either.
+    pub(crate) fn read(&mut self, wanted: bool, most: usize) -> io::Result<Bytes> {
         let ready = match self {
             // asking takes the pipe's lock from its writers
-            Self::Pipe { gushes: true, .. } => CHUNK_BYTES,
+            Self::Pipe(Pipe { gushes: true, .. }) => CHUNK_BYTES,
             _ => usize::try_from(self.ready()).unwrap_or(0),
         };
         match self {
-            Self::Pipe { pipe, enlarged, gushes } => {
-                if ready >= BUSY_BYTES && !*enlarged {
-                    // best effort: the pipes of a user are limited together
-                    let _ = fcntl_setpipe_size(&*pipe, BUSY_PIPE_BYTES);
-                    *enlarged = true;
+            Self::Pipe(pipe) => pipe.read(ready, wanted, most),
+            Self::Terminal(terminal, relay) => match relay.as_ref().filter(|_| wanted) {
+                Some(relay) => terminal.try_relay(relay, most.min(TERMINAL_BYTES)),
+                None => {
+                    let mut chunk = Vec::with_capacity(most.min(TERMINAL_BYTES));
+                    terminal.try_read(&mut chunk)?;
+                    // it is usually a few characters
+                    Ok(Bytes::copy_from_slice(&chunk))
                 }
-                let mut chunk = BytesMut::with_capacity(ready.clamp(64, CHUNK_BYTES));
-                pipe.try_read_buf(&mut chunk)?;
-                *gushes = chunk.len() == CHUNK_BYTES;
-                match chunk.len() < ready.min(CHUNK_BYTES) / 2 {
-                    true => Ok(Bytes::copy_from_slice(&chunk)),
-                    false => Ok(chunk.freeze()),
-                }
-            }
-            Self::Terminal(terminal) => {
-                let mut chunk = Vec::with_capacity(TERMINAL_BYTES);
-                terminal.try_read(&mut chunk)?;
-                // it is usually a few characters
-                Ok(Bytes::copy_from_slice(&chunk))
-            }
+            },
         }
+    }
+}
+
+impl Pipe {
+    fn read(&mut self, ready: usize, wanted: bool, most: usize) -> io::Result<Bytes> {
+        if ready >= BUSY_BYTES && !self.enlarged {
+            // best effort: the pipes of a user are limited together
+            let _ = fcntl_setpipe_size(self.file.get_ref(), BUSY_PIPE_BYTES);
+            self.enlarged = true;
+        }
+        let most = ready.clamp(64, CHUNK_BYTES).min(most);
+        let chunk = match self.kept.as_ref().filter(|_| wanted) {
+            Some((checkpoint, stream)) => {
+                self.file.try_io(Interest::READABLE, |file| checkpoint.take(*stream, file.as_fd(), most))?
+            }
+            None => {
+                let mut chunk = Vec::with_capacity(most);
+                self.file.try_io(Interest::READABLE, |file| {
+                    Ok(rustix::io::read(file, rustix::buffer::spare_capacity(&mut chunk))?)
+                })?;
+                // so that much memory does not hold little
+                if chunk.len() < most / 2 { Bytes::copy_from_slice(&chunk) } else { chunk.into() }
+            }
+        };
+        self.gushes = chunk.len() == CHUNK_BYTES;
+        Ok(chunk)
     }
 }
 
 /// Reads and discards what survivors still write, so that writing does not end them; returns when none holds the pipe.
 pub(crate) async fn discard(mut source: Source) {
     while source.readable().await.is_ok() {
-        match source.read() {
+        match source.read(false, CHUNK_BYTES) {
             Ok(chunk) if chunk.is_empty() => return,
-            Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => return,
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
             // a flood that is not read need not cost a processor
             _ => tokio::time::sleep(Duration::from_millis(10)).await,
         }

@@ -1,18 +1,21 @@
 //! Pseudo-terminals: see pty(7).
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 
+use bytes::Bytes;
 use rustix::fs::{Mode, OFlags, Uid, fchmod, fchown, fcntl_getfl, fcntl_setfl};
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionread};
+use rustix::pipe::{SpliceFlags, splice};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{SpecialCodeIndex, Winsize, tcgetattr, tcsetwinsize};
-use telexec_executor::TerminalSize;
+use telexec_executor::{OutputStream, TerminalSize};
 use telexec_spawn::Credentials;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::source::Relay;
 use crate::lock::lock;
 use crate::process::control;
 
@@ -90,12 +93,47 @@ impl Terminal {
         }
     }
 
-    /// Types some of these bytes; returns how many.
+    /// The same by a pipe, and kept for the next agent.
+    ///
+    /// # Errors
+    /// `WouldBlock`: nothing was written.
+    pub(crate) fn try_relay(&self, relay: &Relay, most: usize) -> io::Result<Bytes> {
+        let Relay { read, write, checkpoint } = relay;
+        // what an earlier agent has left there comes first
+        if ioctl_fionread(read).unwrap_or(0) == 0 {
+            let relayed = self
+                .file
+                .try_io(Interest::READABLE, |file| Ok(splice(file, None, write, None, most, SpliceFlags::NONBLOCK)?));
+            match relayed {
+                Ok(0) => return Ok(Bytes::new()),
+                // before Linux 5.11
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                    let mut bytes = Vec::with_capacity(most);
+                    return match self.try_read(&mut bytes)? {
+                        0 => Ok(Bytes::new()),
+                        _ => checkpoint.add(OutputStream::Stdout, &bytes),
+                    };
+                }
+                // the last one has closed it
+                Err(error) if error.raw_os_error() == Some(libc::EIO) => return Ok(Bytes::new()),
+                relayed => relayed?,
+            };
+        }
+        checkpoint.take(OutputStream::Stdout, read.as_fd(), most)
+    }
+
+    /// Types some of these bytes; returns how many. `typed` gets how many, before they are typed and if those were fewer.
     ///
     /// # Errors
     /// It is broken.
-    pub(crate) async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.async_io(Interest::WRITABLE, |file| Ok(rustix::io::write(file, bytes)?)).await
+    pub(crate) async fn write(&self, bytes: &[u8], typed: impl Fn(usize)) -> io::Result<usize> {
+        let write = |file: &OwnedFd| {
+            typed(bytes.len());
+            let written = rustix::io::write(file, bytes);
+            typed(written.unwrap_or(0));
+            Ok(written?)
+        };
+        self.file.async_io(Interest::WRITABLE, write).await
     }
 
     /// What its user types to end the input: usually Ctrl-D.

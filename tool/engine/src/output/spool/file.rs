@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use serde::{Deserialize, Serialize};
 use telexec_executor::{Output, OutputStream};
+use tracing::warn;
 
 use super::Spool;
 use super::index::{ENTRY_BYTES, last_before, runs, split};
@@ -29,7 +31,58 @@ pub(crate) struct Stored {
     pub(crate) index: u64,
 }
 
+/// Where the files of an execution are that runs, or will be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Location {
+    directory: PathBuf,
+    name: u64,
+}
+
+impl Location {
+    /// What is there; `None`: nothing.
+    fn stored(&self) -> Option<Stored> {
+        let [data, index] = paths(&self.directory, self.name);
+        let (data, entries) = (fs::metadata(data).ok()?.len(), fs::metadata(&index).ok()?.len() / ENTRY_BYTES as u64);
+        let start = super::index::start(&File::open(index).ok()?).ok()?;
+        (start < data).then_some(Stored { name: self.name, start, data, index: entries })
+    }
+}
+
 impl Spool {
+    /// Takes over the files of an execution that an earlier agent has followed so far, wherever they are of these places.
+    /// `move_to` gets where they will be, before they are moved. Blocks.
+    pub(crate) fn continue_from(
+        self: &Arc<Self>,
+        owner: &str,
+        places: &[Location],
+        move_to: impl FnOnce(Location),
+    ) -> SpoolFile {
+        let found = places.iter().find_map(|place| Some((place, place.stored()?)));
+        let written = found.map_or_else(Written::default, |(_, Stored { start, data, index, .. })| Written {
+            exists: true,
+            start,
+            data,
+            index,
+            stream: None,
+        });
+        let file = self.file_with(owner, written);
+        move_to(file.location());
+        let moved = found.map(|(place, stored)| {
+            let [data, index] = paths(&place.directory, stored.name);
+            fs::rename(data, &file.data).and_then(|()| fs::rename(index, &file.index))
+        });
+        match moved {
+            Some(Ok(())) => drop(self.used.fetch_add(written.size(), Ordering::Relaxed)),
+            Some(Err(error)) => {
+                warn!(%error, "the kept output of an execution is lost");
+                *file.written() = Written::default();
+            }
+            None => {}
+        }
+        file
+    }
+
     /// Files for one execution of `owner`, which are made by the first write.
     pub(crate) fn file(self: &Arc<Self>, owner: &str) -> SpoolFile {
         self.file_with(owner, Written::default())
@@ -179,6 +232,10 @@ impl SpoolFile {
         self.spool.give_back(written.size());
         *written = Written { exists: true, start: written.data, data: written.data, index: 0, stream: None };
         open(true)
+    }
+
+    pub(crate) fn location(&self) -> Location {
+        Location { directory: self.spool.directory.path().to_owned(), name: self.name }
     }
 
     fn written(&self) -> MutexGuard<'_, Written> {

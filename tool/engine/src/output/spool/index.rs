@@ -14,6 +14,11 @@ pub(super) const ENTRY_BYTES: usize = 8;
 /// How many entries are read at once.
 const ENTRIES: usize = 512;
 
+/// The position of the first byte.
+pub(super) fn start(index: &File) -> io::Result<u64> {
+    entry(index, 0).map(|(position, _)| position)
+}
+
 fn entry(index: &File, number: u64) -> io::Result<(u64, OutputStream)> {
     let mut bytes = [0; ENTRY_BYTES];
     index.read_exact_at(&mut bytes, number * ENTRY_BYTES as u64)?;

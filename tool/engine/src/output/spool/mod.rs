@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::statvfs;
 
-pub(crate) use self::file::{SpoolFile, Stopped, Stored};
+pub(crate) use self::file::{Location, SpoolFile, Stopped, Stored};
 use self::index::ENTRY_BYTES;
 use crate::SpoolLimits;
 use crate::state::directory::EngineDirectory;

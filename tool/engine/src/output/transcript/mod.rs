@@ -23,8 +23,9 @@ pub(crate) use self::reader::Reader;
 use self::state::{CHUNK_COST, KEPT_BYTES_AT_END, Owner, SMALL_WINDOW, Spooled, State, ToKeep, WINDOW, after, end_of};
 use super::in_memory::{HeldBytes, WAITING};
 use super::printed::{Chunk, Printed};
-use super::spool::{SpoolFile, Stopped};
+use super::spool::{Location, SpoolFile, Stopped};
 use crate::lock::lock;
+use crate::state::checkpoint::{Checkpoint, Saved};
 use crate::wait::{RETRY_DELAY, is_transient, when};
 
 /// Who can make room on disk.
@@ -65,6 +66,7 @@ impl Transcript {
             sealed: false,
             exited: None,
             dropped: [0; 2],
+            checkpoint: None,
         };
         Self { state: Mutex::new(state), added: Notify::new(), taken: Notify::new() }
     }
@@ -87,6 +89,57 @@ impl Transcript {
             state.trim();
         }
         transcript
+    }
+
+    /// That of an execution which an earlier agent has followed so far; `exited`: to its end. It waits for a caller that comes
+    /// again if it is `retained_for` its identity, until it is left.
+    pub(crate) fn restored(
+        checkpoint: Arc<Checkpoint>,
+        saved: Saved,
+        file: Option<SpoolFile>,
+        retained_for: Option<&str>,
+        exited: Option<Exited>,
+    ) -> Self {
+        let transcript = Self::new(None, retained_for);
+        {
+            let mut state = transcript.state();
+            let start = saved.chunks.first().map_or(saved.end, |chunk| chunk.position);
+            state.is_kept = file.is_some();
+            state.spool = file.map(|file| Spooled::restored(file, start));
+            state.cost = saved.chunks.iter().map(|chunk| chunk.data.len() + CHUNK_COST).sum();
+            state.window = saved.chunks.into();
+            (state.end, state.read, state.dropped, state.promoted) =
+                (saved.end, start, saved.dropped, saved.promoted);
+            (state.complete, state.sealed) = (exited.is_some(), exited.is_some());
+            if retained_for.is_none() || state.promoted.is_some() {
+                (state.owner, state.retains) = (Owner::Gone, false);
+            }
+            state.exited = exited;
+            state.checkpoint = Some(checkpoint);
+            state.trim();
+        }
+        transcript
+    }
+
+    /// From now on what is in memory is there too.
+    pub(crate) fn save_to(&self, checkpoint: Arc<Checkpoint>) {
+        self.state().checkpoint = Some(checkpoint);
+    }
+
+    /// Where it is saved for the next agent.
+    pub(crate) fn checkpoint(&self) -> Option<Arc<Checkpoint>> {
+        self.state().checkpoint.clone()
+    }
+
+    /// The next agent is not to have it.
+    pub(crate) fn forget_checkpoint(&self) {
+        let checkpoint = self.state().checkpoint.take();
+        drop(checkpoint);
+    }
+
+    /// Where the next agent finds what is on disk; `None`: nothing ever is.
+    pub(crate) fn location(&self) -> Option<Location> {
+        self.state().spool.as_ref().map(|spool| spool.file.location())
     }
 
     /// What the next engine is to know of it. Of a command that only its caller could follow no output is left.
@@ -166,7 +219,8 @@ impl Transcript {
             return;
         }
         let end = state.end;
-        state.promoted.get_or_insert(end);
+        let promoted = *state.promoted.get_or_insert(end);
+        state.checkpoint.iter().for_each(|checkpoint| checkpoint.set_promoted(promoted));
         drop(state);
         self.added.notify_waiters();
         // it has what it needs in memory, or in the spool

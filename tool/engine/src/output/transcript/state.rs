@@ -8,6 +8,7 @@ use telexec_executor::{Exited, Output, OutputStream};
 
 use crate::output::in_memory::HeldBytes;
 use crate::output::spool::SpoolFile;
+use crate::state::checkpoint::Checkpoint;
 
 /// How much may wait in memory for the owner or the spool while the command runs.
 pub(super) const WINDOW: usize = 512 * 1024;
@@ -61,6 +62,8 @@ pub(super) struct State {
     pub(super) exited: Option<Exited>,
     /// Of each stream: bytes that were forgotten, and that neither the owner nor the spool has got.
     pub(super) dropped: [u64; 2],
+    /// Has what is in memory too, for the next agent.
+    pub(super) checkpoint: Option<Arc<Checkpoint>>,
 }
 
 /// Who started the command, or took the place of who did.
@@ -81,6 +84,12 @@ pub(super) struct Spooled {
 }
 
 impl Spooled {
+    /// Of an execution that an earlier engine has followed so far, of whose output what comes before `start` is not in memory.
+    pub(super) fn restored(file: SpoolFile, start: u64) -> Self {
+        let end = file.stored(u64::MAX).map_or(0, |stored| stored.data);
+        Self { file: Arc::new(file), end, seen: end.max(start) }
+    }
+
     pub(super) fn is_stopped(&self) -> bool {
         self.end < self.seen
     }
@@ -148,6 +157,9 @@ impl State {
     pub(super) fn trim(&mut self) {
         self.trim_window();
         self.account();
+        if let Some(checkpoint) = &self.checkpoint {
+            checkpoint.forget(self.start(), self.dropped, self.sealed);
+        }
     }
 
     fn trim_window(&mut self) {

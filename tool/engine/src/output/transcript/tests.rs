@@ -10,7 +10,7 @@ use crate::state::disk::Disk;
 #[tokio::test]
 async fn the_owner_of_a_promoted_command_learns_of_what_was_kept_and_is_lost() {
     let state = tempfile::tempdir().unwrap();
-    let (spool, _) = handover::open(Disk::new().unwrap(), Some(state.path()), SpoolLimits::default()).unwrap();
+    let (spool, _) = handover::open(Disk::new().unwrap(), Some(state.path()), SpoolLimits::default(), &mut []).unwrap();
     let transcript = Arc::new(Transcript::new(Some(spool.file("owner")), None));
     for _ in 0..8 {
         transcript.add(OutputStream::Stdout, vec![b'x'; KEPT_BYTES / 4].into());

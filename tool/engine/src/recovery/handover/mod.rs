@@ -1,7 +1,7 @@
 //! What an engine leaves to the next one on the same state directory: the ended executions that it remembers, in a file
 //! beside those of its spool.
 
-mod format;
+pub(super) mod format;
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter};
@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use tracing::warn;
 
+use super::handed_over::{self, HandedOver};
 use super::leftovers;
 use crate::SpoolLimits;
 use crate::output::spool::Spool;
@@ -33,7 +34,8 @@ pub(crate) fn write(directory: &Path, executions: &[Ended]) -> io::Result<()> {
     Ok(())
 }
 
-/// A new engine's spool, below the state directory or a temporary one, and what earlier engines have left there for it.
+/// A new engine's spool, below the state directory or a temporary one, and what earlier engines have left there for it, and
+/// for executions that were handed over.
 /// What dead ones have left is removed. Blocks.
 ///
 /// # Errors
@@ -42,12 +44,15 @@ pub(crate) fn open(
     disk: Disk,
     state_dir: Option<&Path>,
     limits: SpoolLimits,
+    handed_over: &mut [HandedOver],
 ) -> io::Result<(Arc<Spool>, Vec<Inherited>)> {
     let (directory, earlier) = EngineDirectory::new(disk, state_dir)?;
     let spool = Spool::new(directory, limits);
     // one may have been killed since the start of this one
     let state_dir = spool.directory().state_dir();
-    earlier.directories.iter().for_each(|directory| leftovers::end_of(state_dir, directory));
+    let continued = handed_over::continued(handed_over);
+    earlier.directories.iter().for_each(|directory| leftovers::end_of(state_dir, directory, &continued));
+    handed_over.iter_mut().for_each(|one| one.take_over(&spool));
     let inherited = earlier.directories.iter().flat_map(|directory| take_over(directory, &spool)).collect();
     Ok((spool, inherited))
 }
@@ -86,7 +91,7 @@ fn inherit(ended: Ended, directory: &Path, spool: &Arc<Spool>) -> Inherited {
     });
     // the engine after this one is to have what is in memory, too
     let file = file.or_else(|| (!ended.output.tail.is_empty()).then(|| spool.file(&ended.asked.identity)));
-    Inherited { ended, file }
+    Inherited { ended, file, saved: None }
 }
 
 /// Only the last one is kept, so that they do not fill the disk.

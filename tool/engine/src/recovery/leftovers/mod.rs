@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use telexec_executor::Signal;
@@ -39,15 +39,23 @@ use crate::wait::RETRY_DELAY;
 /// How long processes may take to end after SIGKILL: far longer than they do.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Executions of dead engines that go on, under this one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Continued {
+    /// What their processes carry in their environment.
+    pub(crate) keys: BTreeSet<String>,
+    pub(crate) cgroups: BTreeSet<PathBuf>,
+}
+
 /// Ends what dead engines on this state directory have left running, and removes their temporary files; their
 /// directories stay for the handover. Blocks.
 ///
 /// # Errors
 /// The state directory cannot be read.
-pub(crate) fn end_in(state_dir: &Path) -> io::Result<()> {
+pub(crate) fn end_in(state_dir: &Path, continued: &Continued) -> io::Result<()> {
     let _all = lock_all(state_dir)?;
     for directory in abandoned(state_dir)? {
-        end_of(state_dir, &directory);
+        end_of(state_dir, &directory, continued);
     }
     Ok(())
 }
@@ -68,7 +76,7 @@ pub(crate) fn end_in_temporary() {
         // one that is being made is locked, or has no lock yet
         let Ok(_all) = try_lock_all(&state_dir) else { continue };
         let Ok(dead) = abandoned(&state_dir) else { continue };
-        dead.iter().for_each(|directory| end_of(&state_dir, directory));
+        dead.iter().for_each(|directory| end_of(&state_dir, directory, &Continued::default()));
         if !dead.is_empty() {
             let _ = fs::remove_dir_all(&state_dir);
         }
@@ -76,8 +84,8 @@ pub(crate) fn end_in_temporary() {
 }
 
 /// The same for one of them, once.
-pub(crate) fn end_of(state_dir: &Path, directory: &Path) {
-    match Leftovers::read(directory) {
+pub(crate) fn end_of(state_dir: &Path, directory: &Path, continued: &Continued) {
+    match Leftovers::read(directory, continued) {
         Ok(Some(leftovers)) => {
             leftovers.end();
             for place in [state_dir, &std::env::temp_dir()] {
@@ -94,12 +102,13 @@ pub(crate) fn end_of(state_dir: &Path, directory: &Path) {
 }
 
 /// What a dead engine may have left.
-struct Leftovers {
+struct Leftovers<'a> {
     engine: EngineFile,
     /// The keys of executions that stay, and their cgroups.
     spared: BTreeMap<String, Option<NotedCgroup>>,
     /// Those of all executions that no cgroup keeps.
     sessions: Vec<Session>,
+    continued: &'a Continued,
 }
 
 /// What a scan has found.
@@ -113,12 +122,12 @@ struct Found {
     fault: Option<io::Error>,
 }
 
-impl Leftovers {
+impl<'a> Leftovers<'a> {
     /// `None`: there are none.
     ///
     /// # Errors
     /// A file cannot be read, or is of another version.
-    fn read(directory: &Path) -> io::Result<Option<Self>> {
+    fn read(directory: &Path, continued: &'a Continued) -> io::Result<Option<Self>> {
         let file = match fs::read(directory.join(engine_file::FILE)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
@@ -140,7 +149,8 @@ impl Leftovers {
                 }
             }
         }
-        Ok(Some(Self { engine, spared, sessions: sessions::read(directory)? }))
+        let sessions = sessions::read(directory)?;
+        Ok(Some(Self { engine, spared, sessions, continued }))
     }
 
     fn end(&self) {
@@ -208,7 +218,8 @@ impl Leftovers {
         }
         let all = scanner.scan(Instant::now(), |_| {})?;
         let marked: Vec<_> = all.all().filter(|process| self.is_of_engine(process)).collect();
-        let is_bound = |process: &Process| self.is_of_engine(process) && !self.is_spared(process);
+        let stays = |process: &Process| self.is_spared(process) || self.is_continued(process);
+        let is_bound = |process: &Process| self.is_of_engine(process) && !stays(process);
         let bound = marked.iter().filter(|process| is_bound(process));
         let leader = |session: i32| (session, all.get(session).map(|leader| leader.start_ticks));
         // a number that leads another process has been given out again
@@ -218,7 +229,7 @@ impl Leftovers {
         found.spared.extend(self.noted_sessions(&all, true));
         let roots = all.all().filter(|process| is_bound(process) || sessions.contains_key(&process.session));
         for process in all.with_descendants(roots, 0) {
-            if self.is_spared(&process) || found.spared.contains(&process.pid) {
+            if stays(&process) || found.spared.contains(&process.pid) {
                 continue;
             }
             let sent = table::open(&process)?.map_or(Ok(()), |pidfd| control::send(&pidfd, Signal::KILL));
@@ -229,7 +240,8 @@ impl Leftovers {
             found.live.push(process);
         }
         cgroup::thaw(&found.live);
-        found.spared.extend(marked.iter().filter(|process| self.is_spared(process)).map(|process| process.pid));
+        let spared = marked.iter().filter(|process| self.is_spared(process) && !self.is_continued(process));
+        found.spared.extend(spared.map(|process| process.pid));
         Ok(found)
     }
 
@@ -237,7 +249,7 @@ impl Leftovers {
         let there = self.engine.cgroups.iter().filter(|cgroup| cgroup.is_there());
         let mut leaves = Vec::new();
         for tree in there {
-            leaves.extend(cgroup::abandoned(&tree.path)?);
+            leaves.extend(cgroup::abandoned(&tree.path, &self.continued.cgroups)?);
         }
         Ok(leaves)
     }
@@ -247,12 +259,14 @@ impl Leftovers {
         let is_leader = |session: &Session| {
             all.get(session.leader).is_some_and(|process| process.key() == (session.leader, session.start_ticks))
         };
-        let is_spared = |session: &Session| self.spared.contains_key(&key::text(&self.engine.name, session.execution));
+        let key = |session: &Session| key::text(&self.engine.name, session.execution);
+        let is_spared = move |session: &Session| self.spared.contains_key(&key(session));
+        let is_continued = move |session: &Session| self.continued.keys.contains(&key(session));
         let comparable = self.engine.process.is_some_and(|process| process.is_comparable());
         let known = if comparable { self.sessions.as_slice() } else { &[] };
         known
             .iter()
-            .filter(move |session| is_spared(session) == spared && is_leader(session))
+            .filter(move |session| !is_continued(session) && is_spared(session) == spared && is_leader(session))
             .map(|session| session.leader)
     }
 
@@ -265,6 +279,10 @@ impl Leftovers {
         process.marker.as_ref().is_some_and(|marker| self.spared.contains_key(marker))
     }
 
+    fn is_continued(&self, process: &Process) -> bool {
+        process.marker.as_ref().is_some_and(|marker| self.continued.keys.contains(marker))
+    }
+
     /// Removes what is named after it and was made by this user. Others can make what is named so, where everybody can
     /// make files: of a directory no more is removed than an engine makes.
     fn remove_files(&self, place: &Path) {
@@ -273,7 +291,9 @@ impl Leftovers {
         for entry in fs::read_dir(place).into_iter().flatten().flatten() {
             let (name, path) = (entry.file_name(), entry.path());
             let name = name.to_string_lossy();
-            let of_engine = |prefix| name.strip_prefix(prefix).filter(|key| key.starts_with(&engine));
+            let is_continued = |key: &str| self.continued.keys.iter().any(|continued| is_of(key, continued));
+            let of_engine =
+                |prefix| name.strip_prefix(prefix).filter(|key| key.starts_with(&engine) && !is_continued(key));
             let is_own = || fs::symlink_metadata(&path).is_ok_and(|found| found.uid() == own);
             if of_engine(REPORT_PREFIX).is_some() && is_own() {
                 let _ = fs::remove_file(path);
@@ -285,6 +305,11 @@ impl Leftovers {
             }
         }
     }
+}
+
+/// The name of a file is that of an execution with this key, perhaps with something after it.
+fn is_of(name: &str, key: &str) -> bool {
+    name.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// Sends SIGKILL to all in a cgroup; `live` gets those that are seen there.

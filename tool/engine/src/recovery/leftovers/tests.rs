@@ -15,12 +15,15 @@ use crate::state::disk::Disk;
 use crate::state::engine_file::{EngineProcess, present};
 use crate::state::journal::{Journal, Note};
 
+/// Nothing goes on.
+static NONE: Continued = Continued { keys: BTreeSet::new(), cgroups: BTreeSet::new() };
+
 /// An engine that is not known.
-fn dead(cgroups: &[PathBuf]) -> Leftovers {
+fn dead(cgroups: &[PathBuf]) -> Leftovers<'static> {
     let name = uuid::Uuid::now_v7().simple().to_string();
     let (boot_id, process) = (boot_id(), EngineProcess::own().ok());
     let engine = EngineFile { version: VERSION, name, boot_id, process, cgroups: present(cgroups) };
-    Leftovers { engine, spared: BTreeMap::new(), sessions: Vec::new() }
+    Leftovers { engine, spared: BTreeMap::new(), sessions: Vec::new(), continued: &NONE }
 }
 
 #[test]
@@ -47,7 +50,7 @@ fn only_what_the_engine_made_is_removed() {
 
 /// Runs a text in a session of its own, in which `$KEY` sets the engine's key. Returns who says its number there, by
 /// their numbers.
-fn session<const N: usize>(leftovers: &Leftovers, text: &str) -> [i32; N] {
+fn session<const N: usize>(leftovers: &Leftovers<'_>, text: &str) -> [i32; N] {
     let text = text.replace("$KEY", &format!("TELEXEC_EXECUTION_KEY={}.0", leftovers.engine.name));
     let mut session = Command::new("setsid");
     session.args(["--fork", "sh", "-c", &text]).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -75,7 +78,7 @@ fn until_ended(pid: i32) {
 }
 
 /// Ends what is left; returns which of these live on, and ends those too.
-fn survivors<const N: usize>(leftovers: &Leftovers, pids: [i32; N]) -> [bool; N] {
+fn survivors<const N: usize>(leftovers: &Leftovers<'_>, pids: [i32; N]) -> [bool; N] {
     leftovers.end();
     let alive = pids.map(is_alive);
     for pid in pids.into_iter().filter(|pid| is_alive(*pid)) {
@@ -200,7 +203,7 @@ fn remove(directory: &Path, note: Note) {
 #[tokio::test]
 async fn a_note_is_not_removed_with_an_earlier_one_and_comes_back_with_its_directory() {
     let state = tempfile::tempdir().unwrap();
-    let (spool, _) = handover::open(Disk::new().unwrap(), Some(state.path()), crate::SpoolLimits::default()).unwrap();
+    let (spool, _) = handover::open(Disk::new().unwrap(), Some(state.path()), crate::SpoolLimits::default(), &mut []).unwrap();
     let keys = Keys::new();
     let (key, directory) = (keys.next(), spool.directory().path().to_owned());
     let journal = Arc::new(Journal::begin(Arc::clone(spool.directory()), keys.engine(), &[]));
@@ -209,7 +212,7 @@ async fn a_note_is_not_removed_with_an_earlier_one_and_comes_back_with_its_direc
     remove(&directory, given_up);
     let noted = files(&directory);
     assert!(noted.len() == 2 && noted.contains(&engine_file::FILE.to_owned()), "{noted:?}");
-    let spared = || Leftovers::read(&directory).unwrap().unwrap().spared.into_keys().collect::<Vec<_>>();
+    let spared = || Leftovers::read(&directory, &NONE).unwrap().unwrap().spared.into_keys().collect::<Vec<_>>();
     assert_eq!(spared(), [key.to_string()]);
 
     fs::remove_dir_all(state.path()).unwrap();

@@ -44,9 +44,9 @@ struct Execution {
     output: Output,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+pub(in crate::recovery) struct Asked {
     identity: String,
     command: Command,
     working_directory: Option<String>,
@@ -54,16 +54,16 @@ struct Asked {
     terminal: bool,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 enum Command {
     Shell { text: String, shell: Option<String>, login: bool },
     Argv(Vec<String>),
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Main {
+pub(in crate::recovery) struct Main {
     pid: u32,
     start_time: Time,
     user: String,
@@ -122,9 +122,9 @@ struct Totals {
 }
 
 /// A length of time, or the time since the beginning of 1970.
-#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Time {
+pub(in crate::recovery) struct Time {
     seconds: u64,
     nanoseconds: u32,
 }
@@ -168,6 +168,20 @@ pub(crate) fn write(mut to: impl Write, executions: &[Ended]) -> io::Result<()> 
     line(&mut to, &Header { version: VERSION, executions: executions.len() })?;
     executions.iter().try_for_each(|ended| line(&mut to, &Execution::from(ended)))?;
     to.flush()
+}
+
+/// One, for a file of its own.
+///
+/// # Errors
+/// None are known.
+pub(in crate::recovery) fn encode(ended: &Ended) -> io::Result<Vec<u8>> {
+    Ok(serde_json::to_vec(&Execution::from(ended))?)
+}
+
+/// # Errors
+/// It is not whole, or there is no such execution.
+pub(in crate::recovery) fn decode(ended: &[u8]) -> io::Result<Ended> {
+    serde_json::from_slice::<Execution>(ended)?.ended()
 }
 
 fn line(to: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
@@ -224,7 +238,9 @@ impl Execution {
     }
 }
 
-fn fingerprint(text: &str) -> io::Result<Fingerprint> {
+/// # Errors
+/// It is none.
+pub(in crate::recovery) fn fingerprint(text: &str) -> io::Result<Fingerprint> {
     let digest: Option<[u8; 32]> = STANDARD.decode(text).ok().and_then(|bytes| bytes.try_into().ok());
     digest.map(Fingerprint::from).ok_or_else(|| io::Error::other("a fingerprint has another length"))
 }
@@ -259,7 +275,9 @@ impl From<&MainProcess> for Main {
 }
 
 impl Main {
-    fn main(self) -> io::Result<MainProcess> {
+    /// # Errors
+    /// A time is out of range.
+    pub(in crate::recovery) fn main(self) -> io::Result<MainProcess> {
         let Self { pid, start_time, user, working_directory } = self;
         Ok(MainProcess { pid, start_time: start_time.moment()?, user, working_directory })
     }
@@ -391,7 +409,7 @@ impl From<SystemTime> for Time {
 impl Time {
     /// # Errors
     /// It is no time.
-    fn duration(self) -> io::Result<Duration> {
+    pub(in crate::recovery) fn duration(self) -> io::Result<Duration> {
         let whole = Duration::from_secs(self.seconds);
         whole.checked_add(Duration::from_nanos(self.nanoseconds.into())).ok_or_else(out_of_range)
     }

@@ -1,0 +1,188 @@
+//! Continuing what an earlier agent has started: see [`LocalExecutor::continue_executions`].
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rustix::process::Pid;
+use telexec_executor::ExecutionId;
+use tracing::{Instrument, info, info_span, warn};
+
+use crate::LocalExecutor;
+use crate::cgroup::LeafRecord;
+use crate::containment::{ExecutionName, KillOnDrop};
+use crate::grant::ConnectionState;
+use crate::key::Key;
+use crate::lock::lock;
+use crate::observer::{ExecutionObserver, MainProcess, Observers};
+use crate::output::pump::Totals;
+use crate::output::transcript::Transcript;
+use crate::process::own::{EndSource, KeptHandle, OwnChild};
+use crate::recovery::handed_over::HandedOver;
+use crate::recovery::unfinished::Start;
+use crate::registry::{Channels, Inherited, Record, Restored};
+use crate::shared::Shared;
+use crate::spawn::working_directory::Report;
+use crate::start::Main;
+use crate::streams::{self, input};
+use crate::supervise::{RestoredStreams, Supervisor};
+
+/// An execution that an earlier agent has started, and that goes on.
+#[derive(Clone, Debug)]
+pub struct ContinuedExecution {
+    /// Its id.
+    pub id: ExecutionId,
+    /// Owns it.
+    pub identity: String,
+    /// Its main process, which may have ended meanwhile.
+    pub main: MainProcess,
+    /// What the [`state`](ExecutionObserver::state)s of its observers were, by their names.
+    pub states: BTreeMap<String, Vec<u8>>,
+}
+
+impl LocalExecutor {
+    /// Continues the executions that an earlier agent, which was killed, has left with the [`keeper`](crate::LocalConfig::keeper):
+    /// they are found under their ids from then on, with all of their output. `observers` makes those of one that has not
+    /// ended. For the beginning, before anything is started or asked for; does nothing when it is called again.
+    ///
+    /// What is bound to its caller waits for that as after a lost connection.
+    pub fn continue_executions(
+        &self,
+        observers: impl Fn(&ContinuedExecution) -> Vec<Box<dyn ExecutionObserver>>,
+    ) {
+        let all = std::mem::take(&mut *lock(&self.shared.handed_over));
+        let mut running = 0;
+        for one in all {
+            let id = one.unfinished.id();
+            let continued = match one.ended {
+                Some(_) => self.shared.remember(one),
+                None => self.shared.continue_one(one, &observers).map(|()| running += 1),
+            };
+            if let Err(error) = continued {
+                let id = id.map(|id| id.to_string()).unwrap_or_default();
+                warn!(id, %error, "an execution of an earlier agent cannot be continued");
+            }
+        }
+        if running > 0 {
+            info!(executions = running, "continued what an earlier agent has started");
+        }
+    }
+}
+
+impl Shared {
+    /// One that has ended.
+    fn remember(self: &Arc<Self>, one: HandedOver) -> io::Result<()> {
+        let grace = self.grace(&one)?;
+        let HandedOver { checkpoint, saved, ended, file, .. } = one;
+        let Some(ended) = ended else { return Ok(()) };
+        let (identity, id) = (ended.asked.identity.clone(), ended.id.clone());
+        let saved = Some((checkpoint, saved, !grace.is_zero()));
+        self.registry.inherit(vec![Inherited { ended, file, saved }]);
+        if let Ok(record) = self.registry.get(&identity, &id) {
+            self.wait_for_caller(&record, grace);
+            record.release_retained_after(grace);
+        }
+        Ok(())
+    }
+
+    fn grace(&self, one: &HandedOver) -> io::Result<Duration> {
+        let command = one.unfinished.command()?;
+        Ok(self.disconnect_grace(command.on_disconnect(), command.disconnect_grace()))
+    }
+
+    /// Its caller has lost the connection, as far as this engine knows.
+    fn wait_for_caller(&self, record: &Arc<Record>, grace: Duration) {
+        if grace.is_zero() {
+            return;
+        }
+        let connection = ConnectionState::default();
+        connection.set_lost();
+        record.bind(Some(&connection));
+        record.unbind_after(Some(0), None, grace, false, std::future::pending());
+    }
+
+    fn continue_one(
+        self: &Arc<Self>,
+        one: HandedOver,
+        observers: &impl Fn(&ContinuedExecution) -> Vec<Box<dyn ExecutionObserver>>,
+    ) -> io::Result<()> {
+        let grace = self.grace(&one)?;
+        let HandedOver { unfinished, checkpoint, saved, main, files, file, .. } = one;
+        let (id, asked, command) = (unfinished.id()?, unfinished.asked(), unfinished.command()?);
+        let (allowance, start) = (unfinished.allowance()?, unfinished.start()?);
+        let (pid, handle) = main.ok_or_else(|| io::Error::other("its process is not known"))?;
+        let info = start.main_process(u32::try_from(pid.as_raw_nonzero().get()).unwrap_or(0))?;
+        let identity = asked.identity.clone();
+        let name = ExecutionName { id: id.clone(), key: Key::inherited(&start.key), identity: identity.clone() };
+        // from here on a failure ends it
+        let main = self.restored_main((pid, handle), name, start, &info)?;
+        let (ends, first, input) = streams::reopen(files, &checkpoint, unfinished.stdin())?;
+        let (sender, inputs) = unfinished.accepts_input().then(input::channel).unzip();
+        let totals = Totals::restored(saved.kept, saved.unkept);
+        let retained_for = (!grace.is_zero()).then_some(&*identity);
+        let restored = Restored {
+            id: id.clone(),
+            asked,
+            labels: unfinished.labels(),
+            fingerprint: unfinished.fingerprint()?,
+            transcript: Transcript::restored(checkpoint, saved, file, retained_for, None),
+            waits_for_caller: !grace.is_zero(),
+        };
+        let record = self.registry.restore(restored).ok_or_else(|| io::Error::other("its id is in use"))?;
+        let continued =
+            ContinuedExecution { id: id.clone(), identity, main: info.clone(), states: unfinished.observers() };
+        let supervisor = Supervisor {
+            shared: Arc::clone(self),
+            record: Arc::clone(&record),
+            command,
+            allowance,
+            observers: Observers::new(observers(&continued)),
+            abandoned: self.hurry.child_token(),
+            tracked: self.tracker.token(),
+            permit: Arc::clone(&self.permits).try_acquire_owned().ok(),
+            forced: OnceLock::new(),
+            totals,
+        };
+        let channels = Channels { input: sender, terminal: ends.terminal.clone() };
+        record.started(info.clone(), main.containment.clone(), channels);
+        let span = info_span!("execution", %id, identity = continued.identity);
+        span.in_scope(|| info!(pid = info.pid, "continued"));
+        self.wait_for_caller(&record, grace);
+        let (shared, is_background) = (Arc::clone(self), unfinished.is_detached() || record.transcript.is_promoted());
+        let run = async move {
+            if is_background {
+                // if this agent is killed too, without its keeper
+                main.containment.outlive_call(&shared.journal, record.identity()).await;
+            }
+            supervisor.run_restored(main, RestoredStreams { ends, first, input, inputs }).await;
+        };
+        tokio::spawn(run.instrument(span));
+        Ok(())
+    }
+
+    fn restored_main(
+        &self,
+        (pid, handle): (Pid, KeptHandle),
+        name: ExecutionName,
+        start: &Start,
+        info: &MainProcess,
+    ) -> io::Result<Main> {
+        let (child, started) = (Arc::clone(handle.child()), start.started()?);
+        let leaf = start.leaf().cloned().and_then(LeafRecord::restore);
+        let context = Arc::clone(&self.context);
+        let containment = KillOnDrop::new(pid, OwnChild::Kept(handle), leaf, name, started, context);
+        let disk = || self.spool.directory().disk().clone();
+        Ok(Main {
+            pid,
+            end: EndSource::Kept(child).watch()?,
+            containment,
+            started,
+            start_time: info.start_time,
+            oom_kills_before: None,
+            user: info.user.clone(),
+            working_directory: info.working_directory.clone(),
+            report: start.report().map(|files| Report::restored(disk(), files.clone())),
+        })
+    }
+}

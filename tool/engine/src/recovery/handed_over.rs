@@ -1,0 +1,103 @@
+//! Executions of an agent that was killed, which its keeper hands over to the next one.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::process::Pid;
+use tracing::warn;
+
+use super::handover::format;
+use super::leftovers::Continued;
+use super::unfinished::Unfinished;
+use crate::output::spool::{Location, Spool, SpoolFile};
+use crate::process::keeper::{Kept, Left};
+use crate::process::own::KeptHandle;
+use crate::registry::Ended;
+use crate::state::checkpoint::{Checkpoint, Saved};
+use crate::streams::HeldFile;
+
+/// One of them.
+pub(crate) struct HandedOver {
+    pub(crate) unfinished: Unfinished,
+    pub(crate) checkpoint: Arc<Checkpoint>,
+    pub(crate) saved: Saved,
+    /// `None`: the earlier agent has not seen its end.
+    pub(crate) ended: Option<Ended>,
+    /// Its main process; `None`: it is reaped.
+    pub(crate) main: Option<(Pid, KeptHandle)>,
+    pub(crate) files: BTreeMap<HeldFile, (u8, OwnedFd)>,
+    /// Where its output may be on disk; `None`: it never is.
+    places: Option<Vec<Location>>,
+    /// Taken over.
+    pub(crate) file: Option<SpoolFile>,
+}
+
+/// All that can be continued. What cannot is given up: the log says so.
+pub(crate) fn read(left: Vec<Left>, kept: &Arc<Kept>) -> Vec<HandedOver> {
+    let mut all: Vec<_> = left
+        .into_iter()
+        .filter_map(|left| {
+            let read = HandedOver::read(left, kept);
+            read.inspect_err(|error| warn!(%error, "an execution of an earlier agent cannot be continued")).ok()
+        })
+        .collect();
+    // in the order of their starts
+    all.sort_by_key(|one| one.unfinished.start().and_then(|start| start.started()).ok());
+    all
+}
+
+impl HandedOver {
+    fn read(Left { main, state, mut files }: Left, kept: &Arc<Kept>) -> io::Result<Self> {
+        let main = main.map(|(pid, child)| (pid, KeptHandle::of(kept, child)));
+        let checkpoint = Checkpoint::open(files.remove(&0).ok_or_else(|| io::Error::other("it has no checkpoint"))?, state)?;
+        let unfinished = Unfinished::read(&checkpoint)?;
+        unfinished.check()?;
+        let ended = checkpoint.ended()?.map(|ended| format::decode(&ended)).transpose()?;
+        if main.is_none() && ended.is_none() {
+            return Err(io::Error::other("how it has ended is not known"));
+        }
+        let kind = |number: u8| unfinished.files().get(usize::from(number)).copied();
+        let files = files.into_iter().filter_map(|(number, file)| Some((kind(number)?, (number, file)))).collect();
+        let places = checkpoint.spool()?.map(|places| serde_json::from_slice(&places)).transpose()?;
+        let saved = checkpoint.saved()?;
+        let checkpoint = Arc::new(checkpoint);
+        Ok(Self { unfinished, checkpoint, saved, ended, main, files, places, file: None })
+    }
+
+    /// Takes its output on disk over. Blocks.
+    pub(crate) fn take_over(&mut self, spool: &Arc<Spool>) {
+        let Some(places) = self.places.take() else { return };
+        let identity = self.unfinished.asked().identity;
+        // both places, as long as it may be in either
+        let before = |place: Location| {
+            save_places(&self.checkpoint, &[&[place], &places[..]].concat());
+        };
+        let file = spool.continue_from(&identity, &places, before);
+        save_places(&self.checkpoint, &[file.location()]);
+        self.file = Some(file);
+    }
+}
+
+/// Notes where the output of an execution may be on disk.
+pub(crate) fn save_places(checkpoint: &Checkpoint, places: &[Location]) {
+    // few fit, and the rest are of earlier attempts that failed
+    let places = places.get(..2).unwrap_or(places);
+    let saved = serde_json::to_vec(places).map_err(io::Error::from).and_then(|places| checkpoint.set_spool(&places));
+    if let Err(error) = saved {
+        warn!(%error, "output that is on disk would be lost with this agent");
+    }
+}
+
+/// What of these goes on, and is not to be ended.
+pub(crate) fn continued(all: &[HandedOver]) -> Continued {
+    let starts = || all.iter().filter(|one| one.ended.is_none()).filter_map(|one| one.unfinished.start().ok());
+    Continued { keys: starts().map(|start| start.key.clone()).collect(), cgroups: starts().filter_map(|start| start.cgroup()).collect() }
+}
+
+/// The cgroups of these.
+pub(crate) fn cgroups(continued: &Continued) -> Vec<PathBuf> {
+    continued.cgroups.iter().cloned().collect()
+}

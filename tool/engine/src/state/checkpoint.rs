@@ -1,0 +1,502 @@
+//! What the next agent needs to continue an execution: a file in memory, see memfd_create(2), which the keeper holds too.
+//!
+//! It is complete at every moment, since an agent may be killed at any. Output comes into it by splice(2), so that a byte is
+//! in the pipe or in the file, and the file's length says how much there is; which stream it is of is written before.
+//!
+//! At the beginning are fields of eight bytes, where the files of the spool are, and after that what the execution is, how
+//! it has ended, the index of its output and the output: holes take no memory.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, OnceLock};
+
+use bytes::Bytes;
+use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, fstat, ftruncate, memfd_create, seek};
+use rustix::io::{pread, pwrite};
+use rustix::pipe::{SpliceFlags, splice};
+use telexec_executor::{Output, OutputStream};
+
+use crate::lock::lock;
+use crate::process::keeper::HeldState;
+
+/// The content of another one is not understood.
+const VERSION: u64 = 1;
+const PAGE: u64 = 4096;
+/// Where the fields are.
+const VERSION_AT: u64 = 0;
+const ENDED_LENGTH_AT: u64 = 8;
+const EXECUTION_LENGTH_AT: u64 = 16;
+const SPOOL_LENGTH_AT: u64 = 24;
+const PROMOTED_AT: u64 = 32;
+const TYPED_AT: u64 = 40;
+const INPUT_CLOSED_AT: u64 = 48;
+const UNKEPT_AT: u64 = 56;
+const WINDOW_AT: u64 = 128;
+const SPOOL_AT: u64 = 2048;
+const MAX_SPOOL_BYTES: u64 = PAGE - SPOOL_AT;
+const EXECUTION_AT: u64 = PAGE;
+const MAX_BLOB_BYTES: u64 = 32 << 20;
+const ENDED_AT: u64 = 64 << 20;
+const INDEX_AT: u64 = 128 << 20;
+const ENTRY_BYTES: u64 = 8;
+/// Entries are in turn in so many places: those in use are far fewer.
+const INDEX_ENTRIES: u64 = 1 << 30;
+const OUTPUT_AT: u64 = 16 << 30;
+const _: () = assert!(INDEX_AT + INDEX_ENTRIES * ENTRY_BYTES <= OUTPUT_AT);
+/// So much that is needed no more gathers before it is given up.
+const GATHERED_BYTES: u64 = 256 * 1024;
+/// The most that goes to a command at once.
+const INPUT_BYTES: usize = 64 * 1024;
+
+/// What the next agent needs of one execution. Dropping it lets the keeper forget that.
+pub(crate) struct Checkpoint {
+    file: OwnedFd,
+    progress: Mutex<Progress>,
+    held: OnceLock<HeldState>,
+}
+
+/// What is in the file of the output.
+struct Progress {
+    window: Window,
+    /// The runs of one stream from the window's first on.
+    runs: VecDeque<(u64, OutputStream)>,
+    end: u64,
+    /// Up to here of the window's beginning nothing is in memory.
+    punched: u64,
+}
+
+/// The output that is still there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Window {
+    start: u64,
+    /// The number of the entry that the first byte belongs to.
+    entry: u64,
+    /// Bytes of standard output before it.
+    stdout: u64,
+    /// What was dropped of each stream before it.
+    dropped: [u64; 2],
+}
+
+/// What the output of an execution was, when its agent was killed.
+pub(crate) struct Saved {
+    pub(crate) chunks: Vec<Output>,
+    pub(crate) end: u64,
+    /// Bytes of each stream that were kept, up to the end.
+    pub(crate) kept: [u64; 2],
+    /// Of these, those that no reader has got.
+    pub(crate) dropped: [u64; 2],
+    /// Bytes of each stream that were read, and not kept.
+    pub(crate) unkept: [u64; 2],
+    pub(crate) promoted: Option<u64>,
+}
+
+impl Checkpoint {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// There are no descriptors, there is no memory, or files may not be so large.
+    pub(crate) fn new() -> io::Result<Self> {
+        let file = memfd_create("telexec-execution", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, OUTPUT_AT)?;
+        put(&file, VERSION_AT, &[VERSION])?;
+        let progress = Progress { window: Window::default(), runs: VecDeque::new(), end: 0, punched: 0 };
+        Ok(Self { file, progress: Mutex::new(progress), held: OnceLock::new() })
+    }
+
+    /// One of an earlier agent.
+    ///
+    /// # Errors
+    /// It is not one, or of another version.
+    pub(crate) fn open(file: OwnedFd, held: HeldState) -> io::Result<Self> {
+        let [version] = get(&file, VERSION_AT)?;
+        if version != VERSION {
+            return Err(io::Error::other(format!("it is of version {version}, not {VERSION}")));
+        }
+        let [start, entry, stdout, stdout_dropped, stderr_dropped] = get(&file, WINDOW_AT)?;
+        let window = Window { start, entry, stdout, dropped: [stdout_dropped, stderr_dropped] };
+        let end = u64::try_from(fstat(&file)?.st_size).unwrap_or(0).checked_sub(OUTPUT_AT).ok_or_else(broken)?;
+        let runs = read_runs(&file, &window, end)?;
+        let progress = Progress { window, runs, end, punched: start };
+        Ok(Self { file, progress: Mutex::new(progress), held: OnceLock::from(held) })
+    }
+
+    /// The keeper has it from now on, by this name.
+    pub(crate) fn is_held(&self, state: HeldState) {
+        let _ = self.held.set(state);
+    }
+
+    /// A descriptor that the keeper holds is needed no more.
+    pub(crate) fn close(&self, number: u8) {
+        self.held.get().into_iter().for_each(|held| held.close(number));
+    }
+
+    /// What the execution is.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(crate) fn set_execution(&self, execution: &[u8]) -> io::Result<()> {
+        self.set_blob(EXECUTION_AT, MAX_BLOB_BYTES, EXECUTION_LENGTH_AT, execution)
+    }
+
+    /// How it has ended: it needs no process any more.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(crate) fn set_ended(&self, ended: &[u8]) -> io::Result<()> {
+        self.set_blob(ENDED_AT, MAX_BLOB_BYTES, ENDED_LENGTH_AT, ended)
+    }
+
+    /// Where the files of the spool are.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(crate) fn set_spool(&self, spool: &[u8]) -> io::Result<()> {
+        self.set_blob(SPOOL_AT, MAX_SPOOL_BYTES, SPOOL_LENGTH_AT, spool)
+    }
+
+    fn set_blob(&self, at: u64, most: u64, length_at: u64, blob: &[u8]) -> io::Result<()> {
+        if blob.len() as u64 > most {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        put(&self.file, length_at, &[0])?;
+        write_all(&self.file, blob, at)?;
+        put(&self.file, length_at, &[blob.len() as u64])
+    }
+
+    /// # Errors
+    /// It is not whole.
+    pub(crate) fn execution(&self) -> io::Result<Vec<u8>> {
+        self.blob(EXECUTION_AT, MAX_BLOB_BYTES, EXECUTION_LENGTH_AT)?.ok_or_else(broken)
+    }
+
+    /// `None`: it runs.
+    ///
+    /// # Errors
+    /// It is not whole.
+    pub(crate) fn ended(&self) -> io::Result<Option<Vec<u8>>> {
+        self.blob(ENDED_AT, MAX_BLOB_BYTES, ENDED_LENGTH_AT)
+    }
+
+    /// `None`: there are none.
+    ///
+    /// # Errors
+    /// It is not whole.
+    pub(crate) fn spool(&self) -> io::Result<Option<Vec<u8>>> {
+        self.blob(SPOOL_AT, MAX_SPOOL_BYTES, SPOOL_LENGTH_AT)
+    }
+
+    fn blob(&self, at: u64, most: u64, length_at: u64) -> io::Result<Option<Vec<u8>>> {
+        let [length] = get(&self.file, length_at)?;
+        if length > most {
+            return Err(broken());
+        }
+        (length > 0).then(|| read_exact(&self.file, at, usize::try_from(length).unwrap_or(0))).transpose()
+    }
+
+    /// It continues in the background, from this position on.
+    pub(crate) fn set_promoted(&self, position: u64) {
+        self.note(PROMOTED_AT, position.saturating_add(1));
+    }
+
+    /// So much of a stream was read, and is not kept.
+    pub(crate) fn set_unkept(&self, stream: OutputStream, bytes: u64) {
+        self.note(UNKEPT_AT + 8 * number(stream) as u64, bytes);
+    }
+
+    /// So much was typed.
+    pub(crate) fn set_typed(&self, bytes: u64) {
+        self.note(TYPED_AT, bytes);
+    }
+
+    /// # Errors
+    /// It is not whole.
+    pub(crate) fn typed(&self) -> io::Result<u64> {
+        get(&self.file, TYPED_AT).map(|[typed]| typed)
+    }
+
+    /// Its input is closed.
+    pub(crate) fn set_input_closed(&self) {
+        self.note(INPUT_CLOSED_AT, 1);
+    }
+
+    /// # Errors
+    /// It is not whole.
+    pub(crate) fn is_input_closed(&self) -> io::Result<bool> {
+        get(&self.file, INPUT_CLOSED_AT).map(|[closed]| closed != 0)
+    }
+
+    /// The first page is always in memory: this cannot fail.
+    fn note(&self, at: u64, value: u64) {
+        let _ = put(&self.file, at, &[value]);
+    }
+
+    /// Moves output from a pipe into the file, and returns it; empty: the end.
+    ///
+    /// # Errors
+    /// `WouldBlock`: there is none now.
+    pub(crate) fn take(&self, stream: OutputStream, pipe: BorrowedFd<'_>, most: usize) -> io::Result<Bytes> {
+        self.append(stream, |file, offset| {
+            let mut offset = offset;
+            Ok(splice(pipe, None, file, Some(&mut offset), most, SpliceFlags::NONBLOCK)?)
+        })
+    }
+
+    /// Adds output that was read.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(crate) fn add(&self, stream: OutputStream, data: &[u8]) -> io::Result<Bytes> {
+        self.append(stream, |file, offset| write_all(file, data, offset).map(|()| data.len()))
+    }
+
+    fn append(
+        &self,
+        stream: OutputStream,
+        append: impl FnOnce(BorrowedFd<'_>, u64) -> io::Result<usize>,
+    ) -> io::Result<Bytes> {
+        let mut progress = lock(&self.progress);
+        progress.begin_run(stream, &self.file)?;
+        let offset = OUTPUT_AT + progress.end;
+        let length = append(self.file.as_fd(), offset)?;
+        let data = read_exact(&self.file, offset, length)?;
+        progress.end += length as u64;
+        Ok(data.into())
+    }
+
+    /// What is before `start` is needed no more; of that, so much was dropped of each stream. `at_once`: however little it is.
+    pub(crate) fn forget(&self, start: u64, dropped: [u64; 2], at_once: bool) {
+        let mut progress = lock(&self.progress);
+        if start.saturating_sub(progress.window.start) >= if at_once { 1 } else { GATHERED_BYTES } {
+            let start = start.min(progress.end);
+            progress.forget(start, dropped, &self.file);
+        }
+    }
+
+    /// The output as it is.
+    ///
+    /// # Errors
+    /// It is not whole.
+    pub(crate) fn saved(&self) -> io::Result<Saved> {
+        let progress = lock(&self.progress);
+        let Progress { window, runs, end, .. } = &*progress;
+        let ends = runs.iter().skip(1).map(|run| run.0).chain([*end]);
+        let mut chunks = Vec::new();
+        let mut stdout = window.stdout;
+        for ((start, stream), run_end) in runs.iter().zip(ends) {
+            let mut from = (*start).max(window.start);
+            if *stream == OutputStream::Stdout {
+                stdout += run_end.saturating_sub(from);
+            }
+            while from < run_end {
+                let to = run_end.min(from + INPUT_BYTES as u64);
+                let length = usize::try_from(to - from).unwrap_or(0);
+                let data = read_exact(&self.file, OUTPUT_AT + from, length)?.into();
+                chunks.push(Output { stream: *stream, data, position: from });
+                from = to;
+            }
+        }
+        let unkept = get(&self.file, UNKEPT_AT)?;
+        let [promoted] = get(&self.file, PROMOTED_AT)?;
+        let kept = [stdout, end.saturating_sub(stdout)];
+        Ok(Saved { chunks, end: *end, kept, dropped: window.dropped, unkept, promoted: promoted.checked_sub(1) })
+    }
+}
+
+impl AsFd for Checkpoint {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Progress {
+    /// What comes next is of this stream.
+    fn begin_run(&mut self, stream: OutputStream, file: &OwnedFd) -> io::Result<()> {
+        if self.runs.back().is_some_and(|run| run.1 == stream) {
+            return Ok(());
+        }
+        // one in which nothing came
+        if self.runs.back().is_some_and(|run| run.0 == self.end) {
+            self.runs.pop_back();
+        }
+        let entry = self.window.entry + self.runs.len() as u64;
+        put(file, entry_at(entry), &[self.end << 1 | number(stream) as u64])?;
+        self.runs.push_back((self.end, stream));
+        Ok(())
+    }
+
+    fn forget(&mut self, start: u64, dropped: [u64; 2], file: &OwnedFd) {
+        let mut window = Window { start, dropped, ..self.window };
+        let mut from = self.window.start;
+        while let Some((_, stream)) = self.runs.front().copied() {
+            let next = self.runs.get(1).map(|run| run.0);
+            let end = next.unwrap_or(self.end).min(start);
+            if stream == OutputStream::Stdout {
+                window.stdout += end.saturating_sub(from);
+            }
+            from = from.max(end);
+            if next.is_none_or(|next| next > start) {
+                break;
+            }
+            self.runs.pop_front();
+            window.entry += 1;
+        }
+        let Window { start, entry, stdout, dropped: [stdout_dropped, stderr_dropped] } = window;
+        let earlier = self.window.entry;
+        if put(file, WINDOW_AT, &[start, entry, stdout, stdout_dropped, stderr_dropped]).is_err() {
+            return;
+        }
+        self.window = window;
+        punch(file, OUTPUT_AT + self.punched, OUTPUT_AT + start);
+        self.punched = start;
+        if entry - earlier < INDEX_ENTRIES && earlier % INDEX_ENTRIES < entry % INDEX_ENTRIES {
+            punch(file, entry_at(earlier), entry_at(entry));
+        }
+    }
+}
+
+/// The runs of a window, from the index.
+fn read_runs(file: &OwnedFd, window: &Window, end: u64) -> io::Result<VecDeque<(u64, OutputStream)>> {
+    let mut runs: VecDeque<(u64, OutputStream)> = VecDeque::new();
+    if window.start >= end {
+        return Ok(runs);
+    }
+    for entry in window.entry.. {
+        let [value] = get(file, entry_at(entry))?;
+        let (start, stream) = (value >> 1, if value & 1 == 0 { OutputStream::Stdout } else { OutputStream::Stderr });
+        // what follows the last one is a hole, or was in this place before
+        if start > end || runs.back().is_some_and(|last| last.0 >= start) {
+            break;
+        }
+        runs.push_back((start, stream));
+    }
+    let is_whole = runs.front().is_some_and(|run| run.0 <= window.start);
+    if is_whole { Ok(runs) } else { Err(broken()) }
+}
+
+fn entry_at(entry: u64) -> u64 {
+    INDEX_AT + entry % INDEX_ENTRIES * ENTRY_BYTES
+}
+
+fn number(stream: OutputStream) -> usize {
+    match stream {
+        OutputStream::Stdout => 0,
+        OutputStream::Stderr => 1,
+    }
+}
+
+fn broken() -> io::Error {
+    io::Error::other("it is not whole")
+}
+
+/// Gives up whole pages between these.
+fn punch(file: &OwnedFd, from: u64, to: u64) {
+    let (from, to) = (from / PAGE * PAGE, to / PAGE * PAGE);
+    if from < to {
+        let _ = fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, from, to - from);
+    }
+}
+
+fn put(file: &OwnedFd, at: u64, values: &[u64]) -> io::Result<()> {
+    let mut bytes = [0; 64];
+    for (to, value) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(values) {
+        *to = value.to_le_bytes();
+    }
+    write_all(file, bytes.get(..8 * values.len()).unwrap_or_default(), at)
+}
+
+fn get<const N: usize>(file: &OwnedFd, at: u64) -> io::Result<[u64; N]> {
+    let bytes = read_exact(file, at, 8 * N)?;
+    let mut values = [0; N];
+    for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *value = u64::from_le_bytes(*bytes);
+    }
+    Ok(values)
+}
+
+fn write_all(file: impl AsFd, mut data: &[u8], mut at: u64) -> io::Result<()> {
+    while !data.is_empty() {
+        let written = rustix::io::retry_on_intr(|| pwrite(&file, data, at))?;
+        data = data.get(written..).unwrap_or_default();
+        at += written as u64;
+    }
+    Ok(())
+}
+
+fn read_exact(file: &OwnedFd, at: u64, length: usize) -> io::Result<Vec<u8>> {
+    let mut data = Vec::with_capacity(length);
+    while data.len() < length {
+        let at = at + data.len() as u64;
+        match rustix::io::retry_on_intr(|| pread(file, rustix::buffer::spare_capacity(&mut data), at))? {
+            0 => return Err(broken()),
+            _ => data.truncate(length),
+        }
+    }
+    Ok(data)
+}
+
+/// What goes to a command's standard input: its bytes go from this file to the pipe by splice(2), and the position in the
+/// file, which all who have it share, says how much the command has got.
+pub(crate) struct InputFile {
+    file: OwnedFd,
+}
+
+impl InputFile {
+    /// With what the command starts with.
+    ///
+    /// # Errors
+    /// There are no descriptors, or there is no memory.
+    pub(crate) fn new(first: &[u8]) -> io::Result<Self> {
+        let file = memfd_create("telexec-input", MemfdFlags::CLOEXEC)?;
+        write_all(&file, first, 0)?;
+        Ok(Self { file })
+    }
+
+    /// One of an earlier agent.
+    pub(crate) fn open(file: OwnedFd) -> Self {
+        Self { file }
+    }
+
+    /// How much the command has got.
+    ///
+    /// # Errors
+    /// None are known.
+    pub(crate) fn sent(&self) -> io::Result<u64> {
+        Ok(seek(&self.file, SeekFrom::Current(0))?)
+    }
+
+    /// Of what the command starts with, which is so long, that which comes after `sent`.
+    ///
+    /// # Errors
+    /// It is not whole.
+    pub(crate) fn left(&self, first: u64, sent: u64) -> io::Result<Bytes> {
+        let left = usize::try_from(first.saturating_sub(sent)).unwrap_or(0);
+        read_exact(&self.file, sent, left).map(Bytes::from)
+    }
+
+    /// Sends some of these bytes, which come after what was sent before; returns how many.
+    ///
+    /// # Errors
+    /// `WouldBlock`: there is no room in the pipe; or the command reads no more.
+    pub(crate) fn send(&self, pipe: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.sent()?;
+        let bytes = bytes.get(..INPUT_BYTES).unwrap_or(bytes);
+        write_all(&self.file, bytes, sent)?;
+        let more = splice(&self.file, None, pipe, None, bytes.len(), SpliceFlags::NONBLOCK)?;
+        if more == 0 {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let now = sent + more as u64;
+        // pages that are in the pipe are in memory for that long
+        if now / GATHERED_BYTES > sent / GATHERED_BYTES {
+            punch(&self.file, 0, now);
+        }
+        Ok(more)
+    }
+}
+
+impl AsFd for InputFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
