@@ -38,6 +38,8 @@ pub(crate) struct Agent {
     failures: u32,
     /// It was asked to end.
     is_stopping: bool,
+    /// It ends for another one to take its place.
+    hands_over: bool,
     delay: Duration,
     pub(crate) again_at: Option<Instant>,
 }
@@ -55,6 +57,8 @@ pub(crate) struct Running {
 /// An agent that has ended.
 pub(crate) struct Past {
     pub(crate) next: Next,
+    /// It has ended for another one to take its place.
+    pub(crate) was_handed_over: bool,
     pub(crate) status: ExitStatus,
     pub(crate) pidfd: OwnedFd,
     pub(crate) channel: Channel,
@@ -77,6 +81,7 @@ impl Agent {
             was_ready: false,
             failures: 0,
             is_stopping: false,
+            hands_over: false,
             delay: MIN_DELAY,
             again_at: None,
         }
@@ -126,6 +131,10 @@ impl Agent {
         }
     }
 
+    pub(crate) fn hands_over(&mut self) {
+        self.hands_over = true;
+    }
+
     pub(crate) fn stops(&mut self) {
         self.is_stopping = true;
     }
@@ -147,7 +156,15 @@ impl Agent {
         let Running { pidfd, channel, since, is_ready, .. } = self.running.take()?;
         self.failures += u32::from(!is_ready);
         let is_hopeless = !is_ready && (status.code() == Some(BAD_CONFIG) || self.failures >= MAX_FAILURES);
-        Some(Past { next: self.next(status, since.elapsed(), is_hopeless), status, pidfd, channel })
+        let was_handed_over = std::mem::take(&mut self.hands_over) && !self.is_stopping;
+        let next = match was_handed_over {
+            true => {
+                self.again_at = Some(Instant::now());
+                Next::Again
+            }
+            false => self.next(status, since.elapsed(), is_hopeless),
+        };
+        Some(Past { next, was_handed_over, status, pidfd, channel })
     }
 
     fn next(&mut self, status: ExitStatus, life: Duration, is_hopeless: bool) -> Next {

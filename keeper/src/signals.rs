@@ -14,7 +14,7 @@ pub(crate) struct Signals {
     file: OwnedFd,
 }
 
-const WANTED: [i32; 4] = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+const WANTED: [i32; 5] = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGUSR2];
 
 impl Signals {
     /// From now on. Processes that are started have to undo it.

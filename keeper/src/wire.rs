@@ -52,6 +52,8 @@ pub enum Request {
     },
     /// Hold nothing for it any more.
     Forget(u64),
+    /// It ends so that the program which is on disk now takes its place.
+    HandsOver,
 }
 
 /// A process to be made. Its descriptors come in the order of these fields.
@@ -172,6 +174,7 @@ impl Request {
                 message.push(*which);
             }
             Self::Forget(id) => number(&mut message, 8, *id),
+            Self::HandsOver => message.push(9),
         }
         message
     }
@@ -190,6 +193,7 @@ impl Request {
             6 => Self::Release(fields.u64()?),
             7 => Self::Close { id: fields.u64()?, number: fields.byte()? },
             8 => Self::Forget(fields.u64()?),
+            9 => Self::HandsOver,
             _ => return Err(Malformed),
         };
         fields.end().map(|()| request)
@@ -492,7 +496,7 @@ mod tests {
             Request::Close { id: 3, number: 2 },
             Request::Forget(4),
         ];
-        for request in [Request::Ready, Request::Stopping].into_iter().chain(numbers) {
+        for request in [Request::Ready, Request::Stopping, Request::HandsOver].into_iter().chain(numbers) {
             assert_eq!(Request::decode(&request.encode()), Ok(request));
         }
         let exit = Exit {

@@ -44,4 +44,4 @@ pub use listen::{BindError, Listeners};
 pub use policy::PolicyError;
 pub use reload::Reload;
 pub use run_as::serve_if_asked;
-pub use serve::{ServeError, serve};
+pub use serve::{Ending, ServeError, serve};

@@ -3,17 +3,19 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal, getrlimit, set_dumpable_behavior, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal as Number, getrlimit, set_dumpable_behavior, setrlimit};
 use telexec_engine::Keeper;
 use telexec_executor::text::error_chain;
 use telexec_server::args::Args;
 use telexec_server::process::keeper::become_keeper;
 use telexec_server::process::machine;
 use telexec_server::process::orphans::Orphans;
+use telexec_server::process::upgrade::check;
 use telexec_server::{
-    BindError, Config, ConfigError, Listeners, PolicyError, ServeError, Switch, logging, serve, serve_if_asked,
+    BindError, Config, ConfigError, Ending, Listeners, PolicyError, ServeError, Switch, logging, serve, serve_if_asked,
 };
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
 /// EX_CONFIG of sysexits.h.
 const BAD_CONFIG: u8 = 78;
@@ -100,13 +102,16 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
     // beyond RLIMIT_FSIZE writes then fail, instead of killing the agent
-    let _too_large = signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?;
+    let _too_large = signal(SignalKind::from_raw(Number::XFSZ.as_raw()))?;
     // a keeper has them, and all other children
     let orphans = match &config.kept_by {
         Some(_) => None,
         None => Some(Orphans::adopt()?),
     };
     let keeper = config.kept_by.clone();
+    let mut upgrade = signal(SignalKind::user_defined2())?;
+    let (may_exit, exits) = oneshot::channel();
+    let keeper_of_next = config.kept_by.clone();
     let kill_grace = config.kill_grace.min(config.max_kill_grace);
     let listeners = Listeners::bind(&config).await?;
     let (addresses, metrics) = (listeners.addresses(), listeners.metrics_address());
@@ -130,16 +135,42 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            () = asked_to_hand_over(&mut upgrade, keeper.is_some()) => return Ending::HandOver(may_exit),
         }
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         keeper.iter().for_each(Keeper::stopping);
+        Ending::Shutdown
     };
-    let result = serve(config, listeners, shutdown).await;
+    let result = tokio::select! {
+        result = serve(config, listeners, shutdown) => result,
+        Ok(()) = exits => {
+            keeper_of_next.iter().for_each(Keeper::hands_over);
+            logging::flush();
+            // at once: what was dropped would be ended
+            std::process::exit(0);
+        }
+    };
     if let Some(orphans) = orphans {
         orphans.end_if_init(kill_grace).await;
     }
     logging::limit::report_suppressed();
     Ok(result?)
+}
+
+/// Returns when the program on disk is to take the place of this one, and can.
+async fn asked_to_hand_over(asked: &mut Signal, has_keeper: bool) {
+    while asked.recv().await.is_some() {
+        if !has_keeper {
+            tracing::error!("cannot hand over to the program on disk: there is no keeper (keeper = \"on\")");
+            continue;
+        }
+        match tokio::task::spawn_blocking(check).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => tracing::error!(error = error_chain(&error), "cannot hand over to the program on disk"),
+            Err(error) => tracing::error!(%error, "cannot hand over to the program on disk"),
+        }
+    }
+    std::future::pending().await
 }
 
 /// The agent holds its private key and the secrets of all callers: no other process of its user, commands above all, may

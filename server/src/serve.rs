@@ -12,6 +12,7 @@ use telexec_proto::v1::agent_service_server::AgentServiceServer;
 use telexec_proto::v1::execution_service_server::ExecutionServiceServer;
 use telexec_proto::v1::file_service_server::FileServiceServer;
 use telexec_proto::v1::forward_service_server::ForwardServiceServer;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -76,6 +77,25 @@ pub enum ServeError {
     Reflection(#[source] tonic_reflection::server::Error),
 }
 
+/// Before an agent hands over: for calls that are about to be answered, while new ones wait.
+const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// What ends an agent.
+#[derive(Debug)]
+pub enum Ending {
+    /// It was asked to end: what runs is ended.
+    Shutdown,
+    /// The program on disk is to take its place, and to continue what need not end with its call. This gets a message when
+    /// the process may exit, and is to do so: nothing may be dropped before.
+    HandOver(oneshot::Sender<()>),
+}
+
+impl From<()> for Ending {
+    fn from((): ()) -> Self {
+        Self::Shutdown
+    }
+}
+
 /// Serves calls until `shutdown` completes, lets commands run on for the configured `shutdown_grace`, ends the rest, and
 /// returns, in bounded time whatever peers and commands do. `shutdown` is first polled once the agent serves.
 ///
@@ -86,7 +106,7 @@ pub enum ServeError {
 pub async fn serve(
     config: Config,
     listeners: Listeners,
-    shutdown: impl Future<Output = ()> + Send,
+    shutdown: impl Future<Output: Into<Ending>> + Send,
 ) -> Result<(), ServeError> {
     config.check()?;
     let engine = LocalExecutor::new(config.local()).map_err(ServeError::Engine)?;
@@ -143,12 +163,26 @@ pub async fn serve(
     }
     info!(containment = %engine.containment(), limits = engine.limits().join(","), max_executions = config.max_executions, "ready");
 
-    tokio::select! {
-        () = shutdown => {}
+    let ending = tokio::select! {
+        ending = shutdown => ending.into(),
         // it has all exit statuses, and nothing can be started without it
-        () = engine.keeper_lost() => {}
-    }
+        () = engine.keeper_lost() => Ending::Shutdown,
+    };
 
+    if let Ending::HandOver(may_exit) = ending {
+        info!("handing over to the program on disk");
+        engine.hand_over(config.shutdown_grace).await;
+        accepting.shutdown().await;
+        connections.goaway.cancel();
+        connections.tracker.close();
+        // calls that follow a command do not end
+        let _ = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, connections.tracker.wait()).await;
+        engine.leave().await;
+        audit.close().await;
+        traces.close(&workers).await;
+        let _ = may_exit.send(());
+        return std::future::pending().await;
+    }
     info!("shutting down");
     accepting.shutdown().await;
     not_serving(&health).await;

@@ -224,6 +224,7 @@ impl Keeper {
             match signal {
                 libc::SIGCHLD => self.reap_strangers(),
                 libc::SIGHUP => drop(self.agent.signal(Signal::HUP)),
+                libc::SIGUSR2 => drop(self.agent.signal(Signal::USR2)),
                 signal => {
                     let signal = match (self.was_asked, signal) {
                         // it was asked before, and has not ended
@@ -242,16 +243,19 @@ impl Keeper {
     }
 
     fn look_at_agent(&mut self) {
-        let Some(Past { next, status, pidfd, channel }) = self.agent.ended() else { return };
+        let Some(Past { next, was_handed_over, status, pidfd, channel }) = self.agent.ended() else { return };
         self.unwatch(&pidfd);
         self.unwatch(&channel);
         self.backlog.clear();
         match next {
             Next::End(code) => self.code = Some(code),
             Next::Again => {
-                log::line(&format!(
-                    "the agent has ended ({status}): what was bound to it is ended, and it is started again"
-                ));
+                log::line(&match was_handed_over {
+                    true => "the agent has handed over: the program that is on disk now is started".to_owned(),
+                    false => format!(
+                        "the agent has ended ({status}): what was bound to it is ended, and it is started again"
+                    ),
+                });
                 for number in self.children.lose_agent() {
                     self.reap(number);
                 }
@@ -314,6 +318,7 @@ impl Keeper {
                     child.kill();
                 }
             }
+            Request::HandsOver => self.agent.hands_over(),
             Request::Close { id, number } => self.children.forget(id, Some(number)),
             Request::Forget(id) => self.children.forget(id, None),
             Request::Release(id) => {

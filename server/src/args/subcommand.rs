@@ -16,6 +16,7 @@ use crate::args::health;
 use crate::audit::{digest, verify_files};
 use crate::config::ConfigError;
 use crate::invalid::InvalidSetting;
+use crate::process::upgrade::upgrade;
 use crate::reload::Source;
 use crate::{logging, policy};
 
@@ -49,6 +50,20 @@ telexecd health --timeout 2s unix:///run/telexec/agent.sock"
         #[arg(long, value_name = "DURATION", default_value = "5s")]
         timeout: humantime::Duration,
     },
+    /// Have the agent on this machine hand over to the program on disk, without ending its executions
+    ///
+    /// For agents with a keeper. What need not end with its call runs on: detached commands, those that went to the
+    /// background, and those with a disconnect grace, as `telexec exec` has, whose clients reconnect. What is bound to a
+    /// call gets the `shutdown_grace` to end by itself, while calls are served as usual.
+    #[command(after_help = "Use the same --config or environment as the agent, since it is found by its state directory. If the \
+program on disk cannot continue what runs, or its configuration is not valid, the agent goes on as it is.\n\n\
+Exit codes: 0 the program on disk serves, 1 it does not, 2 invalid command line, 78 invalid configuration.\n\n\
+Example:\n  \
+telexecd --config /etc/telexec/telexecd.toml upgrade")]
+    Upgrade,
+    /// Print the versions of what an agent leaves to the next one
+    #[command(hide = true)]
+    Formats,
     /// Get a certificate for this machine, or renew it
     ///
     /// Makes a key, which stays on this machine, and gets a certificate for it from `telexec certs serve`, by a token of
@@ -138,6 +153,14 @@ impl Subcommand {
             }
             Self::Audit(AuditAction::Digest { log, argv }) => digest_of(log, argv)?,
             Self::Enroll(args) => return enroll(args, out),
+            Self::Formats => format!("{}\n", telexec_engine::handover_formats()),
+            Self::Upgrade => match upgrade(&args.config()?) {
+                Ok(pid) => format!("process {pid} serves, version {}\n", env!("CARGO_PKG_VERSION")),
+                Err(error) => {
+                    logging::line(&format!("telexecd: {}", error_chain(&error)));
+                    return Ok(1);
+                }
+            },
             Self::Health { listen, timeout } => return health(args, listen.as_ref(), **timeout, out),
         };
         out.write_all(text.as_bytes())?;

@@ -4,6 +4,7 @@ mod agents;
 mod continued;
 mod crashes;
 mod protocol;
+mod upgrade;
 
 use rustix::process::{Pid, Signal, kill_process};
 use telexec_tests::{Agent, children, until};

@@ -128,6 +128,7 @@ impl Shared {
             fingerprint: unfinished.fingerprint()?,
             transcript: Transcript::restored(checkpoint, saved, file, retained_for, None),
             waits_for_caller: !grace.is_zero(),
+            is_detached: unfinished.is_detached(),
         };
         let record = self.registry.restore(restored).ok_or_else(|| io::Error::other("its id is in use"))?;
         let continued =

@@ -31,6 +31,9 @@ use crate::{ContainmentKind, LocalConfig};
 /// disk.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// How long processes may take to end after SIGKILL.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// What a command resolves to on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedCommand {
@@ -180,6 +183,23 @@ impl LocalExecutor {
         // not left to the last owner's drop, which a process that exits now may not reach
         let shared = Arc::clone(&self.shared);
         let _ = self.shared.context.workers.run("", move || shared.cgroups.remove()).await;
+    }
+
+    /// Prepares for another agent of the same [`keeper`](LocalConfig::keeper) to take the place of this one. What would end
+    /// with this agent gets as long as `limit` to end by itself, while calls are served as usual; then it is ended, with
+    /// [`telexec_executor::ExitCause::Shutdown`], and nothing new is started. After that this process is to
+    /// [`leave`](Self::leave) and to exit without dropping anything: what still runs is for the next agent.
+    pub async fn hand_over(&self, limit: Duration) {
+        if tokio::time::timeout(limit, self.shared.registry.none_bound()).await.is_err() {
+            warn!(running = self.shared.registry.bound().len(), "ending the commands that are bound to a call");
+        }
+        self.close();
+        self.shared.registry.bound().iter().for_each(|record| record.shutdown.cancel());
+        let grace = self.shared.max_kill_grace.saturating_add(END_TIMEOUT);
+        if tokio::time::timeout(grace, self.shared.registry.none_bound()).await.is_err() {
+            warn!(running = self.shared.registry.bound().len(), "gave up waiting for processes to end");
+        }
+        self.shared.hands_over.cancel();
     }
 
     /// Leaves the ended executions that it remembers, with the output that is kept of them, to the next engine on the

@@ -70,6 +70,8 @@ pub(crate) struct Shared {
     pub(crate) shutdown: CancellationToken,
     /// Cuts every grace short.
     pub(crate) hurry: CancellationToken,
+    /// What ends from now on is for the next agent to see.
+    pub(crate) hands_over: CancellationToken,
     /// To be continued.
     pub(crate) handed_over: Mutex<Vec<HandedOver>>,
     /// Dropped last: its directories can be removed once all executions are.
@@ -144,6 +146,7 @@ impl Shared {
             tracker: TaskTracker::new(),
             shutdown: CancellationToken::new(),
             hurry: CancellationToken::new(),
+            hands_over: CancellationToken::new(),
             handed_over: Mutex::new(handed_over),
             cgroups,
         })

@@ -367,6 +367,7 @@ impl Supervisor {
             () = self.deadline(Duration::ZERO) => (ExitCause::DeadlineExceeded, self.grace()),
             () = self.record.cancel.cancelled() => (ExitCause::Cancelled, self.grace()),
             () = self.shared.shutdown.cancelled() => (ExitCause::Shutdown, self.grace()),
+            () = self.record.shutdown.cancelled() => (ExitCause::Shutdown, self.grace()),
         }
     }
 
@@ -431,6 +432,10 @@ impl Supervisor {
 
     /// Reports the end, and follows what was left running.
     async fn finish(mut self, mut main: Main, concluded: Concluded) {
+        if self.shared.hands_over.is_cancelled() {
+            // the keeper tells the next agent
+            return std::future::pending().await;
+        }
         let Concluded { ending, rests, inputs } = concluded;
         let lingers = ending.survivors > 0;
         let grace = self.grace();

@@ -65,6 +65,11 @@ impl Keeper {
         self.ask(&Request::Stopping);
     }
 
+    /// Says that this process ends so that the program on disk takes its place, and continues what it runs.
+    pub fn hands_over(&self) {
+        self.ask(&Request::HandsOver);
+    }
+
     /// Its process, if that can be told.
     pub(crate) fn pid(&self) -> Option<Pid> {
         socket_peercred(&*self.channel).ok().map(|peer| peer.pid)

@@ -17,11 +17,18 @@ use crate::grant::Allowance;
 use crate::observer::{MainProcess, ObserverStates};
 use crate::registry::{self, Record};
 use crate::spawn::working_directory::ReportFiles;
-use crate::state::checkpoint::Checkpoint;
+use crate::state::checkpoint::{self, Checkpoint};
 use crate::streams::{HeldFile, HeldFiles};
 
 /// Goes up with any change that an older or a newer engine would take for something else.
 const VERSION: u32 = 1;
+
+/// The versions of all that an agent must be able to read to take the place of one with this engine, as a text: they are the
+/// same, or it cannot.
+pub fn handover_formats() -> String {
+    let (keeper, checkpoint, ended) = (telexec_keeper::wire::VERSION, checkpoint::VERSION, format::VERSION);
+    format!("keeper {keeper}, checkpoint {checkpoint}, execution {VERSION}, ended execution {ended}")
+}
 
 /// What describes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

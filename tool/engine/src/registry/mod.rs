@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 use telexec_executor::{
-    Command, DuplicatePolicy, ExecutionId, ExecutorError, Exited, InvalidCommand, ListQuery, Program,
+    Command, DuplicatePolicy, ExecutionId, ExecutorError, Exited, InvalidCommand, ListQuery, OnDisconnect, Program,
 };
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,7 @@ use crate::Retention;
 use crate::lock::lock;
 use crate::output::spool::SpoolFile;
 use crate::output::transcript::{MakeRoom, Transcript};
+use crate::wait::when;
 
 /// A page of a list fits the 4 MiB that gRPC clients accept by default.
 const PAGE_BYTES: usize = 2 * 1024 * 1024;
@@ -51,6 +52,8 @@ pub(crate) struct Registry {
     /// How many executions of one identity may run or linger at once.
     max_per_identity: u32,
     entries: Mutex<Entries>,
+    /// One has ended, or was not started.
+    ended: Notify,
 }
 
 #[derive(Default)]
@@ -62,7 +65,7 @@ struct Entries {
 
 impl Registry {
     pub(crate) fn new(retention: Retention, max_per_identity: u32) -> Self {
-        Self { retention, max_per_identity, entries: Mutex::default() }
+        Self { retention, max_per_identity, entries: Mutex::default(), ended: Notify::new() }
     }
 
     /// Remembers what has ended under earlier engines, for as long as if it had ended here.
@@ -157,9 +160,11 @@ impl Registry {
             transcript: Arc::new(Transcript::new(may_be_kept.then(file), retained_for)),
             kill: CancellationToken::new(),
             cancel: CancellationToken::new(),
+            shutdown: CancellationToken::new(),
             bindings: Mutex::default(),
             bound: Notify::new(),
             waits_for_caller: !grace.is_zero(),
+            is_detached: command.on_disconnect() == OnDisconnect::Detach,
             is_internal: owner.is_internal,
             settled: CancellationToken::new(),
             state: Mutex::new(State::Starting),
@@ -200,6 +205,7 @@ impl Registry {
         self.entries().by_key.remove(&record.key());
         record.transcript.forget_checkpoint();
         record.settled.cancel();
+        self.ended.notify_waiters();
     }
 
     /// Its main process has ended.
@@ -209,6 +215,17 @@ impl Registry {
         if !lingers {
             self.entries().remember(record, Instant::now());
         }
+        self.ended.notify_waiters();
+    }
+
+    /// Those that end with this agent, even if another one takes its place.
+    pub(crate) fn bound(&self) -> Vec<Arc<Record>> {
+        self.entries().by_key.values().filter(|record| record.may_run() && !record.survives()).cloned().collect()
+    }
+
+    /// Returns when there are none of these.
+    pub(crate) async fn none_bound(&self) {
+        when(&self.ended, || self.bound().is_empty().then_some(())).await;
     }
 
     /// Its last process has ended.

@@ -55,6 +55,8 @@ pub(crate) struct Record {
     pub(crate) kill: CancellationToken,
     /// Cancelled when it is no longer wanted.
     pub(crate) cancel: CancellationToken,
+    /// Cancelled when it ends with its agent.
+    pub(crate) shutdown: CancellationToken,
     pub(super) bindings: Mutex<Bindings>,
     /// See [`Grant::is_internal`](crate::Grant::is_internal).
     pub(crate) is_internal: bool,
@@ -62,6 +64,8 @@ pub(crate) struct Record {
     pub(super) bound: Notify,
     /// It was started by a call that it is bound to, and waits for that after a lost connection.
     pub(crate) waits_for_caller: bool,
+    /// It is bound to no call.
+    pub(super) is_detached: bool,
     /// Cancelled once it has started, or could not.
     pub(super) settled: CancellationToken,
     pub(super) state: Mutex<State>,
@@ -134,6 +138,7 @@ impl Record {
             fingerprint: ended.fingerprint,
             transcript,
             waits_for_caller: false,
+            is_detached: true,
         };
         let this = Self::restored(restored, sequence);
         this.settled.cancel();
@@ -142,7 +147,7 @@ impl Record {
 
     /// One that was started under an earlier engine.
     pub(super) fn restored(
-        Restored { id, asked, labels, fingerprint, transcript, waits_for_caller }: Restored,
+        Restored { id, asked, labels, fingerprint, transcript, waits_for_caller, is_detached }: Restored,
         sequence: u64,
     ) -> Self {
         Self {
@@ -154,9 +159,11 @@ impl Record {
             transcript: Arc::new(transcript),
             kill: CancellationToken::new(),
             cancel: CancellationToken::new(),
+            shutdown: CancellationToken::new(),
             bindings: Mutex::default(),
             bound: Notify::new(),
             waits_for_caller,
+            is_detached,
             is_internal: false,
             settled: CancellationToken::new(),
             state: Mutex::new(State::Starting),
@@ -403,6 +410,12 @@ impl Record {
         matches!(&*lock(&self.state), State::Starting | State::Running(..))
     }
 
+    /// The next agent of the same keeper continues it.
+    pub(crate) fn survives(&self) -> bool {
+        let needs_no_call = self.is_detached || self.waits_for_caller || self.transcript.is_promoted();
+        needs_no_call && self.transcript.checkpoint().is_some()
+    }
+
     /// The processes that may still live.
     pub(crate) fn containment(&self) -> Option<Containment> {
         match &*lock(&self.state) {
@@ -515,6 +528,7 @@ pub(crate) struct Restored {
     pub(crate) fingerprint: Option<Fingerprint>,
     pub(crate) transcript: Transcript,
     pub(crate) waits_for_caller: bool,
+    pub(crate) is_detached: bool,
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use crate::lock::lock;
 use crate::process::keeper::HeldState;
 
 /// The content of another one is not understood.
-const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 1;
 const PAGE: u64 = 4096;
 /// Where the fields are.
 const VERSION_AT: u64 = 0;

@@ -7,6 +7,7 @@ pub(crate) mod disk;
 pub(crate) mod engine_file;
 pub(crate) mod journal;
 pub(crate) mod notes;
+pub(crate) mod serving;
 pub(crate) mod sessions;
 
 use std::io;

@@ -20,7 +20,7 @@ use crate::output::spool;
 use crate::registry::{self, Ended, KeptProgram};
 
 /// Goes up with any change that an older or a newer engine would take for something else.
-const VERSION: u32 = 2;
+pub(in crate::recovery) const VERSION: u32 = 2;
 
 /// The first line. What else an engine of another version has in it does not matter.
 #[derive(Serialize, Deserialize)]

@@ -1,0 +1,120 @@
+//! Upgrades: the program on disk takes the place of the agent that runs, by its keeper.
+
+use std::io;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use telexec_engine::{handover_formats, send_upgrade, serving_agents};
+
+use crate::Config;
+
+/// How often `telexecd upgrade` looks.
+const INTERVAL: Duration = Duration::from_millis(50);
+/// How long the next agent may take to serve.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why an agent does not hand over.
+#[derive(Debug, thiserror::Error)]
+pub enum UpgradeError {
+    /// The program that this one was started as cannot be run.
+    #[error("{program}: cannot be run")]
+    Run {
+        /// The program.
+        program: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// It would not continue what runs.
+    #[error("{program}: does not continue what this agent has started: it reads \"{theirs}\", and this agent writes \"{ours}\"")]
+    Formats {
+        /// The program.
+        program: String,
+        /// What it can read.
+        theirs: String,
+        /// What there is.
+        ours: String,
+    },
+    /// It would not start.
+    #[error("{program}: would not start: {reason}")]
+    Config {
+        /// The program.
+        program: String,
+        /// What it says.
+        reason: String,
+    },
+    /// There is no agent to be found.
+    #[error("state_dir is not set, and without it the agent is not found")]
+    NoStateDir,
+    /// The state directory cannot be read.
+    #[error("the state directory cannot be read")]
+    StateDir(#[source] io::Error),
+    /// None, or several.
+    #[error("{0} agents run with this state directory")]
+    Agents(usize),
+    /// It cannot be asked.
+    #[error("the agent, process {pid}, cannot be asked to hand over")]
+    Ask {
+        /// Its process.
+        pid: i32,
+        /// The cause.
+        source: io::Error,
+    },
+    /// It has not handed over.
+    #[error("process {0} is still the agent: its log says why, unless it has no keeper")]
+    Unchanged(i32),
+    /// Nothing serves.
+    #[error("no agent has taken the place of process {0}: see its log, and that of the keeper")]
+    Lost(i32),
+}
+
+/// Whether the program on disk can take the place of this one. Blocks.
+///
+/// # Errors
+/// It cannot, and why.
+pub fn check() -> Result<(), UpgradeError> {
+    let mut arguments = std::env::args_os();
+    let program = arguments.next().unwrap_or_default();
+    let name = program.to_string_lossy().into_owned();
+    let run = |command: &mut Command| -> Result<Output, UpgradeError> {
+        let command = command.env_remove(telexec_keeper::VARIABLE).stdin(Stdio::null());
+        command.output().map_err(|source| UpgradeError::Run { program: name.clone(), source })
+    };
+    let ours = handover_formats();
+    let theirs = run(Command::new(&program).arg("formats"))?;
+    let theirs = String::from_utf8_lossy(&theirs.stdout).trim().to_owned();
+    if theirs != ours {
+        return Err(UpgradeError::Formats { program: name, theirs, ours });
+    }
+    let checked = run(Command::new(&program).args(arguments).arg("--check-config"))?;
+    let reason = String::from_utf8_lossy(&checked.stderr);
+    match checked.status.success() {
+        true => Ok(()),
+        false => Err(UpgradeError::Config { program: name, reason: reason.trim().to_owned() }),
+    }
+}
+
+/// Asks the agent of this configuration to hand over to the program on disk, and waits until that serves. Returns its process.
+/// Blocks.
+///
+/// # Errors
+/// There is no such agent, or it does not hand over.
+pub fn upgrade(config: &Config) -> Result<i32, UpgradeError> {
+    let state_dir = config.state_dir.as_deref().ok_or(UpgradeError::NoStateDir)?;
+    let agents = |state_dir: &Path| serving_agents(state_dir).map_err(UpgradeError::StateDir);
+    let found = agents(state_dir)?;
+    let [agent] = &found[..] else { return Err(UpgradeError::Agents(found.len())) };
+    let pid = agent.pid();
+    send_upgrade(agent).map_err(|source| UpgradeError::Ask { pid, source })?;
+    let patience = config.shutdown_grace.saturating_add(config.kill_grace.min(config.max_kill_grace));
+    let until = Instant::now() + patience.saturating_add(START_TIMEOUT);
+    loop {
+        let now = agents(state_dir)?;
+        match now.iter().find(|other| other.pid() != pid) {
+            Some(next) if !now.iter().any(|other| other.pid() == pid) => return Ok(next.pid()),
+            _ if Instant::now() < until => std::thread::sleep(INTERVAL),
+            _ if now.is_empty() => return Err(UpgradeError::Lost(pid)),
+            _ => return Err(UpgradeError::Unchanged(pid)),
+        }
+    }
+}

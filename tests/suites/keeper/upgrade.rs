@@ -1,0 +1,138 @@
+//! `telexecd upgrade`: the program on disk takes the place of the agent.
+
+use std::process::Output;
+use std::time::Duration;
+
+use telexec_executor::{Command, Executor, ExitCause, OnDisconnect};
+use telexec_tests::{Agent, MARK, collect, marker, processes_with, run, telexecd, until, until_output, within};
+
+use super::serving;
+
+struct Scene {
+    agent: Agent,
+    directory: tempfile::TempDir,
+}
+
+impl Scene {
+    fn start(kept: bool) -> Self {
+        let builder = Agent::builder().config("shutdown_grace = \"2s\"");
+        let agent = if kept { builder.kept().start() } else { builder.start() };
+        Self { agent, directory: tempfile::tempdir().unwrap() }
+    }
+
+    async fn upgrade(&self) -> Output {
+        let mut command = telexecd();
+        let [config, state_dir] = ["telexecd.toml", "state"].map(|name| self.agent.directory().join(name));
+        command.arg("--config").arg(config).arg("--state-dir").arg(state_dir).arg("upgrade");
+        within(tokio::process::Command::from(command).output()).await.unwrap()
+    }
+
+    /// Shell text that waits until [`go_on`](Self::go_on).
+    fn wait(&self) -> String {
+        format!("until [ -e {} ]; do sleep 0.01; done", self.directory.path().join("go").display())
+    }
+
+    fn go_on(&self) {
+        std::fs::write(self.directory.path().join("go"), "").unwrap();
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_need_not_end_with_its_call_goes_on_under_the_next_agent() {
+    let scene = Scene::start(true);
+    let before = serving(&scene.agent).unwrap();
+    let executor = scene.agent.connect().await.executor().resuming(telexec_client::Resume::default());
+    let text = format!("echo first; {}; echo last; exit 3", scene.wait());
+    let mut attached = within(executor.execute(Command::shell(&text).build().unwrap())).await.unwrap();
+    until_output(&mut attached, "first\n").await;
+    let detached = Command::shell(&text).on_disconnect(OnDisconnect::Detach).build().unwrap();
+    let id = within(executor.execute(detached)).await.unwrap().id().clone();
+    let ended = Command::shell("echo ended; exit 4").on_disconnect(OnDisconnect::Detach).build().unwrap();
+    let ended = collect(within(executor.execute(ended)).await.unwrap()).await.unwrap();
+    // there is something to wait for
+    let direct = scene.agent.executor().await;
+    let bound = within(direct.execute(Command::shell("sleep 0.5; exit 5").build().unwrap())).await.unwrap();
+    let bound = tokio::spawn(collect(bound));
+    let output = scene.upgrade().await;
+    assert!(output.status.success(), "{}{}", said(&output), scene.agent.log());
+    let now = serving(&scene.agent).unwrap();
+    assert!(now != before && said(&output).contains(&format!("process {now} serves")), "{}", said(&output));
+    // it had its time
+    assert_eq!(bound.await.unwrap().unwrap().exited.cause, ExitCause::Exited(5));
+    scene.go_on();
+    until_output(&mut attached, "last\n").await;
+    let direct = scene.agent.executor().await;
+    let from = |position| telexec_executor::Attach::position(position);
+    let detached = collect(within(direct.attach(&id, from(0))).await.unwrap()).await.unwrap();
+    assert_eq!((detached.text(), detached.exited.cause), ("first\nlast\n", ExitCause::Exited(3)));
+    let again = collect(within(direct.attach(&ended.started.id, from(0))).await.unwrap()).await.unwrap();
+    assert_eq!((again.text(), &again.exited), ("ended\n", &ended.exited));
+    assert!(scene.agent.log().contains("the agent has handed over"), "{}", scene.agent.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_bound_to_a_call_is_ended_when_its_time_is_over() {
+    let scene = Scene::start(true);
+    let mark = marker();
+    let executor = scene.agent.executor().await;
+    let command = Command::shell("echo; setsid sleep 300 & sleep 300").env(MARK, &mark).build().unwrap();
+    let bound = within(executor.execute(command)).await.unwrap();
+    let bound = tokio::spawn(collect(bound));
+    let output = scene.upgrade().await;
+    assert!(output.status.success(), "{}{}", said(&output), scene.agent.log());
+    assert_eq!(bound.await.unwrap().unwrap().exited.cause, ExitCause::Shutdown);
+    until("nothing is left", async || processes_with(&mark).is_empty()).await;
+}
+
+/// A call that is made meanwhile may have to wait, no longer than a client does that connects again.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_are_served_meanwhile() {
+    let scene = Scene::start(true);
+    let executor = scene.agent.connect().await.executor().resuming(telexec_client::Resume::default());
+    let calls = async {
+        loop {
+            let outcome = run(&executor, Command::argv(["echo", "hi"]).on_disconnect(OnDisconnect::Detach)).await;
+            // one that was on its way when the agent went is not repeated by itself
+            if let Ok(outcome) = outcome {
+                assert_eq!(outcome.text(), "hi\n");
+            }
+        }
+    };
+    let upgrades = async {
+        for _ in 0..3 {
+            let output = scene.upgrade().await;
+            assert!(output.status.success(), "{}{}", said(&output), scene.agent.log());
+        }
+    };
+    tokio::select! {
+        () = upgrades => {}
+        never = calls => never,
+    }
+    tokio::time::timeout(Duration::from_secs(20), run(&executor, Command::argv(["true"]))).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_would_not_serve_is_refused_before() {
+    let scene = Scene::start(true);
+    let before = serving(&scene.agent).unwrap();
+    let config = scene.agent.directory().join("telexecd.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text + "\nmax_connections = 0\n").unwrap();
+    scene.agent.signal(rustix::process::Signal::USR2);
+    until("it has refused", async || scene.agent.log().contains("cannot hand over to the program on disk")).await;
+    assert!(scene.agent.log().contains("max_connections"), "{}", scene.agent.log());
+    assert_eq!(serving(&scene.agent), Some(before));
+    assert_eq!(run(&scene.agent.executor().await, Command::argv(["echo", "hi"])).await.unwrap().text(), "hi\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_without_a_keeper_goes_on() {
+    let scene = Scene::start(false);
+    scene.agent.signal(rustix::process::Signal::USR2);
+    until("it has refused", async || scene.agent.log().contains("there is no keeper")).await;
+    assert_eq!(run(&scene.agent.executor().await, Command::argv(["echo", "hi"])).await.unwrap().text(), "hi\n");
+}
