@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal as Number, getrlimit, set_dumpable_behavior, setrlimit};
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, Signal as Number, getrlimit, set_dumpable_behavior, setrlimit,
+};
 use telexec_engine::Keeper;
 use telexec_executor::text::error_chain;
 use telexec_server::args::Args;

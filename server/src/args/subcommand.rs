@@ -51,15 +51,15 @@ telexecd health --timeout 2s unix:///run/telexec/agent.sock"
         timeout: humantime::Duration,
     },
     /// Have the agent on this machine hand over to the program on disk, without ending its executions
-    ///
-    /// For agents with a keeper. What need not end with its call runs on: detached commands, those that went to the
-    /// background, and those with a disconnect grace, as `telexec exec` has, whose clients reconnect. What is bound to a
-    /// call gets the `shutdown_grace` to end by itself, while calls are served as usual.
-    #[command(after_help = "Use the same --config or environment as the agent, since it is found by its state directory. If the \
+    #[command(
+        after_help = "For agents with a keeper. Detached commands, those in the background, and those of clients that \
+reconnect run on. What is bound to a call gets the shutdown_grace to end by itself, while calls are served as usual.\n\n\
+Use the same --config or environment as the agent, since it is found by its state directory. If the \
 program on disk cannot continue what runs, or its configuration is not valid, the agent goes on as it is.\n\n\
 Exit codes: 0 the program on disk serves, 1 it does not, 2 invalid command line, 78 invalid configuration.\n\n\
 Example:\n  \
-telexecd --config /etc/telexec/telexecd.toml upgrade")]
+telexecd --config /etc/telexec/telexecd.toml upgrade"
+    )]
     Upgrade,
     /// Print the versions of what an agent leaves to the next one
     #[command(hide = true)]

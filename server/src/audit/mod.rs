@@ -34,8 +34,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use telexec_engine::{ContinuedExecution, ExecutionObserver};
 use telexec_engine::Workers;
+use telexec_engine::{ContinuedExecution, ExecutionObserver};
 use telexec_executor::{Command, ExecutionId, ExecutorError, Signal};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};

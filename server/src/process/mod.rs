@@ -2,6 +2,6 @@
 //! whose duties these are then.
 
 pub mod keeper;
-pub mod upgrade;
 pub mod machine;
 pub mod orphans;
+pub mod upgrade;

@@ -26,7 +26,9 @@ pub enum UpgradeError {
         source: io::Error,
     },
     /// It would not continue what runs.
-    #[error("{program}: does not continue what this agent has started: it reads \"{theirs}\", and this agent writes \"{ours}\"")]
+    #[error(
+        "{program}: does not continue what this agent has started: it reads \"{theirs}\", and this agent writes \"{ours}\""
+    )]
     Formats {
         /// The program.
         program: String,
@@ -52,6 +54,9 @@ pub enum UpgradeError {
     /// None, or several.
     #[error("{0} agents run with this state directory")]
     Agents(usize),
+    /// Nothing would take its place.
+    #[error("the agent, process {0}, has no keeper (keeper = \"on\"): restart it instead")]
+    NoKeeper(i32),
     /// It cannot be asked.
     #[error("the agent, process {pid}, cannot be asked to hand over")]
     Ask {
@@ -61,7 +66,7 @@ pub enum UpgradeError {
         source: io::Error,
     },
     /// It has not handed over.
-    #[error("process {0} is still the agent: its log says why, unless it has no keeper")]
+    #[error("process {0} is still the agent: its log says why")]
     Unchanged(i32),
     /// Nothing serves.
     #[error("no agent has taken the place of process {0}: see its log, and that of the keeper")]
@@ -105,6 +110,9 @@ pub fn upgrade(config: &Config) -> Result<i32, UpgradeError> {
     let found = agents(state_dir)?;
     let [agent] = &found[..] else { return Err(UpgradeError::Agents(found.len())) };
     let pid = agent.pid();
+    if !agent.has_keeper() {
+        return Err(UpgradeError::NoKeeper(pid));
+    }
     send_upgrade(agent).map_err(|source| UpgradeError::Ask { pid, source })?;
     let patience = config.shutdown_grace.saturating_add(config.kill_grace.min(config.max_kill_grace));
     let until = Instant::now() + patience.saturating_add(START_TIMEOUT);

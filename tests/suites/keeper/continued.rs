@@ -142,7 +142,8 @@ impl Killed {
 
     /// In pieces to both streams.
     async fn numbers_are_exact(&self) {
-        let text = "echo; for i in $(seq 60); do seq ${i}000 ${i}799; seq ${i}000 ${i}899 >&2; sleep 0.02; done; exit 7";
+        let text =
+            "echo; for i in $(seq 60); do seq ${i}000 ${i}799; seq ${i}000 ${i}899 >&2; sleep 0.02; done; exit 7";
         let (stdout, stderr, code) = self.all(&["exec", "--reconnect", "60s", self.uri(), "-c", text]).await;
         let numbers =
             |last| (1..=60).flat_map(move |i| (0..=last).map(move |n| format!("{i}{n:03}\n"))).collect::<String>();
@@ -194,8 +195,7 @@ impl Killed {
     /// Nothing is to be seen of it until its end; and one that nobody follows, whose output goes to disk.
     async fn detached_ones_are_found_again(&self) {
         let (_, _, silent) = self.start(&["exec", "-d", self.uri(), "-c", "sleep 3; exit 4"], Stdio::null()).await;
-        let (_, _, long) =
-            self.start(&["exec", "-d", self.uri(), "-c", "seq 3000000; exit 6"], Stdio::null()).await;
+        let (_, _, long) = self.start(&["exec", "-d", self.uri(), "-c", "seq 3000000; exit 6"], Stdio::null()).await;
         let (read, stderr, code) = self.attached(silent.trim()).await;
         assert_eq!((read.len(), code), (0, Some(4)), "{stderr}");
         let (read, stderr, code) = self.attached(long.trim()).await;

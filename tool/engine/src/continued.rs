@@ -47,10 +47,7 @@ impl LocalExecutor {
     /// ended. For the beginning, before anything is started or asked for; does nothing when it is called again.
     ///
     /// What is bound to its caller waits for that as after a lost connection.
-    pub fn continue_executions(
-        &self,
-        observers: impl Fn(&ContinuedExecution) -> Vec<Box<dyn ExecutionObserver>>,
-    ) {
+    pub fn continue_executions(&self, observers: impl Fn(&ContinuedExecution) -> Vec<Box<dyn ExecutionObserver>>) {
         let all = std::mem::take(&mut *lock(&self.shared.handed_over));
         let mut running = 0;
         for one in all {

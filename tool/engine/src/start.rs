@@ -22,9 +22,9 @@ use crate::registry::Record;
 use crate::shared::Shared;
 use crate::spawn::Child;
 use crate::spawn::working_directory::Report;
+use crate::state::checkpoint::Checkpoint;
 use crate::state::disk::DISK_TIMEOUT;
 use crate::state::journal::{self, Note};
-use crate::state::checkpoint::Checkpoint;
 use crate::streams::{CommandEnds, HeldFiles};
 use crate::wait::{RETRY_DELAY, until};
 
@@ -134,12 +134,7 @@ impl Starter<'_> {
     }
 
     /// Waits for its turn and for its process, no longer than the call lasts.
-    async fn spawn(
-        &self,
-        command: Command,
-        ends: CommandEnds,
-        to_save: Option<ToSave>,
-    ) -> Result<Spawned, NotStarted> {
+    async fn spawn(&self, command: Command, ends: CommandEnds, to_save: Option<ToSave>) -> Result<Spawned, NotStarted> {
         let given_up = self.given_up();
         tokio::pin!(given_up);
         // before its turn: where the state directory does not answer, this takes a while
@@ -284,7 +279,8 @@ impl Shared {
         if let Some(ToSave { checkpoint, unfinished, held, survives }) = to_save {
             let (leaf, report) = (leaf.as_ref().map(Leaf::record), report.as_ref().map(Report::files));
             // its number is not known yet
-            let main = MainProcess { pid: 0, start_time, user: user.clone(), working_directory: working_directory.clone() };
+            let main =
+                MainProcess { pid: 0, start_time, user: user.clone(), working_directory: working_directory.clone() };
             let start = Start::new(name.key.to_string(), &main, started, leaf, report);
             unfinished.save(start, &checkpoint).map_err(prepare)?;
             if let OwnChild::Kept(own) = &own {

@@ -111,7 +111,7 @@ impl Pump<'_> {
             if !self.wait_readable(&source, &mut tail).await {
                 return Some(source);
             }
-            let chunk = match source.read(is_wanted, self.most(stream)) {
+            let chunk = match source.read(is_wanted.then(|| self.left(stream))) {
                 Ok(chunk) if chunk.is_empty() => {
                     self.totals.lock(stream).incomplete = false;
                     return None;
@@ -130,11 +130,12 @@ impl Pump<'_> {
         }
     }
 
-    /// As much is read at once at most.
-    fn most(&self, stream: OutputStream) -> usize {
-        let left = self.max_output_bytes.saturating_sub(self.totals.of(stream).bytes);
-        // what is over the limit is read too, and not kept
-        if left == 0 { usize::MAX } else { usize::try_from(left).unwrap_or(usize::MAX) }
+    /// How much the limit leaves of a stream.
+    fn left(&self, stream: OutputStream) -> usize {
+        match self.max_output_bytes {
+            0 => usize::MAX,
+            most => usize::try_from(most.saturating_sub(self.totals.of(stream).bytes)).unwrap_or(usize::MAX),
+        }
     }
 
     fn is_over(&self, stream: OutputStream) -> bool {

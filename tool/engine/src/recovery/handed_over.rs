@@ -52,7 +52,8 @@ pub(crate) fn read(left: Vec<Left>, kept: &Arc<Kept>) -> Vec<HandedOver> {
 impl HandedOver {
     fn read(Left { main, state, mut files }: Left, kept: &Arc<Kept>) -> io::Result<Self> {
         let main = main.map(|(pid, child)| (pid, KeptHandle::of(kept, child)));
-        let checkpoint = Checkpoint::open(files.remove(&0).ok_or_else(|| io::Error::other("it has no checkpoint"))?, state)?;
+        let checkpoint =
+            Checkpoint::open(files.remove(&0).ok_or_else(|| io::Error::other("it has no checkpoint"))?, state)?;
         let unfinished = Unfinished::read(&checkpoint)?;
         unfinished.check()?;
         let ended = checkpoint.ended()?.map(|ended| format::decode(&ended)).transpose()?;
@@ -94,7 +95,10 @@ pub(crate) fn save_places(checkpoint: &Checkpoint, places: &[Location]) {
 /// What of these goes on, and is not to be ended.
 pub(crate) fn continued(all: &[HandedOver]) -> Continued {
     let starts = || all.iter().filter(|one| one.ended.is_none()).filter_map(|one| one.unfinished.start().ok());
-    Continued { keys: starts().map(|start| start.key.clone()).collect(), cgroups: starts().filter_map(|start| start.cgroup()).collect() }
+    Continued {
+        keys: starts().map(|start| start.key.clone()).collect(),
+        cgroups: starts().filter_map(|start| start.cgroup()).collect(),
+    }
 }
 
 /// The cgroups of these.

@@ -18,6 +18,14 @@ impl ServingAgent {
     pub fn pid(&self) -> i32 {
         self.0.pid
     }
+
+    /// Whether a keeper has started it: otherwise no other agent takes its place.
+    pub fn has_keeper(&self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0.pid)).unwrap_or_default();
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap_or_default();
+        let name = fs::read_to_string(format!("/proc/{}/comm", parent.trim())).unwrap_or_default();
+        name.trim_end() == "telexec-keeper"
+    }
 }
 
 /// The agents that run with this state directory.

@@ -79,20 +79,20 @@ impl Source {
         }
     }
 
-    /// Reads what is available and no more than `most` bytes, into a buffer of about that size; empty: the end. What is not
-    /// `wanted` is not kept for the next agent either.
-    pub(crate) fn read(&mut self, wanted: bool, most: usize) -> io::Result<Bytes> {
+    /// Reads what is available, into a buffer of about that size; empty: the end. What is `wanted` is kept for the next agent,
+    /// if there is to be one, up to that many bytes.
+    pub(crate) fn read(&mut self, wanted: Option<usize>) -> io::Result<Bytes> {
         let ready = match self {
             // asking takes the pipe's lock from its writers
             Self::Pipe(Pipe { gushes: true, .. }) => CHUNK_BYTES,
             _ => usize::try_from(self.ready()).unwrap_or(0),
         };
         match self {
-            Self::Pipe(pipe) => pipe.read(ready, wanted, most),
-            Self::Terminal(terminal, relay) => match relay.as_ref().filter(|_| wanted) {
-                Some(relay) => terminal.try_relay(relay, most.min(TERMINAL_BYTES)),
+            Self::Pipe(pipe) => pipe.read(ready, wanted),
+            Self::Terminal(terminal, relay) => match relay.as_ref().zip(wanted) {
+                Some((relay, wanted)) => terminal.try_relay(relay, wanted.min(TERMINAL_BYTES)),
                 None => {
-                    let mut chunk = Vec::with_capacity(most.min(TERMINAL_BYTES));
+                    let mut chunk = Vec::with_capacity(TERMINAL_BYTES);
                     terminal.try_read(&mut chunk)?;
                     // it is usually a few characters
                     Ok(Bytes::copy_from_slice(&chunk))
@@ -103,15 +103,16 @@ impl Source {
 }
 
 impl Pipe {
-    fn read(&mut self, ready: usize, wanted: bool, most: usize) -> io::Result<Bytes> {
+    fn read(&mut self, ready: usize, wanted: Option<usize>) -> io::Result<Bytes> {
         if ready >= BUSY_BYTES && !self.enlarged {
             // best effort: the pipes of a user are limited together
             let _ = fcntl_setpipe_size(self.file.get_ref(), BUSY_PIPE_BYTES);
             self.enlarged = true;
         }
-        let most = ready.clamp(64, CHUNK_BYTES).min(most);
-        let chunk = match self.kept.as_ref().filter(|_| wanted) {
-            Some((checkpoint, stream)) => {
+        let most = ready.clamp(64, CHUNK_BYTES);
+        let chunk = match self.kept.as_ref().zip(wanted) {
+            Some(((checkpoint, stream), wanted)) => {
+                let most = most.min(wanted);
                 self.file.try_io(Interest::READABLE, |file| checkpoint.take(*stream, file.as_fd(), most))?
             }
             None => {
@@ -131,7 +132,7 @@ impl Pipe {
 /// Reads and discards what survivors still write, so that writing does not end them; returns when none holds the pipe.
 pub(crate) async fn discard(mut source: Source) {
     while source.readable().await.is_ok() {
-        match source.read(false, CHUNK_BYTES) {
+        match source.read(None) {
             Ok(chunk) if chunk.is_empty() => return,
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
             // a flood that is not read need not cost a processor

@@ -102,7 +102,8 @@ fn files_are_private_and_those_of_the_dead_are_removed() {
     let dead = state.path().join(format!("{DIRECTORY_PREFIX}dead"));
     fs::create_dir(&dead).unwrap();
     fs::write(dead.join("0.output"), "x").unwrap();
-    let (other, inherited) = handover::open(Disk::new().unwrap(), Some(state.path()), SpoolLimits::default(), &mut []).unwrap();
+    let (other, inherited) =
+        handover::open(Disk::new().unwrap(), Some(state.path()), SpoolLimits::default(), &mut []).unwrap();
     assert!(inherited.is_empty());
     assert!(!dead.exists() && file.data.exists());
     assert_eq!(fs::metadata(state.path().join(LOCK)).unwrap().permissions().mode() & 0o777, 0o600);

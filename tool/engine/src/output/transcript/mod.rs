@@ -108,8 +108,7 @@ impl Transcript {
             state.spool = file.map(|file| Spooled::restored(file, start));
             state.cost = saved.chunks.iter().map(|chunk| chunk.data.len() + CHUNK_COST).sum();
             state.window = saved.chunks.into();
-            (state.end, state.read, state.dropped, state.promoted) =
-                (saved.end, start, saved.dropped, saved.promoted);
+            (state.end, state.read, state.dropped, state.promoted) = (saved.end, start, saved.dropped, saved.promoted);
             (state.complete, state.sealed) = (exited.is_some(), exited.is_some());
             if retained_for.is_none() || state.promoted.is_some() {
                 (state.owner, state.retains) = (Owner::Gone, false);

@@ -203,7 +203,8 @@ fn remove(directory: &Path, note: Note) {
 #[tokio::test]
 async fn a_note_is_not_removed_with_an_earlier_one_and_comes_back_with_its_directory() {
     let state = tempfile::tempdir().unwrap();
-    let (spool, _) = handover::open(Disk::new().unwrap(), Some(state.path()), crate::SpoolLimits::default(), &mut []).unwrap();
+    let (spool, _) =
+        handover::open(Disk::new().unwrap(), Some(state.path()), crate::SpoolLimits::default(), &mut []).unwrap();
     let keys = Keys::new();
     let (key, directory) = (keys.next(), spool.directory().path().to_owned());
     let journal = Arc::new(Journal::begin(Arc::clone(spool.directory()), keys.engine(), &[]));
