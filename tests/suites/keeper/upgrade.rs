@@ -51,8 +51,13 @@ async fn what_need_not_end_with_its_call_goes_on_under_the_next_agent() {
     until_output(&mut attached, "first\n").await;
     let detached = Command::shell(&text).on_disconnect(OnDisconnect::Detach).build().unwrap();
     let id = within(executor.execute(detached)).await.unwrap().id().clone();
-    let ended = Command::shell("echo ended; exit 4").on_disconnect(OnDisconnect::Detach).build().unwrap();
+    // which is more than memory keeps
+    let ended = Command::shell("seq 100000; exit 4").on_disconnect(OnDisconnect::Detach).build().unwrap();
     let ended = collect(within(executor.execute(ended)).await.unwrap()).await.unwrap();
+    let long = Command::shell(format!("seq 100000; {}; seq 100000", scene.wait())).on_disconnect(OnDisconnect::Detach);
+    let long = within(executor.execute(long.build().unwrap())).await.unwrap().id().clone();
+    let half = ended.stdout.len() as u64;
+    until("half of it is there", async || executor.get(&long).await.unwrap().position == half).await;
     // there is something to wait for
     let direct = scene.agent.executor().await;
     let bound = within(direct.execute(Command::shell("sleep 0.5; exit 5").build().unwrap())).await.unwrap();
@@ -70,7 +75,9 @@ async fn what_need_not_end_with_its_call_goes_on_under_the_next_agent() {
     let detached = collect(within(direct.attach(&id, from(0))).await.unwrap()).await.unwrap();
     assert_eq!((detached.text(), detached.exited.cause), ("first\nlast\n", ExitCause::Exited(3)));
     let again = collect(within(direct.attach(&ended.started.id, from(0))).await.unwrap()).await.unwrap();
-    assert_eq!((again.text(), &again.exited), ("ended\n", &ended.exited));
+    assert_eq!((again.text(), &again.exited), (ended.text(), &ended.exited));
+    let long = collect(within(direct.attach(&long, from(0))).await.unwrap()).await.unwrap();
+    assert_eq!((long.text(), long.exited.cause), (&*ended.text().repeat(2), ExitCause::Exited(0)));
     assert!(scene.agent.log().contains("the agent has handed over"), "{}", scene.agent.log());
 }
 

@@ -96,7 +96,7 @@ impl Shared {
         disk.run_blocking(START_TIMEOUT, move || match state_dir {
             Some(state_dir) => leftovers::end_in(&own_directory(&state_dir)?, &continued),
             None => {
-                leftovers::end_in_temporary();
+                leftovers::end_in_temporary(&continued);
                 Ok(())
             }
         })??;
@@ -174,15 +174,18 @@ impl Shared {
     /// Leaves the ended executions to the next engine, or removes all files. Blocks on the file system.
     pub(crate) fn leave(&self) {
         let directory = self.spool.directory();
+        let hands_over = self.hands_over.is_cancelled();
         let left = match directory.is_temporary() {
             true => Vec::new(),
-            false => self.registry.to_leave(),
+            // the keeper has the others
+            false => self.registry.to_leave(|record| !hands_over || record.transcript.checkpoint().is_none()),
         };
         let write = || {
             directory.recreate()?;
             handover::write(directory.path(), &left)
         };
-        match (!left.is_empty()).then(write) {
+        // the output of what runs is there too
+        match (hands_over || !left.is_empty()).then(write) {
             Some(Ok(())) => directory.leave(),
             Some(Err(error)) => {
                 warn!(%error, "the next agent will not know the executions that have ended");

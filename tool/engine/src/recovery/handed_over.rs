@@ -94,10 +94,13 @@ pub(crate) fn save_places(checkpoint: &Checkpoint, places: &[Location]) {
 
 /// What of these goes on, and is not to be ended.
 pub(crate) fn continued(all: &[HandedOver]) -> Continued {
-    let starts = || all.iter().filter(|one| one.ended.is_none()).filter_map(|one| one.unfinished.start().ok());
+    // also what they have left running on purpose
+    let goes_on = |one: &&HandedOver| one.ended.as_ref().is_none_or(|ended| ended.exited.surviving_processes > 0);
+    let starts = || all.iter().filter(goes_on).filter_map(|one| one.unfinished.start().ok());
     Continued {
         keys: starts().map(|start| start.key.clone()).collect(),
         cgroups: starts().filter_map(|start| start.cgroup()).collect(),
+        directories: all.iter().flat_map(|one| &one.places).flatten().map(Location::directory).collect(),
     }
 }
 

@@ -102,10 +102,11 @@ impl Registry {
         Some(record)
     }
 
-    /// What the next engine is to know, in the order of the ends.
-    pub(crate) fn to_leave(&self) -> Vec<Ended> {
+    /// What the next engine is to know of these, in the order of the ends.
+    pub(crate) fn to_leave(&self, of: impl Fn(&Record) -> bool) -> Vec<Ended> {
         let entries = self.entries();
-        let mut left: Vec<_> = entries.by_key.values().filter_map(|record| record.to_leave()).collect();
+        let records = entries.by_key.values().filter(|record| of(record));
+        let mut left: Vec<_> = records.filter_map(|record| record.to_leave()).collect();
         left.sort_by_key(|ended| ended.exited.end_time);
         left
     }

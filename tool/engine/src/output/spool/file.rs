@@ -40,6 +40,11 @@ pub(crate) struct Location {
 }
 
 impl Location {
+    /// That of the engine.
+    pub(crate) fn directory(&self) -> PathBuf {
+        self.directory.clone()
+    }
+
     /// What is there; `None`: nothing.
     fn stored(&self) -> Option<Stored> {
         let [data, index] = paths(&self.directory, self.name);
@@ -184,6 +189,9 @@ impl SpoolFile {
     fn try_append(&self, chunks: &[Output], written: &mut Written) -> Result<(), Stopped> {
         let [data, index] = self.open(written).map_err(Stopped::Disk)?;
         for chunk in chunks {
+            if chunk.position != written.data {
+                return Err(Stopped::Disk(io::Error::other("what comes next is of another position")));
+            }
             let is_new = written.stream != Some(chunk.stream);
             let entry = if is_new { ENTRY_BYTES as u64 } else { 0 };
             let room = self.spool.limits.execution.saturating_sub(written.size() + entry);

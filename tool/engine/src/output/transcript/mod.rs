@@ -20,7 +20,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 pub(crate) use self::reader::Reader;
-use self::state::{CHUNK_COST, KEPT_BYTES_AT_END, Owner, SMALL_WINDOW, Spooled, State, ToKeep, WINDOW, after, end_of};
+use self::state::{
+    CHUNK_COST, KEPT_BYTES_AT_END, Owner, SMALL_WINDOW, Spooled, State, ToKeep, WINDOW, after, cut, end_of,
+};
 use super::in_memory::{HeldBytes, WAITING};
 use super::printed::{Chunk, Printed};
 use super::spool::{Location, SpoolFile, Stopped};
@@ -106,8 +108,10 @@ impl Transcript {
             let start = saved.chunks.first().map_or(saved.end, |chunk| chunk.position);
             state.is_kept = file.is_some();
             state.spool = file.map(|file| Spooled::restored(file, start));
-            state.cost = saved.chunks.iter().map(|chunk| chunk.data.len() + CHUNK_COST).sum();
-            state.window = saved.chunks.into();
+            // what is offered to the spool begins with a chunk
+            let seen = state.spool.as_ref().map_or(0, |spool| spool.seen);
+            state.window = saved.chunks.into_iter().flat_map(|chunk| cut(chunk, seen)).collect();
+            state.cost = state.window.iter().map(|chunk| chunk.data.len() + CHUNK_COST).sum();
             (state.end, state.read, state.dropped, state.promoted) = (saved.end, start, saved.dropped, saved.promoted);
             (state.complete, state.sealed) = (exited.is_some(), exited.is_some());
             if retained_for.is_none() || state.promoted.is_some() {

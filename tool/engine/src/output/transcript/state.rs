@@ -222,7 +222,11 @@ impl State {
             bytes += chunk.data.len();
             fits
         };
-        let chunks = self.window.iter().skip(from).take_while(fits).cloned().collect();
+        let chunks: Vec<_> = self.window.iter().skip(from).take_while(fits).cloned().collect();
+        // what was offered ends with a chunk
+        if chunks.is_empty() {
+            return Some(ToKeep::Skip(self.end));
+        }
         Some(ToKeep::Write(Arc::clone(&spool.file), chunks))
     }
 
@@ -261,6 +265,17 @@ pub(super) fn after_position(chunk: &Output, position: u64) -> Option<Output> {
     let before = usize::try_from(position.checked_sub(chunk.position)?).ok()?;
     let data = (before < chunk.data.len()).then(|| chunk.data.slice(before..))?;
     Some(Output { stream: chunk.stream, data, position })
+}
+
+/// A chunk, cut in two at a position that is in it.
+pub(super) fn cut(chunk: Output, position: u64) -> impl Iterator<Item = Output> {
+    let rest = (position > chunk.position).then(|| after_position(&chunk, position)).flatten();
+    let length = usize::try_from(position.saturating_sub(chunk.position)).unwrap_or(usize::MAX);
+    let first = match &rest {
+        Some(_) => Output { data: chunk.data.slice(..length), ..chunk },
+        None => chunk,
+    };
+    [Some(first), rest].into_iter().flatten()
 }
 
 /// What of a chunk is at and after a position anywhere.

@@ -45,6 +45,8 @@ pub(crate) struct Continued {
     /// What their processes carry in their environment.
     pub(crate) keys: BTreeSet<String>,
     pub(crate) cgroups: BTreeSet<PathBuf>,
+    /// Those of these engines in which their output is.
+    pub(crate) directories: BTreeSet<PathBuf>,
 }
 
 /// Ends what dead engines on this state directory have left running, and removes their temporary files; their
@@ -60,8 +62,9 @@ pub(crate) fn end_in(state_dir: &Path, continued: &Continued) -> io::Result<()> 
     Ok(())
 }
 
-/// The same for dead engines whose state directories were temporary, which are removed. Blocks.
-pub(crate) fn end_in_temporary() {
+/// The same for dead engines whose state directories were temporary, which are removed unless there is output in them that is
+/// still needed. Blocks.
+pub(crate) fn end_in_temporary(continued: &Continued) {
     let own = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         // anyone can make such a directory there
@@ -76,8 +79,8 @@ pub(crate) fn end_in_temporary() {
         // one that is being made is locked, or has no lock yet
         let Ok(_all) = try_lock_all(&state_dir) else { continue };
         let Ok(dead) = abandoned(&state_dir) else { continue };
-        dead.iter().for_each(|directory| end_of(&state_dir, directory, &Continued::default()));
-        if !dead.is_empty() {
+        dead.iter().for_each(|directory| end_of(&state_dir, directory, continued));
+        if !dead.is_empty() && !dead.iter().any(|directory| continued.directories.contains(directory)) {
             let _ = fs::remove_dir_all(&state_dir);
         }
     }

@@ -16,7 +16,7 @@ use crate::state::engine_file::{EngineProcess, present};
 use crate::state::journal::{Journal, Note};
 
 /// Nothing goes on.
-static NONE: Continued = Continued { keys: BTreeSet::new(), cgroups: BTreeSet::new() };
+static NONE: Continued = Continued { keys: BTreeSet::new(), cgroups: BTreeSet::new(), directories: BTreeSet::new() };
 
 /// An engine that is not known.
 fn dead(cgroups: &[PathBuf]) -> Leftovers<'static> {
