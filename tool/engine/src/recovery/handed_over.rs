@@ -52,8 +52,8 @@ pub(crate) fn read(left: Vec<Left>, kept: &Arc<Kept>) -> Vec<HandedOver> {
 impl HandedOver {
     fn read(Left { main, state, mut files }: Left, kept: &Arc<Kept>) -> io::Result<Self> {
         let main = main.map(|(pid, child)| (pid, KeptHandle::of(kept, child)));
-        let checkpoint =
-            Checkpoint::open(files.remove(&0).ok_or_else(|| io::Error::other("it has no checkpoint"))?, state)?;
+        let checkpoint = Checkpoint::open(files.remove(&0).ok_or_else(|| io::Error::other("it has no checkpoint"))?)?;
+        checkpoint.is_held(state);
         let unfinished = Unfinished::read(&checkpoint)?;
         unfinished.check()?;
         let ended = checkpoint.ended()?.map(|ended| format::decode(&ended)).transpose()?;

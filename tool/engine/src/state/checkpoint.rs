@@ -108,7 +108,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// It is not one, or of another version.
-    pub(crate) fn open(file: OwnedFd, held: HeldState) -> io::Result<Self> {
+    pub(crate) fn open(file: OwnedFd) -> io::Result<Self> {
         let [version] = get(&file, VERSION_AT)?;
         if version != VERSION {
             return Err(io::Error::other(format!("it is of version {version}, not {VERSION}")));
@@ -118,10 +118,10 @@ impl Checkpoint {
         let end = u64::try_from(fstat(&file)?.st_size).unwrap_or(0).checked_sub(OUTPUT_AT).ok_or_else(broken)?;
         let runs = read_runs(&file, &window, end)?;
         let progress = Progress { window, runs, end, punched: start };
-        Ok(Self { file, progress: Mutex::new(progress), held: OnceLock::from(held) })
+        Ok(Self { file, progress: Mutex::new(progress), held: OnceLock::new() })
     }
 
-    /// The keeper has it from now on, by this name.
+    /// The keeper has it, by this name.
     pub(crate) fn is_held(&self, state: HeldState) {
         let _ = self.held.set(state);
     }
@@ -500,3 +500,6 @@ impl AsFd for InputFile {
         self.file.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests;
