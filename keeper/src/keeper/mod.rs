@@ -243,6 +243,7 @@ impl Keeper {
     }
 
     fn look_at_agent(&mut self) {
+        self.answer_last();
         let Some(Past { next, was_handed_over, status, pidfd, channel }) = self.agent.ended() else { return };
         self.unwatch(&pidfd);
         self.unwatch(&channel);
@@ -281,6 +282,18 @@ impl Keeper {
                 }
                 Err(ReceiveError::Io(_)) => return,
                 Err(ReceiveError::Malformed) => return self.reject(),
+            }
+        }
+    }
+
+    /// What an agent that has ended had asked for before. Nobody waits for what it would start.
+    fn answer_last(&mut self) {
+        for _ in 0..MAX_BACKLOG {
+            let Some(running) = &self.agent.running else { return };
+            match running.channel.next_request() {
+                Ok(Received::Message(Request::Start(_), _)) => {}
+                Ok(Received::Message(request, descriptors)) => self.take(request, descriptors),
+                Ok(Received::End) | Err(_) => return,
             }
         }
     }
