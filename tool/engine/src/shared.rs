@@ -123,6 +123,8 @@ impl Shared {
             let trees = cgroups.trees();
             disk.run_blocking(START_TIMEOUT, move || Journal::begin(directory, &engine, &trees))?
         };
+        let continued = handed_over.iter().filter_map(|one| one.main.as_ref().map(|main| main.0));
+        let context = ContainmentContext::new(cgroups.kind() != ContainmentKind::ProcessGroup, continued)?;
         Ok(Self {
             defaults: Defaults::new(&config),
             command_users,
@@ -139,7 +141,7 @@ impl Shared {
             max_timeout: config.max_timeout,
             max_output_bytes: config.max_output_bytes,
             log_commands: config.log_commands,
-            context: Arc::new(ContainmentContext::new(cgroups.kind() != ContainmentKind::ProcessGroup)?),
+            context: Arc::new(context),
             max_executions: config.max_executions,
             permits: Arc::new(Semaphore::new(config.max_executions as usize)),
             starters: Workers::with_share("start", 1, MAX_STARTS, MAX_STARTS_PER_IDENTITY)?,

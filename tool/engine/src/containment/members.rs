@@ -60,14 +60,17 @@ pub(crate) struct ContainmentContext {
 }
 
 impl ContainmentContext {
-    /// `trust_cgroups`: processes in the cgroup of an execution are found there.
+    /// `trust_cgroups`: processes in the cgroup of an execution are found there. Those of executions whose main processes
+    /// are `continued` may be older than this one.
     ///
     /// # Errors
     /// Threads cannot be made.
-    pub(crate) fn new(trust_cgroups: bool) -> io::Result<Self> {
+    pub(crate) fn new(trust_cgroups: bool, continued: impl Iterator<Item = Pid>) -> io::Result<Self> {
         let is_in_cgroup: Option<fn(i32) -> bool> = if trust_cgroups { Some(cgroup::keeps) } else { None };
         let workers = Workers::new("telexec-contain", WORKERS, MAX_WORKERS)?;
-        Ok(Self { scanner: ProcessScanner::new(is_in_cgroup)?, workers })
+        let started = |main: Pid| table::read(main.as_raw_nonzero().get()).ok()?.map(|main| main.start_ticks);
+        let since = continued.filter_map(started).min().unwrap_or(u64::MAX);
+        Ok(Self { scanner: ProcessScanner::new(is_in_cgroup)?.since(since), workers })
     }
 }
 

@@ -106,6 +106,11 @@ impl ProcessScanner {
         Ok(Self { since, is_in_cgroup, environs, threads, latest: Mutex::new(None) })
     }
 
+    /// Also for what has started since this moment, in ticks since the machine was booted.
+    pub(crate) fn since(self, ticks: u64) -> Self {
+        Self { since: self.since.min(ticks), ..self }
+    }
+
     /// For all, however old they are and whatever cgroup they are in.
     ///
     /// # Errors
