@@ -24,6 +24,8 @@ pub(crate) struct Child {
     pub(crate) exit: Option<Exit>,
     /// The agent does not need it any more.
     pub(crate) is_released: bool,
+    /// But all that is held for it.
+    pub(crate) holds_all: bool,
     /// It does not end with its agent.
     pub(crate) survives: bool,
     /// Nor with this process.
@@ -85,7 +87,7 @@ pub(crate) struct Children {
     by_id: HashMap<u64, u64>,
     by_pid: HashMap<i32, u64>,
     /// What is held of those that are reaped, by their ids.
-    remembered: BTreeMap<u64, OwnedFd>,
+    remembered: BTreeMap<u64, Vec<Option<OwnedFd>>>,
     next: u64,
 }
 
@@ -133,10 +135,12 @@ impl Children {
         self.by_pid.remove(&child.pid.as_raw_nonzero().get());
         if let Some(id) = child.id {
             self.by_id.remove(&id);
-            if child.failure.is_none()
-                && let Some(first) = child.held.first_mut().and_then(Option::take)
-            {
-                self.remembered.insert(id, first);
+            let mut held = std::mem::take(&mut child.held);
+            if !child.holds_all {
+                held.truncate(1);
+            }
+            if child.failure.is_none() && held.iter().any(Option::is_some) {
+                self.remembered.insert(id, held);
             }
         }
         Some(child)
@@ -144,15 +148,21 @@ impl Children {
 
     /// Closes what is held for it, or one of that.
     pub(crate) fn forget(&mut self, id: u64, only: Option<u8>) {
+        let number = self.number(id);
+        let child = number.and_then(|number| self.all.get_mut(&number));
+        let Some(held) = child.map(|child| &mut child.held).or(self.remembered.get_mut(&id)) else { return };
+        match only {
+            None => held.clear(),
+            Some(number) => held.get_mut(usize::from(number)).into_iter().for_each(|held| *held = None),
+        }
         if only.is_none() {
             self.remembered.remove(&id);
         }
-        let number = self.number(id);
-        let Some(child) = number.and_then(|number| self.get(number)) else { return };
-        match only {
-            None => child.held.clear(),
-            Some(number) => child.held.get_mut(usize::from(number)).into_iter().for_each(|held| *held = None),
-        }
+    }
+
+    /// Of what is held for one that is reaped only the first descriptor stays.
+    pub(crate) fn hold_first(&mut self, id: u64) {
+        self.remembered.get_mut(&id).into_iter().for_each(|held| held.truncate(1));
     }
 
     /// What the next agent is to have: the ids.
@@ -163,12 +173,11 @@ impl Children {
     }
 
     pub(crate) fn held(&self, id: u64) -> Option<Held<'_>> {
-        if let Some(file) = self.remembered.get(&id) {
-            return Some(Held { id, pid: None, exit: None, descriptors: vec![(0, file.as_fd())] });
+        if let Some(held) = self.remembered.get(&id) {
+            return Some(Held { id, pid: None, exit: None, descriptors: numbered(held) });
         }
         let child = self.all.get(&self.number(id)?)?;
-        let numbered = (0..16).zip(&child.held);
-        let descriptors = numbered.filter_map(|(number, file)| Some((number, file.as_ref()?.as_fd()))).collect();
+        let descriptors = numbered(&child.held);
         Some(Held { id, pid: (!child.is_released).then_some(child.pid), exit: child.exit, descriptors })
     }
 
@@ -196,6 +205,11 @@ impl Children {
     pub(crate) fn kill_bound(&self) {
         self.all.values().filter(|child| child.exit.is_none() && !child.outlives).for_each(Child::kill);
     }
+}
+
+/// With their numbers.
+fn numbered(held: &[Option<OwnedFd>]) -> Vec<(u8, BorrowedFd<'_>)> {
+    (0..16).zip(held).filter_map(|(number, file)| Some((number, file.as_ref()?.as_fd()))).collect()
 }
 
 /// All children of this process, also those that were given to it; `None`: the kernel does not list them.

@@ -54,6 +54,8 @@ pub enum Request {
     Forget(u64),
     /// It ends so that the program which is on disk now takes its place.
     HandsOver,
+    /// As [`Release`](Self::Release), but all that is held for it stays, until it is released.
+    Reap(u64),
 }
 
 /// A process to be made. Its descriptors come in the order of these fields.
@@ -175,6 +177,7 @@ impl Request {
             }
             Self::Forget(id) => number(&mut message, 8, *id),
             Self::HandsOver => message.push(9),
+            Self::Reap(id) => number(&mut message, 10, *id),
         }
         message
     }
@@ -194,6 +197,7 @@ impl Request {
             7 => Self::Close { id: fields.u64()?, number: fields.byte()? },
             8 => Self::Forget(fields.u64()?),
             9 => Self::HandsOver,
+            10 => Self::Reap(fields.u64()?),
             _ => return Err(Malformed),
         };
         fields.end().map(|()| request)
@@ -495,6 +499,7 @@ mod tests {
             Request::Release(0),
             Request::Close { id: 3, number: 2 },
             Request::Forget(4),
+            Request::Reap(5),
         ];
         for request in [Request::Ready, Request::Stopping, Request::HandsOver].into_iter().chain(numbers) {
             assert_eq!(Request::decode(&request.encode()), Ok(request));

@@ -83,6 +83,8 @@ struct Keeper {
     deaf_until: Option<Instant>,
     /// It was asked to end, by a signal.
     was_asked: bool,
+    /// The agent is to end as soon as it serves.
+    stop_when_ready: Option<Signal>,
     code: Option<u8>,
 }
 
@@ -144,6 +146,7 @@ impl Keeper {
             say_at: None,
             deaf_until: None,
             was_asked: false,
+            stop_when_ready: None,
             code: None,
         })
     }
@@ -235,11 +238,19 @@ impl Keeper {
                     self.was_asked = true;
                     self.agent.stops();
                     if !self.agent.signal(signal) {
-                        self.code = Some(0);
+                        self.start_to_stop(signal);
                     }
                 }
             }
         }
+    }
+
+    /// No agent runs: another one ends what the last one has left, and leaves what it remembers.
+    fn start_to_stop(&mut self, signal: Signal) {
+        if self.children.to_hand_over().is_empty() || self.start_agent().is_err() {
+            self.code = Some(0);
+        }
+        self.stop_when_ready = Some(signal);
     }
 
     fn look_at_agent(&mut self) {
@@ -308,6 +319,9 @@ impl Keeper {
         match request {
             Request::Ready => {
                 self.agent.serves();
+                if let Some(signal) = self.stop_when_ready.take() {
+                    self.agent.signal(signal);
+                }
                 self.say("READY=1");
             }
             Request::Stopping => {
@@ -334,10 +348,15 @@ impl Keeper {
             Request::HandsOver => self.agent.hands_over(),
             Request::Close { id, number } => self.children.forget(id, Some(number)),
             Request::Forget(id) => self.children.forget(id, None),
-            Request::Release(id) => {
+            Request::Release(id) | Request::Reap(id) => {
+                let holds_all = matches!(request, Request::Reap(_));
+                if !holds_all {
+                    self.children.hold_first(id);
+                }
                 let Some(number) = self.children.number(id) else { return };
                 let Some(child) = self.children.get(number) else { return };
                 child.is_released = true;
+                child.holds_all = holds_all;
                 if child.exit.is_some() {
                     self.reap(number);
                 }

@@ -61,6 +61,7 @@ impl Keeper {
             looks: 0,
             exit: None,
             is_released: false,
+            holds_all: false,
             survives: start.survives,
             outlives: false,
             held: descriptors.map(Some).collect(),

@@ -21,12 +21,12 @@ use crate::output::transcript::Transcript;
 use crate::process::own::{EndSource, KeptHandle, OwnChild};
 use crate::recovery::handed_over::HandedOver;
 use crate::recovery::unfinished::Start;
-use crate::registry::{Channels, Inherited, Record, Restored};
+use crate::registry::{Channels, Ended, Inherited, Record, Restored};
 use crate::shared::Shared;
 use crate::spawn::working_directory::Report;
 use crate::start::Main;
 use crate::streams::{self, input};
-use crate::supervise::{RestoredStreams, Supervisor};
+use crate::supervise::{RestoredStreams, Supervisor, linger};
 
 /// An execution that an earlier agent has started, and that goes on.
 #[derive(Clone, Debug)]
@@ -53,6 +53,7 @@ impl LocalExecutor {
         for one in all {
             let id = one.unfinished.id();
             let continued = match one.ended {
+                Some(_) if one.lingers => self.shared.continue_lingering(one),
                 Some(_) => self.shared.remember(one),
                 None => self.shared.continue_one(one, &observers).map(|()| running += 1),
             };
@@ -83,6 +84,50 @@ impl Shared {
         Ok(())
     }
 
+    /// One that has ended, and has left others running.
+    fn continue_lingering(self: &Arc<Self>, one: HandedOver) -> io::Result<()> {
+        let grace = self.grace(&one)?;
+        let HandedOver { unfinished, checkpoint, saved, ended, handle, main, files, file, .. } = one;
+        let Some(Ended { id, asked, labels, fingerprint, main: info, exited, .. }) = ended else { return Ok(()) };
+        let (start, allowance) = (unfinished.start()?, unfinished.allowance()?);
+        let name = ExecutionName { id: id.clone(), key: Key::inherited(&start.key), identity: asked.identity.clone() };
+        let (leaf, started) = (start.leaf().cloned().and_then(LeafRecord::restore), start.started()?);
+        let pid = i32::try_from(info.pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| io::Error::other("its process is not known"))?;
+        let (own, reaped) = if main.is_some() { (Some(OwnChild::Kept(handle)), None) } else { (None, Some(handle)) };
+        let containment = KillOnDrop::new(pid, own, leaf, name, started, Arc::clone(&self.context));
+        match reaped {
+            Some(handle) => containment.survives(handle),
+            None => containment.leave_alone(),
+        }
+        let rests = streams::rests(files)?;
+        let retained_for = (!grace.is_zero()).then_some(&*asked.identity);
+        let restored = Restored {
+            id: id.clone(),
+            transcript: Transcript::restored(checkpoint, saved, file, retained_for, Some(exited.clone())),
+            asked,
+            labels,
+            fingerprint,
+            waits_for_caller: !grace.is_zero(),
+            is_detached: unfinished.is_detached(),
+        };
+        let record = self.registry.restore(restored).ok_or_else(|| io::Error::other("its id is in use"))?;
+        record.started(info, containment.clone(), Channels::default());
+        self.registry.ended(&record, exited, true);
+        self.wait_for_caller(&record, grace);
+        record.release_retained_after(grace);
+        let span = info_span!("execution", %id, identity = record.identity());
+        let permit = Arc::clone(&self.permits).try_acquire_owned().ok();
+        let limit = allowance.timeout.and_then(|most| started.checked_add(most));
+        let (shared, grace) = (Arc::clone(self), self.kill_grace(&unfinished.command()?));
+        let run = async move {
+            let _permit = permit;
+            linger(&shared, &record, &containment, rests, (limit, grace)).await;
+        };
+        tokio::spawn(run.instrument(span));
+        Ok(())
+    }
+
     fn grace(&self, one: &HandedOver) -> io::Result<Duration> {
         let command = one.unfinished.command()?;
         Ok(self.disconnect_grace(command.on_disconnect(), command.disconnect_grace()))
@@ -105,10 +150,10 @@ impl Shared {
         observers: &impl Fn(&ContinuedExecution) -> Vec<Box<dyn ExecutionObserver>>,
     ) -> io::Result<()> {
         let grace = self.grace(&one)?;
-        let HandedOver { unfinished, checkpoint, saved, main, files, file, .. } = one;
+        let HandedOver { unfinished, checkpoint, saved, handle, main, files, file, .. } = one;
         let (id, asked, command) = (unfinished.id()?, unfinished.asked(), unfinished.command()?);
         let (allowance, start) = (unfinished.allowance()?, unfinished.start()?);
-        let (pid, handle) = main.ok_or_else(|| io::Error::other("its process is not known"))?;
+        let pid = main.ok_or_else(|| io::Error::other("its process is not known"))?;
         let info = start.main_process(u32::try_from(pid.as_raw_nonzero().get()).unwrap_or(0))?;
         let identity = asked.identity.clone();
         let name = ExecutionName { id: id.clone(), key: Key::inherited(&start.key), identity: identity.clone() };
@@ -169,7 +214,7 @@ impl Shared {
         let (child, started) = (Arc::clone(handle.child()), start.started()?);
         let leaf = start.leaf().cloned().and_then(LeafRecord::restore);
         let context = Arc::clone(&self.context);
-        let containment = KillOnDrop::new(pid, OwnChild::Kept(handle), leaf, name, started, context);
+        let containment = KillOnDrop::new(pid, Some(OwnChild::Kept(handle)), leaf, name, started, context);
         let disk = || self.spool.directory().disk().clone();
         Ok(Main {
             pid,

@@ -123,7 +123,7 @@ impl Shared {
             let trees = cgroups.trees();
             disk.run_blocking(START_TIMEOUT, move || Journal::begin(directory, &engine, &trees))?
         };
-        let continued = handed_over.iter().filter_map(|one| one.main.as_ref().map(|main| main.0));
+        let continued = handed_over.iter().filter_map(|one| one.main);
         let context = ContainmentContext::new(cgroups.kind() != ContainmentKind::ProcessGroup, continued)?;
         Ok(Self {
             defaults: Defaults::new(&config),

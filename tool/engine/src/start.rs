@@ -289,7 +289,7 @@ impl Shared {
             (spec.held, spec.survives) = (held, survives);
         }
         let (own, child) = self.spawner.spawn(&spec, ends, own)?;
-        let containment = KillOnDrop::new(child.pid, own, leaf, name, started, Arc::clone(&self.context));
+        let containment = KillOnDrop::new(child.pid, Some(own), leaf, name, started, Arc::clone(&self.context));
         containment.note_session(&self.journal);
         note.into_iter().for_each(|note| containment.spare(note));
         Ok(Spawned { child, started, start_time, containment, report, user, working_directory })

@@ -30,7 +30,7 @@ use crate::recovery::unfinished::{Unfinished, save_end};
 use crate::registry::{Channels, Record};
 use crate::shared::Shared;
 use crate::start::{Main, NotStarted, Starter, ToSave, prepare};
-use crate::state::checkpoint::Checkpoint;
+use crate::state::checkpoint::{Checkpoint, Closed};
 use crate::streams::input::{self, InputReceiver, InputWriter};
 use crate::streams::source::{self, Source};
 use crate::streams::{self, Ends, HeldFiles, InputState, Streams};
@@ -180,7 +180,7 @@ impl Supervisor {
         }
         self.observers.started(&info);
 
-        let carried = self.carry(output, InputWriter::new(stdin, 0, false).run(first, inputs.as_mut()));
+        let carried = self.carry(output, InputWriter::new(stdin).run(first, inputs.as_mut()));
         let (ending, rests) = tokio::join!(self.follow(main, &exited), carried);
         Ok(Concluded { ending, rests, inputs })
     }
@@ -199,8 +199,14 @@ impl Supervisor {
         let RestoredStreams { ends: Ends { stdin, stdout, stderr, .. }, first, input, mut inputs } = streams;
         let exited = CancellationToken::new();
         let output = self.carry_output(stdout, stderr, &exited);
-        let writer = InputWriter::new(stdin, input.committed, input.closed);
-        let carried = self.carry(output, writer.run(first, inputs.as_mut()));
+        let mut writer = InputWriter::restored(stdin, input);
+        let write = async {
+            if input.closed == Closed::Begun {
+                writer.close().await;
+            }
+            writer.run(first, inputs.as_mut()).await;
+        };
+        let carried = self.carry(output, write);
         let (ending, rests) = tokio::join!(self.follow(main, &exited), carried);
         Concluded { ending, rests, inputs }
     }
@@ -211,7 +217,15 @@ impl Supervisor {
         if self.shared.kept.is_none() || self.record.is_internal || !may_survive {
             return Ok(None);
         }
-        let checkpoint = Arc::new(Checkpoint::new()?);
+        let checkpoint = match Checkpoint::new() {
+            Ok(checkpoint) => Arc::new(checkpoint),
+            // by RLIMIT_FSIZE
+            Err(error) if error.raw_os_error() == Some(libc::EFBIG) => {
+                debug!("files may not be so large: it ends with this agent");
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
         let transcript = &self.record.transcript;
         transcript.location().into_iter().for_each(|place| save_places(&checkpoint, &[place]));
         transcript.save_to(Arc::clone(&checkpoint));
@@ -454,10 +468,11 @@ impl Supervisor {
         let (Self { shared, record, tracked, permit, .. }, containment) = (self, &main.containment);
         shared.registry.ended(&record, exited.clone(), lingers);
         // before anyone has the end: the next agent is to tell the same
-        if let Some(checkpoint) = record.transcript.checkpoint()
-            && let Err(error) = save_end(&record, &checkpoint)
-        {
-            warn!(%error, "the end of the command would not be known after a crash of the agent");
+        if let Some(checkpoint) = record.transcript.checkpoint() {
+            checkpoint.set_lingers(lingers);
+            if let Err(error) = save_end(&record, &checkpoint) {
+                warn!(%error, "the end of the command would not be known after a crash of the agent");
+            }
         }
         // only now: a writer that gets the end may ask for the state
         drop(inputs);
@@ -479,33 +494,7 @@ impl Supervisor {
             containment.release();
             return;
         }
-        containment.outlive_call(&shared.journal, record.identity()).await;
-        let rests = rests.into_iter().map(source::discard);
-        let outlive = async {
-            tokio::join!(containment.outlive(), futures_util::future::join_all(rests));
-        };
-        let limited = async {
-            until(limit).await;
-            containment.end(grace, shared.hurry.cancelled()).await;
-            std::future::pending().await
-        };
-        let outlived = async {
-            tokio::select! {
-                () = outlive => true,
-                never = limited => never,
-                // they were asked to stay; only this executor ends
-                () = shared.shutdown.cancelled() => false,
-            }
-        };
-        let outlived = AssertUnwindSafe(outlived).catch_unwind().await;
-        if outlived.is_err() {
-            error!("what was left running is ended, by a fault of the agent");
-            containment.end(Duration::ZERO, std::future::pending()).await;
-        }
-        if outlived.unwrap_or(true) {
-            shared.registry.outlived(&record);
-            containment.release();
-        }
+        linger(&shared, &record, &main.containment, rests, (limit, grace)).await;
     }
 
     fn exit_record(&self, ending: Ending, working_directory: Option<String>, usage: Usage) -> Exited {
@@ -527,6 +516,46 @@ impl Supervisor {
             end_time: SystemTime::now(),
             usage,
         }
+    }
+}
+
+/// Follows what an execution has left running, until `limit`, and takes what that writes. When the engine ends it stays.
+pub(crate) async fn linger(
+    shared: &Arc<Shared>,
+    record: &Record,
+    containment: &KillOnDrop,
+    rests: Vec<Source>,
+    (limit, grace): (Option<Instant>, Duration),
+) {
+    containment.outlive_call(&shared.journal, record.identity()).await;
+    let rests = rests.into_iter().map(source::discard);
+    let outlive = async {
+        tokio::join!(containment.outlive(), futures_util::future::join_all(rests));
+    };
+    let limited = async {
+        until(limit).await;
+        containment.end(grace, shared.hurry.cancelled()).await;
+        std::future::pending().await
+    };
+    let outlived = async {
+        tokio::select! {
+            () = outlive => true,
+            never = limited => never,
+            // they were asked to stay; only this executor ends
+            () = shared.shutdown.cancelled() => false,
+        }
+    };
+    let outlived = AssertUnwindSafe(outlived).catch_unwind().await;
+    if outlived.is_err() {
+        error!("what was left running is ended, by a fault of the agent");
+        containment.end(Duration::ZERO, std::future::pending()).await;
+    }
+    if outlived.unwrap_or(true) {
+        if let Some(checkpoint) = record.transcript.checkpoint() {
+            checkpoint.set_lingers(false);
+        }
+        shared.registry.outlived(record);
+        containment.release();
     }
 }
 

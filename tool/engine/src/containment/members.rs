@@ -14,7 +14,7 @@ use crate::cgroup::{self, Leaf};
 use crate::key::Key;
 use crate::lock::lock;
 use crate::process::control;
-use crate::process::own::OwnChild;
+use crate::process::own::{KeptHandle, OwnChild};
 use crate::process::scanner::ProcessScanner;
 use crate::process::table::{self, Process};
 use crate::state::journal::Note;
@@ -33,6 +33,8 @@ pub(super) struct ExecutionProcesses {
     pub(super) known: Mutex<HashSet<(i32, u64)>>,
     /// The main process, while it is not reaped: the numbers of its session and group are its own.
     pub(super) held: Mutex<Option<OwnChild>>,
+    /// What the keeper holds of a main process that is reaped, while others are left.
+    pub(super) survived: Mutex<Option<KeptHandle>>,
     /// Its cgroups, until it is released.
     pub(super) leaf: Mutex<Option<Arc<Leaf>>>,
     /// The processes that live were asked to stay.

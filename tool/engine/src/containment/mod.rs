@@ -26,7 +26,7 @@ pub(crate) use self::members::{ContainmentContext, ExecutionName};
 use self::members::{Done, ExecutionProcesses, Sweep};
 use crate::cgroup::{self, Leaf};
 use crate::lock::lock;
-use crate::process::own::OwnChild;
+use crate::process::own::{KeptHandle, OwnChild};
 use crate::process::table::{Process, all_ended};
 use crate::state::journal::{Journal, Note};
 use crate::wait::RETRY_DELAY;
@@ -64,10 +64,10 @@ pub(crate) struct KillOnDrop {
 }
 
 impl KillOnDrop {
-    /// The processes of an execution, whose main process was just started, in these cgroups.
+    /// The processes of an execution, whose main process was started then, in these cgroups; without `own` it is reaped.
     pub(crate) fn new(
         main: Pid,
-        own: OwnChild,
+        own: Option<OwnChild>,
         leaf: Option<Leaf>,
         name: ExecutionName,
         started: Instant,
@@ -81,7 +81,8 @@ impl KillOnDrop {
                 started,
                 context,
                 known: Mutex::default(),
-                held: Mutex::new(Some(own)),
+                held: Mutex::new(own),
+                survived: Mutex::default(),
                 leaf: Mutex::new(leaf.map(Arc::new)),
                 left_alone: AtomicBool::new(false),
                 note: Mutex::default(),
@@ -238,7 +239,8 @@ impl Containment {
         if self.inner.keeping_leaf().is_some() {
             // asked while it can be
             let _ = self.inner.start_ticks();
-            self.inner.reap();
+            let main = lock(&self.inner.held).take();
+            *lock(&self.inner.survived) = main.and_then(OwnChild::reap_and_hold);
         }
     }
 
@@ -252,6 +254,12 @@ impl Containment {
             let note = journal.session(&self.inner.name.key, self.inner.main, start_ticks);
             *lock(&self.inner.session) = Some(note);
         }
+    }
+
+    /// What the keeper holds of it, while only others than the main process are left.
+    pub(crate) fn survives(&self, main: KeptHandle) {
+        self.inner.left_alone.store(true, Ordering::Relaxed);
+        *lock(&self.inner.survived) = Some(main);
     }
 
     /// It may outlive its call, and the engine if that crashes.
@@ -276,7 +284,7 @@ impl Containment {
     pub(crate) fn release(&self) {
         self.inner.reap();
         let leaf = lock(&self.inner.leaf).take();
-        drop((lock(&self.inner.note).take(), lock(&self.inner.session).take()));
+        drop((lock(&self.inner.note).take(), lock(&self.inner.session).take(), lock(&self.inner.survived).take()));
         self.inner.left_alone.store(false, Ordering::Relaxed);
         if let Some(leaf) = leaf {
             // the kernel may be busy with other cgroups

@@ -95,8 +95,9 @@ pub(crate) struct Kept {
 
 /// An execution that an earlier agent has left with the keeper.
 pub(crate) struct Left {
+    pub(crate) child: Arc<KeptChild>,
     /// Its main process; `None`: it is reaped.
-    pub(crate) main: Option<(Pid, Arc<KeptChild>)>,
+    pub(crate) main: Option<Pid>,
     pub(crate) state: HeldState,
     /// What is held for it, by numbers.
     pub(crate) files: BTreeMap<u8, OwnedFd>,
@@ -182,8 +183,9 @@ impl Kept {
                         continue;
                     }
                     let files = numbers.zip(files).collect();
-                    let main = Pid::from_raw(pid).map(|pid| (pid, self.insert(id, State::Running(pid))));
-                    left.push(Left { main, state: HeldState { kept: Arc::clone(self), id }, files });
+                    let main = Pid::from_raw(pid);
+                    let child = self.insert(id, main.map_or(State::Unwanted, State::Running));
+                    left.push(Left { child, main, state: HeldState { kept: Arc::clone(self), id }, files });
                 }
                 Ok(Received::Message(report, _)) => self.take(report),
                 Ok(Received::End) | Err(_) => return Err(io::Error::other("the keeper is gone")),
@@ -262,11 +264,15 @@ impl Kept {
         self.ask(Request::Outlives(child.id));
     }
 
+    /// How it ended is known, and what is held for it is still needed.
+    pub(crate) fn reap(&self, child: &KeptChild) {
+        self.ask(Request::Reap(child.id));
+    }
+
     /// How it ended is known, or nobody wants to know.
     pub(crate) fn release(&self, child: &KeptChild) {
-        if lock(&self.children).remove(&child.id).is_some() {
-            self.ask(Request::Release(child.id));
-        }
+        lock(&self.children).remove(&child.id);
+        self.ask(Request::Release(child.id));
     }
 
     fn follow(&self) {

@@ -77,6 +77,20 @@ impl OwnChild {
             Self::Kept(handle) => drop(handle),
         }
     }
+
+    /// The same, while the keeper is to hold what it has of it for longer.
+    pub(crate) fn reap_and_hold(self) -> Option<KeptHandle> {
+        match self {
+            Self::Direct(child) => {
+                child.reap();
+                None
+            }
+            Self::Kept(handle) => {
+                handle.kept.reap(&handle.child);
+                Some(handle)
+            }
+        }
+    }
 }
 
 /// Ends a child that may be held up on its way to its program.

@@ -26,8 +26,11 @@ pub(crate) struct HandedOver {
     pub(crate) saved: Saved,
     /// `None`: the earlier agent has not seen its end.
     pub(crate) ended: Option<Ended>,
+    /// It has left others running.
+    pub(crate) lingers: bool,
+    pub(crate) handle: KeptHandle,
     /// Its main process; `None`: it is reaped.
-    pub(crate) main: Option<(Pid, KeptHandle)>,
+    pub(crate) main: Option<Pid>,
     pub(crate) files: BTreeMap<HeldFile, (u8, OwnedFd)>,
     /// Where its output may be on disk; `None`: it never is.
     places: Option<Vec<Location>>,
@@ -50,8 +53,8 @@ pub(crate) fn read(left: Vec<Left>, kept: &Arc<Kept>) -> Vec<HandedOver> {
 }
 
 impl HandedOver {
-    fn read(Left { main, state, mut files }: Left, kept: &Arc<Kept>) -> io::Result<Self> {
-        let main = main.map(|(pid, child)| (pid, KeptHandle::of(kept, child)));
+    fn read(Left { child, main, state, mut files }: Left, kept: &Arc<Kept>) -> io::Result<Self> {
+        let handle = KeptHandle::of(kept, child);
         let checkpoint = Checkpoint::open(files.remove(&0).ok_or_else(|| io::Error::other("it has no checkpoint"))?)?;
         checkpoint.is_held(state);
         let unfinished = Unfinished::read(&checkpoint)?;
@@ -64,8 +67,9 @@ impl HandedOver {
         let files = files.into_iter().filter_map(|(number, file)| Some((kind(number)?, (number, file)))).collect();
         let places = checkpoint.spool()?.map(|places| serde_json::from_slice(&places)).transpose()?;
         let saved = checkpoint.saved()?;
+        let lingers = ended.is_some() && checkpoint.lingers()?;
         let checkpoint = Arc::new(checkpoint);
-        Ok(Self { unfinished, checkpoint, saved, ended, main, files, places, file: None })
+        Ok(Self { unfinished, checkpoint, saved, ended, lingers, handle, main, files, places, file: None })
     }
 
     /// Takes its output on disk over. Blocks.
@@ -95,7 +99,7 @@ pub(crate) fn save_places(checkpoint: &Checkpoint, places: &[Location]) {
 /// What of these goes on, and is not to be ended.
 pub(crate) fn continued(all: &[HandedOver]) -> Continued {
     // also what they have left running on purpose
-    let goes_on = |one: &&HandedOver| one.ended.as_ref().is_none_or(|ended| ended.exited.surviving_processes > 0);
+    let goes_on = |one: &&HandedOver| one.ended.is_none() || one.lingers;
     let starts = || all.iter().filter(goes_on).filter_map(|one| one.unfinished.start().ok());
     Continued {
         keys: starts().map(|start| start.key.clone()).collect(),

@@ -4,10 +4,11 @@ mod kept_program;
 mod record;
 mod remembered;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::process::{Resource, getrlimit};
 use telexec_executor::{
     Command, DuplicatePolicy, ExecutionId, ExecutorError, Exited, InvalidCommand, ListQuery, OnDisconnect, Program,
 };
@@ -46,6 +47,9 @@ pub(crate) enum Reserved {
     Duplicate(Arc<Record>),
 }
 
+/// How many ended executions a keeper holds, as a part of the descriptors that a process may have: the others are for what runs.
+const HELD_PART: u64 = 4;
+
 /// All records.
 pub(crate) struct Registry {
     retention: Retention,
@@ -60,6 +64,8 @@ pub(crate) struct Registry {
 struct Entries {
     by_key: BTreeMap<Key, Arc<Record>>,
     ended: Remembered<Key>,
+    /// Of these, those that the keeper holds, from the oldest on; some may be forgotten.
+    held: VecDeque<Key>,
     next_sequence: u64,
 }
 
@@ -307,6 +313,14 @@ impl MakeRoom for Registry {
     }
 }
 
+fn max_held() -> usize {
+    static MOST: OnceLock<usize> = OnceLock::new();
+    *MOST.get_or_init(|| {
+        let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / HELD_PART;
+        usize::try_from(files).unwrap_or(usize::MAX)
+    })
+}
+
 impl Entries {
     /// It has ended, and is remembered for a while.
     fn remember(&mut self, record: &Record, when: Instant) {
@@ -315,6 +329,9 @@ impl Entries {
             return;
         }
         self.ended.push(record.key(), &record.asked.identity, record.bytes(), when);
+        if record.transcript.checkpoint().is_some() {
+            self.held.push_back(record.key());
+        }
     }
 
     /// Forgets those whose time is over, and what is too much.
@@ -324,6 +341,12 @@ impl Entries {
                 // others may hold the record for a while, and nobody finds it again
                 record.transcript.forget_checkpoint();
             }
+        }
+        while self.held.len() > max_held() {
+            // without it the next agent does not know it
+            let key = self.held.pop_front();
+            let record = key.and_then(|key| self.by_key.get(&key)).filter(|record| record.has_ended());
+            record.into_iter().for_each(|record| record.transcript.forget_checkpoint());
         }
     }
 }

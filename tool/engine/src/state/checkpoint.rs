@@ -27,15 +27,18 @@ const PAGE: u64 = 4096;
 const VERSION_AT: u64 = 0;
 const ENDED_LENGTH_AT: u64 = 8;
 const EXECUTION_LENGTH_AT: u64 = 16;
-const SPOOL_LENGTH_AT: u64 = 24;
+/// Which of the places for it is right, and in the lower half how long it is.
+const SPOOL_CHOICE_AT: u64 = 24;
 const PROMOTED_AT: u64 = 32;
 const TYPED_AT: u64 = 40;
 const INPUT_CLOSED_AT: u64 = 48;
 const UNKEPT_AT: u64 = 56;
+const LINGERS_AT: u64 = 72;
 const WINDOW_AT: u64 = 128;
-const SPOOL_AT: u64 = 2048;
-const MAX_SPOOL_BYTES: u64 = PAGE - SPOOL_AT;
-const EXECUTION_AT: u64 = PAGE;
+/// Two places, in turn.
+const SPOOL_AT: [u64; 2] = [PAGE, 4 * PAGE];
+const MAX_SPOOL_BYTES: u64 = 3 * PAGE;
+const EXECUTION_AT: u64 = 8 * PAGE;
 const MAX_BLOB_BYTES: u64 = 32 << 20;
 const ENDED_AT: u64 = 64 << 20;
 const INDEX_AT: u64 = 128 << 20;
@@ -54,6 +57,17 @@ pub(crate) struct Checkpoint {
     file: OwnedFd,
     progress: Mutex<Progress>,
     held: OnceLock<HeldState>,
+}
+
+/// Whether the input of a command is closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Closed {
+    #[default]
+    No = 0,
+    /// The end may have been typed.
+    Begun = 1,
+    Yes = 2,
 }
 
 /// What is in the file of the output.
@@ -152,15 +166,17 @@ impl Checkpoint {
     /// # Errors
     /// There is no memory.
     pub(crate) fn set_spool(&self, spool: &[u8]) -> io::Result<()> {
-        self.set_blob(SPOOL_AT, MAX_SPOOL_BYTES, SPOOL_LENGTH_AT, spool)
+        let [choice] = get(&self.file, SPOOL_CHOICE_AT)?;
+        // the one before is right until the last step
+        let other = 1 - (choice >> 32 & 1);
+        let [first, second] = SPOOL_AT;
+        write_blob(&self.file, if other == 0 { first } else { second }, MAX_SPOOL_BYTES, spool)?;
+        put(&self.file, SPOOL_CHOICE_AT, &[other << 32 | spool.len() as u64])
     }
 
+    /// Once.
     fn set_blob(&self, at: u64, most: u64, length_at: u64, blob: &[u8]) -> io::Result<()> {
-        if blob.len() as u64 > most {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        put(&self.file, length_at, &[0])?;
-        write_all(&self.file, blob, at)?;
+        write_blob(&self.file, at, most, blob)?;
         put(&self.file, length_at, &[blob.len() as u64])
     }
 
@@ -183,11 +199,18 @@ impl Checkpoint {
     /// # Errors
     /// It is not whole.
     pub(crate) fn spool(&self) -> io::Result<Option<Vec<u8>>> {
-        self.blob(SPOOL_AT, MAX_SPOOL_BYTES, SPOOL_LENGTH_AT)
+        let [choice] = get(&self.file, SPOOL_CHOICE_AT)?;
+        let [first, second] = SPOOL_AT;
+        let at = if choice >> 32 & 1 == 0 { first } else { second };
+        self.blob_of(at, MAX_SPOOL_BYTES, choice & u64::from(u32::MAX))
     }
 
     fn blob(&self, at: u64, most: u64, length_at: u64) -> io::Result<Option<Vec<u8>>> {
         let [length] = get(&self.file, length_at)?;
+        self.blob_of(at, most, length)
+    }
+
+    fn blob_of(&self, at: u64, most: u64, length: u64) -> io::Result<Option<Vec<u8>>> {
         if length > most {
             return Err(broken());
         }
@@ -204,26 +227,41 @@ impl Checkpoint {
         self.note(UNKEPT_AT + 8 * number(stream) as u64, bytes);
     }
 
-    /// So much was typed.
-    pub(crate) fn set_typed(&self, bytes: u64) {
-        self.note(TYPED_AT, bytes);
+    /// So much was typed, and whether what is typed next begins a line.
+    pub(crate) fn set_typed(&self, bytes: u64, at_line_start: bool) {
+        self.note(TYPED_AT, bytes << 1 | u64::from(!at_line_start));
     }
 
     /// # Errors
     /// It is not whole.
-    pub(crate) fn typed(&self) -> io::Result<u64> {
-        get(&self.file, TYPED_AT).map(|[typed]| typed)
+    pub(crate) fn typed(&self) -> io::Result<(u64, bool)> {
+        get(&self.file, TYPED_AT).map(|[typed]| (typed >> 1, typed & 1 == 0))
     }
 
-    /// Its input is closed.
-    pub(crate) fn set_input_closed(&self) {
-        self.note(INPUT_CLOSED_AT, 1);
+    /// Its input is being closed, or is closed.
+    pub(crate) fn set_input_closed(&self, closed: Closed) {
+        self.note(INPUT_CLOSED_AT, closed as u64);
     }
 
     /// # Errors
     /// It is not whole.
-    pub(crate) fn is_input_closed(&self) -> io::Result<bool> {
-        get(&self.file, INPUT_CLOSED_AT).map(|[closed]| closed != 0)
+    pub(crate) fn input_closed(&self) -> io::Result<Closed> {
+        get(&self.file, INPUT_CLOSED_AT).map(|[closed]| match closed {
+            0 => Closed::No,
+            1 => Closed::Begun,
+            _ => Closed::Yes,
+        })
+    }
+
+    /// Its main process has ended, and it has left others running.
+    pub(crate) fn set_lingers(&self, lingers: bool) {
+        self.note(LINGERS_AT, u64::from(lingers));
+    }
+
+    /// # Errors
+    /// It is not whole.
+    pub(crate) fn lingers(&self) -> io::Result<bool> {
+        get(&self.file, LINGERS_AT).map(|[lingers]| lingers != 0)
     }
 
     /// The first page is always in memory: this cannot fail.
@@ -259,9 +297,9 @@ impl Checkpoint {
         progress.begin_run(stream, &self.file)?;
         let offset = OUTPUT_AT + progress.end;
         let length = append(self.file.as_fd(), offset)?;
-        let data = read_exact(&self.file, offset, length)?;
+        // it is there, whether it can be read or not
         progress.end += length as u64;
-        Ok(data.into())
+        read_exact(&self.file, offset, length).map(Bytes::from)
     }
 
     /// What is before `start` is needed no more; of that, so much was dropped of each stream. `at_once`: however little it is.
@@ -394,6 +432,13 @@ fn punch(file: &OwnedFd, from: u64, to: u64) {
     let (from, to) = (from / PAGE * PAGE, to / PAGE * PAGE);
     if from < to {
         let _ = fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, from, to - from);
+    }
+}
+
+fn write_blob(file: &OwnedFd, at: u64, most: u64, blob: &[u8]) -> io::Result<()> {
+    match blob.len() as u64 > most {
+        true => Err(io::ErrorKind::FileTooLarge.into()),
+        false => write_all(file, blob, at),
     }
 }
 

@@ -11,12 +11,12 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
-use super::set_nonblocking;
 use super::source::{BUSY_BYTES, BUSY_PIPE_BYTES};
 use super::terminal::Terminal;
+use super::{InputState, set_nonblocking};
 use crate::lock::lock;
 use crate::process::control;
-use crate::state::checkpoint::{Checkpoint, InputFile};
+use crate::state::checkpoint::{Checkpoint, Closed, InputFile};
 
 /// Where input goes.
 pub(crate) enum Sink {
@@ -30,12 +30,19 @@ pub(crate) enum Sink {
     Closed,
 }
 
-/// The input of an execution that the next agent is to have.
+/// The input of an execution that the next agent is to have. Dropping it closes the keeper's end of the pipe too.
 pub(crate) struct KeptInput {
     pub(super) file: InputFile,
     pub(super) checkpoint: Arc<Checkpoint>,
     /// The keeper has the pipe by this number.
     pub(super) number: u8,
+}
+
+impl Drop for KeptInput {
+    fn drop(&mut self) {
+        self.checkpoint.set_input_closed(Closed::Yes);
+        self.checkpoint.close(self.number);
+    }
 }
 
 impl Sink {
@@ -47,8 +54,8 @@ impl Sink {
         Ok(Self::Pipe { pipe: control::watch_for(file, Interest::WRITABLE)?, enlarged: false, kept })
     }
 
-    /// Writes some of the bytes, which come after `before` others; cancelling this writes none.
-    async fn write(&mut self, bytes: &[u8], before: u64) -> io::Result<usize> {
+    /// Writes some of the bytes, which come after `before` others and may begin a line; cancelling this writes none.
+    async fn write(&mut self, bytes: &[u8], before: u64, at_line_start: bool) -> io::Result<usize> {
         match self {
             Self::Pipe { pipe, enlarged, kept } => {
                 if bytes.len() >= BUSY_BYTES && !*enlarged {
@@ -64,13 +71,20 @@ impl Sink {
             }
             Self::Terminal(terminal, checkpoint) => {
                 let typed = |more: usize| {
-                    checkpoint.iter().for_each(|checkpoint| checkpoint.set_typed(before + more as u64));
+                    let at_line_start = if more == 0 { at_line_start } else { ends_line(bytes.get(..more)) };
+                    let note = |checkpoint: &Arc<Checkpoint>| checkpoint.set_typed(before + more as u64, at_line_start);
+                    checkpoint.iter().for_each(note);
                 };
                 terminal.write(bytes, typed).await
             }
             Self::Closed => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
+}
+
+/// A terminal's user ends a line by a carriage return.
+fn ends_line(typed: Option<&[u8]>) -> bool {
+    matches!(typed.and_then(<[u8]>::last), Some(b'\n' | b'\r'))
 }
 
 /// What is to be written; `None` once it is no longer awaited, or it is being written.
@@ -142,9 +156,14 @@ pub(crate) struct InputWriter {
 }
 
 impl InputWriter {
-    /// For a command that has got so many bytes, and whose input may be closed.
-    pub(crate) fn new(sink: Sink, committed: u64, closed: bool) -> Self {
-        Self { sink, committed, closed, broken: false, at_line_start: true }
+    pub(crate) fn new(sink: Sink) -> Self {
+        Self { sink, committed: 0, closed: false, broken: false, at_line_start: true }
+    }
+
+    /// For a command that an earlier agent has written to.
+    pub(crate) fn restored(sink: Sink, state: InputState) -> Self {
+        let InputState { committed, closed, at_line_start } = state;
+        Self { sink, committed, closed: closed == Closed::Yes, broken: false, at_line_start }
     }
 
     /// Writes what the command starts with, then what comes; returns when no more can come.
@@ -195,11 +214,10 @@ impl InputWriter {
 
     async fn write(&mut self, mut data: Bytes) {
         while !data.is_empty() && !self.broken {
-            match self.sink.write(&data, self.committed).await {
+            match self.sink.write(&data, self.committed, self.at_line_start).await {
                 Ok(written) => {
                     self.committed += written as u64;
-                    // a terminal's user ends a line by a carriage return
-                    self.at_line_start = matches!(data.get(written.wrapping_sub(1)), Some(b'\n' | b'\r'));
+                    self.at_line_start = ends_line(data.get(..written));
                     data.advance(written);
                 }
                 Err(_) => self.broken = true,
@@ -207,26 +225,24 @@ impl InputWriter {
         }
     }
 
-    async fn close(&mut self) {
+    pub(crate) async fn close(&mut self) {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
         match &self.sink {
             Sink::Terminal(terminal, checkpoint) => {
-                checkpoint.iter().for_each(|checkpoint| checkpoint.set_input_closed());
+                let note = |closed| {
+                    checkpoint.iter().for_each(|checkpoint: &Arc<Checkpoint>| checkpoint.set_input_closed(closed));
+                };
+                // typed twice it is harmless, and without it the command waits for ever
+                note(Closed::Begun);
                 let end = terminal.end_of_file();
                 // within a line the first one only ends the line
                 let typed: &[u8] = if self.at_line_start { &[end] } else { &[end, end] };
                 let _ = terminal.write(typed, |_| ()).await;
+                note(Closed::Yes);
             }
-            Sink::Pipe { kept, .. } => {
-                if let Some(KeptInput { checkpoint, number, .. }) = kept {
-                    checkpoint.set_input_closed();
-                    checkpoint.close(*number);
-                }
-                self.sink = Sink::Closed;
-            }
-            Sink::Closed => {}
+            Sink::Pipe { .. } | Sink::Closed => self.sink = Sink::Closed,
         }
     }
 }

@@ -19,8 +19,8 @@ use telexec_spawn::Credentials;
 
 use self::input::{KeptInput, Sink};
 use self::source::{Relay, Source};
-use self::terminal::Terminal;
-use crate::state::checkpoint::{Checkpoint, InputFile};
+use self::terminal::{Peer, Terminal};
+use crate::state::checkpoint::{Checkpoint, Closed, InputFile};
 
 /// This side's ends.
 pub(crate) struct Ends {
@@ -138,9 +138,11 @@ fn terminal(size: TerminalSize, command: &Command, checkpoint: Option<&Arc<Check
         if !command.stdin().is_empty() {
             held.push((HeldFile::Input, InputFile::new(command.stdin())?.as_fd().try_clone_to_owned()?));
         }
-        relay = Some(Relay { read, write, checkpoint: Arc::clone(checkpoint) });
+        relay = Some(Relay::new(read, write, Arc::clone(checkpoint)));
     }
-    let terminal = Arc::new(Terminal::new(this_side, other_side)?);
+    // in the order above
+    let peer = Peer { file: other_side, kept: checkpoint.map(|checkpoint| (Arc::clone(checkpoint), 2)) };
+    let terminal = Arc::new(Terminal::new(this_side, Some(peer))?);
     let ends = Ends {
         stdin: Sink::Terminal(Arc::clone(&terminal), checkpoint.cloned()),
         stdout: Source::Terminal(Arc::clone(&terminal), relay),
@@ -161,24 +163,24 @@ pub(crate) fn reopen(
     first: u64,
 ) -> io::Result<(Ends, Bytes, InputState)> {
     let mut take = |file| files.remove(&file);
-    let closed = checkpoint.is_input_closed()?;
+    let closed = checkpoint.input_closed()?;
     let input = take(HeldFile::Input).map(|(_, file)| InputFile::open(file));
     if let Some((_, terminal)) = take(HeldFile::Terminal) {
         let mut need = |file| take(file).map(|(_, file)| file).ok_or_else(missing);
-        let terminal = Arc::new(Terminal::new(terminal, need(HeldFile::Peer)?)?);
         let (read, write) = (need(HeldFile::RelayRead)?, need(HeldFile::RelayWrite)?);
-        let committed = checkpoint.typed()?;
+        // it is closed once the command has ended
+        let peer = take(HeldFile::Peer);
+        let peer = peer.map(|(number, file)| Peer { file, kept: Some((Arc::clone(checkpoint), number)) });
+        let terminal = Arc::new(Terminal::new(terminal, peer)?);
+        let (committed, at_line_start) = checkpoint.typed()?;
         let left = input.map(|input| input.left(first, committed)).transpose()?.unwrap_or_default();
         let ends = Ends {
             stdin: Sink::Terminal(Arc::clone(&terminal), Some(Arc::clone(checkpoint))),
-            stdout: Source::Terminal(
-                Arc::clone(&terminal),
-                Some(Relay { read, write, checkpoint: Arc::clone(checkpoint) }),
-            ),
+            stdout: Source::Terminal(Arc::clone(&terminal), Some(Relay::new(read, write, Arc::clone(checkpoint)))),
             stderr: None,
             terminal: Some(terminal),
         };
-        return Ok((ends, left, InputState { committed, closed }));
+        return Ok((ends, left, InputState { committed, closed, at_line_start }));
     }
     let kept = |stream| Some((Arc::clone(checkpoint), stream));
     let stdout = take(HeldFile::Stdout).ok_or_else(missing)?.1;
@@ -186,29 +188,49 @@ pub(crate) fn reopen(
     let stdin = take(HeldFile::Stdin);
     let committed = input.as_ref().map(InputFile::sent).transpose()?.unwrap_or_default();
     let left = match &input {
-        Some(input) if !closed => input.left(first, committed)?,
+        Some(input) if closed == Closed::No => input.left(first, committed)?,
         _ => Bytes::new(),
     };
-    if let Some((number, _)) = stdin.as_ref().filter(|_| closed) {
+    if let Some((number, _)) = stdin.as_ref().filter(|_| closed != Closed::No) {
         checkpoint.close(*number);
     }
     let stdin = match (stdin, input) {
-        (Some((number, pipe)), Some(file)) if !closed => {
+        (Some((number, pipe)), Some(file)) if closed == Closed::No => {
             Sink::pipe(Some(pipe), Some(KeptInput { file, checkpoint: Arc::clone(checkpoint), number }))?
         }
         _ => Sink::Closed,
     };
     let stdout = Source::pipe(stdout, kept(OutputStream::Stdout))?;
     let ends = Ends { stdin, stdout, stderr: stderr.transpose()?, terminal: None };
-    Ok((ends, left, InputState { committed, closed }))
+    Ok((ends, left, InputState { committed, closed, at_line_start: true }))
+}
+
+/// What others may still write to of a command that has ended under an earlier agent.
+///
+/// # Errors
+/// The runtime cannot watch another descriptor.
+pub(crate) fn rests(files: BTreeMap<HeldFile, (u8, OwnedFd)>) -> io::Result<Vec<Source>> {
+    let rest = |(kind, (_, file))| match kind {
+        HeldFile::Stdout | HeldFile::Stderr => Some(Source::pipe(file, None)),
+        HeldFile::Terminal => Some(Terminal::new(file, None).map(|terminal| Source::Terminal(terminal.into(), None))),
+        HeldFile::Checkpoint
+        | HeldFile::Stdin
+        | HeldFile::Input
+        | HeldFile::Peer
+        | HeldFile::RelayRead
+        | HeldFile::RelayWrite => None,
+    };
+    files.into_iter().filter_map(rest).collect()
 }
 
 /// How far the input of a command is.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct InputState {
     /// The command has got so many bytes.
     pub(crate) committed: u64,
-    pub(crate) closed: bool,
+    pub(crate) closed: Closed,
+    /// What is typed next begins a line.
+    pub(crate) at_line_start: bool,
 }
 
 fn missing() -> io::Error {

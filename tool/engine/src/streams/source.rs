@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -47,6 +48,21 @@ pub(crate) struct Relay {
     pub(super) read: OwnedFd,
     pub(super) write: OwnedFd,
     pub(super) checkpoint: Arc<Checkpoint>,
+    /// An earlier agent may have left something in it.
+    is_new: AtomicBool,
+}
+
+impl Relay {
+    pub(crate) fn new(read: OwnedFd, write: OwnedFd, checkpoint: Arc<Checkpoint>) -> Self {
+        Self { read, write, checkpoint, is_new: AtomicBool::new(true) }
+    }
+
+    /// Asked until there is nothing: then nothing stays in it.
+    pub(super) fn has_left(&self) -> bool {
+        let has_left = self.is_new.load(Ordering::Relaxed) && ioctl_fionread(&self.read).unwrap_or(0) > 0;
+        self.is_new.store(has_left, Ordering::Relaxed);
+        has_left
+    }
 }
 
 impl Source {
@@ -60,6 +76,7 @@ impl Source {
     pub(crate) async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Pipe(pipe) => pipe.file.readable().await.map(|mut ready| ready.retain_ready()),
+            Self::Terminal(_, Some(relay)) if relay.has_left() => Ok(()),
             Self::Terminal(terminal, _) => terminal.readable().await,
         }
     }

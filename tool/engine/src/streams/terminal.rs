@@ -2,11 +2,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use rustix::fs::{Mode, OFlags, Uid, fchmod, fchown, fcntl_getfl, fcntl_setfl};
-use rustix::io::{Errno, ioctl_fionread};
+use rustix::io::Errno;
 use rustix::pipe::{SpliceFlags, splice};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{SpecialCodeIndex, Winsize, tcgetattr, tcsetwinsize};
@@ -18,6 +18,7 @@ use tokio::io::unix::AsyncFd;
 use super::source::Relay;
 use crate::lock::lock;
 use crate::process::control;
+use crate::state::checkpoint::Checkpoint;
 
 /// Both ends of a new terminal: this side's, and the command's.
 ///
@@ -49,20 +50,29 @@ pub(crate) struct Terminal {
     file: AsyncFd<OwnedFd>,
     /// The command's side, held open too: a command may close its terminal and open `/dev/tty` later, and without this
     /// the moment in between would look like the end of its output.
-    peer: Mutex<Option<OwnedFd>>,
+    peer: Mutex<Option<Peer>>,
+}
+
+/// The command's side of a terminal.
+pub(crate) struct Peer {
+    pub(super) file: OwnedFd,
+    /// The keeper has it too, by this number.
+    pub(super) kept: Option<(Arc<Checkpoint>, u8)>,
 }
 
 impl Terminal {
     /// # Errors
     /// The runtime cannot watch another descriptor.
-    pub(crate) fn new(file: OwnedFd, peer: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn new(file: OwnedFd, peer: Option<Peer>) -> io::Result<Self> {
         let file = control::watch_for(file, Interest::READABLE | Interest::WRITABLE)?;
-        Ok(Self { file, peer: Mutex::new(Some(peer)) })
+        Ok(Self { file, peer: Mutex::new(peer) })
     }
 
     /// From now on the output ends when the last process has closed its side. For when no process can open it again.
     pub(crate) fn close_peer(&self) {
-        drop(lock(&self.peer).take());
+        let Some(Peer { file, kept }) = lock(&self.peer).take() else { return };
+        drop(file);
+        kept.into_iter().for_each(|(checkpoint, number)| checkpoint.close(number));
     }
 
     /// Sets its size; its foreground processes get SIGWINCH.
@@ -98,9 +108,8 @@ impl Terminal {
     /// # Errors
     /// `WouldBlock`: nothing was written.
     pub(crate) fn try_relay(&self, relay: &Relay, most: usize) -> io::Result<Bytes> {
-        let Relay { read, write, checkpoint } = relay;
-        // what an earlier agent has left there comes first
-        if ioctl_fionread(read).unwrap_or(0) == 0 {
+        let Relay { read, write, checkpoint, .. } = relay;
+        if !relay.has_left() {
             let relayed = self
                 .file
                 .try_io(Interest::READABLE, |file| Ok(splice(file, None, write, None, most, SpliceFlags::NONBLOCK)?));

@@ -167,8 +167,8 @@ fn an_empty_one_has_nothing() {
     let checkpoint = reopened(Checkpoint::new().unwrap());
     Model::default().check(&checkpoint);
     assert!(checkpoint.execution().is_err() && checkpoint.ended().unwrap().is_none());
-    assert_eq!((checkpoint.spool().unwrap(), checkpoint.typed().unwrap()), (None, 0));
-    assert!(!checkpoint.is_input_closed().unwrap());
+    assert_eq!((checkpoint.spool().unwrap(), checkpoint.typed().unwrap()), (None, (0, true)));
+    assert_eq!(checkpoint.input_closed().unwrap(), Closed::No);
 }
 
 #[test]
@@ -179,14 +179,14 @@ fn what_is_noted_is_there_after_a_crash() {
     checkpoint.set_execution(b"execution").unwrap();
     checkpoint.set_ended(b"ended").unwrap();
     checkpoint.set_spool(b"spool").unwrap();
-    checkpoint.set_typed(7);
-    checkpoint.set_input_closed();
-    assert_eq!(checkpoint.set_spool(&[0; 4096]).unwrap_err().kind(), ErrorKind::FileTooLarge);
+    checkpoint.set_typed(7, false);
+    checkpoint.set_input_closed(Closed::Begun);
+    assert_eq!(checkpoint.set_spool(&[0; 16_384]).unwrap_err().kind(), ErrorKind::FileTooLarge);
     let checkpoint = reopened(checkpoint);
     assert_eq!(checkpoint.execution().unwrap(), b"execution");
     assert_eq!(checkpoint.ended().unwrap().unwrap(), b"ended");
     assert_eq!(checkpoint.spool().unwrap().unwrap(), b"spool");
-    assert_eq!((checkpoint.typed().unwrap(), checkpoint.is_input_closed().unwrap()), (7, true));
+    assert_eq!((checkpoint.typed().unwrap(), checkpoint.input_closed().unwrap()), ((7, false), Closed::Begun));
 }
 
 #[test]
