@@ -1,6 +1,7 @@
 //! The audit log of real agents.
 
 mod content;
+mod crashes;
 mod decisions;
 mod ends;
 mod faults;

@@ -24,7 +24,7 @@ async fn another_serves(agent: &Agent, before: usize) {
 }
 
 /// Kills the agent, and waits for the next one.
-async fn crash_and_wait(agent: &Agent) {
+pub(super) async fn crash_and_wait(agent: &Agent) {
     let before = agent.log().matches("listening on").count();
     crash(serving(agent).unwrap());
     another_serves(agent, before).await;

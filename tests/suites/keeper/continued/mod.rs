@@ -1,5 +1,9 @@
 //! Executions that outlive an agent which is killed.
 
+mod callers;
+mod ends;
+mod streams;
+
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -17,6 +21,18 @@ use super::crash_and_wait;
 
 fn detached(text: &str) -> CommandBuilder {
     Command::shell(text).on_disconnect(OnDisconnect::Detach)
+}
+
+/// Starts it, and waits until it has written a first line; dropping the execution may end it.
+async fn started(agent: &Agent, command: CommandBuilder) -> Execution {
+    let mut execution = within(agent.executor().await.execute(command.build().unwrap())).await.unwrap();
+    until_output(&mut execution, "ready\n").await;
+    execution
+}
+
+/// How it ends for an agent that has not started it.
+async fn end(agent: &Agent, id: &ExecutionId) -> Exited {
+    rest(&agent.executor().await, id, 0).await.2
 }
 
 /// What it prints from this position on to each stream, and how it ends.

@@ -1,0 +1,162 @@
+//! Their input and output, and what comes with that.
+
+use telexec_executor::{ExecutionId, Executor, ExecutorError, ExitCause, Input, TerminalSize};
+use telexec_tests::{Agent, Gate, Tmux, until, within};
+
+use super::super::crash_and_wait;
+use super::{detached, rest, started};
+
+fn kept() -> Agent {
+    Agent::builder().kept().start()
+}
+
+fn input(data: &'static str, offset: u64) -> Input {
+    Input { data: data.into(), offset: Some(offset), ..Input::default() }
+}
+
+/// Waits until so much was read of what it has written.
+async fn written(executor: &impl Executor, id: &ExecutionId, position: u64) {
+    until("it has written that", async || executor.get(id).await.unwrap().position >= position).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn input_goes_on_where_it_was() {
+    let agent = kept();
+    let execution = started(&agent, detached("echo ready; cat; echo end").accepts_input(true)).await;
+    let id = execution.id();
+    assert_eq!(within(agent.executor().await.write_input(id, input("one\n", 0))).await.unwrap(), 4);
+    crash_and_wait(&agent).await;
+    let executor = agent.executor().await;
+    let ahead = within(executor.write_input(id, input("far\n", 5))).await;
+    assert!(matches!(ahead, Err(ExecutorError::OutOfRange { end: 4, .. })), "{ahead:?}");
+    // repeated, as after a lost answer
+    assert_eq!(within(executor.write_input(id, input("one\ntwo\n", 0))).await.unwrap(), 8);
+    crash_and_wait(&agent).await;
+    let executor = agent.executor().await;
+    let last = Input { close: true, ..input("three\n", 8) };
+    assert_eq!(within(executor.write_input(id, last.clone())).await.unwrap(), 14);
+    let (stdout, _, exited) = rest(&executor, id, 0).await;
+    assert_eq!((&*stdout, exited.cause), ("ready\none\ntwo\nthree\nend\n", ExitCause::Exited(0)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn input_that_was_closed_stays_closed() {
+    let agent = kept();
+    let gate = Gate::new();
+    let text = format!("echo ready; cat; echo closed; {}; cat; echo end", gate.wait());
+    let execution = started(&agent, detached(&text).accepts_input(true)).await;
+    let (id, executor) = (execution.id(), agent.executor().await);
+    within(executor.write_input(id, Input { close: true, ..input("in\n", 0) })).await.unwrap();
+    written(&executor, id, "ready\nin\nclosed\n".len() as u64).await;
+    crash_and_wait(&agent).await;
+    let executor = agent.executor().await;
+    let more = within(executor.write_input(id, input("more\n", 3))).await;
+    assert!(matches!(more, Err(ExecutorError::FailedPrecondition { .. })), "{more:?}");
+    // what it has got is no error
+    let again = Input { close: true, ..input("in\n", 0) };
+    assert_eq!(within(executor.write_input(id, again)).await.unwrap(), 3);
+    let _open = gate.open();
+    assert_eq!(rest(&executor, id, 0).await.0, "ready\nin\nclosed\nend\n");
+}
+
+/// The pipe to the command has a part of it, and the rest is still to come.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_its_input_starts_with_is_whole() {
+    let agent = kept();
+    let gate = Gate::new();
+    let stdin: String = (0..300_000).map(|number| format!("{number}\n")).collect();
+    let text = format!("echo ready; {}; cat", gate.wait());
+    let execution = started(&agent, detached(&text).stdin(stdin.clone())).await;
+    crash_and_wait(&agent).await;
+    crash_and_wait(&agent).await;
+    let _open = gate.open();
+    let (stdout, _, exited) = rest(&agent.executor().await, execution.id(), 6).await;
+    assert!(stdout == stdin, "{} bytes of {}", stdout.len(), stdin.len());
+    assert_eq!(exited.cause, ExitCause::Exited(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_is_resized_and_typed_into() {
+    let agent = kept();
+    let size = |columns, rows| TerminalSize::new(columns, rows).unwrap();
+    let text = "stty -echo -onlcr; stty size; echo ready; read line; echo got $line; stty size; cat; echo end";
+    let execution = started(&agent, detached(text).terminal(size(80, 24)).accepts_input(true)).await;
+    let id = execution.id();
+    crash_and_wait(&agent).await;
+    let executor = agent.executor().await;
+    within(executor.resize(id, size(100, 40))).await.unwrap();
+    within(executor.write_input(id, input("typed\r", 0))).await.unwrap();
+    written(&executor, id, "24 80\nready\ngot typed\n40 100\n".len() as u64).await;
+    crash_and_wait(&agent).await;
+    let executor = agent.executor().await;
+    let last = Input { close: true, ..input("typed\rmore\r", 0) };
+    assert_eq!(within(executor.write_input(id, last)).await.unwrap(), 11);
+    let (stdout, _, exited) = rest(&executor, id, 0).await;
+    assert_eq!(stdout, "24 80\nready\ngot typed\n40 100\nmore\nend\n");
+    assert_eq!(exited.cause, ExitCause::Exited(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_sits_at_a_terminal_goes_on_typing() {
+    let agent = kept();
+    let tmux = Tmux::open(&[("T", agent.uri())]).await;
+    let settings = tmux.settings().await;
+    tmux.line("clear; telexec exec -it -e PS1=remote: $T -- bash --norc --noprofile -i; echo code=$?");
+    until("the line is taken", async || !tmux.screen().contains("clear;")).await;
+    tmux.shows("remote:").await;
+    tmux.line("kept=variable");
+    for round in 1..=3 {
+        crash_and_wait(&agent).await;
+        tmux.line(&format!("echo $kept {round}"));
+        tmux.shows(&format!("\nvariable {round}\n")).await;
+    }
+    tmux.line("exit 5");
+    tmux.shows("code=5\n").await;
+    assert_eq!(tmux.settings().await, settings);
+}
+
+/// Each is as without a crash.
+#[tokio::test(flavor = "multi_thread")]
+async fn there_is_no_more_output_than_there_may_be() {
+    let agent = kept();
+    let mut totals = Vec::new();
+    for crashes in [false, true] {
+        let gates = [Gate::new(), Gate::new()];
+        let [one, two] = gates.each_ref().map(Gate::wait);
+        let text = format!("echo ready; seq 1000; {one}; seq 1000 >&2; {two}; seq 1000; seq 5000 >&2; exit 3");
+        let execution = started(&agent, detached(&text).max_output_bytes(5000)).await;
+        let id = execution.id();
+        let mut open = Vec::new();
+        for (gate, position) in gates.iter().zip([6 + 3893, 6 + 2 * 3893]) {
+            written(&agent.executor().await, id, position).await;
+            if crashes {
+                crash_and_wait(&agent).await;
+            }
+            open.push(gate.open());
+        }
+        let (stdout, stderr, exited) = rest(&agent.executor().await, id, 0).await;
+        assert_eq!(exited.cause, ExitCause::Exited(3));
+        assert_eq!(
+            (stdout.len() as u64, exited.stdout.bytes),
+            (exited.stdout.bytes - exited.stdout.dropped_bytes, 6 + 2 * 3893)
+        );
+        assert_eq!(stderr.len() as u64, exited.stderr.bytes - exited.stderr.dropped_bytes);
+        totals.push((stdout, stderr, exited.stdout, exited.stderr));
+    }
+    assert_eq!(totals[0], totals[1]);
+    assert!(totals[0].3.dropped_bytes > 0, "{:?}", totals[0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_it_ends_is_reported() {
+    let agent = kept();
+    let gate = Gate::new();
+    let text = format!("cd /usr; echo ready; {}; cd /var; exit 4", gate.wait());
+    let execution = started(&agent, detached(&text).report_working_directory(true)).await;
+    crash_and_wait(&agent).await;
+    let _open = gate.open();
+    let (_, _, exited) = rest(&agent.executor().await, execution.id(), 0).await;
+    assert_eq!((exited.cause, exited.working_directory.as_deref()), (ExitCause::Exited(4), Some("/var")));
+    crash_and_wait(&agent).await;
+    assert_eq!(rest(&agent.executor().await, execution.id(), 0).await.2, exited);
+}
