@@ -9,12 +9,15 @@ use std::time::{Duration, Instant, SystemTime};
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use telexec_executor::{
-    Command, Executor, FilePiece, FileRange, FileTarget, Files, ResourceLimits, Signal, WriteOptions,
+    Attach, Command, Executor, FilePiece, FileRange, FileTarget, Files, OnDisconnect, ResourceLimits, Signal,
+    WriteOptions,
 };
 use telexec_tests::{
-    Agent, AgentBuilder, Certs, Gate, Scrape, has_controller, program, run, until, until_output, within,
+    Agent, AgentBuilder, Certs, Gate, Scrape, collect, has_controller, program, run, until, until_output, within,
 };
 use tokio::io::AsyncWriteExt;
+
+use crate::keeper::crash_and_wait;
 
 /// One that is asked on a port of its own.
 fn metered() -> AgentBuilder {
@@ -204,4 +207,28 @@ async fn the_content_of_files_is_counted_by_direction() {
     within(sftp.stdin.take().unwrap().write_all(batch.as_bytes())).await.unwrap();
     assert!(within(sftp.wait()).await.unwrap().success());
     assert_eq!(counted().await, [200_000.0, 160_000.0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_goes_on_after_a_crash_of_the_agent_is_counted_by_the_next_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let listen = format!("unix://{}", directory.path().join("metrics.sock").display());
+    let agent = Agent::builder().kept().args(["--metrics-listen", &listen]).start();
+    let gate = Gate::new();
+    let detached = |text: &str| Command::shell(text).on_disconnect(OnDisconnect::Detach);
+    run(&agent.executor().await, detached("exit 1")).await.unwrap();
+    let command = detached(&format!("echo ready; {}; echo end; exit 3", gate.wait())).build().unwrap();
+    let mut execution = agent.executor().await.execute(command).await.unwrap();
+    until_output(&mut execution, "ready\n").await;
+    crash_and_wait(&agent).await;
+    assert_eq!(Scrape::of(&agent).await.value("telexec_executions_running"), 1.0);
+    let _open = gate.open();
+    let attached = agent.executor().await.attach(execution.id(), Attach::start()).await.unwrap();
+    assert_eq!(collect(attached).await.unwrap().exited.exit_code(), 3);
+    let scrape = Scrape::of(&agent).await;
+    assert_eq!(scrape.value("telexec_executions_running"), 0.0);
+    // the other one was counted by the agent that is gone
+    assert_eq!(scrape.value("telexec_executions_total{cause=\"exited\"}"), 1.0);
+    assert_eq!(scrape.value("telexec_execution_seconds_count"), 1.0);
+    assert_eq!(scrape.value("telexec_output_bytes_total{stream=\"stdout\"}"), 4.0, "{}", scrape.text);
 }

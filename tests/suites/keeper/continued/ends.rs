@@ -47,6 +47,20 @@ async fn what_was_promoted_goes_on() {
     }
 }
 
+/// Its time is over while the other command runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_promoted_does_not_wait_for_its_caller() {
+    let (agent, gate) = (Agent::builder().kept().start(), Gate::new());
+    let command = Command::shell(format!("{}; exit 6", gate.wait())).yield_after(Duration::ZERO);
+    let command = command.disconnect_grace(Duration::from_secs(1)).build().unwrap();
+    let mut execution = within(agent.executor().await.execute(command)).await.unwrap();
+    while !matches!(within(execution.next()).await.unwrap().unwrap(), Event::Promoted) {}
+    crash_and_wait(&agent).await;
+    run(&agent.executor().await, Command::argv(["sleep", "2"])).await.unwrap();
+    let _open = gate.open();
+    assert_eq!(end(&agent, execution.id()).await.cause, ExitCause::Exited(6));
+}
+
 /// Until then it is bound to its call.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_would_be_promoted_later_ends() {

@@ -115,6 +115,20 @@ async fn who_sits_at_a_terminal_goes_on_typing() {
     assert_eq!(tmux.settings().await, settings);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn merged_output_stays_in_its_order() {
+    let (agent, gate) = (kept(), Gate::new());
+    let numbers = "for i in $(seq 500); do echo $i; echo $i >&2; done";
+    let text = format!("echo ready; {numbers}; {}; {numbers}", gate.wait());
+    let execution = started(&agent, detached(&text).merge_output(true)).await;
+    crash_and_wait(&agent).await;
+    let _open = gate.open();
+    let (stdout, stderr, exited) = rest(&agent.executor().await, execution.id(), 6).await;
+    let expected: String = (1..=500).chain(1..=500).map(|number| format!("{number}\n{number}\n")).collect();
+    assert!(stdout == expected && stderr.is_empty(), "{stdout}, {stderr}");
+    assert_eq!(exited.cause, ExitCause::Exited(0));
+}
+
 /// Each is as without a crash.
 #[tokio::test(flavor = "multi_thread")]
 async fn there_is_no_more_output_than_there_may_be() {
