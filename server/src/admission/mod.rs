@@ -51,9 +51,15 @@ const ADMINISTERED: [Rpc; 3] = [Rpc::ListExecutions, Rpc::GetExecution, Rpc::Sig
 impl Stack {
     /// Continues what an earlier agent has started, and was killed.
     pub(crate) fn continue_executions(&self) {
-        self.engine.continue_executions(|execution| {
-            let counter = self.metrics.observer(Instant::now());
-            counter.into_iter().chain(self.audit.continue_recording(execution)).collect()
+        self.engine.continue_executions(|all| {
+            let recorders = all.iter().zip(self.audit.continue_recording(all));
+            recorders
+                .map(|(execution, recorder)| {
+                    // what has ended was counted by the agent that it ended under
+                    let counter = execution.exited.is_none().then(|| self.metrics.observer(Instant::now())).flatten();
+                    counter.into_iter().chain(recorder).collect()
+                })
+                .collect()
         });
     }
 

@@ -9,6 +9,7 @@
 mod chain;
 mod command;
 mod config;
+mod ends;
 mod files;
 mod json;
 mod key;
@@ -27,8 +28,9 @@ pub mod verify;
 mod volume;
 mod writer;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::num::NonZero;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -36,7 +38,7 @@ use std::time::Duration;
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use telexec_engine::Workers;
 use telexec_engine::{ContinuedExecution, ExecutionObserver};
-use telexec_executor::{Command, ExecutionId, ExecutorError, Signal};
+use telexec_executor::{Command, ExecutionId, ExecutorError, Exited, Signal};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
@@ -89,7 +91,7 @@ pub enum AuditError {
     #[error("cannot keep the audit log in {path}")]
     File {
         /// The file.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// The cause.
         source: std::io::Error,
     },
@@ -100,6 +102,8 @@ pub enum AuditError {
 pub(crate) struct Audit(Option<Arc<Inner>>);
 
 struct Inner {
+    /// Of the current file.
+    path: PathBuf,
     queue: UnboundedSender<Job>,
     slots: Arc<Semaphore>,
     state: Arc<State>,
@@ -170,6 +174,9 @@ impl FileOutcome {
     }
 }
 
+/// The record of an end is written sooner.
+const RECENT: Duration = Duration::from_secs(120);
+
 impl Audit {
     /// Opens the configured log, if any.
     ///
@@ -189,6 +196,7 @@ impl Audit {
         let thread = std::thread::Builder::new().name("audit".into());
         thread.spawn(move || writer.run(jobs)).map_err(failed)?;
         Ok(Self(Some(Arc::new(Inner {
+            path: path.clone(),
             queue,
             slots: Arc::new(Semaphore::new(MAX_WAITING)),
             state,
@@ -241,11 +249,17 @@ impl Audit {
         }
     }
 
-    /// The observer of an execution whose start an earlier agent has recorded; `None`: it has not, or there is no log.
-    pub(crate) fn continue_recording(&self, execution: &ContinuedExecution) -> Option<Box<dyn ExecutionObserver>> {
-        let Inner { queue, state, containment, .. } = &**self.0.as_ref()?;
-        let recorder = ExecutionRecorder::continued(queue.clone(), Arc::clone(state), containment, execution)?;
-        Some(Box::new(recorder))
+    /// The observers of executions whose starts an earlier agent has recorded, and of those that have ended just before a crash
+    /// of it; `None`: the end is in the log, or there is none.
+    pub(crate) fn continue_recording(&self, all: &[ContinuedExecution]) -> Vec<Option<Box<dyn ExecutionObserver>>> {
+        let Some(inner) = self.0.as_deref().filter(|_| !all.is_empty()) else {
+            return all.iter().map(|_| None).collect();
+        };
+        let ends = ends::recent(&inner.path).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the audit log cannot be read: it may have ends twice");
+            BTreeSet::new()
+        });
+        all.iter().map(|execution| inner.continue_recording(execution, &ends)).collect()
     }
 
     /// Describes a command that is refused; `None`: that is not recorded.
@@ -506,6 +520,20 @@ impl Inner {
         let record = OperationRecord { action, signal, position: operation.position, about, port, file, pattern };
         let body = Body::Call { decision: decision.into(), operation: record, failure: error.map(Into::into) };
         Some(Record::new(body).of(&Origin::of(call)).about(operation.execution_id))
+    }
+
+    fn continue_recording(
+        &self,
+        execution: &ContinuedExecution,
+        ends: &BTreeSet<u64>,
+    ) -> Option<Box<dyn ExecutionObserver>> {
+        let age = |exited: &Exited| exited.end_time.elapsed().unwrap_or_default();
+        if execution.exited.as_ref().is_some_and(|exited| age(exited) > RECENT) {
+            return None;
+        }
+        let (queue, state) = (self.queue.clone(), Arc::clone(&self.state));
+        let recorder = ExecutionRecorder::continued(queue, state, self.containment, execution, ends)?;
+        Some(Box::new(recorder))
     }
 
     fn recorder(&self, origin: &Arc<Origin>, id: &ExecutionId) -> ExecutionRecorder {

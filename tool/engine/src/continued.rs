@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::process::Pid;
-use telexec_executor::ExecutionId;
+use telexec_executor::{ExecutionId, Exited};
 use tracing::{Instrument, info, info_span, warn};
 
 use crate::LocalExecutor;
@@ -37,34 +37,56 @@ pub struct ContinuedExecution {
     pub identity: String,
     /// Its main process, which may have ended meanwhile.
     pub main: MainProcess,
+    /// How it has ended, if the earlier agent has seen that.
+    pub exited: Option<Exited>,
     /// What the [`state`](ExecutionObserver::state)s of its observers were, by their names.
     pub states: BTreeMap<String, Vec<u8>>,
 }
 
 impl LocalExecutor {
     /// Continues the executions that an earlier agent, which was killed, has left with the [`keeper`](crate::LocalConfig::keeper):
-    /// they are found under their ids from then on, with all of their output. `observers` makes those of one that has not
-    /// ended. For the beginning, before anything is started or asked for; does nothing when it is called again.
+    /// they are found under their ids from then on, with all of their output. `observers` makes those of each, in their order;
+    /// those of one that has ended get that at once, since the earlier agent may not have got round to it. For the beginning,
+    /// before anything is started or asked for; does nothing when it is called again.
     ///
     /// What is bound to its caller waits for that as after a lost connection.
-    pub fn continue_executions(&self, observers: impl Fn(&ContinuedExecution) -> Vec<Box<dyn ExecutionObserver>>) {
+    pub fn continue_executions(
+        &self,
+        observers: impl FnOnce(&[ContinuedExecution]) -> Vec<Vec<Box<dyn ExecutionObserver>>>,
+    ) {
         let all = std::mem::take(&mut *lock(&self.shared.handed_over));
+        let (all, handed_over): (Vec<_>, Vec<_>) =
+            all.into_iter().filter_map(|one| Some((ContinuedExecution::of(&one).ok()?, one))).unzip();
         let mut running = 0;
-        for one in all {
-            let id = one.unfinished.id();
-            let continued = match one.ended {
-                Some(_) if one.lingers => self.shared.continue_lingering(one),
-                Some(_) => self.shared.remember(one),
-                None => self.shared.continue_one(one, &observers).map(|()| running += 1),
+        let mut observers = observers(&all).into_iter();
+        for (ContinuedExecution { id, main, exited, .. }, one) in all.into_iter().zip(handed_over) {
+            let mut observers = Observers::new(observers.next().unwrap_or_default());
+            let continued = match exited {
+                Some(exited) => {
+                    observers.ended(&exited);
+                    if one.lingers { self.shared.continue_lingering(one) } else { self.shared.remember(one) }
+                }
+                None => self.shared.continue_one(one, main, observers).map(|()| running += 1),
             };
             if let Err(error) = continued {
-                let id = id.map(|id| id.to_string()).unwrap_or_default();
-                warn!(id, %error, "an execution of an earlier agent cannot be continued");
+                warn!(%id, %error, "an execution of an earlier agent cannot be continued");
             }
         }
         if running > 0 {
             info!(executions = running, "continued what an earlier agent has started");
         }
+    }
+}
+
+impl ContinuedExecution {
+    fn of(one: &HandedOver) -> io::Result<Self> {
+        let pid = one.main.and_then(|main| u32::try_from(main.as_raw_nonzero().get()).ok()).unwrap_or_default();
+        let (main, exited) = match &one.ended {
+            Some(ended) => (ended.main.clone(), Some(ended.exited.clone())),
+            None => (one.unfinished.start()?.main_process(pid)?, None),
+        };
+        let (id, identity) = (one.unfinished.id()?, one.unfinished.asked().identity);
+        Ok(Self { id, identity, main, exited, states: one.unfinished.observers() })
     }
 }
 
@@ -144,17 +166,12 @@ impl Shared {
         record.unbind_after(Some(0), None, grace, false, std::future::pending());
     }
 
-    fn continue_one(
-        self: &Arc<Self>,
-        one: HandedOver,
-        observers: &impl Fn(&ContinuedExecution) -> Vec<Box<dyn ExecutionObserver>>,
-    ) -> io::Result<()> {
+    fn continue_one(self: &Arc<Self>, one: HandedOver, info: MainProcess, observers: Observers) -> io::Result<()> {
         let grace = self.grace(&one)?;
         let HandedOver { unfinished, checkpoint, saved, handle, main, files, file, .. } = one;
         let (id, asked, command) = (unfinished.id()?, unfinished.asked(), unfinished.command()?);
         let (allowance, start) = (unfinished.allowance()?, unfinished.start()?);
         let pid = main.ok_or_else(|| io::Error::other("its process is not known"))?;
-        let info = start.main_process(u32::try_from(pid.as_raw_nonzero().get()).unwrap_or(0))?;
         let identity = asked.identity.clone();
         let name = ExecutionName { id: id.clone(), key: Key::inherited(&start.key), identity: identity.clone() };
         // from here on a failure ends it
@@ -173,14 +190,12 @@ impl Shared {
             is_detached: unfinished.is_detached(),
         };
         let record = self.registry.restore(restored).ok_or_else(|| io::Error::other("its id is in use"))?;
-        let continued =
-            ContinuedExecution { id: id.clone(), identity, main: info.clone(), states: unfinished.observers() };
         let supervisor = Supervisor {
             shared: Arc::clone(self),
             record: Arc::clone(&record),
             command,
             allowance,
-            observers: Observers::new(observers(&continued)),
+            observers,
             abandoned: self.hurry.child_token(),
             tracked: self.tracker.token(),
             permit: Arc::clone(&self.permits).try_acquire_owned().ok(),
@@ -189,7 +204,7 @@ impl Shared {
         };
         let channels = Channels { input: sender, terminal: ends.terminal.clone() };
         record.started(info.clone(), main.containment.clone(), channels);
-        let span = info_span!("execution", %id, identity = continued.identity);
+        let span = info_span!("execution", %id, identity);
         span.in_scope(|| info!(pid = info.pid, "continued"));
         self.wait_for_caller(&record, grace);
         let (shared, is_background) = (Arc::clone(self), unfinished.is_detached() || record.transcript.is_promoted());

@@ -1,5 +1,6 @@
 //! Observes one execution, and records its output totals and its end.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -45,14 +46,19 @@ struct Continuation<O> {
 const STATE: &str = "audit";
 
 impl ExecutionRecorder {
-    /// For an execution whose start an earlier agent has recorded. Its output has no digest: that has seen the beginning.
+    /// For an execution whose start an earlier agent has recorded; `None`: it has not, or its end is one of these. Its output
+    /// has no digest: that agent has seen the beginning.
     pub(in crate::audit) fn continued(
         queue: UnboundedSender<Job>,
         state: Arc<State>,
         containment: &'static str,
         execution: &ContinuedExecution,
+        ends: &BTreeSet<u64>,
     ) -> Option<Self> {
         let Continuation { start, origin } = serde_json::from_slice(execution.states.get(STATE)?).ok()?;
+        if start.is_some_and(|start| ends.contains(&start)) {
+            return None;
+        }
         let this = Self::new(queue, state, Arc::new(origin), execution.id.clone(), containment, false);
         let main = OnceLock::from(execution.main.clone());
         let mut this = this;

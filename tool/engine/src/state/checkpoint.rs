@@ -12,17 +12,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, OnceLock};
 
 use bytes::Bytes;
-use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, fstat, ftruncate, memfd_create, seek};
-use rustix::io::{pread, pwrite};
+use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use rustix::pipe::{SpliceFlags, splice};
 use telexec_executor::{Output, OutputStream};
 
+use super::memory_file::{GATHERED_BYTES, PAGE, broken, get, punch, put, read_exact, write_all};
 use crate::lock::lock;
 use crate::process::keeper::HeldState;
 
 /// The content of another one is not understood.
 pub(crate) const VERSION: u64 = 1;
-const PAGE: u64 = 4096;
 /// Where the fields are.
 const VERSION_AT: u64 = 0;
 const ENDED_LENGTH_AT: u64 = 8;
@@ -47,10 +46,8 @@ const ENTRY_BYTES: u64 = 8;
 const INDEX_ENTRIES: u64 = 1 << 30;
 const OUTPUT_AT: u64 = 16 << 30;
 const _: () = assert!(INDEX_AT + INDEX_ENTRIES * ENTRY_BYTES <= OUTPUT_AT);
-/// So much that is needed no more gathers before it is given up.
-const GATHERED_BYTES: u64 = 256 * 1024;
-/// The most that goes to a command at once.
-const INPUT_BYTES: usize = 64 * 1024;
+/// Of the output that is read at once.
+const CHUNK_BYTES: u64 = 64 * 1024;
 
 /// What the next agent needs of one execution. Dropping it lets the keeper forget that.
 pub(crate) struct Checkpoint {
@@ -327,7 +324,7 @@ impl Checkpoint {
                 stdout += run_end.saturating_sub(from);
             }
             while from < run_end {
-                let to = run_end.min(from + INPUT_BYTES as u64);
+                let to = run_end.min(from + CHUNK_BYTES);
                 let length = usize::try_from(to - from).unwrap_or(0);
                 let data = read_exact(&self.file, OUTPUT_AT + from, length)?.into();
                 chunks.push(Output { stream: *stream, data, position: from });
@@ -423,126 +420,10 @@ fn number(stream: OutputStream) -> usize {
     }
 }
 
-fn broken() -> io::Error {
-    io::Error::other("it is not whole")
-}
-
-/// Gives up whole pages between these.
-fn punch(file: &OwnedFd, from: u64, to: u64) {
-    let (from, to) = (from / PAGE * PAGE, to / PAGE * PAGE);
-    if from < to {
-        let _ = fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, from, to - from);
-    }
-}
-
 fn write_blob(file: &OwnedFd, at: u64, most: u64, blob: &[u8]) -> io::Result<()> {
     match blob.len() as u64 > most {
         true => Err(io::ErrorKind::FileTooLarge.into()),
         false => write_all(file, blob, at),
-    }
-}
-
-fn put(file: &OwnedFd, at: u64, values: &[u64]) -> io::Result<()> {
-    let mut bytes = [0; 64];
-    for (to, value) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(values) {
-        *to = value.to_le_bytes();
-    }
-    write_all(file, bytes.get(..8 * values.len()).unwrap_or_default(), at)
-}
-
-fn get<const N: usize>(file: &OwnedFd, at: u64) -> io::Result<[u64; N]> {
-    let bytes = read_exact(file, at, 8 * N)?;
-    let mut values = [0; N];
-    for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<8>().0) {
-        *value = u64::from_le_bytes(*bytes);
-    }
-    Ok(values)
-}
-
-fn write_all(file: impl AsFd, mut data: &[u8], mut at: u64) -> io::Result<()> {
-    while !data.is_empty() {
-        let written = rustix::io::retry_on_intr(|| pwrite(&file, data, at))?;
-        data = data.get(written..).unwrap_or_default();
-        at += written as u64;
-    }
-    Ok(())
-}
-
-fn read_exact(file: &OwnedFd, at: u64, length: usize) -> io::Result<Vec<u8>> {
-    let mut data = Vec::with_capacity(length);
-    while data.len() < length {
-        let at = at + data.len() as u64;
-        match rustix::io::retry_on_intr(|| pread(file, rustix::buffer::spare_capacity(&mut data), at))? {
-            0 => return Err(broken()),
-            _ => data.truncate(length),
-        }
-    }
-    Ok(data)
-}
-
-/// What goes to a command's standard input: its bytes go from this file to the pipe by splice(2), and the position in the
-/// file, which all who have it share, says how much the command has got.
-pub(crate) struct InputFile {
-    file: OwnedFd,
-}
-
-impl InputFile {
-    /// With what the command starts with.
-    ///
-    /// # Errors
-    /// There are no descriptors, or there is no memory.
-    pub(crate) fn new(first: &[u8]) -> io::Result<Self> {
-        let file = memfd_create("telexec-input", MemfdFlags::CLOEXEC)?;
-        write_all(&file, first, 0)?;
-        Ok(Self { file })
-    }
-
-    /// One of an earlier agent.
-    pub(crate) fn open(file: OwnedFd) -> Self {
-        Self { file }
-    }
-
-    /// How much the command has got.
-    ///
-    /// # Errors
-    /// None are known.
-    pub(crate) fn sent(&self) -> io::Result<u64> {
-        Ok(seek(&self.file, SeekFrom::Current(0))?)
-    }
-
-    /// Of what the command starts with, which is so long, that which comes after `sent`.
-    ///
-    /// # Errors
-    /// It is not whole.
-    pub(crate) fn left(&self, first: u64, sent: u64) -> io::Result<Bytes> {
-        let left = usize::try_from(first.saturating_sub(sent)).unwrap_or(0);
-        read_exact(&self.file, sent, left).map(Bytes::from)
-    }
-
-    /// Sends some of these bytes, which come after what was sent before; returns how many.
-    ///
-    /// # Errors
-    /// `WouldBlock`: there is no room in the pipe; or the command reads no more.
-    pub(crate) fn send(&self, pipe: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-        let sent = self.sent()?;
-        let bytes = bytes.get(..INPUT_BYTES).unwrap_or(bytes);
-        write_all(&self.file, bytes, sent)?;
-        let more = splice(&self.file, None, pipe, None, bytes.len(), SpliceFlags::NONBLOCK)?;
-        if more == 0 {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        let now = sent + more as u64;
-        // pages that are in the pipe are in memory for that long
-        if now / GATHERED_BYTES > sent / GATHERED_BYTES {
-            punch(&self.file, 0, now);
-        }
-        Ok(more)
-    }
-}
-
-impl AsFd for InputFile {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
     }
 }
 

@@ -16,7 +16,8 @@ use super::terminal::Terminal;
 use super::{InputState, set_nonblocking};
 use crate::lock::lock;
 use crate::process::control;
-use crate::state::checkpoint::{Checkpoint, Closed, InputFile};
+use crate::state::checkpoint::{Checkpoint, Closed};
+use crate::state::input_file::{InputFile, MAX_PIPE_BYTES};
 
 /// Where input goes.
 pub(crate) enum Sink {
@@ -36,6 +37,8 @@ pub(crate) struct KeptInput {
     pub(super) checkpoint: Arc<Checkpoint>,
     /// The keeper has the pipe by this number.
     pub(super) number: u8,
+    /// The pipe is as large as it can be.
+    pub(super) is_largest: bool,
 }
 
 impl Drop for KeptInput {
@@ -64,7 +67,15 @@ impl Sink {
                     *enlarged = true;
                 }
                 let write = |pipe: &OwnedFd| match kept {
-                    Some(kept) => kept.file.send(pipe.as_fd(), bytes),
+                    Some(kept) => match kept.file.send(pipe.as_fd(), bytes) {
+                        // each piece takes a page of it, however short it is
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock && !kept.is_largest => {
+                            kept.is_largest = true;
+                            let _ = fcntl_setpipe_size(pipe, MAX_PIPE_BYTES);
+                            kept.file.send(pipe.as_fd(), bytes)
+                        }
+                        sent => sent,
+                    },
                     None => Ok(rustix::io::write(pipe, bytes)?),
                 };
                 pipe.async_io(Interest::WRITABLE, write).await

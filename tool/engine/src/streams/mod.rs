@@ -20,7 +20,8 @@ use telexec_spawn::Credentials;
 use self::input::{KeptInput, Sink};
 use self::source::{Relay, Source};
 use self::terminal::{Peer, Terminal};
-use crate::state::checkpoint::{Checkpoint, Closed, InputFile};
+use crate::state::checkpoint::{Checkpoint, Closed};
+use crate::state::input_file::InputFile;
 
 /// This side's ends.
 pub(crate) struct Ends {
@@ -110,7 +111,7 @@ fn pipes(command: &Command, given: Option<OwnedFd>, checkpoint: Option<&Arc<Chec
             let number = u8::try_from(held.len()).unwrap_or(u8::MAX);
             held.push((HeldFile::Stdin, stdin.try_clone()?));
             held.push((HeldFile::Input, file.as_fd().try_clone_to_owned()?));
-            kept_input = Some(KeptInput { file, checkpoint: Arc::clone(checkpoint), number });
+            kept_input = Some(KeptInput { file, checkpoint: Arc::clone(checkpoint), number, is_largest: false });
         }
     }
     let kept = |stream| checkpoint.map(|checkpoint| (Arc::clone(checkpoint), stream));
@@ -195,9 +196,10 @@ pub(crate) fn reopen(
         checkpoint.close(*number);
     }
     let stdin = match (stdin, input) {
-        (Some((number, pipe)), Some(file)) if closed == Closed::No => {
-            Sink::pipe(Some(pipe), Some(KeptInput { file, checkpoint: Arc::clone(checkpoint), number }))?
-        }
+        (Some((number, pipe)), Some(file)) if closed == Closed::No => Sink::pipe(
+            Some(pipe),
+            Some(KeptInput { file, checkpoint: Arc::clone(checkpoint), number, is_largest: false }),
+        )?,
         _ => Sink::Closed,
     };
     let stdout = Source::pipe(stdout, kept(OutputStream::Stdout))?;

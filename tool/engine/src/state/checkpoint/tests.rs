@@ -6,6 +6,7 @@ use rustix::io::dup;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::*;
+use crate::state::input_file::InputFile;
 
 const STREAMS: [OutputStream; 2] = [OutputStream::Stdout, OutputStream::Stderr];
 
