@@ -5,7 +5,8 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use rustix::process::Signal;
 use telexec_executor::{
-    Attach, Command, Descendants, Event, Executor, ExecutorError, ExitCause, OnDisconnect, ResourceLimits,
+    Attach, Command, Descendants, Event, ExecutionState, Executor, ExecutorError, ExitCause, OnDisconnect,
+    ResourceLimits,
 };
 use telexec_tests::{Agent, Gate, MARK, children, marker, processes_with, run, until, within};
 
@@ -181,11 +182,14 @@ async fn what_one_that_has_ended_left_behind_stays() {
         assert_eq!(outcome.exited.surviving_processes, 1);
         crash_and_wait(&agent).await;
         assert_eq!(end(&agent, &outcome.started.id).await, outcome.exited);
-        let [left] = &processes_with(&mark)[..] else { panic!("{}", agent.log()) };
-        // nor is its main process left for it
-        until("the rest is reaped", async || children(agent.pid()).len() == 2).await;
-        crash(left.pid);
-        until("it is reaped", async || children(agent.pid()).len() == 1).await;
+        assert_eq!(processes_with(&mark).len(), 1, "{}", agent.log());
+        // it is not forgotten
+        let (executor, id) = (agent.executor().await, &outcome.started.id);
+        let state = async || within(executor.get(id)).await.unwrap().state;
+        assert_eq!(state().await, ExecutionState::Lingering);
+        within(executor.signal(id, telexec_executor::Signal::KILL)).await.unwrap();
+        until("it is gone", async || processes_with(&mark).is_empty() && children(agent.pid()).len() == 1).await;
+        until("that is known", async || state().await == ExecutionState::Exited).await;
     }
 }
 

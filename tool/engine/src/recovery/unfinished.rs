@@ -137,9 +137,13 @@ impl Unfinished {
     /// # Errors
     /// There is no such execution.
     pub(crate) fn check(&self) -> io::Result<()> {
-        (self.id()?, self.fingerprint()?, self.allowance()?, self.command()?);
+        self.id()?;
+        self.fingerprint()?;
+        self.allowance()?;
+        self.command()?;
         let start = self.start()?;
-        (start.started()?, start.main_process(0)?);
+        start.started()?;
+        start.main_process(0)?;
         Ok(())
     }
 
