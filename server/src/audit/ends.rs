@@ -1,20 +1,60 @@
-//! Which ends the log has, of those that were written last: an agent may be killed between an end and its record.
+//! Ends of executions that an earlier agent has started: it may have been killed between an end and its record.
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::{chain, files, lines};
+use telexec_engine::{ContinuedExecution, ExecutionObserver};
+use telexec_executor::Exited;
+use tracing::warn;
+
+use super::writer::ExecutionRecorder;
+use super::{Audit, Inner, chain, files, lines};
 
 /// So much is read of the log: far more than is written between an end and a crash.
 const RECENT_BYTES: u64 = 4 << 20;
+/// The record of an end is written sooner.
+const RECENT: Duration = Duration::from_secs(120);
+
+impl Audit {
+    /// The observers of executions whose starts an earlier agent has recorded, and of those that have ended just before a crash
+    /// of it; `None`: the end is in the log, or there is none.
+    pub(crate) fn continue_recording(&self, all: &[ContinuedExecution]) -> Vec<Option<Box<dyn ExecutionObserver>>> {
+        let Some(inner) = self.0.as_deref().filter(|_| !all.is_empty()) else {
+            return all.iter().map(|_| None).collect();
+        };
+        let ends = recent(&inner.path).unwrap_or_else(|error| {
+            warn!(%error, "the audit log cannot be read: it may have ends twice");
+            BTreeSet::new()
+        });
+        all.iter().map(|execution| inner.continue_recording(execution, &ends)).collect()
+    }
+}
+
+impl Inner {
+    fn continue_recording(
+        &self,
+        execution: &ContinuedExecution,
+        ends: &BTreeSet<u64>,
+    ) -> Option<Box<dyn ExecutionObserver>> {
+        let age = |exited: &Exited| exited.end_time.elapsed().unwrap_or_default();
+        if execution.exited.as_ref().is_some_and(|exited| age(exited) > RECENT) {
+            return None;
+        }
+        let (queue, state) = (self.queue.clone(), Arc::clone(&self.state));
+        let recorder = ExecutionRecorder::continued(queue, state, self.containment, execution, ends)?;
+        Some(Box::new(recorder))
+    }
+}
 
 /// The numbers of the starts whose ends are among the last records.
 ///
 /// # Errors
 /// A file cannot be read.
-pub(super) fn recent(path: &Path) -> io::Result<BTreeSet<u64>> {
+fn recent(path: &Path) -> io::Result<BTreeSet<u64>> {
     let (mut found, mut left) = (BTreeSet::new(), RECENT_BYTES);
     let before = files::rotated(path)?.into_iter().map(|(_, path)| path);
     for path in before.chain([path.to_owned()]).rev().take(2) {

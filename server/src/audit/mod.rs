@@ -28,7 +28,7 @@ pub mod verify;
 mod volume;
 mod writer;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -36,9 +36,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use telexec_engine::ExecutionObserver;
 use telexec_engine::Workers;
-use telexec_engine::{ContinuedExecution, ExecutionObserver};
-use telexec_executor::{Command, ExecutionId, ExecutorError, Exited, Signal};
+use telexec_executor::{Command, ExecutionId, ExecutorError, Signal};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
@@ -174,9 +174,6 @@ impl FileOutcome {
     }
 }
 
-/// The record of an end is written sooner.
-const RECENT: Duration = Duration::from_secs(120);
-
 impl Audit {
     /// Opens the configured log, if any.
     ///
@@ -247,19 +244,6 @@ impl Audit {
             }),
             _ => Ok(Some(Box::new(recorder))),
         }
-    }
-
-    /// The observers of executions whose starts an earlier agent has recorded, and of those that have ended just before a crash
-    /// of it; `None`: the end is in the log, or there is none.
-    pub(crate) fn continue_recording(&self, all: &[ContinuedExecution]) -> Vec<Option<Box<dyn ExecutionObserver>>> {
-        let Some(inner) = self.0.as_deref().filter(|_| !all.is_empty()) else {
-            return all.iter().map(|_| None).collect();
-        };
-        let ends = ends::recent(&inner.path).unwrap_or_else(|error| {
-            tracing::warn!(%error, "the audit log cannot be read: it may have ends twice");
-            BTreeSet::new()
-        });
-        all.iter().map(|execution| inner.continue_recording(execution, &ends)).collect()
     }
 
     /// Describes a command that is refused; `None`: that is not recorded.
@@ -520,20 +504,6 @@ impl Inner {
         let record = OperationRecord { action, signal, position: operation.position, about, port, file, pattern };
         let body = Body::Call { decision: decision.into(), operation: record, failure: error.map(Into::into) };
         Some(Record::new(body).of(&Origin::of(call)).about(operation.execution_id))
-    }
-
-    fn continue_recording(
-        &self,
-        execution: &ContinuedExecution,
-        ends: &BTreeSet<u64>,
-    ) -> Option<Box<dyn ExecutionObserver>> {
-        let age = |exited: &Exited| exited.end_time.elapsed().unwrap_or_default();
-        if execution.exited.as_ref().is_some_and(|exited| age(exited) > RECENT) {
-            return None;
-        }
-        let (queue, state) = (self.queue.clone(), Arc::clone(&self.state));
-        let recorder = ExecutionRecorder::continued(queue, state, self.containment, execution, ends)?;
-        Some(Box::new(recorder))
     }
 
     fn recorder(&self, origin: &Arc<Origin>, id: &ExecutionId) -> ExecutionRecorder {

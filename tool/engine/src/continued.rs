@@ -14,6 +14,7 @@ use crate::cgroup::LeafRecord;
 use crate::containment::{ExecutionName, KillOnDrop};
 use crate::grant::ConnectionState;
 use crate::key::Key;
+use crate::linger::linger;
 use crate::lock::lock;
 use crate::observer::{ExecutionObserver, MainProcess, Observers};
 use crate::output::pump::Totals;
@@ -26,7 +27,8 @@ use crate::shared::Shared;
 use crate::spawn::working_directory::Report;
 use crate::start::Main;
 use crate::streams::{self, input};
-use crate::supervise::{RestoredStreams, Supervisor, linger};
+use crate::supervise::Supervisor;
+use crate::survive::RestoredStreams;
 
 /// An execution that an earlier agent has started, and that goes on.
 #[derive(Clone, Debug)]

@@ -6,7 +6,8 @@
 //! the next one makes of that.
 //!
 //! Modules import only from those above them in this list: `process`; `cgroup`, `state`, `streams`; `containment`,
-//! `output`, `spawn`; `registry`; `recovery`; `shared`; `start`; `supervise`; `executor`; `continued`.
+//! `output`, `spawn`; `registry`; `recovery`; `shared`; `start`; `linger`; `supervise`; `survive`;
+//! `executor`; `continued`.
 
 #![cfg(target_os = "linux")]
 
@@ -19,6 +20,7 @@ mod continued;
 mod executor;
 mod grant;
 mod key;
+mod linger;
 mod lock;
 mod memory;
 #[cfg(target_env = "gnu")]
@@ -34,6 +36,7 @@ mod start;
 mod state;
 mod streams;
 mod supervise;
+mod survive;
 mod wait;
 mod workers;
 

@@ -8,12 +8,9 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use rustix::process::Pid;
-use telexec_executor::{
-    Command, Descendants, ExecutorError, ExitCause, Exited, OnDisconnect, OutputStream, Signal, Started, Usage,
-};
+use telexec_executor::{Command, Descendants, ExecutorError, ExitCause, Exited, OutputStream, Signal, Started, Usage};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -21,19 +18,18 @@ use tracing::{debug, error, info, warn};
 
 use crate::containment::KillOnDrop;
 use crate::grant::Allowance;
+use crate::linger::linger;
 use crate::observer::{MainProcess, Observers};
 use crate::output::pump::{Pump, Totals};
 use crate::process::control::{Ended, Status};
 use crate::process::own::End;
-use crate::recovery::handed_over::save_places;
-use crate::recovery::unfinished::{Unfinished, save_end};
+use crate::recovery::unfinished::save_end;
 use crate::registry::{Channels, Record};
 use crate::shared::Shared;
-use crate::start::{Main, NotStarted, Starter, ToSave, prepare};
-use crate::state::checkpoint::{Checkpoint, Closed};
+use crate::start::{Main, NotStarted, Starter, prepare};
 use crate::streams::input::{self, InputReceiver, InputWriter};
-use crate::streams::source::{self, Source};
-use crate::streams::{self, Ends, HeldFiles, InputState, Streams};
+use crate::streams::source::Source;
+use crate::streams::{self, Ends, Streams};
 use crate::wait::{RETRY_DELAY, until};
 
 /// How long a reader that does not read is waited for after its call's deadline.
@@ -60,18 +56,8 @@ pub(crate) struct Supervisor {
     pub(crate) totals: Totals,
 }
 
-/// The streams of an execution that an earlier agent has started.
-pub(crate) struct RestoredStreams {
-    pub(crate) ends: Ends,
-    /// What the command has not got of what it starts with.
-    pub(crate) first: Bytes,
-    pub(crate) input: InputState,
-    /// `None`: it accepts no input.
-    pub(crate) inputs: Option<InputReceiver>,
-}
-
 /// How the main process ended. Its output may not have been read yet.
-struct Ending {
+pub(crate) struct Ending {
     cause: ExitCause,
     ended: Ended,
     /// From its start to its end.
@@ -80,11 +66,11 @@ struct Ending {
 }
 
 /// An execution whose main process has ended, and whose output was read as far as it will be.
-struct Concluded {
-    ending: Ending,
+pub(crate) struct Concluded {
+    pub(crate) ending: Ending,
     /// What survivors may still write to.
-    rests: Vec<Source>,
-    inputs: Option<InputReceiver>,
+    pub(crate) rests: Vec<Source>,
+    pub(crate) inputs: Option<InputReceiver>,
 }
 
 impl Supervisor {
@@ -185,62 +171,8 @@ impl Supervisor {
         Ok(Concluded { ending, rests, inputs })
     }
 
-    /// Follows an execution that an earlier agent has started to its end.
-    pub(crate) async fn run_restored(self, main: Main, streams: RestoredStreams) {
-        let supervised = AssertUnwindSafe(self.follow_restored(&main, streams)).catch_unwind().await;
-        let concluded = match supervised {
-            Ok(concluded) => concluded,
-            Err(_) => self.settle(&main).await,
-        };
-        self.finish(main, concluded).await;
-    }
-
-    async fn follow_restored(&self, main: &Main, streams: RestoredStreams) -> Concluded {
-        let RestoredStreams { ends: Ends { stdin, stdout, stderr, .. }, first, input, mut inputs } = streams;
-        let exited = CancellationToken::new();
-        let output = self.carry_output(stdout, stderr, &exited);
-        let mut writer = InputWriter::restored(stdin, input);
-        let write = async {
-            if input.closed == Closed::Begun {
-                writer.close().await;
-            }
-            writer.run(first, inputs.as_mut()).await;
-        };
-        let carried = self.carry(output, write);
-        let (ending, rests) = tokio::join!(self.follow(main, &exited), carried);
-        Concluded { ending, rests, inputs }
-    }
-
-    /// Where it is saved for the next agent; `None`: it ends with this one.
-    fn checkpoint(&self, command: &Command) -> io::Result<Option<Arc<Checkpoint>>> {
-        let may_survive = command.may_go_to_background() || self.record.waits_for_caller;
-        if self.shared.kept.is_none() || self.record.is_internal || !may_survive {
-            return Ok(None);
-        }
-        let checkpoint = match Checkpoint::new() {
-            Ok(checkpoint) => Arc::new(checkpoint),
-            // by RLIMIT_FSIZE
-            Err(error) if error.raw_os_error() == Some(libc::EFBIG) => {
-                debug!("files may not be so large: it ends with this agent");
-                return Ok(None);
-            }
-            Err(error) => return Err(error),
-        };
-        let transcript = &self.record.transcript;
-        transcript.location().into_iter().for_each(|place| save_places(&checkpoint, &[place]));
-        transcript.save_to(Arc::clone(&checkpoint));
-        Ok(Some(checkpoint))
-    }
-
-    fn to_save(&self, checkpoint: Arc<Checkpoint>, command: &Command, held: HeldFiles) -> ToSave {
-        let states = self.observers.states();
-        let unfinished = Unfinished::new(&self.record, command, &self.allowance, &held, states);
-        let survives = command.on_disconnect() == OnDisconnect::Detach || self.record.waits_for_caller;
-        ToSave { checkpoint, unfinished, held, survives }
-    }
-
     /// After a panic: ends all of its processes, and finds out how the main one ended.
-    async fn settle(&self, main: &Main) -> Concluded {
+    pub(crate) async fn settle(&self, main: &Main) -> Concluded {
         error!("ended, by a fault of the agent");
         let ending = async {
             let left = main.containment.end(Duration::ZERO, std::future::pending()).await;
@@ -260,7 +192,7 @@ impl Supervisor {
     }
 
     /// From the start to the end of the processes. Cancels `exited` when no more output is to be waited for.
-    async fn follow(&self, main: &Main, exited: &CancellationToken) -> Ending {
+    pub(crate) async fn follow(&self, main: &Main, exited: &CancellationToken) -> Ending {
         let containment = &main.containment;
         let mut forced = tokio::select! {
             biased;
@@ -409,7 +341,12 @@ impl Supervisor {
     }
 
     /// Carries output until `exited`, and what is left after it.
-    async fn carry_output(&self, stdout: Source, stderr: Option<Source>, exited: &CancellationToken) -> Vec<Source> {
+    pub(crate) async fn carry_output(
+        &self,
+        stdout: Source,
+        stderr: Option<Source>,
+        exited: &CancellationToken,
+    ) -> Vec<Source> {
         let max_output_bytes = self.shared.max_output_bytes(&self.command, &self.allowance);
         let (transcript, abandoned) = (&*self.record.transcript, &self.abandoned);
         let (observers, totals) = (&self.observers, &self.totals);
@@ -427,7 +364,11 @@ impl Supervisor {
     }
 
     /// Carries both; returns what is left of the output.
-    async fn carry(&self, output: impl Future<Output = Vec<Source>>, input: impl Future<Output = ()>) -> Vec<Source> {
+    pub(crate) async fn carry(
+        &self,
+        output: impl Future<Output = Vec<Source>>,
+        input: impl Future<Output = ()>,
+    ) -> Vec<Source> {
         let input = async {
             input.await;
             std::future::pending().await
@@ -445,7 +386,7 @@ impl Supervisor {
     }
 
     /// Reports the end, and follows what was left running.
-    async fn finish(mut self, mut main: Main, concluded: Concluded) {
+    pub(crate) async fn finish(mut self, mut main: Main, concluded: Concluded) {
         if self.shared.hands_over.is_cancelled() {
             // the keeper tells the next agent
             return std::future::pending().await;
@@ -516,46 +457,6 @@ impl Supervisor {
             end_time: SystemTime::now(),
             usage,
         }
-    }
-}
-
-/// Follows what an execution has left running, until `limit`, and takes what that writes. When the engine ends it stays.
-pub(crate) async fn linger(
-    shared: &Arc<Shared>,
-    record: &Record,
-    containment: &KillOnDrop,
-    rests: Vec<Source>,
-    (limit, grace): (Option<Instant>, Duration),
-) {
-    containment.outlive_call(&shared.journal, record.identity()).await;
-    let rests = rests.into_iter().map(source::discard);
-    let outlive = async {
-        tokio::join!(containment.outlive(), futures_util::future::join_all(rests));
-    };
-    let limited = async {
-        until(limit).await;
-        containment.end(grace, shared.hurry.cancelled()).await;
-        std::future::pending().await
-    };
-    let outlived = async {
-        tokio::select! {
-            () = outlive => true,
-            never = limited => never,
-            // they were asked to stay; only this executor ends
-            () = shared.shutdown.cancelled() => false,
-        }
-    };
-    let outlived = AssertUnwindSafe(outlived).catch_unwind().await;
-    if outlived.is_err() {
-        error!("what was left running is ended, by a fault of the agent");
-        containment.end(Duration::ZERO, std::future::pending()).await;
-    }
-    if outlived.unwrap_or(true) {
-        if let Some(checkpoint) = record.transcript.checkpoint() {
-            checkpoint.set_lingers(false);
-        }
-        shared.registry.outlived(record);
-        containment.release();
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod hierarchy;
 mod leaf;
+mod leaf_record;
 mod limits;
 mod tree;
 mod usage;
@@ -18,7 +19,8 @@ use std::time::{Duration, Instant};
 
 use self::hierarchy::Hierarchy;
 use self::leaf::Keeper;
-pub(super) use self::leaf::{Leaf, LeafRecord};
+pub(super) use self::leaf::Leaf;
+pub(super) use self::leaf_record::LeafRecord;
 use self::limits::Resource;
 use self::tree::{Directory, PREFIX, SUBTREE, Tree};
 use crate::ContainmentKind;

@@ -1,5 +1,6 @@
 //! The executions that this executor knows of: running, lingering, and, for a while, ended.
 
+mod inherited;
 mod kept_program;
 mod record;
 mod remembered;
@@ -15,8 +16,9 @@ use telexec_executor::{
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::inherited::{Ended, Inherited, Restored};
 pub(crate) use self::kept_program::KeptProgram;
-pub(crate) use self::record::{Asked, Channels, Ended, Inherited, Place, Record, Restored};
+pub(crate) use self::record::{Asked, Channels, Place, Record};
 use self::record::{Key, State};
 use self::remembered::Remembered;
 use crate::Retention;
