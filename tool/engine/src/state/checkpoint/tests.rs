@@ -334,7 +334,8 @@ fn input_arrives_once_through_any_crash() {
                 arrived.extend(read(&reader, 30_000));
             }
         }
-        assert!(memory(&file) < 1 << 20, "{} bytes", memory(&file));
+        // what may be in the pipe, and what gathers
+        assert!(memory(&file) < 2 << 20, "{} bytes", memory(&file));
     }
     assert!(arrived == input);
 }
