@@ -131,6 +131,11 @@ impl Agent {
         }
     }
 
+    /// It serves, and takes signals.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.is_ready)
+    }
+
     pub(crate) fn hands_over(&mut self) {
         self.hands_over = true;
     }
@@ -156,8 +161,8 @@ impl Agent {
         let Running { pidfd, channel, since, is_ready, .. } = self.running.take()?;
         self.failures += u32::from(!is_ready);
         let is_hopeless = !is_ready && (status.code() == Some(BAD_CONFIG) || self.failures >= MAX_FAILURES);
-        let was_handed_over = std::mem::take(&mut self.hands_over) && !self.is_stopping;
-        let next = match was_handed_over {
+        let was_handed_over = std::mem::take(&mut self.hands_over);
+        let next = match was_handed_over && !self.is_stopping {
             true => {
                 self.again_at = Some(Instant::now());
                 Next::Again

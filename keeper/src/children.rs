@@ -24,7 +24,7 @@ pub(crate) struct Child {
     pub(crate) exit: Option<Exit>,
     /// The agent does not need it any more.
     pub(crate) is_released: bool,
-    /// But all that is held for it.
+    /// All that is held for it is still needed, though it is released.
     pub(crate) holds_all: bool,
     /// It does not end with its agent.
     pub(crate) survives: bool,

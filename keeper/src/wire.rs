@@ -41,7 +41,7 @@ pub enum Request {
     Outlives(u64),
     /// It is not to run: kill it, if it has not become its program.
     Cancel(u64),
-    /// Its exit status is known: take it from the process table. Of what is held for it only the first descriptor stays.
+    /// Its exit status is known: take it from the process table, and close all that is held for it but the first descriptor.
     Release(u64),
     /// Close a descriptor that is held for it.
     Close {
@@ -54,7 +54,7 @@ pub enum Request {
     Forget(u64),
     /// It ends so that the program which is on disk now takes its place.
     HandsOver,
-    /// As [`Release`](Self::Release), but all that is held for it stays, until it is released.
+    /// As [`Release`](Self::Release), but nothing is closed before it is released.
     Reap(u64),
 }
 

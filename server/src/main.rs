@@ -1,6 +1,7 @@
 //! `telexecd`: the agent.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use rustix::process::{
@@ -159,6 +160,9 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
     Ok(result?)
 }
 
+/// How long the program on disk may take to check the configuration.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Returns when the program on disk is to take the place of this one, and can.
 async fn asked_to_hand_over(asked: &mut Signal, has_keeper: bool) {
     while asked.recv().await.is_some() {
@@ -166,10 +170,18 @@ async fn asked_to_hand_over(asked: &mut Signal, has_keeper: bool) {
             tracing::error!("cannot hand over to the program on disk: there is no keeper (keeper = \"on\")");
             continue;
         }
-        match tokio::task::spawn_blocking(check).await {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => tracing::error!(error = error_chain(&error), "cannot hand over to the program on disk"),
-            Err(error) => tracing::error!(%error, "cannot hand over to the program on disk"),
+        let (answer, checked) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("upgrade".into()).spawn(move || answer.send(check()));
+        let checked = tokio::time::timeout(CHECK_TIMEOUT, checked).await;
+        match (thread, checked) {
+            (Ok(_), Ok(Ok(Ok(())))) => return,
+            (Ok(_), Ok(Ok(Err(error)))) => {
+                tracing::error!(error = error_chain(&error), "cannot hand over to the program on disk");
+            }
+            (Err(error), _) => tracing::error!(%error, "cannot hand over to the program on disk"),
+            (Ok(_), Err(_) | Ok(Err(_))) => {
+                tracing::error!("cannot hand over to the program on disk: it does not answer")
+            }
         }
     }
     std::future::pending().await

@@ -55,6 +55,8 @@ const MAX_WORKERS: usize = 16;
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the last responses may take to be sent after all executions have ended.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// Before an agent hands over: for calls that are about to be answered, while new ones wait.
+const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// An agent that could not start.
 #[derive(Debug, thiserror::Error)]
@@ -76,9 +78,6 @@ pub enum ServeError {
     #[error("cannot offer reflection")]
     Reflection(#[source] tonic_reflection::server::Error),
 }
-
-/// Before an agent hands over: for calls that are about to be answered, while new ones wait.
-const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// What ends an agent.
 #[derive(Debug)]
@@ -130,7 +129,7 @@ pub async fn serve(
         metrics: metrics.clone(),
         traces: traces.clone(),
     };
-    stack.continue_executions();
+    let continuing = stack.clone();
     let forwards = Forwards::new(&config, &engine, listeners.unix_paths()).map_err(ServeError::Engine)?;
     let health = HealthReporter::new();
     let routes = routes(&config, &stack, &forwards, listeners.tls.clone(), &health).await?;
@@ -157,6 +156,8 @@ pub async fn serve(
         following.spawn(policy.follow(listeners.reload.clone(), workers.clone()));
     }
     following.spawn(audit.clone().follow(listeners.reload));
+    // last: after a failure to start, the next agent finds them as they were
+    continuing.continue_executions();
     let mut accepting = JoinSet::new();
     for listener in listeners.all {
         accepting.spawn(connections.clone().accept(listener));
@@ -171,17 +172,23 @@ pub async fn serve(
 
     if let Ending::HandOver(may_exit) = ending {
         info!("handing over to the program on disk");
-        engine.hand_over(config.shutdown_grace).await;
-        accepting.shutdown().await;
-        connections.goaway.cancel();
-        connections.tracker.close();
-        // calls that follow a command do not end
-        let _ = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, connections.tracker.wait()).await;
-        engine.leave().await;
-        audit.close().await;
-        traces.close(&workers).await;
-        let _ = may_exit.send(());
-        return std::future::pending().await;
+        tokio::select! {
+            () = engine.hand_over(config.shutdown_grace) => {
+                accepting.shutdown().await;
+                forwards.closing.cancel();
+                connections.goaway.cancel();
+                connections.tracker.close();
+                // calls that follow a command do not end
+                let _ = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, connections.tracker.wait()).await;
+                engine.leave().await;
+                audit.close().await;
+                traces.close(&workers).await;
+                let _ = may_exit.send(());
+                return std::future::pending().await;
+            }
+            // it would have started the next one
+            () = engine.keeper_lost() => {}
+        }
     }
     info!("shutting down");
     accepting.shutdown().await;

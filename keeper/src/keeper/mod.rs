@@ -198,6 +198,9 @@ impl Keeper {
     }
 
     fn do_what_is_due(&mut self) {
+        if self.code.is_some() {
+            return;
+        }
         let now = Instant::now();
         let is_due = |at: &mut Option<Instant>| at.take_if(|at| *at <= now).is_some();
         if is_due(&mut self.retry_at) {
@@ -226,8 +229,10 @@ impl Keeper {
         while let Some(signal) = self.signals.next() {
             match signal {
                 libc::SIGCHLD => self.reap_strangers(),
-                libc::SIGHUP => drop(self.agent.signal(Signal::HUP)),
-                libc::SIGUSR2 => drop(self.agent.signal(Signal::USR2)),
+                // before it serves they would end it
+                libc::SIGHUP if self.agent.is_ready() => drop(self.agent.signal(Signal::HUP)),
+                libc::SIGUSR2 if self.agent.is_ready() => drop(self.agent.signal(Signal::USR2)),
+                libc::SIGHUP | libc::SIGUSR2 => {}
                 signal => {
                     let signal = match (self.was_asked, signal) {
                         // it was asked before, and has not ended
@@ -237,11 +242,21 @@ impl Keeper {
                     };
                     self.was_asked = true;
                     self.agent.stops();
-                    if !self.agent.signal(signal) {
+                    // what is handed to an agent on its way is to be ended in order
+                    let is_early = !self.agent.is_ready() && !self.children.to_hand_over().is_empty();
+                    if is_early && signal != Signal::KILL && self.agent.running.is_some() {
+                        self.stop_when_ready = Some(signal);
+                    } else if !self.agent.signal(signal) {
                         self.start_to_stop(signal);
                     }
                 }
             }
+        }
+    }
+
+    fn lose_agent(&mut self) {
+        for number in self.children.lose_agent() {
+            self.reap(number);
         }
     }
 
@@ -259,7 +274,13 @@ impl Keeper {
         self.unwatch(&pidfd);
         self.unwatch(&channel);
         self.backlog.clear();
+        self.deaf_until = None;
         match next {
+            // it was asked to end while it did
+            Next::End(_) if was_handed_over => {
+                self.lose_agent();
+                self.start_to_stop(Signal::TERM);
+            }
             Next::End(code) => self.code = Some(code),
             Next::Again => {
                 log::line(&match was_handed_over {
@@ -268,9 +289,7 @@ impl Keeper {
                         "the agent has ended ({status}): what was bound to it is ended, and it is started again"
                     ),
                 });
-                for number in self.children.lose_agent() {
-                    self.reap(number);
-                }
+                self.lose_agent();
             }
         }
     }
@@ -345,7 +364,10 @@ impl Keeper {
                     child.kill();
                 }
             }
-            Request::HandsOver => self.agent.hands_over(),
+            Request::HandsOver => {
+                self.agent.hands_over();
+                self.deaf_until = Some(Instant::now() + DEAF_TIMEOUT);
+            }
             Request::Close { id, number } => self.children.forget(id, Some(number)),
             Request::Forget(id) => self.children.forget(id, None),
             Request::Release(id) | Request::Reap(id) => {

@@ -56,7 +56,7 @@ telexecd health --timeout 2s unix:///run/telexec/agent.sock"
 reconnect run on. What is bound to a call gets the shutdown_grace to end by itself, while calls are served as usual.\n\n\
 Use the same --config or environment as the agent, since it is found by its state directory. If the \
 program on disk cannot continue what runs, or its configuration is not valid, the agent goes on as it is.\n\n\
-Exit codes: 0 the program on disk serves, 1 it does not, 2 invalid command line, 78 invalid configuration.\n\n\
+Exit codes: 0 the program on disk has taken over, 1 it has not, 2 invalid command line, 78 invalid configuration.\n\n\
 Example:\n  \
 telexecd --config /etc/telexec/telexecd.toml upgrade"
     )]
@@ -155,7 +155,7 @@ impl Subcommand {
             Self::Enroll(args) => return enroll(args, out),
             Self::Formats => format!("{}\n", telexec_engine::handover_formats()),
             Self::Upgrade => match upgrade(&args.config()?) {
-                Ok(pid) => format!("process {pid} serves, version {}\n", env!("CARGO_PKG_VERSION")),
+                Ok(pid) => format!("process {pid} has taken over, version {}\n", env!("CARGO_PKG_VERSION")),
                 Err(error) => {
                     logging::line(&format!("telexecd: {}", error_chain(&error)));
                     return Ok(1);

@@ -114,7 +114,7 @@ pub fn upgrade(config: &Config) -> Result<i32, UpgradeError> {
         return Err(UpgradeError::NoKeeper(pid));
     }
     send_upgrade(agent).map_err(|source| UpgradeError::Ask { pid, source })?;
-    let patience = config.shutdown_grace.saturating_add(config.kill_grace.min(config.max_kill_grace));
+    let patience = config.shutdown_grace.saturating_add(config.max_kill_grace);
     let until = Instant::now() + patience.saturating_add(START_TIMEOUT);
     loop {
         let now = agents(state_dir)?;

@@ -65,7 +65,7 @@ async fn what_need_not_end_with_its_call_goes_on_under_the_next_agent() {
     let output = scene.upgrade().await;
     assert!(output.status.success(), "{}{}", said(&output), scene.agent.log());
     let now = serving(&scene.agent).unwrap();
-    assert!(now != before && said(&output).contains(&format!("process {now} serves")), "{}", said(&output));
+    assert!(now != before && said(&output).contains(&format!("process {now} has taken over")), "{}", said(&output));
     // it had its time
     assert_eq!(bound.await.unwrap().unwrap().exited.cause, ExitCause::Exited(5));
     scene.go_on();

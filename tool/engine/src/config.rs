@@ -53,7 +53,8 @@ pub struct LocalConfig {
     /// As whom commands may run: users by name, or by id. Also the user of this process is allowed only if it is among them.
     /// Default: anyone.
     pub command_users: Option<Vec<String>>,
-    /// Starts what is to run, in place of this process. Default: none.
+    /// Starts what is to run, in place of this process. An engine with one is to
+    /// [continue](crate::LocalExecutor::continue_executions) what earlier ones have started, before anything else. Default: none.
     pub keeper: Option<Keeper>,
 }
 

@@ -51,12 +51,14 @@ impl LocalExecutor {
     /// those of one that has ended get that at once, since the earlier agent may not have got round to it. For the beginning,
     /// before anything is started or asked for; does nothing when it is called again.
     ///
-    /// What is bound to its caller waits for that as after a lost connection.
+    /// What is bound to its caller waits for that as after a lost connection. Inside of a runtime.
     pub fn continue_executions(
         &self,
         observers: impl FnOnce(&[ContinuedExecution]) -> Vec<Vec<Box<dyn ExecutionObserver>>>,
     ) {
-        let all = std::mem::take(&mut *lock(&self.shared.handed_over));
+        let mut all = std::mem::take(&mut *lock(&self.shared.handed_over));
+        all.iter_mut().for_each(HandedOver::claim);
+        self.shared.spool.directory().keep();
         let (all, handed_over): (Vec<_>, Vec<_>) =
             all.into_iter().filter_map(|one| Some((ContinuedExecution::of(&one).ok()?, one))).unzip();
         let mut running = 0;

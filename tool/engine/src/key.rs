@@ -13,6 +13,11 @@ pub(crate) struct Key {
 }
 
 impl Key {
+    /// That of an execution of an earlier engine, whose number means nothing here.
+    pub(crate) fn inherited(text: &str) -> Self {
+        Self { text: text.into(), number: u64::MAX }
+    }
+
     pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
@@ -20,13 +25,6 @@ impl Key {
     /// Unique among the executions of the same engine.
     pub(crate) fn number(&self) -> u64 {
         self.number
-    }
-}
-
-impl Key {
-    /// That of an execution of an earlier engine, whose number means nothing here.
-    pub(crate) fn inherited(text: &str) -> Self {
-        Self { text: text.into(), number: u64::MAX }
     }
 }
 

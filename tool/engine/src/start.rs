@@ -187,6 +187,7 @@ impl Starter<'_> {
             // nothing is there to see it
             () = self.record.cancel.cancelled() => ExecutorError::Internal("cancelled before it was started".into()),
             () = self.shared.shutdown.cancelled() => ExecutorError::ShuttingDown,
+            () = self.record.shutdown.cancelled() => ExecutorError::ShuttingDown,
         }
     }
 }

@@ -292,6 +292,7 @@ impl Supervisor {
         until(self.command.yield_after().and_then(|time| main.started.checked_add(time))).await;
         main.containment.outlive_call(&self.shared.journal, self.record.identity()).await;
         self.record.transcript.promote();
+        self.shared.registry.changed();
         std::future::pending().await
     }
 

@@ -73,6 +73,7 @@ impl Supervisor {
         let transcript = &self.record.transcript;
         transcript.location().into_iter().for_each(|place| save_places(&checkpoint, &[place]));
         transcript.save_to(Arc::clone(&checkpoint));
+        self.shared.registry.changed();
         Ok(Some(checkpoint))
     }
 

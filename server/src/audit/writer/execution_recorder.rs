@@ -59,10 +59,8 @@ impl ExecutionRecorder {
         if start.is_some_and(|start| ends.contains(&start)) {
             return None;
         }
-        let this = Self::new(queue, state, Arc::new(origin), execution.id.clone(), containment, false);
-        let main = OnceLock::from(execution.main.clone());
-        let mut this = this;
-        (this.start, this.main) = (start, main);
+        let mut this = Self::new(queue, state, Arc::new(origin), execution.id.clone(), containment, false);
+        (this.start, this.main) = (start, OnceLock::from(execution.main.clone()));
         Some(this)
     }
 

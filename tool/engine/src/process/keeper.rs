@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -103,27 +103,38 @@ pub(crate) struct Left {
     pub(crate) files: BTreeMap<u8, OwnedFd>,
 }
 
-/// What the keeper holds for one execution. Dropping it has that forgotten.
+/// What the keeper holds for one execution. Dropping it has that forgotten, unless it is an earlier agent's that nobody has
+/// claimed: then it is for the agent after this one.
 #[derive(Debug)]
 pub(crate) struct HeldState {
     kept: Arc<Kept>,
     id: u64,
+    is_claimed: AtomicBool,
 }
 
 impl HeldState {
     pub(crate) fn new(kept: &Arc<Kept>, child: &KeptChild) -> Self {
-        Self { kept: Arc::clone(kept), id: child.id }
+        Self { kept: Arc::clone(kept), id: child.id, is_claimed: AtomicBool::new(true) }
+    }
+
+    /// This agent continues it.
+    pub(crate) fn claim(&self) {
+        self.is_claimed.store(true, Ordering::Relaxed);
     }
 
     /// Closes the descriptor with this number.
     pub(crate) fn close(&self, number: u8) {
-        self.kept.ask(Request::Close { id: self.id, number });
+        if self.is_claimed.load(Ordering::Relaxed) {
+            self.kept.ask(Request::Close { id: self.id, number });
+        }
     }
 }
 
 impl Drop for HeldState {
     fn drop(&mut self) {
-        self.kept.ask(Request::Forget(self.id));
+        if self.is_claimed.load(Ordering::Relaxed) {
+            self.kept.ask(Request::Forget(self.id));
+        }
     }
 }
 
@@ -185,7 +196,12 @@ impl Kept {
                     let files = numbers.zip(files).collect();
                     let main = Pid::from_raw(pid);
                     let child = self.insert(id, main.map_or(State::Unwanted, State::Running));
-                    left.push(Left { child, main, state: HeldState { kept: Arc::clone(self), id }, files });
+                    left.push(Left {
+                        child,
+                        main,
+                        state: HeldState { kept: Arc::clone(self), id, is_claimed: AtomicBool::new(false) },
+                        files,
+                    });
                 }
                 Ok(Received::Message(report, _)) => self.take(report),
                 Ok(Received::End) | Err(_) => return Err(io::Error::other("the keeper is gone")),

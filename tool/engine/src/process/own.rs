@@ -20,21 +20,28 @@ pub(crate) enum OwnChild {
     Kept(KeptHandle),
 }
 
-/// A child of the keeper. Dropping it gives the child up, which is reaped once it has ended.
+/// A child of the keeper. Dropping it gives the child up, which is reaped once it has ended; but not one of an earlier agent
+/// that nobody has claimed.
 pub(crate) struct KeptHandle {
     kept: Arc<Kept>,
     child: Arc<KeptChild>,
+    is_claimed: bool,
 }
 
 impl KeptHandle {
     /// A child that is about to be made.
     pub(crate) fn expect(kept: &Arc<Kept>) -> Self {
-        Self::of(kept, kept.expect())
+        Self { kept: Arc::clone(kept), child: kept.expect(), is_claimed: true }
     }
 
     /// One that an earlier agent has left.
     pub(crate) fn of(kept: &Arc<Kept>, child: Arc<KeptChild>) -> Self {
-        Self { kept: Arc::clone(kept), child }
+        Self { kept: Arc::clone(kept), child, is_claimed: false }
+    }
+
+    /// This agent continues it.
+    pub(crate) fn claim(&mut self) {
+        self.is_claimed = true;
     }
 
     pub(crate) fn child(&self) -> &Arc<KeptChild> {
@@ -49,7 +56,9 @@ impl KeptHandle {
 
 impl Drop for KeptHandle {
     fn drop(&mut self) {
-        self.kept.release(&self.child);
+        if self.is_claimed {
+            self.kept.release(&self.child);
+        }
     }
 }
 

@@ -47,8 +47,11 @@ pub(crate) fn read(left: Vec<Left>, kept: &Arc<Kept>) -> Vec<HandedOver> {
             read.inspect_err(|error| warn!(%error, "an execution of an earlier agent cannot be continued")).ok()
         })
         .collect();
-    // in the order of their starts
-    all.sort_by_key(|one| one.unfinished.start().and_then(|start| start.started()).ok());
+    // in the order of their ends, or else of their starts
+    all.sort_by_key(|one| match &one.ended {
+        Some(ended) => (false, Some(ended.exited.end_time)),
+        None => (true, one.unfinished.start().and_then(|start| start.main_process(0)).map(|main| main.start_time).ok()),
+    });
     all
 }
 
@@ -72,13 +75,19 @@ impl HandedOver {
         Ok(Self { unfinished, checkpoint, saved, ended, lingers, handle, main, files, places, file: None })
     }
 
+    /// This agent continues it: before that, the next one finds it as it was.
+    pub(crate) fn claim(&mut self) {
+        self.checkpoint.claim();
+        self.handle.claim();
+    }
+
     /// Takes its output on disk over. Blocks.
     pub(crate) fn take_over(&mut self, spool: &Arc<Spool>) {
         let Some(places) = self.places.take() else { return };
         let identity = self.unfinished.asked().identity;
-        // both places, as long as it may be in either
-        let before = |place: Location| {
-            save_places(&self.checkpoint, &[&[place], &places[..]].concat());
+        // all places, as long as it may be in any
+        let before = |place: Location, found: Vec<Location>| {
+            save_places(&self.checkpoint, &[vec![place], found].concat());
         };
         let file = spool.continue_from(&identity, &places, before);
         save_places(&self.checkpoint, &[file.location()]);
@@ -88,8 +97,6 @@ impl HandedOver {
 
 /// Notes where the output of an execution may be on disk.
 pub(crate) fn save_places(checkpoint: &Checkpoint, places: &[Location]) {
-    // few fit, and the rest are of earlier attempts that failed
-    let places = places.get(..2).unwrap_or(places);
     let saved = serde_json::to_vec(places).map_err(io::Error::from).and_then(|places| checkpoint.set_spool(&places));
     if let Err(error) = saved {
         warn!(%error, "output that is on disk would be lost with this agent");

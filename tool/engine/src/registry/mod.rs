@@ -58,7 +58,7 @@ pub(crate) struct Registry {
     /// How many executions of one identity may run or linger at once.
     max_per_identity: u32,
     entries: Mutex<Entries>,
-    /// One has ended, or was not started.
+    /// One has ended or was not started, or does not end with this agent any more.
     ended: Notify,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Registry {
 struct Entries {
     by_key: BTreeMap<Key, Arc<Record>>,
     ended: Remembered<Key>,
-    /// Of these, those that the keeper holds, from the oldest on; some may be forgotten.
+    /// Of these, those that the keeper holds, from the oldest on.
     held: VecDeque<Key>,
     next_sequence: u64,
 }
@@ -85,7 +85,11 @@ impl Registry {
             if entries.by_key.contains_key(&key) {
                 continue;
             }
-            let sequence = first.saturating_add(one.ended.sequence);
+            // those that a keeper had come one by one, in the order that counts
+            let sequence = match one.saved {
+                Some(_) => entries.next_sequence,
+                None => first.saturating_add(one.ended.sequence),
+            };
             entries.next_sequence = entries.next_sequence.max(sequence.saturating_add(1));
             let age = SystemTime::now().duration_since(one.ended.exited.end_time).unwrap_or_default();
             let when = Instant::now();
@@ -227,7 +231,12 @@ impl Registry {
         self.ended.notify_waiters();
     }
 
-    /// Those that end with this agent, even if another one takes its place.
+    /// Whether an execution ends with this agent may have changed.
+    pub(crate) fn changed(&self) {
+        self.ended.notify_waiters();
+    }
+
+    /// Those that run, and that the next agent of the keeper will not continue.
     pub(crate) fn bound(&self) -> Vec<Arc<Record>> {
         self.entries().by_key.values().filter(|record| record.may_run() && !record.survives()).cloned().collect()
     }
@@ -342,6 +351,11 @@ impl Entries {
             if let Some(record) = self.by_key.remove(&key) {
                 // others may hold the record for a while, and nobody finds it again
                 record.transcript.forget_checkpoint();
+            }
+            // usually it is the first
+            match self.held.front() == Some(&key) {
+                true => drop(self.held.pop_front()),
+                false => self.held.retain(|held| *held != key),
             }
         }
         while self.held.len() > max_held() {

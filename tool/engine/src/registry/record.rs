@@ -25,6 +25,9 @@ use crate::wait::when;
 /// How often an heir looks whether the owner's connection is live.
 const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
 
+/// What a checkpoint takes of memory after the end, about: its description, how it ended, and the kernel's own.
+const CHECKPOINT_BYTES: usize = 24 * 1024;
+
 /// What an execution is known by. An id is its identity's: equal ids of others are other executions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
@@ -53,7 +56,7 @@ pub(crate) struct Record {
     pub(crate) kill: CancellationToken,
     /// Cancelled when it is no longer wanted.
     pub(crate) cancel: CancellationToken,
-    /// Cancelled when it ends with its agent.
+    /// Cancelled to end it since its agent hands over.
     pub(crate) shutdown: CancellationToken,
     pub(super) bindings: Mutex<Bindings>,
     /// See [`Grant::is_internal`](crate::Grant::is_internal).
@@ -421,7 +424,8 @@ impl Record {
 
     /// About how much memory it takes after its end.
     pub(super) fn bytes(&self) -> usize {
-        self.size() + self.asked.identity.len() + self.transcript.bytes()
+        let saved = if self.transcript.checkpoint().is_some() { CHECKPOINT_BYTES } else { 0 };
+        self.size() + self.asked.identity.len() + self.transcript.bytes() + saved
     }
 
     pub(super) fn matches(&self, query: &ListQuery) -> bool {

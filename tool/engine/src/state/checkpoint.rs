@@ -31,6 +31,7 @@ const SPOOL_CHOICE_AT: u64 = 24;
 const PROMOTED_AT: u64 = 32;
 const TYPED_AT: u64 = 40;
 const INPUT_CLOSED_AT: u64 = 48;
+/// Of standard output, and after it of standard error.
 const UNKEPT_AT: u64 = 56;
 const LINGERS_AT: u64 = 72;
 const WINDOW_AT: u64 = 128;
@@ -122,7 +123,9 @@ impl Checkpoint {
     pub(crate) fn open(file: OwnedFd) -> io::Result<Self> {
         let [version] = get(&file, VERSION_AT)?;
         if version != VERSION {
-            return Err(io::Error::other(format!("it is of version {version}, not {VERSION}")));
+            return Err(io::Error::other(format!(
+                "its checkpoint is of version {version}, and this agent reads {VERSION}"
+            )));
         }
         let [start, entry, stdout, stdout_dropped, stderr_dropped] = get(&file, WINDOW_AT)?;
         let window = Window { start, entry, stdout, dropped: [stdout_dropped, stderr_dropped] };
@@ -135,6 +138,11 @@ impl Checkpoint {
     /// The keeper has it, by this name.
     pub(crate) fn is_held(&self, state: HeldState) {
         let _ = self.held.set(state);
+    }
+
+    /// This agent continues it.
+    pub(crate) fn claim(&self) {
+        self.held.get().into_iter().for_each(HeldState::claim);
     }
 
     /// A descriptor that the keeper holds is needed no more.

@@ -69,6 +69,11 @@ impl EngineDirectory {
         self.is_left.store(true, Ordering::Relaxed);
     }
 
+    /// It is this engine's own again.
+    pub(crate) fn keep(&self) {
+        self.is_left.store(false, Ordering::Relaxed);
+    }
+
     pub(crate) fn is_left(&self) -> bool {
         self.is_left.load(Ordering::Relaxed)
     }

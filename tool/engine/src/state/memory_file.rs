@@ -57,5 +57,5 @@ pub(super) fn read_exact(file: &OwnedFd, at: u64, length: usize) -> io::Result<V
 }
 
 pub(super) fn broken() -> io::Error {
-    io::Error::other("it is not whole")
+    io::Error::other("its checkpoint is not whole")
 }

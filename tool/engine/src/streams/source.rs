@@ -110,7 +110,10 @@ impl Source {
                 Some((relay, wanted)) => terminal.try_relay(relay, wanted.min(TERMINAL_BYTES)),
                 None => {
                     let mut chunk = Vec::with_capacity(TERMINAL_BYTES);
-                    terminal.try_read(&mut chunk)?;
+                    match relay.as_ref().filter(|relay| relay.has_left()) {
+                        Some(relay) => rustix::io::read(&relay.read, rustix::buffer::spare_capacity(&mut chunk))?,
+                        None => terminal.try_read(&mut chunk)?,
+                    };
                     // it is usually a few characters
                     Ok(Bytes::copy_from_slice(&chunk))
                 }

@@ -45,36 +45,46 @@ impl Location {
         self.directory.clone()
     }
 
-    /// What is there; `None`: nothing.
-    fn stored(&self) -> Option<Stored> {
-        let [data, index] = paths(&self.directory, self.name);
-        let (data, entries) = (fs::metadata(data).ok()?.len(), fs::metadata(&index).ok()?.len() / ENTRY_BYTES as u64);
-        let start = super::index::start(&File::open(index).ok()?).ok()?;
-        (start < data).then_some(Stored { name: self.name, start, data, index: entries })
+    fn paths(&self) -> [PathBuf; 2] {
+        paths(&self.directory, self.name)
+    }
+}
+
+/// The files of an execution that an earlier agent has followed so far.
+struct Found {
+    data: PathBuf,
+    index: PathBuf,
+    written: Written,
+}
+
+impl Found {
+    /// An agent that was killed may have moved one of them.
+    fn in_any(places: &[Location]) -> Option<Self> {
+        let paths: Vec<_> = places.iter().map(Location::paths).collect();
+        let data = paths.iter().map(|[data, _]| data).find(|path| path.exists())?.clone();
+        let index = paths.iter().map(|[_, index]| index).find(|path| path.exists())?.clone();
+        let (end, entries) = (fs::metadata(&data).ok()?.len(), fs::metadata(&index).ok()?.len() / ENTRY_BYTES as u64);
+        let start = super::index::start(&File::open(&index).ok()?).ok()?;
+        let written = Written { exists: true, start, data: end, index: entries, stream: None };
+        (start < end).then_some(Self { data, index, written })
     }
 }
 
 impl Spool {
-    /// Takes over the files of an execution that an earlier agent has followed so far, wherever they are of these places.
-    /// `move_to` gets where they will be, before they are moved. Blocks.
+    /// Takes over the files of an execution that an earlier agent has followed so far, wherever each is of these places.
+    /// `move_to` gets where they will be, before they are moved, and where they may be now. Blocks.
     pub(crate) fn continue_from(
         self: &Arc<Self>,
         owner: &str,
         places: &[Location],
-        move_to: impl FnOnce(Location),
+        move_to: impl FnOnce(Location, Vec<Location>),
     ) -> SpoolFile {
-        let found = places.iter().find_map(|place| Some((place, place.stored()?)));
-        let written = found.map_or_else(Written::default, |(_, Stored { start, data, index, .. })| Written {
-            exists: true,
-            start,
-            data,
-            index,
-            stream: None,
-        });
+        let found = Found::in_any(places);
+        let written = found.as_ref().map_or_else(Written::default, |found| found.written);
         let file = self.file_with(owner, written);
-        move_to(file.location());
-        let moved = found.map(|(place, stored)| {
-            let [data, index] = paths(&place.directory, stored.name);
+        let has_any = |place: &&Location| place.paths().iter().any(|path| path.exists());
+        move_to(file.location(), places.iter().filter(has_any).cloned().collect());
+        let moved = found.map(|Found { data, index, .. }| {
             fs::rename(data, &file.data).and_then(|()| fs::rename(index, &file.index))
         });
         match moved {

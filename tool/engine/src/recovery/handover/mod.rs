@@ -52,6 +52,10 @@ pub(crate) fn open(
     let state_dir = spool.directory().state_dir();
     let continued = handed_over::continued(handed_over);
     earlier.directories.iter().for_each(|directory| leftovers::end_of(state_dir, directory, &continued));
+    if !handed_over.is_empty() {
+        // until they are claimed
+        spool.directory().leave();
+    }
     handed_over.iter_mut().for_each(|one| one.take_over(&spool));
     let inherited = earlier.directories.iter().flat_map(|directory| take_over(directory, &spool)).collect();
     Ok((spool, inherited))
