@@ -22,6 +22,8 @@ use crate::{logging, policy};
 
 /// The exit code for an invalid command line, as clap has it.
 const USAGE: u8 = 2;
+/// The exit code where an agent is to be restarted instead.
+const NOT_POSSIBLE: u8 = 3;
 
 /// A task other than serving.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -56,7 +58,8 @@ telexecd health --timeout 2s unix:///run/telexec/agent.sock"
 reconnect run on. What is bound to a call gets the shutdown_grace to end by itself, while calls are served as usual.\n\n\
 Use the same --config or environment as the agent, since it is found by its state directory. If the \
 program on disk cannot continue what runs, or its configuration is not valid, the agent goes on as it is.\n\n\
-Exit codes: 0 the program on disk has taken over, 1 it has not, 2 invalid command line, 78 invalid configuration.\n\n\
+Exit codes: 0 the program on disk has taken over, 1 it has not, 2 invalid command line, 3 there is no such agent with a \
+keeper, 78 invalid configuration.\n\n\
 Example:\n  \
 telexecd --config /etc/telexec/telexecd.toml upgrade"
     )]
@@ -158,7 +161,7 @@ impl Subcommand {
                 Ok(pid) => format!("process {pid} has taken over, version {}\n", env!("CARGO_PKG_VERSION")),
                 Err(error) => {
                     logging::line(&format!("telexecd: {}", error_chain(&error)));
-                    return Ok(1);
+                    return Ok(if error.is_not_possible() { NOT_POSSIBLE } else { 1 });
                 }
             },
             Self::Health { listen, timeout } => return health(args, listen.as_ref(), **timeout, out),

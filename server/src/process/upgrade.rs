@@ -1,7 +1,7 @@
 //! Upgrades: the program on disk takes the place of the agent that runs, by its keeper.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -46,14 +46,28 @@ pub enum UpgradeError {
         reason: String,
     },
     /// There is no agent to be found.
-    #[error("state_dir is not set, and without it the agent is not found")]
+    #[error(
+        "no state_dir is configured, by which the agent is found: give its --config, or send SIGUSR2 to it or its keeper"
+    )]
     NoStateDir,
     /// The state directory cannot be read.
-    #[error("the state directory cannot be read")]
-    StateDir(#[source] io::Error),
+    #[error("the state directory {path} cannot be read: run this as the agent's user or root")]
+    StateDir {
+        /// The directory.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
     /// None, or several.
-    #[error("{0} agents run with this state directory")]
-    Agents(usize),
+    #[error(
+        "{count} agents run with the state directory {path}, and one is expected: is this the --config of the agent?"
+    )]
+    Agents {
+        /// The directory.
+        path: PathBuf,
+        /// How many.
+        count: usize,
+    },
     /// Nothing would take its place.
     #[error("the agent, process {0}, has no keeper (keeper = \"on\"): restart it instead")]
     NoKeeper(i32),
@@ -66,11 +80,18 @@ pub enum UpgradeError {
         source: io::Error,
     },
     /// It has not handed over.
-    #[error("process {0} is still the agent: its log says why")]
+    #[error("process {0} goes on as the agent: its log says why")]
     Unchanged(i32),
     /// Nothing serves.
     #[error("no agent has taken the place of process {0}: see its log, and that of the keeper")]
     Lost(i32),
+}
+
+impl UpgradeError {
+    /// There is no agent that could hand over: it is to be restarted.
+    pub fn is_not_possible(&self) -> bool {
+        matches!(self, Self::NoStateDir | Self::StateDir { .. } | Self::Agents { .. } | Self::NoKeeper(_))
+    }
 }
 
 /// Whether the program on disk can take the place of this one. Blocks.
@@ -106,9 +127,12 @@ pub fn check() -> Result<(), UpgradeError> {
 /// There is no such agent, or it does not hand over.
 pub fn upgrade(config: &Config) -> Result<i32, UpgradeError> {
     let state_dir = config.state_dir.as_deref().ok_or(UpgradeError::NoStateDir)?;
-    let agents = |state_dir: &Path| serving_agents(state_dir).map_err(UpgradeError::StateDir);
+    let unreadable = |source| UpgradeError::StateDir { path: state_dir.to_owned(), source };
+    let agents = |state_dir: &Path| serving_agents(state_dir).map_err(unreadable);
     let found = agents(state_dir)?;
-    let [agent] = &found[..] else { return Err(UpgradeError::Agents(found.len())) };
+    let [agent] = &found[..] else {
+        return Err(UpgradeError::Agents { path: state_dir.to_owned(), count: found.len() });
+    };
     let pid = agent.pid();
     if !agent.has_keeper() {
         return Err(UpgradeError::NoKeeper(pid));

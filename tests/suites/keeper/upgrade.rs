@@ -140,7 +140,7 @@ async fn a_program_that_would_not_serve_is_refused_before() {
 async fn an_agent_without_a_keeper_goes_on() {
     let scene = Scene::start(false);
     let output = scene.upgrade().await;
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(3));
     assert!(said(&output).contains("has no keeper"), "{}", said(&output));
     scene.agent.signal(rustix::process::Signal::USR2);
     until("it has refused", async || scene.agent.log().contains("there is no keeper")).await;
