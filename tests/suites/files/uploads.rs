@@ -56,6 +56,18 @@ async fn an_upload_that_is_cut_ten_times_is_complete() {
     assert_eq!(names(dir.path()), ["file"]);
 }
 
+/// Sends this content, until the agent has it and waits for the rest. Who asks for that ends the call that sends, perhaps before
+/// all has arrived.
+async fn begin(files: &impl Files, other: &impl Files, file: &std::path::Path, id: &ExecutionId, content: &[u8]) {
+    let has_all = async || other.upload(id).await.is_ok_and(|there| there == content.len() as u64);
+    while !has_all().await {
+        tokio::select! {
+            done = files.write(target(file), options(id, 0), stuck(content)) => assert!(done.is_err(), "{done:?}"),
+            () = until("all of it has arrived", has_all) => {}
+        }
+    }
+}
+
 /// The call that sent the end is lost before it is answered.
 #[tokio::test]
 async fn an_upload_that_is_cut_at_its_end_is_complete() {
@@ -63,14 +75,7 @@ async fn an_upload_that_is_cut_at_its_end_is_complete() {
     let (files, dir, id) = (agent.connect().await.files(), tempfile::tempdir().unwrap(), ExecutionId::generate());
     let file = dir.path().join("file");
     let other = agent.connect().await.files();
-    let has_all = async || other.upload(&id).await.is_ok_and(|there| there == 7);
-    // who asks ends the call that sends, perhaps before all has arrived
-    while !has_all().await {
-        tokio::select! {
-            done = files.write(target(&file), options(&id, 0), stuck(b"content")) => assert!(done.is_err(), "{done:?}"),
-            () = until("all of it has arrived", has_all) => {}
-        }
-    }
+    begin(&files, &other, &file, &id, b"content").await;
     until("its process is the only one", async || children(agent.pid()).len() == 1).await;
     let helper = children(agent.pid())[0].pid;
     let stdin = std::fs::File::open(format!("/proc/{helper}/fd/0")).unwrap();
@@ -95,14 +100,7 @@ async fn an_upload_is_no_shorter_than_what_the_agent_has() {
     let (files, dir, id) = (agent.connect().await.files(), tempfile::tempdir().unwrap(), ExecutionId::generate());
     let file = dir.path().join("file");
     let other = agent.connect().await.files();
-    let has_all = async || other.upload(&id).await.is_ok_and(|there| there == 1000);
-    // who asks ends the call that sends, perhaps before all has arrived
-    while !has_all().await {
-        tokio::select! {
-            done = files.write(target(&file), options(&id, 0), stuck(&[1; 1000])) => assert!(done.is_err(), "{done:?}"),
-            () = until("all of it has arrived", has_all) => {}
-        }
-    }
+    begin(&files, &other, &file, &id, &[1; 1000]).await;
     let short = within(other.write(target(&file), options(&id, 0), pieces(vec![2; 10]))).await;
     assert!(matches!(short, Err(ExecutorError::FailedPrecondition { .. })), "{short:?}");
     assert!(names(dir.path()).is_empty());

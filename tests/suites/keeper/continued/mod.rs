@@ -183,18 +183,17 @@ impl Killed {
         let args = ["exec", "-i", "--reconnect", "60s", self.uri(), "-c", "echo; exec cat"];
         let (mut child, mut stdout, _) = self.start(&args, Stdio::piped()).await;
         let mut stdin = child.stdin.take().unwrap();
-        let written = async {
-            for piece in input.chunks(100_000) {
-                if stdin.write_all(piece).await.is_err() {
-                    // it says why
-                    break;
-                }
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-            drop(stdin);
-        };
         let mut all = Vec::new();
-        let (read, output, ()) = tokio::join!(stdout.read_to_end(&mut all), child.wait_with_output(), written);
+        // each piece when the one before is back; if it fails, it says why
+        for piece in input.chunks(100_000) {
+            let back = all.len();
+            all.resize(back + piece.len(), 0);
+            if stdin.write_all(piece).await.is_err() || stdout.read_exact(&mut all[back..]).await.is_err() {
+                break;
+            }
+        }
+        drop(stdin);
+        let (read, output) = tokio::join!(stdout.read_to_end(&mut all), child.wait_with_output());
         let (_, output) = (read.unwrap(), output.unwrap());
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
         assert!(all == input, "{} bytes of {}", all.len(), input.len());
