@@ -262,7 +262,9 @@ impl Keeper {
 
     /// No agent runs: another one ends what the last one has left, and leaves what it remembers.
     fn start_to_stop(&mut self, signal: Signal) {
-        if self.children.to_hand_over().is_empty() || self.start_agent().is_err() {
+        // asked a second time, it waits for none
+        let is_urgent = signal == Signal::KILL;
+        if is_urgent || self.children.to_hand_over().is_empty() || self.start_agent().is_err() {
             self.code = Some(0);
         }
         self.stop_when_ready = Some(signal);
