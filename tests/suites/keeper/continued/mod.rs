@@ -115,6 +115,8 @@ impl Killed {
                 let worked = tokio::time::timeout(Duration::from_secs(300), work()).await;
                 worked.unwrap_or_else(|_| panic!("it hangs: {}", self.agent.log()));
             }
+            // an agent that was killed meanwhile serves again
+            drop(self.starts.read().await);
         };
         tokio::select! {
             () = worked => {}
