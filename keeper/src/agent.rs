@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
+use crate::agent_user::AgentUser;
 use crate::channel::Channel;
 use crate::{VARIABLE, notify, signals, wire};
 
@@ -29,6 +30,8 @@ const LONG_LIFE: Duration = Duration::from_secs(10);
 /// The agent, which may run.
 pub(crate) struct Agent {
     command: Vec<OsString>,
+    /// `None`: it runs as this process does.
+    pub(crate) user: Option<AgentUser>,
     /// What its processes are to have, while this one has less to fear.
     oom_score: Option<String>,
     pub(crate) running: Option<Running>,
@@ -73,9 +76,10 @@ pub(crate) enum Next {
 }
 
 impl Agent {
-    pub(crate) fn new(command: &[OsString]) -> Self {
+    pub(crate) fn new(command: &[OsString], user: Option<AgentUser>) -> Self {
         Self {
             command: command.to_vec(),
+            user,
             oom_score: spare_this_process(),
             running: None,
             was_ready: false,
@@ -102,6 +106,9 @@ impl Agent {
         let are_meant = std::env::var(SOCKETS_OF).is_ok_and(|meant| meant == std::process::id().to_string());
         command.env_remove(if are_meant { SOCKETS_OF } else { SOCKETS });
         signals::unblock_in(&mut command);
+        if let Some(user) = &self.user {
+            signals::become_user_in(&mut command, &user.credentials, user.entry()?);
+        }
         // nothing else is started meanwhile
         fcntl_setfd(its, FdFlags::empty())?;
         let mut child = command.spawn()?;
@@ -109,6 +116,7 @@ impl Agent {
         if let Some(score) = &self.oom_score {
             let _ = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), score);
         }
+        self.user.iter_mut().for_each(|user| user.learn_path(child.id()));
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| {
             let _ = child.kill();
             io::Error::other(format!("pidfd_open(2) does not work here: {error}; Linux 5.9 or later has it, unless a seccomp filter forbids it"))

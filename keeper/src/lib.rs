@@ -5,11 +5,12 @@
 //! no step in it that waits for anyone, but for the agent's program to be loaded.
 //!
 //! `wire` is what both say, and `channel` how it gets to the other; `keeper` is the loop, `children` what was started, `users` as whom, `agent`
-//! the agent's process, `signals` what other processes ask of this one, `init` what the first process of a machine owes it.
+//! the agent's process, `agent_user` what is done for one that is not root, `signals` what other processes ask of this one, `init` what the first process of a machine owes it.
 
 #![cfg(target_os = "linux")]
 
 mod agent;
+pub mod agent_user;
 pub mod channel;
 mod children;
 mod init;
@@ -24,6 +25,9 @@ pub use self::keeper::keep;
 
 /// The argument before the users that commands may run as, see [`users::write`].
 pub const USERS: &str = "--command-users";
+
+/// The argument before the user that the agent runs as, as [`users::write`] has it, and the directory of its cgroups.
+pub const AGENT_USER: &str = "--agent-user";
 
 /// The variable that says to an agent where its keeper is: a descriptor and, after a colon, the [`wire::VERSION`].
 pub const VARIABLE: &str = "TELEXEC_KEEPER";

@@ -1,29 +1,40 @@
 //! `telexec-keeper`: see the library. `telexecd --keeper on` becomes it.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use telexec_keeper::users::Users;
-use telexec_keeper::{USERS, log};
+use telexec_keeper::agent_user::AgentUser;
+use telexec_keeper::users::{self, Users};
+use telexec_keeper::{AGENT_USER, USERS, log};
 
 /// EX_USAGE of sysexits.h.
 const USAGE: u8 = 64;
 
 fn main() -> ExitCode {
-    let command: Vec<_> = std::env::args_os().skip(1).collect();
-    let users = match &command[..] {
-        [flag, users, ..] if flag == USERS => match users.to_str().and_then(Users::read) {
-            Some(users) => Some(users),
-            None => return usage(),
-        },
-        _ => None,
-    };
-    let command = if users.is_some() { command.get(2..).unwrap_or_default() } else { &command };
-    if command.is_empty() {
-        return usage();
-    }
-    match telexec_keeper::keep(command, users) {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let Some((command, users, agent_user)) = read(&arguments) else { return usage() };
+    match telexec_keeper::keep(command, users, agent_user) {
         Ok(code) => ExitCode::from(code),
         Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// The command line of the agent, as whom commands may run, and as whom the agent does.
+fn read(mut arguments: &[OsString]) -> Option<(&[OsString], Option<Users>, Option<AgentUser>)> {
+    let (mut users, mut agent_user) = (None, None);
+    loop {
+        match arguments {
+            [flag, text, rest @ ..] if flag == USERS => {
+                users = Some(Users::read(text.to_str()?)?);
+                arguments = rest;
+            }
+            [flag, user, cgroups, rest @ ..] if flag == AGENT_USER => {
+                agent_user = Some(AgentUser::new(users::read_one(user.to_str()?)?, cgroups.into()));
+                arguments = rest;
+            }
+            [] => return None,
+            command => return Some((command, users, agent_user)),
+        }
     }
 }
 

@@ -1,12 +1,13 @@
-//! What other processes, and the kernel, ask of this one.
+//! What other processes, and the kernel, ask of this one; and what it asks of them.
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use rustix::io::Errno;
+use telexec_spawn::Credentials;
 
 /// Signals that are read instead of taking effect.
 #[derive(Debug)]
@@ -75,6 +76,29 @@ pub(crate) fn unblock_in(command: &mut Command) {
             Ok(())
         });
     }
+}
+
+/// Has the program that is started run as this user, in the cgroup of this `cgroup.procs`, and without a way to more.
+pub(crate) fn become_user_in(command: &mut Command, user: &Credentials, cgroup: OwnedFd) {
+    let Credentials { uid, gid, groups, .. } = user.clone();
+    let check = |result: i32| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+    // SAFETY: between fork and exec it makes system calls alone, which allocate nothing; the list is alive until then.
+    unsafe {
+        command.pre_exec(move || {
+            rustix::io::write(&cgroup, b"0")?;
+            check(libc::setgroups(groups.len(), groups.as_ptr()))?;
+            check(libc::setresgid(gid, gid, gid))?;
+            check(libc::setresuid(uid, uid, uid))?;
+            check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        });
+    }
+}
+
+/// Sends any signal to exactly this process. See pidfd_send_signal(2).
+pub(crate) fn send(pidfd: &OwnedFd, signal: i32) {
+    let no_info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: a system call on a valid descriptor; a null siginfo means: as kill(2) would.
+    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, no_info, 0) };
 }
 
 /// Sends a signal to all processes but this one and the first.

@@ -9,7 +9,7 @@ pub struct Users(Vec<Credentials>);
 impl Users {
     /// As [`write()`] writes them; `None`: it does not.
     pub fn read(text: &str) -> Option<Self> {
-        text.split(';').filter(|user| !user.is_empty()).map(user).collect::<Option<_>>().map(Self)
+        text.split(';').filter(|user| !user.is_empty()).map(read_one).collect::<Option<_>>().map(Self)
     }
 
     /// Whether a process may be started so: as one of them, and in no group that it is not in. `None`: as this process.
@@ -31,7 +31,8 @@ pub fn write(users: &[Credentials]) -> String {
     users.iter().map(text).collect::<Vec<_>>().join(";")
 }
 
-fn user(text: &str) -> Option<Credentials> {
+/// One of them.
+pub fn read_one(text: &str) -> Option<Credentials> {
     let mut parts = text.splitn(3, ':');
     let (uid, gid, groups) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?, parts.next()?);
     let groups = groups.split(',').filter(|group| !group.is_empty()).map(|group| group.parse().ok());

@@ -11,7 +11,7 @@ use telexec_spawn::exit::Exit;
 use telexec_spawn::{Credentials, Step};
 
 /// Another one cannot be spoken to.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// A longer message is in a file (memfd_create(2)) that goes with it, as its last descriptor.
 pub const MAX_INLINE_BYTES: usize = 32 * 1024;
 /// Of a start: more than the kernel takes of arguments and environment together, see execve(2).
@@ -56,6 +56,9 @@ pub enum Request {
     HandsOver,
     /// As [`Release`](Self::Release), but nothing is closed before it is released.
     Reap(u64),
+    /// Send this signal, by its number, to the process whose descriptor (pidfd_open(2)) goes with this. For an agent of another
+    /// user: only what is in a cgroup of such an agent gets it.
+    Signal(i32),
 }
 
 /// A process to be made. Its descriptors come in the order of these fields.
@@ -73,6 +76,8 @@ pub struct Start {
     pub executable: bool,
     /// So many `cgroup.procs` files to enter.
     pub joins: u8,
+    /// There is a file of the agent's user, which is to be the user's that the process runs as.
+    pub gives: bool,
     /// It does not end with the agent, if there is to be another one.
     pub survives: bool,
     /// So many descriptors are held for the next agent, which gets them with a process that survives.
@@ -98,7 +103,8 @@ impl Start {
     /// How many descriptors come with it.
     pub fn descriptors(&self) -> usize {
         let files = usize::from(self.joins) + usize::from(self.held);
-        self.streams() + usize::from(self.birthplace) + usize::from(self.executable) + files
+        let single = [self.birthplace, self.executable, self.gives];
+        self.streams() + single.into_iter().filter(|is_there| *is_there).count() + files
     }
 }
 
@@ -178,6 +184,10 @@ impl Request {
             Self::Forget(id) => number(&mut message, 8, *id),
             Self::HandsOver => message.push(9),
             Self::Reap(id) => number(&mut message, 10, *id),
+            Self::Signal(signal) => {
+                message.push(11);
+                message.extend(signal.to_le_bytes());
+            }
         }
         message
     }
@@ -198,6 +208,7 @@ impl Request {
             8 => Self::Forget(fields.u64()?),
             9 => Self::HandsOver,
             10 => Self::Reap(fields.u64()?),
+            11 => Self::Signal(fields.i32()?),
             _ => return Err(Malformed),
         };
         fields.end().map(|()| request)
@@ -210,6 +221,7 @@ const BIRTHPLACE: u8 = 4;
 const CREDENTIALS: u8 = 8;
 const EXECUTABLE: u8 = 16;
 const SURVIVES: u8 = 32;
+const GIVES: u8 = 64;
 
 impl Start {
     fn encode(&self, message: &mut Vec<u8>) {
@@ -221,6 +233,7 @@ impl Start {
             (self.credentials.is_some(), CREDENTIALS),
             (self.executable, EXECUTABLE),
             (self.survives, SURVIVES),
+            (self.gives, GIVES),
         ];
         message.push(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
         message.extend([self.joins, self.held]);
@@ -240,7 +253,7 @@ impl Start {
 
     fn decode(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         let (id, flags, joins, held) = (fields.u64()?, fields.byte()?, fields.byte()?, fields.byte()?);
-        if flags & !(TERMINAL | STDIN | BIRTHPLACE | CREDENTIALS | EXECUTABLE | SURVIVES) != 0 {
+        if flags & !(TERMINAL | STDIN | BIRTHPLACE | CREDENTIALS | EXECUTABLE | SURVIVES | GIVES) != 0 {
             return Err(Malformed);
         }
         let has = |flag| flags & flag != 0;
@@ -265,6 +278,7 @@ impl Start {
             birthplace: has(BIRTHPLACE),
             executable: has(EXECUTABLE),
             joins,
+            gives: has(GIVES),
             survives: has(SURVIVES),
             held,
             credentials,

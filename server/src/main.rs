@@ -10,6 +10,7 @@ use rustix::process::{
 use telexec_engine::Keeper;
 use telexec_executor::text::error_chain;
 use telexec_server::args::Args;
+use telexec_server::process::agent_user::prepare;
 use telexec_server::process::keeper::become_keeper;
 use telexec_server::process::machine;
 use telexec_server::process::orphans::Orphans;
@@ -61,8 +62,13 @@ fn act(args: &Args) -> ExitCode {
         Err(error) => return fail(&error, 1),
     };
     if kept_by.is_none() && config.keeper == Switch::On {
+        let prepared = config.agent_user.as_deref().map(|name| prepare(&config, name)).transpose();
         logging::flush();
-        return match become_keeper(config.command_users.as_deref()) {
+        let agent_user = match prepared {
+            Ok(agent_user) => agent_user,
+            Err(error) => return fail(&error, BAD_CONFIG),
+        };
+        return match become_keeper(config.command_users.as_deref(), agent_user.as_ref()) {
             Ok(never) => match never {},
             Err(error) => fail(&error, 1),
         };

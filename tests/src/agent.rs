@@ -14,6 +14,9 @@ use tempfile::TempDir;
 use crate::wait::until_blocking;
 use crate::{Certs, Pair, Proxy, children, until, within};
 
+/// As whom an agent runs that is not to be root: one of whom nothing else runs.
+pub const AGENT_USER: &str = "games";
+
 /// How long an agent may take to say that it listens, or to end: far longer than it does.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -82,6 +85,7 @@ pub struct AgentBuilder {
     user: Option<u32>,
     forks: bool,
     kept: bool,
+    agent_user: bool,
     config: Option<String>,
     policy: Option<String>,
     environment: Vec<(String, String)>,
@@ -138,6 +142,11 @@ impl AgentBuilder {
         Self { kept: true, ..self.args(["--keeper", "on"]) }
     }
 
+    /// The same, and runs as [`AGENT_USER`]; only root can do that, where there are cgroups of version 2.
+    pub fn agent_user(self) -> Self {
+        Self { agent_user: true, ..self.kept().args(["--agent-user", AGENT_USER]) }
+    }
+
     /// More arguments.
     pub fn args(mut self, args: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
@@ -189,6 +198,15 @@ impl AgentBuilder {
     pub fn try_start(mut self) -> Result<Agent, Refused> {
         let directory = tempfile::Builder::new().prefix("telexec-agent-").tempdir().unwrap();
         std::os::unix::fs::chown(directory.path(), self.user, self.user).unwrap();
+        if self.agent_user {
+            // what is in it is given by the keeper
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(directory.path(), mode).unwrap();
+            std::fs::create_dir(directory.path().join("socket")).unwrap();
+            if self.listens == 0 {
+                self = self.listen(&format!("unix://{}/socket/agent.sock", directory.path().display()));
+            }
+        }
         if self.listens == 0 {
             self = self.listen(&format!("unix://{}/agent.sock", directory.path().display()));
         }

@@ -27,7 +27,7 @@ mod tmux;
 mod wait;
 mod wire;
 
-pub use agent::{Agent, AgentBuilder, Refused, program, telexecd};
+pub use agent::{AGENT_USER, Agent, AgentBuilder, Refused, program, telexecd};
 pub use alone::alone;
 pub use bench::{bench_agent, percentile};
 pub use certs::{Ca, Certs, Leaf, Pair};

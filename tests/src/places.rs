@@ -47,6 +47,14 @@ impl Place {
         Self::remote(Agent::builder().kept().tcp().start(), None).await
     }
 
+    /// An agent that is not root, and has a keeper that is.
+    pub async fn agent_user() -> Option<Self> {
+        if Hierarchy::Unified.usable().is_none() || !is_root() {
+            return skip("no cgroup-v2 here, or not root");
+        }
+        Some(Self::contained(Agent::builder().agent_user(), "cgroup-v2").await)
+    }
+
     /// An agent behind TCP with certificates on both sides.
     pub async fn mtls() -> Self {
         let certs = Certs::new();
@@ -192,6 +200,7 @@ macro_rules! everywhere {
         $crate::at_place!(local: $($case),+);
         $crate::at_place!(unix: $($case),+);
         $crate::at_place!(kept: $($case),+);
+        $crate::at_place!(agent_user: $($case),+);
         $crate::at_place!(mtls: $($case),+);
     };
 }

@@ -18,12 +18,13 @@ use telexec_spawn::{exit, rlimits};
 
 use self::reports::MAX_BACKLOG;
 use crate::agent::{Agent, Next, Past};
+use crate::agent_user::AgentUser;
 use crate::channel::{ReceiveError, Received};
 use crate::children::{Child, Children};
 use crate::signals::Signals;
 use crate::users::Users;
 use crate::wire::{Report, Request};
-use crate::{init, log, notify};
+use crate::{init, log, notify, signals};
 
 /// How many requests are answered before others have their turn.
 const REQUESTS_AT_ONCE: usize = 32;
@@ -35,21 +36,22 @@ const DEAF_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Starts the agent with this command line, and does what it asks for, as these users only (`None`: as anyone), until it has
 /// ended and is not to be started again.
-/// Returns the code to exit with. Takes over the process's signals: for a process that does nothing else.
+/// `agent_user`: as whom it runs (`None`: as this process). Returns the code to exit with. Takes over the process's signals: for a process that does nothing else.
 ///
 /// # Errors
 /// The agent cannot be started, or the system lacks what this needs.
-pub fn keep(command: &[OsString], users: Option<Users>) -> io::Result<u8> {
+pub fn keep(command: &[OsString], users: Option<Users>, agent_user: Option<AgentUser>) -> io::Result<u8> {
     let limit = getrlimit(Resource::Nofile);
     let files = Rlimit { current: limit.maximum, ..limit };
     // what it was given may be secret, and its agent's; execve(2) undoes this for commands
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let kept = Keeper::new(command, users).and_then(|mut keeper| {
+    let kept = Keeper::new(command, users, agent_user).and_then(|mut keeper| {
         keeper.start_agent()?;
         // not before: the agent is to have what this process was given
         let _ = setrlimit(Resource::Nofile, files);
         let code = keeper.run();
         keeper.children.kill_bound();
+        keeper.agent.user.iter().for_each(AgentUser::remove_cgroups);
         code
     });
     if let Err(error) = &kept {
@@ -124,7 +126,7 @@ impl Source {
 }
 
 impl Keeper {
-    fn new(command: &[OsString], users: Option<Users>) -> io::Result<Self> {
+    fn new(command: &[OsString], users: Option<Users>, agent_user: Option<AgentUser>) -> io::Result<Self> {
         exit::adopt_orphans()?;
         let null = std::fs::File::open("/dev/null")?.into();
         let (epoll, signals) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, Signals::new()?);
@@ -134,7 +136,7 @@ impl Keeper {
             signals,
             null,
             rlimits: rlimits::defaults(),
-            agent: Agent::new(command),
+            agent: Agent::new(command, agent_user),
             users,
             own: geteuid().as_raw(),
             children: Children::default(),
@@ -385,7 +387,18 @@ impl Keeper {
                     self.reap(number);
                 }
             }
+            Request::Signal(signal) => self.signal(signal, descriptors.first()),
             Request::InFile { .. } => self.reject(),
+        }
+    }
+
+    /// For an agent that may not do so itself.
+    fn signal(&self, signal: i32, pidfd: Option<&OwnedFd>) {
+        let user = self.agent.user.as_ref();
+        if let (Some(user), Some(pidfd)) = (user, pidfd)
+            && user.may_signal(pidfd)
+        {
+            signals::send(pidfd, signal);
         }
     }
 

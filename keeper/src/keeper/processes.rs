@@ -29,6 +29,11 @@ impl Keeper {
         if !self.users.as_ref().is_none_or(|users| users.allow(start.credentials.as_ref(), self.own)) {
             return Err((Step::Setuid, Errno::PERM));
         }
+        let agent_user = self.agent.user.as_ref();
+        if !agent_user.is_none_or(|agent| agent.allows(start.credentials.as_ref())) {
+            return Err((Step::Setuid, Errno::PERM));
+        }
+        let to = start.credentials.as_ref().map_or((self.own, 0), |user| (user.uid, user.gid));
         let mut descriptors = descriptors.into_iter();
         let streams: Vec<_> = descriptors.by_ref().take(start.streams()).collect();
         let birthplace = if start.birthplace { descriptors.next() } else { None };
@@ -36,6 +41,11 @@ impl Keeper {
             return Err((Step::Cgroup, Errno::INVAL));
         }
         let executable = if start.executable { descriptors.next() } else { None };
+        let given = if start.gives { descriptors.next() } else { None };
+        if let Some(agent) = agent_user {
+            agent.give_streams(&streams, to);
+            given.iter().try_for_each(|file| agent.give_file(file, to.0)).map_err(|errno| (Step::Setuid, errno))?;
+        }
         let joins = descriptors.by_ref().take(usize::from(start.joins)).collect();
         let cgroups = CgroupEntry { birthplace, joins };
         let image = Image {

@@ -9,10 +9,11 @@ fn a_start() -> impl Strategy<Value = Start> {
     };
     let credentials = (any::<u32>(), any::<u32>(), prop::collection::vec(any::<u32>(), 0..5))
         .prop_map(|(uid, gid, groups)| Credentials { name: String::new(), uid, gid, groups });
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), 0..4_u8, 0..4_u8);
+    let flags =
+        (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), 0..4_u8, 0..4_u8);
     (any::<u64>(), flags, prop::option::of(credentials), texts(), texts(), texts()).prop_map(
         |(id, flags, credentials, candidates, argv, environment)| {
-            let (terminal, stdin, birthplace, executable, survives, joins, held) = flags;
+            let (terminal, stdin, birthplace, executable, gives, survives, joins, held) = flags;
             Start {
                 id,
                 terminal,
@@ -20,6 +21,7 @@ fn a_start() -> impl Strategy<Value = Start> {
                 birthplace,
                 executable,
                 joins,
+                gives,
                 survives,
                 held,
                 credentials,
@@ -69,6 +71,7 @@ fn requests_and_reports_read_back() {
         Request::Close { id: 3, number: 2 },
         Request::Forget(4),
         Request::Reap(5),
+        Request::Signal(9),
     ];
     for request in [Request::Ready, Request::Stopping, Request::HandsOver].into_iter().chain(numbers) {
         assert_eq!(Request::decode(&request.encode()), Ok(request));

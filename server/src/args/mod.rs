@@ -80,6 +80,10 @@ pub struct Args {
     /// off [default: off]
     #[arg(long, value_name = "SWITCH", env = "TELEXECD_KEEPER", hide_env_values = true, hide_possible_values = true)]
     keeper: Option<Switch>,
+    /// User that the agent runs as, while its keeper and commands that name no user stay root; needs --keeper on and cgroup-v2
+    /// [default: the keeper's]
+    #[arg(long, value_name = "USER", env = "TELEXECD_AGENT_USER", hide_env_values = true)]
+    agent_user: Option<String>,
     /// Log format [default: text]
     #[arg(long, value_name = "FORMAT", env = "TELEXECD_LOG_FORMAT", hide_env_values = true)]
     log_format: Option<LogFormat>,
@@ -138,6 +142,7 @@ impl Args {
         config.containment = self.containment.or(config.containment);
         config.require_containment = self.require_containment.or(config.require_containment);
         config.keeper = self.keeper.unwrap_or(config.keeper);
+        replace_some(&mut config.agent_user, &self.agent_user);
         config.log_format = self.log_format.unwrap_or(config.log_format);
         if let Some(level) = &self.log_level {
             config.log_level.clone_from(level);

@@ -50,6 +50,9 @@ pub struct Config {
     pub command_users: Option<Vec<String>>,
     /// Start the agent and all commands from a separate process, the keeper, which restarts the agent if it crashes. Default: no.
     pub keeper: Switch,
+    /// The user that the agent runs as, while its keeper, and commands that name no user, stay root: by name, or by id. Needs
+    /// `keeper`, root and cgroups of version 2. Commands never run as it. Default: that of the keeper.
+    pub agent_user: Option<String>,
     /// That process, if it has started this one. Not in configuration files.
     #[serde(skip)]
     pub kept_by: Option<Keeper>,
@@ -285,6 +288,7 @@ impl Default for Config {
             serves_files: false,
             command_users: None,
             keeper: Switch::Off,
+            agent_user: None,
             kept_by: None,
             tls_cert: None,
             tls_key: None,
@@ -389,6 +393,9 @@ impl Config {
         }
         if let Some(endpoint) = &self.otlp_endpoint {
             trace::check(endpoint).map_err(InvalidSetting)?;
+        }
+        if self.agent_user.is_some() && self.keeper == Switch::Off {
+            return invalid("agent_user needs keeper = \"on\"");
         }
         if !(1..=1024).contains(&self.worker_threads) {
             return invalid("worker_threads must be 1 to 1024");

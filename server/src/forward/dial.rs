@@ -77,7 +77,7 @@ impl Forwards {
         user: Option<&str>,
         identity: &Identity,
     ) -> Result<Socket, DialError> {
-        let other = user.filter(|user| !self.is_own(user));
+        let other = user.filter(|user| !self.connects_as(user));
         let stream = match other {
             Some(user) => dial_as(stack, identity, user, path).await?,
             None => UnixStream::connect(path).await.map_err(|error| failed(path, &error))?,

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use telexec_engine::{LocalExecutor, Workers};
-use telexec_executor::Command;
+use telexec_executor::{Command, CommandBuilder};
 use tokio_util::sync::CancellationToken;
 
 use self::accepted::AcceptedConnections;
@@ -54,6 +54,8 @@ pub(crate) struct Forwards {
 struct Own {
     user: String,
     uid: u32,
+    /// Commands that name no user run as it too.
+    runs_commands: bool,
     /// The Unix sockets that it listens on.
     sockets: Vec<PathBuf>,
 }
@@ -62,8 +64,10 @@ impl Forwards {
     /// # Errors
     /// Threads cannot be made.
     pub(crate) fn new(config: &Config, engine: &LocalExecutor, sockets: Vec<PathBuf>) -> io::Result<Self> {
-        let own = Command::shell("true").build().ok().and_then(|command| engine.resolve(&command).ok());
         let uid = rustix::process::geteuid().as_raw();
+        let resolve = |command: CommandBuilder| command.build().ok().and_then(|command| engine.resolve(&command).ok());
+        let runs_commands = resolve(Command::shell("true")).is_none_or(|default| default.uid == uid);
+        let own = resolve(Command::shell("true").user(uid.to_string()));
         let user = own.map_or_else(|| uid.to_string(), |own| own.user);
         Ok(Self {
             limiter: ForwardLimiter::new(config),
@@ -72,7 +76,7 @@ impl Forwards {
             names: Workers::with_share("names", 1, MAX_LOOK_UPS, MAX_LOOK_UPS_EACH)?,
             allow_remote_bind: config.allow_remote_bind,
             has_processes: config.serves_files,
-            own: Arc::new(Own { user, uid, sockets }),
+            own: Arc::new(Own { user, uid, runs_commands, sockets }),
         })
     }
 
@@ -81,8 +85,13 @@ impl Forwards {
         ForwardRpcs { stack, forwards: self.clone() }
     }
 
-    /// Whether Unix sockets as this user are as the agent itself.
+    /// Whether this is the agent's own user, by name, by id, or since nobody is named.
     fn is_own(&self, user: &str) -> bool {
         user.is_empty() || user == self.own.user || user.parse() == Ok(self.own.uid)
+    }
+
+    /// Whether the agent itself connects to a Unix socket as this user. One with a user of its own does not lend that.
+    fn connects_as(&self, user: &str) -> bool {
+        self.own.runs_commands && self.is_own(user)
     }
 }

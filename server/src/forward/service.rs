@@ -145,7 +145,7 @@ impl ForwardRpcs {
         asked: Asked<'_>,
     ) -> Result<Passage, Status> {
         let refused = |error: ExecutorError| error_to_status(&error);
-        let user = self.forwards.user_of(&self.stack, call, &endpoint, asked).await.map_err(refused)?;
+        let user = self.forwards.user_of(&self.stack, call, action, &endpoint, asked).await.map_err(refused)?;
         let used = PortUse { action, endpoint, user };
         let passage = Passage::permit(&self.stack, &self.forwards, call, used, None).await.map_err(refused)?;
         // whom the policy refuses does not learn which users there are

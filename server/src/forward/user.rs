@@ -9,7 +9,7 @@ use crate::admission::Stack;
 use crate::call::Call;
 use crate::policy::{Endpoint, PortAction, PortUse};
 
-/// Who is to use something, as the call says; empty: the agent's own user. `field` is its name.
+/// Who is to use something, as the call says; empty: whom commands run as that name nobody, or of TCP the agent's own user. `field` is its name.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) user: &'a str,
@@ -35,19 +35,29 @@ impl Forwards {
         &self,
         stack: &Stack,
         call: &Call,
+        action: PortAction,
         endpoint: &Endpoint,
         asked: Asked<'_>,
     ) -> Result<Option<String>, ExecutorError> {
         match endpoint {
             Endpoint::Tcp { .. } => Ok(None),
-            Endpoint::Unix(_) if self.is_own(asked.user) => Ok(Some(self.own.user.clone())),
+            Endpoint::Unix(_) if self.uses_itself(action, asked.user) => Ok(Some(self.own.user.clone())),
             Endpoint::Unix(_) => {
-                let command = Command::argv(["true"]).user(asked.user).build();
-                let command = command.map_err(|error| asked.invalid(error.reason))?;
+                let named = Some(asked.user).filter(|user| !user.is_empty());
+                let command = named.into_iter().fold(Command::argv(["true"]), |command, user| command.user(user));
+                let command = command.build().map_err(|error| asked.invalid(error.reason))?;
                 let identity = call.caller.identity.as_str();
                 let (resolved, _) = stack.evaluator.resolve(identity, &stack.engine, command).await?;
                 Ok(resolved.map(|resolved| resolved.user))
             }
+        }
+    }
+
+    /// Whether the agent itself uses a Unix socket for this user.
+    fn uses_itself(&self, action: PortAction, user: &str) -> bool {
+        match action {
+            PortAction::Listen => self.is_own(user),
+            PortAction::Forward => self.connects_as(user),
         }
     }
 
@@ -56,10 +66,9 @@ impl Forwards {
     /// # Errors
     /// [`ExecutorError::Invalid`] or [`ExecutorError::Unsupported`], with the name of the field.
     pub(super) fn check_user(&self, used: &PortUse, asked: Asked<'_>) -> Result<(), ExecutorError> {
-        if self.is_own(asked.user) {
-            return Ok(());
-        }
         match (&used.endpoint, used.action) {
+            (Endpoint::Tcp { .. }, _) if self.is_own(asked.user) => Ok(()),
+            (Endpoint::Unix(_), action) if self.uses_itself(action, asked.user) => Ok(()),
             (Endpoint::Tcp { .. }, _) => {
                 Err(asked.unsupported("is for Unix sockets; leave it out: TCP is spoken by the agent itself"))
             }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use telexec_engine::look_up_users;
+use telexec_keeper::agent_user::AgentUser;
 
 const PROGRAM: &str = "telexec-keeper";
 /// Where packages have it, from the directory of this program.
@@ -31,12 +32,15 @@ pub enum KeeperError {
     },
 }
 
-/// Becomes the keeper, which starts this program again with the same command line, and holds it to these users (`None`:
-/// anyone).
+/// Becomes the keeper, which starts this program again with the same command line, as this user (`None`: as that of this
+/// process), and holds it to these users (`None`: anyone).
 ///
 /// # Errors
 /// The keeper cannot be run; this process is as it was.
-pub fn become_keeper(command_users: Option<&[String]>) -> Result<Infallible, KeeperError> {
+pub fn become_keeper(
+    command_users: Option<&[String]>,
+    agent_user: Option<&AgentUser>,
+) -> Result<Infallible, KeeperError> {
     let users = command_users.map(look_up_users).transpose().map_err(KeeperError::Users)?;
     let this = std::env::current_exe().map_err(KeeperError::Place)?;
     let beside = this.with_file_name(PROGRAM);
@@ -45,6 +49,10 @@ pub fn become_keeper(command_users: Option<&[String]>) -> Result<Infallible, Kee
     let mut keeper = Command::new(&path);
     if let Some(users) = users {
         keeper.arg(telexec_keeper::USERS).arg(telexec_keeper::users::write(&users));
+    }
+    if let Some(AgentUser { credentials, cgroups, .. }) = agent_user {
+        keeper.arg(telexec_keeper::AGENT_USER);
+        keeper.arg(telexec_keeper::users::write(std::slice::from_ref(credentials))).arg(cgroups);
     }
     let source = keeper.arg(&this).args(std::env::args_os().skip(1)).exec();
     Err(KeeperError::Run { path, source })

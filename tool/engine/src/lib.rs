@@ -40,6 +40,7 @@ mod survive;
 mod wait;
 mod workers;
 
+pub use self::cgroup::delegate_cgroup;
 pub use self::config::{LocalConfig, Retention, SpoolLimits};
 pub use self::containment_kind::ContainmentKind;
 pub use self::continued::ContinuedExecution;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rustix::process::getpid;
+use rustix::process::{geteuid, getpid};
 use telexec_executor::{Command, OnDisconnect};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +18,7 @@ use crate::grant::Allowance;
 use crate::key::Keys;
 use crate::output::spool::Spool;
 use crate::process::keeper::Kept;
+use crate::process::signaller::Signaller;
 use crate::recovery::handed_over::{self, HandedOver};
 use crate::recovery::{handover, leftovers};
 use crate::registry::Registry;
@@ -100,7 +101,8 @@ impl Shared {
                 Ok(())
             }
         })??;
-        let command_users = CommandUsers::new(config.command_users.as_deref())?;
+        let own = config.keeper.as_ref().map_or_else(|| geteuid().as_raw(), Keeper::uid);
+        let command_users = CommandUsers::new(config.command_users.as_deref(), own)?;
         let spawner: Box<dyn Spawner> = match &kept {
             Some(kept) => Box::new(KeeperSpawner::new(Arc::clone(kept))?),
             None => Box::new(DirectSpawner::new()?),
@@ -124,9 +126,13 @@ impl Shared {
             disk.run_blocking(START_TIMEOUT, move || Journal::begin(directory, &engine, &trees))?
         };
         let continued = handed_over.iter().filter_map(|one| one.main);
-        let context = ContainmentContext::new(cgroups.kind() != ContainmentKind::ProcessGroup, continued)?;
+        let context = ContainmentContext::new(
+            cgroups.kind() != ContainmentKind::ProcessGroup,
+            Signaller::new(kept.as_ref()),
+            continued,
+        )?;
         Ok(Self {
-            defaults: Defaults::new(&config),
+            defaults: Defaults::new(&config, own),
             command_users,
             spawner,
             kept,
@@ -221,6 +227,12 @@ fn containment(config: &LocalConfig, inherited: &[PathBuf]) -> io::Result<Cgroup
         None => kind != ContainmentKind::ProcessGroup || !config.require_cgroup,
     };
     let faults = faults.join("; ");
+    let is_of_another_user = config.keeper.as_ref().is_some_and(|keeper| keeper.uid() != geteuid().as_raw());
+    if is_of_another_user && kind != ContainmentKind::CgroupV2 {
+        return Err(io::Error::other(format!(
+            "an agent with a user of its own (agent_user) needs cgroup-v2, which does not work here: {faults}"
+        )));
+    }
     if !required {
         let asked = config.containment.map_or("a cgroup", ContainmentKind::as_str);
         return Err(io::Error::other(format!(

@@ -260,12 +260,13 @@ impl Shared {
     ) -> Result<Spawned, ExecutorError> {
         let account = self.defaults.account(command)?;
         self.command_users.check(&account)?;
-        let report = match command.report_working_directory() {
+        let mut report = match command.report_working_directory() {
             true => Some(self.report(&name.key, account.credentials.as_ref())?),
             false => None,
         };
         let (user, working_directory) = (account.name.clone(), self.defaults.working_directory(command, &account));
         let mut spec = self.defaults.resolve(command, account, &name.id, &name.key, report.as_ref());
+        spec.given = report.as_mut().and_then(|report| report.to_give.take());
         let leaf = self.cgroups.leaf(&command.limits())?;
         self.note_restored();
         if let Some(leaf) = &leaf {

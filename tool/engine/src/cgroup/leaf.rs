@@ -15,6 +15,7 @@ use tokio::io::Interest;
 
 use super::tree::{Directory, write_at};
 use crate::process::control;
+use crate::process::signaller::Signaller;
 use crate::process::table::{self, Process};
 use crate::wait::{RETRY_DELAY, is_transient};
 
@@ -146,20 +147,20 @@ impl Leaf {
     ///
     /// # Errors
     /// It cannot be done now; trying again helps.
-    pub(crate) fn kill(&self) -> io::Result<Killed> {
-        self.unless_gone(self.kill_all(), Killed { all: true, refused: HashSet::new() })
+    pub(crate) fn kill(&self, signaller: &Signaller) -> io::Result<Killed> {
+        self.unless_gone(self.kill_all(signaller), Killed { all: true, refused: HashSet::new() })
     }
 
-    fn kill_all(&self) -> io::Result<Killed> {
+    fn kill_all(&self, signaller: &Signaller) -> io::Result<Killed> {
         match &self.keeper {
             Keeper::Unified(directory) => match directory.write("cgroup.kill", "1") {
                 Ok(()) => Ok(Killed { all: self.is_empty()?, refused: HashSet::new() }),
                 Err(error) if is_transient(&error) => Err(error),
                 // the command has made it threaded, see cgroups(7), or this process is kept out of it
-                Err(_) => self.kill_each(true),
+                Err(_) => self.kill_each(true, signaller),
             },
             Keeper::Freezer(directory) => {
-                let killed = freeze(directory).and_then(|frozen| self.kill_each(frozen));
+                let killed = freeze(directory).and_then(|frozen| self.kill_each(frozen, signaller));
                 // also those that the command has frozen itself
                 directory.each(|cgroup| write_at(cgroup, STATE, "THAWED"))?;
                 killed
@@ -169,13 +170,13 @@ impl Leaf {
     }
 
     /// `certain`: if it looks empty afterwards, it is.
-    fn kill_each(&self, certain: bool) -> io::Result<Killed> {
+    fn kill_each(&self, certain: bool, signaller: &Signaller) -> io::Result<Killed> {
         let members = self.members()?;
         let mut refused = HashSet::new();
         for member in &members {
             if let Some(pidfd) = table::open(member)?
                 // if it fails otherwise, it has ended
-                && let Err(error) = control::send(&pidfd, Signal::KILL)
+                && let Err(error) = signaller.send(member.pid, &pidfd, Signal::KILL)
                 && error.raw_os_error() == Some(libc::EPERM)
             {
                 refused.insert(member.key());
@@ -229,9 +230,9 @@ fn procs(directory: &Directory) -> io::Result<OwnedFd> {
     Ok(directory.file("cgroup.procs", OFlags::WRONLY)?.into())
 }
 
-const EVENTS: &str = "cgroup.events";
+pub(super) const EVENTS: &str = "cgroup.events";
 
-fn is_populated(events: &str) -> bool {
+pub(super) fn is_populated(events: &str) -> bool {
     events.lines().any(|line| line == "populated 1")
 }
 

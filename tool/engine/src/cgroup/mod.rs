@@ -2,6 +2,7 @@
 //!
 //! What a machine reports is not relied on: a hierarchy is used if a trial in it succeeds.
 
+mod delegation;
 mod hierarchy;
 mod leaf;
 mod leaf_record;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+pub use self::delegation::delegate_cgroup;
 use self::hierarchy::Hierarchy;
 use self::leaf::Keeper;
 pub(super) use self::leaf::Leaf;
@@ -25,6 +27,7 @@ use self::limits::Resource;
 use self::tree::{Directory, PREFIX, SUBTREE, Tree};
 use crate::ContainmentKind;
 use crate::lock::lock;
+use crate::process::signaller::Signaller;
 use crate::process::table::{self, Process};
 use crate::process::vfork;
 use rustix::process::Pid;
@@ -289,6 +292,12 @@ fn unified_in(base: &Path, movable: &[Pid], inherited: &[PathBuf]) -> Result<Uni
 
 /// Gives the leaves of `tree`, which is below `base`, all controllers that can be had; returns those that they have.
 fn share_out(base: &Path, tree: &Tree, movable: &[Pid]) -> Vec<String> {
+    enable_controllers(base, movable, |controller| tree.share(controller))
+}
+
+/// Gives what is below `base` all controllers that can be had, for which these processes may be moved; returns those with
+/// which `share` succeeds too.
+fn enable_controllers(base: &Path, movable: &[Pid], share: impl Fn(&str) -> io::Result<()>) -> Vec<String> {
     let mut moved = false;
     let mut enable = |controller: &str| {
         let value = format!("+{controller}");
@@ -299,7 +308,7 @@ fn share_out(base: &Path, tree: &Tree, movable: &[Pid]) -> Vec<String> {
             }
             result => result,
         };
-        enabled.and_then(|()| tree.share(controller)).is_ok()
+        enabled.and_then(|()| share(controller)).is_ok()
     };
     let there = fs::read_to_string(base.join("cgroup.controllers")).unwrap_or_default();
     let there: Vec<&str> = there.split_whitespace().collect();
@@ -358,7 +367,7 @@ impl Abandoned {
     /// # Errors
     /// It cannot be done now; trying again helps.
     pub(super) fn kill(&self) -> io::Result<()> {
-        self.leaf.kill().map(drop)
+        self.leaf.kill(&Signaller::default()).map(drop)
     }
 }
 
@@ -412,7 +421,7 @@ fn try_out(leaf: Leaf) -> Result<(), String> {
         return Err("a process in it is not found".into());
     }
     let began = Instant::now();
-    while !leaf.kill().map_err(text)?.all {
+    while !leaf.kill(&Signaller::default()).map_err(text)?.all {
         if began.elapsed() > TRIAL_TIMEOUT {
             return Err("a process in it is not ended".into());
         }

@@ -330,7 +330,7 @@ fn open_at(cgroup: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy, flags: O
 ///
 /// # Errors
 /// A process is in one of them.
-fn remove(path: &Path) -> io::Result<()> {
+pub(super) fn remove(path: &Path) -> io::Result<()> {
     let began = Instant::now();
     loop {
         match try_remove(path) {

@@ -13,9 +13,9 @@ use telexec_executor::{ExecutionId, Signal};
 use crate::cgroup::{self, Leaf};
 use crate::key::Key;
 use crate::lock::lock;
-use crate::process::control;
 use crate::process::own::{KeptHandle, OwnChild};
 use crate::process::scanner::ProcessScanner;
+use crate::process::signaller::Signaller;
 use crate::process::table::{self, Process};
 use crate::state::journal::Note;
 use crate::state::sessions::SessionNote;
@@ -58,6 +58,7 @@ pub(crate) struct ExecutionName {
 /// What finding and ending processes takes: one for each engine, made before anything is started.
 pub(crate) struct ContainmentContext {
     pub(super) scanner: ProcessScanner,
+    pub(super) signaller: Signaller,
     pub(crate) workers: Workers,
 }
 
@@ -67,12 +68,16 @@ impl ContainmentContext {
     ///
     /// # Errors
     /// Threads cannot be made.
-    pub(crate) fn new(trust_cgroups: bool, continued: impl Iterator<Item = Pid>) -> io::Result<Self> {
+    pub(crate) fn new(
+        trust_cgroups: bool,
+        signaller: Signaller,
+        continued: impl Iterator<Item = Pid>,
+    ) -> io::Result<Self> {
         let is_in_cgroup: Option<fn(i32) -> bool> = if trust_cgroups { Some(cgroup::keeps) } else { None };
         let workers = Workers::new("telexec-contain", WORKERS, MAX_WORKERS)?;
         let started = |main: Pid| table::read(main.as_raw_nonzero().get()).ok()?.map(|main| main.start_ticks);
         let since = continued.filter_map(started).min().unwrap_or(u64::MAX);
-        Ok(Self { scanner: ProcessScanner::new(is_in_cgroup)?.since(since), workers })
+        Ok(Self { scanner: ProcessScanner::new(is_in_cgroup)?.since(since), signaller, workers })
     }
 }
 
@@ -130,7 +135,7 @@ impl ExecutionProcesses {
             let mut failed = None;
             let mut deliver = |process: &Process| match done.contains_key(&process.key()) {
                 true => {}
-                false => match send(process, signal) {
+                false => match self.send(process, signal) {
                     Ok(delivery) => {
                         done.insert(process.key(), delivery);
                     }
@@ -159,7 +164,7 @@ impl ExecutionProcesses {
         };
         if signal == Signal::KILL {
             // before anything else that can fail
-            let killed = leaf.kill()?;
+            let killed = leaf.kill(&self.context.signaller)?;
             let (refused, live) =
                 leaf.members()?.into_iter().partition::<Vec<_>, _>(|p| killed.refused.contains(&p.key()));
             let refused = u32::try_from(refused.len()).unwrap_or(u32::MAX);
@@ -168,10 +173,18 @@ impl ExecutionProcesses {
         let live = leaf.members()?;
         for process in &live {
             if let Entry::Vacant(entry) = done.entry(process.key()) {
-                entry.insert(send(process, signal)?);
+                entry.insert(self.send(process, signal)?);
             }
         }
         Ok(Sweep { live, refused: 0, unsure: false, unread: false })
+    }
+
+    fn send(&self, process: &Process, signal: Signal) -> io::Result<Delivery> {
+        let Some(pidfd) = table::open(process)? else { return Ok(Delivery::Made) };
+        match self.context.signaller.send(process.pid, &pidfd, signal) {
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(Delivery::Refused),
+            _ => Ok(Delivery::Made),
+        }
     }
 
     /// The cgroups, as long as the execution has some.
@@ -199,7 +212,7 @@ impl ExecutionProcesses {
     /// Kills many at once, so that none of them can fork out of the way.
     pub(super) fn kill_together(&self) -> io::Result<()> {
         if let Some(leaf) = self.keeping_leaf() {
-            let _ = leaf.kill()?;
+            let _ = leaf.kill(&self.context.signaller)?;
         }
         let held = lock(&self.held);
         if held.is_some()
@@ -286,11 +299,3 @@ impl ExecutionProcesses {
 
 /// Up to this many processes are read one by one, rather than all of the machine.
 const MAX_YOUNG: i32 = 64;
-
-fn send(process: &Process, signal: Signal) -> io::Result<Delivery> {
-    let Some(pidfd) = table::open(process)? else { return Ok(Delivery::Made) };
-    match control::send(&pidfd, signal) {
-        Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(Delivery::Refused),
-        _ => Ok(Delivery::Made),
-    }
-}

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
@@ -11,7 +11,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::SocketType;
 use rustix::net::sockopt::{socket_peercred, socket_type};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
+use telexec_executor::Signal;
 use telexec_keeper::channel::{Channel, Received};
 use telexec_keeper::wire::{Report, Request, Start, VERSION};
 use telexec_spawn::Step;
@@ -73,6 +74,11 @@ impl Keeper {
     /// Its process, if that can be told.
     pub(crate) fn pid(&self) -> Option<Pid> {
         socket_peercred(&*self.channel).ok().map(|peer| peer.pid)
+    }
+
+    /// The user that it runs as: also what it starts, where nothing else is asked for.
+    pub(crate) fn uid(&self) -> u32 {
+        socket_peercred(&*self.channel).map_or_else(|_| geteuid().as_raw(), |peer| peer.uid.as_raw())
     }
 
     /// Waits until there is room. One that is gone is seen elsewhere.
@@ -273,6 +279,19 @@ impl Kept {
         if self.keeper.channel.try_request(&request).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
             let _ = self.later.send(request);
         }
+    }
+
+    /// It does for this process what that may not do as its own user.
+    pub(crate) fn is_of_another_user(&self) -> bool {
+        self.keeper.uid() != geteuid().as_raw()
+    }
+
+    /// Sends a signal to the process whose descriptor it is. Waits until there is room.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub(crate) fn signal(&self, pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
+        self.keeper.channel.request(&Request::Signal(signal.number()), &[pidfd.as_fd()])
     }
 
     /// It need not end with this process.

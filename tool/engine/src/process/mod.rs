@@ -8,5 +8,6 @@ pub(crate) mod own;
 pub(crate) mod reaper;
 pub(crate) mod requirements;
 pub(crate) mod scanner;
+pub(crate) mod signaller;
 pub(crate) mod table;
 pub(crate) mod vfork;

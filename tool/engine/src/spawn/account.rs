@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::unistd::{Uid, User, geteuid, getgrouplist};
+use nix::unistd::{Uid, User, getgrouplist};
 use telexec_executor::{SpawnError, SpawnStage};
 use telexec_spawn::Credentials;
 
@@ -16,14 +16,14 @@ pub(crate) struct Account {
     pub(crate) uid: u32,
     home: String,
     shell: String,
-    /// `None`: it is the user of this process, whose credentials commands inherit.
+    /// `None`: it is the user of the process that starts them, whose credentials commands inherit.
     pub(crate) credentials: Option<Credentials>,
 }
 
 impl Account {
-    /// The user that this process runs as.
-    pub(crate) fn current() -> Self {
-        let uid = geteuid();
+    /// The user of the process that starts commands.
+    pub(crate) fn of(own: u32) -> Self {
+        let uid = Uid::from_raw(own);
         match User::from_uid(uid).ok().flatten() {
             Some(user) => Self::new(user, None),
             None => Self {
@@ -37,11 +37,11 @@ impl Account {
     }
 
     /// The user with this name, or, if there is none and it is a number, with this id. May take long, or forever, where
-    /// users are looked up over a network.
+    /// users are looked up over a network. `own`: the user of the process that starts commands.
     ///
     /// # Errors
     /// There is none (ENOENT), or it cannot be looked up.
-    pub(crate) fn find(name: &str) -> Result<Self, SpawnError> {
+    pub(crate) fn find(name: &str, own: u32) -> Result<Self, SpawnError> {
         let failed = |errno: Errno| SpawnError {
             stage: SpawnStage::User,
             subject: name.to_owned(),
@@ -57,7 +57,7 @@ impl Account {
         if user.uid.as_raw() == UNCHANGED || user.gid.as_raw() == UNCHANGED {
             return Err(failed(Errno::EINVAL));
         }
-        if user.uid == geteuid() {
+        if user.uid.as_raw() == own {
             return Ok(Self::new(user, None));
         }
         let c_name = CString::new(user.name.as_str()).map_err(|_| failed(Errno::EINVAL))?;
@@ -84,7 +84,12 @@ impl Account {
 
     /// Where its commands start. An account such as nobody has no home; it may still run commands.
     pub(crate) fn directory(&self) -> &str {
-        if Path::new(&self.home).is_dir() { &self.home } else { "/" }
+        let is_there = match Path::new(&self.home).metadata() {
+            Ok(home) => home.is_dir(),
+            // it is that user's, and not to be seen by the agent's
+            Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
+        };
+        if is_there { &self.home } else { "/" }
     }
 
     /// What its commands' environment starts from, as login(1) makes it.

@@ -10,33 +10,38 @@ use telexec_spawn::Credentials;
 use super::account::Account;
 
 /// The users that commands may run as, by id, since one may have several names.
-pub(crate) struct CommandUsers(Option<BTreeSet<u32>>);
+pub(crate) struct CommandUsers {
+    /// `None`: anyone.
+    allowed: Option<BTreeSet<u32>>,
+    /// The agent's user, if another one starts commands.
+    agent: Option<u32>,
+}
 
 impl CommandUsers {
-    /// `None`: anyone.
+    /// `names`: `None` is anyone. `own`: the user of the process that starts commands.
     ///
     /// # Errors
     /// One of them is not there.
-    pub(crate) fn new(names: Option<&[String]>) -> io::Result<Self> {
-        let uids = names.map(|names| names.iter().map(|name| Ok(find(name)?.uid)).collect::<io::Result<_>>());
-        uids.transpose().map(Self)
+    pub(crate) fn new(names: Option<&[String]>, own: u32) -> io::Result<Self> {
+        let uids = names.map(|names| names.iter().map(|name| Ok(find(name, own)?.uid)).collect::<io::Result<_>>());
+        let agent = geteuid().as_raw();
+        Ok(Self { allowed: uids.transpose()?, agent: (agent != own).then_some(agent) })
     }
 
     /// # Errors
     /// [`ExecutorError::Denied`].
     pub(crate) fn check(&self, account: &Account) -> Result<(), ExecutorError> {
-        match &self.0 {
-            Some(uids) if !uids.contains(&account.uid) => Err(ExecutorError::Denied {
-                rule: None,
-                reason: format!(
-                    "commands do not run as {} on this machine: command_users in the agent's configuration does not have it",
-                    account.name
-                ),
-                nearest: None,
-                missing: Vec::new(),
-            }),
-            _ => Ok(()),
-        }
+        let reason = match &self.allowed {
+            Some(uids) if !uids.contains(&account.uid) => "command_users in the agent's configuration does not have it",
+            _ if self.agent == Some(account.uid) => "it is the agent's user",
+            _ => return Ok(()),
+        };
+        Err(ExecutorError::Denied {
+            rule: None,
+            reason: format!("commands do not run as {} on this machine: {reason}", account.name),
+            nearest: None,
+            missing: Vec::new(),
+        })
     }
 }
 
@@ -47,13 +52,13 @@ impl CommandUsers {
 /// One of them is not there, or cannot be looked up.
 pub fn look_up_users(names: &[String]) -> io::Result<Vec<Credentials>> {
     let of = |name: &String| {
-        let account = find(name)?;
+        let account = find(name, geteuid().as_raw())?;
         let own = || Credentials { name: account.name.clone(), uid: geteuid().as_raw(), gid: 0, groups: Vec::new() };
         Ok(account.credentials.clone().unwrap_or_else(own))
     };
     names.iter().map(of).collect()
 }
 
-fn find(name: &str) -> io::Result<Account> {
-    Account::find(name).map_err(|error| io::Error::other(format!("command_users: {error}")))
+fn find(name: &str, own: u32) -> io::Result<Account> {
+    Account::find(name, own).map_err(|error| io::Error::other(format!("command_users: {error}")))
 }

@@ -36,6 +36,8 @@ pub(crate) struct SpawnSpec {
     pub(crate) credentials: Option<Credentials>,
     /// The cgroups that it starts in.
     pub(crate) cgroups: CgroupEntry,
+    /// A file that is to be its user's, where this process cannot give it away.
+    pub(crate) given: Option<OwnedFd>,
     /// It does not end with this process, if a keeper is to start another one.
     pub(crate) survives: bool,
     /// What a keeper holds for that.
@@ -148,6 +150,7 @@ impl Spawner for KeeperSpawner {
             birthplace: birthplace.is_some(),
             joins: u8::try_from(joins.len()).unwrap_or(u8::MAX),
             executable: executable.is_some(),
+            gives: spec.given.is_some(),
             survives: spec.survives,
             held: u8::try_from(spec.held.len()).unwrap_or(u8::MAX),
             credentials: spec.credentials.clone(),
@@ -158,7 +161,8 @@ impl Spawner for KeeperSpawner {
             ..Start::default()
         };
         let held = spec.held.iter().map(|(_, file)| file);
-        let descriptors = streams.into_iter().chain(birthplace).chain(executable).chain(joins).chain(held);
+        let descriptors =
+            streams.into_iter().chain(birthplace).chain(executable).chain(&spec.given).chain(joins).chain(held);
         let descriptors: Vec<_> = descriptors.map(AsFd::as_fd).collect();
         let started = self.kept.start(own.child(), start, &descriptors);
         let pid = started.map_err(|(step, errno)| error(spec, vfork::stage(step), errno))?;

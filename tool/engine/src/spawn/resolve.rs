@@ -23,9 +23,10 @@ pub(crate) struct Defaults {
 }
 
 impl Defaults {
-    pub(crate) fn new(config: &LocalConfig) -> Self {
+    /// `own`: the user whom commands run as that name none.
+    pub(crate) fn new(config: &LocalConfig, own: u32) -> Self {
         Self {
-            account: Account::current(),
+            account: Account::of(own),
             environment: config.environment.clone(),
             shell: config.shell.clone(),
             working_directory: config.working_directory.clone(),
@@ -42,7 +43,7 @@ impl Defaults {
     /// # Errors
     /// There is no such user.
     pub(crate) fn account(&self, command: &Command) -> Result<Account, SpawnError> {
-        command.user().map_or_else(|| Ok(self.account.clone()), Account::find)
+        command.user().map_or_else(|| Ok(self.account.clone()), |name| Account::find(name, self.account.uid))
     }
 
     /// Where the command starts.
