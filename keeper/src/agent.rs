@@ -95,6 +95,7 @@ impl Agent {
     /// It cannot be started.
     pub(crate) fn start(&mut self) -> io::Result<()> {
         self.again_at = None;
+        self.user.as_ref().map_or(Ok(()), AgentUser::end_leftovers)?;
         let (channel, its) = Channel::pair()?;
         let its = its.as_fd();
         let (program, arguments) = self.command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
@@ -107,7 +108,10 @@ impl Agent {
         command.env_remove(if are_meant { SOCKETS_OF } else { SOCKETS });
         signals::unblock_in(&mut command);
         if let Some(user) = &self.user {
-            signals::become_user_in(&mut command, &user.credentials, user.entry()?);
+            let procs = user.entry().map_err(|error| {
+                io::Error::new(error.kind(), format!("the agent's cgroup in {}: {error}", user.cgroups.display()))
+            })?;
+            signals::become_user_in(&mut command, &user.credentials, procs);
         }
         // nothing else is started meanwhile
         fcntl_setfd(its, FdFlags::empty())?;
@@ -116,7 +120,7 @@ impl Agent {
         if let Some(score) = &self.oom_score {
             let _ = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), score);
         }
-        self.user.iter_mut().for_each(|user| user.learn_path(child.id()));
+        self.user.iter_mut().for_each(|user| user.note_cgroup(child.id()));
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| {
             let _ = child.kill();
             io::Error::other(format!("pidfd_open(2) does not work here: {error}; Linux 5.9 or later has it, unless a seccomp filter forbids it"))

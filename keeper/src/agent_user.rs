@@ -1,109 +1,168 @@
-//! An agent that runs as a user of its own: how it becomes that, and what is done for it that takes more.
+//! An agent that runs as a user of its own: how it becomes that, and what it may have the keeper do as root.
 //!
-//! Its cgroup is in a directory that was given to that user, who makes the cgroups of executions beside it. What is in
-//! these is signalled for it, and no other process.
+//! The two are in a directory of root's: the agent's cgroup, which it cannot leave, and beside it the one that is delegated to its
+//! user, below which it makes those of executions.
 
+use std::ffi::{CStr, OsStr};
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Gid, Mode, OFlags, Uid, fchown, fstat, fstatfs, openat};
+use rustix::fs::{CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, fchown, fstat, fstatfs, openat, openat2};
 use rustix::io::Errno;
-use telexec_spawn::Credentials;
+use rustix::process::Pid;
+use telexec_spawn::{Credentials, Step};
 
-/// See pipe(7) and pts(4): PIPEFS_MAGIC and DEVPTS_SUPER_MAGIC of linux/magic.h.
+/// Where pipes and pseudo-terminals are: PIPEFS_MAGIC and DEVPTS_SUPER_MAGIC of linux/magic.h.
 const STREAM_FILE_SYSTEMS: [i64; 2] = [0x5049_5045, 0x1cd1];
 
-/// The name of the agent's cgroup in its directory.
-pub const CGROUP: &str = "agent";
+/// The names of the two cgroups: the agent's own, and the one that is delegated to it.
+pub const AGENT: &str = "agent";
+/// See [`AGENT`].
+pub const EXECUTIONS: &str = "executions";
 
 /// As whom the agent runs, and where.
 #[derive(Debug)]
 pub struct AgentUser {
     /// Its user, never root.
     pub credentials: Credentials,
-    /// The directory of its cgroups (version 2), which is its user's.
+    /// The directory of the two cgroups (version 2).
     pub cgroups: PathBuf,
-    /// The same in /proc/PID/cgroup.
-    path: Option<String>,
+    /// The delegated one, in /proc/PID/cgroup.
+    executions: Option<String>,
 }
 
 impl AgentUser {
     /// This user, and the directory of the cgroups of its agent.
     pub fn new(credentials: Credentials, cgroups: PathBuf) -> Self {
-        Self { credentials, cgroups, path: None }
+        Self { credentials, cgroups, executions: None }
     }
 
-    /// The file that a process enters the agent's cgroup by.
+    /// The file by which a process enters the agent's cgroup.
     ///
     /// # Errors
     /// There is none.
-    pub(crate) fn entry(&self) -> Result<OwnedFd, Errno> {
-        let path = self.cgroups.join(CGROUP).join("cgroup.procs");
-        openat(rustix::fs::CWD, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+    pub(crate) fn entry(&self) -> io::Result<OwnedFd> {
+        let cgroup = self.cgroups.join(AGENT);
+        make_agent_cgroup(&cgroup)?;
+        Ok(openat(CWD, cgroup.join("cgroup.procs"), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// The first agent is there, in its cgroup. A later one may be moved by what an earlier one has left.
-    pub(crate) fn learn_path(&mut self, agent: u32) {
-        if self.path.is_none() {
-            let path = unified(&agent.to_string()).ok().flatten();
-            self.path = path.and_then(|path| path.strip_suffix(CGROUP)?.strip_suffix('/').map(str::to_owned));
+    /// The agent is in its cgroup.
+    pub(crate) fn note_cgroup(&mut self, agent: u32) {
+        if self.executions.is_none() {
+            self.executions = unified(&agent.to_string()).ok().flatten().and_then(|agent| beside(&agent));
         }
     }
 
-    /// Whether a process, by its descriptor, is in a cgroup that the agent has made for an execution.
-    pub(crate) fn may_signal(&self, pidfd: &OwnedFd) -> bool {
-        let Some(directory) = &self.path else { return false };
-        let path = pid(pidfd).and_then(|pid| unified(&pid).ok().flatten());
-        path.is_some_and(|path| is_of_execution(directory, &path))
+    /// Whether a process is in a cgroup that the agent has made for an execution.
+    pub(crate) fn has_in_execution(&self, pid: &str) -> bool {
+        let Some(executions) = &self.executions else { return false };
+        unified(pid).ok().flatten().is_some_and(|cgroup| is_below(executions, &cgroup))
+    }
+
+    /// Ends what an earlier agent has left in its cgroup.
+    ///
+    /// # Errors
+    /// It has not ended yet.
+    pub(crate) fn end_leftovers(&self) -> io::Result<()> {
+        let cgroup = self.cgroups.join(AGENT);
+        let is_empty =
+            || fs::read_to_string(cgroup.join("cgroup.events")).is_ok_and(|events| events.contains("populated 0"));
+        if is_empty() {
+            return Ok(());
+        }
+        fs::write(cgroup.join("cgroup.kill"), "1")?;
+        if is_empty() { Ok(()) } else { Err(io::Error::other("processes of the last one are still ending")) }
     }
 
     /// Whether a process may be started so: never as this user.
-    pub(crate) fn allows(&self, asked: Option<&Credentials>) -> bool {
-        asked.is_none_or(|asked| asked.uid != self.credentials.uid)
+    ///
+    /// # Errors
+    /// It may not.
+    pub(crate) fn permit(&self, asked: Option<&Credentials>, joins: &[OwnedFd]) -> Result<(), (Step, Errno)> {
+        if asked.is_some_and(|asked| asked.uid == self.credentials.uid) {
+            return Err((Step::Setuid, Errno::PERM));
+        }
+        if joins.is_empty() { Ok(()) } else { Err((Step::Cgroup, Errno::PERM)) }
     }
 
-    /// Gives the ends of pipes and terminals that belong to the agent's user to who is to have them.
-    pub(crate) fn give_streams(&self, streams: &[OwnedFd], to: (u32, u32)) {
-        for stream in streams.iter().filter(|stream| self.is_stream(stream.as_fd())) {
-            let is_pipe = fstat(stream).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
-            // the group of a terminal is the system's
-            let _ = fchown(stream, Some(Uid::from_raw(to.0)), is_pipe.then(|| Gid::from_raw(to.1)));
+    /// The cgroup of an execution, by its path. No descriptor of the agent's is taken for it: what is below that is what the
+    /// agent has mounted there.
+    ///
+    /// # Errors
+    /// It is not below the directory that was delegated.
+    pub(crate) fn execution_cgroup(&self, path: &CStr) -> Result<OwnedFd, Errno> {
+        let executions = self.cgroups.join(EXECUTIONS);
+        let below = Path::new(OsStr::from_bytes(path.to_bytes())).strip_prefix(&executions).map_err(|_| Errno::PERM)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let executions = openat(CWD, &executions, flags, Mode::empty())?;
+        let below_alone = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
+        openat2(&executions, below, flags, Mode::empty(), below_alone)
+    }
+
+    /// Changes the owner of pipes and pseudo-terminals that belong to the agent's user.
+    pub(crate) fn chown_streams(&self, streams: &[OwnedFd], (uid, gid): (u32, u32)) {
+        for stream in streams {
+            let is_stream = fstatfs(stream).is_ok_and(|on| STREAM_FILE_SYSTEMS.contains(&i64::from(on.f_type)));
+            if let (true, Ok(stat)) = (is_stream, fstat(stream))
+                && self.owns(&stat)
+            {
+                // the group of a terminal is the system's
+                let is_pipe = FileType::from_raw_mode(stat.st_mode) == FileType::Fifo;
+                let _ = fchown(stream, Some(Uid::from_raw(uid)), is_pipe.then(|| Gid::from_raw(gid)));
+            }
         }
     }
 
-    fn is_stream(&self, stream: BorrowedFd<'_>) -> bool {
-        let is_on = |system: rustix::fs::StatFs| STREAM_FILE_SYSTEMS.contains(&i64::from(system.f_type));
-        let is_its = |stat: rustix::fs::Stat| stat.st_uid == self.credentials.uid;
-        fstatfs(stream).is_ok_and(is_on) && fstat(stream).is_ok_and(is_its)
-    }
-
-    /// Gives an empty file, which nothing but the agent's user and its group may use, to this user; its group stays.
+    /// Changes the owner of an empty file, which nobody but the agent's user and its group may use; its group stays.
     ///
     /// # Errors
     /// It is anything else.
-    pub(crate) fn give_file(&self, file: &OwnedFd, to: u32) -> Result<(), Errno> {
+    pub(crate) fn chown_file(&self, file: &OwnedFd, uid: u32) -> Result<(), Errno> {
         let stat = fstat(file)?;
         let is_plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_mode & 0o7137 == 0;
-        if !is_plain || stat.st_uid != self.credentials.uid || stat.st_nlink != 1 || stat.st_size != 0 {
+        if !is_plain || !self.owns(&stat) || stat.st_nlink != 1 || stat.st_size != 0 {
             return Err(Errno::PERM);
         }
-        fchown(file, Some(Uid::from_raw(to)), None)
+        fchown(file, Some(Uid::from_raw(uid)), None)
+    }
+
+    fn owns(&self, stat: &Stat) -> bool {
+        stat.st_uid == self.credentials.uid
     }
 
     /// Removes its cgroups, if nothing is in them.
     pub(crate) fn remove_cgroups(&self) {
-        for directory in [&*self.cgroups.join(CGROUP), &self.cgroups] {
+        for directory in [&*self.cgroups.join(AGENT), &self.cgroups.join(EXECUTIONS), &self.cgroups] {
             let _ = fs::remove_dir(directory);
         }
     }
 }
 
-/// Whether a cgroup is below this directory, and not the agent's own.
-pub fn is_of_execution(directory: &str, cgroup: &str) -> bool {
-    let below = cgroup.strip_prefix(directory).and_then(|rest| rest.strip_prefix('/'));
-    below.is_some_and(|below| Path::new(below).components().next().is_some_and(|first| first.as_os_str() != CGROUP))
+/// Makes the cgroup of an agent, unless it is there. The agent reads it, but may not write there.
+///
+/// # Errors
+/// It cannot be made.
+pub fn make_agent_cgroup(cgroup: &Path) -> io::Result<()> {
+    match fs::create_dir(cgroup) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        // whatever the umask
+        made => made.and_then(|()| fs::set_permissions(cgroup, fs::Permissions::from_mode(0o755))),
+    }
+}
+
+/// The cgroup that is delegated to the agent whose own this is, in /proc/PID/cgroup.
+pub fn beside(agent: &str) -> Option<String> {
+    Some(format!("{}/{EXECUTIONS}", agent.strip_suffix(AGENT)?.strip_suffix('/')?))
+}
+
+/// Whether a cgroup is below this one.
+pub fn is_below(directory: &str, cgroup: &str) -> bool {
+    cgroup.strip_prefix(directory).is_some_and(|below| below.starts_with('/'))
 }
 
 /// The cgroup (version 2) of a process, as proc_pid_cgroup(5) has it.
@@ -115,12 +174,22 @@ pub fn unified(pid: &str) -> io::Result<Option<String>> {
     Ok(text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned))
 }
 
-/// The process that it is of, as proc_pid_fdinfo(5) has it. That may have ended, and then its number is another's; but
-/// who signals it by its descriptor signals no other.
-fn pid(pidfd: &OwnedFd) -> Option<String> {
+/// The process whose descriptor it is, as proc_pid_fdinfo(5) has it. That may end meanwhile, and its id be given to another:
+/// which a signal by the descriptor does not reach.
+pub(crate) fn pid_of(pidfd: &OwnedFd) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
     let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim();
     pid.parse::<u32>().ok().filter(|pid| *pid != 0).map(|pid| pid.to_string())
+}
+
+/// The leaders of its process group and its session, as proc_pid_stat(5) has them.
+pub(crate) fn leaders(pid: &str) -> Option<[Pid; 2]> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // the name before that may be anything
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let mut fields = str::from_utf8(stat.get(end + 1..)?).ok()?.split_whitespace().skip(2);
+    let mut leader = || Pid::from_raw(fields.next()?.parse().ok()?);
+    Some([leader()?, leader()?])
 }
 
 #[cfg(test)]
@@ -128,43 +197,55 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_execution_has_a_cgroup_beside_the_agents() {
+    fn executions_are_below_what_is_beside_the_agent() {
+        let executions = beside("/a/telexec-agent.1/agent").unwrap();
         for (cgroup, is_of_execution) in [
-            ("/a/telexec-agent.1/telexec.2.0/0", true),
-            ("/a/telexec-agent.1/telexec.2.0/0/sub", true),
+            ("/a/telexec-agent.1/executions/telexec.2.0/0", true),
+            ("/a/telexec-agent.1/executions/telexec.2.0/0/sub", true),
+            ("/a/telexec-agent.1/executions", false),
             ("/a/telexec-agent.1/agent", false),
-            ("/a/telexec-agent.1/agent/sub", false),
-            ("/a/telexec-agent.1", false),
-            ("/a/telexec-agent.1/", false),
-            ("/a/telexec-agent.12/telexec.2.0/0", false),
+            ("/a/telexec-agent.1/executions2/x", false),
+            ("/a/telexec-agent.12/executions/0", false),
             ("/a", false),
             ("/", false),
-            ("/b/telexec-agent.1/x", false),
+            ("/b/telexec-agent.1/executions/x", false),
         ] {
-            assert_eq!(super::is_of_execution("/a/telexec-agent.1", cgroup), is_of_execution, "{cgroup}");
+            assert_eq!(is_below(&executions, cgroup), is_of_execution, "{cgroup}");
         }
-        assert!(super::is_of_execution("", "/telexec.2.0/0"));
+        assert_eq!(
+            (beside("/agent").as_deref(), beside("/a/useragent"), beside("/")),
+            (Some("/executions"), None, None)
+        );
     }
 
     #[test]
     fn a_process_is_known_by_its_descriptor() {
         let this = rustix::process::getpid();
         let pidfd = rustix::process::pidfd_open(this, rustix::process::PidfdFlags::empty()).unwrap();
-        assert_eq!(pid(&pidfd), Some(std::process::id().to_string()));
-        assert_eq!(pid(&fs::File::open("/dev/null").unwrap().into()), None);
+        let pid = pid_of(&pidfd).unwrap();
+        assert_eq!(pid, std::process::id().to_string());
+        assert_eq!(pid_of(&fs::File::open("/dev/null").unwrap().into()), None);
+        let [group, session] = leaders(&pid).unwrap();
+        assert_eq!(Some(group), Some(rustix::process::getpgrp()));
+        assert_eq!(Some(session), rustix::process::getsid(None).ok());
     }
 
     #[test]
-    fn only_what_is_the_agents_is_given() {
+    fn only_what_is_the_agents_is_given_away() {
         let credentials = Credentials { name: String::new(), uid: 4711, gid: 4711, groups: Vec::new() };
         let user = AgentUser::new(credentials, "/".into());
         let (read, _write) = rustix::pipe::pipe().unwrap();
         let owner = |file: &OwnedFd| fstat(file).unwrap().st_uid;
         let before = owner(&read);
-        user.give_streams(std::slice::from_ref(&read), (1, 1));
+        user.chown_streams(std::slice::from_ref(&read), (1, 1));
         let file: OwnedFd = fs::File::open("/dev/null").unwrap().into();
-        assert_eq!(user.give_file(&file, 1), Err(Errno::PERM));
+        assert_eq!(user.chown_file(&file, 1), Err(Errno::PERM));
         assert_eq!(owner(&read), before);
-        assert!(user.allows(None) && !user.allows(Some(&user.credentials)));
+        assert_eq!(user.permit(Some(&user.credentials), &[]), Err((Step::Setuid, Errno::PERM)));
+        assert_eq!(user.permit(None, &[file]), Err((Step::Cgroup, Errno::PERM)));
+        assert_eq!(user.permit(None, &[]), Ok(()));
+        for path in [c"", c"/", c"/executions/../tmp", c"/executionsx", c"executions", c"/proc/self"] {
+            assert!(user.execution_cgroup(path).is_err(), "{path:?}");
+        }
     }
 }

@@ -78,7 +78,8 @@ pub(crate) fn unblock_in(command: &mut Command) {
     }
 }
 
-/// Has the program that is started run as this user, in the cgroup of this `cgroup.procs`, and without a way to more.
+/// Has the program that is started run as this user, in the cgroup of this `cgroup.procs`, without capabilities and with
+/// no_new_privs set.
 pub(crate) fn become_user_in(command: &mut Command, user: &Credentials, cgroup: OwnedFd) {
     let Credentials { uid, gid, groups, .. } = user.clone();
     let check = |result: i32| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
@@ -86,6 +87,10 @@ pub(crate) fn become_user_in(command: &mut Command, user: &Credentials, cgroup: 
     unsafe {
         command.pre_exec(move || {
             rustix::io::write(&cgroup, b"0")?;
+            // out of reach of the terminal and of the keyring that this process may have
+            check(libc::setsid())?;
+            telexec_spawn::leave_keyring()?;
+            check(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0))?;
             check(libc::setgroups(groups.len(), groups.as_ptr()))?;
             check(libc::setresgid(gid, gid, gid))?;
             check(libc::setresuid(uid, uid, uid))?;

@@ -1,6 +1,6 @@
 //! As whom the agent may have commands run.
 
-use telexec_spawn::Credentials;
+pub use telexec_spawn::Credentials;
 
 /// The users that are allowed, each with its groups.
 #[derive(Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ pub const MAX_INLINE_BYTES: usize = 32 * 1024;
 pub const MAX_BYTES: usize = 8 * 1024 * 1024;
 /// Of one list of texts: as many as there are bytes for their addresses in what the kernel takes.
 pub const MAX_TEXTS: usize = 768 * 1024;
-/// Of a message: streams, a birthplace, cgroups to enter, what is held, and a file.
+/// Of a message: streams, cgroups to enter, what is held, and a file.
 pub const MAX_DESCRIPTORS: usize = 16;
 
 /// What an agent asks for.
@@ -56,8 +56,9 @@ pub enum Request {
     HandsOver,
     /// As [`Release`](Self::Release), but nothing is closed before it is released.
     Reap(u64),
-    /// Send this signal, by its number, to the process whose descriptor (pidfd_open(2)) goes with this. For an agent of another
-    /// user: only what is in a cgroup of such an agent gets it.
+    /// Send this signal, by its number, to the process whose descriptor (pidfd_open(2)) goes with this. For an agent that is
+    /// another user than the keeper, and only if the process is in a cgroup that this agent may divide, or in a session or
+    /// process group of a child.
     Signal(i32),
 }
 
@@ -70,14 +71,12 @@ pub struct Start {
     pub terminal: bool,
     /// Without a terminal: there is a descriptor for standard input. There are always two for the others.
     pub stdin: bool,
-    /// There is a cgroup v2 to be born in.
-    pub birthplace: bool,
     /// There is a file to run, in place of the candidates.
     pub executable: bool,
+    /// There is a file of the agent's user, whose owner is to be the user that the process runs as.
+    pub chown: bool,
     /// So many `cgroup.procs` files to enter.
     pub joins: u8,
-    /// There is a file of the agent's user, which is to be the user's that the process runs as.
-    pub gives: bool,
     /// It does not end with the agent, if there is to be another one.
     pub survives: bool,
     /// So many descriptors are held for the next agent, which gets them with a process that survives.
@@ -92,6 +91,8 @@ pub struct Start {
     pub environment: Vec<CString>,
     /// Where it starts.
     pub working_directory: CString,
+    /// The directory of the cgroup (version 2) to be born in; empty: that of the keeper.
+    pub cgroup: CString,
 }
 
 impl Start {
@@ -103,7 +104,7 @@ impl Start {
     /// How many descriptors come with it.
     pub fn descriptors(&self) -> usize {
         let files = usize::from(self.joins) + usize::from(self.held);
-        let single = [self.birthplace, self.executable, self.gives];
+        let single = [self.executable, self.chown];
         self.streams() + single.into_iter().filter(|is_there| *is_there).count() + files
     }
 }
@@ -217,11 +218,10 @@ impl Request {
 
 const TERMINAL: u8 = 1;
 const STDIN: u8 = 2;
-const BIRTHPLACE: u8 = 4;
 const CREDENTIALS: u8 = 8;
 const EXECUTABLE: u8 = 16;
 const SURVIVES: u8 = 32;
-const GIVES: u8 = 64;
+const CHOWN: u8 = 64;
 
 impl Start {
     fn encode(&self, message: &mut Vec<u8>) {
@@ -229,11 +229,10 @@ impl Start {
         let flags = [
             (self.terminal, TERMINAL),
             (self.stdin, STDIN),
-            (self.birthplace, BIRTHPLACE),
             (self.credentials.is_some(), CREDENTIALS),
             (self.executable, EXECUTABLE),
             (self.survives, SURVIVES),
-            (self.gives, GIVES),
+            (self.chown, CHOWN),
         ];
         message.push(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
         message.extend([self.joins, self.held]);
@@ -245,6 +244,7 @@ impl Start {
             }
         }
         text(message, &self.working_directory);
+        text(message, &self.cgroup);
         for texts in [&self.candidates, &self.argv, &self.environment] {
             message.extend(u32::try_from(texts.len()).unwrap_or(u32::MAX).to_le_bytes());
             texts.iter().for_each(|one| text(message, one));
@@ -253,7 +253,7 @@ impl Start {
 
     fn decode(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         let (id, flags, joins, held) = (fields.u64()?, fields.byte()?, fields.byte()?, fields.byte()?);
-        if flags & !(TERMINAL | STDIN | BIRTHPLACE | CREDENTIALS | EXECUTABLE | SURVIVES | GIVES) != 0 {
+        if flags & !(TERMINAL | STDIN | CREDENTIALS | EXECUTABLE | SURVIVES | CHOWN) != 0 {
             return Err(Malformed);
         }
         let has = |flag| flags & flag != 0;
@@ -265,7 +265,7 @@ impl Start {
             }
             false => None,
         };
-        let working_directory = fields.text()?;
+        let (working_directory, cgroup) = (fields.text()?, fields.text()?);
         let mut texts = || {
             let count = fields.u32()?;
             fields.several(count, Fields::text)
@@ -275,10 +275,9 @@ impl Start {
             id,
             terminal: has(TERMINAL),
             stdin: has(STDIN),
-            birthplace: has(BIRTHPLACE),
             executable: has(EXECUTABLE),
+            chown: has(CHOWN),
             joins,
-            gives: has(GIVES),
             survives: has(SURVIVES),
             held,
             credentials,
@@ -286,6 +285,7 @@ impl Start {
             argv,
             environment,
             working_directory,
+            cgroup,
         };
         if start.descriptors() >= MAX_DESCRIPTORS || (start.terminal && start.stdin) {
             return Err(Malformed);

@@ -1,5 +1,6 @@
 //! `telexecd`: the agent.
 
+use std::convert::Infallible;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -7,10 +8,10 @@ use clap::Parser;
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, Signal as Number, getrlimit, set_dumpable_behavior, setrlimit,
 };
-use telexec_engine::Keeper;
+use telexec_engine::{Keeper, look_up_users};
 use telexec_executor::text::error_chain;
 use telexec_server::args::Args;
-use telexec_server::process::agent_user::prepare;
+use telexec_server::process::agent_user::{self, AgentUserError, Prepared, prepare};
 use telexec_server::process::keeper::become_keeper;
 use telexec_server::process::machine;
 use telexec_server::process::orphans::Orphans;
@@ -52,6 +53,9 @@ fn act(args: &Args) -> ExitCode {
         return fail(&error, BAD_CONFIG);
     }
     if args.check_config {
+        if let Err(error) = config.agent_user.as_deref().map_or(Ok(()), |name| agent_user::check(&config, name)) {
+            return fail(&error, BAD_CONFIG);
+        }
         return match config.check_expiry().and_then(|()| config.policy_warnings()) {
             Ok(warnings) => valid(&warnings),
             Err(error) => fail(&error, BAD_CONFIG),
@@ -62,21 +66,32 @@ fn act(args: &Args) -> ExitCode {
         Err(error) => return fail(&error, 1),
     };
     if kept_by.is_none() && config.keeper == Switch::On {
-        let prepared = config.agent_user.as_deref().map(|name| prepare(&config, name)).transpose();
-        logging::flush();
-        let agent_user = match prepared {
-            Ok(agent_user) => agent_user,
-            Err(error) => return fail(&error, BAD_CONFIG),
-        };
-        return match become_keeper(config.command_users.as_deref(), agent_user.as_ref()) {
+        return match start_keeper(&config) {
             Ok(never) => match never {},
-            Err(error) => fail(&error, 1),
+            Err((error, code)) => fail(error.as_ref(), code),
         };
     }
     match run(Config { kept_by, ..config }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(error.as_ref(), code_of(error.as_ref())),
     }
+}
+
+/// Becomes the keeper. If not, this process ends with this error and code.
+fn start_keeper(config: &Config) -> Result<Infallible, (Box<dyn std::error::Error>, u8)> {
+    let (command_users, agent_user) = match &config.agent_user {
+        Some(name) => {
+            let Prepared { agent_user, command_users } =
+                prepare(config, name).map_err(|error| (error.into(), BAD_CONFIG))?;
+            (command_users, Some(agent_user))
+        }
+        None => {
+            let users = config.command_users.as_deref().map(look_up_users).transpose();
+            (users.map_err(|error| (AgentUserError::CommandUsers(error).into(), 1))?, None)
+        }
+    };
+    logging::flush();
+    become_keeper(command_users.as_deref(), agent_user.as_ref()).map_err(|error| (error.into(), 1))
 }
 
 fn valid(warnings: &[String]) -> ExitCode {

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::process::{
-    DumpableBehavior, Resource, Rlimit, Signal, geteuid, getrlimit, set_dumpable_behavior, setrlimit,
+    DumpableBehavior, Resource, Rlimit, Signal, getegid, geteuid, getrlimit, set_dumpable_behavior, setrlimit,
 };
 use telexec_spawn::{exit, rlimits};
 
 use self::reports::MAX_BACKLOG;
 use crate::agent::{Agent, Next, Past};
-use crate::agent_user::AgentUser;
+use crate::agent_user::{AgentUser, leaders, pid_of};
 use crate::channel::{ReceiveError, Received};
 use crate::children::{Child, Children};
 use crate::signals::Signals;
@@ -69,8 +69,8 @@ struct Keeper {
     rlimits: [telexec_spawn::rlimits::Limit; rlimits::KINDS],
     agent: Agent,
     users: Option<Users>,
-    /// The user of this process.
-    own: u32,
+    /// The user and the group of this process.
+    own: (u32, u32),
     children: Children,
     /// Reports for which the agent had no room.
     backlog: VecDeque<Report>,
@@ -138,7 +138,7 @@ impl Keeper {
             rlimits: rlimits::defaults(),
             agent: Agent::new(command, agent_user),
             users,
-            own: geteuid().as_raw(),
+            own: (geteuid().as_raw(), getegid().as_raw()),
             children: Children::default(),
             backlog: VecDeque::new(),
             unsettled: BTreeSet::new(),
@@ -396,10 +396,16 @@ impl Keeper {
     fn signal(&self, signal: i32, pidfd: Option<&OwnedFd>) {
         let user = self.agent.user.as_ref();
         if let (Some(user), Some(pidfd)) = (user, pidfd)
-            && user.may_signal(pidfd)
+            && let Some(pid) = pid_of(pidfd)
+            && (user.has_in_execution(&pid) || self.is_led_by_child(&pid))
         {
             signals::send(pidfd, signal);
         }
+    }
+
+    /// Whether a process is in the session or the process group of a child, which may have left its cgroup.
+    fn is_led_by_child(&self, pid: &str) -> bool {
+        leaders(pid).into_iter().flatten().any(|leader| self.children.has_pid(leader))
     }
 
     fn child(&mut self, id: u64) -> Option<&mut Child> {

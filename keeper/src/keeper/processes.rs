@@ -4,8 +4,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
-use telexec_spawn::{CgroupEntry, Forked, Image, Step, exit, fork};
+use telexec_spawn::{CgroupEntry, Forked, Image, Step, can_be_born_in_a_cgroup, exit, fork};
 
 use super::{Keeper, Source};
 use crate::children::{Child, is_cgroup, listed};
@@ -19,35 +20,54 @@ const LONG_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Until orphans are searched for that ended children hide.
 const SEARCH_DELAY: Duration = Duration::from_millis(200);
 
+/// What comes with a start.
+struct Descriptors {
+    streams: Vec<OwnedFd>,
+    executable: Option<OwnedFd>,
+    chown: Option<OwnedFd>,
+    joins: Vec<OwnedFd>,
+    held: Vec<OwnedFd>,
+}
+
+impl Descriptors {
+    /// `None`: the kernel has left out those for which there was no room.
+    fn of(start: &Start, descriptors: Vec<OwnedFd>) -> Option<Self> {
+        if descriptors.len() != start.descriptors() {
+            return None;
+        }
+        let mut descriptors = descriptors.into_iter();
+        let streams = descriptors.by_ref().take(start.streams()).collect();
+        let mut one = |is_there: bool| if is_there { descriptors.next() } else { None };
+        let (executable, chown) = (one(start.executable), one(start.chown));
+        let joins = descriptors.by_ref().take(usize::from(start.joins)).collect();
+        Some(Self { streams, executable, chown, joins, held: descriptors.collect() })
+    }
+}
+
 impl Keeper {
     /// Makes the process. What becomes of it is seen later.
     pub(super) fn start(&mut self, start: Start, descriptors: Vec<OwnedFd>) -> Result<(), (Step, Errno)> {
-        if descriptors.len() != start.descriptors() {
-            // the kernel leaves out those for which there is no room
-            return Err((Step::Clone, Errno::MFILE));
-        }
-        if !self.users.as_ref().is_none_or(|users| users.allow(start.credentials.as_ref(), self.own)) {
+        let Descriptors { streams, executable, chown, joins, held } =
+            Descriptors::of(&start, descriptors).ok_or((Step::Clone, Errno::MFILE))?;
+        if !self.users.as_ref().is_none_or(|users| users.allow(start.credentials.as_ref(), self.own.0)) {
             return Err((Step::Setuid, Errno::PERM));
         }
-        let agent_user = self.agent.user.as_ref();
-        if !agent_user.is_none_or(|agent| agent.allows(start.credentials.as_ref())) {
-            return Err((Step::Setuid, Errno::PERM));
+        let mut cgroup = self.cgroup(&start).map_err(|errno| (Step::Cgroup, errno))?;
+        if let Some(agent) = &self.agent.user {
+            agent.permit(start.credentials.as_ref(), &joins)?;
+            let owner = start.credentials.as_ref().map_or(self.own, |user| (user.uid, user.gid));
+            agent.chown_streams(&streams, owner);
+            chown.iter().try_for_each(|file| agent.chown_file(file, owner.0)).map_err(|errno| (Step::Setuid, errno))?;
         }
-        let to = start.credentials.as_ref().map_or((self.own, 0), |user| (user.uid, user.gid));
-        let mut descriptors = descriptors.into_iter();
-        let streams: Vec<_> = descriptors.by_ref().take(start.streams()).collect();
-        let birthplace = if start.birthplace { descriptors.next() } else { None };
-        if birthplace.as_ref().is_some_and(|birthplace| !is_cgroup(birthplace)) {
-            return Err((Step::Cgroup, Errno::INVAL));
+        let mut cgroups = CgroupEntry { birthplace: None, joins };
+        match &cgroup {
+            Some(_) if can_be_born_in_a_cgroup() => cgroups.birthplace = cgroup.take(),
+            Some(directory) => {
+                let procs = openat(directory, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+                cgroups.joins.push(procs.map_err(|errno| (Step::Cgroup, errno))?);
+            }
+            None => {}
         }
-        let executable = if start.executable { descriptors.next() } else { None };
-        let given = if start.gives { descriptors.next() } else { None };
-        if let Some(agent) = agent_user {
-            agent.give_streams(&streams, to);
-            given.iter().try_for_each(|file| agent.give_file(file, to.0)).map_err(|errno| (Step::Setuid, errno))?;
-        }
-        let joins = descriptors.by_ref().take(usize::from(start.joins)).collect();
-        let cgroups = CgroupEntry { birthplace, joins };
         let image = Image {
             candidates: &start.candidates,
             executable: executable.as_ref().map(AsRawFd::as_raw_fd),
@@ -74,8 +94,8 @@ impl Keeper {
             holds_all: false,
             survives: start.survives,
             outlives: false,
-            held: descriptors.map(Some).collect(),
-            cgroup: cgroups.birthplace,
+            held: held.into_iter().map(Some).collect(),
+            cgroup: cgroups.birthplace.or(cgroup),
         };
         let number = self.children.add(child);
         self.watch(number, |child| child.starting.as_ref(), Source::Start(number));
@@ -116,7 +136,7 @@ impl Keeper {
         match outcome {
             Ok(()) => {
                 let pid = child.pid.as_raw_nonzero().get();
-                if self.own != 0 {
+                if self.own.0 != 0 {
                     // until it ran its program, its files in /proc were root's: it could not do that itself
                     let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "0");
                 }
@@ -181,6 +201,16 @@ impl Keeper {
                 let _ = exit::reap(pid);
             }
         }
+    }
+
+    /// Where it is to be born: for an agent of another user below the directory that was delegated to that.
+    fn cgroup(&self, start: &Start) -> Result<Option<OwnedFd>, Errno> {
+        let directory = match &self.agent.user {
+            Some(agent) => agent.execution_cgroup(&start.cgroup)?,
+            None if start.cgroup.is_empty() => return Ok(None),
+            None => openat(CWD, &start.cgroup, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?,
+        };
+        if is_cgroup(&directory) { Ok(Some(directory)) } else { Err(Errno::INVAL) }
     }
 
     fn streams(&self, given: &[OwnedFd]) -> [RawFd; 3] {

@@ -80,8 +80,8 @@ pub struct Args {
     /// off [default: off]
     #[arg(long, value_name = "SWITCH", env = "TELEXECD_KEEPER", hide_env_values = true, hide_possible_values = true)]
     keeper: Option<Switch>,
-    /// User that the agent runs as, while its keeper and commands that name no user stay root; needs --keeper on and cgroup-v2
-    /// [default: the keeper's]
+    /// Unprivileged user to run the agent as; the keeper stays root. Requires --keeper on, root and cgroup v2 [default: the
+    /// keeper's]
     #[arg(long, value_name = "USER", env = "TELEXECD_AGENT_USER", hide_env_values = true)]
     agent_user: Option<String>,
     /// Log format [default: text]

@@ -50,8 +50,8 @@ pub struct Config {
     pub command_users: Option<Vec<String>>,
     /// Start the agent and all commands from a separate process, the keeper, which restarts the agent if it crashes. Default: no.
     pub keeper: Switch,
-    /// The user that the agent runs as, while its keeper, and commands that name no user, stay root: by name, or by id. Needs
-    /// `keeper`, root and cgroups of version 2. Commands never run as it. Default: that of the keeper.
+    /// The unprivileged user to run the agent as, by name or by id; the keeper stays root. Requires `keeper`, root and cgroup v2.
+    /// Commands never run as it: those that name no user run as the first of `command_users`, or without these as root. Default: the keeper's.
     pub agent_user: Option<String>,
     /// That process, if it has started this one. Not in configuration files.
     #[serde(skip)]
@@ -395,7 +395,10 @@ impl Config {
             trace::check(endpoint).map_err(InvalidSetting)?;
         }
         if self.agent_user.is_some() && self.keeper == Switch::Off {
-            return invalid("agent_user needs keeper = \"on\"");
+            return invalid("agent_user requires keeper = \"on\"");
+        }
+        if self.agent_user.is_some() && self.containment.is_some_and(|asked| asked != ContainmentKind::CgroupV2) {
+            return invalid("agent_user requires containment = \"cgroup-v2\"");
         }
         if !(1..=1024).contains(&self.worker_threads) {
             return invalid("worker_threads must be 1 to 1024");

@@ -9,7 +9,7 @@ use crate::admission::Stack;
 use crate::call::Call;
 use crate::policy::{Endpoint, PortAction, PortUse};
 
-/// Who is to use something, as the call says; empty: whom commands run as that name nobody, or of TCP the agent's own user. `field` is its name.
+/// Who is to use something, as the call says; empty: the user of commands that name none. `field` is its name. `field` is its name.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) user: &'a str,

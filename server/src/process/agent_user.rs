@@ -1,99 +1,228 @@
-//! What an agent that runs as a user of its own needs, and only root can give: its cgroups, and its directories.
+//! What an agent that runs as a user of its own needs, and only root can give: its cgroups and its directories.
 
 use std::ffi::OsStr;
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RawMode, Stat, Uid, chownat, fchown, fstat, openat, statat,
-};
-use telexec_engine::{delegate_cgroup, look_up_users};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RawMode, Stat, Uid, chownat, fchown, fstat, openat};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use telexec_engine::{delegate_cgroup, is_state_file, look_up_users};
 use telexec_keeper::agent_user::AgentUser;
+use telexec_keeper::users::Credentials;
+use tracing::warn;
 
 use crate::Config;
 use crate::address::ListenAddress;
 
 /// Directories below a state directory: more than there are.
-const MAX_DEPTH: u32 = 16;
+const MAX_DEPTH: u32 = 4;
 
 /// Why the agent cannot run as its user.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentUserError {
     /// Only root can become another user.
-    #[error("agent_user: only root can start an agent as another user: start telexecd as root, or leave it out")]
+    #[error("agent_user: only root can run the agent as another user: start telexecd as root, or leave it out")]
     NotRoot,
-    /// There is no such user.
-    #[error("agent_user: there is no user {name}")]
-    User {
+    /// It cannot be looked up.
+    #[error("agent_user: cannot look up {name}")]
+    LookUp {
         /// Its name.
         name: String,
         /// The cause.
         source: io::Error,
     },
+    /// A user that commands may run as cannot be looked up.
+    #[error("command_users: cannot look up a user")]
+    CommandUsers(#[source] io::Error),
     /// It is root.
-    #[error("agent_user: {0} is root: name a user that nothing else runs as")]
+    #[error("agent_user: {0} is root: use a dedicated unprivileged user")]
     Root(String),
     /// Commands may run as it.
     #[error("agent_user: {0} is in command_users too: commands never run as the agent's user")]
     RunsCommands(String),
     /// There is nowhere to keep commands in.
-    #[error("agent_user: needs cgroup-v2, which does not work here")]
+    #[error("agent_user: requires cgroup v2, which does not work here")]
     Cgroup(#[source] io::Error),
-    /// A directory cannot be its user's.
-    #[error("agent_user: {path} cannot be given to that user")]
-    Give {
+    /// A directory cannot become its user's.
+    #[error("agent_user: cannot change the owner of {path}")]
+    Chown {
         /// The directory.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Its user has no access to a file or directory.
+    #[error("agent_user: {user} has no access to {path}")]
+    Access {
+        /// Its user.
+        user: String,
+        /// The file.
         path: PathBuf,
         /// The cause.
         source: io::Error,
     },
 }
 
-/// Makes the cgroups of the agent, and gives that user the directories that the agent writes to, as far as they are root's:
-/// `state_dir` with all in it, that of the audit log, and those of its Unix sockets.
+/// An agent that is to run as a user of its own.
+pub struct Prepared {
+    /// As whom, and where.
+    pub agent_user: AgentUser,
+    /// As whom commands may run; `None`: as anyone.
+    pub command_users: Option<Vec<Credentials>>,
+}
+
+/// Makes the cgroups of the agent, and its user the owner of the directories that the agent writes to, as far as they are
+/// root's: `state_dir` with all in it, that of the audit log, and those of its Unix sockets.
 ///
 /// # Errors
-/// See there. Nothing was started.
-pub fn prepare(config: &Config, name: &str) -> Result<AgentUser, AgentUserError> {
+/// See [`AgentUserError`]. Nothing was started.
+pub fn prepare(config: &Config, name: &str) -> Result<Prepared, AgentUserError> {
+    let (user, command_users) = look_up(config, name)?;
+    let directories = Directories::of(config);
+    directories.chown(&user)?;
+    check_access(&user, [files(config), directories.paths()].concat())?;
+    let cgroups = delegate_cgroup(user.uid, user.gid).map_err(AgentUserError::Cgroup)?;
+    Ok(Prepared { agent_user: AgentUser::new(user, cgroups), command_users })
+}
+
+/// Checks what of that can be checked without changing anything; nothing, if this process is not root.
+///
+/// # Errors
+/// See [`AgentUserError`].
+pub fn check(config: &Config, name: &str) -> Result<(), AgentUserError> {
+    match look_up(config, name) {
+        Ok((user, _)) => check_access(&user, files(config)),
+        // as the agent itself, before an upgrade
+        Err(AgentUserError::NotRoot) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// What the agent reads, beside its configuration.
+fn files(config: &Config) -> Vec<PathBuf> {
+    let files = [&config.tls_cert, &config.tls_key, &config.client_ca, &config.client_crl, &config.policy];
+    files.into_iter().flatten().cloned().collect()
+}
+
+fn look_up(config: &Config, name: &str) -> Result<(Credentials, Option<Vec<Credentials>>), AgentUserError> {
     if !rustix::process::geteuid().is_root() {
         return Err(AgentUserError::NotRoot);
     }
-    let unknown = |source| AgentUserError::User { name: name.to_owned(), source };
-    let one = |names: &[String]| look_up_users(names).map_err(unknown);
-    let user = one(&[name.to_owned()])?.into_iter().next().ok_or_else(|| unknown(io::ErrorKind::NotFound.into()))?;
+    let failed = |source| AgentUserError::LookUp { name: name.to_owned(), source };
+    let found = look_up_users(&[name.to_owned()]).map_err(failed)?;
+    let user = found.into_iter().next().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
     if user.uid == 0 {
         return Err(AgentUserError::Root(name.to_owned()));
     }
-    if one(config.command_users.as_deref().unwrap_or_default())?.iter().any(|other| other.uid == user.uid) {
+    let command_users = config.command_users.as_deref().map(look_up_users).transpose();
+    let command_users = command_users.map_err(AgentUserError::CommandUsers)?;
+    if command_users.iter().flatten().any(|other| other.uid == user.uid) {
         return Err(AgentUserError::RunsCommands(name.to_owned()));
     }
-    let owner = Owner { uid: Uid::from_raw(user.uid), gid: Gid::from_raw(user.gid) };
-    let given = |path: &Path, done: io::Result<()>| {
-        done.map_err(|source| AgentUserError::Give { path: path.to_owned(), source })
-    };
-    if let Some(state_dir) = &config.state_dir {
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state_dir);
-        given(state_dir, made.and_then(|()| owner.give(state_dir, Content::All)))?;
+    if command_users.as_ref().is_none_or(|users| users.iter().any(|user| user.uid == 0)) {
+        warn!("agent_user: commands may run as root, so a compromised agent may too: set command_users");
     }
-    if let Some(log) = &config.audit.file
-        && let (Some(directory), Some(name)) = (log.parent(), log.file_name())
-    {
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
-        given(directory, made.and_then(|()| owner.give(directory, Content::Log(name))))?;
-    }
-    for listen in config.listen.iter().chain(&config.metrics_listen) {
-        if let ListenAddress::Unix(path) = listen
-            && let Some(directory) = path.parent().filter(|directory| directory.is_dir())
-        {
-            given(directory, owner.give(directory, Content::Sockets))?;
+    Ok((user, command_users))
+}
+
+/// What an agent writes to.
+struct Directories<'a>(Vec<(&'a Path, Content<'a>)>);
+
+/// What may be in a directory that becomes the agent's.
+#[derive(Clone, Copy)]
+enum Content<'a> {
+    State,
+    /// What is below that.
+    Any,
+    /// The log of this name, its key, and its rotated files.
+    Log(&'a OsStr),
+    Sockets,
+}
+
+impl Content<'_> {
+    fn allows(self, name: &OsStr, stat: &Stat) -> bool {
+        match self {
+            Self::State => name.to_str().is_some_and(is_state_file),
+            Self::Any => true,
+            Self::Log(log) => name.as_bytes().starts_with(log.as_bytes()),
+            Self::Sockets => file_type(stat) == FileType::Socket,
         }
     }
-    let cgroups = delegate_cgroup(user.uid, user.gid).map_err(AgentUserError::Cgroup)?;
-    Ok(AgentUser::new(user, cgroups))
+}
+
+impl<'a> Directories<'a> {
+    fn of(config: &'a Config) -> Self {
+        let state_dir = config.state_dir.as_deref().map(|path| (path, Content::State));
+        let log = config.audit.file.as_deref().and_then(|log| Some((log.parent()?, Content::Log(log.file_name()?))));
+        let listen = config.listen.iter().chain(&config.metrics_listen);
+        let sockets = listen.filter_map(|listen| match listen {
+            ListenAddress::Unix(path) => path.parent().map(|directory| (directory, Content::Sockets)),
+            ListenAddress::Tcp(_) | ListenAddress::Vsock { .. } | ListenAddress::Systemd => None,
+        });
+        Self(state_dir.into_iter().chain(log).chain(sockets).collect())
+    }
+
+    fn chown(&self, user: &Credentials) -> Result<(), AgentUserError> {
+        let owner = Owner { uid: Uid::from_raw(user.uid), gid: Gid::from_raw(user.gid) };
+        for (path, content) in &self.0 {
+            let made = match content {
+                // an agent does not make it either
+                Content::Sockets if !path.is_dir() => continue,
+                Content::Sockets => Ok(()),
+                Content::State | Content::Any | Content::Log(_) => make(path),
+            };
+            let changed = made.and_then(|()| owner.chown_directory(path, *content));
+            changed.map_err(|source| AgentUserError::Chown { path: (*path).to_owned(), source })?;
+        }
+        Ok(())
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        self.0.iter().map(|(path, _)| path.to_path_buf()).filter(|path| path.is_dir()).collect()
+    }
+}
+
+/// Makes a directory for root alone, below others that everyone may pass, whatever the umask.
+fn make(path: &Path) -> io::Result<()> {
+    if let Some(parent) = path.parent().filter(|parent| !parent.is_dir()) {
+        make(parent)?;
+        std::fs::set_permissions(parent, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    }
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        made => made,
+    }
+}
+
+/// Opens them as the agent will, by a thread that is that user: threads have credentials of their own, see
+/// credentials(7).
+fn check_access(user: &Credentials, files: Vec<PathBuf>) -> Result<(), AgentUserError> {
+    let failed =
+        |path: &Path, source| AgentUserError::Access { user: user.name.clone(), path: path.to_owned(), source };
+    let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+    let groups: Vec<_> = user.groups.iter().copied().map(Gid::from_raw).collect();
+    let check = move || {
+        set_thread_groups(&groups)?;
+        set_thread_res_gid(gid, gid, gid)?;
+        set_thread_res_uid(uid, uid, uid)?;
+        let fails = |path: PathBuf| File::open(&path).err().map(|error| (path, error));
+        Ok(files.into_iter().find_map(fails))
+    };
+    let done = std::thread::spawn(check).join();
+    let done = done.unwrap_or_else(|_| Err(io::Error::other("the check has failed")));
+    match done.map_err(|source| failed(Path::new("its files"), source))? {
+        Some((path, source)) => Err(failed(&path, source)),
+        None => Ok(()),
+    }
+}
+
+fn file_type(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
 }
 
 /// Who is to have a directory.
@@ -103,92 +232,56 @@ struct Owner {
     gid: Gid,
 }
 
-/// What may be in it.
-#[derive(Clone, Copy)]
-enum Content<'a> {
-    All,
-    /// The log of this name and its rotated files.
-    Log(&'a OsStr),
-    Sockets,
-}
-
-impl Content<'_> {
-    fn has(self, name: &OsStr, stat: &Stat) -> bool {
-        match self {
-            Self::All => true,
-            Self::Log(log) => name.as_bytes().starts_with(log.as_bytes()),
-            Self::Sockets => file_type(stat) == FileType::Socket,
-        }
-    }
-}
-
-fn file_type(stat: &Stat) -> FileType {
-    FileType::from_raw_mode(stat.st_mode)
-}
-
 impl Owner {
-    /// Gives a directory of root with all in it, the directory last. Of another user it is left as it is: an agent that may not
-    /// use it says so.
+    /// Changes the owner of a directory of root with all in it, of the directory last. Of another user it is left as it is.
     ///
     /// # Errors
     /// Others can write to it, or there is something else in it.
-    fn give(self, path: &Path, content: Content<'_>) -> io::Result<()> {
+    fn chown_directory(self, path: &Path, content: Content<'_>) -> io::Result<()> {
         /// S_IWGRP and S_IWOTH.
         const OTHERS_WRITE: RawMode = 0o022;
-        let directory = open(CWD, path.as_os_str())?;
+        let directory = open_directory(CWD, path.as_os_str())?;
         let stat = fstat(&directory)?;
         if stat.st_uid != 0 {
             return Ok(());
         }
         if stat.st_mode & OTHERS_WRITE != 0 {
-            return Err(io::Error::other("others than root can write to it: use a directory for this alone"));
+            return Err(io::Error::other("writable by users other than root: use a dedicated directory"));
         }
-        self.give_all_in(&directory, &stat, content, MAX_DEPTH)?;
+        self.chown_content(&directory, &stat, content, MAX_DEPTH)?;
         Ok(fchown(&directory, Some(self.uid), Some(self.gid))?)
     }
 
-    /// What a taken agent may have left there is not trusted: neither links are followed, nor is a file given that has another
-    /// name elsewhere.
-    fn give_all_in(self, directory: &OwnedFd, of: &Stat, content: Content<'_>, depth: u32) -> io::Result<()> {
+    /// What a compromised agent may have left there is not trusted: links are not followed, and a file that has another name
+    /// elsewhere stays as it is.
+    fn chown_content(self, directory: &OwnedFd, of: &Stat, content: Content<'_>, depth: u32) -> io::Result<()> {
         for entry in Dir::read_from(directory)? {
             let entry = entry?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if name == "." || name == ".." {
                 continue;
             }
-            let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
-            if !content.has(name, &stat) {
+            let file = openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+            let stat = fstat(&file)?;
+            if !content.allows(name, &stat) {
                 let name = name.display();
-                return Err(io::Error::other(format!("{name} is in it too: use a directory for this alone")));
+                return Err(io::Error::other(format!("it also contains {name}: use a dedicated directory")));
             }
-            if file_type(&stat) == FileType::Directory && depth > 0 {
-                let below = open(directory.as_fd(), name)?;
-                let stat = fstat(&below)?;
-                if stat.st_dev == of.st_dev {
-                    self.give_all_in(&below, of, content, depth - 1)?;
-                    self.give_one(&below, &stat)?;
-                }
-                continue;
+            let is_plain = matches!(file_type(&stat), FileType::RegularFile | FileType::Socket) && stat.st_nlink == 1;
+            let is_directory = file_type(&stat) == FileType::Directory && stat.st_dev == of.st_dev && depth > 0;
+            if is_directory {
+                let below = open_directory(file.as_fd(), OsStr::new("."))?;
+                self.chown_content(&below, of, Content::Any, depth - 1)?;
             }
-            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let one = openat(directory, name, flags, Mode::empty())?;
-            let stat = fstat(&one)?;
-            if matches!(file_type(&stat), FileType::RegularFile | FileType::Socket) && stat.st_nlink == 1 {
-                self.give_one(&one, &stat)?;
+            if stat.st_uid == 0 && (is_plain || is_directory) {
+                chownat(&file, "", Some(self.uid), Some(self.gid), AtFlags::EMPTY_PATH)?;
             }
         }
         Ok(())
     }
-
-    fn give_one(self, file: &OwnedFd, stat: &Stat) -> io::Result<()> {
-        match stat.st_uid {
-            0 => Ok(chownat(file, "", Some(self.uid), Some(self.gid), AtFlags::EMPTY_PATH)?),
-            _ => Ok(()),
-        }
-    }
 }
 
-fn open(at: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
+fn open_directory(at: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(openat(at, name, flags, Mode::empty())?)
 }

@@ -6,8 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use telexec_engine::look_up_users;
 use telexec_keeper::agent_user::AgentUser;
+use telexec_keeper::users::{Credentials, write};
 
 const PROGRAM: &str = "telexec-keeper";
 /// Where packages have it, from the directory of this program.
@@ -19,9 +19,6 @@ pub enum KeeperError {
     /// This program does not know where it is.
     #[error("where this program is cannot be found out, and so neither where {PROGRAM} is")]
     Place(#[source] io::Error),
-    /// A user is not there.
-    #[error(transparent)]
-    Users(io::Error),
     /// It cannot be run.
     #[error("{path}: cannot be run (--keeper on)")]
     Run {
@@ -38,21 +35,19 @@ pub enum KeeperError {
 /// # Errors
 /// The keeper cannot be run; this process is as it was.
 pub fn become_keeper(
-    command_users: Option<&[String]>,
+    command_users: Option<&[Credentials]>,
     agent_user: Option<&AgentUser>,
 ) -> Result<Infallible, KeeperError> {
-    let users = command_users.map(look_up_users).transpose().map_err(KeeperError::Users)?;
     let this = std::env::current_exe().map_err(KeeperError::Place)?;
     let beside = this.with_file_name(PROGRAM);
     let packaged = this.with_file_name(PACKAGED).join(PROGRAM);
     let path = if packaged.is_file() && !beside.is_file() { packaged } else { beside };
     let mut keeper = Command::new(&path);
-    if let Some(users) = users {
-        keeper.arg(telexec_keeper::USERS).arg(telexec_keeper::users::write(&users));
+    if let Some(users) = command_users {
+        keeper.arg(telexec_keeper::USERS).arg(write(users));
     }
     if let Some(AgentUser { credentials, cgroups, .. }) = agent_user {
-        keeper.arg(telexec_keeper::AGENT_USER);
-        keeper.arg(telexec_keeper::users::write(std::slice::from_ref(credentials))).arg(cgroups);
+        keeper.arg(telexec_keeper::AGENT_USER).arg(write(std::slice::from_ref(credentials))).arg(cgroups);
     }
     let source = keeper.arg(&this).args(std::env::args_os().skip(1)).exec();
     Err(KeeperError::Run { path, source })

@@ -50,7 +50,8 @@ pub struct LocalConfig {
     /// Let this process be moved into a cgroup `agent` below its own, if the controllers for limits need that (see "no
     /// internal processes", cgroups(7)). Default: no.
     pub may_move: bool,
-    /// As whom commands may run: users by name, or by id. Also the user of this process is allowed only if it is among them.
+    /// As whom commands may run: users by name, or by id. Also the user of this process is allowed only if it is among them;
+    /// with a keeper of another user, that of this process never is, and commands that name none run as the first of them.
     /// Default: anyone.
     pub command_users: Option<Vec<String>>,
     /// Starts what is to run, in place of this process. An engine with one is to

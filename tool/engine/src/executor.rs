@@ -19,6 +19,7 @@ use crate::grant::{Allowance, ConnectionState, Grant};
 use crate::observer::Observers;
 use crate::output::pump::Totals;
 use crate::output::transcript::Reader;
+use crate::process::keeper::Keeper;
 use crate::process::requirements;
 use crate::registry::{Owner, Record, Reserved};
 use crate::shared::Shared;
@@ -84,7 +85,7 @@ impl LocalExecutor {
     /// not answer within a minute, a user that commands may run as is not there, threads cannot be made, `/dev/null` cannot be opened, or the containment that the
     /// configuration requires does not work here.
     pub fn new(config: LocalConfig) -> io::Result<Self> {
-        requirements::check()?;
+        requirements::check(config.keeper.as_ref().and_then(Keeper::pid))?;
         Ok(Self { identity: Arc::default(), shared: Arc::new(Shared::new(config)?) })
     }
 

@@ -52,6 +52,7 @@ pub use self::names::look_up_in_files;
 pub use self::observer::{ExecutionObserver, MainProcess};
 pub use self::process::keeper::Keeper;
 pub use self::process::reaper::Reaper;
+pub use self::recovery::handover::is_state_file;
 pub use self::recovery::unfinished::handover_formats;
 pub use self::spawn::command_users::look_up_users;
 pub use self::state::serving::{ServingAgent, send_upgrade, serving_agents};

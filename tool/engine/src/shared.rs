@@ -128,11 +128,11 @@ impl Shared {
         let continued = handed_over.iter().filter_map(|one| one.main);
         let context = ContainmentContext::new(
             cgroups.kind() != ContainmentKind::ProcessGroup,
-            Signaller::new(kept.as_ref()),
+            Signaller::new(kept.as_ref())?,
             continued,
         )?;
         Ok(Self {
-            defaults: Defaults::new(&config, own),
+            defaults: Defaults::new(&config, own, command_users.default.clone()),
             command_users,
             spawner,
             kept,
@@ -220,15 +220,15 @@ impl Shared {
 fn containment(config: &LocalConfig, inherited: &[PathBuf]) -> io::Result<Cgroups> {
     let keeper = config.keeper.as_ref().and_then(Keeper::pid);
     let movable: Vec<_> = if config.may_move { keeper.into_iter().chain([getpid()]).collect() } else { Vec::new() };
-    let (cgroups, faults) = Cgroups::probe(config.containment, &movable, inherited);
+    let is_delegated = config.keeper.as_ref().is_some_and(Keeper::is_of_another_user);
+    let (cgroups, faults) = Cgroups::probe(config.containment, &movable, inherited, is_delegated);
     let kind = cgroups.kind();
     let required = match config.containment {
         Some(asked) => kind == asked,
         None => kind != ContainmentKind::ProcessGroup || !config.require_cgroup,
     };
     let faults = faults.join("; ");
-    let is_of_another_user = config.keeper.as_ref().is_some_and(|keeper| keeper.uid() != geteuid().as_raw());
-    if is_of_another_user && kind != ContainmentKind::CgroupV2 {
+    if is_delegated && kind != ContainmentKind::CgroupV2 {
         return Err(io::Error::other(format!(
             "an agent with a user of its own (agent_user) needs cgroup-v2, which does not work here: {faults}"
         )));

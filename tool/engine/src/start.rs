@@ -1,5 +1,6 @@
 //! The start of one execution: from its command to a process that runs, or to nothing.
 
+use std::ffi::CString;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -266,11 +267,14 @@ impl Shared {
         };
         let (user, working_directory) = (account.name.clone(), self.defaults.working_directory(command, &account));
         let mut spec = self.defaults.resolve(command, account, &name.id, &name.key, report.as_ref());
-        spec.given = report.as_mut().and_then(|report| report.to_give.take());
+        spec.chown = report.as_mut().and_then(|report| report.to_chown.take());
         let leaf = self.cgroups.leaf(&command.limits())?;
         self.note_restored();
         if let Some(leaf) = &leaf {
-            spec.cgroups = leaf.entry().map_err(prepare)?;
+            (spec.cgroup, spec.cgroups) = match self.kept {
+                Some(_) => leaf.entry_by_keeper().map_err(prepare)?,
+                None => (CString::default(), leaf.entry().map_err(prepare)?),
+            };
         }
         // before there is a process: a crash leaves none that is not noted
         let note = match command.on_disconnect() {

@@ -264,7 +264,7 @@ unsafe fn set_uid(shared: &mut SharedWithChild) -> Result<(), c_int> {
 }
 
 /// A new session keyring: that of this process may hold secrets. See session-keyring(7).
-unsafe fn leave_keyring() -> Result<(), c_int> {
+pub(super) fn leave_keyring() -> Result<(), c_int> {
     // SAFETY: a null name is allowed.
     match check(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, ptr::null::<c_char>()) }) {
         // the kernel has no keyrings, or a container may not use them

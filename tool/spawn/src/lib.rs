@@ -236,6 +236,15 @@ pub fn try_out(pid: &AtomicI32) -> Result<(Pid, OwnedFd), Failed> {
     }
 }
 
+/// Joins a new session keyring, in a child that shares no memory with its parent: that of this process may hold secrets. See
+/// session-keyring(7).
+///
+/// # Errors
+/// The kernel has no memory for one.
+pub fn leave_keyring() -> std::io::Result<()> {
+    child::leave_keyring().map_err(std::io::Error::from_raw_os_error)
+}
+
 /// A process can be made in a cgroup v2, rather than enter it by itself.
 pub fn can_be_born_in_a_cgroup() -> bool {
     clone3::is_there()

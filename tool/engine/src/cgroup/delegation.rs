@@ -2,29 +2,30 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use rustix::process::getpid;
-use telexec_keeper::agent_user::CGROUP;
+use telexec_keeper::agent_user::{AGENT, EXECUTIONS, make_agent_cgroup};
 
-use super::hierarchy;
+use super::hierarchy::{self, Hierarchy};
 use super::leaf::{EVENTS, is_populated};
-use super::{SUBTREE, bases, enable_controllers, is_delegated};
+use super::tree::{self, Tree};
+use super::{SUBTREE, Unified, bases, enable_controllers, is_delegated, share_out, unified_in};
 
 /// What the names of these directories begin with; after a dot comes the keeper's process.
 const PREFIX: &str = "telexec-agent";
 
-/// What the owner of a part may write, see "Model of Delegation" in the kernel's cgroup-v2.rst. Not here are the files that
-/// end or freeze all of it, its agent's cgroup included.
+/// What the owner of a part may write, see "Model of Delegation" in the kernel's cgroup-v2.rst.
 const GIVEN: [&str; 3] = ["cgroup.procs", "cgroup.threads", SUBTREE];
 
-/// Makes a directory in the version 2 hierarchy that this user may divide, with all controllers that can be had, and in it the
-/// cgroup `agent`. For a process that is root and becomes the keeper, which may be moved for that. What keepers that are gone
-/// have left is removed, if no process is in it.
+/// Makes a directory of root in the version 2 hierarchy, with the cgroup `agent`, and `executions`, which this user may
+/// divide, with all controllers that can be had. For a process that becomes the keeper, which may be moved for that. What
+/// keepers that are gone have left is removed, if no process is in it.
 ///
 /// # Errors
-/// There is no such hierarchy, or this process may not do that.
+/// There is no such hierarchy, this process may not do that, or a trial shows that processes are not kept there.
 pub fn delegate_cgroup(uid: u32, gid: u32) -> io::Result<PathBuf> {
     let mut failure = io::Error::other("none is mounted");
     for hierarchy in hierarchy::all()?.iter().filter(|hierarchy| hierarchy.unified) {
@@ -41,22 +42,25 @@ pub fn delegate_cgroup(uid: u32, gid: u32) -> io::Result<PathBuf> {
 
 fn delegate_in(base: &Path, may_move: bool, uid: u32, gid: u32) -> io::Result<PathBuf> {
     remove_unused(base)?;
+    // the controllers of this one go with it
+    drop(unified_in(base, &[], &[]).map_err(io::Error::other)?);
     let made = base.join(format!("{PREFIX}.{}", std::process::id()));
-    match fs::create_dir(&made) {
-        // of a keeper with the same number, whose processes run on
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        created => created?,
-    }
+    // not one that somebody else has made
+    fs::create_dir(&made)?;
     let movable = [getpid()];
     enable_controllers(base, if may_move { &movable } else { &[] }, |_| Ok(()));
-    match fs::create_dir(made.join(CGROUP)) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        created => created?,
+    enable_controllers(&made, &[], |_| Ok(()));
+    let executions = made.join(EXECUTIONS);
+    make_agent_cgroup(&made.join(AGENT))?;
+    fs::create_dir(&executions)?;
+    // whatever the umask
+    for directory in [&made, &executions] {
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
     }
     for file in GIVEN {
-        chown(made.join(file), Some(uid), Some(gid))?;
+        chown(executions.join(file), Some(uid), Some(gid))?;
     }
-    chown(&made, Some(uid), Some(gid))?;
+    chown(&executions, Some(uid), Some(gid))?;
     Ok(made)
 }
 
@@ -68,10 +72,27 @@ fn remove_unused(base: &Path) -> io::Result<()> {
         };
         let keeper = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.strip_prefix('.'));
         // one that is being made has no process in it yet, but a keeper
-        let is_gone = |pid: &str| !Path::new("/proc").join(pid).exists();
-        if keeper.is_some_and(is_gone) && fs::read_to_string(path.join(EVENTS)).is_ok_and(|text| !is_populated(&text)) {
-            let _ = super::tree::remove(&path);
+        let is_gone = |pid: &str| pid == std::process::id().to_string() || !Path::new("/proc").join(pid).exists();
+        if !keeper.is_some_and(is_gone) {
+            continue;
+        }
+        // an agent whose keeper was killed ends, but not what it may have started as its user
+        let _ = fs::write(path.join(AGENT).join("cgroup.kill"), "1");
+        if fs::read_to_string(path.join(EVENTS)).is_ok_and(|text| !is_populated(&text)) {
+            let _ = tree::remove(&path);
         }
     }
     Ok(())
+}
+
+/// What was delegated to this process, in whose cgroup nothing can be tried out: it may not move anything from there.
+///
+/// # Errors
+/// It is not there.
+pub(super) fn unified(hierarchies: &[Hierarchy], inherited: &[PathBuf]) -> Result<Unified, String> {
+    let own = hierarchies.iter().find(|hierarchy| hierarchy.unified).ok_or("none is mounted")?;
+    let base = own.own.with_file_name(EXECUTIONS);
+    let tree = Tree::new(&base, inherited).map_err(|error| format!("{}: {error}", base.display()))?;
+    let controllers = share_out(&base, &tree, &[]);
+    Ok(Unified { tree, controllers, spare: Mutex::default() })
 }

@@ -1,9 +1,11 @@
 //! The cgroups of one execution.
 
 use std::collections::HashSet;
+use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -63,7 +65,7 @@ pub(crate) struct Killed {
 const FREEZE_TIMEOUT: Duration = Duration::from_millis(50);
 
 impl Leaf {
-    /// How a process enters it.
+    /// How a process enters it that is made by this one.
     ///
     /// # Errors
     /// Descriptors have run out.
@@ -81,6 +83,17 @@ impl Leaf {
             entry.joins.push(procs(directory)?);
         }
         Ok(entry)
+    }
+
+    /// How a process enters it that is made by a keeper: that is born in the cgroup of this path, and joins the others.
+    ///
+    /// # Errors
+    /// Descriptors have run out.
+    pub(crate) fn entry_by_keeper(&self) -> io::Result<(CString, CgroupEntry)> {
+        let Keeper::Unified(directory) = &self.keeper else { return Ok((CString::default(), self.entry()?)) };
+        let path = CString::new(directory.path().as_os_str().as_bytes())?;
+        let joins = self.controllers.iter().map(procs).collect::<io::Result<_>>()?;
+        Ok((path, CgroupEntry { birthplace: None, joins }))
     }
 
     /// Processes are found and ended by it, rather than one by one.
@@ -176,7 +189,7 @@ impl Leaf {
         for member in &members {
             if let Some(pidfd) = table::open(member)?
                 // if it fails otherwise, it has ended
-                && let Err(error) = signaller.send(member.pid, &pidfd, Signal::KILL)
+                && let Err(error) = signaller.send(member, &pidfd, Signal::KILL)
                 && error.raw_os_error() == Some(libc::EPERM)
             {
                 refused.insert(member.key());
@@ -292,7 +305,7 @@ mod tests {
 
     /// New cgroups of this kind, if they can be made here, and the engine's that hold them.
     fn leaf(kind: ContainmentKind) -> Option<(Cgroups, Leaf)> {
-        let (cgroups, faults) = Cgroups::probe(Some(kind), &[], &[]);
+        let (cgroups, faults) = Cgroups::probe(Some(kind), &[], &[], false);
         if cgroups.kind() != kind {
             eprintln!("skipped: {kind} does not work here: {}", faults.join("; "));
             return None;

@@ -80,8 +80,13 @@ const TRIAL_TIMEOUT: Duration = Duration::from_secs(5);
 impl Cgroups {
     /// Finds the best way to keep processes together, or tries the one that is asked for; and why better ones cannot be
     /// used. `movable` are those that may be moved into a cgroup below their own if controllers need that: this process, and its
-    /// keeper. `inherited` are cgroups of executions that go on.
-    pub(super) fn probe(asked: Option<ContainmentKind>, movable: &[Pid], inherited: &[PathBuf]) -> (Self, Vec<String>) {
+    /// keeper. `inherited` are cgroups of executions that go on. `is_delegated`: see [`delegate_cgroup`].
+    pub(super) fn probe(
+        asked: Option<ContainmentKind>,
+        movable: &[Pid],
+        inherited: &[PathBuf],
+        is_delegated: bool,
+    ) -> (Self, Vec<String>) {
         let mut faults = Vec::new();
         let hierarchies = hierarchy::all().unwrap_or_else(|error| {
             faults.push(format!("cgroups cannot be found: {error}"));
@@ -91,7 +96,11 @@ impl Cgroups {
         let (version_1, freezer_fault) = version_1(&hierarchies, inherited);
         let mut this = Self { version_1, freezer_fault, ..Self::default() };
         if wants(ContainmentKind::CgroupV2) {
-            match unified(&hierarchies, movable, inherited) {
+            let found = match is_delegated {
+                true => delegation::unified(&hierarchies, inherited),
+                false => unified(&hierarchies, movable, inherited),
+            };
+            match found {
                 Ok(unified) => (this.unified, this.kind) = (Some(unified), ContainmentKind::CgroupV2),
                 Err(fault) => faults.push(format!("cgroup-v2: {fault}")),
             }

@@ -181,7 +181,7 @@ impl ExecutionProcesses {
 
     fn send(&self, process: &Process, signal: Signal) -> io::Result<Delivery> {
         let Some(pidfd) = table::open(process)? else { return Ok(Delivery::Made) };
-        match self.context.signaller.send(process.pid, &pidfd, signal) {
+        match self.context.signaller.send(process, &pidfd, signal) {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(Delivery::Refused),
             _ => Ok(Delivery::Made),
         }

@@ -81,6 +81,11 @@ impl Keeper {
         socket_peercred(&*self.channel).map_or_else(|_| geteuid().as_raw(), |peer| peer.uid.as_raw())
     }
 
+    /// It does as root what this process may not.
+    pub(crate) fn is_of_another_user(&self) -> bool {
+        self.uid() != geteuid().as_raw()
+    }
+
     /// Waits until there is room. One that is gone is seen elsewhere.
     fn ask(&self, request: &Request) {
         let _ = self.channel.request(request, &[]);
@@ -90,7 +95,7 @@ impl Keeper {
 /// What a keeper has of one engine.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    keeper: Keeper,
+    pub(crate) keeper: Keeper,
     children: Mutex<HashMap<u64, Arc<KeptChild>>>,
     next: AtomicU64,
     /// For what the keeper had no room for: a thread waits for that.
@@ -281,9 +286,10 @@ impl Kept {
         }
     }
 
-    /// It does for this process what that may not do as its own user.
-    pub(crate) fn is_of_another_user(&self) -> bool {
-        self.keeper.uid() != geteuid().as_raw()
+    /// Whether it has this process as a child that is not released.
+    pub(crate) fn has_child(&self, pid: i32) -> bool {
+        let children: Vec<_> = lock(&self.children).values().cloned().collect();
+        children.iter().any(|child| child.pid() == Pid::from_raw(pid))
     }
 
     /// Sends a signal to the process whose descriptor it is. Waits until there is room.
@@ -355,6 +361,14 @@ impl KeptChild {
         }
         drop(state);
         self.changed.notify_all();
+    }
+
+    /// Its process, while it is not released.
+    fn pid(&self) -> Option<Pid> {
+        match *lock(&self.state) {
+            State::Running(pid) | State::Ended(pid, _) => Some(pid),
+            State::Expected | State::Unwanted | State::NotStarted(..) => None,
+        }
     }
 
     /// The keeper is gone, and what it knew. Returns the process, if it runs on.

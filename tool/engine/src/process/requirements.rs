@@ -4,16 +4,18 @@
 use std::{fs, io};
 
 use rustix::fs::{PROC_SUPER_MAGIC, statfs};
-use rustix::process::{PidfdFlags, geteuid, getpid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, geteuid, getpid, pidfd_open};
 
 use super::{control, table, vfork};
 
+/// `keeper`: by whom commands are started, in place of this process.
+///
 /// # Errors
 /// The error says what is missing.
-pub(crate) fn check() -> io::Result<()> {
-    check_proc().map_err(|fault| {
+pub(crate) fn check(keeper: Option<Pid>) -> io::Result<()> {
+    check_proc(keeper).map_err(|fault| {
         io::Error::other(format!(
-            "/proc cannot be used: {fault}; the agent needs it whole, of its own pid namespace, and as root with all processes"
+            "/proc cannot be used: {fault}; the agent needs it whole, of its own pid namespace, and with all processes, if commands run as other users"
         ))
     })?;
     check_kernel().map_err(|(call, error)| {
@@ -23,7 +25,7 @@ pub(crate) fn check() -> io::Result<()> {
     })
 }
 
-fn check_proc() -> Result<(), String> {
+fn check_proc(keeper: Option<Pid>) -> Result<(), String> {
     let text = |what: &str| {
         let what = what.to_owned();
         move |error: io::Error| format!("{what}: {error}")
@@ -44,6 +46,7 @@ fn check_proc() -> Result<(), String> {
         // commands may run as any user; those of another agent run as its own, whom no option hides
         wanted.push(1);
     }
+    wanted.extend(keeper.map(|keeper| keeper.as_raw_nonzero().get()));
     for pid in wanted {
         if table::read(pid).map_err(text("the state of a process"))?.is_none() {
             return Err(format!("it hides process {pid} (see hidepid= in proc(5)), or another file system does"));

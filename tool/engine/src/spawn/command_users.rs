@@ -15,6 +15,8 @@ pub(crate) struct CommandUsers {
     allowed: Option<BTreeSet<u32>>,
     /// The agent's user, if another one starts commands.
     agent: Option<u32>,
+    /// That of commands that name none.
+    pub(crate) default: Account,
 }
 
 impl CommandUsers {
@@ -23,9 +25,15 @@ impl CommandUsers {
     /// # Errors
     /// One of them is not there.
     pub(crate) fn new(names: Option<&[String]>, own: u32) -> io::Result<Self> {
-        let uids = names.map(|names| names.iter().map(|name| Ok(find(name, own)?.uid)).collect::<io::Result<_>>());
-        let agent = geteuid().as_raw();
-        Ok(Self { allowed: uids.transpose()?, agent: (agent != own).then_some(agent) })
+        let find = |name: &String| {
+            Account::find(name, own).map_err(|error| io::Error::other(format!("command_users: {error}")))
+        };
+        let accounts = |names: &[String]| names.iter().map(find).collect::<io::Result<Vec<_>>>();
+        let accounts = names.map(accounts).transpose()?;
+        let allowed = accounts.as_ref().map(|accounts| accounts.iter().map(|account| account.uid).collect());
+        let agent = Some(geteuid().as_raw()).filter(|agent| *agent != own);
+        let first = accounts.and_then(|accounts| accounts.into_iter().next()).filter(|_| agent.is_some());
+        Ok(Self { allowed, agent, default: first.unwrap_or_else(|| Account::of(own)) })
     }
 
     /// # Errors
@@ -45,20 +53,16 @@ impl CommandUsers {
     }
 }
 
-/// What a keeper is to hold these users to, see [`LocalConfig::command_users`](crate::LocalConfig::command_users): their ids
-/// and groups. Of the user of this process no groups are needed, since commands inherit those.
+/// The ids and groups of these users, as a keeper is to know them. Of the user of this process no groups are needed, since
+/// commands inherit those.
 ///
 /// # Errors
 /// One of them is not there, or cannot be looked up.
 pub fn look_up_users(names: &[String]) -> io::Result<Vec<Credentials>> {
     let of = |name: &String| {
-        let account = find(name, geteuid().as_raw())?;
+        let account = Account::find(name, geteuid().as_raw()).map_err(io::Error::other)?;
         let own = || Credentials { name: account.name.clone(), uid: geteuid().as_raw(), gid: 0, groups: Vec::new() };
         Ok(account.credentials.clone().unwrap_or_else(own))
     };
     names.iter().map(of).collect()
-}
-
-fn find(name: &str, own: u32) -> io::Result<Account> {
-    Account::find(name, own).map_err(|error| io::Error::other(format!("command_users: {error}")))
 }

@@ -36,8 +36,10 @@ pub(crate) struct SpawnSpec {
     pub(crate) credentials: Option<Credentials>,
     /// The cgroups that it starts in.
     pub(crate) cgroups: CgroupEntry,
-    /// A file that is to be its user's, where this process cannot give it away.
-    pub(crate) given: Option<OwnedFd>,
+    /// The directory of the one in which a keeper makes it; empty: there is none.
+    pub(crate) cgroup: CString,
+    /// A file whose owner is to be its user, where this process cannot change that.
+    pub(crate) chown: Option<OwnedFd>,
     /// It does not end with this process, if a keeper is to start another one.
     pub(crate) survives: bool,
     /// What a keeper holds for that.
@@ -140,17 +142,16 @@ impl Spawner for KeeperSpawner {
     fn spawn(&self, spec: &SpawnSpec, ends: CommandEnds, own: OwnChild) -> Result<(OwnChild, Child), SpawnError> {
         let OwnChild::Kept(own) = own else { return Err(error(spec, SpawnStage::Clone, Errno::INVAL)) };
         spec.credentials.iter().for_each(|user| ends.give(user));
-        let CgroupEntry { birthplace, joins } = &spec.cgroups;
+        let joins = &spec.cgroups.joins;
         let streams = ends.all();
         let executable =
             matches!(&spec.candidates[..], [only] if only.as_c_str() == THIS_PROGRAM).then_some(&self.this);
         let start = Start {
             terminal: matches!(ends, CommandEnds::Terminal(_)),
             stdin: streams.len() == 3,
-            birthplace: birthplace.is_some(),
             joins: u8::try_from(joins.len()).unwrap_or(u8::MAX),
             executable: executable.is_some(),
-            gives: spec.given.is_some(),
+            chown: spec.chown.is_some(),
             survives: spec.survives,
             held: u8::try_from(spec.held.len()).unwrap_or(u8::MAX),
             credentials: spec.credentials.clone(),
@@ -158,11 +159,11 @@ impl Spawner for KeeperSpawner {
             argv: spec.argv.clone(),
             environment: spec.environment.clone(),
             working_directory: spec.working_directory.clone(),
+            cgroup: spec.cgroup.clone(),
             ..Start::default()
         };
         let held = spec.held.iter().map(|(_, file)| file);
-        let descriptors =
-            streams.into_iter().chain(birthplace).chain(executable).chain(&spec.given).chain(joins).chain(held);
+        let descriptors = streams.into_iter().chain(executable).chain(&spec.chown).chain(joins).chain(held);
         let descriptors: Vec<_> = descriptors.map(AsFd::as_fd).collect();
         let started = self.kept.start(own.child(), start, &descriptors);
         let pid = started.map_err(|(step, errno)| error(spec, vfork::stage(step), errno))?;

@@ -17,16 +17,19 @@ use crate::process::environ::MARKER;
 pub(crate) struct Defaults {
     /// Of commands that name no user.
     account: Account,
+    /// The user of the process that starts commands.
+    own: u32,
     environment: BTreeMap<String, String>,
     shell: String,
     working_directory: Option<String>,
 }
 
 impl Defaults {
-    /// `own`: the user whom commands run as that name none.
-    pub(crate) fn new(config: &LocalConfig, own: u32) -> Self {
+    /// `own`: the user of the process that starts commands, `account`: that of commands that name none.
+    pub(crate) fn new(config: &LocalConfig, own: u32, account: Account) -> Self {
         Self {
-            account: Account::of(own),
+            account,
+            own,
             environment: config.environment.clone(),
             shell: config.shell.clone(),
             working_directory: config.working_directory.clone(),
@@ -43,7 +46,7 @@ impl Defaults {
     /// # Errors
     /// There is no such user.
     pub(crate) fn account(&self, command: &Command) -> Result<Account, SpawnError> {
-        command.user().map_or_else(|| Ok(self.account.clone()), |name| Account::find(name, self.account.uid))
+        command.user().map_or_else(|| Ok(self.account.clone()), |name| Account::find(name, self.own))
     }
 
     /// Where the command starts.

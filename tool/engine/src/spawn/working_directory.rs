@@ -20,8 +20,8 @@ use crate::state::{REPORT_PREFIX, TEMPORARY_PREFIX, own_directory};
 pub(crate) struct Report {
     disk: Disk,
     files: ReportFiles,
-    /// To be given to the user of the command, which this process may not do.
-    pub(crate) to_give: Option<OwnedFd>,
+    /// Its owner is to be the user of the command, which only a keeper can do.
+    pub(crate) to_chown: Option<OwnedFd>,
     is_removed: bool,
 }
 
@@ -38,14 +38,14 @@ impl Report {
             // those who clean temporary directories may have removed it
             let path = own_directory(directory)?.join(name);
             create(&path)?;
-            return Ok(Self { disk, files: ReportFiles { path, directory: None }, to_give: None, is_removed: false });
+            return Ok(Self { disk, files: ReportFiles { path, directory: None }, to_chown: None, is_removed: false });
         };
         // not by the crate tempfile, whose errors lack the system's number
         let directory = std::env::temp_dir().join(format!("{TEMPORARY_PREFIX}{key}.{}", ExecutionId::generate()));
         DirBuilder::new().mode(0o700).create(&directory)?;
         let files = ReportFiles { path: directory.join(name), directory: Some(directory.clone()) };
         // from here on a failure removes it
-        let mut this = Self { disk, files, to_give: None, is_removed: false };
+        let mut this = Self { disk, files, to_chown: None, is_removed: false };
         // the user may write to the file, and put nothing in its place; the umask of this process does not matter
         fs::set_permissions(directory, fs::Permissions::from_mode(0o711))?;
         let file = create(&this.files.path)?;
@@ -53,14 +53,14 @@ impl Report {
         if fchown(&file, Some(user.uid), Some(user.gid)).is_err() {
             // then it is read as one of the group
             file.set_permissions(fs::Permissions::from_mode(0o640))?;
-            this.to_give = Some(file.into());
+            this.to_chown = Some(file.into());
         }
         Ok(this)
     }
 
     /// That of an execution which was started by an earlier agent.
     pub(crate) fn restored(disk: Disk, files: ReportFiles) -> Self {
-        Self { disk, files, to_give: None, is_removed: false }
+        Self { disk, files, to_chown: None, is_removed: false }
     }
 
     /// For the next agent.
