@@ -186,7 +186,8 @@ impl Agent {
 
     fn next(&mut self, status: ExitStatus, life: Duration, is_hopeless: bool) -> Next {
         // one that cannot serve will not the next time either: whoever has started this is to know
-        if self.is_stopping || !self.was_ready || status.success() || is_hopeless {
+        let is_asked_for = status.success() && self.user.is_none();
+        if self.is_stopping || !self.was_ready || is_asked_for || is_hopeless {
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
             return Next::End(u8::try_from(code).unwrap_or(1));
         }

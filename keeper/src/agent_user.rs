@@ -6,18 +6,21 @@
 use std::ffi::{CStr, OsStr};
 use std::fs;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, fchown, fstat, fstatfs, openat, openat2};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, openat, openat2, statx};
 use rustix::io::Errno;
 use rustix::process::Pid;
-use telexec_spawn::{Credentials, Step};
+use telexec_spawn::{Chown, Credentials, Step};
 
-/// Where pipes and pseudo-terminals are: PIPEFS_MAGIC and DEVPTS_SUPER_MAGIC of linux/magic.h.
-const STREAM_FILE_SYSTEMS: [i64; 2] = [0x5049_5045, 0x1cd1];
+use crate::given::Given;
+
+/// The major numbers of pseudo-terminals, as the kernel's devices.txt has them.
+const TERMINALS: RangeInclusive<u32> = 136..=143;
 
 /// The names of the two cgroups: the agent's own, and the one that is delegated to it.
 pub const AGENT: &str = "agent";
@@ -79,15 +82,15 @@ impl AgentUser {
         if is_empty() { Ok(()) } else { Err(io::Error::other("processes of the last one are still ending")) }
     }
 
-    /// Whether a process may be started so: never as this user.
+    /// Whether a process may be started so: never as this user, and in no other cgroups.
     ///
     /// # Errors
     /// It may not.
-    pub(crate) fn permit(&self, asked: Option<&Credentials>, joins: &[OwnedFd]) -> Result<(), (Step, Errno)> {
+    pub(crate) fn permit(&self, asked: Option<&Credentials>, joins: usize) -> Result<(), (Step, Errno)> {
         if asked.is_some_and(|asked| asked.uid == self.credentials.uid) {
             return Err((Step::Setuid, Errno::PERM));
         }
-        if joins.is_empty() { Ok(()) } else { Err((Step::Cgroup, Errno::PERM)) }
+        if joins == 0 { Ok(()) } else { Err((Step::Cgroup, Errno::PERM)) }
     }
 
     /// The cgroup of an execution, by its path. No descriptor of the agent's is taken for it: what is below that is what the
@@ -104,35 +107,39 @@ impl AgentUser {
         openat2(&executions, below, flags, Mode::empty(), below_alone)
     }
 
-    /// Changes the owner of pipes and pseudo-terminals that belong to the agent's user.
-    pub(crate) fn chown_streams(&self, streams: &[OwnedFd], (uid, gid): (u32, u32)) {
-        for stream in streams {
-            let is_stream = fstatfs(stream).is_ok_and(|on| STREAM_FILE_SYSTEMS.contains(&i64::from(on.f_type)));
-            if let (true, Ok(stat)) = (is_stream, fstat(stream))
-                && self.owns(&stat)
-            {
-                // the group of a terminal is the system's
-                let is_pipe = FileType::from_raw_mode(stat.st_mode) == FileType::Fifo;
-                let _ = fchown(stream, Some(Uid::from_raw(uid)), is_pipe.then(|| Gid::from_raw(gid)));
-            }
-        }
-    }
-
-    /// Changes the owner of an empty file, which nobody but the agent's user and its group may use; its group stays.
+    /// Which of these files are to be another user's: the ends of pipes and pseudo-terminals, if they are the agent's user's,
+    /// and an empty file that nobody but that and its group may use. The groups of the latter two stay.
     ///
     /// # Errors
-    /// It is anything else.
-    pub(crate) fn chown_file(&self, file: &OwnedFd, uid: u32) -> Result<(), Errno> {
-        let stat = fstat(file)?;
-        let is_plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_mode & 0o7137 == 0;
-        if !is_plain || !self.owns(&stat) || stat.st_nlink != 1 || stat.st_size != 0 {
-            return Err(Errno::PERM);
+    /// The file is anything else.
+    pub(crate) fn chowns(
+        &self,
+        streams: &[Given],
+        file: Option<&Given>,
+        (uid, gid): (u32, u32),
+    ) -> Result<Vec<Chown>, Errno> {
+        let mut chowns = Vec::new();
+        for stream in streams {
+            let stat = look(stream)?;
+            let is_terminal = file_type(&stat) == FileType::CharacterDevice && TERMINALS.contains(&stat.stx_rdev_major);
+            if self.owns(&stat) && (is_terminal || file_type(&stat) == FileType::Fifo) {
+                let gid = if is_terminal { None } else { Some(gid) };
+                chowns.push(Chown { file: stream.as_raw_fd(), uid, gid });
+            }
         }
-        fchown(file, Some(Uid::from_raw(uid)), None)
+        if let Some(file) = file {
+            let stat = look(file)?;
+            let is_plain = file_type(&stat) == FileType::RegularFile && stat.stx_mode & 0o7137 == 0;
+            if !is_plain || !self.owns(&stat) || stat.stx_nlink != 1 || stat.stx_size != 0 {
+                return Err(Errno::PERM);
+            }
+            chowns.push(Chown { file: file.as_raw_fd(), uid, gid: None });
+        }
+        Ok(chowns)
     }
 
-    fn owns(&self, stat: &Stat) -> bool {
-        stat.st_uid == self.credentials.uid
+    fn owns(&self, stat: &Statx) -> bool {
+        stat.stx_uid == self.credentials.uid
     }
 
     /// Removes its cgroups, if nothing is in them.
@@ -141,6 +148,16 @@ impl AgentUser {
             let _ = fs::remove_dir(directory);
         }
     }
+}
+
+/// What is known of it here: no file system is asked, which might not answer.
+fn look(file: &Given) -> Result<Statx, Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    statx(file, "", flags, StatxFlags::BASIC_STATS)
+}
+
+fn file_type(stat: &Statx) -> FileType {
+    FileType::from_raw_mode(stat.stx_mode.into())
 }
 
 /// Makes the cgroup of an agent, unless it is there. The agent reads it, but may not write there.
@@ -176,7 +193,7 @@ pub fn unified(pid: &str) -> io::Result<Option<String>> {
 
 /// The process whose descriptor it is, as proc_pid_fdinfo(5) has it. That may end meanwhile, and its id be given to another:
 /// which a signal by the descriptor does not reach.
-pub(crate) fn pid_of(pidfd: &OwnedFd) -> Option<String> {
+pub(crate) fn pid_of(pidfd: &Given) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
     let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim();
     pid.parse::<u32>().ok().filter(|pid| *pid != 0).map(|pid| pid.to_string())
@@ -218,34 +235,42 @@ mod tests {
         );
     }
 
+    fn given(file: impl Into<OwnedFd>) -> Given {
+        file.into().into()
+    }
+
     #[test]
     fn a_process_is_known_by_its_descriptor() {
         let this = rustix::process::getpid();
         let pidfd = rustix::process::pidfd_open(this, rustix::process::PidfdFlags::empty()).unwrap();
-        let pid = pid_of(&pidfd).unwrap();
+        let pid = pid_of(&given(pidfd)).unwrap();
         assert_eq!(pid, std::process::id().to_string());
-        assert_eq!(pid_of(&fs::File::open("/dev/null").unwrap().into()), None);
+        assert_eq!(pid_of(&given(fs::File::open("/dev/null").unwrap())), None);
         let [group, session] = leaders(&pid).unwrap();
-        assert_eq!(Some(group), Some(rustix::process::getpgrp()));
+        assert_eq!(group, rustix::process::getpgrp());
         assert_eq!(Some(session), rustix::process::getsid(None).ok());
     }
 
     #[test]
     fn only_what_is_the_agents_is_given_away() {
-        let credentials = Credentials { name: String::new(), uid: 4711, gid: 4711, groups: Vec::new() };
-        let user = AgentUser::new(credentials, "/".into());
+        let own = rustix::process::geteuid().as_raw();
+        let user = |uid| {
+            let credentials = Credentials { name: String::new(), uid, gid: 4711, groups: Vec::new() };
+            AgentUser::new(credentials, "/".into())
+        };
         let (read, _write) = rustix::pipe::pipe().unwrap();
-        let owner = |file: &OwnedFd| fstat(file).unwrap().st_uid;
-        let before = owner(&read);
-        user.chown_streams(std::slice::from_ref(&read), (1, 1));
-        let file: OwnedFd = fs::File::open("/dev/null").unwrap().into();
-        assert_eq!(user.chown_file(&file, 1), Err(Errno::PERM));
-        assert_eq!(owner(&read), before);
-        assert_eq!(user.permit(Some(&user.credentials), &[]), Err((Step::Setuid, Errno::PERM)));
-        assert_eq!(user.permit(None, &[file]), Err((Step::Cgroup, Errno::PERM)));
-        assert_eq!(user.permit(None, &[]), Ok(()));
+        let streams = [given(read), given(fs::File::open("/dev/null").unwrap()), given(fs::File::open("/").unwrap())];
+        let chowns = |uid, file| user(uid).chowns(&streams, file, (1, 2));
+        assert_eq!(chowns(4711, None).unwrap().len(), 0);
+        let [Chown { uid: 1, gid: Some(2), .. }] = chowns(own, None).unwrap()[..] else { panic!("the pipe alone") };
+        let file = given(fs::File::open("/proc/self/status").unwrap());
+        assert!(chowns(own, Some(&file)).is_err());
+        let agent = user(4711);
+        assert_eq!(agent.permit(Some(&agent.credentials), 0), Err((Step::Setuid, Errno::PERM)));
+        assert_eq!(agent.permit(None, 1), Err((Step::Cgroup, Errno::PERM)));
+        assert_eq!(agent.permit(None, 0), Ok(()));
         for path in [c"", c"/", c"/executions/../tmp", c"/executionsx", c"executions", c"/proc/self"] {
-            assert!(user.execution_cgroup(path).is_err(), "{path:?}");
+            assert!(agent.execution_cgroup(path).is_err(), "{path:?}");
         }
     }
 }

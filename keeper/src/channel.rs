@@ -12,19 +12,20 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
+use crate::given::Given;
 use crate::wire::{MAX_BYTES, MAX_DESCRIPTORS, MAX_INLINE_BYTES, Malformed, REPORT_BYTES, Report, Request, Start};
 
 /// One end of it.
 #[derive(Debug)]
 pub struct Channel {
-    socket: OwnedFd,
+    socket: Given,
 }
 
 /// What was received.
 #[derive(Debug)]
 pub enum Received<T> {
     /// A message, and its descriptors.
-    Message(T, Vec<OwnedFd>),
+    Message(T, Vec<Given>),
     /// The other side is gone.
     End,
 }
@@ -57,12 +58,13 @@ impl Channel {
     /// There are no more descriptors.
     pub fn pair() -> io::Result<(Self, Self)> {
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        Ok((Self { socket: one }, Self { socket: other }))
+        Ok((Self::new(one), Self::new(other)))
     }
 
     /// An end that was inherited.
     pub fn new(socket: OwnedFd) -> Self {
-        Self { socket }
+        // what waits in it is closed with it
+        Self { socket: socket.into() }
     }
 
     /// Sends a request with these descriptors, and waits until there is room for it.
@@ -104,7 +106,8 @@ impl Channel {
         if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
             return Err(Errno::TOOBIG);
         }
-        rustix::io::retry_on_intr(|| sendmsg(&self.socket, &[IoSlice::new(message)], &mut ancillary, flags)).map(drop)
+        rustix::io::retry_on_intr(|| sendmsg(self.socket.as_fd(), &[IoSlice::new(message)], &mut ancillary, flags))
+            .map(drop)
     }
 
     /// The next request, without waiting for it.
@@ -150,12 +153,13 @@ impl Channel {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = flags | RecvFlags::CMSG_CLOEXEC;
-        let received =
-            rustix::io::retry_on_intr(|| recvmsg(&self.socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags))?;
-        let mut descriptors = Vec::new();
+        let received = rustix::io::retry_on_intr(|| {
+            recvmsg(self.socket.as_fd(), &mut [IoSliceMut::new(buffer)], &mut ancillary, flags)
+        })?;
+        let mut descriptors: Vec<Given> = Vec::new();
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
-                descriptors.extend(rights);
+                descriptors.extend(rights.map(Given::from));
             }
         }
         if received.flags.contains(ReturnFlags::TRUNC) {
@@ -190,7 +194,7 @@ fn in_file(message: &[u8]) -> io::Result<OwnedFd> {
 }
 
 /// Reads a file in memory, which no longer changes: any other one might not answer.
-fn from_file(file: &OwnedFd, length: u64) -> Result<Vec<u8>, ReceiveError> {
+fn from_file(file: &Given, length: u64) -> Result<Vec<u8>, ReceiveError> {
     let length = usize::try_from(length).map_err(|_| ReceiveError::Malformed)?;
     if length > MAX_BYTES || !fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS)) {
         return Err(ReceiveError::Malformed);

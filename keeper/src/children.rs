@@ -8,6 +8,8 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use telexec_spawn::Step;
 use telexec_spawn::exit::{self, Exit};
 
+use crate::given::Given;
+
 /// A process that an agent has asked for.
 pub(crate) struct Child {
     /// By which the agent names it; `None`: that agent is gone.
@@ -31,7 +33,7 @@ pub(crate) struct Child {
     /// Nor with this process.
     pub(crate) outlives: bool,
     /// For the next agent.
-    pub(crate) held: Vec<Option<OwnedFd>>,
+    pub(crate) held: Vec<Option<Given>>,
     /// Its cgroup v2.
     pub(crate) cgroup: Option<OwnedFd>,
 }
@@ -87,7 +89,7 @@ pub(crate) struct Children {
     by_id: HashMap<u64, u64>,
     by_pid: HashMap<i32, u64>,
     /// What is held of those that are reaped, by their ids.
-    remembered: BTreeMap<u64, Vec<Option<OwnedFd>>>,
+    remembered: BTreeMap<u64, Vec<Option<Given>>>,
     next: u64,
 }
 
@@ -208,7 +210,7 @@ impl Children {
 }
 
 /// With their numbers.
-fn numbered(held: &[Option<OwnedFd>]) -> Vec<(u8, BorrowedFd<'_>)> {
+fn numbered(held: &[Option<Given>]) -> Vec<(u8, BorrowedFd<'_>)> {
     (0..16).zip(held).filter_map(|(number, file)| Some((number, file.as_ref()?.as_fd()))).collect()
 }
 

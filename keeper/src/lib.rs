@@ -1,11 +1,11 @@
 //! The keeper: the parent of telexec's agent and of all commands.
 //!
 //! It starts the agent, and again when that has crashed. It starts what the agent asks for, has the exit statuses, and ends
-//! what was bound to an agent that is gone. It reads no configuration and nothing of the network: one thread, one loop, and
-//! no step in it that waits for anyone, but for the agent's program to be loaded.
+//! what was bound to an agent that is gone. It reads no configuration and nothing of the network: one loop, and no step in it that
+//! waits for anyone, but for the agent's program to be loaded. A second thread closes what an agent that is not root has passed.
 //!
 //! `wire` is what both say, and `channel` how it gets to the other; `keeper` is the loop, `children` what was started, `users` as whom, `agent`
-//! the agent's process, `agent_user` what is done for one that is not root, `signals` what other processes ask of this one, `init` what the first process of a machine owes it.
+//! the agent's process, `agent_user` what is done for one that is not root, `given` the descriptors that come from it, `signals` what other processes ask of this one, `init` what the first process of a machine owes it.
 
 #![cfg(target_os = "linux")]
 
@@ -13,6 +13,7 @@ mod agent;
 pub mod agent_user;
 pub mod channel;
 mod children;
+pub mod given;
 mod init;
 mod keeper;
 pub mod log;

@@ -9,6 +9,8 @@ use std::process::Command;
 use rustix::io::Errno;
 use telexec_spawn::Credentials;
 
+use crate::given::Given;
+
 /// Signals that are read instead of taking effect.
 #[derive(Debug)]
 pub(crate) struct Signals {
@@ -100,7 +102,7 @@ pub(crate) fn become_user_in(command: &mut Command, user: &Credentials, cgroup: 
 }
 
 /// Sends any signal to exactly this process. See pidfd_send_signal(2).
-pub(crate) fn send(pidfd: &OwnedFd, signal: i32) {
+pub(crate) fn send(pidfd: &Given, signal: i32) {
     let no_info = std::ptr::null::<libc::siginfo_t>();
     // SAFETY: a system call on a valid descriptor; a null siginfo means: as kill(2) would.
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, no_info, 0) };

@@ -15,6 +15,7 @@ use telexec_server::process::agent_user::{self, AgentUserError, Prepared, prepar
 use telexec_server::process::keeper::become_keeper;
 use telexec_server::process::machine;
 use telexec_server::process::orphans::Orphans;
+use telexec_server::process::restrictions::restrict;
 use telexec_server::process::upgrade::check;
 use telexec_server::{
     BindError, Config, ConfigError, Ending, Listeners, PolicyError, ServeError, Switch, logging, serve, serve_if_asked,
@@ -70,6 +71,11 @@ fn act(args: &Args) -> ExitCode {
             Ok(never) => match never {},
             Err((error, code)) => fail(error.as_ref(), code),
         };
+    }
+    if kept_by.as_ref().is_some_and(Keeper::is_of_another_user)
+        && let Err(error) = restrict()
+    {
+        return fail(&error, 1);
     }
     match run(Config { kept_by, ..config }) {
         Ok(()) => ExitCode::SUCCESS,

@@ -21,6 +21,7 @@ use crate::agent::{Agent, Next, Past};
 use crate::agent_user::{AgentUser, leaders, pid_of};
 use crate::channel::{ReceiveError, Received};
 use crate::children::{Child, Children};
+use crate::given::{Given, close_by_thread};
 use crate::signals::Signals;
 use crate::users::Users;
 use crate::wire::{Report, Request};
@@ -130,6 +131,10 @@ impl Keeper {
         exit::adopt_orphans()?;
         let null = std::fs::File::open("/dev/null")?.into();
         let (epoll, signals) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, Signals::new()?);
+        if agent_user.is_some() {
+            // it takes no signals either
+            close_by_thread()?;
+        }
         epoll::add(&epoll, &signals, Source::Signals.data(), epoll::EventFlags::IN)?;
         Ok(Self {
             epoll,
@@ -338,7 +343,7 @@ impl Keeper {
         self.agent.signal(Signal::KILL);
     }
 
-    fn take(&mut self, request: Request, descriptors: Vec<OwnedFd>) {
+    fn take(&mut self, request: Request, descriptors: Vec<Given>) {
         match request {
             Request::Ready => {
                 self.agent.serves();
@@ -347,6 +352,8 @@ impl Keeper {
                 }
                 self.say("READY=1");
             }
+            // one that is not root does not end its keeper
+            Request::Stopping if self.agent.user.is_some() && !self.was_asked => {}
             Request::Stopping => {
                 self.agent.stops();
                 self.say("STOPPING=1");
@@ -393,7 +400,7 @@ impl Keeper {
     }
 
     /// For an agent that may not do so itself.
-    fn signal(&self, signal: i32, pidfd: Option<&OwnedFd>) {
+    fn signal(&self, signal: i32, pidfd: Option<&Given>) {
         let user = self.agent.user.as_ref();
         if let (Some(user), Some(pidfd)) = (user, pidfd)
             && let Some(pid) = pid_of(pidfd)

@@ -10,6 +10,7 @@ use telexec_spawn::{CgroupEntry, Forked, Image, Step, can_be_born_in_a_cgroup, e
 
 use super::{Keeper, Source};
 use crate::children::{Child, is_cgroup, listed};
+use crate::given::Given;
 use crate::log;
 use crate::wire::{Report, Start};
 
@@ -22,16 +23,16 @@ const SEARCH_DELAY: Duration = Duration::from_millis(200);
 
 /// What comes with a start.
 struct Descriptors {
-    streams: Vec<OwnedFd>,
-    executable: Option<OwnedFd>,
-    chown: Option<OwnedFd>,
-    joins: Vec<OwnedFd>,
-    held: Vec<OwnedFd>,
+    streams: Vec<Given>,
+    executable: Option<Given>,
+    chown: Option<Given>,
+    joins: Vec<Given>,
+    held: Vec<Given>,
 }
 
 impl Descriptors {
     /// `None`: the kernel has left out those for which there was no room.
-    fn of(start: &Start, descriptors: Vec<OwnedFd>) -> Option<Self> {
+    fn of(start: &Start, descriptors: Vec<Given>) -> Option<Self> {
         if descriptors.len() != start.descriptors() {
             return None;
         }
@@ -46,19 +47,20 @@ impl Descriptors {
 
 impl Keeper {
     /// Makes the process. What becomes of it is seen later.
-    pub(super) fn start(&mut self, start: Start, descriptors: Vec<OwnedFd>) -> Result<(), (Step, Errno)> {
+    pub(super) fn start(&mut self, start: Start, descriptors: Vec<Given>) -> Result<(), (Step, Errno)> {
         let Descriptors { streams, executable, chown, joins, held } =
             Descriptors::of(&start, descriptors).ok_or((Step::Clone, Errno::MFILE))?;
         if !self.users.as_ref().is_none_or(|users| users.allow(start.credentials.as_ref(), self.own.0)) {
             return Err((Step::Setuid, Errno::PERM));
         }
         let mut cgroup = self.cgroup(&start).map_err(|errno| (Step::Cgroup, errno))?;
+        let mut chowns = Vec::new();
         if let Some(agent) = &self.agent.user {
-            agent.permit(start.credentials.as_ref(), &joins)?;
+            agent.permit(start.credentials.as_ref(), joins.len())?;
             let owner = start.credentials.as_ref().map_or(self.own, |user| (user.uid, user.gid));
-            agent.chown_streams(&streams, owner);
-            chown.iter().try_for_each(|file| agent.chown_file(file, owner.0)).map_err(|errno| (Step::Setuid, errno))?;
+            chowns = agent.chowns(&streams, chown.as_ref(), owner).map_err(|errno| (Step::Setuid, errno))?;
         }
+        let joins = joins.into_iter().filter_map(Given::into_inner).collect();
         let mut cgroups = CgroupEntry { birthplace: None, joins };
         match &cgroup {
             Some(_) if can_be_born_in_a_cgroup() => cgroups.birthplace = cgroup.take(),
@@ -77,6 +79,7 @@ impl Keeper {
             streams: self.streams(&streams),
             terminal: start.terminal,
             cgroups: &cgroups,
+            chowns: &chowns,
             rlimits: &self.rlimits,
             credentials: start.credentials.as_ref(),
             fault: None,
@@ -213,13 +216,13 @@ impl Keeper {
         if is_cgroup(&directory) { Ok(Some(directory)) } else { Err(Errno::INVAL) }
     }
 
-    fn streams(&self, given: &[OwnedFd]) -> [RawFd; 3] {
-        let raw = |fd: &OwnedFd| fd.as_raw_fd();
+    fn streams(&self, given: &[Given]) -> [RawFd; 3] {
+        let raw = |fd: &Given| fd.as_raw_fd();
         match given {
             [terminal] => [raw(terminal); 3],
-            [stdout, stderr] => [raw(&self.null), raw(stdout), raw(stderr)],
+            [stdout, stderr] => [self.null.as_raw_fd(), raw(stdout), raw(stderr)],
             [stdin, stdout, stderr, ..] => [raw(stdin), raw(stdout), raw(stderr)],
-            [] => [raw(&self.null); 3],
+            [] => [self.null.as_raw_fd(); 3],
         }
     }
 }

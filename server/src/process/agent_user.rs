@@ -5,7 +5,7 @@ use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RawMode, Stat, Uid, chownat, fchown, fstat, openat};
@@ -20,6 +20,11 @@ use crate::address::ListenAddress;
 
 /// Directories below a state directory: more than there are.
 const MAX_DEPTH: u32 = 4;
+
+/// S_IWGRP and S_IWOTH.
+const OTHERS_WRITE: RawMode = 0o022;
+/// S_ISUID and S_ISGID.
+const SET_ID: RawMode = 0o6000;
 
 /// Why the agent cannot run as its user.
 #[derive(Debug, thiserror::Error)]
@@ -170,13 +175,17 @@ impl<'a> Directories<'a> {
     fn chown(&self, user: &Credentials) -> Result<(), AgentUserError> {
         let owner = Owner { uid: Uid::from_raw(user.uid), gid: Gid::from_raw(user.gid) };
         for (path, content) in &self.0 {
+            if path.metadata().is_ok_and(|found| found.uid() != 0) {
+                // the agent says what it may not do there
+                continue;
+            }
             let made = match content {
                 // an agent does not make it either
                 Content::Sockets if !path.is_dir() => continue,
                 Content::Sockets => Ok(()),
-                Content::State | Content::Any | Content::Log(_) => make(path),
+                Content::State | Content::Any | Content::Log(_) => check_ancestors(path).and_then(|()| make(path)),
             };
-            let changed = made.and_then(|()| owner.chown_directory(path, *content));
+            let changed = check_ancestors(path).and(made).and_then(|()| owner.chown_directory(path, *content));
             changed.map_err(|source| AgentUserError::Chown { path: (*path).to_owned(), source })?;
         }
         Ok(())
@@ -185,6 +194,17 @@ impl<'a> Directories<'a> {
     fn paths(&self) -> Vec<PathBuf> {
         self.0.iter().map(|(path, _)| path.to_path_buf()).filter(|path| path.is_dir()).collect()
     }
+}
+
+/// No other user decides where this path leads.
+fn check_ancestors(path: &Path) -> io::Result<()> {
+    let is_other = |ancestor: &&Path| ancestor.symlink_metadata().is_ok_and(|found| found.uid() != 0);
+    let check = |path: &Path| match path.ancestors().skip(1).find(is_other) {
+        Some(other) => Err(io::Error::other(format!("{} belongs to a user other than root", other.display()))),
+        None => Ok(()),
+    };
+    check(path)?;
+    path.canonicalize().map_or(Ok(()), |path| check(&path))
 }
 
 /// Makes a directory for root alone, below others that everyone may pass, whatever the umask.
@@ -233,18 +253,13 @@ struct Owner {
 }
 
 impl Owner {
-    /// Changes the owner of a directory of root with all in it, of the directory last. Of another user it is left as it is.
+    /// Changes the owner of a directory of root with all in it, of the directory last.
     ///
     /// # Errors
     /// Others can write to it, or there is something else in it.
     fn chown_directory(self, path: &Path, content: Content<'_>) -> io::Result<()> {
-        /// S_IWGRP and S_IWOTH.
-        const OTHERS_WRITE: RawMode = 0o022;
         let directory = open_directory(CWD, path.as_os_str())?;
         let stat = fstat(&directory)?;
-        if stat.st_uid != 0 {
-            return Ok(());
-        }
         if stat.st_mode & OTHERS_WRITE != 0 {
             return Err(io::Error::other("writable by users other than root: use a dedicated directory"));
         }
@@ -252,8 +267,8 @@ impl Owner {
         Ok(fchown(&directory, Some(self.uid), Some(self.gid))?)
     }
 
-    /// What a compromised agent may have left there is not trusted: links are not followed, and a file that has another name
-    /// elsewhere stays as it is.
+    /// What a compromised agent may have left there is not trusted: links are not followed, a file that has another name
+    /// elsewhere stays as it is, and programs that run as their owner are refused.
     fn chown_content(self, directory: &OwnedFd, of: &Stat, content: Content<'_>, depth: u32) -> io::Result<()> {
         for entry in Dir::read_from(directory)? {
             let entry = entry?;
@@ -266,6 +281,12 @@ impl Owner {
             if !content.allows(name, &stat) {
                 let name = name.display();
                 return Err(io::Error::other(format!("it also contains {name}: use a dedicated directory")));
+            }
+            if file_type(&stat) == FileType::RegularFile && stat.st_mode & SET_ID != 0 {
+                let name = name.display();
+                return Err(io::Error::other(format!(
+                    "it contains {name} with set-user-ID or set-group-ID: remove that"
+                )));
             }
             let is_plain = matches!(file_type(&stat), FileType::RegularFile | FileType::Socket) && stat.st_nlink == 1;
             let is_directory = file_type(&stat) == FileType::Directory && stat.st_dev == of.st_dev && depth > 0;

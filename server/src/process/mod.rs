@@ -5,4 +5,5 @@ pub mod agent_user;
 pub mod keeper;
 pub mod machine;
 pub mod orphans;
+pub mod restrictions;
 pub mod upgrade;

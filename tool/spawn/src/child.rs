@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use libc::{c_char, c_int, c_long, c_void};
 
-use crate::{Step, rlimits};
+use crate::{Chown, Step, rlimits};
 
 /// The kernel's signal set.
 const SIGNAL_SET_BYTES: usize = 8;
@@ -23,6 +23,8 @@ pub(super) struct SharedWithChild {
     pub(super) terminal: bool,
     pub(super) joins: *const RawFd,
     pub(super) join_count: usize,
+    pub(super) chowns: *const Chown,
+    pub(super) chown_count: usize,
     pub(super) rlimits: *const libc::rlimit64,
     pub(super) credentials: *const Ids,
     /// Null: it is not noted.
@@ -44,8 +46,10 @@ pub(super) struct Ids {
 }
 
 /// The steps of becoming the program, in their order.
-const STEPS: [(Step, Action); 10] = [
+const STEPS: [(Step, Action); 11] = [
     (Step::Setsid, new_session),
+    // here, since a file may be busy for as long as its owner likes
+    (Step::Setuid, change_owners),
     (Step::Cgroup, enter_cgroups),
     (Step::Dup, connect_streams),
     (Step::CloseRange, close_other_files),
@@ -161,6 +165,16 @@ unsafe fn join_all(joins: *const RawFd, count: usize) -> Result<(), c_int> {
     for n in 0..count {
         // SAFETY: within what the caller guarantees; "0" is the process that writes it, see cgroups(7).
         check(unsafe { libc::write(*joins.add(n), c"0".as_ptr().cast(), 1) } as c_long)?;
+    }
+    Ok(())
+}
+
+unsafe fn change_owners(shared: &mut SharedWithChild) -> Result<(), c_int> {
+    for n in 0..shared.chown_count {
+        // SAFETY: the parent passed so many of them.
+        let Chown { file, uid, gid } = unsafe { *shared.chowns.add(n) };
+        // SAFETY: no pointers are passed; -1 leaves the group as it is, see fchown(2).
+        check(unsafe { libc::fchown(file, uid, gid.unwrap_or(u32::MAX)) }.into())?;
     }
     Ok(())
 }

@@ -71,12 +71,25 @@ pub struct Image<'a> {
     pub terminal: bool,
     /// Where it is kept.
     pub cgroups: &'a CgroupEntry,
+    /// Files whose owners change before anything else.
+    pub chowns: &'a [Chown],
     /// Its limits, as far as this process may raise them.
     pub rlimits: &'a [libc::rlimit64; rlimits::KINDS],
     /// `None`: those of this process.
     pub credentials: Option<&'a Credentials>,
     /// The step that is to fail, for tests of what becomes of it.
     pub fault: Option<Step>,
+}
+
+/// A file that is to be another user's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chown {
+    /// Its descriptor.
+    pub file: RawFd,
+    /// Its owner.
+    pub uid: u32,
+    /// Its group; `None`: as it is.
+    pub gid: Option<u32>,
 }
 
 /// Why no program runs.
@@ -134,6 +147,8 @@ impl<'a> Prepared<'a> {
             terminal: self.image.terminal,
             joins: self.joins.as_ptr(),
             join_count: self.joins.len(),
+            chowns: self.image.chowns.as_ptr(),
+            chown_count: self.image.chowns.len(),
             rlimits: self.image.rlimits.as_ptr(),
             credentials: self.ids.as_ref().map_or(ptr::null(), ptr::from_ref),
             pid,
@@ -192,7 +207,8 @@ impl Forked {
     }
 }
 
-/// Makes the process, which has a copy of this one's memory, and does not wait for it. Only in a process with one thread.
+/// Makes the process, which has a copy of this one's memory, and does not wait for it. Only by the one thread of this process that makes
+/// any, and whose memory the child needs.
 ///
 /// # Errors
 /// There is no process, for want of what this error number says.

@@ -14,6 +14,7 @@ use rustix::net::sockopt::{socket_peercred, socket_type};
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use telexec_executor::Signal;
 use telexec_keeper::channel::{Channel, Received};
+use telexec_keeper::given::Given;
 use telexec_keeper::wire::{Report, Request, Start, VERSION};
 use telexec_spawn::Step;
 use tokio_util::sync::CancellationToken;
@@ -81,8 +82,8 @@ impl Keeper {
         socket_peercred(&*self.channel).map_or_else(|_| geteuid().as_raw(), |peer| peer.uid.as_raw())
     }
 
-    /// It does as root what this process may not.
-    pub(crate) fn is_of_another_user(&self) -> bool {
+    /// It runs as another user, and does as root what this process may not.
+    pub fn is_of_another_user(&self) -> bool {
         self.uid() != geteuid().as_raw()
     }
 
@@ -204,7 +205,7 @@ impl Kept {
                         warn!("what an earlier agent has left running is not continued, for want of descriptors");
                         continue;
                     }
-                    let files = numbers.zip(files).collect();
+                    let files = numbers.zip(files.into_iter().filter_map(Given::into_inner)).collect();
                     let main = Pid::from_raw(pid);
                     let child = self.insert(id, main.map_or(State::Unwanted, State::Running));
                     left.push(Left {

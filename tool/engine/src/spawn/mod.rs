@@ -103,6 +103,7 @@ impl Spawner for DirectSpawner {
             streams: ends.raw(&self.null),
             terminal: matches!(ends, CommandEnds::Terminal(_)),
             cgroups: &spec.cgroups,
+            chowns: &[],
             rlimits: &self.rlimits,
             credentials: spec.credentials.as_ref(),
             fault: spec.fault,
