@@ -271,6 +271,28 @@ impl Subtree {
         self.path.join("agent")
     }
 
+    /// One of an agent that has a user of its own, as `telexecd` makes it for the keeper: `executions` is that user's.
+    ///
+    /// # Panics
+    /// It cannot be made.
+    pub fn of_agent_user(uid: u32) -> Option<Self> {
+        let path = Hierarchy::Unified.usable()?.join(format!("telexec-test-{}", marker()));
+        let this = Self { path };
+        let executions = this.path.join("executions");
+        for cgroup in [&this.path, &this.agents(), &executions] {
+            fs::create_dir(cgroup).unwrap();
+        }
+        for name in ["", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"] {
+            chown(executions.join(name), Some(uid), Some(uid)).unwrap();
+        }
+        Some(this)
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Shell text that moves the shell into the agent's cgroup.
     pub fn enter(&self) -> String {
         format!("echo $$ > {}/cgroup.procs", self.agents().display())

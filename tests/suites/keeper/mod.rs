@@ -1,5 +1,6 @@
 //! `--keeper on`: the process that starts the agent and all commands, and outlives the agent's crashes.
 
+mod agent_user;
 mod agents;
 mod continued;
 mod crashes;

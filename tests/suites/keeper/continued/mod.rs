@@ -12,7 +12,9 @@ use telexec_executor::{
     Attach, Command, CommandBuilder, Event, Execution, ExecutionId, ExecutionState, Executor, ExitCause, Exited,
     OnDisconnect, OutputStream,
 };
-use telexec_tests::{Agent, Holdings, program, rounds, run, settled, until, until_output, within};
+use telexec_tests::{
+    Agent, AgentBuilder, Hierarchy, Holdings, is_root, program, rounds, run, settled, until, until_output, within,
+};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdout};
 use tokio::sync::RwLock;
@@ -236,7 +238,18 @@ impl Killed {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_runs_is_exact_through_agents_that_are_killed_at_any_moment() {
-    let agent = Agent::builder().kept().config("retention_count = 20").start();
+    is_exact_through_kills(Agent::builder().kept(), rounds(12)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_it_is_where_these_have_a_user_of_their_own() {
+    if is_root() && Hierarchy::Unified.usable().is_some() {
+        is_exact_through_kills(Agent::builder().agent_user(), rounds(6)).await;
+    }
+}
+
+async fn is_exact_through_kills(builder: AgentBuilder, kills: u32) {
+    let agent = builder.config("retention_count = 20").start();
     let killed = Killed { agent, kills: AtomicU32::new(0), starts: RwLock::new(()) };
     let look = || {
         let Holdings { descriptors, children, .. } = Holdings::of(killed.agent.pid());
@@ -252,7 +265,7 @@ async fn whatever_runs_is_exact_through_agents_that_are_killed_at_any_moment() {
             killed.detached_ones_are_found_again(),
         );
     };
-    killed.amid(rounds(12), work).await;
+    killed.amid(kills, work).await;
     let executor = killed.agent.executor().await;
     let is_as_before = async || {
         // the others are forgotten for it

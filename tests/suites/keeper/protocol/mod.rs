@@ -1,5 +1,6 @@
 //! A keeper, and an agent that asks for what none would.
 
+mod agent_user;
 mod held;
 
 use std::process::{Command, Output, Stdio};
@@ -23,8 +24,8 @@ def life():
     return os.path.getsize(lives)
 def text(value): return struct.pack("<I", len(value)) + value
 def texts(values): return struct.pack("<I", len(values)) + b"".join(map(text, values))
-def start(id, *argv, flags=0, joins=0, held=0, env=()):
-    return struct.pack("<BQBBB", 3, id, flags, joins, held) + text(b"/") + texts([argv[0]]) + texts(argv) + texts(env)
+def start(id, *argv, flags=0, joins=0, held=0, env=(), cgroup=b"", ids=b""):
+    return struct.pack("<BQBBB", 3, id, flags, joins, held) + ids + text(b"/") + text(cgroup) + texts([argv[0]]) + texts(argv) + texts(env)
 def ask(message, *descriptors): socket.send_fds(keeper, [message], descriptors)
 def ready(): ask(b"\0")
 def stopping(): ask(b"\1")
@@ -65,6 +66,8 @@ async fn keep(agent: &str) -> (Output, u64) {
 /// With these arguments.
 async fn keep_as(arguments: &[&str], agent: &str) -> (Output, u64) {
     let directory = tempfile::tempdir().unwrap();
+    // also for an agent that is not root
+    std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let lives = directory.path().join("lives");
     let mut keeper = Command::new(program("telexec-keeper"));
     keeper.args(arguments).args(["/usr/bin/env", "python3", "-c", &format!("{PRELUDE}{agent}")]).arg(&lives);
@@ -159,8 +162,10 @@ async fn what_cannot_be_started_is_refused() {
     holds(
         r#"
 ready()
-# a birthplace that is no cgroup
-ask(start(1, b"/bin/true", flags=4), into, into, os.open("/tmp", os.O_RDONLY))
+# no cgroup, and none at all
+ask(start(1, b"/bin/true", cgroup=b"/tmp"), into, into)
+assert heard()[:3] == ("not started", 1, 2)
+ask(start(1, b"/bin/true", cgroup=b"/no/such/cgroup"), into, into)
 assert heard()[:3] == ("not started", 1, 2)
 # descriptors that are missing, as where there is no room for them
 ask(start(2, b"/bin/true"), into)
@@ -217,6 +222,7 @@ stopping()
         r#"start(2, b"/bin/true") + b"x", into, into"#,
         // a stream for what has a terminal, and an unknown flag
         r#"start(2, b"/bin/true", flags=1 | 2), into"#,
+        r#"start(2, b"/bin/true", flags=4), into, into"#,
         r#"start(2, b"/bin/true", flags=128), into, into"#,
         // an id that is in use
         r#"start(1, b"/bin/true"), into, into"#,
@@ -262,7 +268,7 @@ async fn nothing_is_started_as_others_than_those_that_it_was_given() {
 ready()
 def as_user(id, uid, gid, *groups):
     ids = struct.pack("<III", uid, gid, len(groups)) + b"".join(struct.pack("<I", group) for group in groups)
-    ask(struct.pack("<BQBBB", 3, id, 8, 0, 0) + ids + text(b"/") + texts([b"/bin/true"]) + texts([b"true"]) + texts([]), into, into)
+    ask(start(id, b"/bin/true", flags=8, ids=ids), into, into)
     return heard()[0]
 allowed = [(65534, 65534), (65534, 65534, 65534), (65534, 65533, 65533, 65534)]
 refused = [(0, 0), (65534, 0), (65534, 65534, 0), (65534, 65534, 65533, 27), (1, 65534), (4294967295, 65534)]
