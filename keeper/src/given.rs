@@ -9,7 +9,7 @@ use std::sync::mpsc::{Sender, channel};
 /// To the thread that closes them, if there is one.
 static CLOSER: OnceLock<Sender<OwnedFd>> = OnceLock::new();
 
-/// A descriptor. Dropping it closes it: by the thread of [`close_by_thread`], if that was called.
+/// A descriptor. Dropping it closes it: by a thread, where the agent is another user.
 #[derive(Debug)]
 pub struct Given(Option<OwnedFd>);
 

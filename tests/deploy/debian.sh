@@ -60,6 +60,30 @@ after=$(in_it 'systemctl show --property=MainPID --value telexecd.service')
 [[ $after != "$before" ]] || die "the upgrade did not restart the agent"
 passed "upgraded: the configuration's edits are kept, and the new agent runs"
 
+there 0 '' 'cp /etc/telexec/telexecd.toml /tmp/before.toml && sed -i "s/^# agent_user = .*/keeper = \"on\"\nagent_user = \"telexec\"\ncommand_users = [\"daemon\", \"root\"]/" /etc/telexec/telexecd.toml'
+there 0 '^agent_user' 'grep agent_user /etc/telexec/telexecd.toml'
+for _ in 1 2; do
+  there 0 '' 'systemctl restart telexecd.service'
+  there 0 '^telexec$' "ps -o user= -p \$(cat $unit/telexec-agent.*/agent/cgroup.procs)"
+  there 0 '^root$' 'ps -o user= -p $(systemctl show --property=MainPID --value telexecd.service)'
+  there 0 '^daemon$' "telexec exec $agent -- id -un"
+  there 0 '^67108864$' "telexec exec --memory 64M $agent -c 'cat /sys/fs/cgroup\$(cut -d: -f3 /proc/self/cgroup)/memory.max'"
+  there 137 'out_of_memory' "telexec exec --json --memory 32M $agent -c 'head -c 100M /dev/zero | tail'"
+  there 124 '' "telexec exec --timeout 1s $agent -c 'trap \"\" TERM; setsid sleep 1008 & sleep 1008'"
+  there 1 '^$' 'ps -eo args | grep "^sleep 100"'
+done
+there 0 '^[1-9]' "telexec exec $agent -c 'setsid sleep 1009 >/dev/null 2>&1 & echo \$!'"
+there 0 '' "telexec exec -d --id across $agent -c 'echo before; sleep 1010; echo after'"
+there 0 '' 'telexecd upgrade --config /etc/telexec/telexecd.toml'
+there 0 '' 'pkill -f "^sleep 1010"'
+there 0 '^after$' "telexec attach $agent across"
+there 0 '' 'systemctl restart telexecd.service'
+there 0 '^sleep 1009$' 'ps -eo args | grep "^sleep 100"'
+there 0 '' 'pkill -f "^sleep 1009" && systemctl stop telexecd.service'
+there 0 '' "mv /tmp/before.toml /etc/telexec/telexecd.toml && chown -R root: /var/lib/telexec && systemctl start telexecd.service"
+there 0 '^root$' "telexec exec $agent -- id -un"
+passed "with agent_user the agent is not root, commands run as others, limits and restarts are as before"
+
 there 0 '' 'install -D -m 644 /usr/share/telexec/sandbox.conf /etc/systemd/system/telexecd.service.d/sandbox.conf'
 there 0 '' 'systemctl daemon-reload && systemctl restart telexecd.service'
 there 0 'uid=[0-9]+\(telexec\)' "telexec exec $agent -- id"

@@ -137,7 +137,8 @@ mod tests {
         mode(0o755).unwrap();
         let refused = |done: std::io::Result<()>| done.unwrap_err().raw_os_error() == Some(libc::EPERM);
         assert!([0o4755, 0o2755, 0o6000].into_iter().all(|set_id| refused(mode(set_id))));
-        let made = std::fs::File::options().write(true).create(true).mode(0o4755).open(directory.path().join("other"));
+        let made =
+            std::fs::File::options().write(true).create_new(true).mode(0o4755).open(directory.path().join("other"));
         assert!(refused(made.map(drop)));
         let unshare = std::process::Command::new("unshare").args(["--user", "true"]).output();
         assert!(!unshare.unwrap().status.success());

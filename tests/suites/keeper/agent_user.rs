@@ -121,7 +121,7 @@ async fn commands_of_others_are_signalled_and_ended_and_have_what_is_theirs() {
 async fn commands_never_run_as_it_and_without_a_name_as_the_first_that_is_allowed() {
     let Some(agent) = agent("") else { return };
     assert!(agent.log().contains("set command_users"), "{}", agent.log());
-    for name in [AGENT_USER, &said(&agent, "root", &format!("id -u {AGENT_USER}")).await.trim()] {
+    for name in [AGENT_USER, said(&agent, "root", &format!("id -u {AGENT_USER}")).await.trim()] {
         let refused = run(&agent.executor().await, Command::argv(["true"]).user(name)).await.unwrap_err();
         assert!(
             matches!(&refused, ExecutorError::Denied { reason, .. } if reason.contains("agent's user")),
