@@ -60,8 +60,12 @@ pub(crate) struct Running {
 /// An agent that has ended.
 pub(crate) struct Past {
     pub(crate) next: Next,
+    /// It was asked to end, or ends since that is what it was started for.
+    pub(crate) was_asked: bool,
     /// It has ended for another one to take its place.
     pub(crate) was_handed_over: bool,
+    /// Its process, which is no more.
+    pub(crate) pid: u32,
     pub(crate) status: ExitStatus,
     pub(crate) pidfd: OwnedFd,
     pub(crate) channel: Channel,
@@ -170,7 +174,7 @@ impl Agent {
     /// Takes it from the process table, if it has ended.
     pub(crate) fn ended(&mut self) -> Option<Past> {
         let status = self.running.as_mut()?.child.try_wait().ok()??;
-        let Running { pidfd, channel, since, is_ready, .. } = self.running.take()?;
+        let Running { child, pidfd, channel, since, is_ready } = self.running.take()?;
         self.failures += u32::from(!is_ready);
         let is_hopeless = !is_ready && (status.code() == Some(BAD_CONFIG) || self.failures >= MAX_FAILURES);
         let was_handed_over = std::mem::take(&mut self.hands_over);
@@ -181,7 +185,8 @@ impl Agent {
             }
             false => self.next(status, since.elapsed(), is_hopeless),
         };
-        Some(Past { next, was_handed_over, status, pidfd, channel })
+        let was_asked = self.is_stopping || status.success();
+        Some(Past { next, was_asked, was_handed_over, pid: child.id(), status, pidfd, channel })
     }
 
     fn next(&mut self, status: ExitStatus, life: Duration, is_hopeless: bool) -> Next {

@@ -93,6 +93,13 @@ pub(crate) struct Children {
     next: u64,
 }
 
+/// What becomes of the children of an agent that is gone.
+pub(crate) struct Lost {
+    pub(crate) killed: usize,
+    /// The numbers of those that have ended.
+    pub(crate) ended: Vec<u64>,
+}
+
 /// What is held for one.
 pub(crate) struct Held<'a> {
     pub(crate) id: u64,
@@ -183,9 +190,9 @@ impl Children {
         Some(Held { id, pid: (!child.is_released).then_some(child.pid), exit: child.exit, descriptors })
     }
 
-    /// The agent is gone: what is bound to it is killed. Returns the numbers of those that have ended.
-    pub(crate) fn lose_agent(&mut self) -> Vec<u64> {
-        let mut ended = Vec::new();
+    /// The agent is gone: what is bound to it is killed.
+    pub(crate) fn lose_agent(&mut self) -> Lost {
+        let mut lost = Lost { killed: 0, ended: Vec::new() };
         for (number, child) in &mut self.all {
             if child.is_to_stay() {
                 continue;
@@ -195,12 +202,13 @@ impl Children {
             }
             child.held.clear();
             if child.exit.is_some() {
-                ended.push(*number);
+                lost.ended.push(*number);
             } else if !child.outlives || child.starting.is_some() {
                 child.kill();
+                lost.killed += 1;
             }
         }
-        ended
+        lost
     }
 
     /// Kills what does not outlive the agent.

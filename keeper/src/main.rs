@@ -7,11 +7,27 @@ use telexec_keeper::agent_user::AgentUser;
 use telexec_keeper::users::{self, Users};
 use telexec_keeper::{AGENT_USER, USERS, log};
 
+const HELP: &str =
+    "The keeper of a telexec agent: starts it, restarts it if it crashes, and is the parent of its commands
+
+It is started by telexecd --keeper on; see telexecd --help, and docs/OPERATING.md.";
+
 /// EX_USAGE of sysexits.h.
 const USAGE: u8 = 64;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    match arguments.first().and_then(|first| first.to_str()) {
+        Some("-V" | "--version") => {
+            println!("telexec-keeper {}", env!("CARGO_PKG_VERSION"));
+            return ExitCode::SUCCESS;
+        }
+        Some("-h" | "--help") => {
+            println!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {}
+    }
     let Some((command, users, agent_user)) = read(&arguments) else { return usage() };
     match telexec_keeper::keep(command, users, agent_user) {
         Ok(code) => ExitCode::from(code),

@@ -12,7 +12,7 @@ use telexec_engine::{Keeper, look_up_users};
 use telexec_executor::text::error_chain;
 use telexec_server::args::Args;
 use telexec_server::process::agent_user::{self, AgentUserError, Prepared, prepare};
-use telexec_server::process::keeper::become_keeper;
+use telexec_server::process::keeper::{self, become_keeper};
 use telexec_server::process::machine;
 use telexec_server::process::orphans::Orphans;
 use telexec_server::process::restrictions::restrict;
@@ -54,6 +54,11 @@ fn act(args: &Args) -> ExitCode {
         return fail(&error, BAD_CONFIG);
     }
     if args.check_config {
+        if config.keeper == Switch::On
+            && let Err(error) = keeper::check()
+        {
+            return fail(&error, BAD_CONFIG);
+        }
         if let Err(error) = config.agent_user.as_deref().map_or(Ok(()), |name| agent_user::check(&config, name)) {
             return fail(&error, BAD_CONFIG);
         }

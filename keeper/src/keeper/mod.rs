@@ -20,7 +20,7 @@ use self::reports::MAX_BACKLOG;
 use crate::agent::{Agent, Next, Past};
 use crate::agent_user::{AgentUser, leaders, pid_of};
 use crate::channel::{ReceiveError, Received};
-use crate::children::{Child, Children};
+use crate::children::{Child, Children, Lost};
 use crate::given::{Given, close_by_thread};
 use crate::signals::Signals;
 use crate::users::Users;
@@ -227,7 +227,7 @@ impl Keeper {
         if is_due(&mut self.agent.again_at)
             && let Err(error) = self.start_agent()
         {
-            log::line(&format!("the agent cannot be started again: {error}"));
+            log::line(&format!("cannot start another agent: {error}"));
             self.agent.failed();
         }
     }
@@ -261,10 +261,13 @@ impl Keeper {
         }
     }
 
-    fn lose_agent(&mut self) {
-        for number in self.children.lose_agent() {
+    /// Returns how many of its commands were killed.
+    fn lose_agent(&mut self) -> usize {
+        let Lost { killed, ended } = self.children.lose_agent();
+        for number in ended {
             self.reap(number);
         }
+        killed
     }
 
     /// No agent runs: another one ends what the last one has left, and leaves what it remembers.
@@ -279,7 +282,9 @@ impl Keeper {
 
     fn look_at_agent(&mut self) {
         self.answer_last();
-        let Some(Past { next, was_handed_over, status, pidfd, channel }) = self.agent.ended() else { return };
+        let Some(Past { next, was_asked, was_handed_over, pid, status, pidfd, channel }) = self.agent.ended() else {
+            return;
+        };
         self.unwatch(&pidfd);
         self.unwatch(&channel);
         self.backlog.clear();
@@ -290,15 +295,23 @@ impl Keeper {
                 self.lose_agent();
                 self.start_to_stop(Signal::TERM);
             }
-            Next::End(code) => self.code = Some(code),
-            Next::Again => {
-                log::line(&match was_handed_over {
-                    true => "the agent has handed over: the program that is on disk now is started".to_owned(),
-                    false => format!(
-                        "the agent has ended ({status}): what was bound to it is ended, and it is started again"
-                    ),
-                });
+            Next::End(code) => {
+                if !was_asked {
+                    log::line(&format!("the agent, process {pid}, ended ({status}): it is not started again"));
+                }
+                self.code = Some(code);
+            }
+            Next::Again if was_handed_over => {
                 self.lose_agent();
+                log::line(&format!("the agent, process {pid}, has handed over: starting the program on disk"));
+            }
+            Next::Again => {
+                let killed = self.lose_agent();
+                let continued = self.children.to_hand_over().len();
+                log::line(&format!(
+                    "the agent, process {pid}, ended unexpectedly ({status}): killed {killed} commands that were bound to it, \
+                     starting another agent, which gets {continued} executions"
+                ));
             }
         }
     }
@@ -339,7 +352,7 @@ impl Keeper {
 
     /// The agent does not hold to the protocol: it has a fault, or another one speaks for it.
     fn reject(&mut self) {
-        log::line("the agent has asked for what cannot be asked for: it is ended");
+        log::line("the agent violated the protocol: killing it");
         self.agent.signal(Signal::KILL);
     }
 

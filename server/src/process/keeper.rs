@@ -29,6 +29,27 @@ pub enum KeeperError {
     },
 }
 
+/// This program, and the keeper's.
+fn programs() -> Result<(PathBuf, PathBuf), KeeperError> {
+    let this = std::env::current_exe().map_err(KeeperError::Place)?;
+    let beside = this.with_file_name(PROGRAM);
+    let packaged = this.with_file_name(PACKAGED).join(PROGRAM);
+    let path = if packaged.is_file() && !beside.is_file() { packaged } else { beside };
+    Ok((this, path))
+}
+
+/// Checks that the keeper's program is there.
+///
+/// # Errors
+/// It is not.
+pub fn check() -> Result<(), KeeperError> {
+    let (_, path) = programs()?;
+    match path.metadata() {
+        Ok(_) => Ok(()),
+        Err(source) => Err(KeeperError::Run { path, source }),
+    }
+}
+
 /// Becomes the keeper, which starts this program again with the same command line, as this user (`None`: as that of this
 /// process), and holds it to these users (`None`: anyone).
 ///
@@ -38,10 +59,7 @@ pub fn become_keeper(
     command_users: Option<&[Credentials]>,
     agent_user: Option<&AgentUser>,
 ) -> Result<Infallible, KeeperError> {
-    let this = std::env::current_exe().map_err(KeeperError::Place)?;
-    let beside = this.with_file_name(PROGRAM);
-    let packaged = this.with_file_name(PACKAGED).join(PROGRAM);
-    let path = if packaged.is_file() && !beside.is_file() { packaged } else { beside };
+    let (this, path) = programs()?;
     let mut keeper = Command::new(&path);
     if let Some(users) = command_users {
         keeper.arg(telexec_keeper::USERS).arg(write(users));

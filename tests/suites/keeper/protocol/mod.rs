@@ -235,7 +235,7 @@ stopping()
     for (message, (output, lives)) in wrong.iter().zip(join_all(wrong.map(kept)).await) {
         assert!(output.status.success() && lives == 2, "{message}: {lives} lives, {output:?}");
         let log = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(log.matches("what cannot be asked for").count(), 1, "{message}: {log}");
+        assert_eq!(log.matches("violated the protocol").count(), 1, "{message}: {log}");
     }
 }
 
@@ -302,4 +302,8 @@ fn it_says_how_it_is_started() {
     let output = Command::new(program("telexec-keeper")).output().unwrap();
     assert_eq!(output.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&output.stderr).contains("telexecd --keeper on"));
+    for (flag, said) in [("--help", "telexecd --keeper on"), ("-V", env!("CARGO_PKG_VERSION"))] {
+        let output = Command::new(program("telexec-keeper")).arg(flag).output().unwrap();
+        assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains(said), "{output:?}");
+    }
 }
