@@ -67,7 +67,7 @@ for _ in 1 2; do
   there 0 '^telexec$' "ps -o user= -p \$(cat $unit/telexec-agent.*/agent/cgroup.procs)"
   there 0 '^root$' 'ps -o user= -p $(systemctl show --property=MainPID --value telexecd.service)'
   there 0 '^daemon$' "telexec exec $agent -- id -un"
-  there 0 '^67108864$' "telexec exec --memory 64M $agent -c 'cat /sys/fs/cgroup\$(cut -d: -f3 /proc/self/cgroup)/memory.max'"
+  there 0 '^67108864$' "telexec exec -u root --memory 64M $agent -c 'cat /sys/fs/cgroup\$(cut -d: -f3 /proc/self/cgroup)/memory.max'"
   there 137 'out_of_memory' "telexec exec --json --memory 32M $agent -c 'head -c 100M /dev/zero | tail'"
   there 124 '' "telexec exec --timeout 1s $agent -c 'trap \"\" TERM; setsid sleep 1008 & sleep 1008'"
   there 1 '^$' 'ps -eo args | grep "^sleep 100"'

@@ -10,9 +10,9 @@ use rustix::process::getpid;
 use telexec_keeper::agent_user::{AGENT, EXECUTIONS, make_agent_cgroup};
 
 use super::hierarchy::{self, Hierarchy};
-use super::leaf::{EVENTS, is_populated};
+use super::leaf::{EVENTS, Keeper, Leaf, is_populated};
 use super::tree::{self, Tree};
-use super::{SUBTREE, Unified, bases, enable_controllers, is_delegated, share_out, unified_in};
+use super::{SUBTREE, Unified, bases, enable_controllers, is_delegated, share_out, try_out};
 
 /// What the names of these directories begin with; after a dot comes the keeper's process.
 const PREFIX: &str = "telexec-agent";
@@ -42,8 +42,6 @@ pub fn delegate_cgroup(uid: u32, gid: u32) -> io::Result<PathBuf> {
 
 fn delegate_in(base: &Path, may_move: bool, uid: u32, gid: u32) -> io::Result<PathBuf> {
     remove_unused(base)?;
-    // the controllers of this one go with it
-    drop(unified_in(base, &[], &[]).map_err(io::Error::other)?);
     let made = base.join(format!("{PREFIX}.{}", std::process::id()));
     // not one that somebody else has made
     fs::create_dir(&made)?;
@@ -57,11 +55,20 @@ fn delegate_in(base: &Path, may_move: bool, uid: u32, gid: u32) -> io::Result<Pa
     for directory in [&made, &executions] {
         fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
     }
+    try_out_in(&executions).map_err(io::Error::other)?;
     for file in GIVEN {
         chown(executions.join(file), Some(uid), Some(gid))?;
     }
     chown(&executions, Some(uid), Some(gid))?;
     Ok(made)
+}
+
+/// The agent cannot do that: it may not move anything there from its own cgroup.
+fn try_out_in(executions: &Path) -> Result<(), String> {
+    let text = |error: io::Error| error.to_string();
+    let tree = Tree::new(executions, &[]).map_err(text)?;
+    let keeper = Keeper::Unified(tree.add_leaf().map_err(text)?);
+    try_out(Leaf { keeper, controllers: Vec::new(), oom: None })
 }
 
 fn remove_unused(base: &Path) -> io::Result<()> {
@@ -85,7 +92,7 @@ fn remove_unused(base: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What was delegated to this process, in whose cgroup nothing can be tried out: it may not move anything from there.
+/// What was delegated to this process, and tried out before.
 ///
 /// # Errors
 /// It is not there.
