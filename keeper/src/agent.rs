@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -115,11 +115,16 @@ impl Agent {
             let procs = user.entry().map_err(|error| {
                 io::Error::new(error.kind(), format!("the agent's cgroup in {}: {error}", user.cgroups.display()))
             })?;
+            // not a terminal that others type at
+            command.stdin(Stdio::null());
             signals::become_user_in(&mut command, &user.credentials, procs);
         }
         // nothing else is started meanwhile
         fcntl_setfd(its, FdFlags::empty())?;
-        let mut child = command.spawn()?;
+        let mut child = command.spawn().map_err(|error| {
+            let user = self.user.as_ref().map_or_else(String::new, |user| format!(" as uid {}", user.credentials.uid));
+            io::Error::new(error.kind(), format!("cannot start {}{user}: {error}", program.display()))
+        })?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
         if let Some(score) = &self.oom_score {
             let _ = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), score);
@@ -176,7 +181,9 @@ impl Agent {
         let status = self.running.as_mut()?.child.try_wait().ok()??;
         let Running { child, pidfd, channel, since, is_ready } = self.running.take()?;
         self.failures += u32::from(!is_ready);
-        let is_hopeless = !is_ready && (status.code() == Some(BAD_CONFIG) || self.failures >= MAX_FAILURES);
+        // one that is not root may have seen to it that the next ones fail: it does not end its keeper
+        let may_end = self.user.is_none() || !self.was_ready;
+        let is_hopeless = may_end && !is_ready && (status.code() == Some(BAD_CONFIG) || self.failures >= MAX_FAILURES);
         let was_handed_over = std::mem::take(&mut self.hands_over);
         let next = match was_handed_over && !self.is_stopping {
             true => {
@@ -199,6 +206,11 @@ impl Agent {
         self.delay = if life > LONG_LIFE { MIN_DELAY } else { (2 * self.delay).min(MAX_DELAY) };
         self.again_at = Some(Instant::now() + if life > LONG_LIFE { Duration::ZERO } else { self.delay });
         Next::Again
+    }
+
+    /// So many have not served, that what earlier ones have left may be why.
+    pub(crate) fn keeps_failing(&self) -> bool {
+        self.user.is_some() && self.was_ready && self.failures >= MAX_FAILURES
     }
 
     /// It could not be started again.

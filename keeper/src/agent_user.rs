@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, openat, openat2, statx};
 use rustix::io::Errno;
@@ -101,20 +101,24 @@ impl AgentUser {
     pub(crate) fn execution_cgroup(&self, path: &CStr) -> Result<OwnedFd, Errno> {
         let executions = self.cgroups.join(EXECUTIONS);
         let below = Path::new(OsStr::from_bytes(path.to_bytes())).strip_prefix(&executions).map_err(|_| Errno::PERM)?;
+        if below.as_os_str().is_empty() || !below.components().all(|part| matches!(part, Component::Normal(_))) {
+            return Err(Errno::PERM);
+        }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let executions = openat(CWD, &executions, flags, Mode::empty())?;
         let below_alone = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
         openat2(&executions, below, flags, Mode::empty(), below_alone)
     }
 
-    /// Which of these files are to be another user's: the ends of pipes and pseudo-terminals, if they are the agent's user's,
-    /// and an empty file that nobody but that and its group may use. The groups of the latter two stay.
+    /// Which of these files are to be another user's: the ends of pipes and pseudo-terminals, if they are the agent's user's
+    /// (as a controlling terminal has to be), and an empty file that nobody but that and its group may use. The groups of the latter two stay.
     ///
     /// # Errors
     /// The file is anything else.
     pub(crate) fn chowns(
         &self,
         streams: &[Given],
+        controls_terminal: bool,
         file: Option<&Given>,
         (uid, gid): (u32, u32),
     ) -> Result<Vec<Chown>, Errno> {
@@ -125,6 +129,9 @@ impl AgentUser {
             if self.owns(&stat) && (is_terminal || file_type(&stat) == FileType::Fifo) {
                 let gid = if is_terminal { None } else { Some(gid) };
                 chowns.push(Chown { file: stream.as_raw_fd(), uid, gid });
+            } else if controls_terminal {
+                // root may take any for its own
+                return Err(Errno::PERM);
             }
         }
         if let Some(file) = file {
@@ -140,6 +147,11 @@ impl AgentUser {
 
     fn owns(&self, stat: &Statx) -> bool {
         stat.stx_uid == self.credentials.uid
+    }
+
+    /// Ends all that was started for it, wherever it went below its directory.
+    pub(crate) fn kill_all(&self) {
+        let _ = fs::write(self.cgroups.join(EXECUTIONS).join("cgroup.kill"), "1");
     }
 
     /// Removes its cgroups, if nothing is in them.
@@ -260,9 +272,10 @@ mod tests {
         };
         let (read, _write) = rustix::pipe::pipe().unwrap();
         let streams = [given(read), given(fs::File::open("/dev/null").unwrap()), given(fs::File::open("/").unwrap())];
-        let chowns = |uid, file| user(uid).chowns(&streams, file, (1, 2));
+        let chowns = |uid, file| user(uid).chowns(&streams, false, file, (1, 2));
         assert_eq!(chowns(4711, None).unwrap().len(), 0);
         let [Chown { uid: 1, gid: Some(2), .. }] = chowns(own, None).unwrap()[..] else { panic!("the pipe alone") };
+        assert!(user(own).chowns(&streams[1..2], true, None, (1, 2)).is_err(), "it is no pseudo-terminal");
         let file = given(fs::File::open("/proc/self/status").unwrap());
         assert!(chowns(own, Some(&file)).is_err());
         let agent = user(4711);

@@ -15,6 +15,9 @@ use rustix::net::{
 use crate::given::Given;
 use crate::wire::{MAX_BYTES, MAX_DESCRIPTORS, MAX_INLINE_BYTES, Malformed, REPORT_BYTES, Report, Request, Start};
 
+/// As many as one message takes: SCM_MAX_FD, see unix(7).
+const MAX_PASSED: usize = 253;
+
 /// One end of it.
 #[derive(Debug)]
 pub struct Channel {
@@ -150,7 +153,8 @@ impl Channel {
     }
 
     fn receive(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<Received<usize>, ReceiveError> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        // for all that can come: what has no room the kernel closes, and that may take as long as the other side likes
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PASSED))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = flags | RecvFlags::CMSG_CLOEXEC;
         let received = rustix::io::retry_on_intr(|| {
@@ -162,7 +166,7 @@ impl Channel {
                 descriptors.extend(rights.map(Given::from));
             }
         }
-        if received.flags.contains(ReturnFlags::TRUNC) {
+        if received.flags.contains(ReturnFlags::TRUNC) || descriptors.len() > MAX_DESCRIPTORS {
             return Err(ReceiveError::Malformed);
         }
         if received.flags.contains(ReturnFlags::CTRUNC) {

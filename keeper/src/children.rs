@@ -211,6 +211,17 @@ impl Children {
         lost
     }
 
+    /// Holds nothing any more, and kills all.
+    pub(crate) fn abandon_all(&mut self) {
+        self.remembered.clear();
+        for child in self.all.values_mut() {
+            child.held.clear();
+            if child.exit.is_none() {
+                child.kill();
+            }
+        }
+    }
+
     /// Kills what does not outlive the agent.
     pub(crate) fn kill_bound(&self) {
         self.all.values().filter(|child| child.exit.is_none() && !child.outlives).for_each(Child::kill);

@@ -21,7 +21,7 @@ use crate::agent::{Agent, Next, Past};
 use crate::agent_user::{AgentUser, leaders, pid_of};
 use crate::channel::{ReceiveError, Received};
 use crate::children::{Child, Children, Lost};
-use crate::given::{Given, close_by_thread};
+use crate::given::{self, Given, close_by_thread};
 use crate::signals::Signals;
 use crate::users::Users;
 use crate::wire::{Report, Request};
@@ -32,6 +32,8 @@ const REQUESTS_AT_ONCE: usize = 32;
 const EVENTS_AT_ONCE: usize = 64;
 /// Until the service manager is told again.
 const SAY_DELAY: Duration = Duration::from_millis(100);
+/// Descriptors that are left for an agent to be started, and for one message.
+const SPARE_FILES: usize = 320;
 /// For an agent to end that has closed the channel.
 const DEAF_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -159,6 +161,13 @@ impl Keeper {
     }
 
     fn start_agent(&mut self) -> io::Result<()> {
+        if self.agent.keeps_failing() || self.holds_too_much() {
+            log::line(
+                "killing all commands, and forgetting the executions of earlier agents: no agent serves with these",
+            );
+            self.children.abandon_all();
+            self.agent.user.iter().for_each(AgentUser::kill_all);
+        }
         self.agent.start()?;
         self.deaf_until = None;
         let Some(running) = &self.agent.running else { return Ok(()) };
@@ -261,6 +270,15 @@ impl Keeper {
         }
     }
 
+    /// An agent that is not root has passed more than leaves room for the next one.
+    fn holds_too_much(&self) -> bool {
+        if self.agent.user.is_none() {
+            return false;
+        }
+        let limit = getrlimit(Resource::Nofile).current.and_then(|limit| usize::try_from(limit).ok());
+        limit.is_some_and(|limit| given::count() > limit - SPARE_FILES.min(limit / 2))
+    }
+
     /// Returns how many of its commands were killed.
     fn lose_agent(&mut self) -> usize {
         let Lost { killed, ended } = self.children.lose_agent();
@@ -322,6 +340,9 @@ impl Keeper {
         for _ in 0..REQUESTS_AT_ONCE {
             if self.backlog.len() > MAX_BACKLOG {
                 return self.await_room();
+            }
+            if self.holds_too_much() {
+                return self.reject();
             }
             let Some(running) = &self.agent.running else { return };
             match running.channel.next_request() {

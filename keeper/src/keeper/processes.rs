@@ -58,7 +58,8 @@ impl Keeper {
         if let Some(agent) = &self.agent.user {
             agent.permit(start.credentials.as_ref(), joins.len())?;
             let owner = start.credentials.as_ref().map_or(self.own, |user| (user.uid, user.gid));
-            chowns = agent.chowns(&streams, chown.as_ref(), owner).map_err(|errno| (Step::Setuid, errno))?;
+            chowns =
+                agent.chowns(&streams, start.terminal, chown.as_ref(), owner).map_err(|errno| (Step::Setuid, errno))?;
         }
         let joins = joins.into_iter().filter_map(Given::into_inner).collect();
         let mut cgroups = CgroupEntry { birthplace: None, joins };

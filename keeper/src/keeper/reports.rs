@@ -11,9 +11,9 @@ use crate::wire::Report;
 /// Reports that an agent does not take.
 pub(super) const MAX_BACKLOG: usize = 8192;
 
-/// If the agent is gone, nobody wants to know.
+/// Otherwise the agent is gone, or what goes with the report cannot be sent at all.
 fn may_work_later(errno: Errno) -> bool {
-    !matches!(errno, Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN)
+    matches!(errno, Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM)
 }
 
 fn send(running: &Running, children: &Children, report: &Report) -> Result<(), Errno> {

@@ -134,7 +134,7 @@ pub(super) fn lock(path: &Path) -> io::Result<File> {
     let lock = open(&with_suffix(path, "lock"))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
         rustix::io::Errno::WOULDBLOCK => {
-            io::Error::other("another agent writes to it: use a separate file for each agent")
+            io::Error::other("another agent writes to it, perhaps one that is shutting down: wait for its end, or use a separate file for each agent")
         }
         error => error.into(),
     })?;

@@ -394,6 +394,9 @@ impl Config {
         if let Some(endpoint) = &self.otlp_endpoint {
             trace::check(endpoint).map_err(InvalidSetting)?;
         }
+        if self.command_users.as_ref().is_some_and(Vec::is_empty) {
+            return invalid("command_users is empty: no command could run");
+        }
         if self.agent_user.is_some() && self.keeper == Switch::Off {
             return invalid("agent_user requires keeper = \"on\"");
         }

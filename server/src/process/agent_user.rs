@@ -8,7 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RawMode, Stat, Uid, chownat, fchown, fstat, openat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RawMode, Stat, Uid, chownat, fchmod, fchown, fstat, openat,
+};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use telexec_engine::{delegate_cgroup, is_state_file, look_up_users};
 use telexec_keeper::agent_user::AgentUser;
@@ -23,6 +25,8 @@ const MAX_DEPTH: u32 = 4;
 
 /// S_IWGRP and S_IWOTH.
 const OTHERS_WRITE: RawMode = 0o022;
+/// S_IRWXU.
+const OWNER_USES: u32 = 0o700;
 /// S_ISUID and S_ISGID.
 const SET_ID: RawMode = 0o6000;
 
@@ -34,19 +38,26 @@ pub enum AgentUserError {
     #[error("agent_user: only root can run the agent as another user: start telexecd as root, or leave it out")]
     NotRoot,
     /// It cannot be looked up.
-    #[error("agent_user: cannot look up {name}")]
-    LookUp {
-        /// Its name.
-        name: String,
-        /// The cause.
-        source: io::Error,
-    },
+    #[error("agent_user")]
+    LookUp(#[source] io::Error),
     /// A user that commands may run as cannot be looked up.
-    #[error("command_users: cannot look up a user")]
+    #[error("command_users")]
     CommandUsers(#[source] io::Error),
     /// It is root.
-    #[error("agent_user: {0} is root: use a dedicated unprivileged user")]
-    Root(String),
+    #[error("agent_user must not be root: use a dedicated unprivileged user")]
+    Root,
+    /// Only root, or a process with a capability, may listen there.
+    #[error(
+        "agent_user: {user} may not listen on {listen}: ports below {first} need root; use a higher one, or listen = [\"systemd:\"]"
+    )]
+    Port {
+        /// Its user.
+        user: String,
+        /// The address.
+        listen: ListenAddress,
+        /// The first port that is not root's.
+        first: u16,
+    },
     /// Commands may run as it.
     #[error("agent_user: {0} is in command_users too: commands never run as the agent's user")]
     RunsCommands(String),
@@ -62,7 +73,9 @@ pub enum AgentUserError {
         source: io::Error,
     },
     /// Its user has no access to a file or directory.
-    #[error("agent_user: {user} has no access to {path}")]
+    #[error(
+        "agent_user: {user} has no access to {path} (a private key may be root's, with the user's group and mode 640)"
+    )]
     Access {
         /// Its user.
         user: String,
@@ -88,9 +101,13 @@ pub struct Prepared {
 /// See [`AgentUserError`]. Nothing was started.
 pub fn prepare(config: &Config, name: &str) -> Result<Prepared, AgentUserError> {
     let (user, command_users) = look_up(config, name)?;
+    check_ports(&user, config)?;
     let directories = Directories::of(config);
-    directories.chown(&user)?;
-    check_access(&user, [files(config), directories.paths()].concat())?;
+    // nothing changes if it fails
+    directories.chown(&user, true)?;
+    check_access(&user, files(config))?;
+    directories.chown(&user, false)?;
+    check_access(&user, directories.paths())?;
     let cgroups = delegate_cgroup(user.uid, user.gid).map_err(AgentUserError::Cgroup)?;
     Ok(Prepared { agent_user: AgentUser::new(user, cgroups), command_users })
 }
@@ -101,7 +118,11 @@ pub fn prepare(config: &Config, name: &str) -> Result<Prepared, AgentUserError> 
 /// See [`AgentUserError`].
 pub fn check(config: &Config, name: &str) -> Result<(), AgentUserError> {
     match look_up(config, name) {
-        Ok((user, _)) => check_access(&user, files(config)),
+        Ok((user, _)) => {
+            check_ports(&user, config)?;
+            Directories::of(config).chown(&user, true)?;
+            check_access(&user, files(config))
+        }
         // as the agent itself, before an upgrade
         Err(AgentUserError::NotRoot) => Ok(()),
         Err(error) => Err(error),
@@ -118,21 +139,41 @@ fn look_up(config: &Config, name: &str) -> Result<(Credentials, Option<Vec<Crede
     if !rustix::process::geteuid().is_root() {
         return Err(AgentUserError::NotRoot);
     }
-    let failed = |source| AgentUserError::LookUp { name: name.to_owned(), source };
-    let found = look_up_users(&[name.to_owned()]).map_err(failed)?;
-    let user = found.into_iter().next().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+    let found = look_up_users(&[name.to_owned()]).map_err(AgentUserError::LookUp)?;
+    let user = found.into_iter().next().ok_or_else(|| AgentUserError::LookUp(io::ErrorKind::NotFound.into()))?;
     if user.uid == 0 {
-        return Err(AgentUserError::Root(name.to_owned()));
+        return Err(AgentUserError::Root);
     }
     let command_users = config.command_users.as_deref().map(look_up_users).transpose();
     let command_users = command_users.map_err(AgentUserError::CommandUsers)?;
     if command_users.iter().flatten().any(|other| other.uid == user.uid) {
         return Err(AgentUserError::RunsCommands(name.to_owned()));
     }
-    if command_users.as_ref().is_none_or(|users| users.iter().any(|user| user.uid == 0)) {
-        warn!("agent_user: commands may run as root, so a compromised agent may too: set command_users");
+    let remedy = match &command_users {
+        None => "set command_users",
+        Some(users) if users.iter().any(|user| user.uid == 0) => "remove root from command_users",
+        Some(_) => "",
+    };
+    if !remedy.is_empty() {
+        warn!("agent_user: a compromised agent could run anything as root: {remedy}");
     }
     Ok((user, command_users))
+}
+
+fn check_ports(user: &Credentials, config: &Config) -> Result<(), AgentUserError> {
+    const FIRST: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
+    let first = std::fs::read_to_string(FIRST).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(1024);
+    let is_roots = |listen: &&ListenAddress| match listen {
+        ListenAddress::Tcp(address) => {
+            let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+            port.is_some_and(|port: u16| port != 0 && port < first)
+        }
+        ListenAddress::Unix(_) | ListenAddress::Vsock { .. } | ListenAddress::Systemd => false,
+    };
+    match config.listen.iter().chain(&config.metrics_listen).find(is_roots) {
+        Some(listen) => Err(AgentUserError::Port { user: user.name.clone(), listen: listen.clone(), first }),
+        None => Ok(()),
+    }
 }
 
 /// What an agent writes to.
@@ -172,10 +213,20 @@ impl<'a> Directories<'a> {
         Self(state_dir.into_iter().chain(log).chain(sockets).collect())
     }
 
-    fn chown(&self, user: &Credentials) -> Result<(), AgentUserError> {
-        let owner = Owner { uid: Uid::from_raw(user.uid), gid: Gid::from_raw(user.gid) };
+    /// `only_checks`: nothing changes.
+    fn chown(&self, user: &Credentials, only_checks: bool) -> Result<(), AgentUserError> {
+        let owner = Owner { uid: Uid::from_raw(user.uid), gid: Gid::from_raw(user.gid), only_checks };
         for (path, content) in &self.0 {
-            if path.metadata().is_ok_and(|found| found.uid() != 0) {
+            let found = path.metadata();
+            if found.as_ref().is_ok_and(|found| found.uid() == user.uid && found.mode() & OWNER_USES != OWNER_USES)
+                && !only_checks
+            {
+                // as an agent may have left it
+                let opened = open_directory(CWD, path.as_os_str());
+                let restored = opened.and_then(|directory| Ok(fchmod(&directory, Mode::from_raw_mode(0o700))?));
+                restored.map_err(|source| AgentUserError::Chown { path: (*path).to_owned(), source })?;
+            }
+            if found.as_ref().is_ok_and(|found| found.uid() != 0) || (only_checks && found.is_err()) {
                 // the agent says what it may not do there
                 continue;
             }
@@ -250,6 +301,8 @@ fn file_type(stat: &Stat) -> FileType {
 struct Owner {
     uid: Uid,
     gid: Gid,
+    /// Nothing changes.
+    only_checks: bool,
 }
 
 impl Owner {
@@ -261,9 +314,12 @@ impl Owner {
         let directory = open_directory(CWD, path.as_os_str())?;
         let stat = fstat(&directory)?;
         if stat.st_mode & OTHERS_WRITE != 0 {
-            return Err(io::Error::other("writable by users other than root: use a dedicated directory"));
+            return Err(io::Error::other("it is writable by users other than root: use a dedicated directory"));
         }
         self.chown_content(&directory, &stat, content, MAX_DEPTH)?;
+        if self.only_checks {
+            return Ok(());
+        }
         Ok(fchown(&directory, Some(self.uid), Some(self.gid))?)
     }
 
@@ -294,7 +350,7 @@ impl Owner {
                 let below = open_directory(file.as_fd(), OsStr::new("."))?;
                 self.chown_content(&below, of, Content::Any, depth - 1)?;
             }
-            if stat.st_uid == 0 && (is_plain || is_directory) {
+            if stat.st_uid == 0 && (is_plain || is_directory) && !self.only_checks {
                 chownat(&file, "", Some(self.uid), Some(self.gid), AtFlags::EMPTY_PATH)?;
             }
         }

@@ -5,8 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use telexec_engine::{handover_formats, send_upgrade, serving_agents};
+use telexec_engine::{handover_formats, look_up_users, send_upgrade, serving_agents};
+use telexec_executor::text::error_chain;
+use telexec_keeper::users::write;
+use telexec_keeper::{AGENT_USER, USERS};
 
+use super::agent_user;
 use crate::Config;
 
 /// How often `telexecd upgrade` looks.
@@ -45,6 +49,9 @@ pub enum UpgradeError {
         /// What it says.
         reason: String,
     },
+    /// A user of the configuration is not there.
+    #[error("a user of the configuration cannot be looked up")]
+    Users(#[source] io::Error),
     /// There is no agent to be found.
     #[error(
         "no state_dir is configured, by which the agent is found: give its --config, or send SIGUSR2 to it or its keeper"
@@ -71,6 +78,9 @@ pub enum UpgradeError {
     /// Nothing would take its place.
     #[error("the agent, process {0}, has no keeper (keeper = \"on\"): restart it instead")]
     NoKeeper(i32),
+    /// The keeper holds to what it was started with.
+    #[error("{0} has changed, which only a restart takes up: restart the agent, or undo the change")]
+    Changed(&'static str),
     /// It cannot be asked.
     #[error("the agent, process {pid}, cannot be asked to hand over")]
     Ask {
@@ -120,6 +130,41 @@ pub fn check() -> Result<(), UpgradeError> {
     }
 }
 
+/// What the agent, or the next one, would refuse.
+fn check_config(keeper: u32, config: &Config) -> Result<(), UpgradeError> {
+    if config.listen.is_empty() {
+        // it is not the agent's, but says where its state directory is
+        return Ok(());
+    }
+    let invalid = |error: &dyn std::error::Error| UpgradeError::Config {
+        program: std::env::args().next().unwrap_or_default(),
+        reason: error_chain(error),
+    };
+    config.check().map_err(|error| invalid(&error))?;
+    config
+        .agent_user
+        .as_deref()
+        .map_or(Ok(()), |name| agent_user::check(config, name))
+        .map_err(|error| invalid(&error))?;
+    check_settings(keeper, config)
+}
+
+/// Whether the keeper was started with these settings. It is not known where this process may not see its command line.
+fn check_settings(keeper: u32, config: &Config) -> Result<(), UpgradeError> {
+    let Ok(line) = std::fs::read(format!("/proc/{keeper}/cmdline")) else { return Ok(()) };
+    let line: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+    let has = |flag: &str| line.iter().skip_while(|argument| *argument != flag).nth(1).map(ToString::to_string);
+    let wanted = |names: &[String]| look_up_users(names).map(|users| write(&users)).map_err(UpgradeError::Users);
+    let agent_user = config.agent_user.as_ref().map(|name| wanted(std::slice::from_ref(name))).transpose()?;
+    if has(AGENT_USER) != agent_user {
+        return Err(UpgradeError::Changed("agent_user"));
+    }
+    if has(USERS) != config.command_users.as_deref().map(wanted).transpose()? {
+        return Err(UpgradeError::Changed("command_users"));
+    }
+    Ok(())
+}
+
 /// Asks the agent of this configuration to hand over to the program on disk, and waits until that serves. Returns its process.
 /// Blocks.
 ///
@@ -134,16 +179,16 @@ pub fn upgrade(config: &Config) -> Result<i32, UpgradeError> {
         return Err(UpgradeError::Agents { path: state_dir.to_owned(), count: found.len() });
     };
     let pid = agent.pid();
-    if !agent.has_keeper() {
-        return Err(UpgradeError::NoKeeper(pid));
-    }
+    let keeper = agent.keeper().ok_or(UpgradeError::NoKeeper(pid))?;
+    check_config(keeper, config)?;
     send_upgrade(agent).map_err(|source| UpgradeError::Ask { pid, source })?;
     let patience = config.shutdown_grace.saturating_add(config.max_kill_grace);
     let until = Instant::now() + patience.saturating_add(START_TIMEOUT);
     loop {
         let now = agents(state_dir)?;
-        match now.iter().find(|other| other.pid() != pid) {
+        match now.iter().find(|other| other.pid() != pid && other.keeper() == Some(keeper)) {
             Some(next) if !now.iter().any(|other| other.pid() == pid) => return Ok(next.pid()),
+            _ if !Path::new(&format!("/proc/{keeper}")).exists() => return Err(UpgradeError::Lost(pid)),
             _ if Instant::now() < until => std::thread::sleep(INTERVAL),
             _ if now.is_empty() => return Err(UpgradeError::Lost(pid)),
             _ => return Err(UpgradeError::Unchanged(pid)),

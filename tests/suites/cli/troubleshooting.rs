@@ -284,7 +284,7 @@ async fn of_agents_that_do_not_start() {
     std::fs::create_dir(&state).unwrap();
     std::fs::set_permissions(&state, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let said = refusal(Agent::builder().args(["--state-dir", state.to_str().unwrap()]));
-    shows("… must be a directory of this user that no one else can write to", &said);
+    shows("… must be a directory that no one else can write to", &said);
     // where no cgroup can be made
     if is_root() {
         let without = Agent::builder().through([

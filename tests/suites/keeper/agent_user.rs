@@ -232,7 +232,7 @@ fn what_does_not_go_together_is_said_before_anything_starts() {
     let key = certs.agent.key.to_str().unwrap().to_owned();
     for (config, reason) in [
         ("command_users = [\"games\"]".to_owned(), "games is in command_users too"),
-        ("command_users = [\"nobody-at-all\"]".to_owned(), "command_users: cannot look up a user"),
+        ("command_users = [\"nobody-at-all\"]".to_owned(), "command_users: cannot look up the user nobody-at-all"),
         ("containment = \"process-group\"".to_owned(), "requires containment = \"cgroup-v2\""),
     ] {
         let Some(refused) = refused(&config) else { return };
@@ -241,12 +241,17 @@ fn what_does_not_go_together_is_said_before_anything_starts() {
     let with = |args: &[&str]| Agent::builder().args(args.iter().copied()).try_start().err().unwrap();
     for (args, reason) in [
         (["--agent-user", "games", "--keeper", "off"], "requires keeper = \"on\""),
-        (["--agent-user", "root", "--keeper", "on"], "root is root: use a dedicated unprivileged user"),
-        (["--agent-user", "nobody-at-all", "--keeper", "on"], "agent_user: cannot look up nobody-at-all"),
+        (["--agent-user", "root", "--keeper", "on"], "agent_user must not be root"),
+        (
+            ["--agent-user", "nobody-at-all", "--keeper", "on"],
+            "agent_user: cannot look up the user nobody-at-all: no such user",
+        ),
     ] {
         let refused = with(&args);
         assert!(refused.status.code() == Some(78) && refused.log.contains(reason), "{args:?}: {refused}");
     }
+    let low = Agent::builder().listen("tcp://127.0.0.1:1").args(["--insecure"]).agent_user().try_start().err().unwrap();
+    assert!(low.log.contains("may not listen on tcp://127.0.0.1:1: ports below"), "{low}");
     let of_nobody = Agent::builder().user(telexec_tests::NOBODY).args(["--agent-user", "games", "--keeper", "on"]);
     let refused = of_nobody.try_start().err().unwrap();
     assert!(refused.log.contains("only root can run the agent as another user"), "{refused}");

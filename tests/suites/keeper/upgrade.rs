@@ -129,9 +129,23 @@ async fn a_program_that_would_not_serve_is_refused_before() {
     let config = scene.agent.directory().join("telexecd.toml");
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, text + "\nmax_connections = 0\n").unwrap();
+    // who asks is told so; and by a signal the agent finds it out itself
+    let output = scene.upgrade().await;
+    assert!(output.status.code() == Some(1) && said(&output).contains("max_connections"), "{}", said(&output));
     scene.agent.signal(rustix::process::Signal::USR2);
     until("it has refused", async || scene.agent.log().contains("cannot hand over to the program on disk")).await;
     assert!(scene.agent.log().contains("max_connections"), "{}", scene.agent.log());
+    std::fs::write(
+        &config,
+        std::fs::read_to_string(&config).unwrap().replace("max_connections = 0", "command_users = [\"0\"]"),
+    )
+    .unwrap();
+    let output = scene.upgrade().await;
+    assert!(
+        output.status.code() == Some(1) && said(&output).contains("command_users has changed"),
+        "{}",
+        said(&output)
+    );
     assert_eq!(serving(&scene.agent), Some(before));
     assert_eq!(run(&scene.agent.executor().await, Command::argv(["echo", "hi"])).await.unwrap().text(), "hi\n");
 }

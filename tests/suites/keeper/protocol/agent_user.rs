@@ -2,9 +2,11 @@
 
 use std::process::Command;
 
-use telexec_tests::{Subtree, is_root};
+use rustix::process::{Pid, Signal, kill_process};
+use telexec_tests::{Subtree, is_root, within};
+use tokio::io::{AsyncBufReadExt, BufReader};
 
-use super::keep_as;
+use super::keeper;
 
 /// Of whom nothing else runs.
 const UID: u32 = 5;
@@ -26,8 +28,11 @@ def refused(id, step, *argv, **more):
     answer = runs_in(id, *argv, **more)
     assert answer == ("not started", id, step, 1), answer
 CGROUP, SETUID = 2, 8
-# the keeper ends only with one that cannot serve
-if life() > 1: sys.exit(78)
+# it is started again, whatever it ends with, until its keeper is asked to end
+if life() > 1:
+    ready()
+    print("again", flush=True)
+    time.sleep(60)
 ready()
 "#;
 
@@ -44,9 +49,18 @@ async fn holds_as(uid: u32, agent: &str) {
     let ids = format!("{uid}:60:60");
     let values: String = values.iter().map(|(name, value)| format!("{name} = {value:?}\n")).collect();
     let arguments = ["--command-users", "0:0:;1:1:", "--agent-user", &ids, directory];
-    let (output, lives) =
-        keep_as(&arguments, &format!("UID = {uid}\n{values}{SEPARATE}{agent}\nprint('held', flush=True)")).await;
-    assert_eq!((&*output.stdout, output.status.code(), lives), (&b"held\n"[..], Some(78), 2), "{output:?}");
+    let (mut keeper, _lives) =
+        keeper(&arguments, &format!("UID = {uid}\n{values}{SEPARATE}{agent}\nprint('held', flush=True)"));
+    let mut keeper = keeper.kill_on_drop(true).spawn().unwrap();
+    let mut lines = BufReader::new(keeper.stdout.take().unwrap()).lines();
+    let mut said = Vec::new();
+    while said.last().is_none_or(|line| line != "again") {
+        said.extend(within(lines.next_line()).await.unwrap());
+    }
+    let pid = Pid::from_raw(i32::try_from(keeper.id().unwrap()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    let output = within(keeper.wait_with_output()).await.unwrap();
+    assert_eq!(said, ["held", "again"], "{output:?}");
     assert!(victim.try_wait().unwrap().is_none(), "it runs on");
     victim.kill().unwrap();
     victim.wait().unwrap();
@@ -63,7 +77,7 @@ assert os.read(out, 100) == b"1\nagain\n"
 refused(2, SETUID, b"/bin/true", flags=CREDENTIALS, ids=struct.pack("<III", UID, 60, 0))
 refused(3, SETUID, b"/bin/true", flags=CREDENTIALS, ids=struct.pack("<III", 2, 2, 0))
 above, agents, far = DIRECTORY, DIRECTORY + "/agent", os.path.dirname(DIRECTORY)
-for path in ("", above, agents, far, leaf + "/../../agent", leaf + "/../..", "leaf", "/proc/self"):
+for path in ("", above, agents, far, EXECUTIONS, leaf + "/..", leaf + "/../../agent", leaf + "/../..", "leaf", "/proc/self"):
     id, step, *_ = runs_in(4, b"/bin/true", cgroup=path.encode())[1:]
     assert (id, step) == (4, CGROUP), path
 ask(start(5, b"/bin/true", joins=1, cgroup=leaf.encode()), into, into, os.open("/tmp", os.O_RDONLY))
@@ -127,6 +141,12 @@ for id, other in enumerate(others):
     before = os.fstat(other).st_uid
     assert gives(10 + id, other) == ("not started", 10 + id, SETUID, 1), id
     assert os.fstat(other).st_uid == before
+# nor is anything the terminal of a command but the other side of one of its own
+for id, other in enumerate((os.open("/dev/null", os.O_RDWR), os.openpty()[0], into)):
+    ask(start(60 + id, b"/bin/true", flags=1 | CREDENTIALS, ids=DAEMON, cgroup=leaf.encode()), other)
+    assert heard()[:2] == ("not started", 60 + id)
+ask(start(70, b"/bin/true", flags=1 | CREDENTIALS, ids=DAEMON, cgroup=leaf.encode()), os.openpty()[1])
+assert heard()[0] == "started" and heard()[0] == "exited"
 # nor as a stream
 passwd = os.open("/etc/passwd", os.O_RDONLY)
 ask(start(50, b"/bin/true", flags=2 | CREDENTIALS, ids=DAEMON, cgroup=leaf.encode()), passwd, into, into)
@@ -158,6 +178,20 @@ client.detach()
 os.close(passed)
 close(1, 0)
 assert runs_in(2, b"/bin/true")[0] == "started" and heard()[0] == "exited"
+"#,
+    )
+    .await;
+}
+
+/// More than a message may have, of which the kernel would close the rest.
+#[tokio::test]
+async fn too_much_at_once_is_the_end_of_it_alone() {
+    holds(
+        r#"
+print("held", flush=True)
+ask(start(1, b"/bin/true", cgroup=leaf.encode()), *[into] * 41)
+time.sleep(20)
+sys.exit("it was not ended")
 "#,
     )
     .await;

@@ -65,16 +65,22 @@ async fn keep(agent: &str) -> (Output, u64) {
 
 /// With these arguments.
 async fn keep_as(arguments: &[&str], agent: &str) -> (Output, u64) {
+    let (mut keeper, directory) = keeper(arguments, agent);
+    let output = timeout(Duration::from_secs(60), keeper.kill_on_drop(true).output());
+    let output = output.await.expect("it ends").unwrap();
+    (output, std::fs::metadata(directory.path().join("lives")).map_or(0, |file| file.len()))
+}
+
+/// It is to be started; and the directory in which its agents count their lives.
+fn keeper(arguments: &[&str], agent: &str) -> (tokio::process::Command, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     // also for an agent that is not root
     std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
-    let lives = directory.path().join("lives");
     let mut keeper = Command::new(program("telexec-keeper"));
-    keeper.args(arguments).args(["/usr/bin/env", "python3", "-c", &format!("{PRELUDE}{agent}")]).arg(&lives);
+    keeper.args(arguments).args(["/usr/bin/env", "python3", "-c", &format!("{PRELUDE}{agent}")]);
+    keeper.arg(directory.path().join("lives"));
     keeper.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let output = timeout(Duration::from_secs(60), tokio::process::Command::from(keeper).kill_on_drop(true).output());
-    let output = output.await.expect("it ends").unwrap();
-    (output, std::fs::metadata(lives).map_or(0, |file| file.len()))
+    (keeper.into(), directory)
 }
 
 async fn holds(agent: &str) {

@@ -40,8 +40,8 @@ impl CommandUsers {
     /// [`ExecutorError::Denied`].
     pub(crate) fn check(&self, account: &Account) -> Result<(), ExecutorError> {
         let reason = match &self.allowed {
-            Some(uids) if !uids.contains(&account.uid) => "command_users in the agent's configuration does not have it",
             _ if self.agent == Some(account.uid) => "it is the agent's user",
+            Some(uids) if !uids.contains(&account.uid) => "it is not in command_users of the agent's configuration",
             _ => return Ok(()),
         };
         Err(ExecutorError::Denied {

@@ -33,9 +33,12 @@ pub(crate) fn own_directory(path: &Path) -> io::Result<PathBuf> {
 
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     let metadata = std::fs::metadata(path)?;
-    if !metadata.is_dir() || metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
-        let name = path.display();
-        return Err(io::Error::other(format!("{name} must be a directory of this user that no one else can write to")));
+    let (name, user, owner) = (path.display(), rustix::process::geteuid().as_raw(), metadata.uid());
+    if metadata.is_dir() && owner != user {
+        return Err(io::Error::other(format!("{name} belongs to uid {owner}, but this process runs as uid {user}")));
+    }
+    if !metadata.is_dir() || metadata.mode() & 0o022 != 0 {
+        return Err(io::Error::other(format!("{name} must be a directory that no one else can write to")));
     }
     std::path::absolute(path)
 }

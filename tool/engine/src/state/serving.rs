@@ -19,12 +19,12 @@ impl ServingAgent {
         self.0.pid
     }
 
-    /// Whether a keeper has started it: otherwise no other agent takes its place.
-    pub fn has_keeper(&self) -> bool {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.0.pid)).unwrap_or_default();
-        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap_or_default();
-        let name = fs::read_to_string(format!("/proc/{}/comm", parent.trim())).unwrap_or_default();
-        name.trim_end() == "telexec-keeper"
+    /// The process of the keeper that has started it; `None`: there is none, and so no other agent takes its place.
+    pub fn keeper(&self) -> Option<u32> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0.pid)).ok()?;
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim();
+        let name = fs::read_to_string(format!("/proc/{parent}/comm")).ok()?;
+        (name.trim_end() == "telexec-keeper").then(|| parent.parse().ok()).flatten()
     }
 }
 
