@@ -162,7 +162,14 @@ pub async fn serve(
     for listener in listeners.all {
         accepting.spawn(connections.clone().accept(listener));
     }
-    info!(containment = %engine.containment(), limits = engine.limits().join(","), max_executions = config.max_executions, "ready");
+    info!(
+        containment = %engine.containment(),
+        limits = engine.limits().join(","),
+        max_executions = config.max_executions,
+        keeper = config.kept_by.is_some(),
+        default_user = engine.user(),
+        "ready"
+    );
 
     let ending = tokio::select! {
         ending = shutdown => ending.into(),

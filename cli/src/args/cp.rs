@@ -54,7 +54,8 @@ pub(crate) struct CopyArgs {
     /// Copy directories with all that is in them
     #[arg(short = 'r', short_alias = 'R', long)]
     pub(crate) recursive: bool,
-    /// Open the target's files as this user [default: the target's configured user, or the agent's own]
+    /// Open the target's files as this user [default: the target's configured user, or the
+    /// agent's default user]
     #[arg(short = 'l', short_alias = 'u', long, value_name = "USER")]
     pub(crate) user: Option<String>,
     /// Read each source twice, so that one that changes while it is sent is not copied

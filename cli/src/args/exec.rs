@@ -68,7 +68,7 @@ pub(crate) struct ExecArgs {
     /// Allocate a terminal; with -i, all keys typed here go to the command
     #[arg(short = 't', long)]
     pub(crate) tty: bool,
-    /// Run as this user [default: the agent's user]
+    /// Run as this user [default: the agent's default user]
     #[arg(short = 'u', visible_short_alias = 'l', long, value_name = "NAME")]
     pub(crate) user: Option<String>,
     /// Working directory

@@ -44,7 +44,7 @@ pub(crate) struct ForwardArgs {
     /// Listen here as a SOCKS proxy (4a, 5), connect from the agent's machine
     #[arg(short = 'D', long, group = "forwards", value_name = "[BIND:]PORT", value_parser = parse_listen)]
     pub(crate) dynamic: Vec<Endpoint>,
-    /// Connect to Unix sockets of the agent's machine as this user [default: the agent's own]
+    /// Connect to Unix sockets of the agent's machine as this user [default: the agent's default user]
     #[arg(short = 'l', short_alias = 'u', long, value_name = "USER")]
     pub(crate) user: Option<String>,
     #[command(flatten)]
@@ -72,7 +72,7 @@ pub(crate) struct ConnectToArgs {
     /// Where to connect to: HOST:PORT, or the path of a Unix socket
     #[arg(value_name = "HOST:PORT|/PATH", value_parser = parse_endpoint)]
     pub(crate) to: Endpoint,
-    /// Connect to the Unix socket as this user [default: the agent's own]
+    /// Connect to the Unix socket as this user [default: the agent's default user]
     #[arg(short = 'l', short_alias = 'u', long, value_name = "USER")]
     pub(crate) user: Option<String>,
     #[command(flatten)]
