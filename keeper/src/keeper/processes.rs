@@ -45,6 +45,18 @@ impl Descriptors {
     }
 }
 
+/// How a process enters its cgroups; and the one of version 2, if that is not the birthplace.
+fn entry(cgroup: Option<OwnedFd>, joins: Vec<Given>) -> Result<(CgroupEntry, Option<OwnedFd>), Errno> {
+    let mut joins: Vec<_> = joins.into_iter().filter_map(Given::into_inner).collect();
+    if can_be_born_in_a_cgroup() {
+        return Ok((CgroupEntry { birthplace: cgroup, joins }, None));
+    }
+    if let Some(directory) = &cgroup {
+        joins.push(openat(directory, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?);
+    }
+    Ok((CgroupEntry { birthplace: None, joins }, cgroup))
+}
+
 impl Keeper {
     /// Makes the process. What becomes of it is seen later.
     pub(super) fn start(&mut self, start: Start, descriptors: Vec<Given>) -> Result<(), (Step, Errno)> {
@@ -53,7 +65,7 @@ impl Keeper {
         if !self.users.as_ref().is_none_or(|users| users.allow(start.credentials.as_ref(), self.own.0)) {
             return Err((Step::Setuid, Errno::PERM));
         }
-        let mut cgroup = self.cgroup(&start).map_err(|errno| (Step::Cgroup, errno))?;
+        let cgroup = self.cgroup(&start).map_err(|errno| (Step::Cgroup, errno))?;
         let mut chowns = Vec::new();
         if let Some(agent) = &self.agent.user {
             agent.permit(start.credentials.as_ref(), joins.len())?;
@@ -61,16 +73,7 @@ impl Keeper {
             chowns =
                 agent.chowns(&streams, start.terminal, chown.as_ref(), owner).map_err(|errno| (Step::Setuid, errno))?;
         }
-        let joins = joins.into_iter().filter_map(Given::into_inner).collect();
-        let mut cgroups = CgroupEntry { birthplace: None, joins };
-        match &cgroup {
-            Some(_) if can_be_born_in_a_cgroup() => cgroups.birthplace = cgroup.take(),
-            Some(directory) => {
-                let procs = openat(directory, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
-                cgroups.joins.push(procs.map_err(|errno| (Step::Cgroup, errno))?);
-            }
-            None => {}
-        }
+        let (cgroups, cgroup) = entry(cgroup, joins).map_err(|errno| (Step::Cgroup, errno))?;
         let image = Image {
             candidates: &start.candidates,
             executable: executable.as_ref().map(AsRawFd::as_raw_fd),
