@@ -285,6 +285,12 @@ async fn of_agents_that_do_not_start() {
     std::fs::set_permissions(&state, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let said = refusal(Agent::builder().args(["--state-dir", state.to_str().unwrap()]));
     shows("… must be a directory that no one else can write to", &said);
+    if is_root() {
+        let builder = Agent::builder().user(telexec_tests::NOBODY);
+        std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let said = refusal(builder.args(["--state-dir", state.to_str().unwrap()]));
+        shows("… belongs to uid …, but this process runs as uid …", &said);
+    }
     // where no cgroup can be made
     if is_root() {
         let without = Agent::builder().through([

@@ -151,7 +151,7 @@ async fn commands_never_run_as_it_and_without_a_name_as_the_first_that_is_allowe
     let _connected = within(client.forwards().connect(Dial::To(Endpoint::Unix(path.clone())))).await.unwrap();
     assert_eq!(within(listener.accept()).await.unwrap().0.peer_cred().unwrap().uid(), 1);
     let refused = within(client.forwards().connect(Dial::UnixAs { path, user: AGENT_USER.into() })).await;
-    assert!(refused.is_err_and(|refused| refused.to_string().contains("command_users")));
+    assert!(refused.is_err_and(|refused| refused.to_string().contains("agent's user")));
 }
 
 /// Those of root become the agent's; others are a matter of who has made them.

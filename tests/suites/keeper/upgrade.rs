@@ -23,7 +23,8 @@ impl Scene {
     async fn upgrade(&self) -> Output {
         let mut command = telexecd();
         let [config, state_dir] = ["telexecd.toml", "state"].map(|name| self.agent.directory().join(name));
-        command.arg("--config").arg(config).arg("--state-dir").arg(state_dir).arg("upgrade");
+        command.arg("--config").arg(config).arg("--state-dir").arg(state_dir);
+        command.arg("--listen").arg(self.agent.uri()).arg("upgrade");
         within(tokio::process::Command::from(command).output()).await.unwrap()
     }
 
@@ -78,7 +79,7 @@ async fn what_need_not_end_with_its_call_goes_on_under_the_next_agent() {
     assert_eq!((again.text(), &again.exited), (ended.text(), &ended.exited));
     let long = collect(within(direct.attach(&long, from(0))).await.unwrap()).await.unwrap();
     assert_eq!((long.text(), long.exited.cause), (&*ended.text().repeat(2), ExitCause::Exited(0)));
-    assert!(scene.agent.log().contains("the agent has handed over"), "{}", scene.agent.log());
+    assert!(scene.agent.log().contains("has handed over"), "{}", scene.agent.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
