@@ -17,8 +17,8 @@ Each flag may be repeated. Forwards until Ctrl-C or SIGTERM. Prints a line for e
 
 BIND is the address to listen on: localhost unless given; * is every address. For another one with -R the agent's \
 policy has to permit it, or its configuration (allow_remote_bind). Either side may be a Unix socket: \
-8080:/run/app.sock or /tmp/db.sock:db:5432. -L connects to a Unix socket on the agent's machine as the agent's own user, \
-or as --user: then what listens there sees that user. -R listens as the agent's own.
+8080:/run/app.sock or /tmp/db.sock:db:5432. -L connects to a Unix socket on the agent's machine as the default user of \
+commands, or as --user: then what listens there sees that user. -R listens as the agent's own.
 
 A connection that fails is closed and reported on standard error; the others continue. With -R, telexec reconnects to \
 the agent and listens again (--reconnect).
