@@ -215,6 +215,8 @@ if life() == 1:
     time.sleep(20)
     sys.exit("it was not killed")
 assert has() == [(1, True, [0], [b"a"])], has()
+# it would outlive the keeper too
+os.kill(noted()[0], signal.SIGKILL)
 stopping()
 "#,
     )
