@@ -1,7 +1,7 @@
 //! An agent that runs as a user of its own: how it becomes that, and what it may have the keeper do as root.
 //!
-//! The two are in a directory of root's: the agent's cgroup, which it cannot leave, and beside it the one that is delegated to its
-//! user, below which it makes those of executions.
+//! Two cgroups are in a directory of root's: the agent's own, which it cannot leave, and beside it the one that is delegated to
+//! its user, below which it makes those of executions.
 
 use std::ffi::{CStr, OsStr};
 use std::fs;
@@ -111,7 +111,8 @@ impl AgentUser {
     }
 
     /// Which of these files are to be another user's: the ends of pipes and pseudo-terminals, if they are the agent's user's
-    /// (as a controlling terminal has to be), and an empty file that nobody but that and its group may use. The groups of the latter two stay.
+    /// (as a controlling terminal has to be), and an empty file that nobody but that and its group may use. The groups of
+    /// terminals and of the file stay.
     ///
     /// # Errors
     /// The file is anything else.

@@ -39,7 +39,8 @@ const DEAF_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Starts the agent with this command line, and does what it asks for, as these users only (`None`: as anyone), until it has
 /// ended and is not to be started again.
-/// `agent_user`: as whom it runs (`None`: as this process). Returns the code to exit with. Takes over the process's signals: for a process that does nothing else.
+/// `agent_user`: as whom it runs (`None`: as this process). Returns the code to exit with. Takes over the process's signals:
+/// for a process that does nothing else.
 ///
 /// # Errors
 /// The agent cannot be started, or the system lacks what this needs.

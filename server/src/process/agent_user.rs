@@ -26,7 +26,7 @@ const MAX_DEPTH: u32 = 4;
 /// S_IWGRP and S_IWOTH.
 const OTHERS_WRITE: RawMode = 0o022;
 /// S_IRWXU.
-const OWNER_USES: u32 = 0o700;
+const OWNER_USES: RawMode = 0o700;
 /// S_ISUID and S_ISGID.
 const SET_ID: RawMode = 0o6000;
 
@@ -217,27 +217,20 @@ impl<'a> Directories<'a> {
     fn chown(&self, user: &Credentials, only_checks: bool) -> Result<(), AgentUserError> {
         let owner = Owner { uid: Uid::from_raw(user.uid), gid: Gid::from_raw(user.gid), only_checks };
         for (path, content) in &self.0 {
-            let found = path.metadata();
-            if found.as_ref().is_ok_and(|found| found.uid() == user.uid && found.mode() & OWNER_USES != OWNER_USES)
-                && !only_checks
-            {
-                // as an agent may have left it
-                let opened = open_directory(CWD, path.as_os_str());
-                let restored = opened.and_then(|directory| Ok(fchmod(&directory, Mode::from_raw_mode(0o700))?));
-                restored.map_err(|source| AgentUserError::Chown { path: (*path).to_owned(), source })?;
-            }
-            if found.as_ref().is_ok_and(|found| found.uid() != 0) || (only_checks && found.is_err()) {
+            let failed = |source| AgentUserError::Chown { path: (*path).to_owned(), source };
+            match path.metadata() {
+                Ok(found) if found.uid() == user.uid => owner.restore(path).map_err(failed)?,
                 // the agent says what it may not do there
-                continue;
-            }
-            let made = match content {
+                Ok(found) if found.uid() != 0 => {}
+                Err(_) if only_checks => {}
                 // an agent does not make it either
-                Content::Sockets if !path.is_dir() => continue,
-                Content::Sockets => Ok(()),
-                Content::State | Content::Any | Content::Log(_) => check_ancestors(path).and_then(|()| make(path)),
-            };
-            let changed = check_ancestors(path).and(made).and_then(|()| owner.chown_directory(path, *content));
-            changed.map_err(|source| AgentUserError::Chown { path: (*path).to_owned(), source })?;
+                Err(_) if matches!(content, Content::Sockets) => {}
+                found => {
+                    let checked = check_ancestors(path);
+                    let made = checked.and_then(|()| if found.is_ok() { Ok(()) } else { make(path) });
+                    made.and_then(|()| owner.chown_directory(path, *content)).map_err(failed)?;
+                }
+            }
         }
         Ok(())
     }
@@ -306,6 +299,17 @@ struct Owner {
 }
 
 impl Owner {
+    /// Lets the user use its own directory again, as an agent may have left it.
+    fn restore(self, path: &Path) -> io::Result<()> {
+        let directory = open_directory(CWD, path.as_os_str())?;
+        let stat = fstat(&directory)?;
+        // the way to it may be that user's: this is what was opened
+        if self.only_checks || stat.st_uid != self.uid.as_raw() || stat.st_mode & OWNER_USES == OWNER_USES {
+            return Ok(());
+        }
+        Ok(fchmod(&directory, Mode::from_raw_mode(0o700))?)
+    }
+
     /// Changes the owner of a directory of root with all in it, of the directory last.
     ///
     /// # Errors
