@@ -179,7 +179,7 @@ async fn it_takes_over_the_directories_of_an_agent_that_was_root() {
         assert_ne!(path.metadata().unwrap().uid(), 0, "{path:?}");
     }
     // also where one has closed them to its successors
-    std::fs::set_permissions(&state, PermissionsExt::from_mode(0)).unwrap();
+    std::fs::set_permissions(&state, PermissionsExt::from_mode(0o000)).unwrap();
     let third = with_state(builder(&config).unwrap()).start();
     run(&third.executor().await, Command::argv(["true"])).await.unwrap();
 }
