@@ -224,6 +224,9 @@ pub(crate) fn leaders(pid: &str) -> Option<[Pid; 2]> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -259,9 +262,18 @@ mod tests {
         let pid = pid_of(&given(pidfd)).unwrap();
         assert_eq!(pid, std::process::id().to_string());
         assert_eq!(pid_of(&given(fs::File::open("/dev/null").unwrap())), None);
-        let [group, session] = leaders(&pid).unwrap();
-        assert_eq!(group, rustix::process::getpgrp());
-        assert_eq!(Some(session), rustix::process::getsid(None).ok());
+        // in a session of its own, since this process's may have its leader in another pid namespace
+        let mut child = Command::new("setsid")
+            .args(["sh", "-c", "echo; read line"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let leader = Pid::from_child(&child);
+        assert_eq!(leaders(&child.id().to_string()), Some([leader, leader]));
+        drop(child.stdin.take());
+        child.wait().unwrap();
     }
 
     #[test]

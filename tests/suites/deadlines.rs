@@ -17,8 +17,8 @@ use telexec_proto::v1::{
 };
 use telexec_tests::raw::message;
 use telexec_tests::{
-    Agent, Followed, Gate, Grpcurl, MARK, Wire, cgroups_named, children, directory, follow, lines, marker,
-    processes_with, until, within,
+    Agent, Followed, Gate, Grpcurl, MARK, Wire, cgroups_named, directory, follow, lines, marker, processes_with, until,
+    within,
 };
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt;
@@ -216,6 +216,12 @@ impl Frozen {
         Some(this)
     }
 
+    /// A process is being started.
+    fn is_populated(&self) -> bool {
+        let events = |tree: &PathBuf| std::fs::read_to_string(tree.join("cgroup.events")).unwrap_or_default();
+        self.0.iter().any(|tree| events(tree).contains("populated 1"))
+    }
+
     fn set(&self, value: &str) {
         self.0.iter().for_each(|tree| std::fs::write(tree.join("cgroup.freeze"), value).unwrap());
     }
@@ -246,7 +252,7 @@ async fn who_waits_for_a_start_has_its_own_and_the_start_goes_on() {
         let (wire, asked) = (wire.clone(), asked.clone());
         async move { follow(wire.executions().execute(asked).await.unwrap().into_inner()).await }
     });
-    until("it is being started", async || !children(agent.pid()).is_empty()).await;
+    until("it is being started", async || frozen.is_populated()).await;
 
     let late = |answer: Result<(), Status>| assert_eq!(answer.unwrap_err().code(), Code::DeadlineExceeded);
     late(execute(&wire, asked.clone(), "200m").await.map(drop));
@@ -262,4 +268,33 @@ async fn who_waits_for_a_start_has_its_own_and_the_start_goes_on() {
     drop(frozen);
     let first = within(first).await.unwrap();
     assert_eq!((first.exited().unwrap().exit_code, lines(&ran)), (0, vec!["ran".to_owned()]), "{first:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_given_up_while_it_was_started_never_runs() {
+    for builder in [Agent::builder(), Agent::builder().kept()] {
+        let agent = builder.start();
+        let (wire, trace) = (Wire::connect(&agent).await.unwrap(), directory());
+        let Some(frozen) = Frozen::new(&agent) else {
+            eprintln!("skipped: no cgroup of version 2 to freeze");
+            return;
+        };
+        let ran = trace.path().join("ran");
+        let script = |text: &str| {
+            let asked = request(&format!("echo {text} >> {}", ran.display()), "");
+            ExecuteRequest { execution_id: marker(), ..asked }
+        };
+        let given_up = script("given up");
+        let late = execute(&wire, given_up.clone(), "200m").await;
+        assert_eq!(late.unwrap_err().code(), Code::DeadlineExceeded);
+        until("it has ended, though it is frozen", async || !frozen.is_populated()).await;
+        let next = tokio::spawn({
+            let (wire, next) = (wire.clone(), ExecuteRequest { execution_id: given_up.execution_id, ..script("next") });
+            async move { follow(wire.executions().execute(next).await.unwrap().into_inner()).await }
+        });
+        until("the next one is being started", async || frozen.is_populated()).await;
+        drop(frozen);
+        assert_eq!(within(next).await.unwrap().exited().unwrap().exit_code, 0);
+        assert_eq!(lines(&ran), ["next"]);
+    }
 }

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use libc::{c_char, c_int, c_long, c_void};
 
-use crate::{Chown, Step, rlimits};
+use crate::{Chown, Progress, Step, rlimits};
 
 /// The kernel's signal set.
 const SIGNAL_SET_BYTES: usize = 8;
 
-/// What the parent passes to the child. If they share memory, the child only reads, but for `pid` and `failure`.
+/// What the parent passes to the child. If they share memory, the child only reads, but for `progress` and `failure`.
 pub(super) struct SharedWithChild {
     pub(super) candidates: *const *const c_char,
     pub(super) argv: *const *const c_char,
@@ -28,7 +28,7 @@ pub(super) struct SharedWithChild {
     pub(super) rlimits: *const libc::rlimit64,
     pub(super) credentials: *const Ids,
     /// Null: it is not noted.
-    pub(super) pid: *const AtomicI32,
+    pub(super) progress: *const Progress,
     pub(super) fault: Option<Step>,
     /// Where a failure is written to; negative: nowhere, since the parent reads it here.
     pub(super) report: RawFd,
@@ -46,7 +46,8 @@ pub(super) struct Ids {
 }
 
 /// The steps of becoming the program, in their order.
-const STEPS: [(Step, Action); 11] = [
+const STEPS: [(Step, Action); 12] = [
+    (Step::Clone, note_birth),
     (Step::Setsid, new_session),
     // here, since a file may be busy for as long as its owner likes
     (Step::Setuid, change_owners),
@@ -75,8 +76,6 @@ pub(super) extern "C" fn become_program(argument: *mut c_void) -> c_int {
     // SAFETY: the parent passed a pointer to its `SharedWithChild`, and waits if this is its memory: this is the only
     // reference in use.
     let shared = unsafe { &mut *argument.cast::<SharedWithChild>() };
-    // SAFETY: the parent keeps what it points to until this child has left its memory.
-    unsafe { note_pid(shared.pid) };
     for (step, action) in STEPS {
         if shared.fault == Some(step) {
             shared.failure = Some((step, libc::EIO));
@@ -94,15 +93,18 @@ pub(super) extern "C" fn become_program(argument: *mut c_void) -> c_int {
     unsafe { libc::_exit(127) }
 }
 
-/// # Safety
-/// `pid` is null or valid.
-unsafe fn note_pid(pid: *const AtomicI32) {
-    // SAFETY: no pointers are passed, and the caller guarantees `pid`.
-    unsafe {
-        if let Some(pid) = pid.as_ref() {
-            pid.store(libc::getpid(), Ordering::Release);
-        }
+/// It can be cancelled from here on, and may have been before.
+unsafe fn note_birth(shared: &mut SharedWithChild) -> Result<(), c_int> {
+    // SAFETY: the parent keeps it until this child has left its memory.
+    match unsafe { shared.progress.as_ref() } {
+        Some(progress) if !progress.note(this_process()) => Err(libc::ECANCELED),
+        _ => Ok(()),
     }
+}
+
+fn this_process() -> c_int {
+    // SAFETY: no pointers are passed.
+    unsafe { libc::getpid() }
 }
 
 /// Tells a parent that does not share this memory.
@@ -358,7 +360,7 @@ pub(super) extern "C" fn become_parent_of_orphan(argument: *mut c_void) -> c_int
     // on this process's own state; the orphan has memory of its own.
     unsafe {
         let orphanage = &mut *argument.cast::<Orphanage>();
-        note_pid(orphanage.pid);
+        (*orphanage.pid).store(this_process(), Ordering::Release);
         if let Err(errno) = join_all(orphanage.joins, orphanage.join_count) {
             orphanage.failure = errno;
             libc::_exit(127);
@@ -392,7 +394,7 @@ pub(super) extern "C" fn close_files_and_end(argument: *mut c_void) -> c_int {
     // process's own copies.
     unsafe {
         let trial = &mut *argument.cast::<Trial>();
-        note_pid(trial.pid);
+        (*trial.pid).store(this_process(), Ordering::Release);
         trial.failure = check(libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0)).err().unwrap_or(0);
         libc::_exit(0)
     }

@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::{c_int, c_long, c_void};
@@ -16,11 +17,13 @@ const STACK_BYTES: usize = 64 * 1024;
 pub(super) type Entry = extern "C" fn(*mut c_void) -> c_int;
 
 /// Makes a child that shares this process's memory, in a cgroup v2 if one is given, and waits until it has left it.
-/// `entry` gets `argument`, which must be what it expects, and be valid and unused by others until this returns.
+/// `entry` gets `argument`, which must be what it expects, and be valid and unused by others until this returns. Its id is
+/// `noted` before the child is born in a cgroup, which may be frozen.
 pub(super) fn clone_and_wait(
     entry: Entry,
     argument: *mut c_void,
     birthplace: Option<&OwnedFd>,
+    noted: &AtomicI32,
 ) -> Result<(Pid, OwnedFd), Errno> {
     let mut stack = Vec::<u128>::with_capacity(STACK_BYTES / size_of::<u128>());
     let _blocked = SignalsBlocked::all();
@@ -29,10 +32,12 @@ pub(super) fn clone_and_wait(
     let (pid, pidfd) = match birthplace {
         // SAFETY: `stack` is a writable, unused buffer that outlives the child's use of it, as does `argument`, because
         // CLONE_VFORK holds this thread until the child has left this memory by execve(2) or _exit(2).
-        Some(cgroup) => unsafe { clone3::clone(entry, argument, stack, cgroup) }?,
+        Some(cgroup) => unsafe { clone3::clone(entry, argument, stack, cgroup, noted) }?,
         // SAFETY: as above.
         None => unsafe { clone(entry, argument, stack) }?,
     };
+    // without clone3(2), one that was killed before its first step has not noted it
+    noted.store(pid, Ordering::SeqCst);
     let pid = Pid::from_raw(pid).ok_or(Errno::IO)?;
     if pidfd < 0 {
         // a kernel that does not know CLONE_PIDFD; the first child that this can happen to is that of `try_out`
@@ -115,7 +120,7 @@ fn last_error() -> Errno {
 /// return on the stack of its parent: so it is called by hand.
 #[cfg(target_arch = "x86_64")]
 pub(super) mod clone3 {
-    use super::{CLONE_INTO_CGROUP, Entry, Errno, FLAGS, OwnedFd, RawFd, c_int, c_long, c_void};
+    use super::{AtomicI32, CLONE_INTO_CGROUP, Entry, Errno, FLAGS, OwnedFd, RawFd, c_int, c_long, c_void};
     use std::mem::MaybeUninit;
     use std::os::fd::AsRawFd;
 
@@ -133,12 +138,14 @@ pub(super) mod clone3 {
         argument: *mut c_void,
         stack: &mut [MaybeUninit<u128>],
         cgroup: &OwnedFd,
+        pid: &AtomicI32,
     ) -> Result<(c_int, RawFd), Errno> {
         let mut pidfd: c_int = -1;
         // SAFETY: plain numbers, for which zeroes are a value.
         let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
-        arguments.flags = FLAGS as u64 | CLONE_INTO_CGROUP;
+        arguments.flags = (FLAGS | libc::CLONE_PARENT_SETTID) as u64 | CLONE_INTO_CGROUP;
         arguments.pidfd = &raw mut pidfd as u64;
+        arguments.parent_tid = pid.as_ptr() as u64;
         arguments.exit_signal = libc::SIGCHLD as u64;
         arguments.stack = stack.as_mut_ptr() as u64;
         arguments.stack_size = size_of_val(stack) as u64;
@@ -177,7 +184,7 @@ pub(super) mod clone3 {
 /// Where it has not been written and tried, a child enters its cgroup by itself.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) mod clone3 {
-    use super::{Entry, Errno, OwnedFd, RawFd, c_int, c_void};
+    use super::{AtomicI32, Entry, Errno, OwnedFd, RawFd, c_int, c_void};
     use std::mem::MaybeUninit;
 
     pub(crate) fn is_there() -> bool {
@@ -189,6 +196,7 @@ pub(super) mod clone3 {
         _: *mut c_void,
         _: &mut [MaybeUninit<u128>],
         _: &OwnedFd,
+        _: &AtomicI32,
     ) -> Result<(c_int, RawFd), Errno> {
         Err(Errno::NOSYS)
     }

@@ -17,7 +17,7 @@ mod step;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr;
-use std::sync::atomic::AtomicI32;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use libc::c_char;
 use rustix::io::Errno;
@@ -92,6 +92,33 @@ pub struct Chown {
     pub gid: Option<u32>,
 }
 
+/// A child that shares the memory of this process and holds up the thread that makes it, for other threads.
+#[derive(Debug, Default)]
+pub struct Progress {
+    pid: AtomicI32,
+    cancelled: AtomicBool,
+}
+
+impl Progress {
+    /// Its process, which may have ended. `None`: there is none yet.
+    pub fn pid(&self) -> Option<Pid> {
+        Pid::from_raw(self.pid.load(Ordering::SeqCst))
+    }
+
+    /// From here on it does not become its program, unless it is a process already: that is to be killed.
+    pub fn cancel(&self) -> Option<Pid> {
+        self.cancelled.store(true, Ordering::SeqCst);
+        self.pid()
+    }
+
+    /// This process is it. False: it was cancelled.
+    fn note(&self, pid: i32) -> bool {
+        // in this order, and the other way round in `cancel`: one of the two sees the other
+        self.pid.store(pid, Ordering::SeqCst);
+        !self.cancelled.load(Ordering::SeqCst)
+    }
+}
+
 /// Why no program runs.
 #[derive(Debug)]
 pub enum Failed {
@@ -137,7 +164,7 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    fn shared(&self, pid: *const AtomicI32, report: RawFd) -> SharedWithChild {
+    fn shared(&self, progress: *const Progress, report: RawFd) -> SharedWithChild {
         SharedWithChild {
             candidates: self.candidates.as_ptr(),
             argv: self.argv.as_ptr(),
@@ -151,7 +178,7 @@ impl<'a> Prepared<'a> {
             chown_count: self.image.chowns.len(),
             rlimits: self.image.rlimits.as_ptr(),
             credentials: self.ids.as_ref().map_or(ptr::null(), ptr::from_ref),
-            pid,
+            progress,
             fault: self.image.fault,
             report,
             executable: self.image.executable.unwrap_or(-1),
@@ -160,17 +187,20 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// Makes the process; returns once it runs its program. It notes its id in `pid` before it does anything else.
+/// Makes the process; returns once it runs its program.
 ///
 /// # Errors
-/// The step that failed, and its error number.
-pub fn vfork(image: &Image<'_>, pid: &AtomicI32) -> Result<(Pid, OwnedFd), Failed> {
+/// The step that failed, and its error number; [`Step::Clone`] and ECANCELED: it was cancelled.
+pub fn vfork(image: &Image<'_>, progress: &Progress) -> Result<(Pid, OwnedFd), Failed> {
     let prepared = Prepared::new(image);
-    let mut shared = prepared.shared(pid, -1);
+    if progress.cancelled.load(Ordering::SeqCst) {
+        return Err(Failed::NotMade(Errno::CANCELED));
+    }
+    let mut shared = prepared.shared(progress, -1);
     let _dumpable = image.credentials.is_some().then(Dumpable::keep);
     let birthplace = image.cgroups.birthplace.as_ref();
-    let (pid, pidfd) =
-        clone_and_wait(become_program, ptr::from_mut(&mut shared).cast(), birthplace).map_err(Failed::NotMade)?;
+    let made = clone_and_wait(become_program, ptr::from_mut(&mut shared).cast(), birthplace, &progress.pid);
+    let (pid, pidfd) = made.map_err(Failed::NotMade)?;
     match shared.failure {
         None => Ok((pid, pidfd)),
         Some((step, errno)) => Err(Failed::Ended { step, errno: Errno::from_raw_os_error(errno), pid, pidfd }),
@@ -226,11 +256,12 @@ pub fn fork(image: &Image<'_>) -> Result<Forked, Errno> {
 ///
 /// # Errors
 /// It cannot be made, or cannot enter its cgroup; with the parent if that is there.
-pub fn leave_orphan(cgroups: &CgroupEntry, pid: &AtomicI32) -> Result<(Pid, OwnedFd), Failed> {
+pub fn leave_orphan(cgroups: &CgroupEntry, progress: &Progress) -> Result<(Pid, OwnedFd), Failed> {
     let joins = numbers(&cgroups.joins);
-    let mut orphanage = Orphanage { joins: joins.as_ptr(), join_count: joins.len(), pid, failure: 0 };
+    let mut orphanage =
+        Orphanage { joins: joins.as_ptr(), join_count: joins.len(), pid: &raw const progress.pid, failure: 0 };
     let parent = ptr::from_mut(&mut orphanage).cast();
-    let made = clone_and_wait(become_parent_of_orphan, parent, cgroups.birthplace.as_ref());
+    let made = clone_and_wait(become_parent_of_orphan, parent, cgroups.birthplace.as_ref(), &progress.pid);
     let (pid, pidfd) = made.map_err(Failed::NotMade)?;
     match orphanage.failure {
         0 => Ok((pid, pidfd)),
@@ -242,9 +273,9 @@ pub fn leave_orphan(cgroups: &CgroupEntry, pid: &AtomicI32) -> Result<(Pid, Owne
 ///
 /// # Errors
 /// The step that failed, and its error number.
-pub fn try_out(pid: &AtomicI32) -> Result<(Pid, OwnedFd), Failed> {
-    let mut trial = Trial { pid, failure: 0 };
-    let made = clone_and_wait(close_files_and_end, ptr::from_mut(&mut trial).cast(), None);
+pub fn try_out(progress: &Progress) -> Result<(Pid, OwnedFd), Failed> {
+    let mut trial = Trial { pid: &raw const progress.pid, failure: 0 };
+    let made = clone_and_wait(close_files_and_end, ptr::from_mut(&mut trial).cast(), None, &progress.pid);
     let (pid, pidfd) = made.map_err(Failed::NotMade)?;
     match trial.failure {
         0 => Ok((pid, pidfd)),

@@ -4,62 +4,44 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{control, table};
 use crate::lock::lock;
-use telexec_spawn::exit;
+use telexec_spawn::{Progress, exit};
 
 /// Of all engines of this process, since a process has one set of children.
-static OWN: LazyLock<Mutex<HashMap<u64, Arc<ChildState>>>> = LazyLock::new(Mutex::default);
+static OWN: LazyLock<Mutex<HashMap<u64, Arc<Progress>>>> = LazyLock::new(Mutex::default);
 static NEXT: AtomicU64 = AtomicU64::new(0);
 /// Those that have ended and cannot be reaped yet: the kernel reports such an end to a debugger first, see ptrace(2).
 static LATER: Mutex<Vec<DirectChild>> = Mutex::new(Vec::new());
-
-/// What is known of a child.
-#[derive(Default)]
-struct ChildState {
-    /// 0 until it exists.
-    pid: AtomicI32,
-    unwanted: AtomicBool,
-}
 
 /// A child of this process, from before it exists until it is reaped. Dropping it gives the child up: it is a stranger
 /// then.
 pub(crate) struct DirectChild {
     key: u64,
-    state: Arc<ChildState>,
+    progress: Arc<Progress>,
 }
 
 impl DirectChild {
     /// A child that is about to be made.
     pub(crate) fn expect() -> Self {
-        let (key, state) = (NEXT.fetch_add(1, Ordering::Relaxed), Arc::new(ChildState::default()));
-        lock(&OWN).insert(key, Arc::clone(&state));
-        Self { key, state }
+        let (key, progress) = (NEXT.fetch_add(1, Ordering::Relaxed), Arc::new(Progress::default()));
+        lock(&OWN).insert(key, Arc::clone(&progress));
+        Self { key, progress }
     }
 
-    /// Where the child notes its id before it does anything else.
-    pub(crate) fn pid(&self) -> &AtomicI32 {
-        &self.state.pid
-    }
-
-    /// It was made.
-    pub(crate) fn made(&self, pid: Pid) {
-        self.state.pid.store(pid.as_raw_nonzero().get(), Ordering::Release);
-    }
-
-    /// It is not to be made any more.
-    pub(crate) fn is_unwanted(&self) -> bool {
-        self.state.unwanted.load(Ordering::Acquire)
+    /// Where it is noted once it is made.
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     /// Ends it from elsewhere while it is being made.
     pub(crate) fn canceller(&self) -> DirectCanceller {
-        DirectCanceller { key: self.key, state: Arc::clone(&self.state) }
+        DirectCanceller { key: self.key, progress: Arc::clone(&self.progress) }
     }
 
     /// Takes the child, which has ended, from the process table: now, or as soon as that can be done.
@@ -78,7 +60,7 @@ impl DirectChild {
     fn is_reaped(&self) -> bool {
         // its id may be given to a stranger as soon as it is reaped: see `DirectCanceller::cancel`
         let mut own = lock(&OWN);
-        let reaped = match Pid::from_raw(self.state.pid.load(Ordering::Acquire)) {
+        let reaped = match self.progress.pid() {
             // it fails only if someone else has reaped it
             Some(pid) => exit::reap(pid).unwrap_or(true),
             None => true,
@@ -99,18 +81,16 @@ impl Drop for DirectChild {
 /// Ends a child that may be held up on its way to its program.
 pub(crate) struct DirectCanceller {
     key: u64,
-    state: Arc<ChildState>,
+    progress: Arc<Progress>,
 }
 
 impl DirectCanceller {
-    /// Keeps the child from being made, or kills it. One that is just being made may get away: repeat this until the
-    /// start has returned.
+    /// Keeps the child from becoming its program, or kills it.
     pub(crate) fn cancel(&self) {
-        self.state.unwanted.store(true, Ordering::Release);
         let own = lock(&OWN);
         // while it is there, its id is its own: it is reaped under this lock
-        if own.contains_key(&self.key)
-            && let Some(pid) = Pid::from_raw(self.state.pid.load(Ordering::Acquire))
+        if let Some(pid) = self.progress.cancel()
+            && own.contains_key(&self.key)
         {
             let _ = kill_process(pid, Signal::KILL);
         }
@@ -151,5 +131,5 @@ pub(crate) fn known() -> usize {
 }
 
 fn is_own(pid: Pid) -> bool {
-    lock(&OWN).values().any(|own| own.pid.load(Ordering::Acquire) == pid.as_raw_nonzero().get())
+    lock(&OWN).values().any(|own| own.pid() == Some(pid))
 }

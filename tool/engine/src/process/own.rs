@@ -109,7 +109,7 @@ pub(crate) enum Canceller {
 }
 
 impl Canceller {
-    /// Keeps the child from being made, or kills it. One that is just being made may get away: repeat this until the
+    /// Keeps the child from becoming its program, or kills it. A keeper that has no room may miss it: repeat this until the
     /// start has returned.
     pub(crate) fn cancel(&self) {
         match self {

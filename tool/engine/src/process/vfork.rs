@@ -14,15 +14,8 @@ use super::children::DirectChild;
 /// # Errors
 /// The step that failed and its error number; the process is gone and reaped.
 pub(crate) fn spawn(image: &Image<'_>, child: DirectChild) -> Result<(DirectChild, Pid, OwnedFd), (SpawnStage, Errno)> {
-    if child.is_unwanted() {
-        return Err((SpawnStage::Clone, Errno::CANCELED));
-    }
-    match telexec_spawn::vfork(image, child.pid()) {
-        Ok((pid, pidfd)) => {
-            // it has noted it itself; but one that was killed before its first step has not
-            child.made(pid);
-            Ok((child, pid, pidfd))
-        }
+    match telexec_spawn::vfork(image, child.progress()) {
+        Ok((pid, pidfd)) => Ok((child, pid, pidfd)),
         Err(failed) => Err(reaped(child, failed)),
     }
 }
@@ -33,7 +26,7 @@ pub(crate) fn spawn(image: &Image<'_>, child: DirectChild) -> Result<(DirectChil
 /// It cannot be made, or cannot enter its cgroup.
 pub(crate) fn leave_orphan(cgroups: &CgroupEntry) -> Result<(), Errno> {
     let child = DirectChild::expect();
-    ended(telexec_spawn::leave_orphan(cgroups, child.pid()), child).map_err(|(_, errno)| errno)
+    ended(telexec_spawn::leave_orphan(cgroups, child.progress()), child).map_err(|(_, errno)| errno)
 }
 
 /// See [`telexec_spawn::try_out`].
@@ -46,16 +39,15 @@ pub(crate) fn try_out() -> Result<(), (&'static str, Errno)> {
         SpawnStage::CloseRange => ("close_range(2)", errno),
         _ => ("clone(2) with CLONE_PIDFD", errno),
     };
-    ended(telexec_spawn::try_out(child.pid()), child).map_err(call)
+    ended(telexec_spawn::try_out(child.progress()), child).map_err(call)
 }
 
 /// Reaps a child that ends by itself.
 fn ended(made: Result<(Pid, OwnedFd), Failed>, child: DirectChild) -> Result<(), (SpawnStage, Errno)> {
-    let (pid, pidfd) = match made {
+    let (_, pidfd) = match made {
         Ok(made) => made,
         Err(failed) => return Err(reaped(child, failed)),
     };
-    child.made(pid);
     child.reap_soon(&pidfd);
     Ok(())
 }
@@ -63,8 +55,7 @@ fn ended(made: Result<(Pid, OwnedFd), Failed>, child: DirectChild) -> Result<(),
 fn reaped(child: DirectChild, failed: Failed) -> (SpawnStage, Errno) {
     match failed {
         Failed::NotMade(errno) => (SpawnStage::Clone, errno),
-        Failed::Ended { step, errno, pid, pidfd } => {
-            child.made(pid);
+        Failed::Ended { step, errno, pidfd, .. } => {
             child.reap_soon(&pidfd);
             (stage(step), errno)
         }
