@@ -33,7 +33,7 @@ pub(crate) struct Agent {
     /// `None`: it runs as this process does.
     pub(crate) user: Option<AgentUser>,
     /// What its processes are to have, while this one has less to fear.
-    oom_score: Option<String>,
+    pub(crate) oom_score: Option<String>,
     pub(crate) running: Option<Running>,
     /// One has served, since this process runs.
     was_ready: bool,
@@ -84,7 +84,7 @@ impl Agent {
         Self {
             command: command.to_vec(),
             user,
-            oom_score: spare_this_process(),
+            oom_score: None,
             running: None,
             was_ready: false,
             failures: 0,
@@ -93,6 +93,18 @@ impl Agent {
             delay: MIN_DELAY,
             again_at: None,
         }
+    }
+
+    /// None has been started yet.
+    pub(crate) fn spare_keeper(&mut self) {
+        self.oom_score = spare_this_process();
+    }
+
+    /// The program before this one had one, which has handed over.
+    pub(crate) fn resume(&mut self, oom_score: Option<String>) {
+        self.oom_score = oom_score;
+        self.was_ready = true;
+        self.again_at = Some(Instant::now());
     }
 
     /// # Errors

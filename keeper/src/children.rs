@@ -39,6 +39,25 @@ pub(crate) struct Child {
 }
 
 impl Child {
+    /// One that runs its program, and has nothing else yet.
+    pub(crate) fn new(pid: Pid, pidfd: OwnedFd, cgroup: Option<OwnedFd>) -> Self {
+        Self {
+            id: None,
+            pid,
+            pidfd,
+            starting: None,
+            failure: None,
+            looks: 0,
+            exit: None,
+            is_released: false,
+            holds_all: false,
+            survives: false,
+            outlives: false,
+            held: Vec::new(),
+            cgroup,
+        }
+    }
+
     /// Ends it and what is with it, at once; as far as that can be seen from here.
     pub(crate) fn kill(&self) {
         if let Some(cgroup) = &self.cgroup {
@@ -130,6 +149,30 @@ impl Children {
         number
     }
 
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Child> {
+        self.all.values()
+    }
+
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        self.all.keys().copied().collect()
+    }
+
+    /// What is held of those that are reaped, with their ids.
+    pub(crate) fn remembered(&self) -> impl Iterator<Item = (u64, &Vec<Option<Given>>)> {
+        self.remembered.iter().map(|(id, held)| (*id, held))
+    }
+
+    /// Holds this of one that is reaped.
+    pub(crate) fn remember(&mut self, id: u64, held: Vec<Option<Given>>) {
+        self.remembered.insert(id, held);
+    }
+
+    /// How many descriptors are held.
+    pub(crate) fn count_held(&self) -> usize {
+        let held = self.all.values().map(|child| &child.held).chain(self.remembered.values());
+        held.flatten().flatten().count()
+    }
+
     pub(crate) fn number(&self, id: u64) -> Option<u64> {
         self.by_id.get(&id).copied()
     }
@@ -149,7 +192,7 @@ impl Children {
                 held.truncate(1);
             }
             if child.failure.is_none() && held.iter().any(Option::is_some) {
-                self.remembered.insert(id, held);
+                self.remember(id, held);
             }
         }
         Some(child)

@@ -4,8 +4,10 @@
 //! what was bound to an agent that is gone. It reads no configuration and nothing of the network: one loop, and no step in it that
 //! waits for anyone, but for the agent's program to be loaded. A second thread closes what an agent that is not root has passed.
 //!
-//! `wire` is what both say, and `channel` how it gets to the other; `keeper` is the loop, `children` what was started, `users` as whom, `agent`
-//! the agent's process, `agent_user` what is done for one that is not root, `given` the descriptors that come from it, `signals` what other processes ask of this one, `init` what the first process of a machine owes it.
+//! `wire` is what both say, and `channel` how it gets to the other; `keeper` is the loop, `children` what was started, `users` as
+//! whom, `agent` the agent's process, `agent_user` what is done for one that is not root, `given` the descriptors that come from
+//! it, `signals` what other processes ask of this one, `state` what a keeper leaves to the program that takes its place, `exec`
+//! how that begins, `init` what the first process of a machine owes it.
 
 #![cfg(target_os = "linux")]
 
@@ -13,22 +15,36 @@ mod agent;
 pub mod agent_user;
 pub mod channel;
 mod children;
+mod exec;
 pub mod given;
 mod init;
 mod keeper;
 pub mod log;
 mod notify;
 mod signals;
+mod state;
 pub mod users;
 pub mod wire;
 
 pub use self::keeper::keep;
+pub use self::state::VERSION as STATE_VERSION;
 
 /// The argument before the users that commands may run as, see [`users::write`].
 pub const USERS: &str = "--command-users";
 
 /// The argument before the user that the agent runs as, as [`users::write`] has it, and the directory of its cgroups.
 pub const AGENT_USER: &str = "--agent-user";
+
+/// The argument before the descriptor with what the keeper's last program has left, the first one of all.
+pub const STATE: &str = "--state";
+
+/// Asks the keeper's program for its [`formats`].
+pub const FORMATS: &str = "--formats";
+
+/// The versions of what this library speaks and reads, as a text. A keeper and its agent are of the same.
+pub fn formats() -> String {
+    format!("protocol {}, state {}", wire::VERSION, state::VERSION)
+}
 
 /// The variable that says to an agent where its keeper is: a descriptor and, after a colon, the [`wire::VERSION`].
 pub const VARIABLE: &str = "TELEXEC_KEEPER";

@@ -1,11 +1,12 @@
 //! `telexec-keeper`: see the library. `telexecd --keeper on` becomes it.
 
 use std::ffi::OsString;
+use std::os::fd::RawFd;
 use std::process::ExitCode;
 
 use telexec_keeper::agent_user::AgentUser;
 use telexec_keeper::users::{self, Users};
-use telexec_keeper::{AGENT_USER, USERS, log};
+use telexec_keeper::{AGENT_USER, FORMATS, STATE, USERS, formats, log};
 
 const HELP: &str =
     "The keeper of a telexec agent: starts it, restarts it if it crashes, and is the parent of its commands
@@ -26,18 +27,31 @@ fn main() -> ExitCode {
             println!("{HELP}");
             return ExitCode::SUCCESS;
         }
+        Some(FORMATS) => {
+            println!("{}", formats());
+            return ExitCode::SUCCESS;
+        }
         _ => {}
     }
-    let Some((command, users, agent_user)) = read(&arguments) else { return usage() };
-    match telexec_keeper::keep(command, users, agent_user) {
+    let Some(Arguments { command, users, agent_user, state }) = read(&arguments) else { return usage() };
+    match telexec_keeper::keep(command, users, agent_user, state) {
         Ok(code) => ExitCode::from(code),
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-/// The command line of the agent, as whom commands may run, and as whom the agent does.
-fn read(mut arguments: &[OsString]) -> Option<(&[OsString], Option<Users>, Option<AgentUser>)> {
-    let (mut users, mut agent_user) = (None, None);
+struct Arguments<'a> {
+    /// The agent's command line.
+    command: &'a [OsString],
+    /// As whom commands may run.
+    users: Option<Users>,
+    agent_user: Option<AgentUser>,
+    /// What this process had before it ran this program.
+    state: Option<RawFd>,
+}
+
+fn read(mut arguments: &[OsString]) -> Option<Arguments<'_>> {
+    let (mut users, mut agent_user, mut state) = (None, None, None);
     loop {
         match arguments {
             [flag, text, rest @ ..] if flag == USERS => {
@@ -48,8 +62,12 @@ fn read(mut arguments: &[OsString]) -> Option<(&[OsString], Option<Users>, Optio
                 agent_user = Some(AgentUser::new(users::read_one(user.to_str()?)?, cgroups.into()));
                 arguments = rest;
             }
+            [flag, number, rest @ ..] if flag == STATE => {
+                state = Some(number.to_str()?.parse().ok()?);
+                arguments = rest;
+            }
             [] => return None,
-            command => return Some((command, users, agent_user)),
+            command => return Some(Arguments { command, users, agent_user, state }),
         }
     }
 }

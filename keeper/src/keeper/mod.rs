@@ -1,12 +1,14 @@
-//! The loop: what happens, and what is done about it. `processes` is what was started, `reports` what the agent is told of it.
+//! The loop: what happens, and what is done about it. `processes` is what was started, `reports` what the agent is told of it,
+//! `renewal` the keeper's own upgrade.
 
 mod processes;
+mod renewal;
 mod reports;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
@@ -39,18 +41,29 @@ const DEAF_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Starts the agent with this command line, and does what it asks for, as these users only (`None`: as anyone), until it has
 /// ended and is not to be started again.
-/// `agent_user`: as whom it runs (`None`: as this process). Returns the code to exit with. Takes over the process's signals:
-/// for a process that does nothing else.
+/// `agent_user`: as whom it runs (`None`: as this process). `state`: the descriptor with what the program before this one has
+/// left. Returns the code to exit with. Takes over the process's signals: for a process that does nothing else.
 ///
 /// # Errors
 /// The agent cannot be started, or the system lacks what this needs.
-pub fn keep(command: &[OsString], users: Option<Users>, agent_user: Option<AgentUser>) -> io::Result<u8> {
+pub fn keep(
+    command: &[OsString],
+    users: Option<Users>,
+    agent_user: Option<AgentUser>,
+    state: Option<RawFd>,
+) -> io::Result<u8> {
     let limit = getrlimit(Resource::Nofile);
     let files = Rlimit { current: limit.maximum, ..limit };
     // what it was given may be secret, and its agent's; execve(2) undoes this for commands
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let kept = Keeper::new(command, users, agent_user).and_then(|mut keeper| {
-        keeper.start_agent()?;
+        match state {
+            Some(state) => keeper.resume(state)?,
+            None => {
+                keeper.agent.spare_keeper();
+                keeper.start_agent()?;
+            }
+        }
         // not before: the agent is to have what this process was given
         let _ = setrlimit(Resource::Nofile, files);
         let code = keeper.run();
@@ -87,6 +100,8 @@ struct Keeper {
     say_at: Option<Instant>,
     /// The agent has closed the channel: it is ended then, if it has not ended.
     deaf_until: Option<Instant>,
+    /// The program on disk is to take the place of this one, before the next agent, and not after this.
+    renew_until: Option<Instant>,
     /// It was asked to end, by a signal.
     was_asked: bool,
     /// The agent is to end as soon as it serves.
@@ -155,6 +170,7 @@ impl Keeper {
             unsaid: None,
             say_at: None,
             deaf_until: None,
+            renew_until: None,
             was_asked: false,
             stop_when_ready: None,
             code: None,
@@ -170,7 +186,7 @@ impl Keeper {
             self.agent.user.iter().for_each(AgentUser::kill_all);
         }
         self.agent.start()?;
-        self.deaf_until = None;
+        (self.deaf_until, self.renew_until) = (None, None);
         let Some(running) = &self.agent.running else { return Ok(()) };
         let watched = epoll::add(&self.epoll, &running.channel, Source::Channel.data(), epoll::EventFlags::IN)
             .and_then(|()| epoll::add(&self.epoll, &running.pidfd, Source::Agent.data(), epoll::EventFlags::IN));
@@ -235,6 +251,7 @@ impl Keeper {
             self.reject();
         }
         if is_due(&mut self.agent.again_at)
+            && self.renew()
             && let Err(error) = self.start_agent()
         {
             log::line(&format!("cannot start another agent: {error}"));
@@ -322,7 +339,8 @@ impl Keeper {
             }
             Next::Again if was_handed_over => {
                 self.lose_agent();
-                log::line(&format!("the agent, process {pid}, has handed over: starting the program on disk"));
+                self.renew_soon();
+                log::line(&format!("the agent, process {pid}, has handed over: starting the programs on disk"));
             }
             Next::Again => {
                 let killed = self.lose_agent();

@@ -91,18 +91,10 @@ impl Keeper {
         let Forked { pid, pidfd, report } = fork(&image).map_err(|errno| (Step::Clone, errno))?;
         let child = Child {
             id: Some(start.id),
-            pid,
-            pidfd,
             starting: Some(report),
-            failure: None,
-            looks: 0,
-            exit: None,
-            is_released: false,
-            holds_all: false,
             survives: start.survives,
-            outlives: false,
             held: held.into_iter().map(Some).collect(),
-            cgroup: cgroups.birthplace.or(cgroup),
+            ..Child::new(pid, pidfd, cgroups.birthplace.or(cgroup))
         };
         let number = self.children.add(child);
         self.watch(number, |child| child.starting.as_ref(), Source::Start(number));

@@ -52,7 +52,7 @@ telexecd health --timeout 2s unix:///run/telexec/agent.sock"
         #[arg(long, value_name = "DURATION", default_value = "5s")]
         timeout: humantime::Duration,
     },
-    /// Have the agent on this machine hand over to the program on disk, without ending its executions
+    /// Have the agent on this machine and its keeper hand over to the programs on disk, without ending executions
     #[command(
         after_help = "For agents with a keeper. Detached commands, those in the background, and those of clients that \
 reconnect run on. What is bound to a call gets the shutdown_grace to end by itself, while calls are served as usual.\n\n\

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use telexec_keeper::agent_user::AgentUser;
 use telexec_keeper::users::{Credentials, write};
@@ -16,6 +16,16 @@ const PACKAGED: &str = "../lib/telexec";
 /// Why there is no keeper.
 #[derive(Debug, thiserror::Error)]
 pub enum KeeperError {
+    /// It is of another version.
+    #[error("{path}: is \"{theirs}\", and this program needs \"{ours}\": install both from one package")]
+    Version {
+        /// The program.
+        path: PathBuf,
+        /// What it says.
+        theirs: String,
+        /// What is needed.
+        ours: String,
+    },
     /// This program does not know where it is.
     #[error("where this program is cannot be found out, and so neither where {PROGRAM} is")]
     Place(#[source] io::Error),
@@ -38,14 +48,20 @@ fn programs() -> Result<(PathBuf, PathBuf), KeeperError> {
     Ok((this, path))
 }
 
-/// Checks that the keeper's program is there.
+/// Checks that the keeper's program is there and of the version of this one. Blocks.
 ///
 /// # Errors
 /// It is not.
 pub fn check() -> Result<(), KeeperError> {
     let (_, path) = programs()?;
-    match path.metadata() {
-        Ok(_) => Ok(()),
+    match Command::new(&path).arg(telexec_keeper::FORMATS).stdin(Stdio::null()).output() {
+        Ok(output) => {
+            let (ours, theirs) = (telexec_keeper::formats(), String::from_utf8_lossy(&output.stdout));
+            if theirs.trim() == ours {
+                return Ok(());
+            }
+            Err(KeeperError::Version { path, theirs: theirs.trim().to_owned(), ours })
+        }
         Err(source) => Err(KeeperError::Run { path, source }),
     }
 }

@@ -4,27 +4,31 @@ use std::process::Output;
 use std::time::Duration;
 
 use telexec_executor::{Command, Executor, ExitCause, OnDisconnect};
-use telexec_tests::{Agent, MARK, collect, marker, processes_with, run, telexecd, until, until_output, within};
+use telexec_tests::{
+    AGENT_USER, Agent, AgentBuilder, Hierarchy, MARK, collect, is_root, marker, processes_with, run, telexecd, until,
+    until_output, within,
+};
 
 use super::serving;
 
 struct Scene {
     agent: Agent,
     directory: tempfile::TempDir,
+    /// More of its arguments.
+    arguments: &'static [&'static str],
 }
 
 impl Scene {
-    fn start(kept: bool) -> Self {
-        let builder = Agent::builder().config("shutdown_grace = \"2s\"");
-        let agent = if kept { builder.kept().start() } else { builder.start() };
-        Self { agent, directory: tempfile::tempdir().unwrap() }
+    fn start(builder: AgentBuilder) -> Self {
+        let agent = builder.config("shutdown_grace = \"2s\"").start();
+        Self { agent, directory: tempfile::tempdir().unwrap(), arguments: &[] }
     }
 
     async fn upgrade(&self) -> Output {
         let mut command = telexecd();
         let [config, state_dir] = ["telexecd.toml", "state"].map(|name| self.agent.directory().join(name));
         command.arg("--config").arg(config).arg("--state-dir").arg(state_dir);
-        command.arg("--listen").arg(self.agent.uri()).arg("upgrade");
+        command.arg("--listen").arg(self.agent.uri()).args(self.arguments).arg("upgrade");
         within(tokio::process::Command::from(command).output()).await.unwrap()
     }
 
@@ -44,7 +48,19 @@ fn said(output: &Output) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_need_not_end_with_its_call_goes_on_under_the_next_agent() {
-    let scene = Scene::start(true);
+    goes_on_under_the_next_agent(Scene::start(Agent::builder().kept())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_goes_on_also_under_one_that_is_not_root() {
+    if is_root() && Hierarchy::Unified.usable().is_some() {
+        let scene = Scene::start(Agent::builder().agent_user());
+        goes_on_under_the_next_agent(Scene { arguments: &["--keeper", "on", "--agent-user", AGENT_USER], ..scene })
+            .await;
+    }
+}
+
+async fn goes_on_under_the_next_agent(scene: Scene) {
     let before = serving(&scene.agent).unwrap();
     let executor = scene.agent.connect().await.executor().resuming(telexec_client::Resume::default());
     let text = format!("echo first; {}; echo last; exit 3", scene.wait());
@@ -80,11 +96,14 @@ async fn what_need_not_end_with_its_call_goes_on_under_the_next_agent() {
     let long = collect(within(direct.attach(&long, from(0))).await.unwrap()).await.unwrap();
     assert_eq!((long.text(), long.exited.cause), (&*ended.text().repeat(2), ExitCause::Exited(0)));
     assert!(scene.agent.log().contains("has handed over"), "{}", scene.agent.log());
+    // the keeper's own program was run again, too
+    let keeper = std::fs::read(format!("/proc/{}/cmdline", scene.agent.pid())).unwrap();
+    assert_eq!(keeper.split(|byte| *byte == 0).nth(1), Some(&b"--state"[..]), "{}", scene.agent.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_bound_to_a_call_is_ended_when_its_time_is_over() {
-    let scene = Scene::start(true);
+    let scene = Scene::start(Agent::builder().kept());
     let mark = marker();
     let executor = scene.agent.executor().await;
     let command = Command::shell("echo; setsid sleep 300 & sleep 300").env(MARK, &mark).build().unwrap();
@@ -99,7 +118,7 @@ async fn what_is_bound_to_a_call_is_ended_when_its_time_is_over() {
 /// A call that is made meanwhile may have to wait, no longer than a client does that connects again.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_are_served_meanwhile() {
-    let scene = Scene::start(true);
+    let scene = Scene::start(Agent::builder().kept());
     let executor = scene.agent.connect().await.executor().resuming(telexec_client::Resume::default());
     let calls = async {
         loop {
@@ -125,7 +144,7 @@ async fn calls_are_served_meanwhile() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_would_not_serve_is_refused_before() {
-    let scene = Scene::start(true);
+    let scene = Scene::start(Agent::builder().kept());
     let before = serving(&scene.agent).unwrap();
     let config = scene.agent.directory().join("telexecd.toml");
     let text = std::fs::read_to_string(&config).unwrap();
@@ -153,7 +172,7 @@ async fn a_program_that_would_not_serve_is_refused_before() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_without_a_keeper_goes_on() {
-    let scene = Scene::start(false);
+    let scene = Scene::start(Agent::builder());
     let output = scene.upgrade().await;
     assert_eq!(output.status.code(), Some(3));
     assert!(said(&output).contains("has no keeper"), "{}", said(&output));

@@ -2,6 +2,7 @@
 
 mod agent_user;
 mod held;
+mod renewal;
 
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -73,10 +74,13 @@ async fn keep_as(arguments: &[&str], agent: &str) -> (Output, u64) {
 
 /// It is to be started; and the directory in which its agents count their lives.
 fn keeper(arguments: &[&str], agent: &str) -> (tokio::process::Command, tempfile::TempDir) {
+    keeper_of(Command::new(program("telexec-keeper")), arguments, agent)
+}
+
+fn keeper_of(mut keeper: Command, arguments: &[&str], agent: &str) -> (tokio::process::Command, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     // also for an agent that is not root
     std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
-    let mut keeper = Command::new(program("telexec-keeper"));
     keeper.args(arguments).args(["/usr/bin/env", "python3", "-c", &format!("{PRELUDE}{agent}")]);
     keeper.arg(directory.path().join("lives"));
     keeper.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,0 +1,115 @@
+//! An agent that hands over: the program on disk takes the place of the keeper's own.
+
+use std::process::Command;
+use std::time::Duration;
+
+use telexec_tests::program;
+use tokio::time::timeout;
+
+use super::{keep, keeper_of};
+
+/// The keeper by its process, as an agent sees it.
+const KEEPER: &str = r#"
+parent = os.getppid()
+def keeps():
+    files = os.listdir(f"/proc/{parent}/fd")
+    children = open(f"/proc/{parent}/task/{parent}/children").read().split()
+    return len(files), sorted(set(children) - {str(os.getpid())})
+def arguments(): return open(f"/proc/{parent}/cmdline", "rb").read().split(b"\0")
+def hand_over():
+    ask(b"\x09")
+    sys.exit(0)
+def reap(id): ask(struct.pack("<BQ", 10, id))
+SURVIVES = 32
+"#;
+
+#[tokio::test]
+async fn what_it_holds_is_held_by_the_next_program() {
+    let agent = r#"
+lived = life()
+if lived == 1:
+    ready()
+    assert arguments()[1] != b"--state"
+    for id, argv in [(1, [b"/bin/sleep", b"300"]), (2, [b"/bin/sh", b"-c", b"exit 7"]), (3, [b"/bin/true"]), (4, [b"/bin/true"])]:
+        file = os.memfd_create("held")
+        os.write(file, b"held for %d" % id)
+        pid = runs(id, *argv, flags=SURVIVES, held=[file, out])
+        if id == 1:
+            with open(lives + ".pid", "w") as file: file.write(str(pid))
+        else: assert heard()[:2] == ("exited", id)
+    reap(3)
+    release(4)
+    # it ends with this agent
+    runs(5, b"/bin/sleep", b"300")
+    hand_over()
+sleeper = int(open(lives + ".pid").read())
+assert arguments()[1] == b"--state" and b"(deleted)" not in os.readlink(f"/proc/{parent}/exe").encode()
+found = {id: (pid, numbers) for id, pid, numbers, descriptors in handed_over}
+assert found[1] == (sleeper, [0, 1]) and found[2][1] == [0, 1], found
+assert found[3] == (0, [0, 1]) and found[4] == (0, [0]) and len(found) == 4, found
+for id, _, _, descriptors in handed_over:
+    assert os.pread(descriptors[0], 100, 0) == b"held for %d" % id
+if not ended: assert heard() == ("exited", 2, 1, 0, 7)
+else: assert [end[1:] for end in ended] == [(2, 1, 0, 7)], ended
+ready()
+until = time.monotonic() + 10
+while keeps()[1] != sorted(map(str, [sleeper, found[2][0]])):
+    assert time.monotonic() < until, keeps()
+if lived == 2:
+    with open(lives + ".files", "w") as file: file.write(str(keeps()[0]))
+if lived < 30: hand_over()
+assert keeps()[0] == int(open(lives + ".files").read()), os.listdir(f"/proc/{parent}/fd")
+os.kill(sleeper, 9)
+assert heard() == ("exited", 1, 0, 0, 9)
+for id in (1, 2): release(id)
+for id in (1, 2, 3, 4): forget(id)
+while keeps()[1]: time.sleep(0.01)
+assert runs(9, b"/bin/true") and heard()[:2] == ("exited", 9)
+stopping()
+"#;
+    let (output, lives) = keep(&format!("{KEEPER}{agent}")).await;
+    assert!(output.status.success() && lives == 30, "{lives} lives, {output:?}");
+}
+
+#[tokio::test]
+async fn a_program_that_cannot_be_run_takes_no_place() {
+    let agent = r#"
+if life() == 1:
+    ready()
+    pid = runs(1, b"/bin/sleep", b"300", flags=SURVIVES, held=[out])
+    os.unlink(arguments()[0])
+    hand_over()
+[(id, pid, numbers, _)] = handed_over
+assert (id, numbers) == (1, [0]) and arguments()[1] != b"--state", arguments()
+# what was to be inherited is not the agent's
+paths = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+files = [os.readlink(path) for path in paths if os.path.islink(path)]
+assert not any("pidfd" in file or "memfd" in file for file in files), files
+ready()
+os.kill(pid, 9)
+assert heard() == ("exited", 1, 0, 0, 9)
+stopping()
+"#;
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("telexec-keeper");
+    std::fs::copy(program("telexec-keeper"), &copy).unwrap();
+    let (mut keeper, _lives) = keeper_of(Command::new(copy), &[], &format!("{KEEPER}{agent}"));
+    let output = timeout(Duration::from_secs(60), keeper.kill_on_drop(true).output()).await.expect("it ends").unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && log.contains("program stays the one that runs: No such file"), "{log}");
+}
+
+#[test]
+fn what_is_no_state_is_refused() {
+    let keeper = |arguments: &[&str]| Command::new(program("telexec-keeper")).args(arguments).output().unwrap();
+    for (arguments, code, error) in [
+        (&["--state", "999", "/bin/true"][..], 1, "Bad file descriptor"),
+        (&["--state", "0", "/bin/true"], 1, "the state of the last keeper"),
+        (&["--state", "x", "/bin/true"], 64, "telexecd --keeper on"),
+        (&["--state", "0"], 64, "telexecd --keeper on"),
+    ] {
+        let output = keeper(arguments);
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(code) && log.contains(error), "{arguments:?}: {output:?}");
+    }
+}
