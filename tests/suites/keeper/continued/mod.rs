@@ -19,7 +19,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdout};
 use tokio::sync::RwLock;
 
-use super::crash_and_wait;
+use super::{crash_and_wait, hand_over_and_wait};
 
 fn detached(text: &str) -> CommandBuilder {
     Command::shell(text).on_disconnect(OnDisconnect::Detach)
@@ -105,6 +105,8 @@ async fn a_detached_command_runs_on_and_its_output_and_end_are_whole() {
 /// An agent that is killed every now and then, but not while a command is started.
 struct Killed {
     agent: Agent,
+    /// Each other time it hands over, and the keeper's program is run anew, too.
+    hands_over: bool,
     kills: AtomicU32,
     starts: RwLock<()>,
 }
@@ -130,8 +132,11 @@ impl Killed {
         loop {
             tokio::time::sleep(Duration::from_millis(fastrand::u64(..1500))).await;
             let _no_start = self.starts.write().await;
-            crash_and_wait(&self.agent).await;
-            self.kills.fetch_add(1, Ordering::Relaxed);
+            if self.kills.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) && self.hands_over {
+                hand_over_and_wait(&self.agent).await;
+            } else {
+                crash_and_wait(&self.agent).await;
+            }
         }
     }
 
@@ -238,19 +243,24 @@ impl Killed {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_runs_is_exact_through_agents_that_are_killed_at_any_moment() {
-    is_exact_through_kills(Agent::builder().kept(), rounds(12)).await;
+    is_exact_through_kills(Agent::builder().kept(), false, rounds(12)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_it_is_where_these_and_their_keeper_are_upgraded() {
+    is_exact_through_kills(Agent::builder().kept(), true, rounds(6)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn so_it_is_where_these_have_a_user_of_their_own() {
     if is_root() && Hierarchy::Unified.usable().is_some() {
-        is_exact_through_kills(Agent::builder().agent_user(), rounds(6)).await;
+        is_exact_through_kills(Agent::builder().agent_user(), true, rounds(6)).await;
     }
 }
 
-async fn is_exact_through_kills(builder: AgentBuilder, kills: u32) {
+async fn is_exact_through_kills(builder: AgentBuilder, hands_over: bool, kills: u32) {
     let agent = builder.config("retention_count = 20").start();
-    let killed = Killed { agent, kills: AtomicU32::new(0), starts: RwLock::new(()) };
+    let killed = Killed { agent, hands_over, kills: AtomicU32::new(0), starts: RwLock::new(()) };
     let look = || {
         let Holdings { descriptors, children, .. } = Holdings::of(killed.agent.pid());
         (descriptors, children)
