@@ -36,7 +36,7 @@ pub(crate) struct Agent {
     pub(crate) oom_score: Option<String>,
     pub(crate) running: Option<Running>,
     /// One has served, since this process runs.
-    was_ready: bool,
+    pub(crate) was_ready: bool,
     /// In a row, that have not.
     failures: u32,
     /// It was asked to end.

@@ -50,6 +50,15 @@ fn act(args: &Args) -> ExitCode {
         Ok(config) => config,
         Err(error) => return fail(&error, BAD_CONFIG),
     };
+    let kept_by = match if args.check_config { Ok(None) } else { Keeper::inherited() } {
+        Ok(keeper) => keeper,
+        Err(error) => return fail(&error, 1),
+    };
+    // before there are threads
+    let restricted = match kept_by.as_ref().is_some_and(Keeper::is_of_another_user) {
+        true => restrict(&config).map(Some),
+        false => Ok(None),
+    };
     if let Err(error) = logging::start(&config) {
         return fail(&error, BAD_CONFIG);
     }
@@ -67,20 +76,16 @@ fn act(args: &Args) -> ExitCode {
             Err(error) => fail(&error, BAD_CONFIG),
         };
     }
-    let kept_by = match Keeper::inherited() {
-        Ok(keeper) => keeper,
-        Err(error) => return fail(&error, 1),
-    };
     if kept_by.is_none() && config.keeper == Switch::On {
         return match start_keeper(&config) {
             Ok(never) => match never {},
             Err((error, code)) => fail(error.as_ref(), code),
         };
     }
-    if kept_by.as_ref().is_some_and(Keeper::is_of_another_user)
-        && let Err(error) = restrict()
-    {
-        return fail(&error, 1);
+    match restricted {
+        Ok(Some(false)) => tracing::warn!("agent_user: no Landlock here: the agent may write wherever its user may"),
+        Ok(_) => {}
+        Err(error) => return fail(&error, 1),
     }
     match run(Config { kept_by, ..config }) {
         Ok(()) => ExitCode::SUCCESS,

@@ -36,6 +36,8 @@ const EVENTS_AT_ONCE: usize = 64;
 const SAY_DELAY: Duration = Duration::from_millis(100);
 /// Descriptors that are left for an agent to be started, and for one message.
 const SPARE_FILES: usize = 320;
+/// For an agent to serve that takes the place of another one.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// For an agent to end that has closed the channel.
 const DEAF_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -100,6 +102,8 @@ struct Keeper {
     say_at: Option<Instant>,
     /// The agent has closed the channel: it is ended then, if it has not ended.
     deaf_until: Option<Instant>,
+    /// The agent is ended then, if it does not serve.
+    ready_by: Option<Instant>,
     /// The program on disk is to take the place of this one, before the next agent, and not after this.
     renew_until: Option<Instant>,
     /// It was asked to end, by a signal.
@@ -170,6 +174,7 @@ impl Keeper {
             unsaid: None,
             say_at: None,
             deaf_until: None,
+            ready_by: None,
             renew_until: None,
             was_asked: false,
             stop_when_ready: None,
@@ -187,6 +192,8 @@ impl Keeper {
         }
         self.agent.start()?;
         (self.deaf_until, self.renew_until) = (None, None);
+        // whoever has started this process waits for the first one
+        self.ready_by = self.agent.was_ready.then(|| Instant::now() + READY_TIMEOUT);
         let Some(running) = &self.agent.running else { return Ok(()) };
         let watched = epoll::add(&self.epoll, &running.channel, Source::Channel.data(), epoll::EventFlags::IN)
             .and_then(|()| epoll::add(&self.epoll, &running.pidfd, Source::Agent.data(), epoll::EventFlags::IN));
@@ -225,7 +232,7 @@ impl Keeper {
 
     /// Until something is due; `None`: nothing is.
     fn timeout(&self) -> Option<Timespec> {
-        let due = [self.retry_at, self.search_at, self.say_at, self.deaf_until, self.agent.again_at];
+        let due = [self.retry_at, self.search_at, self.say_at, self.deaf_until, self.ready_by, self.agent.again_at];
         let due = due.into_iter().flatten().min()?;
         Timespec::try_from(due.saturating_duration_since(Instant::now())).ok()
     }
@@ -249,6 +256,10 @@ impl Keeper {
         }
         if is_due(&mut self.deaf_until) {
             self.reject();
+        }
+        if is_due(&mut self.ready_by) {
+            log::line(&format!("the agent does not serve after {} s: killing it", READY_TIMEOUT.as_secs()));
+            self.agent.signal(Signal::KILL);
         }
         if is_due(&mut self.agent.again_at)
             && self.renew()
@@ -324,7 +335,7 @@ impl Keeper {
         self.unwatch(&pidfd);
         self.unwatch(&channel);
         self.backlog.clear();
-        self.deaf_until = None;
+        (self.deaf_until, self.ready_by) = (None, None);
         match next {
             // it was asked to end while it did
             Next::End(_) if was_handed_over => {
@@ -400,6 +411,7 @@ impl Keeper {
         match request {
             Request::Ready => {
                 self.agent.serves();
+                self.ready_by = None;
                 if let Some(signal) = self.stop_when_ready.take() {
                     self.agent.signal(signal);
                 }

@@ -317,3 +317,22 @@ fn it_says_how_it_is_started() {
         assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains(said), "{output:?}");
     }
 }
+
+#[tokio::test]
+async fn an_agent_that_never_serves_is_replaced() {
+    let agent = r#"
+match life():
+    case 1:
+        ready()
+        os.kill(os.getpid(), 9)
+    case 2: time.sleep(300)
+    case _:
+        ready()
+        stopping()
+"#;
+    let (mut keeper, directory) = keeper(&[], agent);
+    let output = timeout(Duration::from_secs(120), keeper.kill_on_drop(true).output()).await.expect("it ends").unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && log.contains("does not serve after 60 s"), "{log}");
+    assert_eq!(std::fs::metadata(directory.path().join("lives")).unwrap().len(), 3);
+}

@@ -1,14 +1,12 @@
-//! What an agent with a user of its own may not do any more, whatever happens to it: seccomp(2). Commands are the keeper's
-//! children, and know nothing of this.
-//!
-//! The rest is by its user: it has no capabilities, and no_new_privs is set. The filter is against ways around these: files that
-//! run as their owner, user namespaces, and interfaces of the kernel that the agent has no use for.
+//! Ways around the permissions of the agent's user, and interfaces of the kernel that the agent has no use for.
 
 use std::collections::BTreeMap;
 
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
+
+use super::RestrictionError;
 
 /// System calls that fail with EPERM.
 const FORBIDDEN: &[libc::c_long] = &[
@@ -71,22 +69,8 @@ const SET_ID: [u64; 2] = [0o4000, 0o2000];
 const TIOCSTI: u64 = 0x5412;
 const CLONE_NEWUSER: u64 = 0x1000_0000;
 
-/// A filter that cannot be installed.
-#[derive(Debug, thiserror::Error)]
-pub enum RestrictionError {
-    /// It is not one for this architecture.
-    #[error("cannot make a seccomp filter for this architecture")]
-    Filter(#[from] seccompiler::BackendError),
-    /// The kernel refuses it.
-    #[error("cannot install a seccomp filter")]
-    Install(#[from] seccompiler::Error),
-}
-
-/// Forbids all threads of this process, and those to come, what an agent does not do.
-///
-/// # Errors
-/// The kernel has no seccomp filters.
-pub fn restrict() -> Result<(), RestrictionError> {
+/// See [`restrict`](super::restrict).
+pub(super) fn restrict() -> Result<(), RestrictionError> {
     let nowhere = || UNKNOWN.iter().map(|call| (*call, Vec::new())).collect();
     for (rules, errno) in [(forbidden()?, libc::EPERM), (nowhere(), libc::ENOSYS)] {
         let errno = SeccompAction::Errno(u32::try_from(errno).unwrap_or_default());
@@ -116,34 +100,27 @@ mod tests {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 
     use super::*;
+    use crate::process::restrictions::tests::alone;
 
-    /// In a process of its own, which it leaves restricted.
     #[test]
     fn ways_around_its_user_are_closed_and_others_open() {
-        const NAME: &str = "process::restrictions::tests::ways_around_its_user_are_closed_and_others_open";
-        if std::env::var_os("TELEXEC_ALONE").is_none() {
-            let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-            let output = command.args(["--exact", NAME, "--nocapture"]).env("TELEXEC_ALONE", "1").output().unwrap();
-            let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success() && text.contains("1 passed"), "{text}");
-            return;
-        }
-        let _ = rustix::thread::set_no_new_privs(true);
-        restrict().unwrap();
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("file");
-        std::fs::write(&path, "").unwrap();
-        let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode));
-        mode(0o755).unwrap();
-        let refused = |done: std::io::Result<()>| done.unwrap_err().raw_os_error() == Some(libc::EPERM);
-        assert!([0o4755, 0o2755, 0o6000].into_iter().all(|set_id| refused(mode(set_id))));
-        let made =
-            std::fs::File::options().write(true).create_new(true).mode(0o4755).open(directory.path().join("other"));
-        assert!(refused(made.map(drop)));
-        let unshare = std::process::Command::new("unshare").args(["--user", "true"]).output();
-        assert!(!unshare.unwrap().status.success());
-        // threads, processes and files are made as before
-        assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
-        assert!(std::process::Command::new("true").status().unwrap().success());
+        alone("system_calls::tests::ways_around_its_user_are_closed_and_others_open", || {
+            restrict().unwrap();
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("file");
+            std::fs::write(&path, "").unwrap();
+            let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode));
+            mode(0o755).unwrap();
+            let refused = |done: std::io::Result<()>| done.unwrap_err().raw_os_error() == Some(libc::EPERM);
+            assert!([0o4755, 0o2755, 0o6000].into_iter().all(|set_id| refused(mode(set_id))));
+            let made =
+                std::fs::File::options().write(true).create_new(true).mode(0o4755).open(directory.path().join("other"));
+            assert!(refused(made.map(drop)));
+            let unshare = std::process::Command::new("unshare").args(["--user", "true"]).output();
+            assert!(!unshare.unwrap().status.success());
+            // threads, processes and files are made as before
+            assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
+            assert!(std::process::Command::new("true").status().unwrap().success());
+        });
     }
 }

@@ -1,0 +1,97 @@
+//! Files are written, made and moved only where an agent has its own, and links, FIFOs and devices made nowhere; signals reach
+//! only what it has started itself. Reading is left to its user's permissions: certificates, policies and accounts may be
+//! anywhere. So are Unix sockets, which callers may have it listen on.
+
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, AccessFs, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+    path_beneath_rules,
+};
+
+use crate::Config;
+
+/// Beside its own: cgroups, its own settings, terminals, and sockets of virtual machines. What is in these is protected by
+/// permissions.
+const SYSTEM: [&str; 6] = ["/sys/fs/cgroup", "/proc", "/dev/null", "/dev/ptmx", "/dev/pts", "/dev/vsock"];
+
+fn handled() -> BitFlags<AccessFs> {
+    AccessFs::from_write(ABI::V3) & !(AccessFs::MakeSock | AccessFs::RemoveFile)
+}
+
+/// What of that is needed.
+fn allowed() -> BitFlags<AccessFs> {
+    handled() & !(AccessFs::MakeSym | AccessFs::MakeFifo | AccessFs::MakeChar | AccessFs::MakeBlock)
+}
+
+/// See [`restrict`](super::restrict).
+pub(super) fn restrict(config: &Config) -> Result<bool, RulesetError> {
+    let log = config.audit.file.as_deref().and_then(Path::parent);
+    let own = config.state_dir.as_deref().into_iter().chain(log).map(Path::to_owned);
+    // where a shell's last directory is reported by another user
+    let own = own.chain([std::env::temp_dir()]);
+    let paths: Vec<_> = own.chain(SYSTEM.map(PathBuf::from)).collect();
+    let ruleset = Ruleset::default().handle_access(handled())?.scope(Scope::Signal)?.create()?;
+    let restricted = ruleset.add_rules(path_beneath_rules(paths, allowed()))?.restrict_self()?;
+    Ok(restricted.ruleset != RulesetStatus::NotEnforced)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+    use std::os::unix::net::UnixListener;
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+    use super::*;
+    use crate::process::restrictions::tests::alone;
+
+    #[test]
+    fn files_are_written_where_the_agent_has_its_own_and_nowhere_else() {
+        alone("files::tests::files_are_written_where_the_agent_has_its_own_and_nowhere_else", || {
+            let [own, other] = ["/tmp", "/var/tmp"].map(|place| tempfile::tempdir_in(place).unwrap());
+            let there = other.path().join("there");
+            fs::write(&there, "as before").unwrap();
+            let mut stranger = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+            let config = Config { state_dir: Some(own.path().to_owned()), ..Config::default() };
+            if !restrict(&config).unwrap() {
+                eprintln!("skipped: no Landlock");
+                return;
+            }
+            let is_refused = |done: std::io::Result<()>| {
+                done.is_err_and(|error| matches!(error.raw_os_error(), Some(libc::EACCES | libc::EXDEV)))
+            };
+            for directory in [other.path(), Path::new("/dev/shm")] {
+                assert!(is_refused(fs::write(directory.join("new"), "")), "{directory:?}");
+                assert!(is_refused(fs::create_dir(directory.join("new"))), "{directory:?}");
+            }
+            for directory in [other.path(), own.path(), &std::env::temp_dir()] {
+                assert!(is_refused(std::os::unix::fs::symlink("/", directory.join("new"))), "{directory:?}");
+            }
+            assert!(is_refused(fs::write(&there, "")) && is_refused(fs::hard_link(&there, own.path().join("link"))));
+            assert_eq!(fs::read_to_string(&there).unwrap(), "as before");
+            let stranger_pid = Pid::from_child(&stranger);
+            assert_eq!(kill_process(stranger_pid, Signal::KILL), Err(rustix::io::Errno::PERM));
+            // threads inherit it, and its own is as before
+            std::thread::spawn(move || assert!(is_refused(fs::write(&there, "")))).join().unwrap();
+            fs::create_dir(own.path().join("below")).unwrap();
+            fs::write(own.path().join("file"), "").unwrap();
+            fs::rename(own.path().join("file"), own.path().join("below/file")).unwrap();
+            fs::write("/dev/null", "x").unwrap();
+            let listener = UnixListener::bind(other.path().join("socket")).unwrap();
+            drop(listener);
+            fs::remove_file(other.path().join("socket")).unwrap();
+            let memory = memfd_create("of the agent", MemfdFlags::CLOEXEC).unwrap();
+            let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&memory));
+            fs::File::options().write(true).open(path).unwrap().write_all(b"x").unwrap();
+            test_kill_process(rustix::process::getpid()).unwrap();
+            let mut own_child = std::process::Command::new("sleep").arg("300").spawn().unwrap();
+            own_child.kill().unwrap();
+            own_child.wait().unwrap();
+            drop(stranger.stdin.take());
+            stranger.wait().unwrap();
+        });
+    }
+}
