@@ -196,7 +196,8 @@ impl Agent {
         // one that is not root may have seen to it that the next ones fail: it does not end its keeper
         let may_end = self.user.is_none() || !self.was_ready;
         let is_hopeless = may_end && !is_ready && (status.code() == Some(BAD_CONFIG) || self.failures >= MAX_FAILURES);
-        let was_handed_over = std::mem::take(&mut self.hands_over);
+        // only one that has served was checked to be able to
+        let was_handed_over = std::mem::take(&mut self.hands_over) && is_ready;
         let next = match was_handed_over && !self.is_stopping {
             true => {
                 self.again_at = Some(Instant::now());

@@ -207,7 +207,14 @@ pub fn unified(pid: &str) -> io::Result<Option<String>> {
 /// The process whose descriptor it is, as proc_pid_fdinfo(5) has it. That may end meanwhile, and its id be given to another:
 /// which a signal by the descriptor does not reach.
 pub(crate) fn pid_of(pidfd: &Given) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    let number = pidfd.as_raw_fd();
+    // of another kind, the description may wait for who uses it
+    let kind = fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
+    if !["anon_inode:[pidfd]", "pidfd:["].iter().any(|pidfd| kind.as_os_str().as_bytes().starts_with(pidfd.as_bytes()))
+    {
+        return None;
+    }
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok()?;
     let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim();
     pid.parse::<u32>().ok().filter(|pid| *pid != 0).map(|pid| pid.to_string())
 }

@@ -149,7 +149,7 @@ impl Children {
         number
     }
 
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Child> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Child> {
         self.all.values()
     }
 

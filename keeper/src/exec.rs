@@ -1,14 +1,14 @@
-//! Another program in place of this one, in the same process.
+//! Executing another program in this process, and what it inherits.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 
-/// Runs the program that is the first of these arguments in place of this one. Signals that are blocked or wait stay so, as with
-/// execve(2). Returns only if that cannot be.
+/// Executes the first of these arguments in place of this program. Blocked signals stay blocked, as execve(2) has it. Returns
+/// only if that fails.
 pub(crate) fn replace_program(arguments: &[CString]) -> io::Error {
     let Some(program) = arguments.first() else { return io::ErrorKind::InvalidInput.into() };
     let pointers: Vec<_> = arguments.iter().map(|argument| argument.as_ptr()).chain([std::ptr::null()]).collect();
@@ -17,16 +17,22 @@ pub(crate) fn replace_program(arguments: &[CString]) -> io::Error {
     io::Error::last_os_error()
 }
 
-/// Makes a descriptor this program's own that the one before has left open for it. It is inherited by no other.
+/// Takes a descriptor that the last program has left open. No other program inherits it.
 ///
 /// # Errors
-/// It is not open.
+/// It is not one of these: not open, a standard stream, or this program's own already.
 pub(crate) fn inherited(number: RawFd) -> io::Result<OwnedFd> {
-    if number < 0 {
-        return Err(io::ErrorKind::InvalidInput.into());
+    let wrong = || io::Error::new(io::ErrorKind::InvalidInput, format!("descriptor {number} was not inherited"));
+    if number <= libc::STDERR_FILENO {
+        return Err(wrong());
     }
-    // SAFETY: it is used for this call alone, which fails if it is not open.
-    fcntl_setfd(unsafe { BorrowedFd::borrow_raw(number) }, FdFlags::CLOEXEC)?;
-    // SAFETY: it is open, and the program before this one left it to nothing else.
+    // SAFETY: borrowed for these two calls alone, which fail if it is not open.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    // all that this program has opened or taken has the flag
+    if fcntl_getfd(borrowed).map_err(|_| wrong())?.contains(FdFlags::CLOEXEC) {
+        return Err(wrong());
+    }
+    fcntl_setfd(borrowed, FdFlags::CLOEXEC)?;
+    // SAFETY: it is open, and nothing in this program owns it: what that owns has the flag.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

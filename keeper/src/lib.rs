@@ -27,7 +27,6 @@ pub mod users;
 pub mod wire;
 
 pub use self::keeper::keep;
-pub use self::state::VERSION as STATE_VERSION;
 
 /// The argument before the users that commands may run as, see [`users::write`].
 pub const USERS: &str = "--command-users";
@@ -35,13 +34,13 @@ pub const USERS: &str = "--command-users";
 /// The argument before the user that the agent runs as, as [`users::write`] has it, and the directory of its cgroups.
 pub const AGENT_USER: &str = "--agent-user";
 
-/// The argument before the descriptor with what the keeper's last program has left, the first one of all.
-pub const STATE: &str = "--state";
+/// The argument, first of all, before the descriptor of the state that the keeper's last program has left.
+pub const STATE: &str = "--state-fd";
 
 /// Asks the keeper's program for its [`formats`].
 pub const FORMATS: &str = "--formats";
 
-/// The versions of what this library speaks and reads, as a text. A keeper and its agent are of the same.
+/// The versions of the protocol and of the state, as a text. A keeper and its agent must have the same.
 pub fn formats() -> String {
     format!("protocol {}, state {}", wire::VERSION, state::VERSION)
 }

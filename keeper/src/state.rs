@@ -1,5 +1,5 @@
-//! What a keeper leaves to the program that takes the place of its own, in the same process: what was started, and what is
-//! held. It is a text, a line for each: numbers, and `-` for what is not there. Descriptors keep their numbers.
+//! The state that a keeper leaves to the next program in its process: what was started, and what is held. A text with a line for
+//! each: numbers, and `-` for what is not there. Descriptors keep their numbers.
 
 use std::fmt::Write;
 use std::io;
@@ -12,14 +12,15 @@ use crate::children::{Child, Children};
 use crate::given::Given;
 
 /// Another one cannot be read.
-pub const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
 const HEADER: &str = "telexec-keeper";
 const OOM_SCORE: &str = "oom_score_adj";
 const CHILD: &str = "child";
 const REMEMBERED: &str = "remembered";
+const NONE: &str = "-";
 
-/// What one keeper leaves to the next.
+/// What one program leaves to the next.
 #[derive(Default)]
 pub(crate) struct State {
     /// What the agent is to have in `/proc/PID/oom_score_adj`.
@@ -27,7 +28,7 @@ pub(crate) struct State {
     pub(crate) children: Children,
 }
 
-/// Of children that have lost their agent: what is not to stay is killed, and only to be reaped.
+/// After `Children::lose_agent` alone: a child that keeps its id runs its program, and the exit of any is asked for again.
 pub(crate) fn encode(children: &Children, oom_score: Option<&str>) -> String {
     let mut text = format!("{HEADER} {VERSION}\n");
     let mut put = |line: std::fmt::Arguments<'_>| {
@@ -35,7 +36,7 @@ pub(crate) fn encode(children: &Children, oom_score: Option<&str>) -> String {
         let _ = writeln!(text, "{line}");
     };
     oom_score.into_iter().for_each(|score| put(format_args!("{OOM_SCORE} {}", score.trim())));
-    for child in children.all() {
+    for child in children.iter() {
         let (id, pid, pidfd) = (or_none(child.id), child.pid.as_raw_nonzero(), child.pidfd.as_raw_fd());
         let [released, all, survives, outlives] =
             [child.is_released, child.holds_all, child.survives, child.outlives].map(u8::from);
@@ -51,8 +52,8 @@ pub(crate) fn encode(children: &Children, oom_score: Option<&str>) -> String {
 
 /// What is to be inherited.
 pub(crate) fn descriptors(children: &Children) -> impl Iterator<Item = BorrowedFd<'_>> {
-    let held = children.all().map(|child| &child.held).chain(children.remembered().map(|(_, held)| held));
-    let own = children.all().flat_map(|child| [Some(&child.pidfd), child.cgroup.as_ref()]).flatten().map(AsFd::as_fd);
+    let held = children.iter().map(|child| &child.held).chain(children.remembered().map(|(_, held)| held));
+    let own = children.iter().flat_map(|child| [Some(&child.pidfd), child.cgroup.as_ref()]).flatten().map(AsFd::as_fd);
     own.chain(held.flatten().flatten().map(AsFd::as_fd))
 }
 
@@ -71,7 +72,7 @@ pub(crate) fn decode(text: &str, inherit: impl Fn(RawFd) -> io::Result<OwnedFd>)
         match words.word()? {
             OOM_SCORE => state.oom_score = Some(words.word()?.to_owned()),
             CHILD => {
-                let (id, pid) = (words.optional()?, Pid::from_raw(words.number()?).ok_or_else(unknown)?);
+                let (id, pid) = (words.optional()?, words.pid()?);
                 let pidfd = inherit(words.number()?)?;
                 let cgroup = words.optional()?.map(&inherit).transpose()?;
                 let [is_released, holds_all, survives, outlives] =
@@ -95,14 +96,12 @@ fn or_none(number: Option<impl ToString>) -> String {
     number.map_or_else(|| NONE.to_owned(), |number| number.to_string())
 }
 
-const NONE: &str = "-";
-
 fn numbers(held: &[Option<Given>]) -> String {
     held.iter().map(|file| format!(" {}", or_none(file.as_ref().map(AsRawFd::as_raw_fd)))).collect()
 }
 
 fn unknown() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the state of the last keeper is not what this version reads")
+    io::Error::new(io::ErrorKind::InvalidData, "the state is not of this version")
 }
 
 /// What is left of a line.
@@ -121,8 +120,17 @@ impl<'a> Words<'a> {
         optional(self.word()?)
     }
 
+    fn pid(&mut self) -> io::Result<Pid> {
+        let number = self.number::<u32>()?.try_into().map_err(|_| unknown())?;
+        Pid::from_raw(number).ok_or_else(unknown)
+    }
+
     fn flag(&mut self) -> io::Result<bool> {
-        Ok(self.number::<u8>()? == 1)
+        match self.word()? {
+            "0" => Ok(false),
+            "1" => Ok(true),
+            _ => Err(unknown()),
+        }
     }
 
     /// All that is left.
@@ -144,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_what_is_taken() {
+    fn what_is_encoded_is_decoded() {
         let mut children = Children::default();
         let child = |id, pid| Child { id, ..Child::new(Pid::from_raw(pid).unwrap(), file(), None) };
         let held = || vec![Some(file().into()), None, Some(file().into())];
@@ -153,14 +161,14 @@ mod tests {
         children.remember(3, held());
         let text = encode(&children, Some("-5\n"));
         assert_eq!(descriptors(&children).count(), 7);
-        let taken = decode(&text, |number| {
+        let decoded = decode(&text, |number| {
             let inherited = descriptors(&children).find(|file| file.as_raw_fd() == number);
             inherited.unwrap().try_clone_to_owned()
         });
-        let taken = taken.unwrap();
-        assert_eq!((taken.oom_score.as_deref(), taken.children.to_hand_over()), (Some("-5"), vec![3, u64::MAX]));
-        assert_eq!(taken.children.held(u64::MAX).unwrap().descriptors.len(), 2);
-        let mut all: Vec<_> = taken.children.all().collect();
+        let decoded = decoded.unwrap();
+        assert_eq!((decoded.oom_score.as_deref(), decoded.children.to_hand_over()), (Some("-5"), vec![3, u64::MAX]));
+        assert_eq!(decoded.children.held(u64::MAX).unwrap().descriptors.len(), 2);
+        let mut all: Vec<_> = decoded.children.iter().collect();
         all.sort_by_key(|child| child.pid.as_raw_nonzero());
         let [stays, goes] = all[..] else { panic!("both") };
         let flags = |child: &Child| [child.survives, child.outlives, child.is_released, child.holds_all];
@@ -178,7 +186,9 @@ mod tests {
             "telexec-keeper 0\n",
             "telexec-keeper 1\nchild\n",
             "telexec-keeper 1\nchild - 0 1 - 0 0 0 0\n",
+            "telexec-keeper 1\nchild - -7 1 - 0 0 0 0\n",
             "telexec-keeper 1\nchild - 7 x - 0 0 0 0\n",
+            "telexec-keeper 1\nchild - 7 1 - 0 0 0 2\n",
             "telexec-keeper 1\nremembered 1 x\n",
             "telexec-keeper 1\nanother\n",
             "telexec-keeper 1\n\n",

@@ -15,7 +15,7 @@ use telexec_server::process::agent_user::{self, AgentUserError, Prepared, prepar
 use telexec_server::process::keeper::{self, become_keeper};
 use telexec_server::process::machine;
 use telexec_server::process::orphans::Orphans;
-use telexec_server::process::restrictions::restrict;
+use telexec_server::process::restrictions::{RulesetStatus, restrict};
 use telexec_server::process::upgrade::check;
 use telexec_server::{
     BindError, Config, ConfigError, Ending, Listeners, PolicyError, ServeError, Switch, logging, serve, serve_if_asked,
@@ -54,10 +54,10 @@ fn act(args: &Args) -> ExitCode {
         Ok(keeper) => keeper,
         Err(error) => return fail(&error, 1),
     };
-    // before there are threads
-    let restricted = match kept_by.as_ref().is_some_and(Keeper::is_of_another_user) {
-        true => restrict(&config).map(Some),
-        false => Ok(None),
+    // before there is another thread
+    let landlock = match kept_by.as_ref().filter(|keeper| keeper.is_of_another_user()).map(|_| restrict(&config)) {
+        Some(Err(error)) => return fail(&error, 1),
+        restricted => restricted.and_then(Result::ok),
     };
     if let Err(error) = logging::start(&config) {
         return fail(&error, BAD_CONFIG);
@@ -82,10 +82,8 @@ fn act(args: &Args) -> ExitCode {
             Err((error, code)) => fail(error.as_ref(), code),
         };
     }
-    match restricted {
-        Ok(Some(false)) => tracing::warn!("agent_user: no Landlock here: the agent may write wherever its user may"),
-        Ok(_) => {}
-        Err(error) => return fail(&error, 1),
+    if landlock == Some(RulesetStatus::NotEnforced) {
+        tracing::warn!("agent_user: this kernel has no Landlock: the agent may write wherever its user may");
     }
     match run(Config { kept_by, ..config }) {
         Ok(()) => ExitCode::SUCCESS,
@@ -181,12 +179,14 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
         keeper.iter().for_each(Keeper::stopping);
         Ending::Shutdown
     };
+    // not dropped when this process hands over: what is dropped would be ended, or forgotten
+    let serving = serve(config, listeners, shutdown);
+    tokio::pin!(serving);
     let result = tokio::select! {
-        result = serve(config, listeners, shutdown) => result,
+        result = &mut serving => result,
         Ok(()) = exits => {
             keeper_of_next.iter().for_each(Keeper::hands_over);
             logging::flush();
-            // at once: what was dropped would be ended
             std::process::exit(0);
         }
     };

@@ -209,7 +209,7 @@ struct Frozen(Vec<PathBuf>);
 impl Frozen {
     /// `None`: it keeps its commands in no cgroup of version 2.
     fn new(agent: &Agent) -> Option<Self> {
-        let mut trees = cgroups_named(&format!("telexec.{}.", agent.pid()));
+        let mut trees = cgroups_named(&format!("telexec.{}.", agent.serving_pid()));
         trees.retain(|tree| tree.join("cgroup.freeze").exists());
         let this = (!trees.is_empty()).then_some(Self(trees))?;
         this.set("1");
@@ -272,29 +272,35 @@ async fn who_waits_for_a_start_has_its_own_and_the_start_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_given_up_while_it_was_started_never_runs() {
-    for builder in [Agent::builder(), Agent::builder().kept()] {
-        let agent = builder.start();
-        let (wire, trace) = (Wire::connect(&agent).await.unwrap(), directory());
-        let Some(frozen) = Frozen::new(&agent) else {
-            eprintln!("skipped: no cgroup of version 2 to freeze");
-            return;
-        };
-        let ran = trace.path().join("ran");
-        let script = |text: &str| {
-            let asked = request(&format!("echo {text} >> {}", ran.display()), "");
-            ExecuteRequest { execution_id: marker(), ..asked }
-        };
-        let given_up = script("given up");
-        let late = execute(&wire, given_up.clone(), "200m").await;
-        assert_eq!(late.unwrap_err().code(), Code::DeadlineExceeded);
-        until("it has ended, though it is frozen", async || !frozen.is_populated()).await;
-        let next = tokio::spawn({
-            let (wire, next) = (wire.clone(), ExecuteRequest { execution_id: given_up.execution_id, ..script("next") });
-            async move { follow(wire.executions().execute(next).await.unwrap().into_inner()).await }
-        });
-        until("the next one is being started", async || frozen.is_populated()).await;
-        drop(frozen);
-        assert_eq!(within(next).await.unwrap().exited().unwrap().exit_code, 0);
-        assert_eq!(lines(&ran), ["next"]);
-    }
+    never_runs(Agent::start()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nor_does_it_with_a_keeper() {
+    never_runs(Agent::builder().kept().start()).await;
+}
+
+async fn never_runs(agent: Agent) {
+    let (wire, trace) = (Wire::connect(&agent).await.unwrap(), directory());
+    let Some(frozen) = Frozen::new(&agent) else {
+        eprintln!("skipped: no cgroup of version 2 to freeze");
+        return;
+    };
+    let ran = trace.path().join("ran");
+    let asked = |text: &str| request(&format!("echo {text} >> {}", ran.display()), "");
+    let given_up = tokio::spawn({
+        let (wire, asked) = (wire.clone(), asked("given up"));
+        async move { execute(&wire, asked, "1S").await.map(drop) }
+    });
+    until("it is being started", async || frozen.is_populated()).await;
+    assert_eq!(within(given_up).await.unwrap().unwrap_err().code(), Code::DeadlineExceeded);
+    until("it has ended, though it is frozen", async || !frozen.is_populated()).await;
+    let next = tokio::spawn({
+        let (wire, asked) = (wire.clone(), asked("next"));
+        async move { follow(wire.executions().execute(asked).await.unwrap().into_inner()).await }
+    });
+    until("the next one is being started", async || frozen.is_populated()).await;
+    drop(frozen);
+    assert_eq!(within(next).await.unwrap().exited().unwrap().exit_code, 0);
+    assert_eq!(lines(&ran), ["next"]);
 }

@@ -1,8 +1,9 @@
-//! The loop: what happens, and what is done about it. `processes` is what was started, `reports` what the agent is told of it,
-//! `renewal` the keeper's own upgrade.
+//! The loop: what happens, and what is done about it. `agents` is one agent after the other, `processes` what was
+//! started, `reports` what the agent is told of it, `reexec` the keeper's own upgrade.
 
+mod agents;
 mod processes;
-mod renewal;
+mod reexec;
 mod reports;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -19,11 +20,11 @@ use rustix::process::{
 use telexec_spawn::{exit, rlimits};
 
 use self::reports::MAX_BACKLOG;
-use crate::agent::{Agent, Next, Past};
+use crate::agent::Agent;
 use crate::agent_user::{AgentUser, leaders, pid_of};
 use crate::channel::{ReceiveError, Received};
-use crate::children::{Child, Children, Lost};
-use crate::given::{self, Given, close_by_thread};
+use crate::children::{Child, Children};
+use crate::given::{Given, close_by_thread};
 use crate::signals::Signals;
 use crate::users::Users;
 use crate::wire::{Report, Request};
@@ -34,10 +35,8 @@ const REQUESTS_AT_ONCE: usize = 32;
 const EVENTS_AT_ONCE: usize = 64;
 /// Until the service manager is told again.
 const SAY_DELAY: Duration = Duration::from_millis(100);
-/// Descriptors that are left for an agent to be started, and for one message.
-const SPARE_FILES: usize = 320;
-/// For an agent to serve that takes the place of another one.
-const READY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Until something is tried again for which the system lacks memory, processes or descriptors.
+const RESOURCE_DELAY: Duration = Duration::from_secs(1);
 /// For an agent to end that has closed the channel.
 const DEAF_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -58,7 +57,7 @@ pub fn keep(
     let files = Rlimit { current: limit.maximum, ..limit };
     // what it was given may be secret, and its agent's; execve(2) undoes this for commands
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let kept = Keeper::new(command, users, agent_user).and_then(|mut keeper| {
+    let kept = Keeper::new(command, users, agent_user, state.is_some()).and_then(|mut keeper| {
         match state {
             Some(state) => keeper.resume(state)?,
             None => {
@@ -97,6 +96,8 @@ struct Keeper {
     unsettled: BTreeSet<u64>,
     retry_at: Option<Instant>,
     search_at: Option<Instant>,
+    /// Until then no thread closes what the agent has passed.
+    closer_at: Option<Instant>,
     /// What the service manager had no room for.
     unsaid: Option<&'static str>,
     say_at: Option<Instant>,
@@ -104,8 +105,8 @@ struct Keeper {
     deaf_until: Option<Instant>,
     /// The agent is ended then, if it does not serve.
     ready_by: Option<Instant>,
-    /// The program on disk is to take the place of this one, before the next agent, and not after this.
-    renew_until: Option<Instant>,
+    /// The keeper executes its program on disk before the next agent starts; given up after this.
+    reexec_by: Option<Instant>,
     /// It was asked to end, by a signal.
     was_asked: bool,
     /// The agent is to end as soon as it serves.
@@ -148,16 +149,43 @@ impl Source {
     }
 }
 
-impl Keeper {
-    fn new(command: &[OsString], users: Option<Users>, agent_user: Option<AgentUser>) -> io::Result<Self> {
+/// Without these there is no loop.
+struct Basics {
+    epoll: OwnedFd,
+    signals: Signals,
+    null: OwnedFd,
+}
+
+impl Basics {
+    fn new() -> io::Result<Self> {
         exit::adopt_orphans()?;
         let null = std::fs::File::open("/dev/null")?.into();
         let (epoll, signals) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, Signals::new()?);
-        if agent_user.is_some() {
-            // it takes no signals either
-            close_by_thread()?;
-        }
         epoll::add(&epoll, &signals, Source::Signals.data(), epoll::EventFlags::IN)?;
+        Ok(Self { epoll, signals, null })
+    }
+}
+
+impl Keeper {
+    /// `continues`: it is waited for what the system lacks, since an error would end what runs.
+    fn new(
+        command: &[OsString],
+        users: Option<Users>,
+        agent_user: Option<AgentUser>,
+        continues: bool,
+    ) -> io::Result<Self> {
+        let Basics { epoll, signals, null } = loop {
+            match Basics::new() {
+                Ok(basics) => break basics,
+                Err(error) if continues => {
+                    log::line(&format!("waiting for resources of the system: {error}"));
+                    std::thread::sleep(RESOURCE_DELAY);
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        // after the signals, which it takes none of
+        let closer_at = (agent_user.is_some() && close_by_thread().is_err()).then(Instant::now);
         Ok(Self {
             epoll,
             signals,
@@ -171,35 +199,16 @@ impl Keeper {
             unsettled: BTreeSet::new(),
             retry_at: None,
             search_at: None,
+            closer_at,
             unsaid: None,
             say_at: None,
             deaf_until: None,
             ready_by: None,
-            renew_until: None,
+            reexec_by: None,
             was_asked: false,
             stop_when_ready: None,
             code: None,
         })
-    }
-
-    fn start_agent(&mut self) -> io::Result<()> {
-        if self.agent.keeps_failing() || self.holds_too_much() {
-            log::line(
-                "killing all commands, and forgetting the executions of earlier agents: no agent serves with these",
-            );
-            self.children.abandon_all();
-            self.agent.user.iter().for_each(AgentUser::kill_all);
-        }
-        self.agent.start()?;
-        (self.deaf_until, self.renew_until) = (None, None);
-        // whoever has started this process waits for the first one
-        self.ready_by = self.agent.was_ready.then(|| Instant::now() + READY_TIMEOUT);
-        let Some(running) = &self.agent.running else { return Ok(()) };
-        let watched = epoll::add(&self.epoll, &running.channel, Source::Channel.data(), epoll::EventFlags::IN)
-            .and_then(|()| epoll::add(&self.epoll, &running.pidfd, Source::Agent.data(), epoll::EventFlags::IN));
-        watched.inspect_err(|_| self.agent.abandon())?;
-        self.hand_over();
-        Ok(())
     }
 
     fn run(&mut self) -> io::Result<u8> {
@@ -232,7 +241,15 @@ impl Keeper {
 
     /// Until something is due; `None`: nothing is.
     fn timeout(&self) -> Option<Timespec> {
-        let due = [self.retry_at, self.search_at, self.say_at, self.deaf_until, self.ready_by, self.agent.again_at];
+        let due = [
+            self.retry_at,
+            self.search_at,
+            self.closer_at,
+            self.say_at,
+            self.deaf_until,
+            self.ready_by,
+            self.agent.again_at,
+        ];
         let due = due.into_iter().flatten().min()?;
         Timespec::try_from(due.saturating_duration_since(Instant::now())).ok()
     }
@@ -249,6 +266,9 @@ impl Keeper {
         if is_due(&mut self.search_at) {
             self.reap_hidden_strangers();
         }
+        if is_due(&mut self.closer_at) && close_by_thread().is_err() {
+            self.closer_at = Some(Instant::now() + RESOURCE_DELAY);
+        }
         if is_due(&mut self.say_at)
             && let Some(state) = self.unsaid.take()
         {
@@ -258,11 +278,10 @@ impl Keeper {
             self.reject();
         }
         if is_due(&mut self.ready_by) {
-            log::line(&format!("the agent does not serve after {} s: killing it", READY_TIMEOUT.as_secs()));
-            self.agent.signal(Signal::KILL);
+            self.replace_agent();
         }
         if is_due(&mut self.agent.again_at)
-            && self.renew()
+            && !self.awaits_reexec()
             && let Err(error) = self.start_agent()
         {
             log::line(&format!("cannot start another agent: {error}"));
@@ -295,71 +314,6 @@ impl Keeper {
                         self.start_to_stop(signal);
                     }
                 }
-            }
-        }
-    }
-
-    /// An agent that is not root has passed more than leaves room for the next one.
-    fn holds_too_much(&self) -> bool {
-        if self.agent.user.is_none() {
-            return false;
-        }
-        let limit = getrlimit(Resource::Nofile).current.and_then(|limit| usize::try_from(limit).ok());
-        limit.is_some_and(|limit| given::count() > limit - SPARE_FILES.min(limit / 2))
-    }
-
-    /// Returns how many of its commands were killed.
-    fn lose_agent(&mut self) -> usize {
-        let Lost { killed, ended } = self.children.lose_agent();
-        for number in ended {
-            self.reap(number);
-        }
-        killed
-    }
-
-    /// No agent runs: another one ends what the last one has left, and leaves what it remembers.
-    fn start_to_stop(&mut self, signal: Signal) {
-        // asked a second time, it waits for none
-        let is_urgent = signal == Signal::KILL;
-        if is_urgent || self.children.to_hand_over().is_empty() || self.start_agent().is_err() {
-            self.code = Some(0);
-        }
-        self.stop_when_ready = Some(signal);
-    }
-
-    fn look_at_agent(&mut self) {
-        self.answer_last();
-        let Some(Past { next, was_asked, was_handed_over, pid, status, pidfd, channel }) = self.agent.ended() else {
-            return;
-        };
-        self.unwatch(&pidfd);
-        self.unwatch(&channel);
-        self.backlog.clear();
-        (self.deaf_until, self.ready_by) = (None, None);
-        match next {
-            // it was asked to end while it did
-            Next::End(_) if was_handed_over => {
-                self.lose_agent();
-                self.start_to_stop(Signal::TERM);
-            }
-            Next::End(code) => {
-                if !was_asked {
-                    log::line(&format!("the agent, process {pid}, ended ({status}): it is not started again"));
-                }
-                self.code = Some(code);
-            }
-            Next::Again if was_handed_over => {
-                self.lose_agent();
-                self.renew_soon();
-                log::line(&format!("the agent, process {pid}, has handed over: starting the programs on disk"));
-            }
-            Next::Again => {
-                let killed = self.lose_agent();
-                let continued = self.children.to_hand_over().len();
-                log::line(&format!(
-                    "the agent, process {pid}, ended unexpectedly ({status}): killed {killed} commands that were bound to it, \
-                     starting another agent, which gets {continued} executions"
-                ));
             }
         }
     }

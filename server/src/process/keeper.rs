@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use telexec_keeper::agent_user::AgentUser;
 use telexec_keeper::users::{Credentials, write};
@@ -17,14 +17,24 @@ const PACKAGED: &str = "../lib/telexec";
 #[derive(Debug, thiserror::Error)]
 pub enum KeeperError {
     /// It is of another version.
-    #[error("{path}: is \"{theirs}\", and this program needs \"{ours}\": install both from one package")]
+    #[error("{path}: reports \"{theirs}\", and this program needs \"{ours}\": install both from one package")]
     Version {
         /// The program.
         path: PathBuf,
-        /// What it says.
+        /// What it reports.
         theirs: String,
         /// What is needed.
         ours: String,
+    },
+    /// It does not say.
+    #[error("{path}: does not report its version ({status}): is it telexec-keeper? {message}")]
+    Failed {
+        /// The program.
+        path: PathBuf,
+        /// How it has ended.
+        status: ExitStatus,
+        /// What it has written to standard error.
+        message: String,
     },
     /// This program does not know where it is.
     #[error("where this program is cannot be found out, and so neither where {PROGRAM} is")]
@@ -54,15 +64,24 @@ fn programs() -> Result<(PathBuf, PathBuf), KeeperError> {
 /// It is not.
 pub fn check() -> Result<(), KeeperError> {
     let (_, path) = programs()?;
-    match Command::new(&path).arg(telexec_keeper::FORMATS).stdin(Stdio::null()).output() {
-        Ok(output) => {
-            let (ours, theirs) = (telexec_keeper::formats(), String::from_utf8_lossy(&output.stdout));
-            if theirs.trim() == ours {
-                return Ok(());
-            }
-            Err(KeeperError::Version { path, theirs: theirs.trim().to_owned(), ours })
-        }
-        Err(source) => Err(KeeperError::Run { path, source }),
+    check_program(path)
+}
+
+/// The same of the program that a running keeper would execute.
+///
+/// # Errors
+/// It cannot take the place of this keeper's.
+pub(crate) fn check_program(path: PathBuf) -> Result<(), KeeperError> {
+    let output = match Command::new(&path).arg(telexec_keeper::FORMATS).stdin(Stdio::null()).output() {
+        Ok(output) => output,
+        Err(source) => return Err(KeeperError::Run { path, source }),
+    };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    let (ours, theirs) = (telexec_keeper::formats(), text(&output.stdout));
+    match output.status.success() {
+        true if theirs == ours => Ok(()),
+        true => Err(KeeperError::Version { path, theirs, ours }),
+        false => Err(KeeperError::Failed { path, status: output.status, message: text(&output.stderr) }),
     }
 }
 

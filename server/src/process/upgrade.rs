@@ -1,6 +1,8 @@
 //! Upgrades: the program on disk takes the place of the agent that runs, by its keeper.
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -11,6 +13,7 @@ use telexec_keeper::users::write;
 use telexec_keeper::{AGENT_USER, USERS};
 
 use super::agent_user;
+use super::keeper::{KeeperError, check_program};
 use crate::Config;
 
 /// How often `telexecd upgrade` looks.
@@ -49,6 +52,9 @@ pub enum UpgradeError {
         /// What it says.
         reason: String,
     },
+    /// The keeper's program would not continue either.
+    #[error("the keeper would not hand over to its program on disk")]
+    Keeper(#[from] KeeperError),
     /// A user of the configuration is not there.
     #[error("a user of the configuration cannot be looked up")]
     Users(#[source] io::Error),
@@ -92,6 +98,9 @@ pub enum UpgradeError {
     /// It has not handed over.
     #[error("process {0} goes on as the agent: its log says why")]
     Unchanged(i32),
+    /// It could not be replaced.
+    #[error("the agent has handed over, but its keeper, process {0}, goes on with its old program: its log says why")]
+    OldKeeper(u32),
     /// Nothing serves.
     #[error("no agent has taken the place of process {0}: see its log, and that of the keeper")]
     Lost(i32),
@@ -116,6 +125,7 @@ pub fn check() -> Result<(), UpgradeError> {
         let command = command.env_remove(telexec_keeper::VARIABLE).stdin(Stdio::null());
         command.output().map_err(|source| UpgradeError::Run { program: name.clone(), source })
     };
+    keeper_program().map_or(Ok(()), check_program)?;
     let ours = handover_formats();
     let theirs = run(Command::new(&program).arg("formats"))?;
     let theirs = String::from_utf8_lossy(&theirs.stdout).trim().to_owned();
@@ -128,6 +138,14 @@ pub fn check() -> Result<(), UpgradeError> {
         true => Ok(()),
         false => Err(UpgradeError::Config { program: name, reason: reason.trim().to_owned() }),
     }
+}
+
+/// What the keeper, which is the parent of its agent, executes; `None`: its command line is not to be seen.
+fn keeper_program() -> Option<PathBuf> {
+    let keeper = rustix::process::getppid()?.as_raw_nonzero();
+    let line = std::fs::read(format!("/proc/{keeper}/cmdline")).ok()?;
+    let program = line.split(|byte| *byte == 0).next()?;
+    (!program.is_empty()).then(|| OsStr::from_bytes(program).into())
 }
 
 /// What the agent, or the next one, would refuse.
@@ -165,6 +183,12 @@ fn check_settings(keeper: u32, config: &Config) -> Result<(), UpgradeError> {
     Ok(())
 }
 
+/// Whether another program is where the one that this process runs was. Not known of another user's.
+fn is_replaced(process: u32) -> bool {
+    let program = std::fs::read_link(format!("/proc/{process}/exe"));
+    program.is_ok_and(|program| program.as_os_str().as_bytes().ends_with(b" (deleted)"))
+}
+
 /// Asks the agent of this configuration to hand over to the program on disk, and waits until that serves. Returns its process.
 /// Blocks.
 ///
@@ -187,7 +211,9 @@ pub fn upgrade(config: &Config) -> Result<i32, UpgradeError> {
     loop {
         let now = agents(state_dir)?;
         match now.iter().find(|other| other.pid() != pid && other.keeper() == Some(keeper)) {
-            Some(next) if !now.iter().any(|other| other.pid() == pid) => return Ok(next.pid()),
+            Some(next) if !now.iter().any(|other| other.pid() == pid) => {
+                return if is_replaced(keeper) { Err(UpgradeError::OldKeeper(keeper)) } else { Ok(next.pid()) };
+            }
             _ if !Path::new(&format!("/proc/{keeper}")).exists() => return Err(UpgradeError::Lost(pid)),
             _ if Instant::now() < until => std::thread::sleep(INTERVAL),
             _ if now.is_empty() => return Err(UpgradeError::Lost(pid)),

@@ -96,9 +96,30 @@ async fn goes_on_under_the_next_agent(scene: Scene) {
     let long = collect(within(direct.attach(&long, from(0))).await.unwrap()).await.unwrap();
     assert_eq!((long.text(), long.exited.cause), (&*ended.text().repeat(2), ExitCause::Exited(0)));
     assert!(scene.agent.log().contains("has handed over"), "{}", scene.agent.log());
-    // the keeper's own program was run again, too
+    // the keeper has executed its own program, too
     let keeper = std::fs::read(format!("/proc/{}/cmdline", scene.agent.pid())).unwrap();
-    assert_eq!(keeper.split(|byte| *byte == 0).nth(1), Some(&b"--state"[..]), "{}", scene.agent.log());
+    assert_eq!(keeper.split(|byte| *byte == 0).nth(1), Some(&b"--state-fd"[..]), "{}", scene.agent.log());
+}
+
+/// Also where nothing runs meanwhile, by which the old agent would hold on to them.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_ended_before_is_known_to_the_next_agent() {
+    let scene = Scene::start(Agent::builder().kept());
+    let ran = scene.directory.path().join("ran");
+    let id: telexec_executor::ExecutionId = marker().parse().unwrap();
+    let command = |builder: telexec_executor::CommandBuilder| builder.execution_id(id.clone());
+    let detached = || {
+        let text = format!("echo once >> {}; echo said; exit 3", ran.display());
+        command(Command::shell(text)).on_disconnect(OnDisconnect::Detach)
+    };
+    let before = run(&scene.agent.executor().await, detached()).await.unwrap();
+    for _ in 0..2 {
+        let output = scene.upgrade().await;
+        assert!(output.status.success(), "{}{}", said(&output), scene.agent.log());
+        let again = run(&scene.agent.executor().await, detached()).await.unwrap();
+        assert_eq!((again.text(), &again.exited), ("said\n", &before.exited), "{}", scene.agent.log());
+    }
+    assert_eq!(std::fs::read_to_string(ran).unwrap(), "once\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]

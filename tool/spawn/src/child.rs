@@ -4,16 +4,15 @@
 
 use std::os::fd::RawFd;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, Ordering};
 
 use libc::{c_char, c_int, c_long, c_void};
 
-use crate::{Chown, Progress, Step, rlimits};
+use crate::{Chown, PendingChild, Step, rlimits};
 
 /// The kernel's signal set.
 const SIGNAL_SET_BYTES: usize = 8;
 
-/// What the parent passes to the child. If they share memory, the child only reads, but for `progress` and `failure`.
+/// What the parent passes to the child. If they share memory, the child writes `failure`, `pending`, and its own `report` and `executable`, alone.
 pub(super) struct SharedWithChild {
     pub(super) candidates: *const *const c_char,
     pub(super) argv: *const *const c_char,
@@ -28,7 +27,7 @@ pub(super) struct SharedWithChild {
     pub(super) rlimits: *const libc::rlimit64,
     pub(super) credentials: *const Ids,
     /// Null: it is not noted.
-    pub(super) progress: *const Progress,
+    pub(super) pending: *const PendingChild,
     pub(super) fault: Option<Step>,
     /// Where a failure is written to; negative: nowhere, since the parent reads it here.
     pub(super) report: RawFd,
@@ -95,16 +94,11 @@ pub(super) extern "C" fn become_program(argument: *mut c_void) -> c_int {
 
 /// It can be cancelled from here on, and may have been before.
 unsafe fn note_birth(shared: &mut SharedWithChild) -> Result<(), c_int> {
-    // SAFETY: the parent keeps it until this child has left its memory.
-    match unsafe { shared.progress.as_ref() } {
-        Some(progress) if !progress.note(this_process()) => Err(libc::ECANCELED),
+    // SAFETY: null, or the parent keeps it until this child has left its memory; getpid(2) takes no pointers.
+    match unsafe { (shared.pending.as_ref(), libc::getpid()) } {
+        (Some(pending), pid) if !pending.note(pid) => Err(libc::ECANCELED),
         _ => Ok(()),
     }
-}
-
-fn this_process() -> c_int {
-    // SAFETY: no pointers are passed.
-    unsafe { libc::getpid() }
 }
 
 /// Tells a parent that does not share this memory.
@@ -350,7 +344,7 @@ unsafe fn exec_first(shared: &SharedWithChild) -> c_int {
 pub(super) struct Orphanage {
     pub(super) joins: *const RawFd,
     pub(super) join_count: usize,
-    pub(super) pid: *const AtomicI32,
+    pub(super) pending: *const PendingChild,
     pub(super) failure: c_int,
 }
 
@@ -360,7 +354,7 @@ pub(super) extern "C" fn become_parent_of_orphan(argument: *mut c_void) -> c_int
     // on this process's own state; the orphan has memory of its own.
     unsafe {
         let orphanage = &mut *argument.cast::<Orphanage>();
-        (*orphanage.pid).store(this_process(), Ordering::Release);
+        (*orphanage.pending).note(libc::getpid());
         if let Err(errno) = join_all(orphanage.joins, orphanage.join_count) {
             orphanage.failure = errno;
             libc::_exit(127);
@@ -385,7 +379,7 @@ pub(super) extern "C" fn become_parent_of_orphan(argument: *mut c_void) -> c_int
 
 /// What [`try_out`](super::try_out) and its child share.
 pub(super) struct Trial {
-    pub(super) pid: *const AtomicI32,
+    pub(super) pending: *const PendingChild,
     pub(super) failure: c_int,
 }
 
@@ -394,7 +388,7 @@ pub(super) extern "C" fn close_files_and_end(argument: *mut c_void) -> c_int {
     // process's own copies.
     unsafe {
         let trial = &mut *argument.cast::<Trial>();
-        (*trial.pid).store(this_process(), Ordering::Release);
+        (*trial.pending).note(libc::getpid());
         trial.failure = check(libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0)).err().unwrap_or(0);
         libc::_exit(0)
     }

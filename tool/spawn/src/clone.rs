@@ -18,7 +18,7 @@ pub(super) type Entry = extern "C" fn(*mut c_void) -> c_int;
 
 /// Makes a child that shares this process's memory, in a cgroup v2 if one is given, and waits until it has left it.
 /// `entry` gets `argument`, which must be what it expects, and be valid and unused by others until this returns. Its id is
-/// `noted` before the child is born in a cgroup, which may be frozen.
+/// stored in `noted` before it can run: in a cgroup that is frozen it could not do so itself.
 pub(super) fn clone_and_wait(
     entry: Entry,
     argument: *mut c_void,

@@ -92,20 +92,20 @@ pub struct Chown {
     pub gid: Option<u32>,
 }
 
-/// A child that shares the memory of this process and holds up the thread that makes it, for other threads.
+/// A child on its way to its program, as other threads see it: the thread that makes it waits.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct PendingChild {
     pid: AtomicI32,
     cancelled: AtomicBool,
 }
 
-impl Progress {
+impl PendingChild {
     /// Its process, which may have ended. `None`: there is none yet.
     pub fn pid(&self) -> Option<Pid> {
         Pid::from_raw(self.pid.load(Ordering::SeqCst))
     }
 
-    /// From here on it does not become its program, unless it is a process already: that is to be killed.
+    /// It never executes its program after this. Returns the process, if there is one already: the caller must kill that.
     pub fn cancel(&self) -> Option<Pid> {
         self.cancelled.store(true, Ordering::SeqCst);
         self.pid()
@@ -164,7 +164,7 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    fn shared(&self, progress: *const Progress, report: RawFd) -> SharedWithChild {
+    fn shared(&self, pending: *const PendingChild, report: RawFd) -> SharedWithChild {
         SharedWithChild {
             candidates: self.candidates.as_ptr(),
             argv: self.argv.as_ptr(),
@@ -178,7 +178,7 @@ impl<'a> Prepared<'a> {
             chown_count: self.image.chowns.len(),
             rlimits: self.image.rlimits.as_ptr(),
             credentials: self.ids.as_ref().map_or(ptr::null(), ptr::from_ref),
-            progress,
+            pending,
             fault: self.image.fault,
             report,
             executable: self.image.executable.unwrap_or(-1),
@@ -191,15 +191,15 @@ impl<'a> Prepared<'a> {
 ///
 /// # Errors
 /// The step that failed, and its error number; [`Step::Clone`] and ECANCELED: it was cancelled.
-pub fn vfork(image: &Image<'_>, progress: &Progress) -> Result<(Pid, OwnedFd), Failed> {
+pub fn vfork(image: &Image<'_>, pending: &PendingChild) -> Result<(Pid, OwnedFd), Failed> {
     let prepared = Prepared::new(image);
-    if progress.cancelled.load(Ordering::SeqCst) {
+    if pending.cancelled.load(Ordering::SeqCst) {
         return Err(Failed::NotMade(Errno::CANCELED));
     }
-    let mut shared = prepared.shared(progress, -1);
+    let mut shared = prepared.shared(pending, -1);
     let _dumpable = image.credentials.is_some().then(Dumpable::keep);
     let birthplace = image.cgroups.birthplace.as_ref();
-    let made = clone_and_wait(become_program, ptr::from_mut(&mut shared).cast(), birthplace, &progress.pid);
+    let made = clone_and_wait(become_program, ptr::from_mut(&mut shared).cast(), birthplace, &pending.pid);
     let (pid, pidfd) = made.map_err(Failed::NotMade)?;
     match shared.failure {
         None => Ok((pid, pidfd)),
@@ -256,12 +256,11 @@ pub fn fork(image: &Image<'_>) -> Result<Forked, Errno> {
 ///
 /// # Errors
 /// It cannot be made, or cannot enter its cgroup; with the parent if that is there.
-pub fn leave_orphan(cgroups: &CgroupEntry, progress: &Progress) -> Result<(Pid, OwnedFd), Failed> {
+pub fn leave_orphan(cgroups: &CgroupEntry, pending: &PendingChild) -> Result<(Pid, OwnedFd), Failed> {
     let joins = numbers(&cgroups.joins);
-    let mut orphanage =
-        Orphanage { joins: joins.as_ptr(), join_count: joins.len(), pid: &raw const progress.pid, failure: 0 };
+    let mut orphanage = Orphanage { joins: joins.as_ptr(), join_count: joins.len(), pending, failure: 0 };
     let parent = ptr::from_mut(&mut orphanage).cast();
-    let made = clone_and_wait(become_parent_of_orphan, parent, cgroups.birthplace.as_ref(), &progress.pid);
+    let made = clone_and_wait(become_parent_of_orphan, parent, cgroups.birthplace.as_ref(), &pending.pid);
     let (pid, pidfd) = made.map_err(Failed::NotMade)?;
     match orphanage.failure {
         0 => Ok((pid, pidfd)),
@@ -273,9 +272,9 @@ pub fn leave_orphan(cgroups: &CgroupEntry, progress: &Progress) -> Result<(Pid, 
 ///
 /// # Errors
 /// The step that failed, and its error number.
-pub fn try_out(progress: &Progress) -> Result<(Pid, OwnedFd), Failed> {
-    let mut trial = Trial { pid: &raw const progress.pid, failure: 0 };
-    let made = clone_and_wait(close_files_and_end, ptr::from_mut(&mut trial).cast(), None, &progress.pid);
+pub fn try_out(pending: &PendingChild) -> Result<(Pid, OwnedFd), Failed> {
+    let mut trial = Trial { pending, failure: 0 };
+    let made = clone_and_wait(close_files_and_end, ptr::from_mut(&mut trial).cast(), None, &pending.pid);
     let (pid, pidfd) = made.map_err(Failed::NotMade)?;
     match trial.failure {
         0 => Ok((pid, pidfd)),

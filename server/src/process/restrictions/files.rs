@@ -1,18 +1,18 @@
-//! Files are written, made and moved only where an agent has its own, and links, FIFOs and devices made nowhere; signals reach
-//! only what it has started itself. Reading is left to its user's permissions: certificates, policies and accounts may be
-//! anywhere. So are Unix sockets, which callers may have it listen on.
+//! Files are created, written and moved only where the agent has its own; symbolic links, FIFOs and devices are made nowhere;
+//! signals reach only what it has started. Reading is left to its user's permissions: certificates, policies and accounts may be
+//! anywhere. So are Unix sockets, which callers may have it listen on, and the removal of files. See landlock(7).
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use landlock::{
-    ABI, AccessFs, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
-    path_beneath_rules,
+    ABI, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetStatus, Scope, path_beneath_rules,
 };
 
+use super::RestrictionError;
 use crate::Config;
 
-/// Beside its own: cgroups, its own settings, terminals, and sockets of virtual machines. What is in these is protected by
-/// permissions.
+/// Cgroups, its own settings, terminals, and sockets of virtual machines: permissions protect what is in these.
 const SYSTEM: [&str; 6] = ["/sys/fs/cgroup", "/proc", "/dev/null", "/dev/ptmx", "/dev/pts", "/dev/vsock"];
 
 fn handled() -> BitFlags<AccessFs> {
@@ -25,15 +25,25 @@ fn allowed() -> BitFlags<AccessFs> {
 }
 
 /// See [`restrict`](super::restrict).
-pub(super) fn restrict(config: &Config) -> Result<bool, RulesetError> {
+pub(super) fn restrict(config: &Config) -> Result<RulesetStatus, RestrictionError> {
+    // the first version of Landlock would forbid all moves between directories: better none than that
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::SoftRequirement)
+        .handle_access(AccessFs::Refer)?
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(handled())?
+        .scope(Scope::Signal)?;
+    let mut ruleset = ruleset.create()?;
     let log = config.audit.file.as_deref().and_then(Path::parent);
-    let own = config.state_dir.as_deref().into_iter().chain(log).map(Path::to_owned);
+    for path in config.state_dir.as_deref().into_iter().chain(log) {
+        let directory =
+            PathFd::new(path).map_err(|source| RestrictionError::Directory { path: path.to_owned(), source })?;
+        ruleset = ruleset.add_rule(PathBeneath::new(directory, allowed()))?;
+    }
     // where a shell's last directory is reported by another user
-    let own = own.chain([std::env::temp_dir()]);
-    let paths: Vec<_> = own.chain(SYSTEM.map(PathBuf::from)).collect();
-    let ruleset = Ruleset::default().handle_access(handled())?.scope(Scope::Signal)?.create()?;
-    let restricted = ruleset.add_rules(path_beneath_rules(paths, allowed()))?.restrict_self()?;
-    Ok(restricted.ruleset != RulesetStatus::NotEnforced)
+    let temporary = std::env::temp_dir();
+    let others = SYSTEM.map(Path::new).into_iter().chain([temporary.as_path()]);
+    Ok(ruleset.add_rules(path_beneath_rules(others, allowed()))?.restrict_self()?.ruleset)
 }
 
 #[cfg(test)]
@@ -56,8 +66,8 @@ mod tests {
             fs::write(&there, "as before").unwrap();
             let stranger = rustix::process::getppid().unwrap();
             let config = Config { state_dir: Some(own.path().to_owned()), ..Config::default() };
-            if !restrict(&config).unwrap() {
-                eprintln!("skipped: no Landlock");
+            if restrict(&config).unwrap() != RulesetStatus::FullyEnforced {
+                eprintln!("skipped: the kernel lacks some of it, or all");
                 return;
             }
             let is_refused = |done: std::io::Result<()>| {

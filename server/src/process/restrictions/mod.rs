@@ -6,6 +6,10 @@
 mod files;
 mod system_calls;
 
+use std::path::PathBuf;
+
+pub use landlock::RulesetStatus;
+
 use crate::Config;
 
 /// A restriction that cannot be made.
@@ -18,19 +22,28 @@ pub enum RestrictionError {
     #[error("cannot install a seccomp filter")]
     Install(#[from] seccompiler::Error),
     /// The kernel has Landlock, and refuses it.
-    #[error("cannot restrict the files that are written to, by Landlock")]
+    #[error("cannot apply the Landlock rules")]
     Landlock(#[from] landlock::RulesetError),
+    /// It is to be written to.
+    #[error("{path}: the agent cannot use this directory")]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// The cause.
+        source: landlock::PathFdError,
+    },
 }
 
-/// Forbids this process, and all threads to come, what an agent with this configuration does not do. False: the kernel has no
-/// Landlock, and files are left to the user's permissions. Before there is another thread, since Landlock is of threads.
+/// Forbids this process, and all threads to come, what an agent with this configuration does not do. Returns how far the kernel
+/// has Landlock: without it, files are left to the user's permissions. Before there is another thread, since Landlock is of
+/// threads.
 ///
 /// # Errors
-/// The kernel has no seccomp filters.
-pub fn restrict(config: &Config) -> Result<bool, RestrictionError> {
-    let has_landlock = files::restrict(config)?;
+/// The kernel has no seccomp filters, or refuses the rules; or a directory is not there.
+pub fn restrict(config: &Config) -> Result<RulesetStatus, RestrictionError> {
+    let status = files::restrict(config)?;
     system_calls::restrict()?;
-    Ok(has_landlock)
+    Ok(status)
 }
 
 #[cfg(test)]
@@ -43,7 +56,8 @@ mod tests {
         }
         let name = format!("process::restrictions::{name}");
         let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-        let output = command.args(["--exact", &name, "--nocapture"]).env("TELEXEC_ALONE", "1").output().unwrap();
+        command.args(["--exact", &name, "--nocapture"]).envs([("TELEXEC_ALONE", "1"), ("TMPDIR", "/tmp")]);
+        let output = command.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && text.contains("1 passed"), "{text}");
     }

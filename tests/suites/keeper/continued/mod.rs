@@ -105,7 +105,7 @@ async fn a_detached_command_runs_on_and_its_output_and_end_are_whole() {
 /// An agent that is killed every now and then, but not while a command is started.
 struct Killed {
     agent: Agent,
-    /// Each other time it hands over, and the keeper's program is run anew, too.
+    /// Every other time it hands over instead, and the keeper executes its program anew.
     hands_over: bool,
     kills: AtomicU32,
     starts: RwLock<()>,

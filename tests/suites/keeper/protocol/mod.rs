@@ -2,7 +2,7 @@
 
 mod agent_user;
 mod held;
-mod renewal;
+mod reexec;
 
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;

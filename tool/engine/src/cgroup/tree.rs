@@ -336,10 +336,17 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
         match try_remove(path) {
             // Version 1 does not show processes that are ending, but counts them until they have left. And another
             // thread may be about to remove what is below.
-            Err(_) if began.elapsed() < LEAVE_TIMEOUT && is_left(path) => std::thread::sleep(Duration::from_millis(1)),
+            Err(error) if is_busy(&error) && began.elapsed() < LEAVE_TIMEOUT && is_left(path) => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             result => return result,
         }
     }
+}
+
+/// Otherwise it is not this user's to remove.
+fn is_busy(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::DirectoryNotEmpty)
 }
 
 /// How long the last processes of a cgroup may take to leave it: far longer than they do.

@@ -11,10 +11,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{control, table};
 use crate::lock::lock;
-use telexec_spawn::{Progress, exit};
+use telexec_spawn::{PendingChild, exit};
 
 /// Of all engines of this process, since a process has one set of children.
-static OWN: LazyLock<Mutex<HashMap<u64, Arc<Progress>>>> = LazyLock::new(Mutex::default);
+static OWN: LazyLock<Mutex<HashMap<u64, Arc<PendingChild>>>> = LazyLock::new(Mutex::default);
 static NEXT: AtomicU64 = AtomicU64::new(0);
 /// Those that have ended and cannot be reaped yet: the kernel reports such an end to a debugger first, see ptrace(2).
 static LATER: Mutex<Vec<DirectChild>> = Mutex::new(Vec::new());
@@ -23,25 +23,25 @@ static LATER: Mutex<Vec<DirectChild>> = Mutex::new(Vec::new());
 /// then.
 pub(crate) struct DirectChild {
     key: u64,
-    progress: Arc<Progress>,
+    pending: Arc<PendingChild>,
 }
 
 impl DirectChild {
     /// A child that is about to be made.
     pub(crate) fn expect() -> Self {
-        let (key, progress) = (NEXT.fetch_add(1, Ordering::Relaxed), Arc::new(Progress::default()));
-        lock(&OWN).insert(key, Arc::clone(&progress));
-        Self { key, progress }
+        let (key, pending) = (NEXT.fetch_add(1, Ordering::Relaxed), Arc::new(PendingChild::default()));
+        lock(&OWN).insert(key, Arc::clone(&pending));
+        Self { key, pending }
     }
 
     /// Where it is noted once it is made.
-    pub(crate) fn progress(&self) -> &Progress {
-        &self.progress
+    pub(crate) fn pending(&self) -> &PendingChild {
+        &self.pending
     }
 
     /// Ends it from elsewhere while it is being made.
     pub(crate) fn canceller(&self) -> DirectCanceller {
-        DirectCanceller { key: self.key, progress: Arc::clone(&self.progress) }
+        DirectCanceller { key: self.key, pending: Arc::clone(&self.pending) }
     }
 
     /// Takes the child, which has ended, from the process table: now, or as soon as that can be done.
@@ -60,7 +60,7 @@ impl DirectChild {
     fn is_reaped(&self) -> bool {
         // its id may be given to a stranger as soon as it is reaped: see `DirectCanceller::cancel`
         let mut own = lock(&OWN);
-        let reaped = match self.progress.pid() {
+        let reaped = match self.pending.pid() {
             // it fails only if someone else has reaped it
             Some(pid) => exit::reap(pid).unwrap_or(true),
             None => true,
@@ -81,15 +81,16 @@ impl Drop for DirectChild {
 /// Ends a child that may be held up on its way to its program.
 pub(crate) struct DirectCanceller {
     key: u64,
-    progress: Arc<Progress>,
+    pending: Arc<PendingChild>,
 }
 
 impl DirectCanceller {
-    /// Keeps the child from becoming its program, or kills it.
+    /// Keeps the child from executing its program, or kills it. One that is just being made may only be held up: repeat this
+    /// until the start has returned.
     pub(crate) fn cancel(&self) {
         let own = lock(&OWN);
         // while it is there, its id is its own: it is reaped under this lock
-        if let Some(pid) = self.progress.cancel()
+        if let Some(pid) = self.pending.cancel()
             && own.contains_key(&self.key)
         {
             let _ = kill_process(pid, Signal::KILL);

@@ -109,8 +109,8 @@ pub(crate) enum Canceller {
 }
 
 impl Canceller {
-    /// Keeps the child from becoming its program, or kills it. A keeper that has no room may miss it: repeat this until the
-    /// start has returned.
+    /// Keeps the child from executing its program, or kills it. One that is just being made may only be held up, and a keeper
+    /// that has no room may miss this: repeat it until the start has returned.
     pub(crate) fn cancel(&self) {
         match self {
             Self::Direct(child) => child.cancel(),

@@ -14,7 +14,7 @@ use super::children::DirectChild;
 /// # Errors
 /// The step that failed and its error number; the process is gone and reaped.
 pub(crate) fn spawn(image: &Image<'_>, child: DirectChild) -> Result<(DirectChild, Pid, OwnedFd), (SpawnStage, Errno)> {
-    match telexec_spawn::vfork(image, child.progress()) {
+    match telexec_spawn::vfork(image, child.pending()) {
         Ok((pid, pidfd)) => Ok((child, pid, pidfd)),
         Err(failed) => Err(reaped(child, failed)),
     }
@@ -26,7 +26,7 @@ pub(crate) fn spawn(image: &Image<'_>, child: DirectChild) -> Result<(DirectChil
 /// It cannot be made, or cannot enter its cgroup.
 pub(crate) fn leave_orphan(cgroups: &CgroupEntry) -> Result<(), Errno> {
     let child = DirectChild::expect();
-    ended(telexec_spawn::leave_orphan(cgroups, child.progress()), child).map_err(|(_, errno)| errno)
+    ended(telexec_spawn::leave_orphan(cgroups, child.pending()), child).map_err(|(_, errno)| errno)
 }
 
 /// See [`telexec_spawn::try_out`].
@@ -39,7 +39,7 @@ pub(crate) fn try_out() -> Result<(), (&'static str, Errno)> {
         SpawnStage::CloseRange => ("close_range(2)", errno),
         _ => ("clone(2) with CLONE_PIDFD", errno),
     };
-    ended(telexec_spawn::try_out(child.progress()), child).map_err(call)
+    ended(telexec_spawn::try_out(child.pending()), child).map_err(call)
 }
 
 /// Reaps a child that ends by itself.

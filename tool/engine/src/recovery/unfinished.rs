@@ -26,7 +26,7 @@ const VERSION: u32 = 1;
 /// The versions of all that an agent must be able to read to take the place of one with this engine, as a text: they are the
 /// same, or it cannot.
 pub fn handover_formats() -> String {
-    let (keeper, checkpoint, ended) = (telexec_keeper::STATE_VERSION, checkpoint::VERSION, format::VERSION);
+    let (keeper, checkpoint, ended) = (telexec_keeper::formats(), checkpoint::VERSION, format::VERSION);
     format!("keeper {keeper}, checkpoint {checkpoint}, execution {VERSION}, ended execution {ended}")
 }
 

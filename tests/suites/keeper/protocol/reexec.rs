@@ -19,17 +19,19 @@ def arguments(): return open(f"/proc/{parent}/cmdline", "rb").read().split(b"\0"
 def hand_over():
     ask(b"\x09")
     sys.exit(0)
+def scores(): return "".join(open(f"/proc/{pid}/oom_score_adj").read() for pid in (parent, "self"))
 def reap(id): ask(struct.pack("<BQ", 10, id))
 SURVIVES = 32
 "#;
 
 #[tokio::test]
-async fn what_it_holds_is_held_by_the_next_program() {
+async fn what_it_holds_is_held_by_its_next_program() {
     let agent = r#"
 lived = life()
 if lived == 1:
     ready()
-    assert arguments()[1] != b"--state"
+    assert arguments()[1] != b"--state-fd"
+    with open(lives + ".scores", "w") as file: file.write(scores())
     for id, argv in [(1, [b"/bin/sleep", b"300"]), (2, [b"/bin/sh", b"-c", b"exit 7"]), (3, [b"/bin/true"]), (4, [b"/bin/true"])]:
         file = os.memfd_create("held")
         os.write(file, b"held for %d" % id)
@@ -43,7 +45,7 @@ if lived == 1:
     runs(5, b"/bin/sleep", b"300")
     hand_over()
 sleeper = int(open(lives + ".pid").read())
-assert arguments()[1] == b"--state" and b"(deleted)" not in os.readlink(f"/proc/{parent}/exe").encode()
+assert arguments()[1] == b"--state-fd" and b"(deleted)" not in os.readlink(f"/proc/{parent}/exe").encode()
 found = {id: (pid, numbers) for id, pid, numbers, descriptors in handed_over}
 assert found[1] == (sleeper, [0, 1]) and found[2][1] == [0, 1], found
 assert found[3] == (0, [0, 1]) and found[4] == (0, [0]) and len(found) == 4, found
@@ -51,6 +53,7 @@ for id, _, _, descriptors in handed_over:
     assert os.pread(descriptors[0], 100, 0) == b"held for %d" % id
 if not ended: assert heard() == ("exited", 2, 1, 0, 7)
 else: assert [end[1:] for end in ended] == [(2, 1, 0, 7)], ended
+assert scores() == open(lives + ".scores").read(), scores()
 ready()
 until = time.monotonic() + 10
 while keeps()[1] != sorted(map(str, [sleeper, found[2][0]])):
@@ -58,7 +61,7 @@ while keeps()[1] != sorted(map(str, [sleeper, found[2][0]])):
 if lived == 2:
     with open(lives + ".files", "w") as file: file.write(str(keeps()[0]))
 if lived < 30: hand_over()
-assert keeps()[0] == int(open(lives + ".files").read()), os.listdir(f"/proc/{parent}/fd")
+while keeps()[0] != int(open(lives + ".files").read()): assert time.monotonic() < until, os.listdir(f"/proc/{parent}/fd")
 os.kill(sleeper, 9)
 assert heard() == ("exited", 1, 0, 0, 9)
 for id in (1, 2): release(id)
@@ -80,7 +83,7 @@ if life() == 1:
     os.unlink(arguments()[0])
     hand_over()
 [(id, pid, numbers, _)] = handed_over
-assert (id, numbers) == (1, [0]) and arguments()[1] != b"--state", arguments()
+assert (id, numbers) == (1, [0]) and arguments()[1] != b"--state-fd", arguments()
 # what was to be inherited is not the agent's
 paths = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
 files = [os.readlink(path) for path in paths if os.path.islink(path)]
@@ -96,17 +99,17 @@ stopping()
     let (mut keeper, _lives) = keeper_of(Command::new(copy), &[], &format!("{KEEPER}{agent}"));
     let output = timeout(Duration::from_secs(60), keeper.kill_on_drop(true).output()).await.expect("it ends").unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && log.contains("program stays the one that runs: No such file"), "{log}");
+    assert!(output.status.success() && log.contains("goes on with its old program: cannot run"), "{log}");
 }
 
 #[test]
 fn what_is_no_state_is_refused() {
     let keeper = |arguments: &[&str]| Command::new(program("telexec-keeper")).args(arguments).output().unwrap();
     for (arguments, code, error) in [
-        (&["--state", "999", "/bin/true"][..], 1, "Bad file descriptor"),
-        (&["--state", "0", "/bin/true"], 1, "the state of the last keeper"),
-        (&["--state", "x", "/bin/true"], 64, "telexecd --keeper on"),
-        (&["--state", "0"], 64, "telexecd --keeper on"),
+        (&["--state-fd", "999", "/bin/true"][..], 1, "descriptor 999 was not inherited"),
+        (&["--state-fd", "0", "/bin/true"], 1, "descriptor 0 was not inherited"),
+        (&["--state-fd", "x", "/bin/true"], 64, "telexecd --keeper on"),
+        (&["--state-fd", "0"], 64, "telexecd --keeper on"),
     ] {
         let output = keeper(arguments);
         let log = String::from_utf8_lossy(&output.stderr);
