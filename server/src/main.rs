@@ -16,7 +16,7 @@ use telexec_server::process::keeper::{self, become_keeper};
 use telexec_server::process::machine;
 use telexec_server::process::orphans::Orphans;
 use telexec_server::process::restrictions::{RulesetStatus, restrict};
-use telexec_server::process::upgrade::check;
+use telexec_server::process::upgrade::{UpgradeError, check, check_as_next, refuse};
 use telexec_server::{
     BindError, Config, ConfigError, Ending, Listeners, PolicyError, ServeError, Switch, logging, serve, serve_if_asked,
 };
@@ -69,6 +69,9 @@ fn act(args: &Args) -> ExitCode {
             return fail(&error, BAD_CONFIG);
         }
         if let Err(error) = config.agent_user.as_deref().map_or(Ok(()), |name| agent_user::check(&config, name)) {
+            return fail(&error, BAD_CONFIG);
+        }
+        if let Err(error) = check_as_next(&config) {
             return fail(&error, BAD_CONFIG);
         }
         return match config.check_expiry().and_then(|()| config.policy_warnings()) {
@@ -150,6 +153,7 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
     let mut upgrade = signal(SignalKind::user_defined2())?;
     let (may_exit, exits) = oneshot::channel();
     let keeper_of_next = config.kept_by.clone();
+    let own = config.kept_by.is_some().then(|| config.clone());
     let kill_grace = config.kill_grace.min(config.max_kill_grace);
     let listeners = Listeners::bind(&config).await?;
     let (addresses, metrics) = (listeners.addresses(), listeners.metrics_address());
@@ -173,7 +177,7 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
-            () = asked_to_hand_over(&mut upgrade, keeper.is_some()) => return Ending::HandOver(may_exit),
+            () = asked_to_hand_over(&mut upgrade, own) => return Ending::HandOver(may_exit),
         }
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         keeper.iter().for_each(Keeper::stopping);
@@ -200,28 +204,29 @@ async fn serve_until_signalled(config: Config) -> Result<(), Box<dyn std::error:
 /// How long the program on disk may take to check the configuration.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Returns when the program on disk is to take the place of this one, and can.
-async fn asked_to_hand_over(asked: &mut Signal, has_keeper: bool) {
+/// Returns when the program on disk is to take the place of this one, and can. `config`: this agent's; `None`: it has no keeper.
+async fn asked_to_hand_over(asked: &mut Signal, config: Option<Config>) {
     while asked.recv().await.is_some() {
-        if !has_keeper {
-            tracing::error!("cannot hand over to the program on disk: there is no keeper (keeper = \"on\")");
+        let Some(config) = &config else {
+            tracing::error!("cannot hand over to the programs on disk: there is no keeper (keeper = \"on\")");
             continue;
-        }
-        let (answer, checked) = oneshot::channel();
-        let thread = std::thread::Builder::new().name("upgrade".into()).spawn(move || answer.send(check()));
-        let checked = tokio::time::timeout(CHECK_TIMEOUT, checked).await;
-        match (thread, checked) {
-            (Ok(_), Ok(Ok(Ok(())))) => return,
-            (Ok(_), Ok(Ok(Err(error)))) => {
-                tracing::error!(error = error_chain(&error), "cannot hand over to the program on disk");
-            }
-            (Err(error), _) => tracing::error!(%error, "cannot hand over to the program on disk"),
-            (Ok(_), Err(_) | Ok(Err(_))) => {
-                tracing::error!("cannot hand over to the program on disk: it does not answer")
-            }
+        };
+        match can_hand_over(config.clone()).await {
+            Ok(()) => return,
+            Err(error) => tracing::error!(error = error_chain(&error), "cannot hand over to the programs on disk"),
         }
     }
     std::future::pending().await
+}
+
+async fn can_hand_over(config: Config) -> Result<(), UpgradeError> {
+    let (answer, checked) = oneshot::channel();
+    let check = move || answer.send(check(&config).inspect_err(|error| refuse(&config, error)));
+    std::thread::Builder::new().name("upgrade".into()).spawn(check).map_err(UpgradeError::Check)?;
+    match tokio::time::timeout(CHECK_TIMEOUT, checked).await {
+        Ok(Ok(checked)) => checked,
+        Ok(Err(_)) | Err(_) => Err(UpgradeError::NoAnswer),
+    }
 }
 
 /// The agent holds its private key and the secrets of all callers: no other process of its user, commands above all, may

@@ -163,32 +163,37 @@ async fn calls_are_served_meanwhile() {
     tokio::time::timeout(Duration::from_secs(20), run(&executor, Command::argv(["true"]))).await.unwrap().unwrap();
 }
 
+/// Who asks is told so; and by a signal the agent finds it out itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_would_not_serve_is_refused_before() {
     let scene = Scene::start(Agent::builder().kept());
     let before = serving(&scene.agent).unwrap();
     let config = scene.agent.directory().join("telexecd.toml");
     let text = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(&config, text + "\nmax_connections = 0\n").unwrap();
-    // who asks is told so; and by a signal the agent finds it out itself
-    let output = scene.upgrade().await;
-    assert!(output.status.code() == Some(1) && said(&output).contains("max_connections"), "{}", said(&output));
-    scene.agent.signal(rustix::process::Signal::USR2);
-    until("it has refused", async || scene.agent.log().contains("cannot hand over to the program on disk")).await;
-    assert!(scene.agent.log().contains("max_connections"), "{}", scene.agent.log());
-    std::fs::write(
-        &config,
-        std::fs::read_to_string(&config).unwrap().replace("max_connections = 0", "command_users = [\"0\"]"),
-    )
-    .unwrap();
-    let output = scene.upgrade().await;
-    assert!(
-        output.status.code() == Some(1) && said(&output).contains("command_users has changed"),
-        "{}",
-        said(&output)
-    );
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    for (setting, reason) in [
+        ("max_connections = 0", "max_connections"),
+        ("command_users = [\"0\"]", "command_users has changed"),
+        ("keeper = \"x\"", "keeper"),
+        (&*format!("metrics_listen = \"tcp://{address}\""), "in use"),
+    ] {
+        std::fs::write(&config, format!("{text}\n{setting}\n")).unwrap();
+        let output = scene.upgrade().await;
+        let code = output.status.code();
+        assert!(matches!(code, Some(1 | 78)) && said(&output).contains(reason), "{setting}: {}", said(&output));
+        let refusals = || scene.agent.log().matches("cannot hand over to the programs on disk").count();
+        let earlier = refusals();
+        scene.agent.signal(rustix::process::Signal::USR2);
+        until("it has refused", async || refusals() > earlier).await;
+        assert!(scene.agent.log().lines().last().unwrap().contains(reason), "{setting}: {}", scene.agent.log());
+    }
     assert_eq!(serving(&scene.agent), Some(before));
     assert_eq!(run(&scene.agent.executor().await, Command::argv(["echo", "hi"])).await.unwrap().text(), "hi\n");
+    // what it has itself is no obstacle
+    std::fs::write(&config, text).unwrap();
+    let output = scene.upgrade().await;
+    assert!(output.status.success(), "{}{}", said(&output), scene.agent.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,30 +1,68 @@
 //! The agents that serve on a state directory.
 
-use std::fs;
-use std::io;
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::directory::DIRECTORY_PREFIX;
 use super::engine_file::{EngineFile, EngineProcess, FILE, boot_id};
 
 /// An agent that runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ServingAgent(EngineProcess);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServingAgent {
+    process: EngineProcess,
+    /// Its own.
+    directory: PathBuf,
+}
+
+/// In its directory: why it has not handed over.
+const REFUSAL: &str = "refusal";
+/// More is not read of it.
+const MAX_REFUSAL_BYTES: u64 = 64 * 1024;
 
 impl ServingAgent {
     /// Its process.
     pub fn pid(&self) -> i32 {
-        self.0.pid
+        self.process.pid
     }
 
     /// The process of the keeper that has started it; `None`: there is none, and so no other agent takes its place.
     pub fn keeper(&self) -> Option<u32> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.0.pid)).ok()?;
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.pid)).ok()?;
         let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim();
         let name = fs::read_to_string(format!("/proc/{parent}/comm")).ok()?;
         (name.trim_end() == "telexec-keeper").then(|| parent.parse().ok()).flatten()
+    }
+
+    /// Why it has not handed over, if it was asked to since [`forget_refusal`](Self::forget_refusal).
+    pub fn refusal(&self) -> Option<String> {
+        // its user may be another one
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file =
+            File::options().read(true).custom_flags(flags.bits().cast_signed()).open(self.directory.join(REFUSAL));
+        let file = file.ok().filter(|file| file.metadata().is_ok_and(|found| found.is_file()))?;
+        let mut text = Vec::new();
+        file.take(MAX_REFUSAL_BYTES).read_to_end(&mut text).ok()?;
+        Some(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// It is to be asked again.
+    pub fn forget_refusal(&self) {
+        let _ = fs::remove_file(self.directory.join(REFUSAL));
+    }
+
+    /// Says why it does not hand over. The agent does so itself.
+    pub fn refuse(&self, reason: &str) {
+        let written = tempfile::NamedTempFile::new_in(&self.directory).and_then(|mut file| {
+            file.write_all(reason.as_bytes())?;
+            Ok(file.persist(self.directory.join(REFUSAL))?)
+        });
+        // it is in the log too
+        drop(written);
     }
 }
 
@@ -43,7 +81,8 @@ pub fn serving_agents(state_dir: &Path) -> io::Result<Vec<ServingAgent>> {
         let file = fs::read(entry.path().join(FILE)).unwrap_or_default();
         let engine = serde_json::from_slice::<EngineFile>(&file).ok().filter(|engine| engine.boot_id == boot_id());
         let process = engine.and_then(|engine| engine.process);
-        agents.extend(process.filter(|process| process.is_comparable() && !process.has_ended()).map(ServingAgent));
+        let process = process.filter(|process| process.is_comparable() && !process.has_ended());
+        agents.extend(process.map(|process| ServingAgent { process, directory: entry.path() }));
     }
     Ok(agents)
 }
@@ -56,7 +95,7 @@ pub fn send_upgrade(agent: &ServingAgent) -> io::Result<()> {
     let pid = Pid::from_raw(agent.pid()).ok_or(io::ErrorKind::NotFound)?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     // the number may have been given out again before that
-    if agent.0.has_ended() {
+    if agent.process.has_ended() {
         return Err(io::ErrorKind::NotFound.into());
     }
     Ok(pidfd_send_signal(pidfd, Signal::USR2)?)
