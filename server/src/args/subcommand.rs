@@ -16,7 +16,7 @@ use crate::args::health;
 use crate::audit::{digest, verify_files};
 use crate::config::ConfigError;
 use crate::invalid::InvalidSetting;
-use crate::process::upgrade::upgrade;
+use crate::process::upgrade::{UpgradeError, upgrade};
 use crate::reload::Source;
 use crate::{logging, policy};
 
@@ -24,6 +24,8 @@ use crate::{logging, policy};
 const USAGE: u8 = 2;
 /// The exit code where an agent is to be restarted instead.
 const NOT_POSSIBLE: u8 = 3;
+/// The exit code where an agent has handed over, and not all went well then.
+const NOT_AS_ASKED: u8 = 4;
 
 /// A task other than serving.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -56,10 +58,12 @@ telexecd health --timeout 2s unix:///run/telexec/agent.sock"
     #[command(
         after_help = "For agents with a keeper. Detached commands, those in the background, and those of clients that \
 reconnect run on. What is bound to a call gets the shutdown_grace to end by itself, while calls are served as usual.\n\n\
-Use the same --config or environment as the agent, since it is found by its state directory. If the \
-program on disk cannot continue what runs, or its configuration is not valid, the agent goes on as it is.\n\n\
-Exit codes: 0 the program on disk has taken over, 1 it has not, 2 invalid command line, 3 there is no such agent with a \
-keeper, 78 invalid configuration.\n\n\
+Use the same --config or environment as the agent, since it is found by its state_dir. If the programs on disk cannot \
+continue what runs, or the configuration is not valid, the agent goes on as it is. To interrupt this does not stop an \
+upgrade that has begun.\n\n\
+Exit codes: 0 the programs on disk have taken over, 1 the agent goes on as it is, 2 invalid command line, 3 there is no \
+such agent with a keeper, 4 it has handed over, and no agent serves or its keeper runs its old program, 78 invalid \
+configuration.\n\n\
 Example:\n  \
 telexecd --config /etc/telexec/telexecd.toml upgrade"
     )]
@@ -161,7 +165,11 @@ impl Subcommand {
                 Ok(pid) => format!("process {pid} has taken over, version {}\n", env!("CARGO_PKG_VERSION")),
                 Err(error) => {
                     logging::line(&format!("telexecd: {}", error_chain(&error)));
-                    return Ok(if error.is_not_possible() { NOT_POSSIBLE } else { 1 });
+                    return Ok(match &error {
+                        error if error.is_not_possible() => NOT_POSSIBLE,
+                        UpgradeError::Lost(_) | UpgradeError::OldKeeper(_) => NOT_AS_ASKED,
+                        _ => 1,
+                    });
                 }
             },
             Self::Health { listen, timeout } => return health(args, listen.as_ref(), **timeout, out),

@@ -166,7 +166,7 @@ fn remove_abandoned(base: &Path, inherited: &[PathBuf]) -> io::Result<()> {
             && remove(&entry.path()).is_err()
             && pids(&entry.path()).is_ok_and(|pids| !pids.is_empty())
         {
-            warn!(cgroup = %entry.path().display(), "processes of an earlier agent are still running");
+            warn!(cgroup = %entry.path().display(), "an agent that has ended has left processes in a cgroup");
         }
     }
     Ok(())
