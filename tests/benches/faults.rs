@@ -10,6 +10,7 @@
 //! - `TELEXEC_SOAK_CLIENTS` (6): each does one thing after the other
 //! - `TELEXEC_SOAK_SEED`: of an earlier run, for the same choices
 //! - `TELEXEC_BENCH_CONTAINMENT`: the agent's
+//! - `TELEXEC_SOAK_KEEPER=on`: the agent has a keeper. Then it is killed, too, or hands over to another one
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests fail so")]
 
 use std::collections::BTreeMap;
@@ -27,10 +28,11 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use telexec_client::RemoteExecutor;
 use telexec_executor::{
     Attach, Command, CommandBuilder, Event, Execution, ExecutionId, ExecutionState, Executor, ExecutorError, ExitCause,
-    OnDisconnect, ResourceLimits, Signal,
+    Exited, OnDisconnect, ResourceLimits, Signal,
 };
 use telexec_tests::{
-    Agent, Holdings, MARK, Memory, StuckProcess, bench_agent, marker, processes_with, run, settled, until, within,
+    Agent, Holdings, MARK, Memory, Outcome, StuckProcess, bench_agent, children, marker, processes_with, run, settled,
+    until, within,
 };
 use tokio::runtime::Builder;
 
@@ -38,6 +40,10 @@ use tokio::runtime::Builder;
 const DEEDS: [&str; 7] = ["exit code", "output", "cancel", "timeout", "background", "signal", "memory"];
 /// What is taken away.
 const FAULTS: [Fault; 5] = [Fault::Descriptors, Fault::Processes, Fault::Disk, Fault::LogReader, Fault::StuckProcesses];
+/// The same, more often, of an agent that has a keeper.
+const WITH_KEEPER: [Fault; 4] = [Fault::Crash, Fault::Crash, Fault::Upgrade, Fault::KeeperDescriptors];
+/// So many ended executions are remembered.
+const REMEMBERED: usize = 20;
 /// Room for the state of the agent.
 const DISK_MEBIBYTES: u32 = 16;
 const TREE: &str = "trap '' TERM; setsid sleep 300 & sleep 300 & while :; do sleep 300; done";
@@ -54,6 +60,12 @@ enum Fault {
     LogReader,
     /// There are processes whose environment cannot be read.
     StuckProcesses,
+    /// The agent is killed.
+    Crash,
+    /// It hands over.
+    Upgrade,
+    /// RLIMIT_NOFILE of the keeper is what it has open.
+    KeeperDescriptors,
 }
 
 /// A cgroup of version 1, with the agent in it.
@@ -119,6 +131,7 @@ impl Drop for Disk {
 /// What all clients share.
 struct Soak {
     agent: Agent,
+    kept: bool,
     disk: Disk,
     pids: Group,
     /// Every mark begins with it.
@@ -138,13 +151,17 @@ fn main() -> ExitCode {
 
     let (disk, pids) = (Disk::new(), Group::new("pids", &format!("telexec-faults-{}", std::process::id())));
     let state = disk.0.path().join("state");
-    let agent = bench_agent()
+    let kept = std::env::var("TELEXEC_SOAK_KEEPER").is_ok_and(|switch| switch == "on");
+    let agent = if kept { bench_agent().kept() } else { bench_agent() };
+    let agent = agent
+        .config(format!("retention_count = {REMEMBERED}"))
         .args(["--state-dir", state.to_str().unwrap()])
         .through(["unshare", "--mount"])
         .after(&pids.enter())
         .start();
     let soak = Soak {
         agent,
+        kept,
         disk,
         pids,
         mark: marker(),
@@ -189,7 +206,10 @@ fn is_over(soak: &Soak) -> bool {
 fn fail(soak: &Soak, mut chance: Rng) {
     let mut said = Instant::now();
     while !is_over(soak) {
-        let fault = *chance.choice(&FAULTS).unwrap();
+        let fault = match soak.kept && chance.bool() {
+            true => *chance.choice(&WITH_KEEPER).unwrap(),
+            false => *chance.choice(&FAULTS).unwrap(),
+        };
         let time = Duration::from_millis(chance.u64(200..3000));
         fail_once(soak, fault, time, &mut chance);
         *soak.faults.lock().unwrap().entry(format!("{fault:?}")).or_default() += 1;
@@ -211,16 +231,47 @@ fn hard_limit(pid: i32) -> u64 {
     line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-fn fail_once(soak: &Soak, fault: Fault, time: Duration, chance: &mut Rng) {
-    let pid = Pid::from_raw(soak.agent.pid());
-    match fault {
-        Fault::Descriptors => {
-            let open = Holdings::of(soak.agent.pid()).descriptors as u64;
-            let less = Rlimit { current: Some(open + chance.u64(0..4)), maximum: Some(hard_limit(soak.agent.pid())) };
-            let usual = prlimit(pid, Resource::Nofile, less).unwrap();
-            std::thread::sleep(time);
-            prlimit(pid, Resource::Nofile, usual).unwrap();
+/// The agent's process, which may be its keeper's child.
+fn serving(soak: &Soak) -> i32 {
+    let is_agent = |pid: i32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("telexecd"));
+    let find = || children(soak.agent.pid()).into_iter().map(|process| process.pid).find(|pid| is_agent(*pid));
+    while soak.kept {
+        match find() {
+            Some(pid) => return pid,
+            None => std::thread::sleep(Duration::from_millis(10)),
         }
+    }
+    soak.agent.pid()
+}
+
+/// Takes the room for more from it.
+fn few_descriptors(pid: i32, time: Duration, chance: &mut Rng) {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count() as u64;
+    let less = Rlimit { current: Some(open + chance.u64(0..4)), maximum: Some(hard_limit(pid)) };
+    let usual = prlimit(Pid::from_raw(pid), Resource::Nofile, less).unwrap();
+    std::thread::sleep(time);
+    // it may have been ended for it
+    let _ = prlimit(Pid::from_raw(pid), Resource::Nofile, usual);
+}
+
+/// Waits for another agent to serve.
+fn replace(soak: &Soak, signal: rustix::process::Signal) {
+    let (before, served) = (serving(soak), || soak.agent.reported("listening on").0);
+    let already = served();
+    rustix::process::kill_process(Pid::from_raw(before).unwrap(), signal).unwrap();
+    let begin = Instant::now();
+    while served() == already {
+        assert!(begin.elapsed() < Duration::from_secs(120), "no agent serves after {signal:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn fail_once(soak: &Soak, fault: Fault, time: Duration, chance: &mut Rng) {
+    match fault {
+        Fault::Descriptors => few_descriptors(serving(soak), time, chance),
+        Fault::KeeperDescriptors => few_descriptors(soak.agent.pid(), time, chance),
+        Fault::Crash => replace(soak, rustix::process::Signal::KILL),
+        Fault::Upgrade => replace(soak, rustix::process::Signal::USR2),
         Fault::Processes => {
             soak.pids.limit("pids.max", &(soak.pids.read("pids.current") + chance.u64(0..3)).to_string());
             std::thread::sleep(time);
@@ -251,12 +302,19 @@ async fn client_of(soak: &Soak, client: u64, mut chance: Rng) {
         let name = *chance.choice(&DEEDS).unwrap();
         // of one length, so that none begins with another
         let mark = format!("{}-{client:04}-{done:012}", soak.mark);
-        let deed = Deed { machine: &machine, chance: &mut chance, mark: mark.clone() };
+        let deed = Deed { machine: &machine, kept: soak.kept, chance: &mut chance, mark: mark.clone() };
         let outcome = AssertUnwindSafe(deed.be_done(name)).catch_unwind().await;
         let column = match outcome {
             Ok(Ok(())) => 0,
             Ok(Err(ExecutorError::Exhausted { .. } | ExecutorError::Unsupported { .. })) => 1,
             Ok(Err(ExecutorError::Spawn(error))) if error.is_exhausted() => 1,
+            // another agent has taken its place
+            Ok(Err(ExecutorError::Unreachable { .. } | ExecutorError::Lost { .. } | ExecutorError::ShuttingDown))
+            | Ok(Err(ExecutorError::NotFound(_)))
+                if soak.kept =>
+            {
+                1
+            }
             Ok(Err(error)) => {
                 eprintln!("{name}: {error}: {error:?}");
                 2
@@ -264,8 +322,16 @@ async fn client_of(soak: &Soak, client: u64, mut chance: Rng) {
             Err(_) => 2,
         };
         if column == 2 {
-            // whatever it was, the next one begins anew
-            machine = soak.agent.executor().await;
+            // whatever it was, the next one begins anew; another agent may just be starting
+            machine = loop {
+                match AssertUnwindSafe(soak.agent.executor()).catch_unwind().await {
+                    Err(_) if soak.kept => tokio::time::sleep(Duration::from_millis(100)).await,
+                    made => break made.unwrap(),
+                }
+            };
+        }
+        if column == 1 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
         soak.deeds.lock().unwrap().entry(name).or_default()[column] += 1;
         until("nothing is left", async || processes_with(&mark).is_empty()).await;
@@ -275,6 +341,8 @@ async fn client_of(soak: &Soak, client: u64, mut chance: Rng) {
 /// One deed of a client.
 struct Deed<'a> {
     machine: &'a RemoteExecutor,
+    /// The agent may be another one meanwhile, which does not know what was bound to a call.
+    kept: bool,
     chance: &'a mut Rng,
     mark: String,
 }
@@ -301,17 +369,31 @@ impl Deed<'_> {
     }
 
     async fn has_exited(&self, id: &ExecutionId) -> Result<(), ExecutorError> {
-        until("it has exited", async || {
-            self.machine.get(id).await.is_ok_and(|info| info.state == ExecutionState::Exited)
+        until("it has exited", async || match self.machine.get(id).await {
+            Ok(info) => info.state == ExecutionState::Exited,
+            Err(error) => self.kept && matches!(error, ExecutorError::NotFound(_)),
         })
         .await;
         Ok(())
     }
 
+    async fn run(&self, command: CommandBuilder) -> Result<Outcome, ExecutorError> {
+        let outcome = run(self.machine, command).await?;
+        self.is_own_end(&outcome.exited).map(|()| outcome)
+    }
+
+    /// Unless the agent has handed over, and it had to end for that.
+    fn is_own_end(&self, exited: &Exited) -> Result<(), ExecutorError> {
+        match self.kept && exited.cause == ExitCause::Shutdown {
+            true => Err(ExecutorError::ShuttingDown),
+            false => Ok(()),
+        }
+    }
+
     async fn exit_code(self) -> Result<(), ExecutorError> {
         let code = i32::from(self.chance.u8(..));
         let command = self.marked(Command::shell(format!("echo {}; exit {code}", self.mark)).shell("sh"));
-        let outcome = run(self.machine, command).await?;
+        let outcome = self.run(command).await?;
         assert_eq!(outcome.text(), format!("{}\n", self.mark));
         assert_eq!(outcome.exited.exit_code(), code);
         Ok(())
@@ -320,7 +402,7 @@ impl Deed<'_> {
     async fn output(self) -> Result<(), ExecutorError> {
         let count = self.chance.u32(..300_000);
         let command = self.marked(Command::argv(["seq".to_owned(), count.to_string()]));
-        let outcome = run(self.machine, command).await?;
+        let outcome = self.run(command).await?;
         assert!(outcome.text() == (1..=count).map(|i| format!("{i}\n")).collect::<String>(), "{count} lines");
         Ok(())
     }
@@ -338,7 +420,7 @@ impl Deed<'_> {
     async fn timeout(self) -> Result<(), ExecutorError> {
         let command = self.marked(Command::argv(["sleep", "300"])).kill_grace(Duration::ZERO);
         let limit = Duration::from_millis(self.chance.u64(1..300));
-        let outcome = run(self.machine, command.timeout(limit)).await?;
+        let outcome = self.run(command.timeout(limit)).await?;
         assert_eq!((outcome.exited.cause, outcome.exited.surviving_processes), (ExitCause::TimedOut, 0));
         Ok(())
     }
@@ -371,7 +453,7 @@ impl Deed<'_> {
 
     async fn memory(self) -> Result<(), ExecutorError> {
         let limits = ResourceLimits { memory_bytes: Some(16 * 1024 * 1024), ..ResourceLimits::default() };
-        let outcome = run(self.machine, self.marked(Command::argv(["tail", "/dev/zero"])).limits(limits)).await?;
+        let outcome = self.run(self.marked(Command::argv(["tail", "/dev/zero"])).limits(limits)).await?;
         assert_eq!((outcome.exited.cause, outcome.exited.surviving_processes), (ExitCause::OutOfMemory, 0));
         Ok(())
     }
@@ -381,6 +463,7 @@ impl Deed<'_> {
         self.machine.signal(execution.id(), Signal::KILL).await?;
         while let Some(event) = within(execution.next()).await {
             if let Event::Exited(exited) = event? {
+                self.is_own_end(&exited)?;
                 assert_eq!((exited.cause, exited.signal), (ExitCause::Signaled, Some(Signal::KILL)));
                 return Ok(());
             }
@@ -391,6 +474,14 @@ impl Deed<'_> {
 
 /// Waits until nothing changes any more, if that comes.
 fn settle(soak: &Soak) -> (Holdings, Memory) {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    // for those that are remembered descriptors may be held
+    runtime.block_on(async {
+        let machine = soak.agent.executor().await;
+        for _ in 0..REMEMBERED {
+            run(&machine, Command::argv(["true"])).await.unwrap();
+        }
+    });
     (settled(|| Holdings::of(soak.agent.pid())), Memory::of(soak.agent.pid()))
 }
 
