@@ -12,7 +12,8 @@ use crate::{Chown, PendingChild, Step, rlimits};
 /// The kernel's signal set.
 const SIGNAL_SET_BYTES: usize = 8;
 
-/// What the parent passes to the child. If they share memory, the child writes `failure`, `pending`, and its own `report` and `executable`, alone.
+/// What the parent passes to the child. If they share memory, the child alone writes `failure`, `pending`, `report` and
+/// `executable`.
 pub(super) struct SharedWithChild {
     pub(super) candidates: *const *const c_char,
     pub(super) argv: *const *const c_char,
