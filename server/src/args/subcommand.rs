@@ -56,6 +56,7 @@ telexecd health --timeout 2s unix:///run/telexec/agent.sock"
     },
     /// Have the agent on this machine and its keeper hand over to the programs on disk, without ending executions
     #[command(
+        override_usage = "telexecd [OPTIONS] upgrade",
         after_help = "For agents with a keeper. Detached commands, those in the background, and those of clients that \
 reconnect run on. What is bound to a call gets the shutdown_grace to end by itself, while calls are served as usual.\n\n\
 Use the same --config or environment as the agent, since it is found by its state_dir. If the programs on disk cannot \

@@ -58,7 +58,7 @@ pub enum UpgradeError {
     )]
     NoStateDir,
     /// The state directory cannot be read.
-    #[error("the state directory {path} cannot be read: is this the --config of the agent, and does this run as root?")]
+    #[error("the state directory {path} cannot be read: check --config, and run this as root")]
     StateDir {
         /// The directory.
         path: PathBuf,
@@ -66,9 +66,7 @@ pub enum UpgradeError {
         source: io::Error,
     },
     /// None is to be seen.
-    #[error(
-        "no agent is to be seen with the state directory {path}: is it starting, is this its --config, and does this run as root?"
-    )]
+    #[error("no running agent is visible with the state directory {path}: check --config, and run this as root")]
     NoAgent {
         /// The directory.
         path: PathBuf,
