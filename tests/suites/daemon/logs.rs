@@ -21,7 +21,8 @@ async fn every_line_of_an_execution_names_it_and_its_caller() {
     let id: ExecutionId = marker().parse().unwrap();
     let log = log_of(Agent::builder(), &id).await;
     for step in ["not started", "started", "ended"] {
-        let line = log.lines().find(|line| line.contains(step)).unwrap_or_else(|| panic!("no {step}: {log}"));
+        let message = format!("supervise: {step}");
+        let line = log.lines().find(|line| line.contains(&message)).unwrap_or_else(|| panic!("no {step}: {log}"));
         assert!(line.contains(id.as_str()) && line.contains("unix:uid="), "{line}");
     }
 }
