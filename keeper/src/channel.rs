@@ -1,6 +1,7 @@
 //! A socket with messages and the descriptors that go with them.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -187,14 +188,10 @@ impl AsFd for Channel {
 const SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW);
 
 fn in_file(message: &[u8]) -> io::Result<OwnedFd> {
-    let file = memfd_create("telexec-start", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    let mut rest = message;
-    while !rest.is_empty() {
-        let written = rustix::io::write(&file, rest)?;
-        rest = rest.get(written..).unwrap_or_default();
-    }
+    let mut file = File::from(memfd_create("telexec-start", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    file.write_all(message)?;
     fcntl_add_seals(&file, SEALS)?;
-    Ok(file)
+    Ok(file.into())
 }
 
 /// Reads a file in memory, which no longer changes: any other one might not answer.
