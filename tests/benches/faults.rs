@@ -234,14 +234,15 @@ fn hard_limit(pid: i32) -> u64 {
 /// The agent's process, which may be its keeper's child.
 fn serving(soak: &Soak) -> i32 {
     let is_agent = |pid: i32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("telexecd"));
-    let find = || children(soak.agent.pid()).into_iter().map(|process| process.pid).find(|pid| is_agent(*pid));
-    while soak.kept {
-        match find() {
+    if !soak.kept {
+        return soak.agent.pid();
+    }
+    loop {
+        match children(soak.agent.pid()).into_iter().map(|process| process.pid).find(|pid| is_agent(*pid)) {
             Some(pid) => return pid,
             None => std::thread::sleep(Duration::from_millis(10)),
         }
     }
-    soak.agent.pid()
 }
 
 /// Takes the room for more from it.
