@@ -19,7 +19,7 @@ use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Program, ExitCode};
 use std::str::FromStr;
-use std::sync::Mutex;
+use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use fastrand::Rng;
@@ -185,13 +185,18 @@ fn option<T: FromStr>(name: &str, default: T) -> T {
 
 /// All clients until the end of the time, each in a thread of its own, and the faults in another one.
 fn load(soak: &Soak, clients: u64, seed: u64, with_faults: bool) {
+    let connected = Barrier::new(clients as usize + 1);
+    let connected = &connected;
     std::thread::scope(|scope| {
         for client in 0..clients {
             scope.spawn(move || {
                 let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-                runtime.block_on(client_of(soak, client, Rng::with_seed(seed.wrapping_add(client))));
+                let machine = runtime.block_on(soak.agent.executor());
+                connected.wait();
+                runtime.block_on(client_of(soak, machine, client, Rng::with_seed(seed.wrapping_add(client))));
             });
         }
+        connected.wait();
         if with_faults {
             scope.spawn(move || fail(soak, Rng::with_seed(seed.wrapping_add(clients))));
         }
@@ -294,8 +299,7 @@ fn fail_once(soak: &Soak, fault: Fault, time: Duration, chance: &mut Rng) {
     }
 }
 
-async fn client_of(soak: &Soak, client: u64, mut chance: Rng) {
-    let mut machine = soak.agent.executor().await;
+async fn client_of(soak: &Soak, mut machine: RemoteExecutor, client: u64, mut chance: Rng) {
     for done in 0_u64.. {
         if is_over(soak) {
             return;
