@@ -490,10 +490,19 @@ fn settle(soak: &Soak) -> (Holdings, Memory) {
     (settled(|| Holdings::of(soak.agent.pid())), Memory::of(soak.agent.pid()))
 }
 
+/// What its descriptors are, see proc_pid_fd(5).
+fn open_files(pid: i32) -> Vec<PathBuf> {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    files.filter_map(|file| fs::read_link(file.unwrap().path()).ok()).collect()
+}
+
 /// Prints everything, and ends the agent.
 fn report(mut soak: Soak, before: (Holdings, Memory), after: (Holdings, Memory)) -> ExitCode {
     println!("before: {:?}, {} KiB", before.0, before.1.resident / 1024);
     println!("after:  {:?}, {} KiB, at most {} KiB", after.0, after.1.resident / 1024, after.1.peak / 1024);
+    if before.0.descriptors != after.0.descriptors {
+        println!("open:   {:?}", open_files(soak.agent.pid()));
+    }
     println!("faults: {:?}", soak.faults.lock().unwrap());
     println!("{:<12} {:>9} {:>9} {:>9}", "", "done", "refused", "wrong");
     let mut wrong = 0;
