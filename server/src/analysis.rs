@@ -3,9 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use telexec_executor::{Command, Program};
-use telexec_shell::{
-    ASSIGNED, Analysis, analyze, analyze_argv, analyze_posix, decides, decides_reading, is_quick, is_quick_argv,
-};
+use telexec_shell::{ASSIGNED, Analysis, analyze, analyze_argv, analyze_posix, decides, decides_reading};
 
 /// The analysis of one command, made when it is first asked for.
 #[derive(Debug)]
@@ -18,15 +16,6 @@ impl CommandAnalysis {
     /// For a command that `shell` would run; `None`: it is a program without a shell. Nothing is analysed yet.
     pub(crate) fn new(shell: Option<&str>) -> Arc<Self> {
         Arc::new(Self { shell: shell.map(str::to_owned), made: OnceLock::new() })
-    }
-
-    /// Whether the analysis of `command` is made, or takes some tenths of a millisecond.
-    pub(crate) fn is_quick(&self, command: &Command) -> bool {
-        self.made.get().is_some()
-            || match command.program() {
-                Program::Shell { text, .. } => is_quick(text),
-                Program::Argv(argv) => is_quick_argv(argv),
-            }
     }
 
     /// The analysis of `command`, the one that this is for. The first time it is slow for long texts.

@@ -116,8 +116,8 @@ impl Stack {
         permitted
     }
 
-    /// Whether `caller` may start this command by this RPC, and what is known of the command. What takes long is done in the turn
-    /// of the identity that calls.
+    /// Whether `caller` may start this command by this RPC, and what is known of the command. It is judged in the turn of the
+    /// identity that calls.
     ///
     /// # Errors
     /// [`ExecutorError::Internal`].
@@ -128,25 +128,9 @@ impl Stack {
         rpc: Rpc,
         command: Command,
     ) -> Result<(Facts, Decision), ExecutorError> {
-        let identity = call.caller.identity.as_str();
-        let facts = self.evaluator.evaluate(identity, &self.engine, command).await?;
-        if self.decides_quickly(&facts) {
-            let decision = self.decide(&caller, rpc, &Subject::Command(&facts), Detail::Verdict);
-            if decision.allowed {
-                return Ok((facts, decision));
-            }
-        }
         let this = self.clone();
-        let decide = move || {
-            let decision = this.decide(&caller, rpc, &Subject::Command(&facts), Detail::Explained);
-            (facts, decision)
-        };
-        self.evaluator.decide(identity, decide).await
-    }
-
-    /// Whether a decision, without an explanation, costs no more than to hand it over to another thread.
-    fn decides_quickly(&self, facts: &Facts) -> bool {
-        facts.is_small() && self.policy.as_ref().is_none_or(|policy| policy.current().is_quick)
+        let decide = move |facts: &Facts| this.decide(&caller, rpc, &Subject::Command(facts), Detail::Explained);
+        self.evaluator.evaluate(call.caller.identity.as_str(), &self.engine, command, decide).await
     }
 
     /// What `decide` decides now. If it denies, it is asked again with an explanation, on a thread of its own and in the turn
@@ -162,7 +146,7 @@ impl Stack {
         }
         let (this, about) = (self.clone(), call.clone());
         let explain = move || decide(&this, &about, Detail::Explained);
-        let explained = self.evaluator.decide(call.caller.identity.as_str(), explain).await;
+        let explained = self.evaluator.evaluate_again(call.caller.identity.as_str(), explain).await;
         explained.unwrap_or_else(|error| (Decision::default(), Err(error)))
     }
 

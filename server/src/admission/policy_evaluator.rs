@@ -1,5 +1,5 @@
-//! Evaluates commands against the policy. Looking up users and analysing texts may take long: then it is done on threads of
-//! its own, fairly among callers.
+//! Evaluates commands against the policy on threads of its own, fairly among callers: looking up users and analysing texts
+//! may take long.
 
 use std::io;
 use std::thread::available_parallelism;
@@ -37,23 +37,26 @@ impl PolicyEvaluator {
         })
     }
 
-    /// Resolves and analyses a command of `identity`.
+    /// Resolves and analyses a command of `identity`, and applies `decide` to the result.
     ///
     /// # Errors
     /// [`ExecutorError::Internal`]: a worker panicked.
-    pub(crate) async fn evaluate(
+    pub(crate) async fn evaluate<T: Send + 'static>(
         &self,
         identity: &str,
         engine: &LocalExecutor,
         command: Command,
-    ) -> Result<Facts, ExecutorError> {
+        decide: impl FnOnce(&Facts) -> T + Send + 'static,
+    ) -> Result<(Facts, T), ExecutorError> {
         let timeout = engine.timeout(&command);
         let (place, command) = self.resolve(identity, engine, command).await?;
         let analysis = CommandAnalysis::new(engine.shell(&command).as_deref());
-        let is_quick = analysis.is_quick(&command);
-        let find = move || Facts::at(command, analysis, place, timeout);
-        // to hand it over costs as much as most texts
-        if is_quick { Ok(find()) } else { self.texts.run(identity, find).await.map_err(lost) }
+        let decide = move || {
+            let facts = Facts::at(command, analysis, place, timeout);
+            let decision = decide(&facts);
+            (facts, decision)
+        };
+        self.texts.run(identity, decide).await.map_err(lost)
     }
 
     /// Where a command would run, and the same command with the shell that it would really have; `None`: there is no such
@@ -84,11 +87,11 @@ impl PolicyEvaluator {
         Ok((place, command))
     }
 
-    /// Decides what takes long.
+    /// Applies `decide` to facts that are known already.
     ///
     /// # Errors
     /// [`ExecutorError::Internal`]: the worker panicked.
-    pub(crate) async fn decide<T: Send + 'static>(
+    pub(crate) async fn evaluate_again<T: Send + 'static>(
         &self,
         identity: &str,
         decide: impl FnOnce() -> T + Send + 'static,

@@ -48,13 +48,6 @@ impl Facts {
         self.analysis.of(&self.command)
     }
 
-    /// Whether its attributes are few: a decision about it takes some tenths of a millisecond at most.
-    pub(crate) fn is_small(&self) -> bool {
-        let variables = self.place.as_ref().map_or(0, |place| place.variables.len());
-        let (environment, labels) = (self.command.environment().len(), self.command.labels().len());
-        self.analysis.is_quick(&self.command) && variables + environment + labels <= MAX_QUICK_TEXTS
-    }
-
     /// The environment variables that the request sets: directly, and in its text as far as that is understood.
     pub(crate) fn variables(&self) -> BTreeSet<&str> {
         let inherited = self.place.iter().flat_map(|place| &place.variables).map(String::as_str);
@@ -125,8 +118,6 @@ impl Facts {
 /// Variables that shells set for their programs anyway.
 const SHELLS_OWN: [&str; 4] = ["OLDPWD", "PWD", "SHLVL", "_"];
 
-/// So many are put into a question in no time.
-const MAX_QUICK_TEXTS: usize = 256;
 /// With more texts the attribute is missing: no rule needs them, and each costs time.
 const MAX_TEXTS: usize = 4096;
 

@@ -6,7 +6,6 @@
 
 mod condition;
 mod decision;
-mod entity_cache;
 mod environment;
 mod explanation;
 mod facts;
@@ -28,7 +27,6 @@ use cedar_policy::{
 use tracing::{info, warn};
 
 pub(crate) use self::decision::{Decision, Detail};
-use self::entity_cache::EntityCache;
 use self::explanation::Denied;
 pub(crate) use self::facts::{Facts, is_plain};
 pub use self::fault::PolicyError;
@@ -43,9 +41,6 @@ use crate::reload;
 
 /// The schema of policies, in Cedar's schema language.
 pub(crate) const SCHEMA: &str = include_str!("telexec.cedarschema");
-
-/// What is no longer than this is evaluated in some tenths of a millisecond: some two hundred rules.
-const MAX_QUICK_BYTES: usize = 32 * 1024;
 
 /// The file of a policy, and the roles and facts that it may refer to.
 #[derive(Clone, Debug)]
@@ -70,9 +65,6 @@ pub(crate) struct Policy {
     names: Names,
     roles: Roles,
     agent: AgentFacts,
-    entities: EntityCache,
-    /// A decision, without an explanation, takes some tenths of a millisecond at most.
-    pub(crate) is_quick: bool,
     /// SHA-256 of its text, in hexadecimal.
     pub(crate) digest: Arc<str>,
     /// Likely mistakes, with their position.
@@ -215,9 +207,7 @@ impl Policy {
             warnings.push(format!("{}: no rule permits anything: every call would be denied", path.display()));
         }
         let (roles, digest) = (roles.cloned().unwrap_or_default(), sha256(text.as_bytes()).into());
-        let (authorizer, entities) = (Authorizer::new(), EntityCache::default());
-        let is_quick = text.len() <= MAX_QUICK_BYTES;
-        Ok(Self { authorizer, set, rules, names: schema.1, roles, agent, entities, is_quick, digest, warnings })
+        Ok(Self { authorizer: Authorizer::new(), set, rules, names: schema.1, roles, agent, digest, warnings })
     }
 
     /// The number of rules.
@@ -277,18 +267,13 @@ impl Policy {
     }
 
     /// The question that a call puts to Cedar.
-    fn ask(
-        &self,
-        caller: &Caller,
-        rpc: Rpc,
-        subject: &Subject<'_>,
-    ) -> Result<(Request, Arc<Entities>), Box<dyn Error>> {
+    fn ask(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>) -> Result<(Request, Entities), Box<dyn Error>> {
         let names = &self.names;
         let principal = uid(&names.identity, caller.identity.as_str());
         let agent = uid(&names.agent, &self.agent.hostname);
         let transport = caller.transport.as_str();
         let call = || vec![("transport".to_owned(), Value::new_string(transport.to_owned()))];
-        let mut others = Vec::new();
+        let mut entities = vec![self.identity(caller.identity.as_str())?];
         let (resource, context) = match subject {
             Subject::Agent => (agent.clone(), call()),
             Subject::Command(facts) => (agent.clone(), facts.context(transport)),
@@ -301,7 +286,7 @@ impl Policy {
             }
             Subject::Identity(name) => {
                 if *name != caller.identity.as_str() {
-                    others.push(self.identity(name)?);
+                    entities.push(self.identity(name)?);
                 }
                 let identity = ("identity".to_owned(), Value::new_entity_uid(uid(&names.identity, name)));
                 (agent.clone(), call().into_iter().chain([identity]).collect())
@@ -310,31 +295,20 @@ impl Policy {
                 let execution = uid(&names.execution, id);
                 let attributes = [("owner".to_owned(), Value::new_entity_uid(uid(&names.identity, owner)))];
                 let attributes = attributes.into_iter().chain(self.agent_attributes()).collect();
-                others.push(Entity::new(execution.clone(), attributes, HashSet::from([agent.clone()]))?);
+                entities.push(Entity::new(execution.clone(), attributes, HashSet::from([agent.clone()]))?);
                 if *owner != caller.identity.as_str() {
-                    others.push(self.identity(owner)?);
+                    entities.push(self.identity(owner)?);
                 }
                 (execution, call())
             }
         };
-        let action = action_name(rpc, subject);
-        let mut entities =
-            self.entities.get(caller.identity.as_str(), action, || self.entities_of(caller, rpc, subject))?;
-        if !others.is_empty() {
-            entities = Arc::new(Entities::clone(&entities).add_entities(others, None)?);
-        }
-        let action = uid(&names.action, action);
+        entities.push(Entity::new(agent, self.agent_attributes().collect(), HashSet::new())?);
+        let action = self.action(rpc, subject);
+        let (action, entities) = (action.uid(), entities.into_iter().chain([action]));
+        let entities = Entities::from_entities(entities, None)?;
         // not validated against the schema: attributes that a command lacks are missing from the context
         let request = Request::new(principal, action, resource, Context::from_pairs(context)?, None)?;
         Ok((request, entities))
-    }
-
-    /// What each question of this caller about this action refers to.
-    fn entities_of(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>) -> Result<Entities, Box<dyn Error>> {
-        let agent = uid(&self.names.agent, &self.agent.hostname);
-        let agent = Entity::new(agent, self.agent_attributes().collect(), HashSet::new())?;
-        let identity = self.identity(caller.identity.as_str())?;
-        Ok(Entities::from_entities([identity, agent, self.action(rpc, subject)], None)?)
     }
 
     /// `call` may be denied.

@@ -59,7 +59,7 @@ mod words;
 mod wrappers;
 
 use std::collections::BTreeSet;
-use std::panic::{UnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 
 use self::expansion::Expansion;
 use self::walk::{Item, Mark, Reader};
@@ -78,12 +78,6 @@ const MAX_COMMANDS: usize = 4096;
 
 /// Several times what the deepest text within the bounds needs; only what is used of it takes memory.
 const STACK_BYTES: usize = 64 << 20;
-/// Any text needs so much.
-const LEAST_STACK_BYTES: usize = 128 << 10;
-/// More than what stands in something else adds: 29 KiB, or, without optimisation, 105 KiB.
-const STACK_BYTES_PER_LEVEL: usize = if cfg!(debug_assertions) { 128 << 10 } else { 40 << 10 };
-/// So much is read at most of a text that is analysed in some tenths of a millisecond.
-const QUICK_READ: usize = 1024;
 
 const PANICKED: &str = "it could not be analysed";
 
@@ -124,62 +118,34 @@ impl SimpleCommand {
     }
 }
 
-/// Whether the text is analysed in some tenths of a millisecond.
-#[must_use]
-pub fn is_quick(text: &str) -> bool {
-    text.len() <= QUICK_READ && text.len() * rereads(text) <= QUICK_READ
-}
-
-/// The same of a program's name and arguments.
-#[must_use]
-pub fn is_quick_argv(argv: &[String]) -> bool {
-    argv_bytes(argv) <= QUICK_READ && argv.iter().map(|word| word.len() * rereads(word)).sum::<usize>() <= QUICK_READ
-}
-
 /// What bash runs, given this text. For any other shell see [`analyze_posix`].
 #[must_use]
 pub fn analyze(text: &str) -> Analysis {
-    collect([text], || vec![Item::Text(Reader::Bash, text.to_owned())])
+    collect(vec![Item::Text(Reader::Bash, text.to_owned())])
 }
 
 /// What `sh`, `dash` or `ash` runs, given this text, which may as well be bash: only what they all read alike is
 /// understood, so no `[[`, `((`, `$'…'`, arrays, `<(…)`, `&>` and the like.
 #[must_use]
 pub fn analyze_posix(text: &str) -> Analysis {
-    collect([text], || vec![Item::Text(Reader::Posix, text.to_owned())])
+    collect(vec![Item::Text(Reader::Posix, text.to_owned())])
 }
 
 /// What a program without a shell runs, given its name and arguments: wrappers and `sh -c` are looked through.
 #[must_use]
 pub fn analyze_argv(argv: &[String]) -> Analysis {
-    if argv_bytes(argv) > MAX_TEXT_BYTES {
-        return collect([], || vec![Item::Unknown("it is too long")]);
+    if argv.iter().map(|word| word.len() + 1).sum::<usize>() > MAX_TEXT_BYTES {
+        return collect(vec![Item::Unknown("it is too long")]);
     }
-    collect(argv.iter().map(String::as_str), || {
-        let mut items = Vec::new();
-        programs::run(Reader::Bash, argv.iter().cloned().map(Expansion::Known).collect(), &mut items);
-        items
-    })
+    let mut items = Vec::new();
+    programs::run(Reader::Bash, argv.iter().cloned().map(Expansion::Known).collect(), &mut items);
+    collect(items)
 }
 
-fn argv_bytes(argv: &[String]) -> usize {
-    argv.iter().map(|word| word.len() + 1).sum()
-}
-
-/// The stack that these texts may need: for as much as can stand in something else.
-fn stack_bytes<'a>(texts: impl IntoIterator<Item = &'a str>) -> usize {
-    let opens = |byte: &u8| b" \t\n!&(;<>[`{|".contains(byte);
-    let levels: usize =
-        texts.into_iter().map(|text| 1 + text.as_bytes().iter().filter(|byte| opens(byte)).count()).sum();
-    STACK_BYTES.min(LEAST_STACK_BYTES + levels * STACK_BYTES_PER_LEVEL)
-}
-
-/// Goes through the items of these texts, on a stack of their own if this one may be too small: parser and tree are recursive,
-/// and a caller may be deep already. A text that makes the parser panic, which some random ones do, is not understood, nor
-/// is any without memory for that.
-fn collect<'a>(texts: impl IntoIterator<Item = &'a str>, items: impl FnOnce() -> Vec<Item> + UnwindSafe) -> Analysis {
-    let needed = stack_bytes(texts);
-    let collected = catch_unwind(|| stacker::maybe_grow(needed, STACK_BYTES, || collect_here(items())));
+/// Goes through the items on a stack of their own: parser and tree are recursive, and a caller may be deep already. A
+/// text that makes the parser panic, which some random ones do, is not understood, nor is any without memory for that.
+fn collect(items: Vec<Item>) -> Analysis {
+    let collected = catch_unwind(|| stacker::grow(STACK_BYTES, || collect_here(items)));
     collected.unwrap_or_else(|_| {
         let mut analysis = Analysis::default();
         analysis.not_understood(PANICKED);
