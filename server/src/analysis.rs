@@ -3,7 +3,9 @@
 use std::sync::{Arc, OnceLock};
 
 use telexec_executor::{Command, Program};
-use telexec_shell::{ASSIGNED, Analysis, analyze, analyze_argv, analyze_posix, decides, decides_reading};
+use telexec_shell::{
+    ASSIGNED, Analysis, analyze, analyze_argv, analyze_posix, decides, decides_reading, is_plain, is_plain_argv,
+};
 
 /// The analysis of one command, made when it is first asked for.
 #[derive(Debug)]
@@ -16,6 +18,14 @@ impl CommandAnalysis {
     /// For a command that `shell` would run; `None`: it is a program without a shell. Nothing is analysed yet.
     pub(crate) fn new(shell: Option<&str>) -> Arc<Self> {
         Arc::new(Self { shell: shell.map(str::to_owned), made: OnceLock::new() })
+    }
+
+    /// Whether the analysis of `command` takes no longer than to hand it over to another thread.
+    pub(crate) fn is_quick(&self, command: &Command) -> bool {
+        match command.program() {
+            Program::Shell { text, .. } => is_plain(text),
+            Program::Argv(argv) => is_plain_argv(argv),
+        }
     }
 
     /// The analysis of `command`, the one that this is for. The first time it is slow for long texts.

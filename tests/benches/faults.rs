@@ -42,6 +42,8 @@ const DEEDS: [&str; 7] = ["exit code", "output", "cancel", "timeout", "backgroun
 const FAULTS: [Fault; 5] = [Fault::Descriptors, Fault::Processes, Fault::Disk, Fault::LogReader, Fault::StuckProcesses];
 /// The same, more often, of an agent that has a keeper.
 const WITH_KEEPER: [Fault; 4] = [Fault::Crash, Fault::Crash, Fault::Upgrade, Fault::KeeperDescriptors];
+/// An agent that takes another's place waits so long for the callers of what that has left: see `Resume::give_up_after`.
+const DISCONNECT_GRACE: Duration = Duration::from_secs(40);
 /// So many ended executions are remembered.
 const REMEMBERED: usize = 20;
 /// Room for the state of the agent.
@@ -174,7 +176,12 @@ fn main() -> ExitCode {
     let before = settle(&soak);
     *soak.end.lock().unwrap() = Instant::now() + Duration::from_secs_f64(minutes * 60.0);
     load(&soak, clients, seed.wrapping_add(clients), true);
-    let after = settle(&soak);
+    let mut after = settle(&soak);
+    let begin = Instant::now();
+    while after.0 != before.0 && begin.elapsed() < DISCONNECT_GRACE {
+        std::thread::sleep(Duration::from_secs(1));
+        after.0 = Holdings::of(soak.agent.pid());
+    }
     report(soak, before, after)
 }
 

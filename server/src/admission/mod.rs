@@ -117,7 +117,7 @@ impl Stack {
     }
 
     /// Whether `caller` may start this command by this RPC, and what is known of the command. It is judged in the turn of the
-    /// identity that calls.
+    /// identity that calls, unless that takes no longer than to wait for a turn.
     ///
     /// # Errors
     /// [`ExecutorError::Internal`].
@@ -128,9 +128,23 @@ impl Stack {
         rpc: Rpc,
         command: Command,
     ) -> Result<(Facts, Decision), ExecutorError> {
+        let identity = call.caller.identity.as_str();
+        let facts = self.evaluator.facts(identity, &self.engine, command).await?;
+        if let Some(policy) = self.policy.as_ref().map(Watched::current).filter(|policy| policy.is_quick)
+            && facts.are_quick()
+        {
+            let decision = policy.decide(&caller, rpc, &Subject::Command(&facts), Detail::Verdict);
+            if decision.allowed {
+                return Ok((facts, decision));
+            }
+        }
         let this = self.clone();
-        let decide = move |facts: &Facts| this.decide(&caller, rpc, &Subject::Command(facts), Detail::Explained);
-        self.evaluator.evaluate(call.caller.identity.as_str(), &self.engine, command, decide).await
+        let decide = move || {
+            facts.analysis();
+            let decision = this.decide(&caller, rpc, &Subject::Command(&facts), Detail::Explained);
+            (facts, decision)
+        };
+        self.evaluator.in_turn(identity, decide).await
     }
 
     /// What `decide` decides now. If it denies, it is asked again with an explanation, on a thread of its own and in the turn
@@ -146,7 +160,7 @@ impl Stack {
         }
         let (this, about) = (self.clone(), call.clone());
         let explain = move || decide(&this, &about, Detail::Explained);
-        let explained = self.evaluator.evaluate_again(call.caller.identity.as_str(), explain).await;
+        let explained = self.evaluator.in_turn(call.caller.identity.as_str(), explain).await;
         explained.unwrap_or_else(|error| (Decision::default(), Err(error)))
     }
 

@@ -192,7 +192,7 @@ impl Permission {
         let decided = self
             .stack
             .evaluator
-            .evaluate_again(self.call.caller.identity.as_str(), move || this.decide(Detail::Explained))
+            .in_turn(self.call.caller.identity.as_str(), move || this.decide(Detail::Explained))
             .await;
         let (decision, checked) = decided?;
         self.settle(decision, checked)

@@ -1,5 +1,5 @@
-//! Evaluates commands against the policy on threads of its own, fairly among callers: looking up users and analysing texts
-//! may take long.
+//! What may take long before a command is permitted, on threads of its own and fairly among callers: looking up users,
+//! analysing texts, evaluating the policy.
 
 use std::io;
 use std::thread::available_parallelism;
@@ -37,26 +37,20 @@ impl PolicyEvaluator {
         })
     }
 
-    /// Resolves and analyses a command of `identity`, and applies `decide` to the result.
+    /// What is known of a command of `identity`, before it is analysed.
     ///
     /// # Errors
     /// [`ExecutorError::Internal`]: a worker panicked.
-    pub(crate) async fn evaluate<T: Send + 'static>(
+    pub(crate) async fn facts(
         &self,
         identity: &str,
         engine: &LocalExecutor,
         command: Command,
-        decide: impl FnOnce(&Facts) -> T + Send + 'static,
-    ) -> Result<(Facts, T), ExecutorError> {
+    ) -> Result<Facts, ExecutorError> {
         let timeout = engine.timeout(&command);
         let (place, command) = self.resolve(identity, engine, command).await?;
         let analysis = CommandAnalysis::new(engine.shell(&command).as_deref());
-        let decide = move || {
-            let facts = Facts::at(command, analysis, place, timeout);
-            let decision = decide(&facts);
-            (facts, decision)
-        };
-        self.texts.run(identity, decide).await.map_err(lost)
+        Ok(Facts::at(command, analysis, place, timeout))
     }
 
     /// Where a command would run, and the same command with the shell that it would really have; `None`: there is no such
@@ -87,11 +81,11 @@ impl PolicyEvaluator {
         Ok((place, command))
     }
 
-    /// Applies `decide` to facts that are known already.
+    /// Runs `decide` in the turn of `identity`.
     ///
     /// # Errors
     /// [`ExecutorError::Internal`]: the worker panicked.
-    pub(crate) async fn evaluate_again<T: Send + 'static>(
+    pub(crate) async fn in_turn<T: Send + 'static>(
         &self,
         identity: &str,
         decide: impl FnOnce() -> T + Send + 'static,

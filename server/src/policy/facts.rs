@@ -27,15 +27,26 @@ impl Facts {
         (self.command.clone(), Self { command: self.command.without_stdin(), ..self })
     }
 
-    /// Makes the analysis of a command, unless it is made; `place` is `None` if there is no such user. Slow for long texts.
+    /// Nothing is analysed yet; `place` is `None` if there is no such user.
     pub(crate) fn at(
         command: Command,
         analysis: Arc<CommandAnalysis>,
         place: Option<ResolvedCommand>,
         timeout: Option<Duration>,
     ) -> Self {
-        analysis.of(&command);
         Self { command, analysis, place, timeout }
+    }
+
+    /// Whether the analysis is made soon, and the context is small.
+    pub(crate) fn are_quick(&self) -> bool {
+        let (command, place) = (&self.command, self.place.as_ref());
+        let names = command.environment().keys().chain(place.into_iter().flat_map(|place| &place.variables));
+        let labels = command.labels().iter().flat_map(|(key, value)| [key, value]);
+        let places =
+            place.into_iter().flat_map(|place| place.shell.iter().chain([&place.user, &place.working_directory]));
+        let bytes = |text: &String| text.len() + TEXT_BYTES;
+        let context: usize = names.chain(labels).chain(places).map(bytes).sum::<usize>() + command.reason().len();
+        context <= MAX_QUICK_BYTES && self.analysis.is_quick(command)
     }
 
     /// The analysis, which may be used elsewhere too.
@@ -43,7 +54,7 @@ impl Facts {
         Arc::clone(&self.analysis)
     }
 
-    /// What the command would run.
+    /// What the command would run. The first time it is slow for long texts.
     pub(crate) fn analysis(&self) -> &Analysis {
         self.analysis.of(&self.command)
     }
@@ -118,6 +129,10 @@ impl Facts {
 /// Variables that shells set for their programs anyway.
 const SHELLS_OWN: [&str; 4] = ["OLDPWD", "PWD", "SHLVL", "_"];
 
+/// A larger context is not made where others wait.
+const MAX_QUICK_BYTES: usize = 16 * 1024;
+/// Of each text, beside its bytes.
+const TEXT_BYTES: usize = 64;
 /// With more texts the attribute is missing: no rule needs them, and each costs time.
 const MAX_TEXTS: usize = 4096;
 

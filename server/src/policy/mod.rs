@@ -6,6 +6,7 @@
 
 mod condition;
 mod decision;
+mod entity_cache;
 mod environment;
 mod explanation;
 mod facts;
@@ -27,6 +28,7 @@ use cedar_policy::{
 use tracing::{info, warn};
 
 pub(crate) use self::decision::{Decision, Detail};
+use self::entity_cache::EntityCache;
 use self::explanation::Denied;
 pub(crate) use self::facts::{Facts, is_plain};
 pub use self::fault::PolicyError;
@@ -41,6 +43,9 @@ use crate::reload;
 
 /// The schema of policies, in Cedar's schema language.
 pub(crate) const SCHEMA: &str = include_str!("telexec.cedarschema");
+
+/// A policy that is longer is not evaluated where others wait.
+const MAX_QUICK_BYTES: usize = 32 * 1024;
 
 /// The file of a policy, and the roles and facts that it may refer to.
 #[derive(Clone, Debug)]
@@ -65,6 +70,9 @@ pub(crate) struct Policy {
     names: Names,
     roles: Roles,
     agent: AgentFacts,
+    entities: EntityCache,
+    /// It is short enough to be evaluated where others wait, without an explanation.
+    pub(crate) is_quick: bool,
     /// SHA-256 of its text, in hexadecimal.
     pub(crate) digest: Arc<str>,
     /// Likely mistakes, with their position.
@@ -207,7 +215,9 @@ impl Policy {
             warnings.push(format!("{}: no rule permits anything: every call would be denied", path.display()));
         }
         let (roles, digest) = (roles.cloned().unwrap_or_default(), sha256(text.as_bytes()).into());
-        Ok(Self { authorizer: Authorizer::new(), set, rules, names: schema.1, roles, agent, digest, warnings })
+        let (authorizer, entities) = (Authorizer::new(), EntityCache::default());
+        let is_quick = text.len() <= MAX_QUICK_BYTES;
+        Ok(Self { authorizer, set, rules, names: schema.1, roles, agent, entities, is_quick, digest, warnings })
     }
 
     /// The number of rules.
@@ -267,13 +277,18 @@ impl Policy {
     }
 
     /// The question that a call puts to Cedar.
-    fn ask(&self, caller: &Caller, rpc: Rpc, subject: &Subject<'_>) -> Result<(Request, Entities), Box<dyn Error>> {
+    fn ask(
+        &self,
+        caller: &Caller,
+        rpc: Rpc,
+        subject: &Subject<'_>,
+    ) -> Result<(Request, Arc<Entities>), Box<dyn Error>> {
         let names = &self.names;
         let principal = uid(&names.identity, caller.identity.as_str());
         let agent = uid(&names.agent, &self.agent.hostname);
         let transport = caller.transport.as_str();
         let call = || vec![("transport".to_owned(), Value::new_string(transport.to_owned()))];
-        let mut entities = vec![self.identity(caller.identity.as_str())?];
+        let mut others = Vec::new();
         let (resource, context) = match subject {
             Subject::Agent => (agent.clone(), call()),
             Subject::Command(facts) => (agent.clone(), facts.context(transport)),
@@ -286,7 +301,7 @@ impl Policy {
             }
             Subject::Identity(name) => {
                 if *name != caller.identity.as_str() {
-                    entities.push(self.identity(name)?);
+                    others.push(self.identity(name)?);
                 }
                 let identity = ("identity".to_owned(), Value::new_entity_uid(uid(&names.identity, name)));
                 (agent.clone(), call().into_iter().chain([identity]).collect())
@@ -295,20 +310,30 @@ impl Policy {
                 let execution = uid(&names.execution, id);
                 let attributes = [("owner".to_owned(), Value::new_entity_uid(uid(&names.identity, owner)))];
                 let attributes = attributes.into_iter().chain(self.agent_attributes()).collect();
-                entities.push(Entity::new(execution.clone(), attributes, HashSet::from([agent.clone()]))?);
+                others.push(Entity::new(execution.clone(), attributes, HashSet::from([agent.clone()]))?);
                 if *owner != caller.identity.as_str() {
-                    entities.push(self.identity(owner)?);
+                    others.push(self.identity(owner)?);
                 }
                 (execution, call())
             }
         };
-        entities.push(Entity::new(agent, self.agent_attributes().collect(), HashSet::new())?);
-        let action = self.action(rpc, subject);
-        let (action, entities) = (action.uid(), entities.into_iter().chain([action]));
-        let entities = Entities::from_entities(entities, None)?;
+        let action = action_name(rpc, subject);
+        let make = || self.entities_of(caller.identity.as_str(), self.action(rpc, subject));
+        let mut entities = self.entities.get(caller.identity.as_str(), action, make)?;
+        if !others.is_empty() {
+            entities = Arc::new(Entities::clone(&entities).add_entities(others, None)?);
+        }
+        let action = uid(&names.action, action);
         // not validated against the schema: attributes that a command lacks are missing from the context
         let request = Request::new(principal, action, resource, Context::from_pairs(context)?, None)?;
         Ok((request, entities))
+    }
+
+    /// What each call of an identity refers to. An action is always in the same group.
+    fn entities_of(&self, identity: &str, action: Entity) -> Result<Entities, Box<dyn Error>> {
+        let agent = uid(&self.names.agent, &self.agent.hostname);
+        let agent = Entity::new(agent, self.agent_attributes().collect(), HashSet::new())?;
+        Ok(Entities::from_entities([self.identity(identity)?, agent, action], None)?)
     }
 
     /// `call` may be denied.

@@ -12,7 +12,8 @@ async fn log_of(agent: AgentBuilder, id: &ExecutionId) -> String {
     let command = Command::shell(text).env(MARK, "s3cret-value").stdin("s3cret-input").execution_id(id.clone());
     run(&executor, command.clone().shell("/no/such/shell")).await.unwrap_err();
     run(&executor, command).await.unwrap();
-    until("the end is logged", async || agent.log().contains("ended")).await;
+    let is_end = |line: &str| line.contains(id.as_str()) && line.contains("exit_code");
+    until("the end is logged", async || agent.log().lines().any(is_end)).await;
     agent.log()
 }
 

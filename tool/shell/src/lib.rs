@@ -59,7 +59,7 @@ mod words;
 mod wrappers;
 
 use std::collections::BTreeSet;
-use std::panic::catch_unwind;
+use std::panic::{UnwindSafe, catch_unwind};
 
 use self::expansion::Expansion;
 use self::walk::{Item, Mark, Reader};
@@ -73,11 +73,19 @@ const MAX_TEXT_BYTES: usize = 64 * 1024;
 const MAX_TEXT_DEPTH: usize = 16;
 /// How much is read of a text and those that stand in it, in bytes times what [`rereads`] says.
 const MAX_READ: usize = 6 * MAX_TEXT_BYTES;
+/// No text with so many pattern groups, such as `@(a|b)`, is read at all.
+const MAX_PATTERN_GROUPS: usize = 20;
 /// More commands than this are not listed.
 const MAX_COMMANDS: usize = 4096;
 
 /// Several times what the deepest text within the bounds needs; only what is used of it takes memory.
 const STACK_BYTES: usize = 64 << 20;
+/// The longest plain text.
+const MAX_PLAIN_BYTES: usize = 1024;
+/// How many blanks and operators it may have: each keyword between them may stand in another one.
+const MAX_PLAIN_SEPARATORS: usize = 16;
+/// More than a plain text needs: 0.3 MiB, or 0.9 MiB without optimisation.
+const PLAIN_STACK_BYTES: usize = 5 << 18;
 
 const PANICKED: &str = "it could not be analysed";
 
@@ -118,34 +126,61 @@ impl SimpleCommand {
     }
 }
 
+/// Whether a text is plain: short, on one line, of words, simple variables, quotes, redirections and operators, so that there
+/// is no more in it than can be seen. It is analysed in some microseconds, and takes little stack.
+#[must_use]
+pub fn is_plain(text: &str) -> bool {
+    are_plain(text.bytes())
+}
+
+/// Whether a program's name and arguments, with a blank between them, are such a text.
+#[must_use]
+pub fn is_plain_argv(argv: &[String]) -> bool {
+    are_plain(argv.iter().flat_map(|word| word.bytes().chain([b' '])))
+}
+
+fn are_plain(mut bytes: impl Iterator<Item = u8>) -> bool {
+    let (mut length, mut separators) = (0, 0);
+    bytes.all(|byte| {
+        length += 1;
+        separators += usize::from(b" \t|&;<>".contains(&byte));
+        let is_allowed = byte.is_ascii_alphanumeric() || b" \t|&;<>$'\"-_./=:,@%+".contains(&byte);
+        is_allowed && length <= MAX_PLAIN_BYTES && separators <= MAX_PLAIN_SEPARATORS
+    })
+}
+
 /// What bash runs, given this text. For any other shell see [`analyze_posix`].
 #[must_use]
 pub fn analyze(text: &str) -> Analysis {
-    collect(vec![Item::Text(Reader::Bash, text.to_owned())])
+    collect(is_plain(text), || vec![Item::Text(Reader::Bash, text.to_owned())])
 }
 
 /// What `sh`, `dash` or `ash` runs, given this text, which may as well be bash: only what they all read alike is
 /// understood, so no `[[`, `((`, `$'…'`, arrays, `<(…)`, `&>` and the like.
 #[must_use]
 pub fn analyze_posix(text: &str) -> Analysis {
-    collect(vec![Item::Text(Reader::Posix, text.to_owned())])
+    collect(is_plain(text), || vec![Item::Text(Reader::Posix, text.to_owned())])
 }
 
 /// What a program without a shell runs, given its name and arguments: wrappers and `sh -c` are looked through.
 #[must_use]
 pub fn analyze_argv(argv: &[String]) -> Analysis {
-    if argv.iter().map(|word| word.len() + 1).sum::<usize>() > MAX_TEXT_BYTES {
-        return collect(vec![Item::Unknown("it is too long")]);
-    }
-    let mut items = Vec::new();
-    programs::run(Reader::Bash, argv.iter().cloned().map(Expansion::Known).collect(), &mut items);
-    collect(items)
+    collect(is_plain_argv(argv), || {
+        if argv.iter().map(|word| word.len() + 1).sum::<usize>() > MAX_TEXT_BYTES {
+            return vec![Item::Unknown("it is too long")];
+        }
+        let mut items = Vec::new();
+        programs::run(Reader::Bash, argv.iter().cloned().map(Expansion::Known).collect(), &mut items);
+        items
+    })
 }
 
-/// Goes through the items on a stack of their own: parser and tree are recursive, and a caller may be deep already. A
-/// text that makes the parser panic, which some random ones do, is not understood, nor is any without memory for that.
-fn collect(items: Vec<Item>) -> Analysis {
-    let collected = catch_unwind(|| stacker::grow(STACK_BYTES, || collect_here(items)));
+/// Goes through the items, on a stack of their own unless they are plain: parser and tree are recursive, and a caller may be
+/// deep already. A text that makes the parser panic, which some random ones do, is not understood, nor is any without memory
+/// for that.
+fn collect(is_plain: bool, items: impl FnOnce() -> Vec<Item> + UnwindSafe) -> Analysis {
+    let needed = if is_plain { PLAIN_STACK_BYTES } else { usize::MAX };
+    let collected = catch_unwind(|| stacker::maybe_grow(needed, STACK_BYTES, || collect_here(items())));
     collected.unwrap_or_else(|_| {
         let mut analysis = Analysis::default();
         analysis.not_understood(PANICKED);
@@ -172,7 +207,7 @@ fn collect_here(items: Vec<Item>) -> Analysis {
             Item::Text(..) if depth >= MAX_TEXT_DEPTH => analysis.not_understood("it is nested too deep"),
             Item::Text(reader, text) => {
                 is_ascii &= text.is_ascii();
-                read += text.len() * rereads(&text);
+                read += text.len().saturating_mul(rereads(&text)).min(2 * MAX_READ);
                 if read > MAX_READ {
                     analysis.not_understood(walk::COMPLICATED);
                     break;
@@ -191,11 +226,15 @@ fn collect_here(items: Vec<Item>) -> Analysis {
 }
 
 /// How often the parser reads all of a text: again for each substitution around it, of which it takes no more than so
-/// many, for those that stand in words of redirections more than once, and for expansions that stand in each other.
+/// many, for those that stand in words of redirections more than once, for expansions that stand in each other, and for
+/// each choice among pattern groups, since any of them may not end.
 fn rereads(text: &str) -> usize {
     let substitutions = ["$(", "<(", ">("].map(|opening| text.matches(opening).count());
     let deepest = substitutions.iter().sum::<usize>().min(walk::MAX_TREE_DEPTH);
-    1 + deepest + deepest * deepest / 8 + around_others(text).pow(3) / 8
+    let expansions = 1 + around_others(text).pow(3) / 8;
+    let groups = ["?(", "*(", "+(", "@(", "!("].map(|opening| text.matches(opening).count()).iter().sum::<usize>();
+    let choices = 1 << groups.min(MAX_PATTERN_GROUPS);
+    (1 + deepest + deepest * deepest / 8).saturating_mul(expansions).saturating_mul(choices)
 }
 
 /// The most `${` that can stand around others: those that do not end at the next brace, in any shell.

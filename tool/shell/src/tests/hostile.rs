@@ -7,13 +7,61 @@ use proptest::test_runner::TestRunner;
 
 use super::*;
 
-/// They are looked through on the caller's own stack.
 #[test]
 fn programs_within_programs_are_bounded() {
     let argv: Vec<String> = ["find", "-exec"].map(str::to_owned).into_iter().cycle().take(12_000).collect();
     let analysis = analyze_argv(&argv);
     assert!(!analysis.understood && analysis.commands.len() < 100, "{}", analysis.commands.len());
     assert!(!analyze_argv(&vec![String::new(); MAX_TEXT_BYTES + 1]).understood);
+}
+
+#[test]
+fn plain_texts_are_known() {
+    let longest = "x".repeat(MAX_PLAIN_BYTES - 1);
+    for text in ["ls", "cd /srv && git pull | tee -a 'the log' 2>&1", "A=b env $X \"a b\" <in >out", &longest] {
+        assert!(is_plain(text) && is_plain_argv(&[text.to_owned()]), "{text}");
+    }
+    assert!(is_plain_argv(&["sh", "-c", "ls -l"].map(str::to_owned)) && is_plain("") && is_plain_argv(&[]));
+    let odd =
+        ["$(ls)", "${x}", "`ls`", "a\nb", "a\\ b", "[ a ]", "$((1))", "{a,b}", "*", "a?", "~", "!", "a # b", "é", "\0"];
+    let long = [longest + "xx", "a ".repeat(MAX_PLAIN_SEPARATORS + 1), ";".repeat(MAX_PLAIN_SEPARATORS + 1)];
+    for text in odd.into_iter().chain(long.iter().map(String::as_str)) {
+        assert!(!is_plain(text) && !is_plain_argv(&[text.to_owned()]), "{text}");
+    }
+}
+
+const PLAIN_WORDS: [&str; 46] = [
+    "time", "coproc", "if", "while", "until", "for", "case", "in", "do", "then", "function", "select", "eval", "sh",
+    "-c", "bash", "env", "sudo", "xargs", "find", "-exec", "trap", "exec", "command", "nice", "ls", "$x", "A=b", "'a'",
+    "\"$x\"", "'sh", "\"sh", "'", "\"", "$'a'", "$", "<<E", "<<<", ">&2", "2>x", "&&", "||", "|", ";", "&", "\t",
+];
+
+/// A fault ends the process: the stack that is made ends where memory cannot be touched.
+#[test]
+fn plain_texts_fit_on_the_stack_that_they_may_need() {
+    let fits = |parts: Vec<&str>| {
+        let text = parts.join(" ");
+        let argv: Vec<String> = parts.iter().map(|part| (*part).to_owned()).collect();
+        prop_assume!(is_plain(&text) && is_plain_argv(&argv));
+        stacker::grow(PLAIN_STACK_BYTES, || {
+            for reader in [Reader::Bash, Reader::Posix] {
+                let _ = catch_unwind(|| collect_here(vec![Item::Text(reader, text.clone())]));
+            }
+            let _ = catch_unwind(|| {
+                let mut items = Vec::new();
+                programs::run(Reader::Bash, argv.into_iter().map(Expansion::Known).collect(), &mut items);
+                collect_here(items)
+            });
+        });
+        Ok(())
+    };
+    for word in PLAIN_WORDS {
+        // an operator in a word is one more separator, and is assumed away
+        let _ = fits(vec![word; MAX_PLAIN_SEPARATORS]);
+        let _ = fits(vec![word; MAX_PLAIN_SEPARATORS / 2]);
+    }
+    let config = ProptestConfig { failure_persistence: None, max_global_rejects: 1 << 20, ..ProptestConfig::default() };
+    TestRunner::new(config).run(&prop::collection::vec(prop::sample::select(&PLAIN_WORDS), 0..=16), fits).unwrap();
 }
 
 /// Deep or long texts are refused, and neither overflow the stack of a thread nor take long.
@@ -29,9 +77,17 @@ fn hostile_texts_are_refused() {
         format!("{}ls{}", "$(echo ".repeat(20), ")".repeat(20)),
         format!("{}ls {}{}", "$(".repeat(15), "x".repeat(60_000), ")".repeat(15)),
         "find -exec ".repeat(MAX_TEXT_BYTES / 11),
+        "${x:+>(repeat ".repeat(20) + &"||{".repeat(20),
+        "{ ${x:+if{>(".repeat(20),
         format!("{}ls{}", ">$(".repeat(1600), ")b".repeat(1600)),
         format!("{}ls{}", ">$(".repeat(200), ")b".repeat(200)),
     ];
+    for (prefix, group) in ["${x/", "${x#", "[[ a == ", "case x in ", "<<E\n${x%", "!(", "@("]
+        .iter()
+        .flat_map(|prefix| ["!(", "@(", "@(a|", "!(<1-"].map(|group| (prefix, group)))
+    {
+        texts.extend([8, 12, 16, 40, 10_000].map(|count| (*prefix).to_owned() + &group.repeat(count)));
+    }
     for opening in [
         "(",
         "$(",
