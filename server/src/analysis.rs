@@ -20,17 +20,17 @@ impl CommandAnalysis {
         Arc::new(Self { shell: shell.map(str::to_owned), made: OnceLock::new() })
     }
 
-    /// Whether the analysis of `command` takes no longer than to hand it over to another thread.
-    pub(crate) fn is_quick(&self, command: &Command) -> bool {
-        match command.program() {
-            Program::Shell { text, .. } => is_plain(text),
-            Program::Argv(argv) => is_plain_argv(argv),
-        }
-    }
-
     /// The analysis of `command`, the one that this is for. The first time it is slow for long texts.
     pub(crate) fn of(&self, command: &Command) -> &Analysis {
         self.made.get_or_init(|| analyze_command(command, self.shell.as_deref()))
+    }
+}
+
+/// Whether the analysis of a command takes no longer than to hand it over to another thread.
+pub(crate) fn is_quick(command: &Command) -> bool {
+    match command.program() {
+        Program::Shell { text, .. } => is_plain(text),
+        Program::Argv(argv) => is_plain_argv(argv),
     }
 }
 

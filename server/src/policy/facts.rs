@@ -9,7 +9,7 @@ use telexec_engine::ResolvedCommand;
 use telexec_executor::{Command, Program};
 use telexec_shell::Analysis;
 
-use crate::analysis::CommandAnalysis;
+use crate::analysis::{CommandAnalysis, is_quick};
 
 /// A command, resolved on this machine and analysed.
 pub(crate) struct Facts {
@@ -46,7 +46,7 @@ impl Facts {
             place.into_iter().flat_map(|place| place.shell.iter().chain([&place.user, &place.working_directory]));
         let bytes = |text: &String| text.len() + TEXT_BYTES;
         let context: usize = names.chain(labels).chain(places).map(bytes).sum::<usize>() + command.reason().len();
-        context <= MAX_QUICK_BYTES && self.analysis.is_quick(command)
+        context <= MAX_QUICK_BYTES && is_quick(command)
     }
 
     /// The analysis, which may be used elsewhere too.

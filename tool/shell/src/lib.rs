@@ -84,7 +84,7 @@ const STACK_BYTES: usize = 64 << 20;
 const MAX_PLAIN_BYTES: usize = 1024;
 /// How many blanks and operators it may have: each keyword between them may stand in another one.
 const MAX_PLAIN_SEPARATORS: usize = 16;
-/// More than a plain text needs: 0.3 MiB, or 0.9 MiB without optimisation.
+/// More than a plain text needs, also without optimisation.
 const PLAIN_STACK_BYTES: usize = 5 << 18;
 
 const PANICKED: &str = "it could not be analysed";
